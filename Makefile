@@ -1,0 +1,30 @@
+# `make demo` trains the default model; `make test` runs the tests. Both make .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+
+.PHONY: demo test lint clean
+
+demo: .venv/installed
+	$(BIN)/python -m train.main
+
+test: .venv/installed-test
+	$(BIN)/python -m pytest -q -n 2
+
+lint: .venv/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/installed: requirements.txt constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install -q -r requirements.txt -c constraints.txt
+	touch $@
+
+.venv/installed-test: requirements-test.txt .venv/installed
+	$(BIN)/python -m pip install -q -r requirements-test.txt -c constraints.txt
+	touch $@
+
+clean:
+	rm -rf .venv

@@ -1,0 +1,125 @@
+"""Which query may attend to which key, kept as structure until an implementation needs an array."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from attention.errors import UsageError
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Mask:
+    """Permission to attend: True = may attend, and every part that is given must permit.
+
+    Query i stands at position `query_offset + i` of the keys' sequence, so one token decoded against a cache
+    of j keys has `query_offset = j - 1`.
+
+    Attributes:
+      dense: Boolean array that broadcasts to the scores `(*B, N, T, S)` and has their rank.
+      key_lengths: Number of real keys `(*B)`; keys from there on are padding.
+      query_segments: Segment of each query `(*B, T)`; a query sees the keys of its own segment only.
+      key_segments: Segment of each key `(*B, S)`.
+      query_offset: Position of the first query among the keys.
+      causal: Query i sees no key after its own position.
+      window: Query i sees only keys less than this many positions away; 0 is no limit.
+    """
+
+    dense: Bool[Array, ...] | None = None
+    key_lengths: Int[Array, "*B"] | None = None
+    query_segments: Int[Array, "*B T"] | None = None
+    key_segments: Int[Array, "*B S"] | None = None
+    query_offset: int | Int[Array, ""] = 0
+    causal: bool = dataclasses.field(default=False, metadata={"static": True})
+    window: int = dataclasses.field(default=0, metadata={"static": True})
+
+    def __post_init__(self):
+        if self.window < 0:
+            raise UsageError(f"A mask's window must not be negative, but it is {self.window}; 0 means no limit.")
+        if (self.query_segments is None) != (self.key_segments is None):
+            raise UsageError("A mask needs query_segments and key_segments together; one of them is missing.")
+
+    def parts(self) -> frozenset[str]:
+        """The kinds of mask that are in force: any of causal, window, key_lengths, segments, dense."""
+        present = {
+            "causal": self.causal,
+            "window": self.window > 0,
+            "key_lengths": self.key_lengths is not None,
+            "segments": self.query_segments is not None,
+            "dense": self.dense is not None,
+        }
+        return frozenset(name for name, given in present.items() if given)
+
+    def require(self, honoured: set[str], by: str) -> None:
+        """Raises UsageError unless every kind of mask in force is among `honoured`; `by` names who cannot."""
+        if refused := sorted(self.parts() - honoured):
+            raise UsageError(
+                f"{by} cannot honour a mask of kind {', '.join(refused)}; it honours {', '.join(sorted(honoured))}."
+            )
+
+    def positions(self, queries: int, keys: int) -> Bool[Array, "T S"]:
+        """The causal and window parts alone, as an array."""
+        query = self.query_offset + jax.lax.broadcasted_iota(jnp.int32, (queries, keys), 0)
+        key = jax.lax.broadcasted_iota(jnp.int32, (queries, keys), 1)
+        allowed = key <= query if self.causal else jnp.ones((queries, keys), bool)
+        if self.window:
+            allowed &= jnp.abs(query - key) < self.window
+        return allowed
+
+    def materialise(self, queries: int, keys: int, rank: int) -> Bool[Array, "*B N T S"] | None:
+        """The whole mask as one array that broadcasts to scores `(*B, N, T, S)` of the given rank.
+
+        Args:
+          queries: T.
+          keys: S.
+          rank: Rank of the scores.
+
+        Returns:
+          A boolean array of that rank, or None where everything may attend to everything.
+        """
+        parts = []
+        if self.causal or self.window:
+            parts.append(_lift(self.positions(queries, keys), rank))
+        if self.key_lengths is not None:
+            parts.append(jnp.expand_dims(self.real_keys(keys), (-3, -2)))
+        if self.query_segments is not None:
+            same = jnp.expand_dims(self.query_segments, -1) == jnp.expand_dims(self.key_segments, -2)
+            parts.append(jnp.expand_dims(same, -3))
+        if self.dense is not None:
+            if self.dense.ndim != rank:
+                raise UsageError(
+                    f"A dense mask needs the scores' rank {rank}, but its shape is {self.dense.shape}; add axes of 1."
+                )
+            parts.append(self.dense)
+        return _conjunction(parts, rank)
+
+    def real_keys(self, keys: int) -> Bool[Array, "*B S"]:
+        """True at the keys before `key_lengths`."""
+        lengths = jnp.expand_dims(self.key_lengths, -1)
+        return jax.lax.broadcasted_iota(jnp.int32, (*lengths.shape[:-1], keys), lengths.ndim - 1) < lengths
+
+    def reachable_keys(self, queries: int, keys: int, rank: int) -> Bool[Array, "*B S"] | None:
+        """True at the keys that at least one query of one head may attend to; None where all are."""
+        parts = self.parts()
+        if not parts or (parts == {"causal"} and isinstance(self.query_offset, int) and queries >= keys):
+            return None
+        if parts == {"key_lengths"}:
+            return self.real_keys(keys)
+        return self.materialise(queries, keys, rank).any(axis=(-3, -2))
+
+
+def _lift(array: Bool[Array, ...], rank: int) -> Bool[Array, ...]:
+    return array.reshape((1,) * (rank - array.ndim) + array.shape)
+
+
+def _conjunction(parts: list[Bool[Array, ...]], rank: int) -> Bool[Array, ...] | None:
+    if not parts:
+        return None
+    first, *rest = (_lift(part, rank) for part in parts)
+    for part in rest:
+        first = first & part
+    return first

@@ -1,0 +1,16 @@
+"""A small ViT on scikit-learn's scanned digits (8x8, in the package): two minutes on a laptop, no download.
+
+    python -m train.main --config=configs/vit_digits.py:efficient
+
+The argument is an attention mechanism, `super` without one. All settings are ours.
+"""
+
+from configs import defaults
+
+
+def get_config(attention: str = "super"):
+    """ViT of 4 blocks, width 64, on 16 patches of 2x2 pixels."""
+    config = defaults.image_classification()
+    config.model.attention = attention
+    config.data.train_transforms = "pad_crop(padding=1)|rotate(degrees=10)"
+    return config

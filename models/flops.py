@@ -1,0 +1,41 @@
+"""Analytic operations and exact parameter counts of layers and whole models."""
+
+from typing import Any
+
+import jax
+
+from attention import flops
+from attention.flops import Cost
+from models import mechanisms
+from models.mechanisms import Mechanism
+from models.vit import ViTConfig
+
+
+def parameters(params: Any) -> int:
+    """Numbers in a tree of arrays."""
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def attention_layer(mechanism: Mechanism, length: int, width: int, heads: int) -> Cost:
+    """One forward pass of a self-attention layer over one sequence, its projections included."""
+    linear = [piece for piece in ("query", "key", "value", "out") if getattr(mechanism, piece) == "linear"]
+    cost = flops.linear(length, width, width) * len(linear)
+    cost += flops.dot_product(length, length, heads, width // heads)
+    return cost + flops.align(length, heads, width // heads) * (mechanism.align is not None)
+
+
+def mlp(length: int, width: int, hidden: int) -> Cost:
+    """One forward pass of a two-layer MLP over one sequence; the activation counts one operation a unit."""
+    return flops.linear(length, width, hidden) + Cost(length * hidden) + flops.linear(length, hidden, width)
+
+
+def vit(config: ViTConfig, image_shape: tuple[int, int, int], classes: int) -> Cost:
+    """One forward pass of one image; LayerNorms and residuals (under 1 %) are left out."""
+    length = config.tokens(image_shape)
+    pixels = config.patch**2 * image_shape[-1]
+    patches = length - (config.pool == "class_token")
+    cost = flops.linear(patches, pixels, config.width) + flops.linear(1, config.width, classes)
+    for mechanism in mechanisms.resolve(config.attention, config.depth):
+        cost += attention_layer(mechanism, length, config.width, config.heads)
+        cost += mlp(length, config.width, config.mlp)
+    return cost

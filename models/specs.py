@@ -1,0 +1,55 @@
+"""Spec strings: `name`, `name(option=value)`, joined by `|`. They name attention mechanisms and image transforms."""
+
+import ast
+from dataclasses import dataclass, field
+from typing import Any
+
+from attention.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Call:
+    """One item of a spec string: a name with literal keyword options."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def parse(text: str) -> tuple[Call, ...]:
+    """Reads `a|b(x=1)` as `(Call('a', {}), Call('b', {'x': 1}))`; an empty string is no calls.
+
+    Nothing is evaluated: only names and calls with literal keyword values are understood.
+
+    Args:
+      text: The spec string.
+
+    Returns:
+      The calls from left to right.
+
+    Raises:
+      UsageError: the text is anything else.
+    """
+    if not text.strip():
+        return ()
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        return tuple(_call(node) for node in _alternatives(tree))
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(
+            f"Cannot read {text!r}: write names with literal options, joined by '|', such as 'first(option=2)|second'."
+        ) from error
+
+
+def _alternatives(node: ast.expr) -> list[ast.expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return [*_alternatives(node.left), node.right]
+    return [node]
+
+
+def _call(node: ast.expr) -> Call:
+    if isinstance(node, ast.Name):
+        return Call(node.id)
+    named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    if named and not node.args and all(keyword.arg for keyword in node.keywords):
+        return Call(node.func.id, {k.arg: ast.literal_eval(k.value) for k in node.keywords})
+    raise ValueError("neither a name nor a call with keyword options")

@@ -1,0 +1,65 @@
+"""Super Attention's W^A against its equation, and what it must and must not do."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import Mask, UsageError, align_values, reference
+
+
+def inputs(length=6, built=9, per_head=False, batch=(2,), heads=3, width=4):
+    keys = jax.random.split(jax.random.key(0), 3)
+    lead = (heads,) if per_head else ()
+    value = jax.random.normal(keys[0], (*batch, length, heads, width))
+    return value, jax.random.normal(keys[1], (*lead, built, built)), jax.random.normal(keys[2], (*lead, built))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("per_head", [False, True])
+@pytest.mark.parametrize("length", [6, 9])
+def test_equals_the_papers_equation_on_the_leading_block(causal, per_head, length):
+    value, kernel, bias = inputs(length, per_head=per_head)
+    out = align_values(value, kernel, bias, mask=Mask(causal=causal))
+    for b in range(2):
+        for n in range(3):
+            k, c = (kernel[n], bias[n]) if per_head else (kernel, bias)
+            expected = reference.align_values(value[b, :, n], k[:length, :length], c[:length], causal)
+            chex.assert_trees_all_close(out[b, :, n], expected, atol=1e-5)
+
+
+def test_causal_by_gradient():
+    value, kernel, bias = inputs()
+    gradient = jax.grad(lambda v: jnp.sum(align_values(v, kernel, bias, mask=Mask(causal=True))[:, 3]))(value)
+    assert np.all(np.asarray(gradient[:, 4:]) == 0)
+    assert np.all(np.asarray(gradient[:, :4]) != 0)
+
+
+def test_padding_is_zeroed_before_alignment_or_it_would_leak():
+    value, kernel, bias = inputs()
+    mask = Mask(key_lengths=jnp.array([4, 6]))
+    clean = align_values(value.at[0, 4:].set(0.0), kernel, bias)
+    poisoned = align_values(value.at[0, 4:].set(jnp.nan), kernel, bias, mask=mask)
+    chex.assert_trees_all_close(poisoned, clean, atol=1e-6)
+
+
+def test_a_batch_of_any_rank():
+    value, kernel, bias = inputs(batch=(2, 3))
+    flat = align_values(value.reshape(6, *value.shape[2:]), kernel, bias)
+    chex.assert_trees_all_close(align_values(value, kernel, bias), flat.reshape(value.shape), atol=1e-6)
+
+
+def test_longer_than_built_names_both_lengths():
+    value, kernel, bias = inputs(length=12)
+    with pytest.raises(UsageError, match=r"at most 9 tokens, but this one has 12"):
+        align_values(value, kernel, bias)
+
+
+@pytest.mark.parametrize(
+    ("mask", "kind"), [(Mask(window=2), "window"), (Mask(dense=jnp.ones((1, 1, 6, 6), bool)), "dense")]
+)
+def test_masks_it_cannot_honour_are_named(mask, kind):
+    value, kernel, bias = inputs()
+    with pytest.raises(UsageError, match=rf"Super Attention.*cannot honour a mask of kind {kind}"):
+        align_values(value, kernel, bias, mask=mask)

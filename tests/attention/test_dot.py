@@ -1,0 +1,269 @@
+"""One contract for every implementation of the dot family."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import Mask, UnsupportedError, UsageError, dot_product_attention
+from attention.dropout import keep, seed_of
+
+FAST = ["xla"]
+ALL = ["reference", *FAST]
+
+
+def inputs(queries=7, keys=7, heads=4, key_heads=4, width=8, batch=(2,), dtype=jnp.float64, seed=0):
+    keys_ = jax.random.split(jax.random.key(seed), 3)
+    shapes = [(*batch, queries, heads, width), (*batch, keys, key_heads, width), (*batch, keys, key_heads, width)]
+    return tuple(jax.random.normal(k, s, dtype) for k, s in zip(keys_, shapes, strict=True))
+
+
+MASKS = {
+    "none": lambda t, s: Mask(),
+    "causal": lambda t, s: Mask(causal=True, query_offset=s - t),
+    "window": lambda t, s: Mask(window=3),
+    "causal window": lambda t, s: Mask(causal=True, window=2),
+    "lengths": lambda t, s: Mask(key_lengths=jnp.array([s - 2, s])),
+    "segments": lambda t, s: Mask(
+        query_segments=jnp.arange(2 * t).reshape(2, t) // 3, key_segments=jnp.arange(2 * s).reshape(2, s) // 3
+    ),
+    "dense": lambda t, s: Mask(dense=jax.random.bernoulli(jax.random.key(9), 0.6, (2, 4, t, s))),
+    "all": lambda t, s: Mask(
+        causal=True,
+        window=4,
+        key_lengths=jnp.array([s - 3, s]),
+        dense=jnp.ones((1, 1, t, s), bool).at[..., 0].set(False),
+    ),
+}
+
+
+def outcome(implementation, q, k, v, **options):
+    """Output and gradients of a generic scalar of it."""
+
+    def scalar(q, k, v):
+        out = dot_product_attention(q, k, v, implementation=implementation, **options)
+        return jnp.sum(jnp.sin(out)), out
+
+    (_, out), gradients = jax.jit(jax.value_and_grad(scalar, argnums=(0, 1, 2), has_aux=True))(q, k, v)
+    return out, gradients
+
+
+@pytest.mark.parametrize("implementation", FAST)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(("queries", "keys", "key_heads"), [(7, 7, 4), (5, 9, 2), (9, 5, 1)])
+def test_equals_reference_forward_and_gradients(x64, implementation, mask, queries, keys, key_heads):
+    q, k, v = inputs(queries, keys, key_heads=key_heads)
+    options = {"mask": MASKS[mask](queries, keys), "bias": jax.random.normal(jax.random.key(3), (1, 4, queries, keys))}
+    chex.assert_trees_all_close(
+        outcome(implementation, q, k, v, **options), outcome("reference", q, k, v, **options), rtol=0, atol=1e-10
+    )
+
+
+@pytest.mark.parametrize("implementation", ALL)
+def test_equals_the_equation_in_numpy(x64, implementation):
+    q, k, v = inputs()
+    out, weights = dot_product_attention(q, k, v, scale=0.7, return_weights=True, implementation=implementation)
+    for b in range(2):
+        for n in range(4):
+            scores = np.exp(0.7 * np.asarray(q)[b, :, n] @ np.asarray(k)[b, :, n].T)
+            expected = scores / scores.sum(-1, keepdims=True)
+            np.testing.assert_allclose(weights[b, n], expected, atol=1e-12)
+            np.testing.assert_allclose(out[b, :, n], expected @ np.asarray(v)[b, :, n], atol=1e-12)
+
+
+@pytest.mark.parametrize("implementation", ALL)
+@pytest.mark.parametrize("grouped", [4, 2])
+def test_equals_jax_nn(implementation, grouped):
+    q, k, v = inputs(key_heads=grouped, dtype=jnp.float32)
+    mask = Mask(causal=True)
+    expected = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+    chex.assert_trees_all_close(
+        dot_product_attention(q, k, v, mask=mask, implementation=implementation), expected, atol=2e-6
+    )
+
+
+@pytest.mark.parametrize("implementation", ALL)
+def test_bfloat16_is_close_and_keeps_its_dtype(implementation):
+    exact = inputs(33, 33, dtype=jnp.float32)
+    out = dot_product_attention(*(x.astype(jnp.bfloat16) for x in exact), implementation=implementation)
+    assert out.dtype == jnp.bfloat16
+    expected = dot_product_attention(*exact, implementation="reference")
+    # Inputs, weights and output are each rounded to 8 bits: 2^-8 of values of about 1, a few times.
+    chex.assert_trees_all_close(out.astype(jnp.float32), expected, atol=0.03)
+
+
+@pytest.mark.parametrize("implementation", ALL)
+def test_causality_by_gradient(implementation):
+    q, k, v = inputs(dtype=jnp.float32)
+    token = 3
+
+    def output_at(k, v):
+        return jnp.sum(
+            dot_product_attention(q, k, v, mask=Mask(causal=True), implementation=implementation)[:, token] ** 2
+        )
+
+    for gradient in jax.grad(output_at, argnums=(0, 1))(k, v):
+        assert np.all(np.asarray(gradient[:, token + 1 :]) == 0)
+        assert np.all(np.abs(np.asarray(gradient[:, : token + 1])).max(axis=(0, 2, 3)) > 0)
+
+
+@pytest.mark.parametrize("implementation", ALL)
+def test_nan_in_padding_reaches_nothing(implementation):
+    q, k, v = inputs(dtype=jnp.float32)
+    mask = Mask(key_lengths=jnp.array([4, 7]))
+    clean = outcome(implementation, q, k, v, mask=mask)
+    poisoned = outcome(implementation, q, k.at[0, 4:].set(jnp.nan), v.at[0, 4:].set(jnp.nan), mask=mask)
+    chex.assert_trees_all_equal(clean, poisoned)
+    assert np.all(np.asarray(poisoned[1][1][0, 4:]) == 0)
+
+
+@pytest.mark.parametrize("implementation", ALL)
+def test_rows_with_nothing_to_attend_to_are_zero_with_zero_gradient(implementation):
+    q, k, v = inputs(dtype=jnp.float32)
+    dense = jnp.ones((1, 1, 7, 7), bool).at[:, :, 2].set(False)
+    out, (dq, dk, dv) = outcome(implementation, q, k, v, mask=Mask(dense=dense))
+    assert np.all(np.asarray(out[:, 2]) == 0)
+    assert np.all(np.asarray(dq[:, 2]) == 0)
+    chex.assert_tree_all_finite((out, dq, dk, dv))
+    nothing = outcome(implementation, q, k, v, mask=Mask(key_lengths=jnp.array([0, 0])))
+    chex.assert_trees_all_equal(nothing, jax.tree.map(jnp.zeros_like, nothing))
+
+
+@pytest.mark.parametrize("implementation", ALL)
+def test_key_padding_equals_truncation(implementation):
+    q, k, v = inputs(dtype=jnp.float32)
+    padded = dot_product_attention(q, k, v, mask=Mask(key_lengths=jnp.array([4, 4])), implementation=implementation)
+    chex.assert_trees_all_close(
+        padded, dot_product_attention(q, k[:, :4], v[:, :4], implementation=implementation), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("implementation", ALL)
+def test_permutations(implementation):
+    q, k, v = inputs(dtype=jnp.float32)
+    order = jnp.array([3, 1, 6, 0, 2, 5, 4])
+    out = dot_product_attention(q, k, v, implementation=implementation)
+    chex.assert_trees_all_close(
+        dot_product_attention(q[:, order], k, v, implementation=implementation), out[:, order], atol=1e-6
+    )
+    chex.assert_trees_all_close(
+        dot_product_attention(q, k[:, order], v[:, order], implementation=implementation), out, atol=1e-6
+    )
+    causal = dot_product_attention(q, k, v, mask=Mask(causal=True), implementation=implementation)
+    shuffled = dot_product_attention(q, k[:, order], v[:, order], mask=Mask(causal=True), implementation=implementation)
+    assert np.abs(np.asarray(causal - shuffled)).max() > 0.1
+
+
+@pytest.mark.parametrize("implementation", ALL)
+def test_weights_sum_to_one_where_something_is_allowed(implementation):
+    q, k, v = inputs(dtype=jnp.float32)
+    dense = jnp.ones((1, 1, 7, 7), bool).at[:, :, 2].set(False)
+    out, weights = dot_product_attention(
+        q, k, v, mask=Mask(dense=dense), return_weights=True, implementation=implementation
+    )
+    expected = np.ones((2, 4, 7))
+    expected[:, :, 2] = 0
+    chex.assert_trees_all_close(weights.sum(-1), expected, atol=1e-6)
+    chex.assert_shape(out, (2, 7, 4, 8))
+
+
+@pytest.mark.parametrize("implementation", FAST)
+def test_dropout_is_the_masks_and_its_mean_is_the_output(implementation):
+    q, k, v = inputs(dtype=jnp.float32)
+    rate = 0.3
+
+    def dropped(key):
+        return dot_product_attention(q, k, v, dropout_rate=rate, dropout_key=key, implementation=implementation)
+
+    key = jax.random.key(1)
+    _, weights = dot_product_attention(q, k, v, return_weights=True, implementation="reference")
+    by_hand = jnp.where(keep(seed_of(key), rate, weights.shape), weights / (1 - rate), 0.0)
+    chex.assert_trees_all_close(dropped(key), jnp.einsum("bnts,bsnh->btnh", by_hand, v), atol=1e-5)
+    samples = jax.vmap(dropped)(jax.random.split(jax.random.key(2), 4000))
+    error = samples.std(0) / np.sqrt(4000)
+    plain = dot_product_attention(q, k, v, implementation=implementation)
+    assert np.all(np.abs(np.asarray(samples.mean(0) - plain)) < 5 * np.asarray(error))
+
+
+@pytest.mark.parametrize("implementation", FAST)
+def test_dropout_gradients_equal_the_references(x64, implementation):
+    q, k, v = inputs(queries=5, keys=9, key_heads=2)
+    options = {"dropout_rate": 0.3, "dropout_key": jax.random.key(1), "mask": Mask(causal=True, query_offset=4)}
+    chex.assert_trees_all_close(
+        outcome(implementation, q, k, v, **options), outcome("reference", q, k, v, **options), rtol=0, atol=1e-10
+    )
+
+
+@pytest.mark.parametrize("implementation", ALL)
+def test_vmap_and_remat_change_nothing(implementation):
+    q, k, v = inputs(batch=(3, 2), dtype=jnp.float32)
+    attend = lambda q, k, v: dot_product_attention(q, k, v, mask=Mask(causal=True), implementation=implementation)  # noqa: E731
+    out = attend(q, k, v)
+    chex.assert_trees_all_close(jax.vmap(attend)(q, k, v), out, atol=1e-6)
+    scalar = lambda f: lambda *x: jnp.sum(jnp.sin(f(*x)))  # noqa: E731
+    plain, again = (jax.grad(scalar(f), argnums=(0, 1, 2))(q, k, v) for f in (attend, jax.checkpoint(attend)))
+    chex.assert_trees_all_close(plain, again, atol=1e-6)
+
+
+def test_auto_is_xla_where_there_is_no_gpu():
+    q, k, v = inputs(dtype=jnp.float32)
+    chex.assert_trees_all_equal(dot_product_attention(q, k, v), dot_product_attention(q, k, v, implementation="xla"))
+
+
+def test_cudnn_names_everything_that_it_cannot_do():
+    q, k, v = inputs(width=6, dtype=jnp.float32)
+    with pytest.raises(UnsupportedError, match=r"NVIDIA GPU.*bfloat16 or float16.*multiple of 8.*drops no"):
+        dot_product_attention(q, k, v, dropout_rate=0.1, dropout_key=jax.random.key(0), implementation="cudnn")
+
+
+def test_cudnn_is_given_the_call_and_its_empty_rows_become_zeros(monkeypatch):
+    """Without a GPU: `jax.nn` computes with XLA in cuDNN's place, means of V in empty rows included."""
+    plain, asked = jax.nn.dot_product_attention, []
+
+    def on_xla(*arrays, implementation, **options):
+        asked.append(implementation)
+        return plain(*arrays, **options)
+
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax.nn, "dot_product_attention", on_xla)
+    q, k, v = inputs(dtype=jnp.bfloat16)
+    mask = Mask(key_lengths=jnp.array([3, 0]))
+    bias = jax.random.normal(jax.random.key(5), (1, 4, 7, 7), jnp.bfloat16)
+    for implementation in ("cudnn", "auto"):
+        out = dot_product_attention(q, k, v, mask=mask, bias=bias, scale=0.5, implementation=implementation)
+        expected = dot_product_attention(q, k, v, mask=mask, bias=bias, scale=0.5, implementation="reference")
+        chex.assert_trees_all_close(out.astype(jnp.float32), expected.astype(jnp.float32), atol=0.03)
+        assert np.all(np.asarray(out[1], np.float32) == 0)
+    assert asked == ["cudnn", "cudnn"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"implementation": "xlaa"}, "Did you mean 'xla'"),
+        ({"dropout_rate": 0.5}, "needs a dropout_key"),
+        ({"dropout_rate": 1.5}, "below 1, but it is 1.5"),
+        ({"mask": Mask(dense=jnp.ones((7, 7), bool))}, "rank 4"),
+    ],
+)
+def test_mistakes_in_options_are_one_sentence(change, message):
+    with pytest.raises(UsageError, match=message):
+        dot_product_attention(*inputs(dtype=jnp.float32), **change)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(
+    ("query", "key", "value", "message"),
+    [
+        ((2, 7, 4, 8), (2, 7, 3, 8), (2, 7, 3, 8), "must divide the number of query heads"),
+        ((2, 7, 4, 8), (2, 7, 4, 4), (2, 7, 4, 8), "equally wide"),
+        ((2, 7, 4, 8), (1, 7, 4, 8), (1, 7, 4, 8), "same batch axes"),
+        ((2, 7, 4, 8), (2, 5, 4, 8), (2, 7, 4, 8), "same length and heads"),
+        ((7, 8), (7, 8), (7, 8), "length, heads, width"),
+    ],
+)
+def test_mistakes_in_shapes_are_one_sentence(query, key, value, message):
+    with pytest.raises(UsageError, match=message) as raised:
+        dot_product_attention(jnp.ones(query), jnp.ones(key), jnp.ones(value))
+    assert str(query) in str(raised.value)

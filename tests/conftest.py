@@ -1,0 +1,60 @@
+"""Every test runs with strict broadcasting, checked shapes and deprecations as errors."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import warnings
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import jax
+import jaxtyping
+import pytest
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jaxtyping.install_import_hook(["attention", "models"], "beartype.beartype")
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def no_deprecations():
+    """Our own deprecation warnings are errors."""
+    with warnings.catch_warnings():
+        for package in ("attention", "models", "train", "configs", "analysis", "benchmarks"):
+            warnings.filterwarnings("error", category=DeprecationWarning, module=rf"{package}(\..*)?$")
+        yield
+
+
+@pytest.fixture
+def x64():
+    """Double precision within one test."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def unchecked_shapes():
+    """Without jaxtyping's checks, as users run: wrong shapes reach our own errors."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def run_python():
+    """Runs Python in a fresh process from the repository's root, on so many fake devices."""
+
+    def run(*arguments: str, devices: int = 1, check: bool = True, **options) -> subprocess.CompletedProcess:
+        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+        environment = os.environ | {"XLA_FLAGS": flags.strip()}
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, **options
+        )
+        if check:
+            assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    return run

@@ -1,0 +1,169 @@
+"""The Vision Transformer: its shape arithmetic, its parameters, its options."""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import UsageError
+from models import flops
+from models.layers import sinusoids
+from models.vit import ViT, ViTConfig, patches
+
+CONFIG = ViTConfig(
+    name="vit",
+    attention="super",
+    implementation="auto",
+    depth=2,
+    width=16,
+    heads=2,
+    mlp=32,
+    patch=2,
+    pool="class_token",
+    norm="pre",
+    norm_epsilon=1e-6,
+    positions="learned",
+    activation="gelu",
+    dropout=0.0,
+    attention_dropout=0.0,
+    remat="none",
+)
+IMAGES = jax.random.normal(jax.random.key(0), (3, 8, 8, 3))
+
+
+def build(**changes):
+    config = dataclasses.replace(CONFIG, **changes)
+    model = ViT(config, classes=5, length=config.tokens((8, 8, 3)))
+    return model, model.init(jax.random.key(1), IMAGES)
+
+
+def test_patches_are_squares_in_row_major_order():
+    out = np.asarray(patches(IMAGES, 4))
+    for row in range(2):
+        for column in range(2):
+            square = np.asarray(IMAGES)[:, row * 4 : row * 4 + 4, column * 4 : column * 4 + 4]
+            np.testing.assert_array_equal(out[:, row * 2 + column], square.reshape(3, -1))
+
+
+def test_parameters_of_cifar100s_super_model():
+    """8 x (attention 197,890 + MLP + LayerNorms) + embedding + class token + positions + norm + head."""
+    config = dataclasses.replace(CONFIG, depth=8, width=256, heads=8, mlp=512)
+    model = ViT(config, classes=100, length=config.tokens((32, 32, 3)))
+    params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))
+    block = 197_890 + 2 * 256 * 512 + 512 + 256 + 4 * 256
+    assert flops.parameters(params) == 8 * block + (12 * 256 + 256) + 256 + 257 * 256 + 512 + (256 * 100 + 100)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"norm": "post"},
+        {"positions": "sinusoidal"},
+        {"positions": "none"},
+        {"pool": "mean"},
+        {"activation": "relu"},
+        {"attention": "efficient|dot_product"},
+    ],
+)
+def test_every_option_changes_the_function(changes):
+    model, variables = build()
+    other, _ = build(**changes)
+    try:
+        out = other.apply(variables, IMAGES)
+    except Exception:
+        return
+    assert jnp.abs(out - model.apply(variables, IMAGES)).max() > 1e-4
+
+
+def test_dropout_is_off_in_evaluation_and_keyed_in_training():
+    model, variables = build(dropout=0.2, attention_dropout=0.2)
+    plain, _ = build()
+
+    def train(seed):
+        return model.apply(variables, IMAGES, True, rngs={"dropout": jax.random.key(seed)})
+
+    chex.assert_trees_all_equal(model.apply(variables, IMAGES), plain.apply(variables, IMAGES))
+    chex.assert_trees_all_equal(train(0), train(0))
+    assert jnp.abs(train(0) - train(1)).max() > 1e-3
+
+
+@pytest.mark.parametrize("remat", ["block", "dots"])
+def test_remat_changes_no_gradient_even_with_dropout(remat):
+    options = {"dropout": 0.2, "attention_dropout": 0.2}
+    model, variables = build(**options)
+    again, _ = build(remat=remat, **options)
+
+    def gradient(model):
+        def loss(variables):
+            return jnp.sum(model.apply(variables, IMAGES, True, rngs={"dropout": jax.random.key(3)}) ** 2)
+
+        return jax.grad(loss)(variables)
+
+    chex.assert_trees_all_close(gradient(model), gradient(again), rtol=1e-4, atol=1e-5)
+
+
+def test_bfloat16_computes_in_it_and_keeps_float32_parameters():
+    model, variables = build()
+    low = ViT(CONFIG, classes=5, length=17, dtype=jnp.bfloat16)
+    out = low.apply(variables, IMAGES)
+    assert out.dtype == jnp.float32
+    chex.assert_trees_all_close(out, model.apply(variables, IMAGES), atol=0.1)
+    assert {leaf.dtype for leaf in jax.tree.leaves(low.init(jax.random.key(0), IMAGES))} == {jnp.dtype("float32")}
+
+
+def test_sinusoids_are_vaswanis():
+    table = np.asarray(sinusoids(7, 6))
+    for position in range(7):
+        for i in range(3):
+            angle = position / 10_000 ** (2 * i / 6)
+            np.testing.assert_allclose(table[position, 2 * i : 2 * i + 2], [np.sin(angle), np.cos(angle)], atol=1e-6)
+
+
+def test_smaller_images_use_the_leading_block_and_larger_ones_name_both_lengths():
+    model, variables = build(positions="sinusoidal")
+    chex.assert_shape(model.apply(variables, IMAGES[:, :4]), (3, 5))
+    with pytest.raises(UsageError, match=r"at most 17 tokens, but this one has 26"):
+        model.apply(variables, jnp.zeros((1, 10, 10, 3)))
+    model, variables = build(attention="efficient")
+    with pytest.raises(UsageError, match=r"learned for 17 tokens, but this sequence has 26"):
+        model.apply(variables, jnp.zeros((1, 10, 10, 3)))
+
+
+@pytest.mark.parametrize("spec", ["dot_product", "optimised", "efficient", "super", "super(per_head=True)"])
+def test_analytic_flops_equal_xlas_count(spec):
+    """XLA counts products as 2mnk; LayerNorms, residuals and the like are the small rest that is left out."""
+    model, variables = build(
+        attention=spec, width=128, mlp=256, heads=4, implementation="xla", activation="relu", positions="none"
+    )
+    image = IMAGES[:1]
+    counted = jax.jit(model.apply).lower(variables, image).compile().cost_analysis()["flops"]
+    analytic = flops.vit(model.config, (8, 8, 3), 5).flops
+    assert 0.97 < analytic / counted <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"heads": 3}, r"model.heads=3 does not divide model.width=16"),
+        ({"depth": 0}, r"model.depth must be at least 1"),
+        ({"dropout": 1.0}, r"model.dropout must be at least 0 and below 1"),
+        ({"attention": "supr"}, r"Did you mean 'super'"),
+        ({"implementation": "cuda"}, r"Unknown model.implementation 'cuda'"),
+        ({"norm": "prre"}, r"Unknown model.norm 'prre'\. Did you mean 'pre'"),
+        ({"pool": "max"}, r"Unknown model.pool 'max'"),
+        ({"positions": "rotary"}, r"Unknown model.positions"),
+        ({"activation": "gelo"}, r"Did you mean 'gelu'"),
+        ({"remat": "all"}, r"Unknown model.remat"),
+    ],
+)
+def test_mistakes_are_one_sentence(change, message):
+    with pytest.raises(UsageError, match=message):
+        dataclasses.replace(CONFIG, **change)
+
+
+def test_a_patch_that_does_not_divide():
+    with pytest.raises(UsageError, match=r"model.patch=3 does not divide images of 8x8"):
+        dataclasses.replace(CONFIG, patch=3).tokens((8, 8, 3))

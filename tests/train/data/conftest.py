@@ -1,0 +1,43 @@
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from train.data.images import ImageData
+from train.data.sources import ArraySource
+
+DEFAULTS = ImageData(
+    source="digits",
+    data_dir="",
+    train_split="train",
+    validation_split="validation",
+    test_split="test",
+    batch_size=8,
+    eval_batch_size=8,
+    train_transforms="",
+    eval_transforms="",
+    mixup=0.0,
+    workers=0,
+)
+
+
+@pytest.fixture
+def defaults() -> ImageData:
+    return DEFAULTS
+
+
+@pytest.fixture
+def photos() -> ArraySource:
+    """21 noise images of 6×5, no two alike, in 3 classes."""
+    images = np.random.default_rng(0).integers(0, 256, (21, 6, 5, 3), np.uint8)
+    return ArraySource(images, np.arange(21) % 3)
+
+
+@pytest.fixture
+def tfds_folder() -> str:
+    """Folder of the prepared TFDS sets `mnist` and `cifar100`, which ATTENTION_BENCH_DATA/tfds holds."""
+    root = os.environ.get("ATTENTION_BENCH_DATA")
+    if not root or not (Path(root) / "tfds").is_dir():
+        pytest.skip("set ATTENTION_BENCH_DATA to a folder whose subfolder tfds holds prepared mnist and cifar100")
+    return str(Path(root) / "tfds")

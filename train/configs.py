@@ -1,0 +1,112 @@
+"""From a command line to a validated config. `ml_collections` holds the values; the errors are ours."""
+
+import ast
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from attention.errors import UsageError, unknown
+from train import tasks
+from train.config import Config, build
+
+PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def load(spec: str) -> ConfigDict:
+    """The config of a file, `path/to/file.py` or `path/to/file.py:argument`.
+
+    A relative path is looked for from the current folder, then beside this package.
+
+    Raises:
+      UsageError: no such file, no `get_config`, or an argument that it does not take.
+    """
+    text, _, argument = spec.partition(":")
+    path = next((p for p in (Path(text), PACKAGE / text) if p.is_file()), None)
+    if path is None:
+        here = [
+            f"configs/{p.name}" for p in (PACKAGE / "configs").glob("*.py") if p.stem not in ("__init__", "defaults")
+        ]
+        raise unknown("config file", text, here)
+    module = _import(path)
+    if not hasattr(module, "get_config"):
+        raise UsageError(f"{path} is no config: it has no function get_config.")
+    try:
+        config = module.get_config(argument) if argument else module.get_config()
+    except TypeError as error:
+        raise UsageError(f"{path} cannot take the argument {argument!r}: {error}.") from error
+    if not isinstance(config, Mapping | ConfigDict):
+        raise UsageError(f"get_config of {path} must return a ConfigDict, not {type(config).__name__}.")
+    return ConfigDict(config).lock()
+
+
+def _import(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UsageError(f"The config file {path} fails: {type(error).__name__}: {error}.") from error
+    return module
+
+
+def override(config: ConfigDict, field: str, text: str) -> None:
+    """Sets the leaf `a.b` from the command line's text, which must read as the leaf's type.
+
+    Raises:
+      UsageError: no such leaf, or another type.
+    """
+    flat = dict(_leaves(config))
+    if field not in flat:
+        raise unknown("config field", f"--config.{field}", [f"--config.{name}" for name in flat])
+    section = config
+    *path, leaf = field.split(".")
+    for name in path:
+        section = section[name]
+    section[leaf] = _read(text, type(flat[field]), field)
+
+
+def _leaves(config: Mapping[str, Any], prefix: str = ""):
+    for name, value in config.items():
+        if isinstance(value, Mapping | ConfigDict):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _read(text: str, kind: type, field: str) -> Any:
+    if kind is str:
+        return text
+    try:
+        value = ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
+    except (ValueError, SyntaxError):
+        value = text
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        raise UsageError(f"--config.{field} must be of type {kind.__name__}, but it is {text!r}.")
+    return value
+
+
+def validate(config: Mapping[str, Any]) -> Config:
+    """The frozen dataclass of a whole config.
+
+    Raises:
+      UsageError: an unknown task or model, or any wrong field.
+    """
+    for field in ("task", "model"):
+        if field not in config:
+            raise UsageError(f"The config field {field} is missing.")
+    task = tasks.find(config["task"])
+    name = config["model"].get("name", "")
+    if name not in task.model_types:
+        raise unknown(f"model of the task {config['task']}", name, task.model_types)
+    return build(config, task.model_types[name], task.data_type)
+
+
+def name_of(spec: str) -> str:
+    """What a run of this config is called: `configs/vit_cifar100.py:super` is `vit_cifar100-super`."""
+    path, _, argument = spec.partition(":")
+    return "-".join(filter(None, (Path(path).stem, "".join(c if c.isalnum() else "_" for c in argument))))

@@ -1,0 +1,88 @@
+"""The `data` section of a config for labelled images."""
+
+import dataclasses
+
+from attention.errors import UsageError
+from train.data import chain, sources
+from train.data.splits import Split
+from train.data.transforms import TRANSFORMS
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageData:
+    """Which images, in what batches, transformed how.
+
+    Attributes:
+      source: `digits`, `tfds:NAME` or `numpy:FILE.npz`; see `train.data.sources.load`.
+      data_dir: Where TFDS sets are; '' is the environment's TFDS_DATA_DIR, else TFDS's own default.
+      train_split: Such as `train[:90%]`; see `train.data.splits`.
+      validation_split: What "best" is chosen on.
+      test_split: What is measured at the end.
+      batch_size: Training examples a step, over all processes.
+      eval_batch_size: Examples an evaluation step, over all processes.
+      train_transforms: A spec string; see `train.data.chain`. '' only scales to [0, 1].
+      eval_transforms: A spec string without random transforms.
+      mixup: α of the Beta(α, α) that mixes pairs of training images (Zhang et al. 2018); 0 is off.
+      workers: Processes that prepare batches; 0 does it in a thread. Worth it for large images and fast devices.
+      image_key: Feature of a TFDS set that holds the image.
+      label_key: Feature of a TFDS set that holds the label.
+    """
+
+    source: str
+    data_dir: str
+    train_split: str
+    validation_split: str
+    test_split: str
+    batch_size: int
+    eval_batch_size: int
+    train_transforms: str
+    eval_transforms: str
+    mixup: float
+    workers: int
+    image_key: str = "image"
+    label_key: str = "label"
+
+    def __post_init__(self):
+        sources.check(self.source)
+        for split in (self.train_split, self.validation_split, self.test_split):
+            Split.parse(split)
+        for field in ("batch_size", "eval_batch_size"):
+            if getattr(self, field) < 1:
+                raise UsageError(f"data.{field} must be at least 1, but it is {getattr(self, field)}.")
+        for field in ("mixup", "workers"):
+            if getattr(self, field) < 0:
+                raise UsageError(f"data.{field} must be at least 0 (0 is off), but it is {getattr(self, field)}.")
+        chain.parse(self.train_transforms)
+        if any(transform.random for transform in chain.parse(self.eval_transforms)):
+            fixed = ", ".join(sorted(name for name, transform in TRANSFORMS.items() if not transform.random))
+            raise UsageError(
+                f"data.eval_transforms must give the same image every time, but it is {self.eval_transforms!r}; "
+                f"use only {fixed}."
+            )
+
+    def load(self, part: str) -> sources.Source:
+        """The source of `part`: 'train', 'validation' or 'test'.
+
+        Raises:
+          UsageError: it cannot be read; see `train.data.sources.load`.
+        """
+        split = getattr(self, f"{part}_split")
+        keys = {"image_key": self.image_key, "label_key": self.label_key}
+        return sources.load(self.source, split, data_dir=self.data_dir, **keys)
+
+    def image_shape(self, source: sources.Source) -> tuple[int, int, int]:
+        """(H, W, C) of what the model sees.
+
+        Raises:
+          UsageError: it varies, or differs between training and evaluation.
+        """
+        train, evaluation = (
+            chain.output_shape(chain.parse(spec), source.image_shape)
+            for spec in (self.train_transforms, self.eval_transforms)
+        )
+        if train != evaluation:
+            raise UsageError(
+                f"data.train_transforms make images of {train} and data.eval_transforms of {evaluation}; "
+                "end both with the same size."
+            )
+        return train

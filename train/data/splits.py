@@ -1,0 +1,88 @@
+"""Splits: `train`, `train[:90%]`, `test[1000:-500]`. One reading of them serves every source."""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from attention.errors import UsageError
+
+_FORM = re.compile(r"(?P<name>[\w.-]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """A named part of a data set, or a slice of one.
+
+    Attributes:
+      text: As it was written.
+      name: The part that is sliced, such as `train`.
+      start: First example: a number, a percentage ('90%'), from the end if negative, or '' for the beginning.
+      stop: The example after the last, likewise; '' for the end.
+    """
+
+    text: str
+    name: str
+    start: str = ""
+    stop: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> "Split":
+        """Reads `name` or `name[start:stop]`.
+
+        Raises:
+          UsageError: the text is anything else, or a percentage is beyond 100.
+        """
+        match = _FORM.fullmatch(text)
+        if not match:
+            raise UsageError(
+                f"Cannot read the split {text!r}: write a name with an optional slice of numbers or per cents, "
+                "such as 'train', 'train[:90%]' or 'train[1000:-500]'."
+            )
+        split = cls(text, match["name"], match["start"] or "", match["stop"] or "")
+        if any(bound.endswith("%") and abs(int(bound[:-1])) > 100 for bound in (split.start, split.stop)):
+            raise UsageError(f"The split {text!r} has a percentage beyond 100; use at most 100%.")
+        return split
+
+    def bounds(self, length: int) -> tuple[int, int]:
+        """First example and the one after the last, of a part that has `length` examples.
+
+        The same boundary is the same example however it is written (`:90%`, `90%:`, `-10%:`), so that slices that
+        meet neither overlap nor leave anything out.
+
+        Raises:
+          UsageError: the slice is empty or reaches beyond the part.
+        """
+        start = _position(self.start, length) if self.start else 0
+        stop = _position(self.stop, length) if self.stop else length
+        if not 0 <= start <= length or not 0 <= stop <= length:
+            raise UsageError(f"The split {self.text!r} reaches beyond {self.name!r}, which has {length:,} examples.")
+        if start >= stop:
+            raise UsageError(
+                f"The split {self.text!r} is empty: {self.name!r} has {length:,} examples; widen the slice."
+            )
+        return start, stop
+
+
+def _position(bound: str, length: int) -> int:
+    if bound.endswith("%"):
+        percent = int(bound[:-1])
+        return round(length * (percent + 100 * bound.startswith("-")) / 100)
+    return int(bound) + length * bound.startswith("-")
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """Records `start` to `stop` (excluded) of a random-access sequence."""
+
+    records: Sequence[Any]
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __getitem__(self, index: int) -> Any:
+        if not 0 <= index < len(self):
+            raise IndexError(f"{index} is not among {len(self)} records")
+        return self.records[self.start + index]

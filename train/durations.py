@@ -1,0 +1,37 @@
+"""Durations with a unit, such as `90 epochs`, `20steps` or `5000 examples`: the one place that reads them."""
+
+import dataclasses
+import re
+
+from attention.errors import UsageError
+
+UNITS = ("steps", "examples", "epochs")
+_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(step|example|epoch)s?\s*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Duration:
+    """A length of training in one of `UNITS`."""
+
+    amount: float
+    unit: str
+
+    @classmethod
+    def parse(cls, text: str, field: str) -> "Duration":
+        """Reads `text`; `field` names the config field in the error.
+
+        Raises:
+          UsageError: no number, or no unit that is known.
+        """
+        match = _PATTERN.fullmatch(text) if isinstance(text, str) else None
+        if not match:
+            raise UsageError(
+                f"{field}={text!r} is not a duration: write a number and its unit ({', '.join(UNITS)}), "
+                "such as '90 epochs' or '20steps'."
+            )
+        return cls(float(match[1]), match[2] + "s")
+
+    def steps(self, batch_size: int, examples_per_epoch: int) -> int:
+        """The nearest number of optimizer steps; at least 1 unless the duration is 0."""
+        per_unit = {"steps": 1.0, "examples": 1 / batch_size, "epochs": examples_per_epoch / batch_size}
+        return max(round(self.amount * per_unit[self.unit]), int(self.amount > 0))

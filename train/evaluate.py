@@ -1,0 +1,75 @@
+"""Evaluate a checkpoint of a run again.
+
+python -m train.evaluate --workdir=runs/super --step=best --split=test
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+
+from attention.errors import UsageError
+from train import configs, loop, sharding, tasks, workdir
+from train.checkpoints import Checkpoints, abstract_state
+
+
+def evaluate(directory: Path, step: str = "last", split: str = "test") -> tuple[int, dict[str, float]]:
+    """Metrics of one checkpoint on one split.
+
+    Args:
+      directory: The work directory of a run.
+      step: `last`, `best` (needs a finished run) or a step that has a checkpoint.
+      split: `train`, `validation` or `test`.
+
+    Returns:
+      The step and its metrics.
+
+    Raises:
+      UsageError: no such run, checkpoint or split.
+    """
+    config = configs.validate(workdir.read_config(directory))
+    mesh = sharding.make_mesh(config.mesh)
+    task = tasks.find(config.task)(config)
+    if split not in task.sources:
+        raise UsageError(f"There is no split {split!r}; choose from {', '.join(task.sources)}.")
+    plan = loop.Plan.of(config, task.train_examples)
+    with jax.set_mesh(mesh), Checkpoints(directory, config.train.keep) as checkpoints:
+        trainer = loop.make_trainer(config, task, plan)
+        chosen = _choose(step, checkpoints.steps(), directory)
+        state = checkpoints.load(chosen, abstract_state(loop.init_state(trainer, task, config.seed, mesh)))
+        batches = task.eval_batches(split, jax.process_index(), jax.process_count())
+        return chosen, loop.evaluate(jax.jit(trainer.eval_step), state.averaged(), batches, mesh)
+
+
+def _choose(step: str, steps: list[int], directory: Path) -> int:
+    if not steps:
+        raise UsageError(f"{directory} has no checkpoint yet.")
+    if step == "last":
+        return steps[-1]
+    if step == "best":
+        return workdir.read_result(directory)["best_step"]
+    if not step.isdigit() or int(step) not in steps:
+        raise UsageError(f"--step={step} has no checkpoint; choose last, best or one of {steps}.")
+    return int(step)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m train.evaluate", description="Evaluate a checkpoint of a run.")
+    parser.add_argument("--workdir", type=Path, required=True, help="the run's folder")
+    parser.add_argument("--step", default="last", help="last, best or a step that has a checkpoint")
+    parser.add_argument("--split", default="test", help="train, validation or test")
+    flags = parser.parse_args(arguments)
+    try:
+        step, metrics = evaluate(flags.workdir, flags.step, flags.split)
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"step {step} {flags.split}: " + ", ".join(f"{name} {value:.6g}" for name, value in metrics.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

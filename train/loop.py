@@ -1,0 +1,296 @@
+"""The whole program in order: devices and mesh, task, state, the steps, the report."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from train import curves, optimizer, sharding, tasks, workdir
+from train.checkpoints import Checkpoints, abstract_state
+from train.config import Config
+from train.durations import Duration
+from train.interrupts import Interrupts
+from train.progress import Averages, Clock, Display, averages, duration_text
+from train.state import TrainState
+from train.step import Trainer
+from train.writers import Writers, read_record, write_json
+
+
+class NonFiniteLossError(ArithmeticError):
+    """A step's loss or gradient norm is not a number."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The config's durations in optimizer steps; 0 is never."""
+
+    total: int
+    log_every: int
+    eval_every: int
+    checkpoint_every: int
+    warmup: int
+    warmup_wanted: int
+
+    @classmethod
+    def of(cls, config: Config, examples: int) -> "Plan":
+        """Durations of a config whose epoch has so many examples."""
+
+        def steps(field: str, text: str) -> int:
+            return Duration.parse(text, field).steps(config.data.batch_size, examples)
+
+        train = config.train
+        total = steps("train.length", train.length)
+        wanted = steps("optimizer.warmup", config.optimizer.warmup)
+        return cls(
+            total=total,
+            log_every=steps("train.log_every", train.log_every),
+            eval_every=steps("train.eval_every", train.eval_every),
+            checkpoint_every=steps("train.checkpoint_every", train.checkpoint_every),
+            warmup=optimizer.warmup_steps(wanted, total),
+            warmup_wanted=wanted,
+        )
+
+    def due(self, every: int, step: int) -> bool:
+        """Whether something done every so many steps, and at the end, is to be done after `step`."""
+        return step == self.total or (every > 0 and step % every == 0)
+
+
+def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path) -> dict[str, Any] | None:
+    """Trains until done or interrupted, from where the work directory stands.
+
+    Args:
+      config: The validated config.
+      resolved: The same as plain values, written to `config.json`.
+      directory: The work directory.
+
+    Returns:
+      What `result.json` holds, or None where it was interrupted.
+
+    Raises:
+      UsageError: a mistake of the user's, before anything is compiled or written.
+      NonFiniteLossError: the loss or gradient norm of a step was not finite.
+    """
+    mesh = sharding.make_mesh(config.mesh)
+    check_splits(config, mesh)
+    task = tasks.find(config.task)(config)
+    plan = Plan.of(config, task.train_examples)
+    workdir.claim(directory, resolved)
+    with jax.set_mesh(mesh), Interrupts() as interrupts, Checkpoints(directory, config.train.keep) as checkpoints:
+        run = Run(config, task, plan, mesh, directory, checkpoints)
+        try:
+            run.start()
+            finished = run.fit(interrupts)
+            return run.report() if finished else None
+        finally:
+            run.close()
+
+
+def check_splits(config: Config, mesh: jax.sharding.Mesh) -> None:
+    """Raises UsageError where a batch, the heads or the hidden units cannot be split as the mesh wants."""
+    across, tensor = mesh.shape["data"] * mesh.shape["fsdp"], mesh.shape["tensor"]
+    parts = across * config.train.accumulate
+    sharding.check_divisible(
+        {
+            "data.batch_size": (config.data.batch_size, "mesh.data x mesh.fsdp x train.accumulate", parts),
+            "data.eval_batch_size": (config.data.eval_batch_size, "mesh.data x mesh.fsdp", across),
+            "model.heads": (config.model.heads, "mesh.tensor", tensor),
+            "model.mlp": (config.model.mlp, "mesh.tensor", tensor),
+        }
+    )
+
+
+def make_trainer(config: Config, task: Any, plan: Plan) -> Trainer:
+    """The pure steps of a config."""
+    learning_rate = optimizer.schedule(config.optimizer, plan.warmup, plan.total)
+    return Trainer(
+        loss=task.loss,
+        optimizer=optimizer.optimizer(config.optimizer, learning_rate),
+        learning_rate=learning_rate,
+        key=jax.random.key(config.seed + 1),
+        accumulate=config.train.accumulate,
+        ema=config.train.ema,
+    )
+
+
+def init_state(trainer: Trainer, task: Any, seed: int, mesh: jax.sharding.Mesh) -> TrainState:
+    """The state before the first step, born where it is to lie."""
+
+    def init() -> TrainState:
+        return trainer.init(task.init(jax.random.key(seed)))
+
+    return jax.jit(init, out_shardings=sharding.state_shardings(jax.eval_shape(init), mesh))()
+
+
+def evaluate(eval_step: Any, params: Any, batches: Any, mesh: jax.sharding.Mesh) -> dict[str, float]:
+    """Averages over a split: sums of all batches, divided once."""
+    total: dict[str, float] = {}
+    for batch in batches:
+        sums = jax.device_get(eval_step(params, sharding.to_devices(batch, mesh)))
+        total = {name: total.get(name, 0.0) + float(value) for name, value in sums.items()}
+    return averages(total)
+
+
+class Run:
+    """One run in one process: what the steps change, and what happens between them."""
+
+    def __init__(self, config, task, plan: Plan, mesh, directory: Path, checkpoints: Checkpoints):
+        self.task, self.plan, self.mesh, self.directory, self.checkpoints = task, plan, mesh, directory, checkpoints
+        self.batch_size = config.data.batch_size
+        self.trainer = make_trainer(config, task, plan)
+        self.train_step = jax.jit(self.trainer.train_step, donate_argnames="state")
+        self.eval_step = jax.jit(self.trainer.eval_step)
+        self.batches = task.train_batches(jax.process_index(), jax.process_count())
+        self.state = init_state(self.trainer, task, config.seed, mesh)
+        self.abstract = abstract_state(self.state)
+        self._compiled = False  # a process's first step compiles, and its time does not count
+
+    def start(self) -> None:
+        """Restores where there is something to restore, and says what is trained."""
+        restored = self.checkpoints.restore(self.abstract, self.batches)
+        self.state, progress = restored or (self.state, {})
+        self.step = int(self.state.step)
+        self.clock = Clock(progress.get("clock"))
+        self.averages = Averages(progress.get("averages"))
+        self.best = progress.get("best", {"step": 0, "value": -np.inf})
+        first = jax.process_index() == 0
+        self.writers = Writers(self.directory, step=self.step, size=progress.get("record_size", 0), active=first)
+        self.display = Display(self.plan.total, self.step)
+        self._header()
+
+    def fit(self, interrupts: Interrupts) -> bool:
+        """Takes the steps that are left; False where it was interrupted, after saving."""
+        pending = None
+        while self.step < self.plan.total:
+            batch = next(self.batches)
+            self.state, report = self.train_step(self.state, sharding.to_devices(batch, self.mesh))
+            self.step += 1
+            if pending:
+                self._read(*pending)
+            pending = (self.step, report, batch["index"])
+            if self._stops_after(self.step) or interrupts.requested:
+                self._read(*pending)
+                pending = None
+                self._between_steps(interrupts.requested)
+            if interrupts.requested and self.step < self.plan.total:
+                self.display.say(f"Stopped after step {self.step} and saved; the same command continues.")
+                return False
+        return True
+
+    def report(self) -> dict[str, Any]:
+        """Measures test data at the last and the best step, and writes `result.json` and `curves.png`."""
+        self.checkpoints.wait()
+        last = self._evaluate("test", self.state.averaged())
+        best = last
+        if self.best["step"] != self.step:
+            state = self.checkpoints.load(self.best["step"], self.abstract)
+            best = self._evaluate("test", state.averaged())
+        self._write({"step": self.step, "split": "test"} | last)
+        result = {
+            "steps": self.step,
+            "best_step": self.best["step"],
+            "final": self._at("train", self.step) | self._at("validation", self.step) | {"test": last},
+            "best": self._at("validation", self.best["step"]) | {"test": best},
+            "seconds": self.clock.seconds,
+            "examples_per_second": self.clock.examples_per_second,
+            **self.task.describe(self.state.params),
+            **workdir.environment(),
+        }
+        if jax.process_index() == 0:
+            write_json(self.directory / "result.json", result)
+            curves.draw(read_record(self.directory), self.directory / "curves.png")
+        self._footer(result)
+        return result
+
+    def close(self) -> None:
+        """Closes files, bar and data; safe however far `start` came."""
+        for name in ("writers", "display", "batches"):
+            if hasattr(getattr(self, name, None), "close"):
+                getattr(self, name).close()
+
+    def _stops_after(self, step: int) -> bool:
+        plan = self.plan
+        return any(plan.due(every, step) for every in (plan.log_every, plan.eval_every, plan.checkpoint_every))
+
+    def _read(self, step: int, report: dict[str, Any], index: np.ndarray) -> None:
+        """Fetches a step's metrics, refuses what is not finite, counts time."""
+        report = jax.device_get(report)
+        loss = float(report["sums"]["loss"]) / float(report["sums"]["weight"])
+        if not (np.isfinite(loss) and np.isfinite(report["gradient_norm"])):
+            last = max(self.checkpoints.steps(), default=0)
+            raise NonFiniteLossError(
+                f"The loss was {loss} and the gradient norm {report['gradient_norm']} at step {step}, on the training "
+                f"examples {index.tolist()}; the last good checkpoint is step {last}. "
+                "Try a lower optimizer.learning_rate, a longer optimizer.warmup or optimizer.clip=1.0."
+            )
+        self.averages.add(report)
+        if self._compiled:
+            self.clock.lap(self.batch_size)
+        else:
+            self.clock.skip()
+            self._compiled = True
+        self.display.advance(step, loss, self.clock)
+
+    def _between_steps(self, interrupted: bool) -> None:
+        """Log line, evaluation and checkpoint, in this order, where they are due."""
+        plan, step = self.plan, self.step
+        if plan.due(plan.log_every, step):
+            timing = {"seconds": self.clock.seconds, "examples_per_second": self.clock.examples_per_second}
+            self._write({"step": step, "split": "train"} | self.averages.take() | timing)
+        improved = False
+        if plan.due(plan.eval_every, step):
+            metrics = self._evaluate("validation", self.state.averaged())
+            self._write({"step": step, "split": "validation"} | metrics)
+            improved = metrics[self.task.best] > self.best["value"]
+            if improved:
+                self.best = {"step": step, "value": metrics[self.task.best]}
+        if improved or interrupted or plan.due(plan.checkpoint_every, step):
+            self._save()
+        self.clock.skip()
+
+    def _save(self) -> None:
+        progress = {
+            "clock": self.clock.saved,
+            "averages": self.averages.sums,
+            "best": self.best,
+            "record_size": self.writers.size,
+        }
+        self.checkpoints.save(self.step, self.state, self.batches, progress, self.best["step"])
+
+    def _evaluate(self, split: str, params: Any) -> dict[str, float]:
+        batches = self.task.eval_batches(split, jax.process_index(), jax.process_count())
+        return evaluate(self.eval_step, params, batches, self.mesh)
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self.writers.write(line)
+        self.display.metrics(line, self.plan.total)
+
+    def _at(self, split: str, step: int) -> dict[str, dict[str, float]]:
+        lines = [line for line in read_record(self.directory) if line["split"] == split and line["step"] == step]
+        return {split: {k: v for k, v in lines[-1].items() if k not in ("step", "split")}} if lines else {}
+
+    def _header(self) -> None:
+        about = self.task.describe(self.abstract.params)
+        counts = ", ".join(f"{len(source):,} {split}" for split, source in self.task.sources.items())
+        mesh = " x ".join(f"{axis} {size}" for axis, size in self.mesh.shape.items())
+        say, plan = self.display.say, self.plan
+        say(
+            f"Training {about['attention']}: {about['parameters']:,} parameters, "
+            f"{about['attention_layer_parameters']:,} in an attention layer, {about['tokens']} tokens"
+        )
+        say(f"Devices: {jax.device_count()} {jax.devices()[0].platform}, mesh {mesh}")
+        say(f"Data: {counts}; {plan.total:,} steps of {self.batch_size}")
+        if plan.warmup != plan.warmup_wanted:
+            say(f"The warm-up of {plan.warmup_wanted} steps is longer than the run; it is cut to {plan.warmup}.")
+        if self.step:
+            say(f"Continuing after step {self.step} of {self.directory}")
+
+    def _footer(self, result: dict[str, Any]) -> None:
+        best = self.task.best
+        self.display.say(
+            f"Test {best} {result['final']['test'][best]:.4f} at the last step ({self.step}), "
+            f"{result['best']['test'][best]:.4f} at the best ({result['best_step']}, chosen on validation data), "
+            f"after {duration_text(self.clock.seconds)} of training"
+        )
+        self.display.say(f"Everything is in {self.directory}: result.json, metrics.jsonl, curves.png, checkpoints/")

@@ -1,0 +1,93 @@
+"""Train a model: the command line, and nothing else.
+
+python -m train.main --config=configs/vit_cifar100.py:super --workdir=runs/super --config.optimizer.learning_rate=1e-3
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from attention.errors import UsageError, unknown
+
+DEFAULT_CONFIG = "configs/vit_digits.py"
+HELP = f"""Train one model on one data set, evaluate it, and leave everything in a work directory.
+
+  python -m train.main [--config=FILE[:ARGUMENT]] [--workdir=DIR] [--config.FIELD=VALUE ...]
+
+  --config=FILE[:ARGUMENT]  the experiment; without it {DEFAULT_CONFIG}
+  --workdir=DIR             where the run stands; without it runs/<config>-<time>; an existing one is continued
+  --config.FIELD=VALUE      overrides a leaf of the config, such as --config.model.attention=efficient
+
+Examples:
+  python -m train.main
+  python -m train.main --config=configs/vit_mnist.py:optimised --config.train.length='5 epochs'
+  python -m train.main --config=configs/vit_cifar100_super.py --workdir=runs/super --config.seed=1"""
+
+
+def parse(arguments: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Flags in any order, as `--name=value` or `--name value`: those of the program, and those of the config.
+
+    Raises:
+      UsageError: a flag that is unknown, given twice or without a value.
+    """
+    flags: dict[str, str] = {}
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        name, equals, value = argument.partition("=")
+        if not (name in ("--config", "--workdir") or name.startswith("--config.")):
+            raise unknown("argument", argument, ["--config", "--workdir", "--config.FIELD", "--help"])
+        if not equals:
+            if not rest or rest[0].startswith("--"):
+                raise UsageError(f"{name} needs a value: write {name}=VALUE.")
+            value = rest.pop(0)
+        if name in flags:
+            raise UsageError(f"{name} is given twice, as {flags[name]!r} and {value!r}; give it once.")
+        flags[name] = value
+    overrides = {
+        name.removeprefix("--config."): flags.pop(name) for name in list(flags) if name.startswith("--config.")
+    }
+    return flags, overrides
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Parses, validates and trains.
+
+    Raises:
+      UsageError: any mistake in the arguments.
+    """
+    flags, overrides = parse(arguments)
+    from train import configs, loop
+
+    spec = flags.get("--config", DEFAULT_CONFIG)
+    plain = configs.load(spec)
+    for field, text in overrides.items():
+        configs.override(plain, field, text)
+    resolved = plain.to_dict()
+    config = configs.validate(resolved)
+    default = Path("runs") / f"{configs.name_of(spec)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    loop.train_and_evaluate(config, resolved, Path(flags.get("--workdir", default)))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code: 0 done or saved, 1 the training failed, 2 a mistake in the arguments."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if {"--help", "-h"} & set(arguments):
+        print(HELP)
+        return 0
+    logging.getLogger("jax").setLevel(logging.ERROR)
+    try:
+        run(arguments)
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except ArithmeticError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

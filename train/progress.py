@@ -1,0 +1,130 @@
+"""What a person sees and how time is counted: the clock, running averages, a bar on a terminal or plain lines."""
+
+import sys
+import time
+from typing import Any
+
+import jax
+import numpy as np
+from tqdm import tqdm
+
+
+class Clock:
+    """Seconds of training alone: compilation, evaluation and checkpoints do not count.
+
+    `lap` after each step adds the time since the lap before; `skip` leaves out what has passed since.
+    """
+
+    def __init__(self, saved: dict[str, float] | None = None):
+        self.seconds, self.examples = (saved["seconds"], saved["examples"]) if saved else (0.0, 0)
+        self._start_seconds, self._laps, self._last = self.seconds, 0, time.perf_counter()
+
+    def lap(self, examples: int) -> None:
+        """Counts a step."""
+        now = time.perf_counter()
+        self.seconds += now - self._last
+        self.examples += examples
+        self._laps += 1
+        self._last = now
+
+    def skip(self) -> None:
+        """What has passed since the last lap was no training."""
+        self._last = time.perf_counter()
+
+    @property
+    def saved(self) -> dict[str, float]:
+        """For a checkpoint."""
+        return {"seconds": self.seconds, "examples": self.examples}
+
+    @property
+    def examples_per_second(self) -> float:
+        """Over the whole run, restarts included."""
+        return self.examples / self.seconds if self.seconds else 0.0
+
+    def remaining(self, steps: int) -> float:
+        """Seconds that so many more steps will take at this process's pace."""
+        return steps * (self.seconds - self._start_seconds) / self._laps if self._laps else float("nan")
+
+
+class Averages:
+    """Averages of training metrics since the last line: sums on the host, divided once."""
+
+    def __init__(self, saved: dict[str, float] | None = None):
+        self.sums: dict[str, float] = dict(saved or {})
+
+    def add(self, report: dict[str, Any]) -> None:
+        """Adds one step's report from `Trainer.train_step`, already fetched."""
+        added = report["sums"] | {"steps": 1, "gradient_norm": report["gradient_norm"]}
+        for name, value in added.items():
+            self.sums[name] = self.sums.get(name, 0.0) + float(value)
+        self.sums["learning_rate"] = float(report["learning_rate"])
+
+    def take(self) -> dict[str, float]:
+        """The averages, and starts anew; the learning rate is the latest."""
+        sums, self.sums = self.sums, {}
+        steps, rate = sums.pop("steps"), sums.pop("learning_rate")
+        norm = sums.pop("gradient_norm") / steps
+        return averages(sums) | {"gradient_norm": norm, "learning_rate": rate}
+
+
+def averages(sums: dict[str, Any]) -> dict[str, float]:
+    """Every sum divided by the sum `weight`."""
+    weight = float(sums["weight"])
+    return {name: float(value) / weight for name, value in sums.items() if name != "weight"}
+
+
+class Display:
+    """A progress bar on a terminal, lines otherwise; silent on all processes but the first.
+
+    Args:
+      total: Steps of the run.
+      step: Steps already taken.
+    """
+
+    def __init__(self, total: int, step: int):
+        self._active = jax.process_index() == 0
+        terminal = self._active and sys.stderr.isatty()
+        self._bar = tqdm(
+            total=total,
+            initial=step,
+            disable=not terminal,
+            dynamic_ncols=True,
+            bar_format="{n_fmt}/{total_fmt} {bar} {postfix}",
+        )
+        self._total = total
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self._active:
+            self._bar.write(text)
+            sys.stdout.flush()
+
+    def advance(self, step: int, loss: float, clock: Clock) -> None:
+        """Moves the bar to `step`."""
+        if not self._bar.disable:
+            left = clock.remaining(self._total - step)
+            rate = f"{clock.examples_per_second:,.0f} examples/s"
+            self._bar.n = step
+            self._bar.set_postfix_str(f"loss {loss:.4f}, {rate}, {duration_text(left)} left", refresh=True)
+
+    def metrics(self, line: dict[str, Any], total: int) -> None:
+        """One line of metrics as a person reads it."""
+        numbers = ", ".join(f"{k} {_number(v)}" for k, v in line.items() if k not in ("step", "split", "seconds"))
+        self.say(f"step {line['step']}/{total} {line['split']}: {numbers}")
+
+    def close(self) -> None:
+        """Leaves the bar as it is."""
+        self._bar.close()
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def duration_text(seconds: float) -> str:
+    """`75.2` as `1m15s`."""
+    if not np.isfinite(seconds):
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s" if minutes else f"{rest}s"

@@ -1,0 +1,83 @@
+"""Where arrays live: one mesh of three axes, and one table of rules for the parameters."""
+
+import math
+import re
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from attention.errors import UsageError
+from train.config import MeshConfig
+
+AXES = ("data", "fsdp", "tensor")
+BATCH = ("data", "fsdp")
+
+# The first pattern found in a parameter's path gives the mesh axis of each of its own axes.
+RULES: tuple[tuple[str, P], ...] = (
+    (r"attention/(query|key|value)/kernel$", P("fsdp", "tensor", None)),
+    (r"attention/(query|key|value)/bias$", P("tensor", None)),
+    (r"attention/out/kernel$", P("tensor", None, "fsdp")),
+    (r"mlp/up/kernel$", P("fsdp", "tensor")),
+    (r"mlp/up/bias$", P("tensor")),
+    (r"mlp/down/kernel$", P("tensor", "fsdp")),
+    (r"kernel$", P("fsdp")),
+    (r"", P()),
+)
+
+
+def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
+    """The mesh over all devices; an axis of -1 takes what the others leave.
+
+    Raises:
+      UsageError: the axes do not multiply to the number of devices.
+    """
+    devices = devices or jax.devices()
+    sizes = {axis: getattr(config, axis) for axis in AXES}
+    known = math.prod(size for size in sizes.values() if size != -1)
+    if len(devices) % known == 0:
+        sizes = {axis: len(devices) // known if size == -1 else size for axis, size in sizes.items()}
+    if math.prod(sizes.values()) != len(devices):
+        wanted = ", ".join(f"mesh.{axis}={getattr(config, axis)}" for axis in AXES)
+        raise UsageError(
+            f"{wanted} does not fit the {len(devices)} devices there are; the product must be {len(devices)}."
+        )
+    return jax.make_mesh(tuple(sizes.values()), AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
+
+
+def check_divisible(what: dict[str, tuple[int, str, int]]) -> None:
+    """Raises UsageError for the first config field whose size its mesh axes do not divide.
+
+    Args:
+      what: From a config field to its size, the mesh fields that split it, and into how many parts.
+    """
+    for field, (size, axes, parts) in what.items():
+        if size % parts:
+            raise UsageError(f"{field}={size} does not divide over {axes} = {parts}; make it a multiple of {parts}.")
+
+
+def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> P:
+    """The rule of one array; axes of the array that the mesh axis does not divide stay whole."""
+    rule = next(spec for pattern, spec in RULES if re.search(pattern, path))
+    if len(rule) > len(shape):
+        return P()
+    axes = (*rule, *(None,) * (len(shape) - len(rule)))
+    return P(*(axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in zip(axes, shape, strict=True)))
+
+
+def state_shardings(abstract: Any, mesh: Mesh) -> Any:
+    """Shardings of a whole training state: optimizer moments and averages lie where their parameters do."""
+
+    def of(path: tuple, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        return NamedSharding(mesh, parameter_spec(name, leaf.shape, mesh))
+
+    return jax.tree_util.tree_map_with_path(of, abstract)
+
+
+def to_devices(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+    """A process's part of a batch as global arrays, split over the data and fsdp axes."""
+    sharding = NamedSharding(mesh, P(BATCH))
+    return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in batch.items()}

@@ -1,0 +1,85 @@
+"""One training step and one evaluation step, as pure functions of state and batch."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from train.state import Params, TrainState
+
+Batch = dict[str, jax.Array]
+Sums = dict[str, jax.Array]
+# (params, batch, dropout key or None) -> sums over the batch's examples; "loss" is minimised, "weight" divides.
+LossFunction = Callable[[Params, Batch, jax.Array | None], Sums]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainer:
+    """What a step needs and never changes.
+
+    Attributes:
+      loss: The task's sums.
+      optimizer: From `train.optimizer`.
+      learning_rate: The schedule, to report.
+      key: Base of every step's randomness.
+      accumulate: Parts of a batch.
+      ema: Decay of the parameters' moving average.
+    """
+
+    loss: LossFunction
+    optimizer: optax.GradientTransformation
+    learning_rate: optax.Schedule
+    key: jax.Array
+    accumulate: int
+    ema: float
+
+    def init(self, params: Params) -> TrainState:
+        """The state before the first step."""
+        average = jax.tree.map(jnp.copy, params) if self.ema else {}
+        return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(params), average)
+
+    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
+        """The next state, and a report: the batch's `sums`, `gradient_norm` before clipping, `learning_rate`."""
+        gradient, sums = self._gradient(state.params, batch, jax.random.fold_in(self.key, state.step))
+        gradient = jax.tree.map(lambda g: g / sums["weight"], gradient)
+        updates, opt_state = self.optimizer.update(gradient, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        average = optax.incremental_update(params, state.ema, 1 - self.ema) if self.ema else {}
+        report = {
+            "sums": sums,
+            "gradient_norm": optax.global_norm(gradient),
+            "learning_rate": self.learning_rate(state.step),
+        }
+        return TrainState(state.step + 1, params, opt_state, average), report
+
+    def eval_step(self, params: Params, batch: Batch) -> Sums:
+        """The batch's sums without dropout."""
+        return self.loss(params, batch, None)
+
+    def _gradient(self, params: Params, batch: Batch, key: jax.Array) -> tuple[Params, Sums]:
+        """Gradient of the summed loss, and the sums: added up over the parts, divided by nobody yet."""
+
+        def summed(params: Params, part: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
+            sums = self.loss(params, part, key)
+            return sums["loss"], sums
+
+        def of_part(part: Batch, key: jax.Array) -> tuple[Params, Sums]:
+            (_, sums), gradient = jax.value_and_grad(summed, has_aux=True)(params, part, key)
+            return gradient, sums
+
+        if self.accumulate == 1:
+            return of_part(batch, key)
+
+        # Every a-th example goes to part a, so that each part lies on all devices as the batch does.
+        parts = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, self.accumulate, *x.shape[1:]), 1, 0), batch)
+
+        def add(total: Any, numbered: tuple[jax.Array, Batch]) -> tuple[Any, None]:
+            number, part = numbered
+            return jax.tree.map(jnp.add, total, of_part(part, jax.random.fold_in(key, number))), None
+
+        first = jax.tree.map(lambda x: x[0], parts)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(of_part, first, key))
+        return jax.lax.scan(add, zeros, (jnp.arange(self.accumulate), parts))[0]

@@ -1,0 +1,120 @@
+"""Image classification: cross-entropy, top-1 and top-5 accuracy."""
+
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+
+from attention.errors import UsageError
+from models import flops
+from models.vit import ViT, ViTConfig
+from train.config import Config
+from train.data import chain, pipeline
+from train.data.images import ImageData
+from train.step import Batch, Sums
+
+
+class ImageClassification:
+    """A classifier and its images. Batches hold `image`, `label`, and `weight` 0 on padding.
+
+    Attributes:
+      best: The metric that chooses the best checkpoint; the highest value on validation data wins.
+      train_examples: Images in an epoch.
+      model: The network.
+    """
+
+    best = "accuracy"
+    data_type = ImageData
+    model_types = {"vit": ViTConfig}  # noqa: RUF012
+
+    def __init__(self, config: Config):
+        """Opens the data and describes the model; nothing is computed.
+
+        Raises:
+          UsageError: data that are not there, or images that do not fit the model.
+        """
+        self._data, self._seed = config.data, config.seed
+        self._label_smoothing = config.train.label_smoothing
+        self.sources = {split: config.data.load(split) for split in ("train", "validation", "test")}
+        self.train_examples = len(self.sources["train"])
+        self.image_shape = self._shape("train", config.data.train_transforms)
+        self.model = ViT(
+            config.model,
+            classes=self.sources["train"].num_classes,
+            length=config.model.tokens(self.image_shape),
+            dtype=jnp.dtype(config.train.precision),
+        )
+        self._check_evaluation_images()
+
+    def init(self, key: jax.Array) -> dict:
+        """Initial parameters."""
+        return self.model.init(key, jnp.zeros((1, *self.image_shape)))["params"]
+
+    def train_batches(self, process_index: int, process_count: int) -> Iterator:
+        """Shuffled, augmented batches without end; a `grain` iterator, whose state is saved and restored."""
+        return pipeline.train_batches(self.sources["train"], self._data, self._seed, process_index, process_count)
+
+    def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
+        """Every example of a split once, the last batch padded."""
+        return pipeline.eval_batches(self.sources[split], self._data, process_index, process_count)
+
+    def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
+        """Sums over the batch; with a key in training (dropout, smoothed labels), without in evaluation."""
+        train = key is not None
+        logits = self.model.apply({"params": params}, batch["image"], train, rngs={"dropout": key} if train else None)
+        weight = batch.get("weight", jnp.ones(len(logits)))
+        smoothing = self._label_smoothing if train else 0.0
+        losses = cross_entropy(logits, batch["label"], smoothing)
+        if "mix" in batch:
+            other = cross_entropy(logits, batch["other_label"], smoothing)
+            losses = batch["mix"] * losses + (1 - batch["mix"]) * other
+        return {
+            "loss": jnp.sum(losses * weight),
+            "accuracy": jnp.sum(in_top(logits, batch["label"], 1) * weight),
+            "top5": jnp.sum(in_top(logits, batch["label"], 5) * weight),
+            "weight": jnp.sum(weight),
+        }
+
+    def describe(self, params: dict) -> dict[str, str | int]:
+        """What the run's header and `result.json` say of the model."""
+        attention = params["block_0"]["attention"]
+        return {
+            "attention": self.model.config.attention,
+            "parameters": flops.parameters(params),
+            "attention_layer_parameters": flops.parameters(attention),
+            "tokens": self.model.length,
+            "forward_flops_per_example": flops.vit(self.model.config, self.image_shape, self.model.classes).flops,
+        }
+
+    def _shape(self, split: str, transforms: str) -> tuple[int, int, int]:
+        return chain.output_shape(chain.parse(transforms), self.sources[split].image_shape)
+
+    def _check_evaluation_images(self) -> None:
+        for split in ("validation", "test"):
+            shape = self._shape(split, self._data.eval_transforms)
+            if shape[-1] != self.image_shape[-1]:
+                raise UsageError(
+                    f"Images for {split} have {shape[-1]} channels and those for training {self.image_shape[-1]}; "
+                    "data.train_transforms and data.eval_transforms must end in as many."
+                )
+            tokens = self.model.config.tokens(shape)
+            if tokens != self.model.length:
+                # A shorter sequence is legal for every mechanism; a longer one raises here, naming both lengths.
+                jax.eval_shape(lambda image: self.model.init(jax.random.key(0), image), jnp.zeros((1, *shape)))
+
+
+def cross_entropy(logits: Float[Array, "B C"], labels: Int[Array, "B"], smoothing: float = 0.0) -> Float[Array, "B"]:
+    """−Σ_c target_c log softmax(logits)_c in nats, with the label's target 1 − smoothing + smoothing/C."""
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    if not smoothing:
+        return losses
+    uniform = -jnp.mean(jax.nn.log_softmax(logits), axis=-1)
+    return (1 - smoothing) * losses + smoothing * uniform
+
+
+def in_top(logits: Float[Array, "B C"], labels: Int[Array, "B"], k: int) -> Float[Array, "B"]:
+    """1 where fewer than k classes have a higher logit than the label's, else 0."""
+    of_label = jnp.take_along_axis(logits, labels[:, None], axis=-1)
+    return (jnp.sum(logits > of_label, axis=-1) < k).astype(jnp.float32)

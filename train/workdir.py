@@ -1,0 +1,106 @@
+"""A run's folder: made once, refused to another config."""
+
+import json
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from attention.errors import UsageError
+from train.writers import write_json
+
+# What may differ between two starts of the same run: durations, where things are and how they are computed.
+MAY_CHANGE = (
+    "train.length",
+    "train.log_every",
+    "train.eval_every",
+    "train.checkpoint_every",
+    "train.keep",
+    "data.data_dir",
+    "data.workers",
+    "data.eval_batch_size",
+    "mesh.",
+)
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+
+
+def claim(workdir: Path, config: dict[str, Any]) -> None:
+    """Makes the folder and writes `config.json`, or checks that the folder's own config is the same run's.
+
+    Raises:
+      UsageError: the folder cannot be written, is another run's, or holds files but no run.
+    """
+    path = workdir / "config.json"
+    try:
+        if path.exists():
+            _refuse_another(json.loads(path.read_text(encoding="utf-8")), config, workdir)
+        elif workdir.is_dir() and any(workdir.iterdir()):
+            raise UsageError(f"{workdir} is not empty and holds no config.json; choose another --workdir.")
+        if jax.process_index() == 0:
+            workdir.mkdir(parents=True, exist_ok=True)
+            write_json(path, config)
+    except OSError as error:
+        raise UsageError(
+            f"The work directory {workdir} cannot be written ({error.strerror}); choose another --workdir."
+        ) from error
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path} is not readable JSON ({error}); choose another --workdir.") from error
+
+
+def read_config(workdir: Path) -> dict[str, Any]:
+    """The resolved config of a run.
+
+    Raises:
+      UsageError: there is none.
+    """
+    path = workdir / "config.json"
+    if not path.is_file():
+        raise UsageError(f"{workdir} is no work directory: it has no config.json; give the --workdir of a run.")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def read_result(workdir: Path) -> dict[str, Any]:
+    """What a finished run came to.
+
+    Raises:
+      UsageError: the run has not finished.
+    """
+    path = workdir / "result.json"
+    if not path.is_file():
+        raise UsageError(f"{workdir} has no result.json: the run has not finished; continue it with train.main.")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _refuse_another(before: dict[str, Any], now: dict[str, Any], workdir: Path) -> None:
+    old, new = flatten(before), flatten(json.loads(json.dumps(now)))
+    differ = [f for f in sorted(old | new) if old.get(f) != new.get(f) and not f.startswith(MAY_CHANGE)]
+    if differ:
+        changes = "; ".join(f"{field} was {old.get(field)!r} and is now {new.get(field)!r}" for field in differ)
+        raise UsageError(f"{workdir} holds a run of another config: {changes}. Choose another --workdir.")
+
+
+def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{'a': {'b': 1}}` as `{'a.b': 1}`."""
+    flat = {}
+    for name, value in config.items():
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+def environment() -> dict[str, Any]:
+    """Versions, devices and the git revision, for `result.json`."""
+    return {
+        "versions": {package: metadata.version(package) for package in PACKAGES},
+        "devices": f"{jax.device_count()} {jax.devices()[0].device_kind}",
+        "git": _git_revision(),
+    }
+
+
+def _git_revision() -> str:
+    try:
+        command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
