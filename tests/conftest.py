@@ -4,7 +4,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import warnings
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -17,15 +16,6 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jaxtyping.install_import_hook(["attention", "models"], "beartype.beartype")
 
 ROOT = pathlib.Path(__file__).parent.parent
-
-
-@pytest.fixture(autouse=True)
-def no_deprecations():
-    """Our own deprecation warnings are errors."""
-    with warnings.catch_warnings():
-        for package in ("attention", "models", "train", "configs", "analysis", "benchmarks"):
-            warnings.filterwarnings("error", category=DeprecationWarning, module=rf"{package}(\..*)?$")
-        yield
 
 
 @pytest.fixture

@@ -59,7 +59,9 @@ class Checkpoints:
         """
         self._best.step = best
         try:
-            self._orbax.save_checkpointables_async(step, {"state": state, "data": batches}, custom_metadata=progress)
+            items = {"state": state, "data": batches}
+            # Without force, Orbax skips a save while the one before is still being written.
+            self._orbax.save_checkpointables_async(step, items, force=True, custom_metadata=progress)
         except OSError as error:
             raise self._unwritable(error) from error
 

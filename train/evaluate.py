@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 
-from attention.errors import UsageError
+from attention.errors import UsageError, unknown
 from train import configs, loop, sharding, tasks, workdir
 from train.checkpoints import Checkpoints, abstract_state
 
@@ -30,17 +30,17 @@ def evaluate(directory: Path, step: str = "last", split: str = "test") -> tuple[
       UsageError: no such run, checkpoint or split.
     """
     config = configs.validate(workdir.read_config(directory))
-    mesh = sharding.make_mesh(config.mesh)
     task = tasks.find(config.task)(config)
     if split not in task.sources:
-        raise UsageError(f"There is no split {split!r}; choose from {', '.join(task.sources)}.")
-    plan = loop.Plan.of(config, task.train_examples)
+        raise unknown("split", split, task.sources)
+    mesh = sharding.make_mesh(config.mesh)
+    trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
     with jax.set_mesh(mesh), Checkpoints(directory, config.train.keep) as checkpoints:
-        trainer = loop.make_trainer(config, task, plan)
         chosen = _choose(step, checkpoints.steps(), directory)
-        state = checkpoints.load(chosen, abstract_state(loop.init_state(trainer, task, config.seed, mesh)))
+        abstract = abstract_state(loop.init_state(trainer, task, config.seed, mesh))
+        params = checkpoints.load(chosen, abstract).averaged()
         batches = task.eval_batches(split, jax.process_index(), jax.process_count())
-        return chosen, loop.evaluate(jax.jit(trainer.eval_step), state.averaged(), batches, mesh)
+        return chosen, loop.evaluate(jax.jit(trainer.eval_step), params, batches, mesh)
 
 
 def _choose(step: str, steps: list[int], directory: Path) -> int:

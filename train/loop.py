@@ -242,7 +242,7 @@ class Run:
         if plan.due(plan.eval_every, step):
             metrics = self._evaluate("validation", self.state.averaged())
             self._write({"step": step, "split": "validation"} | metrics)
-            improved = metrics[self.task.best] > self.best["value"]
+            improved = metrics[self.task.best] >= self.best["value"]
             if improved:
                 self.best = {"step": step, "value": metrics[self.task.best]}
         if improved or interrupted or plan.due(plan.checkpoint_every, step):

@@ -12,18 +12,23 @@ from pathlib import Path
 from attention.errors import UsageError, unknown
 
 DEFAULT_CONFIG = "configs/vit_digits.py"
-HELP = f"""Train one model on one data set, evaluate it, and leave everything in a work directory.
+HELP = f"""Train one model on one data set, evaluate it, and leave everything in a folder.
 
-  python -m train.main [--config=FILE[:ARGUMENT]] [--workdir=DIR] [--config.FIELD=VALUE ...]
+  python -m train.main [--config=FILE[:ARGUMENT]] [--workdir=DIR]
+                       [--config.FIELD=VALUE ...]
 
-  --config=FILE[:ARGUMENT]  the experiment; without it {DEFAULT_CONFIG}
-  --workdir=DIR             where the run stands; without it runs/<config>-<time>; an existing one is continued
-  --config.FIELD=VALUE      overrides a leaf of the config, such as --config.model.attention=efficient
+  --config=FILE[:ARGUMENT]  the experiment; {DEFAULT_CONFIG} without it
+  --workdir=DIR             where the run stands, runs/<config>-<time> without it;
+                            an existing run is continued
+  --config.FIELD=VALUE      overrides a leaf of the config,
+                            such as --config.model.attention=efficient
 
 Examples:
   python -m train.main
-  python -m train.main --config=configs/vit_mnist.py:optimised --config.train.length='5 epochs'
-  python -m train.main --config=configs/vit_cifar100_super.py --workdir=runs/super --config.seed=1"""
+  python -m train.main --config=configs/vit_mnist.py:optimised \\
+      --config.train.length='5 epochs'
+  python -m train.main --config=configs/vit_cifar100_super.py \\
+      --workdir=runs/super --config.seed=1"""
 
 
 def parse(arguments: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:

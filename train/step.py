@@ -50,7 +50,7 @@ class Trainer:
         average = optax.incremental_update(params, state.ema, 1 - self.ema) if self.ema else {}
         report = {
             "sums": sums,
-            "gradient_norm": optax.global_norm(gradient),
+            "gradient_norm": optax.tree.norm(gradient),
             "learning_rate": self.learning_rate(state.step),
         }
         return TrainState(state.step + 1, params, opt_state, average), report

@@ -58,7 +58,9 @@ def train_batches(
         examples = pairs.random_map(_Mixed(source, transforms, data.mixup), seed=augmentation)
     else:
         examples = positions.random_map(_Augmented(source, transforms), seed=augmentation)
-    return BatchIterator(examples.batch(share)[process_index::process_count], data.workers)
+    # Dropping a remainder that an endless stream has not keeps the length an integer that Python can take.
+    batches = examples.batch(share, drop_remainder=True)
+    return BatchIterator(batches[process_index::process_count], data.workers)
 
 
 def eval_batches(source: Source, data: ImageData, process_index: int = 0, process_count: int = 1) -> "BatchIterator":

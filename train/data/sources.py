@@ -18,7 +18,7 @@ KINDS = ("digits", "numpy:FILE.npz", "tfds:NAME")
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class Source(Sequence):
     """Random access to `{'image': uint8 (H, W, C), 'label': int}`.
 
     Attributes:
@@ -63,7 +63,7 @@ class ArraySource(Source):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Arrays:
+class _Arrays(Sequence):
     images: UInt8[np.ndarray, "n h w c"]
     labels: Integer[np.ndarray, " n"]
 

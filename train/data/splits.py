@@ -72,7 +72,7 @@ def _position(bound: str, length: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class View:
+class View(Sequence):
     """Records `start` to `stop` (excluded) of a random-access sequence."""
 
     records: Sequence[Any]

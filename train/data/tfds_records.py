@@ -18,7 +18,7 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 @dataclasses.dataclass(frozen=True)
-class TfdsRecords:
+class TfdsRecords(Sequence):
     """Records of a TFDS data source as `{'image': uint8 (H, W, C), 'label': int}`.
 
     The images are decoded here, by Pillow: TFDS would use OpenCV where it happens to be installed, whose JPEG
@@ -126,19 +126,21 @@ def _check_network(builder: Any, message: str) -> None:
 
 
 def _features(
-    tfds: ModuleType, features: Any, name: str, image_key: str, label_key: str
+    tfds: ModuleType, features: Any, dataset: str, image_key: str, label_key: str
 ) -> tuple[int, tuple[int, int, int]]:
     for field, key, kind in (
         ("data.image_key", image_key, tfds.features.Image),
         ("data.label_key", label_key, tfds.features.ClassLabel),
     ):
-        fitting = [key for key, feature in features.items() if isinstance(feature, kind)]
+        fitting = [name for name, feature in features.items() if isinstance(feature, kind)]
         if key not in fitting:
-            raise unknown(f"{field} for tfds:{name}", key, fitting)
+            raise unknown(f"{field} for tfds:{dataset}", key, fitting)
     image = features[image_key]
     shape = tuple(size or 0 for size in image.shape)
     if np.dtype(image.np_dtype) != np.uint8 or shape[2] not in _MODES:
-        raise UsageError(f"{image_key!r} of tfds:{name} is {image}, but images must be uint8 with 1, 3 or 4 channels.")
+        raise UsageError(
+            f"{image_key!r} of tfds:{dataset} is {image}, but images must be uint8 with 1, 3 or 4 channels."
+        )
     return features[label_key].num_classes, shape
 
 
@@ -146,10 +148,12 @@ def _encoded(tfds: ModuleType, builder: Any, name: str, split: str, folder: str,
     try:
         encoded = builder.as_data_source(split, decoders={image_key: tfds.decode.SkipDecoding()})
     except NotImplementedError as error:
+        # `tfds build --overwrite` in the same folder fails in TFDS 4.9.10, so both ways out leave the folder alone.
         raise UsageError(
-            f"tfds:{name} is prepared in {folder} as {builder.info.file_format.value}, which has no random access; "
-            f"with TensorFlow installed (pip install -r requirements-prepare.txt), run "
-            f"`tfds build {name} --file_format=array_record --overwrite --data_dir={folder}`."
+            f"tfds:{name} is prepared in {folder} as {builder.info.file_format.value}, which has no random access: "
+            f"rename {builder.data_path} and run again with TensorFlow installed (pip install -r "
+            f"requirements-prepare.txt), or run `tfds build {name} --file_format=array_record --data_dir=NEW_FOLDER` "
+            "(which needs apache-beam and mlcroissant too) and set data.data_dir to NEW_FOLDER."
         ) from error
     for path in builder.info.splits[split].filepaths:
         if not path.exists():

@@ -235,7 +235,7 @@ class Normalise(Transform):
     std: float | tuple[float, ...]
 
     def __post_init__(self):
-        _require(np.min(self.std) > 0, "normalise", "std above 0", self.std)
+        _require(float(np.min(self.std)) > 0, "normalise", "std above 0", self.std)
         lengths = {np.size(self.mean), np.size(self.std)} - {1}
         _require(len(lengths) < 2, "normalise", "as many means as stds", (self.mean, self.std))
 

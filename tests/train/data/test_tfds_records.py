@@ -131,8 +131,9 @@ class TestMistakes:
 
     def test_prepared_as_tfrecord(self, folder):
         _write_info(folder / "pictures" / "1.0.0", "tfrecord")
-        command = rf"`tfds build pictures --file_format=array_record --overwrite --data_dir={folder}`"
-        with pytest.raises(UsageError, match=rf"is prepared in {folder} as tfrecord, .*{command}"):
+        way_out = f"rename {folder}/pictures/1.0.0 and run again with TensorFlow"
+        command = "`tfds build pictures --file_format=array_record --data_dir=NEW_FOLDER`"
+        with pytest.raises(UsageError, match=f"is prepared in {folder} as tfrecord, .*: {way_out} .* {command}"):
             load("tfds:pictures", "train", data_dir=str(folder))
 
     def test_missing_shard(self, folder):

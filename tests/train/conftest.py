@@ -1,0 +1,42 @@
+"""A training small enough for a test."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+TINY = {
+    "model.depth": "1",
+    "model.width": "16",
+    "model.heads": "4",
+    "model.mlp": "32",
+    "data.batch_size": "32",
+    "data.eval_batch_size": "120",
+    "optimizer.warmup": "2 steps",
+    "train.length": "12 steps",
+    "train.log_every": "3 steps",
+    "train.eval_every": "4 steps",
+    "train.checkpoint_every": "2 steps",
+}
+
+
+def arguments(workdir: Path | str, **changes: str) -> list[str]:
+    """The command line of a tiny run; `train__length` stands for `train.length`."""
+    changes = {name.replace("__", "."): str(value) for name, value in changes.items()}
+    config = changes.pop("config", "configs/vit_digits.py")
+    return [
+        f"--config={config}",
+        f"--workdir={workdir}",
+        *(f"--config.{name}={value}" for name, value in (TINY | changes).items()),
+    ]
+
+
+@pytest.fixture
+def tiny():
+    return arguments
+
+
+def record(workdir: Path) -> list[dict]:
+    """The lines of metrics.jsonl without the wall clock's."""
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in ("seconds", "examples_per_second")} for line in lines]

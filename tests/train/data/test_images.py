@@ -1,0 +1,46 @@
+import dataclasses
+
+import pytest
+
+from attention.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source": "digit"}, "Unknown data.source 'digit'"),
+        ({"train_split": "train[:90"}, r"Cannot read the split 'train\[:90'"),
+        ({"validation_split": "train[101%:]"}, "percentage beyond 100"),
+        ({"test_split": ""}, "Cannot read the split ''"),
+        ({"batch_size": 0}, "data.batch_size must be at least 1, but it is 0"),
+        ({"eval_batch_size": -5}, "data.eval_batch_size must be at least 1, but it is -5"),
+        ({"mixup": -0.1}, "data.mixup must be at least 0 .* -0.1"),
+        ({"workers": -1}, "data.workers must be at least 0 .* -1"),
+        ({"train_transforms": "filp"}, "Unknown image transform 'filp'"),
+        ({"eval_transforms": "filp"}, "Unknown image transform 'filp'"),
+        ({"eval_transforms": "flip"}, "same image every time, but it is 'flip'; use only center_crop, normalise, pad"),
+    ],
+)
+def test_mistakes(defaults, changes, message):
+    with pytest.raises(UsageError, match=message):
+        dataclasses.replace(defaults, **changes)
+
+
+def test_load_takes_the_split_of_the_part(defaults):
+    data = dataclasses.replace(defaults, train_split="train[:100]", validation_split="train[100:]")
+    assert [len(data.load(part)) for part in ("train", "validation", "test")] == [100, 1049, 360]
+
+
+def test_load_passes_the_features_on(defaults, monkeypatch):
+    calls = []
+    monkeypatch.setattr("train.data.sources.load", lambda *args, **options: calls.append((args, options)))
+    dataclasses.replace(defaults, source="tfds:x", data_dir="d", image_key="i", label_key="l").load("test")
+    assert calls == [(("tfds:x", "test"), {"data_dir": "d", "image_key": "i", "label_key": "l"})]
+
+
+def test_image_shape(defaults, photos):
+    same = dataclasses.replace(defaults, train_transforms="pad(to=8)|pad_crop", eval_transforms="resize(size=8)")
+    assert same.image_shape(photos) == (8, 8, 3)
+    other = dataclasses.replace(defaults, train_transforms="pad(to=8)")
+    with pytest.raises(UsageError, match=r"make images of \(8, 8, 3\) and data.eval_transforms of \(6, 5, 3\)"):
+        other.image_shape(photos)

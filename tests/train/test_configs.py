@@ -1,0 +1,179 @@
+"""Every config builds; every leaf is read; every mistake is one sentence."""
+
+import dataclasses
+import pathlib
+
+import jax
+import pytest
+
+from attention import UsageError
+from train import configs, loop
+from train.main import main, parse
+from train.workdir import flatten
+
+FILES = sorted(p.name for p in (configs.PACKAGE / "configs").glob("*.py") if p.stem not in ("__init__", "defaults"))
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_configs_are_valid_plain_and_without_none(file):
+    plain = configs.load(f"configs/{file}").to_dict()
+    configs.validate(plain)
+    assert {type(value) for value in flatten(plain).values()} <= {str, int, float, bool, tuple}
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if not file.endswith("_super.py")])
+def test_configs_take_a_mechanism(file):
+    assert configs.validate(configs.load(f"configs/{file}:efficient").to_dict()).model.attention == "efficient"
+
+
+def test_the_super_config_is_an_alias():
+    alias, plain = (
+        configs.load(f"configs/{spec}").to_dict() for spec in ("vit_cifar100_super.py", "vit_cifar100.py:super")
+    )
+    assert alias == plain
+
+
+def recorded(config, read, prefix=""):
+    """A copy of a config's dataclasses that notes the path of every leaf that is read."""
+    values = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        path = prefix + field.name
+        values[field.name] = recorded(value, read, path + ".") if dataclasses.is_dataclass(value) else value
+
+    class Recorded(type(config)):
+        def __getattribute__(self, name):
+            if name in values:
+                read.add(prefix + name)
+            return super().__getattribute__(name)
+
+    copy = object.__new__(Recorded)
+    for name, value in values.items():
+        object.__setattr__(copy, name, value)
+    return copy
+
+
+def test_every_leaf_is_read(tmp_path, tiny):
+    flags, overrides = parse(tiny(tmp_path / "run", train__length="2 steps"))
+    plain = configs.load(flags["--config"])
+    for field, text in overrides.items():
+        configs.override(plain, field, text)
+    read = set()
+    loop.train_and_evaluate(recorded(configs.validate(plain.to_dict()), read), plain.to_dict(), tmp_path / "run")
+    unread = set(flatten(plain.to_dict())) - read
+    assert unread == {"model.name"}  # it chooses the dataclass, see test_mistakes_are_one_sentence
+
+
+def test_overrides_keep_their_types():
+    plain = configs.load("configs/vit_digits.py")
+    for field, text in {"optimizer.learning_rate": "1", "seed": "7", "model.attention": "neural(dim=2)|super"}.items():
+        configs.override(plain, field, text)
+    assert (plain.optimizer.learning_rate, plain.seed, plain.model.attention) == (1.0, 7, "neural(dim=2)|super")
+    assert type(plain.optimizer.learning_rate) is float
+
+
+def test_flags_come_in_any_order_and_either_form():
+    forms = [
+        ["--config=c.py", "--workdir=w", "--config.seed=3"],
+        ["--config.seed", "3", "--workdir", "w", "--config", "c.py"],
+    ]
+    for form in forms:
+        assert parse(form) == ({"--config": "c.py", "--workdir": "w"}, {"seed": "3"})
+
+
+def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert configs.load("configs/vit_digits.py").model.attention == "super"
+    assert configs.name_of("configs/vit_cifar100.py:super(per_head=True)") == "vit_cifar100-super_per_head_True_"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--config=configs/vit_digit.py"],
+            "Unknown config file 'configs/vit_digit.py'. Did you mean 'configs/vit_digits.py'?",
+        ),
+        (["--config=configs/vit_digits.py:supr"], "Did you mean 'super'?"),
+        (["--config=configs/vit_cifar100_super.py:x"], "cannot take the argument 'x'"),
+        (["--config=train/main.py"], "has no function get_config"),
+        (["--confg=x"], "Unknown argument '--confg=x'. Did you mean '--config'?"),
+        (["--config"], "--config needs a value"),
+        (["--workdir=a", "--workdir=b"], "--workdir is given twice"),
+        (["--config.model.atention=super"], "Did you mean '--config.model.attention'?"),
+        (["--config.model=super"], "Unknown config field '--config.model'"),
+        (["--config.model.depth=two"], "--config.model.depth must be of type int, but it is 'two'"),
+        (["--config.model.depth=2.5"], "must be of type int, but it is '2.5'"),
+        (
+            ["--config.model.attention=super(per_had=True)"],
+            "Unknown option of super 'per_had'. Did you mean 'per_head'?",
+        ),
+        (["--config.model.heads=5"], "model.heads=5 does not divide model.width=64"),
+        (["--config.model.patch=3"], "model.patch=3 does not divide images of 8x8 pixels"),
+        (["--config.model.name=vitt"], "Unknown model of the task image_classification 'vitt'. Did you mean 'vit'?"),
+        (["--config.task=images"], "Unknown task 'images'. Valid: image_classification."),
+        (["--config.train.length=20"], "train.length='20' is not a duration"),
+        (["--config.train.precision=fp16"], "Unknown train.precision 'fp16'"),
+        (["--config.train.accumulate=3"], "data.batch_size=64 does not divide over"),
+        (["--config.mesh.data=3"], "mesh.data=3, mesh.fsdp=1, mesh.tensor=1 does not fit the 1 devices"),
+        (["--config.mesh.data=-1", "--config.mesh.fsdp=-1"], "Only one axis of the mesh may be -1"),
+        (["--config.data.eval_transforms=resize(size=12)"], "at most 16 tokens, but this one has 36"),
+        (["--config.data.source=digit"], "digits"),
+        (["--workdir=README.md/below"], "The work directory README.md/below cannot be written (Not a directory)"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_leave_nothing(arguments, message, capsys, monkeypatch, tmp_path):
+    root = configs.PACKAGE
+    compiled = []
+    monkeypatch.setattr(loop, "init_state", lambda *args: compiled.append(args))
+    workdir = [] if any("workdir" in a for a in arguments) else [f"--workdir={tmp_path / 'run'}"]
+    monkeypatch.chdir(root)
+    assert main([*arguments, *workdir]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("error: ")
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+    assert not compiled
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c["train"].pop("ema"), "The config field train.ema is missing"),
+        (lambda c: c["train"].update(emma=1), "Unknown config field 'train.emma'. Did you mean 'train.ema'?"),
+        (lambda c: c.update(mesh=3), "The config field mesh must be a section of fields, not 3"),
+        (lambda c: c["data"].update(mixup="x"), "The config field data.mixup must be of type float, but it is 'x'"),
+        (lambda c: c.pop("task"), "The config field task is missing"),
+    ],
+)
+def test_wrong_config_files_are_one_sentence(change, message):
+    plain = configs.load("configs/vit_digits.py").to_dict()
+    change(plain)
+    with pytest.raises(UsageError) as raised:
+        configs.validate(plain)
+    assert message in str(raised.value)
+
+
+def test_a_config_that_fails_says_where(tmp_path):
+    (tmp_path / "broken.py").write_text("def get_config():\n    return 3\n")
+    with pytest.raises(UsageError, match="must return a ConfigDict, not int"):
+        configs.load(str(tmp_path / "broken.py"))
+    (tmp_path / "raises.py").write_text("1 / 0\n")
+    with pytest.raises(UsageError, match="fails: ZeroDivisionError: division by zero"):
+        configs.load(str(tmp_path / "raises.py"))
+
+
+def test_help_says_how_and_fits_80_columns(capsys):
+    assert main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "python -m train.main [--config=FILE[:ARGUMENT]]" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+
+
+def test_nothing_names_a_place_on_this_machine():
+    for path in configs.PACKAGE.glob("configs/*.py"):
+        plain = flatten(configs.load(str(path)).to_dict()) if path.name in FILES else {}
+        assert not any(isinstance(v, str) and pathlib.PurePath(v).is_absolute() for v in plain.values())
+    assert jax.default_backend() == "cpu"

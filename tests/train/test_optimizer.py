@@ -1,0 +1,124 @@
+"""Schedules against their formulas, optimizers against hand-computed steps."""
+
+import dataclasses
+
+import chex
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import UsageError
+from train.optimizer import OptimizerConfig, decay_mask, optimizer, schedule, warmup_steps
+
+CONFIG = OptimizerConfig(
+    name="sgd",
+    learning_rate=0.1,
+    schedule="constant",
+    warmup="0 steps",
+    end=0.0,
+    weight_decay=0.0,
+    clip=0.0,
+    beta1=0.0,
+    beta2=0.99,
+    epsilon=1e-8,
+)
+PARAMS = {
+    "block_0": {"attention": {"query": {"kernel": jnp.ones((2, 2, 1)), "bias": jnp.ones((2, 1))}}},
+    "positions": {"table": jnp.ones((1, 3, 2))},
+}
+
+
+def after_one_step(gradient=0.5, **changes):
+    config = dataclasses.replace(CONFIG, **changes)
+    transform = optimizer(config, schedule(config, 0, 10))
+    gradients = {
+        "block_0": {
+            "attention": {"query": {"kernel": jnp.full((2, 2, 1), gradient), "bias": jnp.full((2, 1), gradient)}}
+        },
+        "positions": {"table": jnp.full((1, 3, 2), gradient)},
+    }
+    updates, _ = transform.update(gradients, transform.init(PARAMS), PARAMS)
+    query = updates["block_0"]["attention"]["query"]
+    return float(query["kernel"][0, 0, 0]), float(query["bias"][0, 0]), float(updates["positions"]["table"][0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("name", "formula"),
+    [
+        ("constant", lambda t: 1.0),
+        ("linear", lambda t: 1 - t * 0.8),
+        ("cosine", lambda t: 0.2 + 0.8 * 0.5 * (1 + np.cos(np.pi * t))),
+    ],
+)
+def test_schedules_rise_linearly_then_follow_their_formula(name, formula):
+    rate = schedule(dataclasses.replace(CONFIG, schedule=name, end=0.2), warmup=10, total=50)
+    for step in range(10):
+        np.testing.assert_allclose(rate(step), 0.1 * step / 10, rtol=1e-5, atol=1e-8)
+    for step in range(10, 51):
+        np.testing.assert_allclose(rate(step), 0.1 * formula((step - 10) / 40), rtol=1e-5, atol=1e-8)
+
+
+def test_rsqrt_is_continuous_and_halves_in_four_warmups():
+    rate = schedule(dataclasses.replace(CONFIG, schedule="rsqrt"), warmup=10, total=1000)
+    np.testing.assert_allclose([rate(10), rate(40), rate(1000)], [0.1, 0.05, 0.01], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("wanted", "total", "steps"), [(5, 50, 5), (50, 50, 50), (51, 50, 5), (7, 3, 1), (0, 50, 0)])
+def test_a_warmup_longer_than_the_run_is_a_tenth_of_it(wanted, total, steps):
+    assert warmup_steps(wanted, total) == steps
+
+
+def test_decay_is_on_kernels_only():
+    mask = decay_mask(PARAMS)
+    assert mask["block_0"]["attention"]["query"] == {"kernel": True, "bias": False}
+    assert mask["positions"]["table"] is False
+    assert decay_mask({"align_kernel": 0, "align_bias": 0, "class_token": 0, "norm": {"scale": 0}}) == {
+        "align_kernel": True,
+        "align_bias": False,
+        "class_token": False,
+        "norm": {"scale": False},
+    }
+
+
+def test_sgd_and_its_coupled_decay():
+    assert after_one_step() == pytest.approx((-0.05, -0.05, -0.05))
+    assert after_one_step(weight_decay=0.3) == pytest.approx((-0.1 * (0.5 + 0.3), -0.05, -0.05))
+
+
+def test_adamw_decays_apart_from_the_gradient_and_adam_through_it():
+    assert after_one_step(name="adamw", beta1=0.9, weight_decay=0.3) == pytest.approx(
+        (-0.1 * 1.3, -0.1, -0.1), rel=1e-5
+    )
+    assert after_one_step(name="adam", beta1=0.9, weight_decay=0.3) == pytest.approx((-0.1, -0.1, -0.1), rel=1e-5)
+
+
+def test_lion_steps_by_the_sign():
+    assert after_one_step(name="lion", gradient=-3.0, beta1=0.9) == pytest.approx((0.1, 0.1, 0.1))
+
+
+def test_clipping_is_by_the_global_norm():
+    norm = np.sqrt(12) * 0.5  # 4 + 2 + 6 numbers of 0.5
+    assert after_one_step(clip=norm / 2) == pytest.approx((-0.025,) * 3)
+    assert after_one_step(clip=norm * 2) == pytest.approx((-0.05,) * 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "adamm"}, r"Unknown optimizer 'adamm'\. Did you mean 'adamw'|'adam'"),
+        ({"schedule": "cosin"}, r"Did you mean 'cosine'"),
+        ({"warmup": "5"}, r"optimizer.warmup='5' is not a duration"),
+        ({"learning_rate": -1.0}, r"optimizer.learning_rate must not be negative"),
+        ({"beta1": 1.0}, r"optimizer.beta1 must be at least 0 and below 1"),
+    ],
+)
+def test_mistakes_are_one_sentence(change, message):
+    with pytest.raises(UsageError, match=message):
+        dataclasses.replace(CONFIG, **change)
+
+
+def test_names_differ_from_one_another():
+    steps = {
+        name: after_one_step(name=name, beta1=0.9, gradient=0.2, weight_decay=0.1) for name in ("adamw", "lion", "sgd")
+    }
+    chex.assert_equal(len(set(steps.values())), 3)

@@ -1,0 +1,156 @@
+"""Killed at any moment and started again, a run is bit for bit the one that was never stopped."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+from orbax.checkpoint import v1 as ocp
+
+from tests.train.conftest import arguments, record
+from train import evaluate
+
+KILL_AFTER = """
+import os, signal, sys
+from train import loop, main
+read = loop.Run._read
+def until(run, step, *rest):
+    read(run, step, *rest)
+    if step == {step}:
+        os.kill(os.getpid(), signal.{signal})
+loop.Run._read = until
+sys.exit(main.main(sys.argv[1:]))
+"""
+OPTIONS = {"train__ema": 0.9, "data__mixup": 0.2, "train__accumulate": 2}
+
+
+def final_state(workdir):
+    """The last checkpoint's whole state, read without any of our code."""
+    return ocp.load(workdir / "checkpoints" / "12")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    subprocess.run([sys.executable, "-m", "train.main", *arguments(workdir, **OPTIONS)], check=True)
+    return workdir
+
+
+def assert_same_run(workdir, whole):
+    assert record(workdir) == record(whole)
+    results = [json.loads((w / "result.json").read_text()) for w in (workdir, whole)]
+    for key in ("best_step", "steps", "best", "parameters"):
+        assert results[0][key] == results[1][key]
+    ours, theirs = final_state(workdir), final_state(whole)
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+@pytest.mark.parametrize("step", [1, 6, 11])
+def test_kill_9_and_again_is_bit_identical(uninterrupted, tmp_path, run_python, step):
+    command = arguments(tmp_path / "run", **OPTIONS)
+    killed = run_python("-c", KILL_AFTER.format(step=step, signal="SIGKILL"), *command, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert not (tmp_path / "run" / "result.json").exists()
+    again = run_python("-m", "train.main", *command)
+    assert ("Continuing after step" in again.stdout) == (step > 2)
+    assert_same_run(tmp_path / "run", uninterrupted)
+
+
+def test_sigterm_saves_and_exits_cleanly_then_continues(uninterrupted, tmp_path, run_python):
+    command = arguments(tmp_path / "run", **OPTIONS)
+    stopped = run_python("-c", KILL_AFTER.format(step=5, signal="SIGTERM"), *command)
+    assert "Stopped after step" in stopped.stdout
+    run_python("-m", "train.main", *command)
+    assert_same_run(tmp_path / "run", uninterrupted)
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over(uninterrupted, tmp_path, run_python):
+    workdir = tmp_path / "run"
+    shutil.copytree(uninterrupted, workdir)
+    for file in (workdir / "checkpoints" / "12" / "state").rglob("*"):
+        if file.is_file() and file.stat().st_size > 1000:
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    done = run_python("-m", "train.main", *arguments(workdir, **OPTIONS))
+    assert "Checkpoint 12 is damaged" in done.stdout
+    assert "Continuing after step 10" in done.stdout
+    assert (workdir / "damaged" / "12").is_dir()
+    assert_same_run(workdir, uninterrupted)
+
+
+def test_when_all_checkpoints_are_damaged_nothing_is_overwritten(uninterrupted, tmp_path, run_python):
+    workdir = tmp_path / "run"
+    shutil.copytree(uninterrupted, workdir)
+    for file in (workdir / "checkpoints").rglob("manifest.ocdbt"):
+        file.write_bytes(b"")
+    before = sorted((p, p.stat().st_mtime_ns) for p in workdir.rglob("*") if p.is_file())
+    done = run_python("-m", "train.main", *arguments(workdir, **OPTIONS), check=False)
+    assert done.returncode == 2
+    assert "None of the checkpoints" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted((p, p.stat().st_mtime_ns) for p in workdir.rglob("*") if p.is_file()) == before
+
+
+def test_a_finished_run_again_changes_no_number(uninterrupted, tmp_path, run_python):
+    workdir = tmp_path / "run"
+    shutil.copytree(uninterrupted, workdir)
+    run_python("-m", "train.main", *arguments(workdir, **OPTIONS))
+    assert_same_run(workdir, uninterrupted)
+
+
+def test_another_config_is_refused_naming_the_fields(uninterrupted, run_python):
+    changed = OPTIONS | {"model__width": 32, "seed": 3, "train__length": "20 steps"}
+    done = run_python("-m", "train.main", *arguments(uninterrupted, **changed), check=False)
+    assert done.returncode == 2
+    assert "model.width was 16 and is now 32; seed was 0 and is now 3" in done.stderr
+    assert "train.length" not in done.stderr
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+@pytest.mark.parametrize("step", ["best", "last"])
+def test_evaluate_gets_the_same_numbers(uninterrupted, split, step):
+    result = json.loads((uninterrupted / "result.json").read_text())
+    at, metrics = evaluate.evaluate(uninterrupted, step, split)
+    assert at == (result["best_step"] if step == "best" else 12)
+    assert metrics == result["best" if step == "best" else "final"][split]
+
+
+def test_evaluate_tells_of_mistakes(uninterrupted, tmp_path, capsys):
+    for flags, message in (
+        (["--workdir", str(tmp_path)], "has no config.json"),
+        (["--workdir", str(uninterrupted), "--step", "7"], "--step=7 has no checkpoint; choose last, best or one of"),
+        (["--workdir", str(uninterrupted), "--split", "tset"], "Did you mean 'test'?"),
+    ):
+        assert evaluate.main(flags) == 2
+        printed = capsys.readouterr().err
+        assert printed.startswith("error: ")
+        assert message in printed
+        assert printed.count("\n") == 1
+
+
+def test_a_longer_run_continues_a_finished_one(uninterrupted, tmp_path, run_python):
+    workdir = tmp_path / "run"
+    shutil.copytree(uninterrupted, workdir)
+    done = run_python("-m", "train.main", *arguments(workdir, **OPTIONS | {"train__length": "14 steps"}))
+    assert "Continuing after step 12" in done.stdout
+    lines = record(workdir)
+    assert [line["step"] for line in lines if line["split"] == "test"] == [14]
+    assert len({(line["step"], line["split"]) for line in lines}) == len(lines)
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_step_and_the_batch(tmp_path, run_python):
+    started = time.time()
+    options = {"optimizer__learning_rate": 1e30, "optimizer__warmup": "0 steps", "optimizer__clip": 0.0}
+    done = run_python("-m", "train.main", *arguments(tmp_path / "run", **options), check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "at step 2, on the training examples [" in done.stderr
+    assert "the last good checkpoint is step" in done.stderr
+    assert not [p for p in (tmp_path / "run" / "checkpoints").glob("*") if p.name.isdigit() and int(p.name) >= 2]
+    assert time.time() - started < 300

@@ -1,0 +1,73 @@
+"""The pure step: accumulation, averages and bookkeeping against arithmetic by hand."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from train.step import Trainer
+
+BATCH = {
+    "x": jax.random.normal(jax.random.key(0), (12, 3)),
+    "y": jax.random.normal(jax.random.key(1), (12,)),
+    "weight": jnp.array([1, 1, 0, 1, 0, 0, 0, 1, 1, 0, 1, 0], jnp.float32),
+}
+
+
+def squares(params, batch, key):
+    errors = (batch["x"] @ params["w"] - batch["y"]) ** 2
+    return {"loss": jnp.sum(errors * batch["weight"]), "weight": jnp.sum(batch["weight"])}
+
+
+def trainer(accumulate=1, ema=0.0, loss=squares):
+    return Trainer(loss, optax.sgd(0.1), optax.constant_schedule(0.1), jax.random.key(0), accumulate, ema)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 3, 4])
+def test_ragged_parts_equal_the_whole_batch(accumulate):
+    one = trainer(accumulate)
+    state, report = jax.jit(one.train_step)(one.init({"w": jnp.ones(3)}), BATCH)
+    real = np.asarray(BATCH["weight"]) == 1
+    x, y = np.asarray(BATCH["x"])[real], np.asarray(BATCH["y"])[real]
+    gradient = 2 * x.T @ (x @ np.ones(3) - y) / real.sum()
+    chex.assert_trees_all_close(state.params["w"], 1 - 0.1 * gradient, atol=1e-5)
+    np.testing.assert_allclose(report["gradient_norm"], np.linalg.norm(gradient), rtol=1e-5)
+    np.testing.assert_allclose(report["sums"]["loss"], ((x @ np.ones(3) - y) ** 2).sum(), rtol=1e-5)
+    assert report["sums"]["weight"] == real.sum()
+
+
+def test_randomness_differs_by_step_and_part_and_by_nothing_else():
+    def noise(params, batch, key):
+        return {"loss": jax.random.uniform(key) + 0 * params["w"].sum(), "weight": jnp.ones(())}
+
+    one, two = trainer(loss=noise), trainer(2, loss=noise)
+    state = one.init({"w": jnp.ones(3)})
+    losses = [float(one.train_step(state.replace(step=jnp.array(s)), BATCH)[1]["sums"]["loss"]) for s in (0, 1, 0)]
+    assert losses[0] != losses[1]
+    assert losses[0] == losses[2]
+    parts = float(two.train_step(state, BATCH)[1]["sums"]["loss"])
+    assert parts != pytest.approx(2 * losses[0])
+
+
+def test_moving_average_is_what_is_evaluated():
+    one = trainer(ema=0.75)
+    state = one.init({"w": jnp.ones(3)})
+    expected = np.ones(3)
+    for _ in range(3):
+        state, _ = one.train_step(state, BATCH)
+        expected = 0.75 * expected + 0.25 * np.asarray(state.params["w"])
+    chex.assert_trees_all_close(state.averaged()["w"], expected, atol=1e-6)
+    plain = trainer()
+    assert plain.init({"w": jnp.ones(3)}).averaged()["w"] is not None
+
+
+def test_the_step_compiles_once():
+    one = trainer(3, ema=0.5)
+    step = jax.jit(chex.assert_max_traces(one.train_step, n=1))
+    chex.clear_trace_counter()
+    state = one.init({"w": jnp.ones(3)})
+    for _ in range(3):
+        state, _ = step(state, BATCH)
+    assert int(state.step) == 3
