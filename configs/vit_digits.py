@@ -12,5 +12,7 @@ def get_config(attention: str = "super"):
     """ViT of 4 blocks, width 64, on 16 patches of 2x2 pixels."""
     config = defaults.image_classification()
     config.model.attention = attention
-    config.data.train_transforms = "pad_crop(padding=1)|rotate(degrees=10)"
+    config.data.update(batch_size=32, train_transforms="pad_crop(padding=1)")
+    config.optimizer.learning_rate = 2e-3
+    config.train.update(length="100 epochs", ema=0.99)
     return config

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,7 @@ class Checkpoints:
           UsageError: there are checkpoints, but none can be read.
         """
         damaged: dict[int, Exception] = {}
+        _ignore_late_callbacks()
         for step in reversed(self.steps()):
             try:
                 loaded = self._orbax.load_checkpointables(step, {"state": abstract, "data": batches})
@@ -136,8 +138,22 @@ class Checkpoints:
         )
 
 
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:120]}" if str(error) else type(error).__name__
+def _first_line(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {str(error).strip()[:100]}".splitlines()[0]
+
+
+def _ignore_late_callbacks() -> None:
+    """Reads that were under way when a load failed still report to its closed event loop: nobody wants to know."""
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    before = sys.unraisablehook
+
+    def hook(late: Any) -> None:
+        if str(late.exc_value) != "Event loop is closed":
+            before(late)
+
+    sys.unraisablehook = hook
 
 
 def abstract_state(state: TrainState) -> TrainState:

@@ -252,7 +252,7 @@ class Run:
     def _save(self) -> None:
         progress = {
             "clock": self.clock.saved,
-            "averages": self.averages.sums,
+            "averages": self.averages.saved,
             "best": self.best,
             "record_size": self.writers.size,
         }

@@ -50,18 +50,23 @@ class Averages:
     """Averages of training metrics since the last line: sums on the host, divided once."""
 
     def __init__(self, saved: dict[str, float] | None = None):
-        self.sums: dict[str, float] = dict(saved or {})
+        self._sums = dict(saved or {})
 
     def add(self, report: dict[str, Any]) -> None:
         """Adds one step's report from `Trainer.train_step`, already fetched."""
         added = report["sums"] | {"steps": 1, "gradient_norm": report["gradient_norm"]}
         for name, value in added.items():
-            self.sums[name] = self.sums.get(name, 0.0) + float(value)
-        self.sums["learning_rate"] = float(report["learning_rate"])
+            self._sums[name] = self._sums.get(name, 0.0) + float(value)
+        self._sums["learning_rate"] = float(report["learning_rate"])
+
+    @property
+    def saved(self) -> dict[str, float]:
+        """For a checkpoint: a copy, since it is written while training goes on."""
+        return dict(self._sums)
 
     def take(self) -> dict[str, float]:
         """The averages, and starts anew; the learning rate is the latest."""
-        sums, self.sums = self.sums, {}
+        sums, self._sums = self._sums, {}
         steps, rate = sums.pop("steps"), sums.pop("learning_rate")
         norm = sums.pop("gradient_norm") / steps
         return averages(sums) | {"gradient_norm": norm, "learning_rate": rate}

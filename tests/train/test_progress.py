@@ -1,0 +1,113 @@
+"""The clock counts training alone; averages divide once; a terminal gets a bar and a file gets lines."""
+
+import fcntl
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT
+from tests.train.conftest import arguments
+from train import progress
+from train.progress import Averages, Clock, averages, duration_text
+
+
+def test_the_clock_leaves_out_what_is_skipped_and_goes_on_after_a_restart(monkeypatch):
+    now = iter([0.0, 2.0, 50.0, 53.0, 100.0, 101.0])
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(now))
+    clock = Clock()
+    clock.lap(10)
+    clock.skip()
+    clock.lap(10)
+    assert clock.saved == {"seconds": 5.0, "examples": 20}
+    assert clock.examples_per_second == 4.0
+    assert clock.remaining(4) == 10.0
+    again = Clock(clock.saved)
+    again.lap(10)
+    assert again.saved == {"seconds": 6.0, "examples": 30}
+    assert again.remaining(4) == 4.0
+
+
+def report(loss, weight, norm):
+    return {"sums": {"loss": loss, "weight": weight}, "gradient_norm": norm, "learning_rate": norm / 10}
+
+
+def test_averages_divide_sums_once_and_start_anew():
+    meter = Averages()
+    meter.add(report(6.0, 2.0, 1.0))
+    meter = Averages(meter.saved)  # as after a restart
+    meter.add(report(1.0, 5.0, 3.0))
+    assert meter.take() == {"loss": 1.0, "gradient_norm": 2.0, "learning_rate": 0.3}
+    meter.add(report(4.0, 2.0, 5.0))
+    assert meter.take()["loss"] == 2.0
+    assert averages({"loss": 3, "accuracy": 1, "weight": 4}) == {"loss": 0.75, "accuracy": 0.25}
+
+
+def test_what_is_saved_does_not_change_afterwards():
+    meter = Averages()
+    meter.add(report(6.0, 2.0, 1.0))
+    saved = meter.saved
+    meter.add(report(6.0, 2.0, 1.0))
+    assert saved["loss"] == 6.0
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(5.4, "5s"), (75, "1m15s"), (3700, "1h01m"), (float("nan"), "?")])
+def test_durations_as_a_person_reads_them(seconds, text):
+    assert duration_text(seconds) == text
+
+
+def test_a_terminal_gets_a_bar(tmp_path):
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = [sys.executable, "-m", "train.main", *arguments(tmp_path / "run")]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=follower, stdout=subprocess.PIPE)
+    os.close(follower)
+    seen = b""
+    while chunk := _read(leader):
+        seen += chunk
+    assert process.wait() == 0
+    bar = seen.decode()
+    assert "12/12" in bar
+    assert "examples/s" in bar
+    assert "left" in bar
+
+
+def _read(descriptor):
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:
+        return b""
+
+
+def test_a_file_gets_lines_and_the_results_name_everything(tmp_path, run_python):
+    done = run_python("-m", "train.main", *arguments(tmp_path / "run"))
+    assert "\r" not in done.stdout + done.stderr
+    assert "Training super:" in done.stdout
+    assert "288 validation, 360 test; 12 steps of 32" in done.stdout
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
+        "checkpoints",
+        "config.json",
+        "curves.png",
+        "metrics.jsonl",
+        "result.json",
+        "tensorboard",
+    ]
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert set(result["final"]) == {"train", "validation", "test"}
+    assert {"loss", "accuracy", "top5"} <= set(result["final"]["test"])
+    assert result["attention_layer_parameters"] == 2 * (16 * 16 + 16) + 16 * 16 + 16
+    assert result["steps"] == 12
+    assert np.isfinite(result["seconds"])
+    assert {"versions", "devices", "git"} <= set(result)
+
+
+def test_a_long_warmup_is_cut_saying_so(tmp_path, run_python):
+    options = {"optimizer__warmup": "30 steps", "train__length": "10 steps"}
+    done = run_python("-m", "train.main", *arguments(tmp_path / "run", **options))
+    assert "The warm-up of 30 steps is longer than the run; it is cut to 1." in done.stdout
