@@ -6,11 +6,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from attention.dropout import seed_of
 from attention.errors import UsageError, unknown
-from attention.kernels import cudnn, reference, xla
+from attention.kernels import chunked, cudnn, reference, xla
 from attention.kernels.call import DotCall
 from attention.mask import Mask
 
-IMPLEMENTATIONS = {"reference": reference.dot, "xla": xla.dot, "cudnn": cudnn.dot}
+IMPLEMENTATIONS = {"reference": reference.dot, "xla": xla.dot, "chunked": chunked.dot, "cudnn": cudnn.dot}
 
 
 def dot_product_attention(
@@ -41,8 +41,8 @@ def dot_product_attention(
       dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
       dropout_key: Key of those zeros; needed where the rate is not 0.
       return_weights: Also return the weights before dropout.
-      implementation: `auto` (the best that supports the call), `xla`, `cudnn` or `reference`; a named one does
-        the call or raises.
+      implementation: `auto` (the best that supports the call), `xla`, `chunked`, `cudnn` or `reference`; a named
+        one does the call or raises.
 
     Returns:
       The output, and the weights where they are asked for, in the dtype of `query`.
@@ -70,10 +70,19 @@ def dot_product_attention(
 
 def _implementation(name: str, call: DotCall):
     if name == "auto":
-        return cudnn.dot if not cudnn.why_not(call) else xla.dot
+        return _best(call)
     if name not in IMPLEMENTATIONS:
         raise unknown("attention implementation", name, ["auto", *IMPLEMENTATIONS])
     return IMPLEMENTATIONS[name]
+
+
+def _best(call: DotCall):
+    if not cudnn.why_not(call):
+        return cudnn.dot
+    # On a CPU what counts is the cache; elsewhere one large product a batch beats many small ones.
+    if jax.default_backend() == "cpu" and not chunked.why_not(call):
+        return chunked.dot
+    return xla.dot
 
 
 def _without_unreachable(x: jax.Array, query: jax.Array, mask: Mask) -> jax.Array:

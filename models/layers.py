@@ -16,8 +16,14 @@ from attention.dropout import dropout, seed_of
 from attention.errors import UsageError, unknown
 from models.mechanisms import Mechanism
 
+
+def gelu(x: Float[Array, "*S"]) -> Float[Array, "*S"]:
+    """x Φ(x), exact (Hendrycks & Gimpel 2016); through erf, which is faster on a CPU than `nn.gelu`'s erfc."""
+    return x * (0.5 * (1.0 + jax.lax.erf(x * math.sqrt(0.5))))
+
+
 ACTIVATIONS: dict[str, Callable] = {
-    "gelu": partial(nn.gelu, approximate=False),
+    "gelu": gelu,
     "gelu_tanh": partial(nn.gelu, approximate=True),
     "relu": nn.relu,
     "swish": nn.swish,

@@ -9,8 +9,9 @@ import pytest
 from attention import Mask, UnsupportedError, UsageError, dot_product_attention
 from attention.dropout import keep, seed_of
 
-FAST = ["xla"]
+FAST = ["xla", "chunked"]
 ALL = ["reference", *FAST]
+WITH_WEIGHTS = ["reference", "xla"]
 
 
 def inputs(queries=7, keys=7, heads=4, key_heads=4, width=8, batch=(2,), dtype=jnp.float64, seed=0):
@@ -54,13 +55,15 @@ def outcome(implementation, q, k, v, **options):
 @pytest.mark.parametrize(("queries", "keys", "key_heads"), [(7, 7, 4), (5, 9, 2), (9, 5, 1)])
 def test_equals_reference_forward_and_gradients(x64, implementation, mask, queries, keys, key_heads):
     q, k, v = inputs(queries, keys, key_heads=key_heads)
-    options = {"mask": MASKS[mask](queries, keys), "bias": jax.random.normal(jax.random.key(3), (1, 4, queries, keys))}
+    options = {"mask": MASKS[mask](queries, keys)}
+    if implementation == "xla":
+        options["bias"] = jax.random.normal(jax.random.key(3), (1, 4, queries, keys))
     chex.assert_trees_all_close(
         outcome(implementation, q, k, v, **options), outcome("reference", q, k, v, **options), rtol=0, atol=1e-10
     )
 
 
-@pytest.mark.parametrize("implementation", ALL)
+@pytest.mark.parametrize("implementation", WITH_WEIGHTS)
 def test_equals_the_equation_in_numpy(x64, implementation):
     q, k, v = inputs()
     out, weights = dot_product_attention(q, k, v, scale=0.7, return_weights=True, implementation=implementation)
@@ -155,7 +158,7 @@ def test_permutations(implementation):
     assert np.abs(np.asarray(causal - shuffled)).max() > 0.1
 
 
-@pytest.mark.parametrize("implementation", ALL)
+@pytest.mark.parametrize("implementation", WITH_WEIGHTS)
 def test_weights_sum_to_one_where_something_is_allowed(implementation):
     q, k, v = inputs(dtype=jnp.float32)
     dense = jnp.ones((1, 1, 7, 7), bool).at[:, :, 2].set(False)
@@ -206,9 +209,28 @@ def test_vmap_and_remat_change_nothing(implementation):
     chex.assert_trees_all_close(plain, again, atol=1e-6)
 
 
-def test_auto_is_xla_where_there_is_no_gpu():
+def test_auto_is_chunked_on_a_cpu_and_xla_where_that_cannot():
     q, k, v = inputs(dtype=jnp.float32)
-    chex.assert_trees_all_equal(dot_product_attention(q, k, v), dot_product_attention(q, k, v, implementation="xla"))
+    chex.assert_trees_all_equal(
+        dot_product_attention(q, k, v), dot_product_attention(q, k, v, implementation="chunked")
+    )
+    asked = {"return_weights": True}
+    chex.assert_trees_all_equal(
+        dot_product_attention(q, k, v, **asked), dot_product_attention(q, k, v, implementation="xla", **asked)
+    )
+
+
+def test_chunked_never_makes_the_whole_scores():
+    q, k, v = inputs(64, 64, batch=(16,), dtype=jnp.float32)
+    text = str(jax.make_jaxpr(jax.grad(lambda q: dot_product_attention(q, k, v, implementation="chunked").sum()))(q))
+    assert "[16,4,64,64]" not in text
+    assert "[1,4,64,64]" in text
+
+
+def test_chunked_names_what_it_cannot_do():
+    q, k, v = inputs(dtype=jnp.float32)
+    with pytest.raises(UnsupportedError, match=r"'chunked' cannot do this call: it returns no weights; use 'xla'"):
+        dot_product_attention(q, k, v, return_weights=True, implementation="chunked")
 
 
 def test_cudnn_names_everything_that_it_cannot_do():

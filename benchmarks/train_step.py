@@ -1,0 +1,191 @@
+"""Time of the jitted training step, of the whole loop around it, and of the same model in Keras 3 and PyTorch.
+
+    python -m benchmarks.train_step --config=configs/vit_cifar100.py --config.data.data_dir=DIR --against=keras,torch
+
+Everything is measured in turn within one process, round after round, since machines drift; medians are over rounds.
+"""
+
+import argparse
+import dataclasses
+import importlib
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from models import flops
+from train import configs, loop, sharding, tasks, workdir
+from train.checkpoints import Checkpoints
+from train.config import Config
+
+Step = Callable[[np.ndarray, np.ndarray], float]
+
+
+def main() -> None:
+    """Measures, prints a table and writes JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--config", default="configs/vit_digits.py")
+    parser.add_argument("--against", default="", help="keras, torch or both, with requirements-bench.txt")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=4, help="steps of each contestant in a round")
+    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
+    flags, overrides = parser.parse_known_args()
+    plain = configs.load(flags.config)
+    for override in overrides:
+        field, _, text = override.removeprefix("--config.").partition("=")
+        configs.override(plain, field, text)
+    config = configs.validate(plain.to_dict())
+    result = {"command": " ".join(["python -m benchmarks.train_step", *sys.argv[1:]]), **environment()}
+    result["loop"] = loop_against_step(config, flags.rounds, flags.steps)
+    if flags.against:
+        result["stacks"] = stacks(config, flags.against.split(","), flags.rounds, flags.steps)
+    print(markdown(result))
+    if flags.out:
+        flags.out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def environment() -> dict[str, Any]:
+    return {"cpus": os.cpu_count(), "machine": platform.machine()} | workdir.environment()
+
+
+def loop_against_step(config: Config, rounds: int, steps: int) -> dict[str, Any]:
+    """Seconds a step of the bare jitted step on one batch, and of the loop with its data, logging and checks."""
+    task = tasks.find(config.task)(config)
+    plan = dataclasses.replace(loop.Plan.of(config, task.train_examples), total=1, eval_every=0, checkpoint_every=0)
+    mesh = sharding.make_mesh(config.mesh)
+    with tempfile.TemporaryDirectory() as folder, jax.set_mesh(mesh), Checkpoints(Path(folder), 1) as checkpoints:
+        run = _SilentRun(config, task, plan, mesh, Path(folder), checkpoints)
+        run.start()
+        run.fit_more(2)
+        batch = sharding.to_devices(next(run.batches), mesh)
+        times: dict[str, list[float]] = {"step": [], "loop": []}
+        for _ in range(rounds):
+            times["step"].append(_bare(run, batch, steps))
+            times["loop"].append(run.fit_more(steps))
+        run.close()
+    ratios = [b / a for a, b in zip(times["step"], times["loop"], strict=True)]
+    return {
+        "seconds": {name: statistics.median(values) for name, values in times.items()},
+        "loop_over_step": {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)},
+    }
+
+
+class _SilentRun(loop.Run):
+    """A run without evaluation and checkpoints, whose end moves on."""
+
+    def fit_more(self, steps: int) -> float:
+        self.plan = dataclasses.replace(self.plan, total=self.step + steps)
+        started = time.perf_counter()
+        self.fit(_NeverInterrupted())
+        jax.block_until_ready(self.state)
+        return (time.perf_counter() - started) / steps
+
+    def _evaluate(self, split: str, params: Any) -> dict[str, float]:
+        return {self.task.best: 0.0}
+
+    def _save(self) -> None:
+        pass
+
+
+class _NeverInterrupted:
+    requested = False
+
+
+def _bare(run: loop.Run, batch: Any, steps: int) -> float:
+    started = time.perf_counter()
+    for _ in range(steps):
+        run.state, _ = run.train_step(run.state, batch)
+    jax.block_until_ready(run.state)
+    return (time.perf_counter() - started) / steps
+
+
+def stacks(config: Config, others: list[str], rounds: int, steps: int) -> dict[str, Any]:
+    """The same model, weights and batches in each stack: seconds a step and the loss of every step."""
+    task = tasks.find(config.task)(config)
+    batches = task.train_batches(0, 1)
+    params = jax.device_get(jax.jit(task.init)(jax.random.key(config.seed)))
+    contestants = {"bench": _ours(config, task, params)}
+    contestants |= {name: _theirs(name, config, task, params) for name in others}
+    names = list(contestants)
+    losses: dict[str, list[float]] = {name: [] for name in names}
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(rounds):
+        drawn = [next(batches) for _ in range(steps)]
+        for name in names:
+            seconds[name].append(_timed(contestants[name], drawn, losses[name]))
+    ratios = {
+        name: statistics.median(b / a for a, b in zip(seconds["bench"], seconds[name], strict=True)) for name in names
+    }
+    work = 3 * config.data.batch_size * flops.vit(config.model, task.image_shape, task.model.classes).flops
+    best = {name: statistics.median(values[1:] or values) for name, values in seconds.items()}
+    return {"seconds": best, "ratio_to_bench": ratios, "losses": losses, "flops_a_step": work}
+
+
+def _timed(step: Step, batches: list[dict[str, np.ndarray]], losses: list[float]) -> float:
+    started = time.perf_counter()
+    losses += [step(batch["image"], batch["label"]) for batch in batches]
+    return (time.perf_counter() - started) / len(batches)
+
+
+def _ours(config: Config, task: Any, params: Any) -> Step:
+    trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
+    train_step = jax.jit(trainer.train_step, donate_argnames="state")
+    state = trainer.init(params)
+
+    def step(images: np.ndarray, labels: np.ndarray) -> float:
+        nonlocal state
+        state, report = train_step(state, {"image": images, "label": labels})
+        return float(report["sums"]["loss"] / report["sums"]["weight"])
+
+    return step
+
+
+def _theirs(name: str, config: Config, task: Any, params: Any) -> Step:
+    model = config.model
+    return importlib.import_module(f"benchmarks.vit_{name}").make_step(
+        params,
+        depth=model.depth,
+        width=model.width,
+        heads=model.heads,
+        mlp=model.mlp,
+        patch=model.patch,
+        classes=task.model.classes,
+        dropout=model.dropout,
+        learning_rate=config.optimizer.learning_rate,
+        weight_decay=config.optimizer.weight_decay,
+    )
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The figures as tables."""
+    return "\n".join(_markdown(result))
+
+
+def _markdown(result: dict[str, Any]) -> Iterator[str]:
+    seconds, ratio = result["loop"]["seconds"], result["loop"]["loop_over_step"]
+    yield "| | seconds a step |\n| --- | --- |"
+    yield from (f"| {name} | {value:.4f} |" for name, value in seconds.items())
+    yield f"\nloop / step: median {ratio['median']:.3f}, from {ratio['min']:.3f} to {ratio['max']:.3f}\n"
+    if "stacks" in result:
+        table = result["stacks"]
+        yield "| stack | seconds a step | times the bench's | GFLOP/s |\n| --- | --- | --- | --- |"
+        for name, value in table["seconds"].items():
+            rate = table["flops_a_step"] / value / 1e9
+            yield f"| {name} | {value:.3f} | {table['ratio_to_bench'][name]:.2f} | {rate:.0f} |"
+        names = list(table["losses"])
+        yield f"\n| step | {' | '.join(names)} |\n| --- |{' --- |' * len(names)}"
+        for step, losses in enumerate(zip(*table["losses"].values(), strict=True), 1):
+            yield f"| {step} | {' | '.join(f'{loss:.4f}' for loss in losses)} |"
+
+
+if __name__ == "__main__":
+    main()
