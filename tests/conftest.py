@@ -1,12 +1,21 @@
 """Every test runs with strict broadcasting, checked shapes and deprecations as errors."""
 
+import atexit
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+# Most tests of whole runs compile the same programs in fresh processes: they share what is compiled.
+CACHE = tempfile.mkdtemp(prefix="compiled-") if "JAX_COMPILATION_CACHE_DIR" not in os.environ else ""
+if CACHE:
+    atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
+    os.environ |= {"JAX_COMPILATION_CACHE_DIR": CACHE, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
 import jax
 import jaxtyping

@@ -12,13 +12,13 @@ from pathlib import Path
 from attention.errors import UsageError, unknown
 
 DEFAULT_CONFIG = "configs/vit_digits.py"
-HELP = f"""Train one model on one data set, evaluate it, and leave everything in a folder.
+HELP = f"""Train one model on one data set and evaluate it.
 
   python -m train.main [--config=FILE[:ARGUMENT]] [--workdir=DIR]
                        [--config.FIELD=VALUE ...]
 
   --config=FILE[:ARGUMENT]  the experiment; {DEFAULT_CONFIG} without it
-  --workdir=DIR             where the run stands, runs/<config>-<time> without it;
+  --workdir=DIR             the run's folder; runs/<config>-<time> without it;
                             an existing run is continued
   --config.FIELD=VALUE      overrides a leaf of the config,
                             such as --config.model.attention=efficient

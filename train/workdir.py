@@ -34,11 +34,12 @@ def claim(workdir: Path, config: dict[str, Any]) -> None:
     """
     path = workdir / "config.json"
     try:
-        if path.exists():
-            _refuse_another(json.loads(path.read_text(encoding="utf-8")), config, workdir)
+        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        if before is not None:
+            _refuse_another(before, config, workdir)
         elif workdir.is_dir() and any(workdir.iterdir()):
             raise UsageError(f"{workdir} is not empty and holds no config.json; choose another --workdir.")
-        if jax.process_index() == 0:
+        if jax.process_index() == 0 and before != config:
             workdir.mkdir(parents=True, exist_ok=True)
             write_json(path, config)
     except OSError as error:

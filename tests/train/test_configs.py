@@ -114,12 +114,16 @@ def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
         (["--config.task=images"], "Unknown task 'images'. Valid: image_classification."),
         (["--config.train.length=20"], "train.length='20' is not a duration"),
         (["--config.train.precision=fp16"], "Unknown train.precision 'fp16'"),
-        (["--config.train.accumulate=3"], "data.batch_size=64 does not divide over"),
+        (["--config.train.accumulate=3"], "data.batch_size=32 does not divide over"),
         (["--config.mesh.data=3"], "mesh.data=3, mesh.fsdp=1, mesh.tensor=1 does not fit the 1 devices"),
         (["--config.mesh.data=-1", "--config.mesh.fsdp=-1"], "Only one axis of the mesh may be -1"),
-        (["--config.data.eval_transforms=resize(size=12)"], "at most 16 tokens, but this one has 36"),
+        (["--config.data.eval_transforms=resize(size=12)"], "learned for 16 tokens, but this sequence has 36"),
+        (
+            ["--config.data.eval_transforms=resize(size=12)", "--config.model.positions=none"],
+            "Super Attention was built for sequences of at most 16 tokens, but this one has 36",
+        ),
         (["--config.data.source=digit"], "digits"),
-        (["--workdir=README.md/below"], "The work directory README.md/below cannot be written (Not a directory)"),
+        (["--workdir=pyproject.toml/below"], "The work directory pyproject.toml/below cannot be written (Not a directory)"),
     ],
 )
 def test_mistakes_are_one_sentence_and_leave_nothing(arguments, message, capsys, monkeypatch, tmp_path):
