@@ -109,7 +109,9 @@ def _bare(run: loop.Run, batch: Any, steps: int) -> float:
 
 
 def stacks(config: Config, others: list[str], rounds: int, steps: int) -> dict[str, Any]:
-    """The same model, weights and batches in each stack: seconds a step and the loss of every step."""
+    """The same model, weights, batches and plain AdamW in each stack: seconds a step and the loss of every step."""
+    plain = dataclasses.replace(config.optimizer, name="adamw", schedule="constant", warmup="0 steps", clip=0.0)
+    config = dataclasses.replace(config, optimizer=plain)
     task = tasks.find(config.task)(config)
     batches = task.train_batches(0, 1)
     params = jax.device_get(jax.jit(task.init)(jax.random.key(config.seed)))
@@ -152,7 +154,7 @@ def _ours(config: Config, task: Any, params: Any) -> Step:
 def _theirs(name: str, config: Config, task: Any, params: Any) -> Step:
     model = config.model
     return importlib.import_module(f"benchmarks.vit_{name}").make_step(
-        params,
+        params | {"positions": params["positions"]["table"]},
         depth=model.depth,
         width=model.width,
         heads=model.heads,

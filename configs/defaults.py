@@ -26,6 +26,7 @@ def image_classification() -> ConfigDict:
                 "norm_epsilon": 1e-6,
                 "positions": "learned",
                 "activation": "gelu",
+                "embedding_dropout": 0.0,
                 "dropout": 0.1,
                 "attention_dropout": 0.1,
                 "remat": "none",

@@ -21,6 +21,6 @@ def get_config(attention: str = "dot_product"):
         train_transforms="pad_crop(padding=4)|flip|normalise(mean=(0.507, 0.487, 0.441), std=(0.267, 0.256, 0.276))",
         eval_transforms="normalise(mean=(0.507, 0.487, 0.441), std=(0.267, 0.256, 0.276))",
     )
-    config.train.update(length="50 epochs", log_every="100 steps", checkpoint_every="500 steps")
+    config.train.update(length="50 epochs", checkpoint_every="500 steps")
     config.optimizer.warmup = "1000 steps"
     return config

@@ -13,6 +13,6 @@ def get_config(attention: str = "super"):
     config = defaults.image_classification()
     config.model.attention = attention
     config.data.update(batch_size=32, train_transforms="pad_crop(padding=1)")
-    config.optimizer.learning_rate = 2e-3
-    config.train.update(length="100 epochs", ema=0.99)
+    config.optimizer.update(learning_rate=3e-3, weight_decay=0.05)
+    config.train.update(length="100 epochs", ema=0.99, label_smoothing=0.1)
     return config

@@ -38,7 +38,7 @@ class ViTConfig:
     Attributes:
       name: `vit`.
       attention: Mechanism spec string, see `models.mechanisms`.
-      implementation: How attention is computed: `auto`, `xla`, `cudnn` or `reference`.
+      implementation: How attention is computed: `auto`, `xla`, `chunked`, `cudnn` or `reference`.
       depth: Number of blocks.
       width: D, a multiple of `heads`.
       heads: N.
@@ -49,7 +49,8 @@ class ViTConfig:
       norm_epsilon: LayerNorm's ε.
       positions: `learned`, `sinusoidal` or `none`.
       activation: The MLP's: `gelu` (exact), `gelu_tanh`, `relu` or `swish`.
-      dropout: Rate on the embeddings, the attention layers' outputs and both layers of each MLP.
+      embedding_dropout: Rate on the embeddings.
+      dropout: Rate on the attention layers' outputs and both layers of each MLP.
       attention_dropout: Rate on the attention weights.
       remat: What the backward pass computes again: `none`, every `block`, or all but matrix products (`dots`).
     """
@@ -67,6 +68,7 @@ class ViTConfig:
     norm_epsilon: float
     positions: str
     activation: str
+    embedding_dropout: float
     dropout: float
     attention_dropout: float
     remat: str
@@ -75,7 +77,7 @@ class ViTConfig:
         for field in ("depth", "width", "heads", "mlp", "patch"):
             if getattr(self, field) < 1:
                 raise UsageError(f"model.{field} must be at least 1, but it is {getattr(self, field)}.")
-        for field in ("dropout", "attention_dropout"):
+        for field in ("embedding_dropout", "dropout", "attention_dropout"):
             if not 0.0 <= getattr(self, field) < 1.0:
                 raise UsageError(f"model.{field} must be at least 0 and below 1, but it is {getattr(self, field)}.")
         if self.width % self.heads:
@@ -134,7 +136,7 @@ class ViT(nn.Module):
             token = self.param("class_token", nn.initializers.zeros_init(), (1, 1, config.width))
             x = jnp.concatenate([jnp.broadcast_to(token.astype(x.dtype), (len(x), 1, config.width)), x], axis=1)
         x = Positions(config.positions, self.length, name="positions")(x)
-        x = Dropout(config.dropout, name="dropout_embedding")(x, train=train)
+        x = Dropout(config.embedding_dropout, name="dropout_embedding")(x, train=train)
         block = Block if config.remat == "none" else nn.remat(Block, policy=REMAT[config.remat], static_argnums=(3,))
         for layer, mechanism in enumerate(mechanisms.resolve(config.attention, config.depth)):
             x = self._block(block, layer, mechanism)(x, None, train)

@@ -77,7 +77,17 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """A whole experiment. `model` and `data` belong to the task."""
+    """A whole experiment.
+
+    Attributes:
+      task: What is learned, a name of `train.tasks.TASKS`.
+      seed: Of initial values, data order, augmentation and dropout.
+      model: The model's own dataclass.
+      data: The task's own dataclass.
+      optimizer: How parameters are updated.
+      train: How the loop runs.
+      mesh: What is split over which devices.
+    """
 
     task: str
     seed: int
@@ -86,6 +96,10 @@ class Config:
     optimizer: OptimizerConfig
     train: TrainConfig
     mesh: MeshConfig
+
+    def __post_init__(self):
+        if self.seed < 0:
+            raise UsageError(f"seed must be at least 0, but it is {self.seed}.")
 
 
 def build(config: Mapping[str, Any], model_type: type, data_type: type) -> Config:

@@ -1,6 +1,7 @@
 """The whole program in order: devices and mesh, task, state, the steps, the report."""
 
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any
 
@@ -181,12 +182,11 @@ class Run:
     def report(self) -> dict[str, Any]:
         """Measures test data at the last and the best step, and writes `result.json` and `curves.png`."""
         self.checkpoints.wait()
-        last = self._evaluate("test", self.state.averaged())
+        last, speed = self._evaluate("test", self.state.averaged())
+        self._write("test", last, speed)
         best = last
         if self.best["step"] != self.step:
-            state = self.checkpoints.load(self.best["step"], self.abstract)
-            best = self._evaluate("test", state.averaged())
-        self._write({"step": self.step, "split": "test"} | last)
+            best, _ = self._evaluate("test", self.checkpoints.load(self.best["step"], self.abstract).averaged())
         result = {
             "steps": self.step,
             "best_step": self.best["step"],
@@ -236,12 +236,11 @@ class Run:
         """Log line, evaluation and checkpoint, in this order, where they are due."""
         plan, step = self.plan, self.step
         if plan.due(plan.log_every, step):
-            timing = {"seconds": self.clock.seconds, "examples_per_second": self.clock.examples_per_second}
-            self._write({"step": step, "split": "train"} | self.averages.take() | timing)
+            self._write("train", self.averages.take(), self.clock.examples_per_second)
         improved = False
         if plan.due(plan.eval_every, step):
-            metrics = self._evaluate("validation", self.state.averaged())
-            self._write({"step": step, "split": "validation"} | metrics)
+            metrics, speed = self._evaluate("validation", self.state.averaged())
+            self._write("validation", metrics, speed)
             improved = metrics[self.task.best] >= self.best["value"]
             if improved:
                 self.best = {"step": step, "value": metrics[self.task.best]}
@@ -258,17 +257,24 @@ class Run:
         }
         self.checkpoints.save(self.step, self.state, self.batches, progress, self.best["step"])
 
-    def _evaluate(self, split: str, params: Any) -> dict[str, float]:
+    def _evaluate(self, split: str, params: Any) -> tuple[dict[str, float], float]:
+        """A split's metrics, and examples per second."""
         batches = self.task.eval_batches(split, jax.process_index(), jax.process_count())
-        return evaluate(self.eval_step, params, batches, self.mesh)
+        started = time.perf_counter()
+        metrics = evaluate(self.eval_step, params, batches, self.mesh)
+        return metrics, len(self.task.sources[split]) / (time.perf_counter() - started)
 
-    def _write(self, line: dict[str, Any]) -> None:
+    def _write(self, split: str, metrics: dict[str, float], speed: float) -> None:
+        """One line of the record: metrics, seconds of training so far, examples per second of what was measured."""
+        timing = {"seconds": self.clock.seconds, "examples_per_second": speed}
+        line = {"step": self.step, "split": split} | metrics | timing
         self.writers.write(line)
         self.display.metrics(line, self.plan.total)
 
     def _at(self, split: str, step: int) -> dict[str, dict[str, float]]:
         lines = [line for line in read_record(self.directory) if line["split"] == split and line["step"] == step]
-        return {split: {k: v for k, v in lines[-1].items() if k not in ("step", "split")}} if lines else {}
+        omitted = ("step", "split", "seconds", "examples_per_second")
+        return {split: {k: v for k, v in lines[-1].items() if k not in omitted}} if lines else {}
 
     def _header(self) -> None:
         about = self.task.describe(self.abstract.params)

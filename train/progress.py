@@ -8,6 +8,8 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
+SILENCE = 60.0  # seconds after which a log without a terminal gets a sign of life
+
 
 class Clock:
     """Seconds of training alone: compilation, evaluation and checkpoints do not count.
@@ -97,20 +99,24 @@ class Display:
             bar_format="{n_fmt}/{total_fmt} {bar} {postfix}",
         )
         self._total = total
+        self._said = time.monotonic()
 
     def say(self, text: str) -> None:
         """A line that stays."""
         if self._active:
             self._bar.write(text)
             sys.stdout.flush()
+            self._said = time.monotonic()
 
     def advance(self, step: int, loss: float, clock: Clock) -> None:
-        """Moves the bar to `step`."""
+        """Moves the bar to `step`; without a terminal it is a line where nothing was said for a minute."""
+        left = duration_text(clock.remaining(self._total - step))
+        text = f"loss {loss:.4f}, {clock.examples_per_second:,.4g} examples/s, {left} left"
         if not self._bar.disable:
-            left = clock.remaining(self._total - step)
-            rate = f"{clock.examples_per_second:,.0f} examples/s"
             self._bar.n = step
-            self._bar.set_postfix_str(f"loss {loss:.4f}, {rate}, {duration_text(left)} left", refresh=True)
+            self._bar.set_postfix_str(text)
+        elif time.monotonic() - self._said > SILENCE:
+            self.say(f"step {step}/{self._total}: {text}")
 
     def metrics(self, line: dict[str, Any], total: int) -> None:
         """One line of metrics as a person reads it."""

@@ -27,6 +27,7 @@ CONFIG = ViTConfig(
     norm_epsilon=1e-6,
     positions="learned",
     activation="gelu",
+    embedding_dropout=0.0,
     dropout=0.0,
     attention_dropout=0.0,
     remat="none",
@@ -78,8 +79,9 @@ def test_every_option_changes_the_function(changes):
     assert jnp.abs(out - model.apply(variables, IMAGES)).max() > 1e-4
 
 
-def test_dropout_is_off_in_evaluation_and_keyed_in_training():
-    model, variables = build(dropout=0.2, attention_dropout=0.2)
+@pytest.mark.parametrize("place", ["embedding_dropout", "dropout", "attention_dropout"])
+def test_dropout_is_off_in_evaluation_and_keyed_in_training(place):
+    model, variables = build(**{place: 0.2})
     plain, _ = build()
 
     def train(seed):

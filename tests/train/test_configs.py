@@ -123,7 +123,10 @@ def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
             "Super Attention was built for sequences of at most 16 tokens, but this one has 36",
         ),
         (["--config.data.source=digit"], "digits"),
-        (["--workdir=pyproject.toml/below"], "The work directory pyproject.toml/below cannot be written (Not a directory)"),
+        (
+            ["--workdir=pyproject.toml/below"],
+            "The work directory pyproject.toml/below cannot be written (Not a directory)",
+        ),
     ],
 )
 def test_mistakes_are_one_sentence_and_leave_nothing(arguments, message, capsys, monkeypatch, tmp_path):
@@ -181,3 +184,11 @@ def test_nothing_names_a_place_on_this_machine():
         plain = flatten(configs.load(str(path)).to_dict()) if path.name in FILES else {}
         assert not any(isinstance(v, str) and pathlib.PurePath(v).is_absolute() for v in plain.values())
     assert jax.default_backend() == "cpu"
+
+
+def test_the_page_of_fields_is_made_from_the_code_and_has_every_leaf():
+    from docs.make_configs import PAGE, page
+
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m docs.make_configs"
+    for field in flatten(configs.load("configs/vit_digits.py").to_dict()):
+        assert f"| `{field}` |" in page()

@@ -1,0 +1,50 @@
+"""Writes `docs/configs.md` from the docstrings of the dataclasses that configs become.
+
+python -m docs.make_configs
+"""
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from models.vit import ViTConfig
+from train.config import Config, MeshConfig, TrainConfig
+from train.data.images import ImageData
+from train.optimizer import OptimizerConfig
+
+PAGE = Path(__file__).parent / "configs.md"
+SECTIONS = {
+    "": (Config, "The experiment"),
+    "model.": (ViTConfig, "`model`, for `vit`"),
+    "data.": (ImageData, "`data`, for `image_classification`"),
+    "optimizer.": (OptimizerConfig, "`optimizer`"),
+    "train.": (TrainConfig, "`train`"),
+    "mesh.": (MeshConfig, "`mesh`"),
+}
+INTRODUCTION = """# Config fields
+
+Every leaf of every config. All are overridden as `--config.FIELD=VALUE`. A duration is a string with its unit, such as
+`90 epochs`, `20steps` or `5000 examples`. No leaf is ever empty in another way than 0, '' or 0 of a unit, which is off.
+"""
+ATTRIBUTE = re.compile(r"^  (\w+): (.*(?:\n    .*)*)", re.MULTILINE)
+
+
+def page() -> str:
+    """The whole page."""
+    return INTRODUCTION + "".join(_section(prefix, *section) for prefix, section in SECTIONS.items())
+
+
+def _section(prefix: str, cls: type, title: str) -> str:
+    return f"\n## {title}\n\n| field | meaning |\n| --- | --- |\n" + "".join(_rows(prefix, cls))
+
+
+def _rows(prefix: str, cls: type) -> Iterator[str]:
+    for name, text in ATTRIBUTE.findall(inspect.getdoc(cls)):
+        meaning = " ".join(text.split()).replace("|", "\\|")
+        if f"{prefix}{name}." not in SECTIONS:
+            yield f"| `{prefix}{name}` | {meaning} |\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,100 @@
+"""The loss and the metrics against formulas in NumPy, and the model that a config makes."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import UsageError
+from train import configs, tasks
+from train.tasks.image_classification import cross_entropy, in_top
+
+LOGITS = jax.random.normal(jax.random.key(0), (6, 10)) * 3
+LABELS = jnp.array([0, 3, 9, 2, 2, 7])
+
+
+def log_softmax(x):
+    x = np.asarray(x, np.float64)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_cross_entropy_is_minus_the_sum_of_target_times_log_probability(smoothing):
+    target = (1 - smoothing) * np.eye(10)[np.asarray(LABELS)] + smoothing / 10
+    expected = -(target * log_softmax(LOGITS)).sum(-1)
+    chex.assert_trees_all_close(cross_entropy(LOGITS, LABELS, smoothing), expected.astype(np.float32), atol=1e-5)
+
+
+@pytest.mark.parametrize("k", [1, 5])
+def test_in_top_is_membership_in_the_sorted_list(k):
+    best = np.argsort(-np.asarray(LOGITS), axis=-1)[:, :k]
+    expected = [float(label in row) for label, row in zip(np.asarray(LABELS), best, strict=True)]
+    assert in_top(LOGITS, LABELS, k).tolist() == expected
+
+
+def task_of(**changes):
+    plain = configs.load("configs/vit_digits.py")
+    for field, value in changes.items():
+        configs.override(plain, field.replace("__", "."), value)
+    config = configs.validate(plain.to_dict())
+    return tasks.find(config.task)(config)
+
+
+@pytest.fixture(scope="module")
+def task_and_params():
+    task = task_of(model__depth="1", train__label_smoothing="0.1", model__dropout="0.0", model__attention_dropout="0.0")
+    return task, task.init(jax.random.key(0))
+
+
+def test_sums_leave_padding_out_and_evaluation_smooths_no_labels(task_and_params):
+    task, params = task_and_params
+    images = jax.random.uniform(jax.random.key(1), (6, 8, 8, 1))
+    batch = {"image": images, "label": LABELS, "weight": jnp.array([1.0, 1, 1, 0, 1, 0])}
+    sums = task.loss(params, batch, None)
+    real = np.array([0, 1, 2, 4])
+    losses = -log_softmax(task.model.apply({"params": params}, images))[np.arange(6), np.asarray(LABELS)]
+    assert sums["weight"] == 4
+    np.testing.assert_allclose(sums["loss"], losses[real].sum(), rtol=1e-5)
+    trained = task.loss(params, batch, jax.random.key(2))
+    assert abs(trained["loss"] - sums["loss"]) > 1e-3
+
+
+def test_mixed_images_are_charged_for_both_labels(task_and_params):
+    task, params = task_and_params
+    images, mix, other = jax.random.uniform(jax.random.key(1), (6, 8, 8, 1)), jnp.linspace(0, 1, 6), LABELS[::-1]
+    key = jax.random.key(2)
+
+    def loss_with(labels, weight):
+        return task.loss(params, {"image": images, "label": labels, "weight": weight}, key)["loss"]
+
+    mixed = task.loss(params, {"image": images, "label": LABELS, "other_label": other, "mix": mix}, key)["loss"]
+    np.testing.assert_allclose(mixed, loss_with(LABELS, mix) + loss_with(other, 1 - mix), rtol=1e-5)
+
+
+def test_precision_is_the_compute_dtype_and_parameters_stay_float32():
+    task = task_of(model__depth="1", train__precision="bfloat16")
+    params = task.init(jax.random.key(0))
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+    batch = {"image": jnp.ones((2, 8, 8, 1)), "label": jnp.array([1, 2])}
+    text = str(jax.make_jaxpr(lambda p: task.loss(p, batch, jax.random.key(0)))(params))
+    assert "bf16[2,16,128]" in text  # the MLP's hidden units
+    assert task.loss(params, batch, None)["loss"].dtype == jnp.float32
+
+
+def test_cifar100s_layers_have_the_papers_counts(monkeypatch):
+    """Through the configs themselves, on images of the right shape."""
+    from train.data import images, sources
+
+    blank = sources.ArraySource(np.zeros((4, 32, 32, 3), np.uint8), np.array([0, 1, 2, 99]))
+    monkeypatch.setattr(images.ImageData, "load", lambda self, part: blank)
+    for spec, count in {"dot_product": 263_168, "optimised": 197_376, "efficient": 131_584, "super": 197_890}.items():
+        config = configs.validate(configs.load(f"configs/vit_cifar100.py:{spec}").to_dict())
+        task = tasks.find(config.task)(config)
+        about = task.describe(jax.eval_shape(task.init, jax.random.key(0)))
+        assert (about["attention_layer_parameters"], about["tokens"]) == (count, 257)
+
+
+def test_images_of_other_channels_are_refused():
+    with pytest.raises(UsageError, match=r"Unknown image transform 'grey'"):
+        task_of(data__eval_transforms="grey")
