@@ -53,6 +53,34 @@ class Dropout(nn.Module):
         return dropout(x, self.rate, seed_of(self.make_rng("dropout"))) if train and self.rate else x
 
 
+class Linear(nn.Module):
+    """A dense layer whose outputs, or inputs, may be several axes: heads times head width.
+
+    It multiplies matrices of two axes: given three, XLA on a CPU copies the inputs transposed for the backward pass.
+
+    Attributes:
+      outputs: Sizes of the output axes.
+      inputs: How many of the last axes are inputs.
+      dtype: Compute dtype; the parameters are float32.
+    """
+
+    outputs: tuple[int, ...]
+    inputs: int = 1
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """`x` with its last `inputs` axes replaced by `outputs`."""
+        lead, last = x.shape[: -self.inputs], x.shape[-self.inputs :]
+        shape = (*last, *self.outputs)
+        kernel_init = nn.initializers.lecun_normal(range(self.inputs), range(self.inputs, len(shape)))
+        kernel = self.param("kernel", kernel_init, shape)
+        bias = self.param("bias", nn.initializers.zeros_init(), self.outputs)
+        matrix = kernel.astype(self.dtype).reshape(math.prod(last), -1)
+        rows = x.astype(self.dtype).reshape(-1, len(matrix)) @ matrix
+        return (rows + bias.astype(self.dtype).reshape(1, -1)).reshape(*lead, *self.outputs)
+
+
 class MultiHeadAttention(nn.Module):
     """Multi-head attention of any mechanism, self- or cross-.
 
@@ -104,7 +132,7 @@ class MultiHeadAttention(nn.Module):
         )
         if self.mechanism.out == "identity":
             return heads.reshape(x.shape)
-        return nn.DenseGeneral(x.shape[-1], axis=(-2, -1), dtype=self.dtype, name="out")(heads)
+        return Linear((x.shape[-1],), inputs=2, dtype=self.dtype, name="out")(heads)
 
     def _project(self, piece: str, x: Float[Array, "B L D"]) -> Float[Array, "B L N H"]:
         width = x.shape[-1]
@@ -113,7 +141,7 @@ class MultiHeadAttention(nn.Module):
         split = (self.heads, width // self.heads)
         if getattr(self.mechanism, piece) == "identity":
             return x.reshape(*x.shape[:-1], *split)
-        return nn.DenseGeneral(split, dtype=self.dtype, name=piece)(x)
+        return Linear(split, dtype=self.dtype, name=piece)(x)
 
     def _align(self, value: Float[Array, "B S N H"], mask: attention.Mask | None) -> Float[Array, "B S N H"]:
         per_head = (self.heads,) if self.mechanism.align.per_head else ()
@@ -141,9 +169,9 @@ class Mlp(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "B L D"], *, train: bool) -> Float[Array, "B L D"]:
         """An array like `x`."""
-        hidden = ACTIVATIONS[self.activation](nn.Dense(self.hidden, dtype=self.dtype, name="up")(x))
+        hidden = ACTIVATIONS[self.activation](Linear((self.hidden,), dtype=self.dtype, name="up")(x))
         hidden = Dropout(self.dropout, name="dropout_hidden")(hidden, train=train)
-        out = nn.Dense(x.shape[-1], dtype=self.dtype, name="down")(hidden)
+        out = Linear((x.shape[-1],), dtype=self.dtype, name="down")(hidden)
         return Dropout(self.dropout, name="dropout_out")(out, train=train)
 
 

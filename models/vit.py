@@ -17,6 +17,7 @@ from models.layers import (
     POSITIONS,
     Block,
     Dropout,
+    Linear,
     Mlp,
     MultiHeadAttention,
     Positions,
@@ -131,7 +132,7 @@ class ViT(nn.Module):
         """
         config = self.config
         config.tokens(images.shape[1:])
-        x = nn.Dense(config.width, dtype=self.dtype, name="embed")(patches(images, config.patch))
+        x = Linear((config.width,), dtype=self.dtype, name="embed")(patches(images, config.patch))
         if config.pool == "class_token":
             token = self.param("class_token", nn.initializers.zeros_init(), (1, 1, config.width))
             x = jnp.concatenate([jnp.broadcast_to(token.astype(x.dtype), (len(x), 1, config.width)), x], axis=1)
@@ -142,7 +143,7 @@ class ViT(nn.Module):
             x = self._block(block, layer, mechanism)(x, None, train)
         x = nn.LayerNorm(config.norm_epsilon, dtype=self.dtype, name="norm")(x)
         pooled = x[:, 0] if config.pool == "class_token" else x.mean(axis=1)
-        return nn.Dense(self.classes, dtype=self.dtype, name="head")(pooled).astype(jnp.float32)
+        return Linear((self.classes,), dtype=self.dtype, name="head")(pooled).astype(jnp.float32)
 
     def _block(self, block: type[Block], layer: int, mechanism: mechanisms.Mechanism) -> Block:
         config = self.config

@@ -53,7 +53,7 @@ def _attend(query, key, value, allowed, seed, scale: float, rate: float) -> jax.
 
 
 def _forward(query, key, value, allowed, seed, scale, rate):
-    one = functools.partial(_forward_one, scale, rate)
+    one = functools.partial(_forward_one, scale=scale, rate=rate)
     each = _each(query, key, allowed, seed, rate)
     out, log_sums = _map_sequences(one, (query, key, value, each), allowed)
     return out, (query, key, value, allowed, seed, out, log_sums)
@@ -61,7 +61,7 @@ def _forward(query, key, value, allowed, seed, scale, rate):
 
 def _backward(scale, rate, residuals, gradient):
     query, key, value, allowed, seed, out, log_sums = residuals
-    one = functools.partial(_backward_one, scale, rate)
+    one = functools.partial(_backward_one, scale=scale, rate=rate)
     each = _each(query, key, allowed, seed, rate)
     return (*_map_sequences(one, (query, key, value, each, out, log_sums, gradient), allowed), None, None)
 
@@ -82,11 +82,13 @@ def _map_sequences(one, arguments: Any, allowed: jax.Array | None) -> Any:
 
     They are strided, every (B/D)-th, so that each device works on a sequence of its own and none has to move.
     """
-    shared = allowed[0] if allowed is not None and len(allowed) == 1 else None
+    one = functools.partial(one, allowed[0] if allowed is not None and len(allowed) == 1 else None)
     size = len(arguments[0])
     tile = math.gcd(size, _batch_shards())
+    if tile == 1:
+        return jax.lax.map(lambda part: one(*part), arguments)
     split = jax.tree.map(lambda x: x.reshape(tile, size // tile, *x.shape[1:]).swapaxes(0, 1), arguments)
-    mapped = jax.lax.map(lambda part: jax.vmap(functools.partial(one, shared))(*part), split)
+    mapped = jax.lax.map(lambda part: jax.vmap(one)(*part), split)
     return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(size, *x.shape[2:]), mapped)
 
 
@@ -119,16 +121,13 @@ def _mask(scores: jax.Array, allowed: jax.Array | None, heads: int) -> jax.Array
     return jnp.where(spread, scores, jnp.finfo(scores.dtype).min)
 
 
-def _columns(count: int) -> jax.Array:
-    return jnp.arange(count, dtype=jnp.uint32)
-
-
 def _kept(words: RowWords, keys: int, rate: float) -> jax.Array:
     first, second = (word[..., None] for word in words)
-    return keep_columns((first, second), _columns(keys)[None, None], rate)
+    return keep_columns((first, second), jnp.arange(keys, dtype=jnp.uint32)[None, None], rate)
 
 
-def _forward_one(scale, rate, shared, query, key, value, each):
+def _forward_one(shared, query, key, value, each, *, scale, rate):
+    """Output (T, N, V) and log-sum-exp (K, G·T) of one sequence."""
     words, own = each
     (queries, heads, _), (keys, groups, _) = query.shape, key.shape
     precise = jnp.promote_types(query.dtype, jnp.float32)
@@ -147,24 +146,29 @@ def _forward_one(scale, rate, shared, query, key, value, each):
     return out, (highest + jnp.log(total))[..., 0]
 
 
-def _backward_one(scale, rate, shared, query, key, value, each, out, log_sums, gradient):
+def _backward_one(shared, query, key, value, each, out, log_sums, gradient, *, scale, rate):
+    """Gradients of one sequence's query, key and value.
+
+    Scores are transposed, (K, S, G·T): two of the three last products then need no transposition of their own.
+    """
     words, own = each
-    types = (query.dtype, key.dtype, value.dtype)
     (queries, heads, _), (keys, groups, _) = query.shape, key.shape
+    types = (query.dtype, key.dtype, value.dtype)
     precise = jnp.promote_types(query.dtype, jnp.float32)
-    through_sum = _rows(jnp.sum(gradient.astype(precise) * out.astype(precise), -1, keepdims=True), groups)
+    product = functools.partial(jnp.einsum, preferred_element_type=precise)
+    through_sum = jnp.sum(gradient.astype(precise) * out.astype(precise), -1, keepdims=True)
+    through_sum = _rows(through_sum, groups).swapaxes(1, 2)
     rows, key, value = _rows(query * scale, groups), key.swapaxes(0, 1), value.swapaxes(0, 1)
     gradient = _rows((gradient / (1 - rate)).astype(query.dtype), groups)
-    scores = jnp.einsum("krh,ksh->krs", rows, key, preferred_element_type=precise)
-    weights = jnp.exp(_mask(scores, shared if own is None else own, heads) - log_sums[..., None])
-    d_weights = jnp.einsum("krh,ksh->krs", gradient, value, preferred_element_type=precise)
-    dropped = weights
+    scores = product("ksh,krh->ksr", key, rows)
+    scores = _mask(scores.swapaxes(1, 2), shared if own is None else own, heads).swapaxes(1, 2)
+    weights = dropped = jnp.exp(scores - log_sums[:, None])
+    d_weights = product("ksh,krh->ksr", value, gradient)
     if rate:
-        kept = _kept(words, keys, rate)
+        kept = _kept(words, keys, rate).swapaxes(1, 2)
         dropped, d_weights = jnp.where(kept, weights, 0), jnp.where(kept, d_weights, 0)
     d_scores = (weights * (d_weights - through_sum)).astype(query.dtype)
-    d_value = jnp.einsum("krs,krh->ksh", dropped.astype(gradient.dtype), gradient, preferred_element_type=precise)
-    d_key = jnp.einsum("krs,krh->ksh", d_scores, rows, preferred_element_type=precise)
-    d_query = jnp.einsum("krs,ksh->krh", d_scores, key, preferred_element_type=precise)
-    found = (_unrows(d_query * scale, queries), d_key.swapaxes(0, 1), d_value.swapaxes(0, 1))
-    return tuple(x.astype(dtype) for x, dtype in zip(found, types, strict=True))
+    d_query = _unrows(product("ksr,ksh->krh", d_scores, key) * scale, queries)
+    d_key = product("ksr,krh->ksh", d_scores, rows).swapaxes(0, 1)
+    d_value = product("ksr,krh->ksh", dropped.astype(gradient.dtype), gradient).swapaxes(0, 1)
+    return tuple(x.astype(dtype) for x, dtype in zip((d_query, d_key, d_value), types, strict=True))
