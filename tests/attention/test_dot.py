@@ -224,7 +224,7 @@ def test_chunked_never_makes_the_whole_scores():
     q, k, v = inputs(64, 64, batch=(16,), dtype=jnp.float32)
     text = str(jax.make_jaxpr(jax.grad(lambda q: dot_product_attention(q, k, v, implementation="chunked").sum()))(q))
     assert "[16,4,64,64]" not in text
-    assert "[1,4,64,64]" in text
+    assert ":f32[4,64,64]" in text
 
 
 def test_chunked_names_what_it_cannot_do():
