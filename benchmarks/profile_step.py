@@ -1,0 +1,101 @@
+"""Where a training step's time goes, by kind of operation, from XLA's own trace.
+
+    taskset -c 0 python -m benchmarks.profile_step --config=configs/vit_cifar100.py --config.data.data_dir=DIR
+
+On one core, so that the durations of operations add up to the step's.
+"""
+
+import argparse
+import collections
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from train import configs, loop, tasks
+
+ATTENTION = "attention, "
+LOOPS = re.compile(r"^(while|call)")
+COMPUTATION = re.compile(r"\n%([\w.\-]+) \(.*?\n}\n", re.DOTALL)
+INSTRUCTION = re.compile(r"%([\w.\-]+) = .*")
+
+
+def main() -> None:
+    """Compiles the step, traces it and prints a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--config", default="configs/vit_digits.py")
+    parser.add_argument("--steps", type=int, default=3)
+    flags, overrides = parser.parse_known_args()
+    plain = configs.load(flags.config)
+    for override in overrides:
+        field, _, text = override.removeprefix("--config.").partition("=")
+        configs.override(plain, field, text)
+    compiled, state, batch = _compile(configs.validate(plain.to_dict()))
+    table = by_kind(compiled.as_text(), durations(compiled, state, batch, flags.steps))
+    total = sum(table.values())
+    print("| kind of operation | ms | share |\n| --- | --- | --- |")
+    for kind, milliseconds in sorted(table.items(), key=lambda item: -item[1]):
+        print(f"| {kind} | {milliseconds:.0f} | {milliseconds / total:.1%} |")
+    print(f"| all | {total:.0f} | temporaries {compiled.memory_analysis().temp_size_in_bytes / 2**20:.0f} MiB |")
+
+
+def _compile(config: Any) -> tuple[Any, Any, Any]:
+    task = tasks.find(config.task)(config)
+    trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
+    state = trainer.init(jax.jit(task.init)(jax.random.key(0)))
+    batch = next(task.train_batches(0, 1))
+    return jax.jit(trainer.train_step, donate_argnames="state").lower(state, batch).compile(), state, batch
+
+
+def durations(compiled: Any, state: Any, batch: Any, steps: int) -> dict[str, float]:
+    """Milliseconds a step of each instruction of the compiled program."""
+    state, _ = compiled(state, batch)
+    found: dict[str, float] = collections.Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            for _ in range(steps):
+                state, _ = jax.block_until_ready(compiled(state, batch))
+        (path,) = Path(folder).rglob("*.xplane.pb")
+        trace = jax.profiler.ProfileData.from_file(str(path))
+        events = (event for plane in trace.planes for line in plane.lines for event in line.events)
+        for event in events:
+            if "hlo_op" in dict(event.stats) and not LOOPS.match(event.name):
+                found[event.name] += event.duration_ns / steps / 1e6
+    return found
+
+
+def by_kind(program: str, times: dict[str, float]) -> dict[str, float]:
+    """The same, added up by kind."""
+    lines = {match[1]: match[0] for match in INSTRUCTION.finditer(program)}
+    bodies = {match[1]: match[0] for match in COMPUTATION.finditer(program)}
+    table: dict[str, float] = collections.Counter()
+    for name, milliseconds in times.items():
+        line = lines.get(name, "")
+        called = re.search(r"calls=%([\w.\-]+)", line)
+        table[_kind(line, bodies.get(called[1], "") if called else line)] += milliseconds
+    return table
+
+
+def _kind(line: str, body: str) -> str:
+    """What an instruction does, from its place in the program and the operations fused into it."""
+    name = (re.search(r'op_name="([^"]*)"', line) or ["", ""])[1]
+    inside, direction = "while" in name, "backward" if "transpose(jvp" in name else "forward"
+    if " dot(" in body:
+        return f"{'attention' if inside else 'dense'} products, {direction}"
+    if inside:
+        return ATTENTION + ("exponentials" if "exponential(" in body else "masks, sums, slices")
+    if " erf(" in body:
+        return "GELU with what is fused into it"
+    if "shift-right" in body:
+        return "dropout with what is fused into it"
+    return (
+        "reductions: LayerNorm, bias gradients"
+        if "reduce(" in body
+        else "the rest: residuals, biases, copies, optimizer"
+    )
+
+
+if __name__ == "__main__":
+    main()
