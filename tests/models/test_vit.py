@@ -1,8 +1,10 @@
 """The Vision Transformer: its shape arithmetic, its parameters, its options."""
 
 import dataclasses
+from functools import partial
 
 import chex
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 
 from attention import UsageError
 from models import flops
-from models.layers import sinusoids
+from models.layers import gelu, sinusoids
 from models.vit import ViT, ViTConfig, patches
 
 CONFIG = ViTConfig(
@@ -169,3 +171,10 @@ def test_mistakes_are_one_sentence(change, message):
 def test_a_patch_that_does_not_divide():
     with pytest.raises(UsageError, match=r"model.patch=3 does not divide images of 8x8"):
         dataclasses.replace(CONFIG, patch=3).tokens((8, 8, 3))
+
+
+def test_gelu_and_its_gradient_are_flaxs(x64):
+    x = jnp.linspace(-9, 9, 1001)
+    exact = partial(nn.gelu, approximate=False)
+    chex.assert_trees_all_close(gelu(x), exact(x), atol=1e-14)
+    chex.assert_trees_all_close(jax.vmap(jax.grad(gelu))(x), jax.vmap(jax.grad(exact))(x), atol=1e-14)
