@@ -15,6 +15,7 @@ from typing import Any
 import jax
 
 from train import configs, loop, tasks
+from train.main import parse
 
 ATTENTION = "attention, "
 LOOPS = re.compile(r"^(while|call)")
@@ -27,12 +28,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", default="configs/vit_digits.py")
     parser.add_argument("--steps", type=int, default=3)
-    flags, overrides = parser.parse_known_args()
-    plain = configs.load(flags.config)
-    for override in overrides:
-        field, _, text = override.removeprefix("--config.").partition("=")
-        configs.override(plain, field, text)
-    compiled, state, batch = _compile(configs.validate(plain.to_dict()))
+    flags, rest = parser.parse_known_args()
+    config, _ = configs.resolve(flags.config, parse(rest)[1])
+    compiled, state, batch = _compile(config)
     table = by_kind(compiled.as_text(), durations(compiled, state, batch, flags.steps))
     total = sum(table.values())
     print("| kind of operation | ms | share |\n| --- | --- | --- |")

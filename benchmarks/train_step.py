@@ -26,6 +26,7 @@ from models import flops
 from train import configs, loop, sharding, tasks, workdir
 from train.checkpoints import Checkpoints
 from train.config import Config
+from train.main import parse
 
 Step = Callable[[np.ndarray, np.ndarray], float]
 
@@ -38,12 +39,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4, help="steps of each contestant in a round")
     parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
-    flags, overrides = parser.parse_known_args()
-    plain = configs.load(flags.config)
-    for override in overrides:
-        field, _, text = override.removeprefix("--config.").partition("=")
-        configs.override(plain, field, text)
-    config = configs.validate(plain.to_dict())
+    flags, rest = parser.parse_known_args()
+    config, _ = configs.resolve(flags.config, parse(rest)[1])
     result = {"command": " ".join(["python -m benchmarks.train_step", *sys.argv[1:]]), **environment()}
     result["loop"] = loop_against_step(config, flags.rounds, flags.steps)
     if flags.against:

@@ -15,6 +15,23 @@ from train.config import Config, build
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
+def resolve(spec: str, overrides: Mapping[str, str]) -> tuple[Config, dict[str, Any]]:
+    """A whole config from a command line, validated and as plain values.
+
+    Args:
+      spec: See `load`.
+      overrides: From a leaf such as `model.depth` to the text of its value.
+
+    Raises:
+      UsageError: any mistake in them.
+    """
+    config = load(spec)
+    for field, text in overrides.items():
+        override(config, field, text)
+    plain = config.to_dict()
+    return validate(plain), plain
+
+
 def load(spec: str) -> ConfigDict:
     """The config of a file, `path/to/file.py` or `path/to/file.py:argument`.
 

@@ -67,13 +67,9 @@ def run(arguments: Sequence[str]) -> None:
     from train import configs, loop
 
     spec = flags.get("--config", DEFAULT_CONFIG)
-    plain = configs.load(spec)
-    for field, text in overrides.items():
-        configs.override(plain, field, text)
-    resolved = plain.to_dict()
-    config = configs.validate(resolved)
+    config, plain = configs.resolve(spec, overrides)
     default = Path("runs") / f"{configs.name_of(spec)}-{time.strftime('%Y%m%d-%H%M%S')}"
-    loop.train_and_evaluate(config, resolved, Path(flags.get("--workdir", default)))
+    loop.train_and_evaluate(config, plain, Path(flags.get("--workdir", default)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

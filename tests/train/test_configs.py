@@ -55,21 +55,18 @@ def recorded(config, read, prefix=""):
 
 def test_every_leaf_is_read(tmp_path, tiny):
     flags, overrides = parse(tiny(tmp_path / "run", train__length="2 steps"))
-    plain = configs.load(flags["--config"])
-    for field, text in overrides.items():
-        configs.override(plain, field, text)
+    config, plain = configs.resolve(flags["--config"], overrides)
     read = set()
-    loop.train_and_evaluate(recorded(configs.validate(plain.to_dict()), read), plain.to_dict(), tmp_path / "run")
-    unread = set(flatten(plain.to_dict())) - read
+    loop.train_and_evaluate(recorded(config, read), plain, tmp_path / "run")
+    unread = set(flatten(plain)) - read
     assert unread == {"model.name"}  # it chooses the dataclass, see test_mistakes_are_one_sentence
 
 
 def test_overrides_keep_their_types():
-    plain = configs.load("configs/vit_digits.py")
-    for field, text in {"optimizer.learning_rate": "1", "seed": "7", "model.attention": "neural(dim=2)|super"}.items():
-        configs.override(plain, field, text)
-    assert (plain.optimizer.learning_rate, plain.seed, plain.model.attention) == (1.0, 7, "neural(dim=2)|super")
-    assert type(plain.optimizer.learning_rate) is float
+    texts = {"optimizer.learning_rate": "1", "seed": "7", "model.attention": "efficient|super"}
+    config, plain = configs.resolve("configs/vit_digits.py", texts)
+    assert (config.optimizer.learning_rate, config.seed, config.model.attention) == (1.0, 7, "efficient|super")
+    assert type(plain["optimizer"]["learning_rate"]) is float
 
 
 def test_flags_come_in_any_order_and_either_form():

@@ -34,10 +34,8 @@ def test_in_top_is_membership_in_the_sorted_list(k):
 
 
 def task_of(**changes):
-    plain = configs.load("configs/vit_digits.py")
-    for field, value in changes.items():
-        configs.override(plain, field.replace("__", "."), value)
-    config = configs.validate(plain.to_dict())
+    overrides = {field.replace("__", "."): text for field, text in changes.items()}
+    config, _ = configs.resolve("configs/vit_digits.py", overrides)
     return tasks.find(config.task)(config)
 
 
@@ -78,7 +76,7 @@ def test_precision_is_the_compute_dtype_and_parameters_stay_float32():
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
     batch = {"image": jnp.ones((2, 8, 8, 1)), "label": jnp.array([1, 2])}
     text = str(jax.make_jaxpr(lambda p: task.loss(p, batch, jax.random.key(0)))(params))
-    assert "bf16[2,16,128]" in text  # the MLP's hidden units
+    assert "bf16[2,16,256]" in text  # the MLP's hidden units
     assert task.loss(params, batch, None)["loss"].dtype == jnp.float32
 
 
@@ -89,7 +87,7 @@ def test_cifar100s_layers_have_the_papers_counts(monkeypatch):
     blank = sources.ArraySource(np.zeros((4, 32, 32, 3), np.uint8), np.array([0, 1, 2, 99]))
     monkeypatch.setattr(images.ImageData, "load", lambda self, part: blank)
     for spec, count in {"dot_product": 263_168, "optimised": 197_376, "efficient": 131_584, "super": 197_890}.items():
-        config = configs.validate(configs.load(f"configs/vit_cifar100.py:{spec}").to_dict())
+        config, _ = configs.resolve(f"configs/vit_cifar100.py:{spec}", {})
         task = tasks.find(config.task)(config)
         about = task.describe(jax.eval_shape(task.init, jax.random.key(0)))
         assert (about["attention_layer_parameters"], about["tokens"]) == (count, 257)
