@@ -63,8 +63,8 @@ for params in (state.params, state.ema, state.opt_state[1].mu):
     block = params["block_0"]
     assert part(block["attention"]["query"]["kernel"]) == (32, 2, 16)
     assert part(block["attention"]["out"]["kernel"]) == (2, 16, 32)
-    assert part(block["mlp"]["up"]["kernel"]) == (32, 64)
-    assert part(block["mlp"]["down"]["kernel"]) == (64, 32)
+    assert part(block["mlp"]["up"]["kernel"]) == (32, 128)
+    assert part(block["mlp"]["down"]["kernel"]) == (128, 32)
     assert part(params["head"]["bias"]) == (10,)
 print("split")
 """
