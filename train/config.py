@@ -42,6 +42,8 @@ class TrainConfig:
     def __post_init__(self):
         for field in ("length", "log_every", "eval_every", "checkpoint_every"):
             Duration.parse(getattr(self, field), f"train.{field}")
+        if not Duration.parse(self.length, "train.length").amount:
+            raise UsageError(f"train.length must be more than 0, but it is {self.length!r}.")
         for field in ("keep", "accumulate"):
             if getattr(self, field) < 1:
                 raise UsageError(f"train.{field} must be at least 1, but it is {getattr(self, field)}.")

@@ -19,7 +19,7 @@ from train.step import Trainer
 from train.writers import Writers, read_record, write_json
 
 
-class NonFiniteLossError(ArithmeticError):
+class NonFiniteLossError(FloatingPointError):
     """A step's loss or gradient norm is not a number."""
 
 

@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except ArithmeticError as error:
+    except FloatingPointError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from attention.errors import UsageError
+
 
 class Record:
     """`metrics.jsonl`: one object a line, each step of a split once.
@@ -36,8 +38,18 @@ class Record:
 
 
 def read_record(workdir: Path) -> list[dict[str, Any]]:
-    """All lines of a work directory's record, in order."""
-    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    """All lines of a work directory's record, in order.
+
+    Raises:
+      UsageError: the file has been damaged.
+    """
+    path = workdir / "metrics.jsonl"
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except ValueError as error:
+        raise UsageError(
+            f"{path} is damaged ({error}): remove the broken line and run the same command again."
+        ) from error
 
 
 class TensorBoard:

@@ -4,8 +4,10 @@ import contextlib
 import json
 import struct
 
+import pytest
 from tensorboardX.proto.event_pb2 import Event
 
+from attention import UsageError
 from train import curves
 from train.writers import Record, Writers, read_record, write_json
 
@@ -65,3 +67,9 @@ def test_curves_draw_a_panel_a_metric(tmp_path):
     curves.draw(lines, two)
     width, wider = (struct.unpack(">I", path.read_bytes()[16:20])[0] for path in (one, two))
     assert wider == 2 * width
+
+
+def test_a_damaged_record_is_one_sentence(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"st\n')
+    with pytest.raises(UsageError, match=r"metrics.jsonl is damaged .* remove the broken line"):
+        read_record(tmp_path)

@@ -46,7 +46,7 @@ class ImageClassification:
             length=config.model.tokens(self.image_shape),
             dtype=jnp.dtype(config.train.precision),
         )
-        self._check_evaluation_images()
+        self._check_images_fit()
 
     def init(self, key: jax.Array) -> dict:
         """Initial parameters."""
@@ -91,7 +91,9 @@ class ImageClassification:
     def _shape(self, split: str, transforms: str) -> tuple[int, int, int]:
         return chain.output_shape(chain.parse(transforms), self.sources[split].image_shape)
 
-    def _check_evaluation_images(self) -> None:
+    def _check_images_fit(self) -> None:
+        """Traces the model, which raises what it cannot do, before anything is compiled or written."""
+        self._trace(self.image_shape, train=True)
         for split in ("validation", "test"):
             shape = self._shape(split, self._data.eval_transforms)
             if shape[-1] != self.image_shape[-1]:
@@ -99,10 +101,12 @@ class ImageClassification:
                     f"Images for {split} have {shape[-1]} channels and those for training {self.image_shape[-1]}; "
                     "data.train_transforms and data.eval_transforms must end in as many."
                 )
-            tokens = self.model.config.tokens(shape)
-            if tokens != self.model.length:
-                # A shorter sequence is legal for every mechanism; a longer one raises here, naming both lengths.
-                jax.eval_shape(lambda image: self.model.init(jax.random.key(0), image), jnp.zeros((1, *shape)))
+            if shape != self.image_shape:
+                self._trace(shape, train=False)
+
+    def _trace(self, shape: tuple[int, int, int], train: bool) -> None:
+        keys = {"params": jax.random.key(0), "dropout": jax.random.key(0)}
+        jax.eval_shape(lambda image: self.model.init(keys, image, train), jnp.zeros((1, *shape)))
 
 
 def cross_entropy(logits: Float[Array, "B C"], labels: Int[Array, "B"], smoothing: float = 0.0) -> Float[Array, "B"]:
