@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,9 @@ def main() -> None:
     result = {"command": " ".join(["python -m benchmarks.train_step", *sys.argv[1:]]), **environment()}
     result["loop"] = loop_against_step(config, flags.rounds, flags.steps)
     if flags.against:
-        result["stacks"] = stacks(config, flags.against.split(","), flags.rounds, flags.steps)
+        others = flags.against.split(",")
+        result["versions"] |= {name: metadata.version(name) for name in others}
+        result["stacks"] = stacks(config, others, flags.rounds, flags.steps)
     print(markdown(result))
     if flags.out:
         flags.out.write_text(json.dumps(result, indent=2) + "\n")
