@@ -24,7 +24,7 @@ def get_config(attention: str = "dot_product"):
         batch_size=1024,
         eval_batch_size=1024,
         train_transforms=f"random_resized_crop(size=112)|flip|{NORMALISE}",
-        eval_transforms=f"resize(size=128)|center_crop(size=112)|{NORMALISE}",
+        eval_transforms=f"resize(size=128, keep_aspect=True)|center_crop(size=112)|{NORMALISE}",
         mixup=0.2,
         workers=8,
     )

@@ -81,6 +81,8 @@ class ViTConfig:
         for field in ("embedding_dropout", "dropout", "attention_dropout"):
             if not 0.0 <= getattr(self, field) < 1.0:
                 raise UsageError(f"model.{field} must be at least 0 and below 1, but it is {getattr(self, field)}.")
+        if self.norm_epsilon <= 0:
+            raise UsageError(f"model.norm_epsilon must be above 0, but it is {self.norm_epsilon}.")
         if self.width % self.heads:
             raise UsageError(
                 f"model.heads={self.heads} does not divide model.width={self.width}; choose a divisor of {self.width}."

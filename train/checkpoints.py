@@ -36,7 +36,7 @@ class Checkpoints:
     """
 
     def __init__(self, workdir: Path, keep: int):
-        logging.getLogger("absl").setLevel(logging.ERROR)
+        logging.getLogger("absl").setLevel(logging.CRITICAL)
         self._workdir = workdir.absolute()
         self._best = _KeepBest()
         policy = _policies.AnyPreservationPolicy([_policies.LatestN(keep), self._best])

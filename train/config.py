@@ -1,6 +1,7 @@
 """Configs: plain `ml_collections` values in, frozen dataclasses that validate before anything compiles out."""
 
 import dataclasses
+import math
 import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -137,6 +138,8 @@ def _value(hint: type, value: Any, path: str) -> Any:
         return _structure(hint, value, path + ".", {})
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"The config field {path} must be finite, but it is {value}.")
     if type(value) is not hint:
         raise UsageError(f"The config field {path} must be of type {hint.__name__}, but it is {value!r}.")
     return value

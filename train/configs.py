@@ -2,7 +2,8 @@
 
 import ast
 import importlib.util
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,23 +51,31 @@ def load(spec: str) -> ConfigDict:
     module = _import(path)
     if not hasattr(module, "get_config"):
         raise UsageError(f"{path} is no config: it has no function get_config.")
+    arguments = (argument,) if argument else ()
     try:
-        config = module.get_config(argument) if argument else module.get_config()
+        inspect.signature(module.get_config).bind(*arguments)
     except TypeError as error:
         raise UsageError(f"{path} cannot take the argument {argument!r}: {error}.") from error
+    config = _of_the_user(path, lambda: module.get_config(*arguments))
     if not isinstance(config, Mapping | ConfigDict):
         raise UsageError(f"get_config of {path} must return a ConfigDict, not {type(config).__name__}.")
     return ConfigDict(config).lock()
 
 
 def _import(path: Path) -> Any:
+    if path.suffix != ".py":
+        raise UsageError(f"{path} is no config: configs are Python files, such as configs/vit_digits.py.")
     spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
+    _of_the_user(path, lambda: spec.loader.exec_module(module))
+    return module
+
+
+def _of_the_user(path: Path, run: Callable[[], Any]) -> Any:
     try:
-        spec.loader.exec_module(module)
+        return run()
     except Exception as error:
         raise UsageError(f"The config file {path} fails: {type(error).__name__}: {error}.") from error
-    return module
 
 
 def override(config: ConfigDict, field: str, text: str) -> None:
@@ -113,11 +122,15 @@ def validate(config: Mapping[str, Any]) -> Config:
     Raises:
       UsageError: an unknown task or model, or any wrong field.
     """
-    for field in ("task", "model"):
+    for field, kind in (("task", str), ("model", Mapping)):
         if field not in config:
             raise UsageError(f"The config field {field} is missing.")
+        if not isinstance(config[field], kind):
+            raise UsageError(f"The config field {field} cannot be {config[field]!r}.")
     task = tasks.find(config["task"])
-    name = config["model"].get("name", "")
+    if "name" not in config["model"]:
+        raise UsageError("The config field model.name is missing.")
+    name = config["model"]["name"]
     if name not in task.model_types:
         raise unknown(f"model of the task {config['task']}", name, task.model_types)
     return build(config, task.model_types[name], task.data_type)

@@ -5,7 +5,7 @@ from typing import Any
 
 
 def draw(lines: list[dict[str, Any]], path: Path) -> None:
-    """Draws the metrics that training and validation share.
+    """Draws the metrics that training and validation share; nothing where there are no lines.
 
     Args:
       lines: Of `metrics.jsonl`.
@@ -17,6 +17,8 @@ def draw(lines: list[dict[str, Any]], path: Path) -> None:
     from matplotlib.figure import Figure
 
     splits = {split: [line for line in lines if line["split"] == split] for split in ("train", "validation", "test")}
+    if not (splits["validation"] or splits["train"]):
+        return
     metrics = [name for name in (splits["validation"] or splits["train"])[0] if name in ("loss", "accuracy", "top5")]
     figure = Figure(figsize=(4.5 * len(metrics), 3.2), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):

@@ -34,6 +34,7 @@ def evaluate(directory: Path, step: str = "last", split: str = "test") -> tuple[
     if split not in task.sources:
         raise unknown("split", split, task.sources)
     mesh = sharding.make_mesh(config.mesh)
+    loop.check_splits(config, mesh)
     trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
     with jax.set_mesh(mesh), Checkpoints(directory, config.train.keep) as checkpoints:
         chosen = _choose(step, checkpoints.steps(), directory)
@@ -50,7 +51,7 @@ def _choose(step: str, steps: list[int], directory: Path) -> int:
         return steps[-1]
     if step == "best":
         return workdir.read_result(directory)["best_step"]
-    if not step.isdigit() or int(step) not in steps:
+    if step not in map(str, steps):
         raise UsageError(f"--step={step} has no checkpoint; choose last, best or one of {steps}.")
     return int(step)
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from attention.errors import UsageError
 from train import curves, optimizer, sharding, tasks, workdir
 from train.checkpoints import Checkpoints, abstract_state
 from train.config import Config
@@ -78,7 +79,12 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
     task = tasks.find(config.task)(config)
     plan = Plan.of(config, task.train_examples)
     workdir.claim(directory, resolved)
-    with jax.set_mesh(mesh), Interrupts() as interrupts, Checkpoints(directory, config.train.keep) as checkpoints:
+    with (
+        workdir.lock(directory),
+        jax.set_mesh(mesh),
+        Interrupts() as interrupts,
+        Checkpoints(directory, config.train.keep) as checkpoints,
+    ):
         run = Run(config, task, plan, mesh, directory, checkpoints)
         try:
             run.start()
@@ -91,6 +97,11 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
 def check_splits(config: Config, mesh: jax.sharding.Mesh) -> None:
     """Raises UsageError where a batch, the heads or the hidden units cannot be split as the mesh wants."""
     across, tensor = mesh.shape["data"] * mesh.shape["fsdp"], mesh.shape["tensor"]
+    if across % jax.process_count():
+        raise UsageError(
+            f"mesh.data x mesh.fsdp = {across} does not divide over {jax.process_count()} processes; "
+            "make it a multiple, since each process reads its own part of the batch."
+        )
     parts = across * config.train.accumulate
     sharding.check_divisible(
         {
@@ -152,6 +163,11 @@ class Run:
         restored = self.checkpoints.restore(self.abstract, self.batches)
         self.state, progress = restored or (self.state, {})
         self.step = int(self.state.step)
+        if self.step > self.plan.total:
+            raise UsageError(
+                f"{self.directory} has been trained for {self.step} steps, but train.length is {self.plan.total} steps"
+                "; give as many, or another --workdir."
+            )
         self.clock = Clock(progress.get("clock"))
         self.averages = Averages(progress.get("averages"))
         self.best = progress.get("best", {"step": 0, "value": -np.inf})
@@ -170,11 +186,12 @@ class Run:
             if pending:
                 self._read(*pending)
             pending = (self.step, report, batch["index"])
-            if self._stops_after(self.step) or interrupts.requested:
+            stopping = interrupts.requested  # read once: a signal that comes later is heard after the next step
+            if self._stops_after(self.step) or stopping:
                 self._read(*pending)
                 pending = None
-                self._between_steps(interrupts.requested)
-            if interrupts.requested and self.step < self.plan.total:
+                self._between_steps(stopping)
+            if stopping and self.step < self.plan.total:
                 self.display.say(f"Stopped after step {self.step} and saved; the same command continues.")
                 return False
         return True
@@ -262,6 +279,12 @@ class Run:
         batches = self.task.eval_batches(split, jax.process_index(), jax.process_count())
         started = time.perf_counter()
         metrics = evaluate(self.eval_step, params, batches, self.mesh)
+        if not np.isfinite(metrics["loss"]):
+            last = max(self.checkpoints.steps(), default=0)
+            raise NonFiniteLossError(
+                f"The loss on {split} data was {metrics['loss']} after step {self.step}; the last good checkpoint is "
+                f"step {last}. Try a lower optimizer.learning_rate."
+            )
         return metrics, len(self.task.sources[split]) / (time.perf_counter() - started)
 
     def _write(self, split: str, metrics: dict[str, float], speed: float) -> None:

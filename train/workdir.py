@@ -1,7 +1,10 @@
 """A run's folder: made once, refused to another config."""
 
+import contextlib
+import fcntl
 import json
 import subprocess
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from train.writers import write_json
 
 # What may differ between two starts of the same run: durations, where things are and how they are computed.
 MAY_CHANGE = (
+    "model.implementation",
     "train.length",
     "train.log_every",
     "train.eval_every",
@@ -23,6 +27,7 @@ MAY_CHANGE = (
     "data.eval_batch_size",
     "mesh.",
 )
+LOCK = ".lock"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
@@ -34,20 +39,46 @@ def claim(workdir: Path, config: dict[str, Any]) -> None:
     """
     path = workdir / "config.json"
     try:
-        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        before = _read_json(path) if path.exists() else None
         if before is not None:
             _refuse_another(before, config, workdir)
         elif workdir.is_dir() and any(workdir.iterdir()):
             raise UsageError(f"{workdir} is not empty and holds no config.json; choose another --workdir.")
-        if jax.process_index() == 0 and before != config:
-            workdir.mkdir(parents=True, exist_ok=True)
-            write_json(path, config)
+        if jax.process_index() == 0:
+            (workdir / "checkpoints").mkdir(parents=True, exist_ok=True)
+            (workdir / LOCK).open("a").close()  # proves that the folder can be written
+            if before != config:
+                write_json(path, config)
     except OSError as error:
         raise UsageError(
             f"The work directory {workdir} cannot be written ({error.strerror}); choose another --workdir."
         ) from error
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{path} is not readable JSON ({error}); choose another --workdir.") from error
+
+
+@contextlib.contextmanager
+def lock(workdir: Path) -> Iterator[None]:
+    """Holds the folder for this run; a second run of it raises UsageError in place of mixing its lines with ours."""
+    if jax.process_index() != 0:
+        yield
+        return
+    with (workdir / LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UsageError(
+                f"Another process is training in {workdir}; wait for it or choose another --workdir."
+            ) from error
+        yield
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read ({error}); choose another --workdir.") from error
+    if not isinstance(value, dict):
+        raise UsageError(f"{path} holds no config; choose another --workdir.")
+    return value
 
 
 def read_config(workdir: Path) -> dict[str, Any]:
@@ -59,7 +90,7 @@ def read_config(workdir: Path) -> dict[str, Any]:
     path = workdir / "config.json"
     if not path.is_file():
         raise UsageError(f"{workdir} is no work directory: it has no config.json; give the --workdir of a run.")
-    return json.loads(path.read_text(encoding="utf-8"))
+    return _read_json(path)
 
 
 def read_result(workdir: Path) -> dict[str, Any]:
@@ -71,7 +102,7 @@ def read_result(workdir: Path) -> dict[str, Any]:
     path = workdir / "result.json"
     if not path.is_file():
         raise UsageError(f"{workdir} has no result.json: the run has not finished; continue it with train.main.")
-    return json.loads(path.read_text(encoding="utf-8"))
+    return _read_json(path)
 
 
 def _refuse_another(before: dict[str, Any], now: dict[str, Any], workdir: Path) -> None:

@@ -16,6 +16,8 @@ def why_not(call: DotCall) -> str:
         not in (jnp.bfloat16, jnp.float16),
         f"a head must be a multiple of 8 wide and at most 128, not {head_width}": head_width % 8 or head_width > 128,
         "values must be as wide as keys": call.value.shape[-1] != head_width,
+        "with a mask or bias it needs even numbers of queries and keys": (call.mask.parts() or call.bias is not None)
+        and any(length % 2 for length in call.scores_shape[-2:]),
         "it drops no attention weights": call.dropout_rate > 0,
         "it returns no weights": call.return_weights,
         "it wants one batch axis": call.query.ndim != 4,

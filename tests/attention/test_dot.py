@@ -249,9 +249,9 @@ def test_cudnn_is_given_the_call_and_its_empty_rows_become_zeros(monkeypatch):
 
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(jax.nn, "dot_product_attention", on_xla)
-    q, k, v = inputs(dtype=jnp.bfloat16)
+    q, k, v = inputs(8, 8, dtype=jnp.bfloat16)
     mask = Mask(key_lengths=jnp.array([3, 0]))
-    bias = jax.random.normal(jax.random.key(5), (1, 4, 7, 7), jnp.bfloat16)
+    bias = jax.random.normal(jax.random.key(5), (1, 4, 8, 8), jnp.bfloat16)
     for implementation in ("cudnn", "auto"):
         out = dot_product_attention(q, k, v, mask=mask, bias=bias, scale=0.5, implementation=implementation)
         expected = dot_product_attention(q, k, v, mask=mask, bias=bias, scale=0.5, implementation="reference")

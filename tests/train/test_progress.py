@@ -91,6 +91,7 @@ def test_a_file_gets_lines_and_the_results_name_everything(tmp_path, run_python)
     assert "Training super:" in done.stdout
     assert "288 validation, 360 test; 12 steps of 32" in done.stdout
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
+        ".lock",
         "checkpoints",
         "config.json",
         "curves.png",

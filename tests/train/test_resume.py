@@ -1,6 +1,7 @@
 """Killed at any moment and started again, a run is bit for bit the one that was never stopped."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from orbax.checkpoint import v1 as ocp
 
 from tests.train.conftest import arguments, record
 from train import evaluate
+from train.workdir import lock
 
 KILL_AFTER = """
 import os, signal, sys
@@ -66,8 +68,9 @@ def test_kill_9_and_again_is_bit_identical(uninterrupted, tmp_path, run_python, 
 def test_sigterm_saves_and_exits_cleanly_then_continues(uninterrupted, tmp_path, run_python):
     command = arguments(tmp_path / "run", **OPTIONS)
     stopped = run_python("-c", KILL_AFTER.format(step=5, signal="SIGTERM"), *command)
-    assert "Stopped after step" in stopped.stdout
-    run_python("-m", "train.main", *command)
+    (step,) = re.findall(r"Stopped after step (\d+) and saved", stopped.stdout)
+    assert (tmp_path / "run" / "checkpoints" / step).is_dir()
+    assert f"Continuing after step {step} " in run_python("-m", "train.main", *command).stdout
     assert_same_run(tmp_path / "run", uninterrupted)
 
 
@@ -95,6 +98,29 @@ def test_when_all_checkpoints_are_damaged_nothing_is_overwritten(uninterrupted, 
     assert "None of the checkpoints" in done.stderr
     assert "Traceback" not in done.stderr
     assert sorted((p, p.stat().st_mtime_ns) for p in workdir.rglob("*") if p.is_file()) == before
+
+
+def test_best_is_the_last_highest_validation_accuracy_and_is_kept(uninterrupted):
+    lines = [line for line in record(uninterrupted) if line["split"] == "validation"]
+    best = max(lines, key=lambda line: (line["accuracy"], line["step"]))
+    result = json.loads((uninterrupted / "result.json").read_text())
+    assert result["best_step"] == best["step"]
+    assert result["best"]["validation"]["accuracy"] == best["accuracy"]
+    assert (uninterrupted / "checkpoints" / str(best["step"])).is_dir()
+
+
+def test_a_second_run_in_the_same_folder_is_refused(uninterrupted, run_python):
+    with lock(uninterrupted):
+        done = run_python("-m", "train.main", *arguments(uninterrupted, **OPTIONS), check=False)
+    assert done.returncode == 2
+    assert "Another process is training in" in done.stderr
+
+
+def test_a_length_below_what_was_trained_is_refused(uninterrupted, run_python):
+    shorter = OPTIONS | {"train__length": "3 steps"}
+    done = run_python("-m", "train.main", *arguments(uninterrupted, **shorter), check=False)
+    assert done.returncode == 2
+    assert "has been trained for 12 steps, but train.length is 3 steps" in done.stderr
 
 
 def test_a_finished_run_again_changes_no_number(uninterrupted, tmp_path, run_python):

@@ -69,20 +69,3 @@ class ImageData:
         split = getattr(self, f"{part}_split")
         keys = {"image_key": self.image_key, "label_key": self.label_key}
         return sources.load(self.source, split, data_dir=self.data_dir, **keys)
-
-    def image_shape(self, source: sources.Source) -> tuple[int, int, int]:
-        """(H, W, C) of what the model sees.
-
-        Raises:
-          UsageError: it varies, or differs between training and evaluation.
-        """
-        train, evaluation = (
-            chain.output_shape(chain.parse(spec), source.image_shape)
-            for spec in (self.train_transforms, self.eval_transforms)
-        )
-        if train != evaluation:
-            raise UsageError(
-                f"data.train_transforms make images of {train} and data.eval_transforms of {evaluation}; "
-                "end both with the same size."
-            )
-        return train

@@ -102,7 +102,12 @@ class ImageClassification:
                     "data.train_transforms and data.eval_transforms must end in as many."
                 )
             if shape != self.image_shape:
-                self._trace(shape, train=False)
+                self._trace(shape, train=False)  # what has a fixed length names both lengths here
+                height, width, _ = self.image_shape
+                raise UsageError(
+                    f"Images for {split} are {shape[0]}x{shape[1]} pixels and those for training {height}x{width}; "
+                    "end data.train_transforms and data.eval_transforms alike."
+                )
 
     def _trace(self, shape: tuple[int, int, int], train: bool) -> None:
         keys = {"params": jax.random.key(0), "dropout": jax.random.key(0)}
@@ -119,6 +124,6 @@ def cross_entropy(logits: Float[Array, "B C"], labels: Int[Array, "B"], smoothin
 
 
 def in_top(logits: Float[Array, "B C"], labels: Int[Array, "B"], k: int) -> Float[Array, "B"]:
-    """1 where fewer than k classes have a higher logit than the label's, else 0."""
-    of_label = jnp.take_along_axis(logits, labels[:, None], axis=-1)
-    return (jnp.sum(logits > of_label, axis=-1) < k).astype(jnp.float32)
+    """1 where the label is among the k classes of the highest logits (of equal ones, the first count), else 0."""
+    _, best = jax.lax.top_k(logits, min(k, logits.shape[-1]))
+    return jnp.any(best == labels[:, None], axis=-1).astype(jnp.float32)

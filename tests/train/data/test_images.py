@@ -36,11 +36,3 @@ def test_load_passes_the_features_on(defaults, monkeypatch):
     monkeypatch.setattr("train.data.sources.load", lambda *args, **options: calls.append((args, options)))
     dataclasses.replace(defaults, source="tfds:x", data_dir="d", image_key="i", label_key="l").load("test")
     assert calls == [(("tfds:x", "test"), {"data_dir": "d", "image_key": "i", "label_key": "l"})]
-
-
-def test_image_shape(defaults, photos):
-    same = dataclasses.replace(defaults, train_transforms="pad(to=8)|pad_crop", eval_transforms="resize(size=8)")
-    assert same.image_shape(photos) == (8, 8, 3)
-    other = dataclasses.replace(defaults, train_transforms="pad(to=8)")
-    with pytest.raises(UsageError, match=r"make images of \(8, 8, 3\) and data.eval_transforms of \(6, 5, 3\)"):
-        other.image_shape(photos)

@@ -8,6 +8,7 @@ import pytest
 
 from attention import UsageError
 from train import configs, tasks
+from train.data import images, sources
 from train.tasks.image_classification import cross_entropy, in_top
 
 LOGITS = jax.random.normal(jax.random.key(0), (6, 10)) * 3
@@ -31,6 +32,11 @@ def test_in_top_is_membership_in_the_sorted_list(k):
     best = np.argsort(-np.asarray(LOGITS), axis=-1)[:, :k]
     expected = [float(label in row) for label, row in zip(np.asarray(LABELS), best, strict=True)]
     assert in_top(LOGITS, LABELS, k).tolist() == expected
+
+
+@pytest.mark.parametrize("logits", [jnp.zeros((10, 10)), jnp.full((10, 10), jnp.nan)])
+def test_logits_that_say_nothing_are_right_by_chance_alone(logits):
+    assert in_top(logits, jnp.arange(10), 1).sum() <= 1
 
 
 def task_of(**changes):
@@ -82,8 +88,6 @@ def test_precision_is_the_compute_dtype_and_parameters_stay_float32():
 
 def test_cifar100s_layers_have_the_papers_counts(monkeypatch):
     """Through the configs themselves, on images of the right shape."""
-    from train.data import images, sources
-
     blank = sources.ArraySource(np.zeros((4, 32, 32, 3), np.uint8), np.array([0, 1, 2, 99]))
     monkeypatch.setattr(images.ImageData, "load", lambda self, part: blank)
     for spec, count in {"dot_product": 263_168, "optimised": 197_376, "efficient": 131_584, "super": 197_890}.items():
@@ -93,6 +97,10 @@ def test_cifar100s_layers_have_the_papers_counts(monkeypatch):
         assert (about["attention_layer_parameters"], about["tokens"]) == (count, 257)
 
 
-def test_images_of_other_channels_are_refused():
-    with pytest.raises(UsageError, match=r"Unknown image transform 'grey'"):
-        task_of(data__eval_transforms="grey")
+def test_evaluation_images_of_another_kind_are_refused(monkeypatch):
+    with pytest.raises(UsageError, match=r"Images for validation are 4x4 pixels and those for training 8x8"):
+        task_of(data__eval_transforms="center_crop(size=4)")
+    grey, coloured = (sources.ArraySource(np.zeros((4, 8, 8, c), np.uint8), np.arange(4)) for c in (1, 3))
+    monkeypatch.setattr(images.ImageData, "load", lambda self, part: grey if part == "train" else coloured)
+    with pytest.raises(UsageError, match=r"Images for validation have 3 channels and those for training 1"):
+        task_of()
