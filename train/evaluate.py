@@ -5,23 +5,29 @@ python -m train.evaluate --workdir=runs/super --step=best --split=test
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
+from ml_collections import ConfigDict
 
 from attention.errors import UsageError, unknown
 from train import configs, loop, sharding, tasks, workdir
 from train.checkpoints import Checkpoints, abstract_state
+from train.main import parse
 
 
-def evaluate(directory: Path, step: str = "last", split: str = "test") -> tuple[int, dict[str, float]]:
+def evaluate(
+    directory: Path, step: str = "last", split: str = "test", overrides: Mapping[str, str] | None = None
+) -> tuple[int, dict[str, float]]:
     """Metrics of one checkpoint on one split.
 
     Args:
       directory: The work directory of a run.
       step: `last`, `best` (needs a finished run) or a step that has a checkpoint.
       split: `train`, `validation` or `test`.
+      overrides: Fields of the config that may differ from the run's, such as `mesh.data` or `data.data_dir`.
 
     Returns:
       The step and its metrics.
@@ -29,7 +35,7 @@ def evaluate(directory: Path, step: str = "last", split: str = "test") -> tuple[
     Raises:
       UsageError: no such run, checkpoint or split.
     """
-    config = configs.validate(workdir.read_config(directory))
+    config = configs.validate(_config(directory, overrides or {}))
     task = tasks.find(config.task)(config)
     if split not in task.sources:
         raise unknown("split", split, task.sources)
@@ -42,6 +48,17 @@ def evaluate(directory: Path, step: str = "last", split: str = "test") -> tuple[
         params = checkpoints.load(chosen, abstract).averaged()
         batches = task.eval_batches(split, jax.process_index(), jax.process_count())
         return chosen, loop.evaluate(jax.jit(trainer.eval_step), params, batches, mesh)
+
+
+def _config(directory: Path, overrides: Mapping[str, str]) -> dict[str, Any]:
+    plain = ConfigDict(workdir.read_config(directory)).lock()
+    for field, text in overrides.items():
+        if not field.startswith(workdir.MAY_CHANGE):
+            raise UsageError(
+                f"--config.{field} is part of what the run is; only {', '.join(workdir.MAY_CHANGE)} may differ."
+            )
+        configs.override(plain, field, text)
+    return plain.to_dict()
 
 
 def _choose(step: str, steps: list[int], directory: Path) -> int:
@@ -62,9 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workdir", type=Path, required=True, help="the run's folder")
     parser.add_argument("--step", default="last", help="last, best or a step that has a checkpoint")
     parser.add_argument("--split", default="test", help="train, validation or test")
-    flags = parser.parse_args(arguments)
+    flags, rest = parser.parse_known_args(arguments)
     try:
-        step, metrics = evaluate(flags.workdir, flags.step, flags.split)
+        step, metrics = evaluate(flags.workdir, flags.step, flags.split, parse(rest)[1])
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

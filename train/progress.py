@@ -20,6 +20,7 @@ class Clock:
     def __init__(self, saved: dict[str, float] | None = None):
         self.seconds, self.examples = (saved["seconds"], saved["examples"]) if saved else (0.0, 0)
         self._start_seconds, self._laps, self._last = self.seconds, 0, time.perf_counter()
+        self._wall_before, self._born = (saved["wall"] if saved else 0.0), time.monotonic()
 
     def lap(self, examples: int) -> None:
         """Counts a step."""
@@ -36,7 +37,12 @@ class Clock:
     @property
     def saved(self) -> dict[str, float]:
         """For a checkpoint."""
-        return {"seconds": self.seconds, "examples": self.examples}
+        return {"seconds": self.seconds, "examples": self.examples, "wall": self.wall}
+
+    @property
+    def wall(self) -> float:
+        """Seconds that the run's processes have lived, all that `seconds` leaves out included."""
+        return self._wall_before + time.monotonic() - self._born
 
     @property
     def examples_per_second(self) -> float:

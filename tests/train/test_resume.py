@@ -147,10 +147,22 @@ def test_evaluate_gets_the_same_numbers(uninterrupted, split, step):
     assert metrics == result["best" if step == "best" else "final"][split]
 
 
+def test_evaluate_on_eight_devices_gets_the_same_numbers(uninterrupted, run_python):
+    flags = ["--workdir", str(uninterrupted), "--config.mesh.fsdp=2", "--config.mesh.tensor=4"]
+    one, eight = (run_python("-m", "train.evaluate", *f, devices=n).stdout for f, n in ((flags[:2], 1), (flags, 8)))
+    numbers = [[float(number) for number in re.findall(r"[\d.]+", text)] for text in (one, eight)]
+    np.testing.assert_allclose(*numbers, rtol=1e-5)
+    assert len(numbers[0]) > 3
+
+
 def test_evaluate_tells_of_mistakes(uninterrupted, tmp_path, capsys):
     for flags, message in (
         (["--workdir", str(tmp_path)], "has no config.json"),
         (["--workdir", str(uninterrupted), "--step", "7"], "--step=7 has no checkpoint; choose last, best or one of"),
+        (
+            ["--workdir", str(uninterrupted), "--config.model.depth=2"],
+            "--config.model.depth is part of what the run is",
+        ),
         (["--workdir", str(uninterrupted), "--split", "tset"], "Did you mean 'test'?"),
     ):
         assert evaluate.main(flags) == 2
