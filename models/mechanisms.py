@@ -72,11 +72,6 @@ class Mechanism:
             if getattr(self, piece) not in PROJECTIONS:
                 raise unknown(f"{piece} projection", getattr(self, piece), PROJECTIONS)
 
-    @property
-    def fixed_length(self) -> bool:
-        """Whether its parameters are a table over token positions."""
-        return self.align is not None
-
 
 MECHANISMS = {
     row.name: row

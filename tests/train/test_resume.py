@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import jax
 import numpy as np
@@ -183,7 +182,6 @@ def test_a_longer_run_continues_a_finished_one(uninterrupted, tmp_path, run_pyth
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_step_and_the_batch(tmp_path, run_python):
-    started = time.time()
     options = {"optimizer__learning_rate": 1e30, "optimizer__warmup": "0 steps", "optimizer__clip": 0.0}
     done = run_python("-m", "train.main", *arguments(tmp_path / "run", **options), check=False)
     assert done.returncode == 1
@@ -191,4 +189,3 @@ def test_a_loss_that_is_not_finite_stops_with_the_step_and_the_batch(tmp_path, r
     assert "at step 2, on the training examples [" in done.stderr
     assert "the last good checkpoint is step" in done.stderr
     assert not [p for p in (tmp_path / "run" / "checkpoints").glob("*") if p.name.isdigit() and int(p.name) >= 2]
-    assert time.time() - started < 300
