@@ -3,6 +3,25 @@
 from attention.align import align_values
 from attention.dot import dot_product_attention
 from attention.errors import UnsupportedError, UsageError
+from attention.gaussian import gaussian_attention
+from attention.linear import delta_attention, linear_attention
+from attention.luong import luong_attention
 from attention.mask import Mask
+from attention.pairwise import additive_attention, neural_attention
+from attention.positional import factorised_table, positional_attention
 
-__all__ = ["Mask", "UnsupportedError", "UsageError", "align_values", "dot_product_attention"]
+__all__ = [
+    "Mask",
+    "UnsupportedError",
+    "UsageError",
+    "additive_attention",
+    "align_values",
+    "delta_attention",
+    "dot_product_attention",
+    "factorised_table",
+    "gaussian_attention",
+    "linear_attention",
+    "luong_attention",
+    "neural_attention",
+    "positional_attention",
+]

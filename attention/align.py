@@ -1,9 +1,10 @@
 """Super Attention's alignment: a learnable mixing of the values over tokens (004, eq. 22)."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention.errors import UsageError
+from attention.kernels.call import check_length
 from attention.mask import Mask
 
 HONOURED = {"causal", "key_lengths"}
@@ -15,7 +16,8 @@ def align_values(
     bias: Float[Array, "*N L"] | None = None,
     *,
     mask: Mask | None = None,
-) -> Float[Array, "*B S N H"]:
+    rows: int | None = None,
+) -> Float[Array, "*B R N H"]:
     """V'_i = Σ_j W^A_ij V_j + b_i for every head, with one W^A for all heads or one each.
 
     A sequence shorter than L uses the leading block of W^A. A causal mask makes W^A lower-triangular, and keys
@@ -26,31 +28,36 @@ def align_values(
       kernel: W^A, `(L, L)` or `(N, L, L)`.
       bias: b, `(L,)` or `(N, L)`: one number a token position.
       mask: Causal and key lengths are honoured.
+      rows: Only the aligned values of so many tokens from the mask's `query_offset` on, as decoding wants them; all
+        S from the first where it is not given.
 
     Returns:
-      Aligned values of the same shape.
+      Aligned values `(*B, S, N, H)`, or of `rows` tokens.
 
     Raises:
       UsageError: S is greater than L, or the mask has other kinds than those.
     """
     mask = mask or Mask()
     mask.require(HONOURED, by="Super Attention (an aligned mechanism)")
-    length, built = value.shape[-3], kernel.shape[-1]
-    if length > built:
-        raise UsageError(
-            f"Super Attention was built for sequences of at most {built} tokens, but this one has {length}; "
-            "its W^A is a table over token positions: build the model at the greater length."
-        )
+    length = value.shape[-3]
+    check_length("Super Attention", "W^A is a table over token positions", kernel.shape[-1], length)
     if mask.key_lengths is not None:
         value = jnp.where(mask.real_keys(length)[..., None, None], value, jnp.zeros((), value.dtype))
-    kernel = kernel[..., :length, :length]
+    first, rows = (0, length) if rows is None else (mask.query_offset, rows)
+
+    def cut(x, axis):
+        return jax.lax.dynamic_slice_in_dim(x, first, rows, axis)
+
+    kernel = cut(kernel, kernel.ndim - 2)[..., :length]
     if mask.causal:
-        kernel = jnp.tril(kernel)
+        row, column = (jax.lax.broadcasted_iota(jnp.int32, (rows, length), axis) for axis in (0, 1))
+        seen = (column <= first + row).reshape((1,) * (kernel.ndim - 2) + (rows, length))
+        kernel = jnp.where(seen, kernel, 0.0)
     equation = "ts,...snh->...tnh" if kernel.ndim == 2 else "nts,...snh->...tnh"
     aligned = jnp.einsum(equation, kernel.astype(value.dtype), value)
     if bias is None:
         return aligned
-    return aligned + _per_token(bias[..., :length].astype(value.dtype), aligned.ndim)
+    return aligned + _per_token(cut(bias, bias.ndim - 1).astype(value.dtype), aligned.ndim)
 
 
 def _per_token(bias: Float[Array, "*N L"], rank: int) -> Float[Array, "..."]:

@@ -1,14 +1,17 @@
-"""The dot family: scores = q·k · scale, softmax over the keys, weighted mean of the values."""
+"""The dot family: scores = q̂·k̂ · scale + key bias, softmax over the keys, weighted mean of the values."""
+
+import dataclasses
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from attention.dropout import seed_of
-from attention.errors import UsageError, unknown
+from attention import flops
+from attention.errors import UsageError
 from attention.kernels import chunked, cudnn, reference, xla
-from attention.kernels.call import DotCall
+from attention.kernels.call import DotCall, check_implementation, check_shapes, common
 from attention.mask import Mask
+from attention.score import Params, Score, Sizes
 
 IMPLEMENTATIONS = {"reference": reference.dot, "xla": xla.dot, "chunked": chunked.dot, "cudnn": cudnn.dot}
 
@@ -51,29 +54,18 @@ def dot_product_attention(
       UsageError: shapes that do not fit, an unknown implementation, or dropout without a key.
       UnsupportedError: the named implementation cannot do this call.
     """
-    _check_shapes(query, key, value)
-    mask = mask or Mask()
+    check_shapes(query, key, value)
+    check_implementation(implementation, tuple(IMPLEMENTATIONS), "Dot-product attention")
+    options = {"mask": mask, "bias": bias, "dropout_rate": dropout_rate, "dropout_key": dropout_key}
+    fields = common(*query.shape[-3:-1], value, return_weights=return_weights, **options)
     call = DotCall(
         query=query,
-        key=_without_unreachable(key, query, mask),
-        value=_without_unreachable(value, query, mask),
-        mask=mask,
-        bias=bias,
+        key=fields["mask"].without_unreachable(key, query.shape[-3], query.ndim),
         scale=query.shape[-1] ** -0.5 if scale is None else scale,
-        dropout_rate=dropout_rate,
-        dropout_seed=_dropout_seed(dropout_rate, dropout_key),
-        return_weights=return_weights,
+        **fields,
     )
-    out, weights = _implementation(implementation, call)(call)
+    out, weights = (_best(call) if implementation == "auto" else IMPLEMENTATIONS[implementation])(call)
     return (out, weights) if return_weights else out
-
-
-def _implementation(name: str, call: DotCall):
-    if name == "auto":
-        return _best(call)
-    if name not in IMPLEMENTATIONS:
-        raise unknown("attention implementation", name, ["auto", *IMPLEMENTATIONS])
-    return IMPLEMENTATIONS[name]
 
 
 def _best(call: DotCall):
@@ -85,30 +77,25 @@ def _best(call: DotCall):
     return xla.dot
 
 
-def _without_unreachable(x: jax.Array, query: jax.Array, mask: Mask) -> jax.Array:
-    reachable = mask.reachable_keys(query.shape[-3], x.shape[-3], rank=query.ndim)
-    if reachable is None:
-        return x
-    return jnp.where(reachable[..., None, None], x, jnp.zeros((), x.dtype))
+@dataclasses.dataclass(frozen=True)
+class DotProduct(Score):
+    """score = q·k · scale.
 
+    Attributes:
+      scale: The factor; 0 stands for 1/√H.
+    """
 
-def _dropout_seed(rate: float, key: jax.Array | None) -> jax.Array | None:
-    if not 0.0 <= rate < 1.0:
-        raise UsageError(f"The attention dropout rate must be at least 0 and below 1, but it is {rate}.")
-    if rate and key is None:
-        raise UsageError(f"Attention dropout of {rate} needs a dropout_key.")
-    return seed_of(key) if rate else None
+    scale: float = 0.0
+    implementations = tuple(IMPLEMENTATIONS)
 
+    def __post_init__(self):
+        if isinstance(self.scale, bool) or not isinstance(self.scale, int | float) or self.scale < 0:
+            raise UsageError(f"The scale of dot-product scores must be a number of at least 0, not {self.scale!r}.")
 
-def _check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
-    shapes = f"query {query.shape}, key {key.shape}, value {value.shape}"
-    if min(query.ndim, key.ndim, value.ndim) < 3:
-        raise UsageError(f"Attention takes (*batch, length, heads, width) arrays, but was given {shapes}.")
-    if not query.shape[:-3] == key.shape[:-3] == value.shape[:-3]:
-        raise UsageError(f"Query, key and value must have the same batch axes: {shapes}.")
-    if key.shape[-3:-1] != value.shape[-3:-1]:
-        raise UsageError(f"Keys and values must have the same length and heads: {shapes}.")
-    if query.shape[-1] != key.shape[-1]:
-        raise UsageError(f"Queries and keys must be equally wide: {shapes}.")
-    if query.shape[-2] % key.shape[-2]:
-        raise UsageError(f"The number of key heads must divide the number of query heads: {shapes}.")
+    def attend(self, params: Params, query: Any, key: Any, value: Any, **options: Any) -> Any:
+        """`dot_product_attention`."""
+        return dot_product_attention(query, key, value, scale=self.scale or None, **options)
+
+    def cost(self, sizes: Sizes, queries: int, keys: int) -> flops.Cost:
+        """4 T S N H for the two products, and the softmax."""
+        return flops.dot_product(queries, keys, sizes.heads, sizes.head)

@@ -5,6 +5,7 @@ halves the useful work, not what a plain implementation does.
 """
 
 import dataclasses
+import itertools
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,3 +45,33 @@ def dot_product(queries: int, keys: int, heads: int, width: int, *, itemsize: in
 def align(length: int, heads: int, width: int, *, itemsize: int = 4) -> Cost:
     """W^A V + b of one sequence (004, eq. 22): 2 ℓ² d + ℓ d, of which 004's eq. 24 counts neither."""
     return matmul(length, length, heads * width, itemsize=itemsize) + Cost(length * heads * width, itemsize * length)
+
+
+def pairwise(
+    queries: int, keys: int, heads: int, width: int, widths: list[int], *, unique: bool = False, itemsize: int = 4
+) -> Cost:
+    """Per pair: add a and b, activate, the further layers, then softmax and weighted values.
+
+    Args:
+      queries: T.
+      keys: S.
+      heads: N.
+      width: Of a head's values.
+      widths: Of concat(q', k'), of each hidden layer, and 1.
+      unique: Weights of each pair's own, whose first layer is computed for each pair too and which are read once.
+      itemsize: Bytes of a number.
+    """
+    hidden = widths[1:-1]
+    layers = sum(2 * inputs * outputs + outputs for inputs, outputs in itertools.pairwise(widths[1:]))
+    first = 2 * widths[0] * widths[1] if unique else 0
+    pairs = queries * keys * heads
+    ends = (queries + keys) * heads * (widths[1] + width)
+    tables = queries * keys * sum(i * o + o for i, o in itertools.pairwise(widths)) if unique else 0
+    per_pair = first + hidden[0] + sum(hidden) + layers + SOFTMAX_FLOPS + 2 * width
+    return Cost(pairs * per_pair, itemsize * (ends + tables))
+
+
+def running_state(queries: int, keys: int, heads: int, width: int, *, itemsize: int = 4) -> Cost:
+    """An outer product for each key and a product with the state for each query: 2 H² each, whatever the length."""
+    ends = 2 * (queries + keys) * heads * width
+    return Cost(2 * (queries + keys) * heads * width**2, itemsize * (ends + heads * width**2))

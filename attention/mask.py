@@ -6,7 +6,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from attention.errors import UsageError
 
@@ -110,6 +110,20 @@ class Mask:
         if parts == {"key_lengths"}:
             return self.real_keys(keys)
         return self.materialise(queries, keys, rank).any(axis=(-3, -2))
+
+    def without_unreachable(self, x: Float[Array, ...], queries: int, rank: int) -> Float[Array, ...]:
+        """`x` with zeros at the keys that no query may attend to, so that nothing of them, NaN included, gets further.
+
+        Args:
+          x: Keys, values or what they are made of, `(*B, S, ...)`.
+          queries: T.
+          rank: Rank of the scores `(*B, N, T, S)`; it tells which axis of `x` is S.
+        """
+        reachable = self.reachable_keys(queries, x.shape[rank - 3], rank)
+        if reachable is None:
+            return x
+        spread = reachable.reshape(*reachable.shape, *(1,) * (x.ndim - reachable.ndim))
+        return jnp.where(spread, x, jnp.zeros((), x.dtype))
 
 
 def _lift(array: Bool[Array, ...], rank: int) -> Bool[Array, ...]:

@@ -3,18 +3,91 @@
 Nothing here is fast and nothing here is clever. The fast forms are tested against these functions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
-Score = Callable[[Float[Array, "H"], Float[Array, "H"]], Float[Array, ""]]
+Layer = tuple[Float[Array, "..."], Float[Array, "..."]]
 
 
-def dot_score(query: Float[Array, "H"], key: Float[Array, "H"], scale: float) -> Float[Array, ""]:
+def dot_score(query: Float[Array, "H"], key: Float[Array, "H"], scale: float | Float[Array, ""]) -> Float[Array, ""]:
     """q·k times `scale`; 1/√H in Vaswani et al. (2017), eq. 1."""
     return jnp.dot(query, key) * scale
+
+
+def luong_score(query: Float[Array, "H"], key: Float[Array, "H"], kernel: Float[Array, "H H"]) -> Float[Array, ""]:
+    """qᵀ W_a k (Luong et al. 2015, eq. 8, "general"; 001)."""
+    return query @ kernel @ key
+
+
+def luong_concat_score(
+    query: Float[Array, "H"],
+    key: Float[Array, "H"],
+    kernel: Float[Array, "2*H M"],
+    bias: Float[Array, "M"],
+    vector: Float[Array, "M"],
+) -> Float[Array, ""]:
+    """vᵀ tanh(W_a [q; k] + b) (Luong et al. 2015, eq. 8, "concat", which has no b)."""
+    return jnp.tanh(jnp.concatenate([query, key]) @ kernel + bias) @ vector
+
+
+def additive_score(
+    query: Float[Array, "H"],
+    key: Float[Array, "H"],
+    query_kernel: Float[Array, "H M"],
+    key_kernel: Float[Array, "H M"],
+    bias: Float[Array, "M"],
+    vector: Float[Array, "M"],
+) -> Float[Array, ""]:
+    """vᵀ tanh(W q + U k + b) (Bahdanau et al. 2014, appendix A.1.2; 001)."""
+    return jnp.tanh(query @ query_kernel + key @ key_kernel + bias) @ vector
+
+
+def neural_score(
+    query: Float[Array, "H"],
+    key: Float[Array, "H"],
+    down: Sequence[Layer],
+    layers: Sequence[Layer],
+    activation: Callable[[jax.Array], jax.Array],
+) -> Float[Array, ""]:
+    """An MLP on concat(q', k'), where q' and k' are q and k projected down (000, eq. 4 to 8).
+
+    Args:
+      query: One query.
+      key: One key.
+      down: The projections of query and key, or nothing.
+      layers: All layers of the MLP, `(2d', M)` to `(M, 1)`.
+      activation: What follows each layer but the last.
+    """
+    if down:
+        (query_kernel, query_bias), (key_kernel, key_bias) = down
+        query, key = query @ query_kernel + query_bias, key @ key_kernel + key_bias
+    hidden = jnp.concatenate([query, key])
+    for kernel, bias in layers[:-1]:
+        hidden = activation(hidden @ kernel + bias)
+    kernel, bias = layers[-1]
+    return (hidden @ kernel + bias)[0]
+
+
+def gaussian_score(
+    query: Float[Array, "H"], key: Float[Array, "H"], sigma: Float[Array, ""], squared: bool
+) -> Float[Array, ""]:
+    """−‖q−k‖²/2σ² (002, eq. 14, as its derivation means it), or −‖q−k‖/2σ² as eq. 14 is printed."""
+    distance = jnp.sum((query - key) ** 2)
+    if not squared:
+        apart = distance > 0
+        distance = jnp.where(apart, jnp.sqrt(jnp.where(apart, distance, 1.0)), 0.0)
+    return -distance / (2 * sigma**2)
+
+
+def unit(x: Float[Array, "*S H"]) -> Float[Array, "*S H"]:
+    """x / ‖x‖; zero, with zero gradient, at zero."""
+    squares = jnp.sum(x**2, axis=-1, keepdims=True)
+    positive = squares > 0
+    return jnp.where(positive, x / jnp.sqrt(jnp.where(positive, squares, 1.0)), 0.0)
 
 
 def masked_softmax(scores: Float[Array, "S"], allowed: Bool[Array, "S"]) -> Float[Array, "S"]:
@@ -26,16 +99,69 @@ def masked_softmax(scores: Float[Array, "S"], allowed: Bool[Array, "S"]) -> Floa
     return exponentials / jnp.where(total > 0, total, 1.0)
 
 
-def head_weights(
-    score: Score,
+def head_scores(
+    score: Callable[..., Float[Array, ""]],
     query: Float[Array, "T H"],
     key: Float[Array, "S H"],
-    bias: Float[Array, "T S"],
-    allowed: Bool[Array, "T S"],
+    weights: Any = (),
+    own: Any = (),
 ) -> Float[Array, "T S"]:
-    """w_ij = softmax over allowed j of score(q_i, k_j) + bias_ij, for one head."""
-    scores = jax.vmap(jax.vmap(score, in_axes=(None, 0)), in_axes=(0, None))(query, key)
+    """s_ij = score(q_i, k_j, weights, own_ij) for one head; `own` are weights that each pair has for itself."""
+
+    def scored(query, key, own):
+        return score(query, key, *weights, *own)
+
+    return jax.vmap(jax.vmap(scored, in_axes=(None, 0, 0)), in_axes=(0, None, 0))(query, key, own)
+
+
+def head_weights(
+    scores: Float[Array, "T S"], bias: Float[Array, "T S"], allowed: Bool[Array, "T S"]
+) -> Float[Array, "T S"]:
+    """w_ij = softmax over allowed j of s_ij + bias_ij, for one head."""
     return jax.vmap(masked_softmax)(scores + bias, allowed)
+
+
+def elu_feature(x: Float[Array, "*S H"]) -> Float[Array, "*S H"]:
+    """φ(x) = elu(x) + 1 (Katharopoulos et al. 2020, eq. 7)."""
+    return jax.nn.elu(x) + 1
+
+
+def linear_head(
+    query: Float[Array, "T H"],
+    key: Float[Array, "S H"],
+    value: Float[Array, "S V"],
+    allowed: Bool[Array, "T S"],
+    feature: Callable[[jax.Array], jax.Array],
+    normalise: bool,
+) -> Float[Array, "T V"]:
+    """Σ_j φ(q_i)·φ(k_j) v_j over allowed j, divided by Σ_j φ(q_i)·φ(k_j) (Katharopoulos et al. 2020, eq. 4)."""
+    weights = jnp.where(allowed, feature(query) @ feature(key).T, 0.0)
+    total = jnp.sum(weights, axis=1, keepdims=True) if normalise else jnp.ones((len(query), 1), weights.dtype)
+    return weights @ value / jnp.where(total == 0, 1.0, total)
+
+
+def delta_head(
+    query: Float[Array, "T H"],
+    key: Float[Array, "S H"],
+    value: Float[Array, "S V"],
+    strength: Float[Array, "S"],
+    written: Int[Array, "T"],
+) -> Float[Array, "T V"]:
+    """W ← W + β (v − W φ(k)) φ(k)ᵀ token by token, then y = W φ(q) (Schlag et al. 2021, eq. 23 to 25).
+
+    φ is SiLU divided by its norm (Yang et al. 2024), and query i reads W after the first `written[i]` keys.
+    """
+    phi = lambda x: unit(jax.nn.silu(x))  # noqa: E731
+
+    def write(fast, token):
+        k, v, beta = token
+        fast = fast + beta * jnp.outer(v - fast @ k, k)
+        return fast, fast
+
+    empty = jnp.zeros((value.shape[1], key.shape[1]), value.dtype)
+    _, after = jax.lax.scan(write, empty, (phi(key), value, strength))
+    states = jnp.concatenate([empty[None], after])
+    return jnp.einsum("tvh,th->tv", states[written], phi(query))
 
 
 def align_values(

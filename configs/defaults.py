@@ -29,6 +29,7 @@ def image_classification() -> ConfigDict:
                 "embedding_dropout": 0.0,
                 "dropout": 0.1,
                 "attention_dropout": 0.1,
+                "attention_bias": True,
                 "remat": "none",
             },
             "data": {

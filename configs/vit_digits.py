@@ -11,7 +11,7 @@ from configs import defaults
 def get_config(attention: str = "super"):
     """ViT of 4 blocks, width 64, on 16 patches of 2x2 pixels."""
     config = defaults.image_classification()
-    config.model.update(attention=attention, mlp=256, embedding_dropout=0.1)
+    config.model.update(attention=attention, mlp=256, embedding_dropout=0.1, attention_dropout=0.0)
     config.data.update(batch_size=32, train_transforms="pad_crop(padding=1)")
     config.optimizer.update(learning_rate=3e-3, weight_decay=0.05)
     config.train.update(length="150 epochs", log_every="5 epochs", eval_every="5 epochs", ema=0.99, label_smoothing=0.1)

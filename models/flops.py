@@ -6,6 +6,7 @@ import jax
 
 from attention import flops
 from attention.flops import Cost
+from attention.score import Sizes
 from models import mechanisms
 from models.mechanisms import Mechanism
 from models.vit import ViTConfig
@@ -18,10 +19,21 @@ def parameters(params: Any) -> int:
 
 def attention_layer(mechanism: Mechanism, length: int, width: int, heads: int) -> Cost:
     """One forward pass of a self-attention layer over one sequence, its projections included."""
-    linear = [piece for piece in ("query", "key", "value", "out") if getattr(mechanism, piece) == "linear"]
-    cost = flops.linear(length, width, width) * len(linear)
-    cost += flops.dot_product(length, length, heads, width // heads)
+    sizes = Sizes(width, heads, width // heads, length)
+    cost = mechanism.score.cost(sizes, length, length)
+    for piece in ("query", "key", "value", "out"):
+        kind = mechanism.query if getattr(mechanism, piece) == "shared" else getattr(mechanism, piece)
+        cost += projection(kind, length, width)
     return cost + flops.align(length, heads, width // heads) * (mechanism.align is not None)
+
+
+def projection(kind: str, tokens: int, width: int) -> Cost:
+    """One forward pass of a projection of `models.mechanisms.PROJECTIONS`, D to D."""
+    if kind == "linear":
+        return flops.linear(tokens, width, width)
+    if kind.startswith("mlp"):
+        return mlp(tokens, width, 2 * width)
+    return Cost()
 
 
 def mlp(length: int, width: int, hidden: int) -> Cost:

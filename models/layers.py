@@ -1,8 +1,8 @@
 """The layers that every model is made of. They own parameters; the attention maths is in `attention/`."""
 
+import dataclasses
 import math
-from collections.abc import Callable
-from functools import partial
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -12,22 +12,13 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 import attention
+from attention.activations import ACTIVATIONS
 from attention.dropout import dropout, seed_of
 from attention.errors import UsageError, unknown
+from attention.score import Params, Score, Sizes
+from models.cache import Cache
 from models.mechanisms import Mechanism
 
-
-def gelu(x: Float[Array, "*S"]) -> Float[Array, "*S"]:
-    """x Φ(x), exact (Hendrycks & Gimpel 2016); through erf, which is faster on a CPU than `nn.gelu`'s erfc."""
-    return x * (0.5 * (1.0 + jax.lax.erf(x * math.sqrt(0.5))))
-
-
-ACTIVATIONS: dict[str, Callable] = {
-    "gelu": gelu,
-    "gelu_tanh": partial(nn.gelu, approximate=True),
-    "relu": nn.relu,
-    "swish": nn.swish,
-}
 NORMS = ("pre", "post")
 POSITIONS = ("learned", "sinusoidal", "none")
 
@@ -61,11 +52,13 @@ class Linear(nn.Module):
     Attributes:
       outputs: Sizes of the output axes.
       inputs: How many of the last axes are inputs.
+      bias: Whether there is one.
       dtype: Compute dtype; the parameters are float32.
     """
 
     outputs: tuple[int, ...]
     inputs: int = 1
+    bias: bool = True
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
@@ -75,14 +68,49 @@ class Linear(nn.Module):
         shape = (*last, *self.outputs)
         kernel_init = nn.initializers.lecun_normal(range(self.inputs), range(self.inputs, len(shape)))
         kernel = self.param("kernel", kernel_init, shape)
-        bias = self.param("bias", nn.initializers.zeros_init(), self.outputs)
         matrix = kernel.astype(self.dtype).reshape(math.prod(last), -1)
         rows = x.astype(self.dtype).reshape(-1, len(matrix)) @ matrix
-        return (rows + bias.astype(self.dtype).reshape(1, -1)).reshape(*lead, *self.outputs)
+        if self.bias:
+            bias = self.param("bias", nn.initializers.zeros_init(), self.outputs)
+            rows = rows + bias.astype(self.dtype).reshape(1, -1)
+        return rows.reshape(*lead, *self.outputs)
+
+
+class MlpProjection(nn.Module):
+    """W2 σ(LayerNorm(W1 x + b1)) + b2 with 2D hidden units (003 §3.2), in place of a linear projection.
+
+    Attributes:
+      outputs: Sizes of the output axes.
+      inputs: How many of the last axes are inputs.
+      norm: Whether there is the LayerNorm.
+      relu: Whether σ is ReLU; it is nothing in the paper's ablation (DLP).
+      epsilon: LayerNorm's ε.
+      dtype: Compute dtype.
+    """
+
+    outputs: tuple[int, ...]
+    inputs: int = 1
+    norm: bool = True
+    relu: bool = True
+    epsilon: float = 1e-6
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """`x` with its last `inputs` axes replaced by `outputs`."""
+        units = 2 * math.prod(x.shape[-self.inputs :])
+        hidden = Linear((units,), self.inputs, dtype=self.dtype, name="up")(x)
+        if self.norm:
+            hidden = nn.LayerNorm(self.epsilon, dtype=self.dtype, name="norm")(hidden)
+        if self.relu:
+            hidden = nn.relu(hidden)
+        return Linear(self.outputs, dtype=self.dtype, name="down")(hidden)
 
 
 class MultiHeadAttention(nn.Module):
-    """Multi-head attention of any mechanism, self- or cross-.
+    """Multi-head attention of any mechanism, self- or cross-, whole sequences or token by token.
+
+    `apply(..., mutable="attention")` also gives the attention weights `(B, N, T, S)` of every layer.
 
     Attributes:
       mechanism: Which attention it is.
@@ -90,6 +118,8 @@ class MultiHeadAttention(nn.Module):
       length: ℓ, the most tokens a mechanism of fixed length is built for.
       implementation: How the scores are computed, see `attention.dot_product_attention`.
       dropout: Rate on the attention weights.
+      bias: Whether linear projections have biases.
+      epsilon: ε of the LayerNorm in MLP projections.
       dtype: Compute dtype.
     """
 
@@ -98,6 +128,8 @@ class MultiHeadAttention(nn.Module):
     length: int
     implementation: str = "auto"
     dropout: float = 0.0
+    bias: bool = True
+    epsilon: float = 1e-6
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
@@ -108,47 +140,184 @@ class MultiHeadAttention(nn.Module):
         *,
         mask: attention.Mask | None = None,
         train: bool = False,
-    ) -> Float[Array, "B T D"]:
-        """Attends from `x` to `source`, or to itself.
+        cache: Cache | None = None,
+    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Cache]:
+        """Attends from `x` to `source`, or to itself, or with a cache to all tokens so far and itself.
+
+        Args:
+          x: Inputs of the queries.
+          source: Inputs of the keys and values; `x` where it is not given.
+          mask: Who may attend to whom. With a cache its keys are the cache's slots, and causal is understood.
+          train: Whether attention weights are dropped.
+          cache: From `init_cache`, or from the call before.
+
+        Returns:
+          An array like `x`, and with a cache the one for the next call.
 
         Raises:
-          UsageError: the width is no multiple of the heads, or a fixed length is exceeded.
+          UsageError: the width is no multiple of the heads, a fixed length is exceeded, or a cross-attention is
+            asked for that the mechanism does not have.
         """
-        source = x if source is None else source
-        query = self._project("query", x)
-        key = self._project("key", source)
-        value = self._project("value", source)
-        if self.mechanism.align is not None:
+        mechanism, score = self.mechanism, self.mechanism.score
+        self._check(x, source, cache)
+        mask = mask or attention.Mask()
+        if cache is None:
+            source = mask.without_unreachable(x if source is None else source, x.shape[1], x.ndim + 1)
+        else:
+            source = x
+            mask = dataclasses.replace(mask, causal=True, query_offset=cache.length)
+        params = self._score_parameters(x.shape[-1])
+        query, key, value = self._projected(x, source)
+        query = score.prepare_query(params, query, self.implementation)
+        key = score.prepare_key(params, key, source, self.implementation)
+        value = key if mechanism.value == "tied" else value
+        if cache is not None:
+            key, value, cache = self._remember(cache, key, value, mask)
+        elif mechanism.align is not None:
             value = self._align(value, mask)
-        heads = attention.dot_product_attention(
+        if cache is not None and cache.state is not None:
+            mask.require({"causal"}, by=f"Decoding with {mechanism.name}")
+            heads, state = score.advance(params, query, key, value, cache.state)
+            cache = dataclasses.replace(cache, state=state)
+        else:
+            heads = self._attend(params, query, key, value, mask, train)
+        out = heads.reshape(x.shape) if mechanism.out == "identity" else self._projection("out", x)(heads)
+        return out if cache is None else (out, cache.advance(x.shape[1]))
+
+    def init_cache(self, batch: int, max_length: int, width: int) -> Cache:
+        """An empty cache of `max_length` tokens for inputs `(batch, …, width)`; no parameters are needed.
+
+        Args:
+          batch: B.
+          max_length: The most tokens that will be in it, prompt and all.
+          width: D.
+
+        Raises:
+          UsageError: heads do not divide the width.
+        """
+        mechanism, score, sizes = self.mechanism, self.mechanism.score, self._sizes(width)
+        length = jnp.zeros((), jnp.int32)
+        value = jax.ShapeDtypeStruct((batch, max_length, self.heads, sizes.head), self.dtype)
+        state = score.start(sizes, (batch,), self.dtype)
+        align = mechanism.align is not None
+        if state is not None:
+            return Cache(length, raw=_zeros(value) if align else None, state=state)
+        params = {n: jax.ShapeDtypeStruct(p.shape, jnp.float32) for n, p in score.parameters(sizes).items()}
+        source = jax.ShapeDtypeStruct((batch, max_length, width), self.dtype)
+        prepare = lambda params, key, source: score.prepare_key(params, key, source, self.implementation)  # noqa: E731
+        key = jax.eval_shape(prepare, params, value, source)
+        same = self._values_are_keys()
+        return Cache(
+            length,
+            key=_zeros(key),
+            raw=_zeros(value) if align and not same else None,
+            value=_zeros(value) if align or not same else None,
+        )
+
+    def _check(self, x: jax.Array, source: jax.Array | None, cache: Cache | None) -> None:
+        mechanism = self.mechanism
+        if source is None:
+            return
+        if cache is not None:
+            raise UsageError("A decode cache is for self-attention; cross-attention takes its whole source each time.")
+        if not mechanism.score.cross:
+            raise UsageError(f"{mechanism.name} with these options is for self-attention only; leave out the source.")
+        if source.shape[-1] != x.shape[-1] and "identity" in (mechanism.key, mechanism.value):
+            raise UsageError(
+                f"{mechanism.name} takes slices of its source as heads, so the source must be {x.shape[-1]} wide, "
+                f"not {source.shape[-1]}."
+            )
+
+    def _sizes(self, width: int) -> Sizes:
+        if width % self.heads:
+            raise UsageError(f"{self.heads} heads do not divide a width of {width}; choose a divisor of {width}.")
+        return Sizes(width, self.heads, width // self.heads, self.length)
+
+    def _score_parameters(self, width: int) -> Params:
+        declared = self.mechanism.score.parameters(self._sizes(width))
+        if not declared:
+            return {}
+
+        def start(key):
+            keys = jax.random.split(key, len(declared))
+            return {n: p.init(k, p.shape, jnp.float32) for k, (n, p) in zip(keys, declared.items(), strict=True)}
+
+        return self.param("score", start)
+
+    def _projected(self, x: jax.Array, source: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Queries, keys and values; values that are the same slices as the keys are the same object."""
+        mechanism = self.mechanism
+        to_query = self._projection("query", x)
+        query = to_query(x)
+        key = to_query(source) if mechanism.key == "shared" else self._projection("key", source)(source)
+        same = mechanism.value == "tied" or (mechanism.value == "identity" == mechanism.key)
+        return query, key, key if same else self._projection("value", source)(source)
+
+    def _projection(self, piece: str, x: jax.Array) -> Any:
+        """The projection of x, to heads or from them to the width of x."""
+        kind, width = getattr(self.mechanism, piece), x.shape[-1]
+        outputs, inputs = ((width,), 2) if piece == "out" else ((self.heads, self._sizes(width).head), 1)
+        if kind in ("identity", "none"):
+            return lambda x: x.reshape(*x.shape[:-1], *outputs)
+        if kind == "linear":
+            return Linear(outputs, inputs, self.bias, self.dtype, name=piece)
+        norm, relu = kind != "mlp_without_norm", kind != "mlp_without_relu"
+        return MlpProjection(outputs, inputs, norm, relu, self.epsilon, self.dtype, name=piece)
+
+    def _attend(self, params: Params, query: Any, key: Any, value: Any, mask: attention.Mask, train: bool) -> jax.Array:
+        wanted = self.is_mutable_collection("attention") and not self.is_initializing()
+        dropped = train and self.dropout > 0
+        out = self.mechanism.score.attend(
+            params,
             query,
             key,
             value,
             mask=mask,
-            scale=self.mechanism.score.scale or None,
-            dropout_rate=self.dropout if train else 0.0,
-            dropout_key=self.make_rng("dropout") if train and self.dropout else None,
+            bias=None,
+            dropout_rate=self.dropout if dropped else 0.0,
+            dropout_key=self.make_rng("dropout") if dropped else None,
+            return_weights=wanted,
             implementation=self.implementation,
         )
-        if self.mechanism.out == "identity":
-            return heads.reshape(x.shape)
-        return Linear((x.shape[-1],), inputs=2, dtype=self.dtype, name="out")(heads)
+        if not wanted:
+            return out
+        out, weights = out
+        self.sow("attention", "weights", weights, reduce_fn=lambda _, new: new, init_fn=lambda: None)
+        return out
 
-    def _project(self, piece: str, x: Float[Array, "B L D"]) -> Float[Array, "B L N H"]:
-        width = x.shape[-1]
-        if width % self.heads:
-            raise UsageError(f"{self.heads} heads do not divide a width of {width}; choose a divisor of {width}.")
-        split = (self.heads, width // self.heads)
-        if getattr(self.mechanism, piece) == "identity":
-            return x.reshape(*x.shape[:-1], *split)
-        return Linear(split, dtype=self.dtype, name=piece)(x)
+    def _values_are_keys(self) -> bool:
+        """Whether a cache need not hold values, for they are the prepared keys."""
+        mechanism = self.mechanism
+        as_they_are = type(mechanism.score).prepare_key is Score.prepare_key
+        return mechanism.value == "tied" or (mechanism.key == "identity" == mechanism.value and as_they_are)
 
-    def _align(self, value: Float[Array, "B S N H"], mask: attention.Mask | None) -> Float[Array, "B S N H"]:
+    def _remember(self, cache: Cache, key: Any, value: Any, mask: attention.Mask) -> tuple[Any, Any, Cache]:
+        """Keys and values of all slots, the new tokens' among them; of a recurrence, of the new tokens."""
+        tokens, same, recurrent = value.shape[1], self._values_are_keys(), cache.state is not None
+        if not recurrent:
+            key, cache = cache.append("key", key)
+        if self.mechanism.align is not None:
+            if same and not recurrent:
+                raw = key
+            else:
+                raw, cache = cache.append("raw", value)
+            value = self._align(raw, mask, rows=tokens)
+        elif same and not recurrent:
+            return key, key, cache
+        if not recurrent:
+            value, cache = cache.append("value", value)
+        return key, value, cache
+
+    def _align(self, value: jax.Array, mask: attention.Mask, rows: int | None = None) -> Float[Array, "B R N H"]:
         per_head = (self.heads,) if self.mechanism.align.per_head else ()
         kernel_init = nn.initializers.glorot_uniform(batch_axis=(0,) if per_head else ())
         kernel = self.param("align_kernel", kernel_init, (*per_head, self.length, self.length))
         bias = self.param("align_bias", nn.initializers.zeros_init(), (*per_head, self.length))
-        return attention.align_values(value, kernel, bias, mask=mask)
+        return attention.align_values(value, kernel, bias, mask=mask, rows=rows)
+
+
+def _zeros(like: Any) -> Any:
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
 
 
 class Mlp(nn.Module):

@@ -1,31 +1,34 @@
-"""Attention mechanisms by name: each row puts together projections, a score and an alignment.
+"""Attention mechanisms by name: each row puts together projections, a score with its normaliser, and an alignment.
 
-A spec string names a mechanism in a config: `super`, `super(per_head=True)`, `dot_product(value='identity')`,
-and one a layer with `|`, the last repeating: `super|dot_product` is Super Attention in the first layer only.
+A spec string names a mechanism in a config: `super`, `neural(dim=16)`, `neural(query='mlp', align=True)`, and one a
+layer with `|`, the last repeating: `neural|dot_product` is Neural Attention in the first layer only.
+
+    python -m models.mechanisms --width=256 --heads=8 --length=257
+
+prints the table of all.
 """
 
 import dataclasses
 from typing import Any
 
+from attention.dot import DotProduct
 from attention.errors import UsageError, unknown
+from attention.gaussian import Gaussian
+from attention.linear import Delta, Linear
+from attention.luong import Bilinear
+from attention.pairwise import Additive, Neural
+from attention.positional import FactorisedPositional, Positional
+from attention.score import Score, check_flags
 from models import specs
 
-PROJECTIONS = ("linear", "identity")
-
-
-@dataclasses.dataclass(frozen=True)
-class DotProduct:
-    """score = q·k · scale.
-
-    Attributes:
-      scale: The factor; 0 stands for 1/√H.
-    """
-
-    scale: float = 0.0
-
-    def __post_init__(self):
-        if not isinstance(self.scale, int | float) or self.scale < 0:
-            raise UsageError(f"The scale of dot-product scores must be a number of at least 0, not {self.scale!r}.")
+# Of x (…, D) to heads (…, N, H). `mlp` is 003's W2 ReLU(LN(W1 x + b1)) + b2 with 2D hidden units.
+ANY = ("linear", "identity", "mlp", "mlp_without_norm", "mlp_without_relu")
+PROJECTIONS = {
+    "query": (*ANY, "none"),
+    "key": (*ANY, "shared", "none"),
+    "value": (*ANY, "tied"),
+    "out": ("linear", "identity", "mlp", "mlp_without_norm", "mlp_without_relu"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,22 +42,22 @@ class Align:
     per_head: bool = False
 
     def __post_init__(self):
-        if not isinstance(self.per_head, bool):
-            raise UsageError(f"The option per_head must be True or False, not {self.per_head!r}.")
+        check_flags(self, "per_head")
 
 
 @dataclasses.dataclass(frozen=True)
 class Mechanism:
-    """One attention, as four pieces.
+    """One attention, as four pieces: projections, score, the score's normaliser, alignment.
 
     Attributes:
       name: The row it comes from.
       source: Where its equation stands.
-      query: Projection of the queries, `linear` or `identity` (head n reads columns n·H … (n+1)·H).
-      key: Projection of the keys.
-      value: Projection of the values.
+      query: Projection of the queries: `linear`; `identity` (head n reads columns n·H … (n+1)·H); `mlp`
+        (W2 ReLU(LN(W1 x + b1)) + b2), `mlp_without_norm`, `mlp_without_relu`; or `none`, where the score needs none.
+      key: Projection of the keys, or `shared`: that of the queries, with the same weights.
+      value: Projection of the values, or `tied`: the keys as the score sees them.
       out: Projection of the concatenated heads.
-      score: How a query and a key are compared.
+      score: How a query and a key are compared, and what makes weights of it.
       align: W^A on the token axis, or none.
     """
 
@@ -64,13 +67,26 @@ class Mechanism:
     key: str = "linear"
     value: str = "linear"
     out: str = "linear"
-    score: DotProduct = DotProduct()
+    score: Score = dataclasses.field(default_factory=DotProduct)
     align: Align | None = None
 
     def __post_init__(self):
-        for piece in ("query", "key", "value", "out"):
-            if getattr(self, piece) not in PROJECTIONS:
-                raise unknown(f"{piece} projection", getattr(self, piece), PROJECTIONS)
+        for piece, valid in PROJECTIONS.items():
+            if getattr(self, piece) not in valid:
+                raise unknown(f"{piece} projection", getattr(self, piece), valid)
+        positional = isinstance(self.score, Positional)
+        for piece in ("query", "key"):
+            if (getattr(self, piece) == "none") != positional:
+                what = "looks at no" if positional else "needs a"
+                raise UsageError(
+                    f"The score of {self.name} {what} {piece}, so {piece}={getattr(self, piece)!r} cannot be."
+                )
+        if self.value == "tied" and not self.score.ties_values:
+            raise UsageError(f"The score of {self.name} keeps no keys that could be values, so value='tied' cannot be.")
+
+
+def _mlp(*pieces: str, kind: str = "mlp") -> dict[str, str]:
+    return dict.fromkeys(pieces, kind)
 
 
 MECHANISMS = {
@@ -80,8 +96,25 @@ MECHANISMS = {
         Mechanism("optimised", "004 Definition 2", value="identity"),
         Mechanism("efficient", "004 Definition 3", key="identity", value="identity"),
         Mechanism("super", "004 Definition 4", key="identity", value="identity", align=Align()),
+        Mechanism("mlp_qkv", "003 §3.2", **_mlp("query", "key", "value")),
+        Mechanism("mlp_kv", "003 §4.4", **_mlp("key", "value")),
+        Mechanism("dual_linear", "003 §4.4, DLP", **_mlp("key", "value", kind="mlp_without_relu")),
+        Mechanism("mlp_marian", "003, Marian code", **_mlp("query", "key", "out")),
+        Mechanism("mlp_roberta", "003, RoBERTa code", **_mlp("query", "key", "value", kind="mlp_without_norm")),
+        Mechanism("neural", "000 eq. 3 to 9", score=Neural()),
+        Mechanism("additive", "Bahdanau et al. 2014; 001", score=Additive()),
+        Mechanism("luong_dot", "Luong et al. 2015, eq. 8; 001", score=DotProduct(scale=1.0)),
+        Mechanism("luong_general", "Luong et al. 2015, eq. 8; 001", score=Bilinear()),
+        Mechanism("luong_concat", "Luong et al. 2015, eq. 8", score=Additive()),
+        Mechanism("decomposable", "Parikh et al. 2016; 001", "mlp_without_norm", "shared", score=DotProduct(scale=1.0)),
+        Mechanism("gaussian", "002 eq. 14", value="tied", score=Gaussian()),
+        Mechanism("positional", "001", "none", "none", score=Positional()),
+        Mechanism("positional_factorised", "001", "none", "none", score=FactorisedPositional()),
+        Mechanism("linear", "Katharopoulos et al. 2020; 001", score=Linear()),
+        Mechanism("delta", "Schlag et al. 2021; 001", score=Delta()),
     )
 }
+ALIASES = {"bilinear": "luong_general"}
 
 
 def resolve(spec: str, depth: int) -> tuple[Mechanism, ...]:
@@ -106,33 +139,32 @@ def resolve(spec: str, depth: int) -> tuple[Mechanism, ...]:
 
 
 def _build(call: specs.Call) -> Mechanism:
-    if call.name not in MECHANISMS:
-        raise unknown("attention mechanism", call.name, MECHANISMS)
-    preset = MECHANISMS[call.name]
-    homes = {option: home for home in _homes(preset) for option in _options(home)}
-    for option in call.options:
-        if option not in homes:
-            raise unknown(f"option of {call.name}", option, homes)
-    return _with_options(preset, call.options)
+    name = ALIASES.get(call.name, call.name)
+    if name not in MECHANISMS:
+        raise unknown("attention mechanism", call.name, [*MECHANISMS, *ALIASES])
+    preset, options = MECHANISMS[name], dict(call.options)
+    valid = [*PROJECTIONS, "align", *_fields(preset.score), *_fields(preset.align)]
+    for option in options:
+        if option not in valid:
+            raise unknown(f"option of {call.name}", option, valid)
+    score = {key: options.pop(key) for key in _fields(preset.score) if key in options}
+    own = {key: options.pop(key) for key in PROJECTIONS if key in options}
+    align = _align(preset.align, options.pop("align", preset.align is not None), options)
+    return dataclasses.replace(preset, score=dataclasses.replace(preset.score, **score), align=align, **own)
 
 
-def _homes(mechanism: Mechanism) -> list[Any]:
-    """The dataclasses whose fields are options of a mechanism."""
-    return [home for home in (mechanism, mechanism.score, mechanism.align) if home is not None]
+def _align(preset: Align | None, wanted: Any, options: dict[str, Any]) -> Align | None:
+    """The alignment, with the options that no other piece has taken."""
+    if not isinstance(wanted, bool):
+        raise UsageError(f"The option align must be True or False, not {wanted!r}.")
+    return dataclasses.replace(preset or Align(), **options) if wanted else None
 
 
-def _options(home: Any) -> list[str]:
-    """A mechanism's own options are its projections; a piece's are all its fields."""
-    fields = [field.name for field in dataclasses.fields(home)]
-    return (
-        [name for name in fields if name in ("query", "key", "value", "out")] if isinstance(home, Mechanism) else fields
-    )
+def _fields(piece: Any) -> list[str]:
+    return [] if piece is None else [field.name for field in dataclasses.fields(piece)]
 
 
-def _with_options(mechanism: Mechanism, options: dict[str, Any]) -> Mechanism:
-    def replaced(home: Any) -> Any:
-        return dataclasses.replace(home, **{name: options[name] for name in _options(home) if name in options})
+if __name__ == "__main__":
+    from models.table import main
 
-    pieces = {name: getattr(mechanism, name) for name in ("score", "align")}
-    rebuilt = {name: replaced(piece) for name, piece in pieces.items() if piece is not None}
-    return dataclasses.replace(replaced(mechanism), **rebuilt)
+    main()

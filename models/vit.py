@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from attention.dot import IMPLEMENTATIONS
+from attention.activations import ACTIVATIONS
 from attention.errors import UsageError
+from attention.kernels.call import IMPLEMENTATIONS
 from models import mechanisms
 from models.layers import (
-    ACTIVATIONS,
     NORMS,
     POSITIONS,
     Block,
@@ -53,6 +53,7 @@ class ViTConfig:
       embedding_dropout: Rate on the embeddings.
       dropout: Rate on the attention layers' outputs and both layers of each MLP.
       attention_dropout: Rate on the attention weights.
+      attention_bias: Whether linear projections of queries, keys, values and outputs have biases.
       remat: What the backward pass computes again: `none`, every `block`, or all but matrix products (`dots`).
     """
 
@@ -72,6 +73,7 @@ class ViTConfig:
     embedding_dropout: float
     dropout: float
     attention_dropout: float
+    attention_bias: bool
     remat: str
 
     def __post_init__(self):
@@ -87,7 +89,7 @@ class ViTConfig:
             raise UsageError(
                 f"model.heads={self.heads} does not divide model.width={self.width}; choose a divisor of {self.width}."
             )
-        check_choice("model.implementation", self.implementation, ["auto", *IMPLEMENTATIONS])
+        check_choice("model.implementation", self.implementation, IMPLEMENTATIONS)
         check_choice("model.pool", self.pool, POOLS)
         check_choice("model.norm", self.norm, NORMS)
         check_choice("model.positions", self.positions, POSITIONS)
@@ -156,6 +158,8 @@ class ViT(nn.Module):
                 self.length,
                 config.implementation,
                 config.attention_dropout,
+                config.attention_bias,
+                config.norm_epsilon,
                 self.dtype,
                 parent=None,
             ),

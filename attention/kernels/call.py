@@ -1,46 +1,143 @@
-"""What every implementation of the dot family is given."""
+"""What every implementation is given: arrays that were checked, and what to do with them."""
 
 import dataclasses
+from typing import Any
 
 import jax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from attention.dropout import Seed
+from attention.dropout import Seed, seed_of
+from attention.errors import UnsupportedError, UsageError, unknown
 from attention.mask import Mask
 
+IMPLEMENTATIONS = ("auto", "reference", "xla", "chunked", "cudnn")
 
-@dataclasses.dataclass(frozen=True)
-class DotCall:
-    """One checked call of dot-product attention: arrays in `jax.nn` layout and what to do with them.
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Call:
+    """What becomes of the scores, however they are computed.
 
     Attributes:
-      query: `(*B, T, N, H)`.
-      key: `(*B, S, K, H)`, K divides N.
-      value: `(*B, S, K, V)`.
+      scores_shape: `(*B, N, T, S)`.
+      value: `(*B, S, K, V)`, K divides N.
       mask: Who may attend to whom.
       bias: Added to the scores, broadcasts to `(*B, N, T, S)`, or None.
-      scale: The scores' factor.
       dropout_rate: Of the weights, 0 is none.
       dropout_seed: Two words, given where the rate is not 0.
       return_weights: Whether the weights `(*B, N, T, S)` are wanted beside the output.
     """
 
-    query: Float[Array, "*B T N H"]
-    key: Float[Array, "*B S K H"]
+    scores_shape: tuple[int, ...]
     value: Float[Array, "*B S K V"]
     mask: Mask
     bias: Float[Array, "*#B #N #T #S"] | None
-    scale: float
     dropout_rate: float
     dropout_seed: Seed | None
     return_weights: bool
 
-    @property
-    def scores_shape(self) -> tuple[int, ...]:
-        """`(*B, N, T, S)`."""
-        *batch, queries, heads, _ = self.query.shape
-        return (*batch, heads, queries, self.key.shape[-3])
-
     def allowed(self) -> jax.Array | None:
         """The mask as an array that broadcasts to the scores, or None where everything is allowed."""
         return self.mask.materialise(*self.scores_shape[-2:], rank=len(self.scores_shape))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DotCall(Call):
+    """Scores q·k · scale.
+
+    Attributes:
+      query: `(*B, T, N, H)`.
+      key: `(*B, S, K, H)`, K divides N.
+      scale: The scores' factor.
+    """
+
+    query: Float[Array, "*B T N H"]
+    key: Float[Array, "*B S K H"]
+    scale: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairCall(Call):
+    """Scores of an MLP on each pair, its first layer already computed apart for queries and keys.
+
+    Attributes:
+      query: a = W q + b, `(*B, T, N, M)`.
+      key: b = W k, `(*B, S, N, M)`.
+      layers: Kernel `(*N, M, M')` and bias `(*N, M')` or None of each layer after the first activation.
+      vector: The score vector `(*N, M')`.
+      activation: Name of what follows each layer.
+    """
+
+    query: Float[Array, "*B T N M"]
+    key: Float[Array, "*B S N M"]
+    layers: tuple[tuple[jax.Array, jax.Array | None], ...]
+    vector: Float[Array, "..."]
+    activation: str
+
+
+def common(
+    queries: int,
+    heads: int,
+    value: Float[Array, "*B S K V"],
+    *,
+    mask: Mask | None,
+    bias: Float[Array, "*#B #N #T #S"] | None,
+    dropout_rate: float,
+    dropout_key: PRNGKeyArray | None,
+    return_weights: bool,
+) -> dict[str, Any]:
+    """The fields of `Call`, from what every public function is given; values no query reaches become zeros.
+
+    Raises:
+      UsageError: a dropout rate outside [0, 1), or dropout without a key.
+    """
+    if not 0.0 <= dropout_rate < 1.0:
+        raise UsageError(f"The attention dropout rate must be at least 0 and below 1, but it is {dropout_rate}.")
+    if dropout_rate and dropout_key is None:
+        raise UsageError(f"Attention dropout of {dropout_rate} needs a dropout_key.")
+    mask = mask or Mask()
+    return {
+        "scores_shape": (*value.shape[:-3], heads, queries, value.shape[-3]),
+        "value": mask.without_unreachable(value, queries, value.ndim),
+        "mask": mask,
+        "bias": bias,
+        "dropout_rate": dropout_rate,
+        "dropout_seed": seed_of(dropout_key) if dropout_rate else None,
+        "return_weights": return_weights,
+    }
+
+
+def check_implementation(name: str, available: tuple[str, ...], by: str) -> None:
+    """Raises an error unless `by` has an implementation of that name, or the name is `auto`.
+
+    Raises:
+      UsageError: no mechanism has it.
+      UnsupportedError: others have it.
+    """
+    if name not in IMPLEMENTATIONS:
+        raise unknown("attention implementation", name, IMPLEMENTATIONS)
+    if name != "auto" and name not in available:
+        raise UnsupportedError(f"{by} has no implementation {name!r}; it has auto, {', '.join(available)}.")
+
+
+def check_length(what: str, why: str, built: int, *lengths: int) -> None:
+    """Raises UsageError if a table over `built` positions is too short for any of the lengths."""
+    if max(lengths) > built:
+        raise UsageError(
+            f"{what} was built for sequences of at most {built} tokens, but this one has {max(lengths)}; "
+            f"its {why}: build the model at the greater length."
+        )
+
+
+def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
+    """Raises UsageError unless the arrays fit together as `jax.nn` layout."""
+    shapes = f"query {query.shape}, key {key.shape}, value {value.shape}"
+    if min(query.ndim, key.ndim, value.ndim) < 3:
+        raise UsageError(f"Attention takes (*batch, length, heads, width) arrays, but was given {shapes}.")
+    if not query.shape[:-3] == key.shape[:-3] == value.shape[:-3]:
+        raise UsageError(f"Query, key and value must have the same batch axes: {shapes}.")
+    if key.shape[-3:-1] != value.shape[-3:-1]:
+        raise UsageError(f"Keys and values must have the same length and heads: {shapes}.")
+    if query.shape[-1] != key.shape[-1]:
+        raise UsageError(f"Queries and keys must be equally wide: {shapes}.")
+    if query.shape[-2] % key.shape[-2]:
+        raise UsageError(f"The number of key heads must divide the number of query heads: {shapes}.")

@@ -1,34 +1,80 @@
-"""`implementation='reference'`: the definition of `attention.reference`, vmapped over heads and batch."""
+"""`implementation='reference'`: the definitions of `attention.reference`, vmapped over heads and batch."""
 
-import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from attention import reference
 from attention.dropout import keep
-from attention.kernels.call import DotCall
+from attention.kernels.call import Call, DotCall
 
 
 def dot(call: DotCall) -> tuple[jax.Array, jax.Array]:
     """Output `(*B, T, N, V)` and weights `(*B, N, T, S)`; everything is supported and nothing is fast."""
+    scale = jnp.asarray(call.scale, precise(call.query).dtype)
+    return attend(call, scores(reference.dot_score, call.query, call.key, weights=(scale,)))
+
+
+def scores(
+    score: Callable[..., jax.Array],
+    query: jax.Array,
+    key: jax.Array,
+    weights: Any = (),
+    *,
+    per_head: bool = False,
+    per_pair: bool = False,
+) -> jax.Array:
+    """Scores `(*B, N, T, S)` of a function of one query, one key and weights, at least in float32.
+
+    Args:
+      score: What one pair scores.
+      query: `(*B, T, N, H)`.
+      key: `(*B, S, K, H)`, K divides N.
+      weights: A tuple of what else `score` takes, with an axis N first if `per_head`, then T and S if `per_pair`.
+      per_head: Whether each head has weights of its own.
+      per_pair: Whether each pair has.
+    """
+    query, key = (jnp.moveaxis(precise(x), -2, -3) for x in (query, spread_heads(key, query.shape[-2])))
+    weights = jax.tree.map(precise, weights)
+
+    def one_head(query, key, weights):
+        shared, own = ((), weights) if per_pair else (weights, ())
+        return reference.head_scores(score, query, key, shared, own)
+
+    over = jax.vmap(one_head, in_axes=(0, 0, 0 if per_head else None))
+    for _ in query.shape[:-3]:
+        over = jax.vmap(over, in_axes=(0, 0, None))
+    return over(query, key, weights)
+
+
+def attend(call: Call, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Output and weights for given scores: the definition of masked softmax, then of the weighted mean."""
     shape = call.scores_shape
-    dtype = jnp.promote_types(call.query.dtype, jnp.float32)
-    group = call.query.shape[-2] // call.key.shape[-2]
-    query, key, value = (jnp.moveaxis(x.astype(dtype), -2, -3) for x in (call.query, call.key, call.value))
-    key, value = (jnp.repeat(x, group, axis=-3) for x in (key, value))
+    scores = jnp.broadcast_to(scores, shape)
     allowed = call.allowed()
     allowed = jnp.broadcast_to(True if allowed is None else allowed, shape)
-    bias = jnp.broadcast_to(0.0 if call.bias is None else call.bias, shape).astype(dtype)
+    bias = jnp.broadcast_to(0.0 if call.bias is None else call.bias, shape).astype(scores.dtype)
+    value = jnp.moveaxis(precise(spread_heads(call.value, shape[-3])), -2, -3)
 
-    score = functools.partial(reference.dot_score, scale=call.scale)
-    weigh = functools.partial(reference.head_weights, score)
+    weigh = reference.head_weights
     for _ in shape[:-2]:
         weigh = jax.vmap(weigh)
-    weights = weigh(query, key, bias, allowed)
+    weights = weigh(scores, bias, allowed)
     dropped = weights
     if call.dropout_rate:
         kept = keep(call.dropout_seed, call.dropout_rate, shape)
         dropped = jnp.where(kept, weights / (1 - call.dropout_rate), 0.0)
     out = jnp.moveaxis(dropped @ value, -3, -2)
-    return out.astype(call.query.dtype), weights.astype(call.query.dtype)
+    return out.astype(call.value.dtype), weights.astype(call.value.dtype)
+
+
+def precise(x: jax.Array) -> jax.Array:
+    """At least in float32."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def spread_heads(x: jax.Array, heads: int) -> jax.Array:
+    """`(*B, S, K, H)` as `(*B, S, N, H)`: key head k serves queries k·N/K … (k+1)·N/K."""
+    return x if x.shape[-2] == heads else jnp.repeat(x, heads // x.shape[-2], axis=-2)

@@ -1,35 +1,75 @@
-"""`implementation='xla'`: einsums that XLA compiles everywhere."""
+"""`implementation='xla'`: all pairs at once, in einsums that XLA compiles everywhere."""
 
 import jax
 import jax.numpy as jnp
 
+from attention.activations import ACTIVATIONS
 from attention.dropout import keep
-from attention.kernels.call import DotCall
+from attention.kernels.call import Call, DotCall, PairCall
 
 
 def dot(call: DotCall) -> tuple[jax.Array, jax.Array | None]:
     """Output `(*B, T, N, V)` and, where wanted, weights `(*B, N, T, S)`."""
     *batch, queries, heads, width = call.query.shape
-    keys, key_heads = call.key.shape[-3:-1]
-    grouped = (*batch, queries, key_heads, heads // key_heads, width)
+    groups = call.key.shape[-2]
     precise = jnp.promote_types(call.query.dtype, jnp.float32)
+    rounds = call.query.dtype != precise  # then scaled queries would be rounded once more
+    query = call.query if rounds else call.query * call.scale
     scores = jnp.einsum(
         "...tkgh,...skh->...kgts",
-        call.query.reshape(grouped) * call.scale,
+        query.reshape(*batch, queries, groups, heads // groups, width),
         call.key,
         preferred_element_type=precise,
     ).reshape(call.scores_shape)
+    return attend(call, scores * call.scale if rounds else scores)
+
+
+def pair(call: PairCall) -> tuple[jax.Array, jax.Array | None]:
+    """Output `(*B, T, N, V)` and, where wanted, weights `(*B, N, T, S)`."""
+    return attend(call, pair_scores(call, call.query))
+
+
+def pair_scores(call: PairCall, query: jax.Array) -> jax.Array:
+    """Scores `(*B, N, T, S)` of some queries' a `(*B, T, N, M)` with all keys, at least in float32."""
+    activation = ACTIVATIONS[call.activation]
+    a, b = jnp.moveaxis(query, -2, -3), jnp.moveaxis(call.key, -2, -3)
+    hidden = activation(a[..., :, None, :] + b[..., None, :, :])
+    heads = "n" * (call.vector.ndim - 1)
+    for kernel, bias in call.layers:
+        hidden = jnp.einsum(f"...ntsm,{heads}mk->...ntsk", hidden, kernel.astype(hidden.dtype))
+        if bias is not None:
+            per_pair = bias.astype(hidden.dtype)[..., None, None, :]
+            hidden = hidden + per_pair.reshape((1,) * (hidden.ndim - per_pair.ndim) + per_pair.shape)
+        hidden = activation(hidden)
+    precise = jnp.promote_types(hidden.dtype, jnp.float32)
+    vector = call.vector.astype(hidden.dtype)
+    return jnp.einsum(f"...ntsm,{heads}m->...nts", hidden, vector, preferred_element_type=precise)
+
+
+def attend(call: Call, scores: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+    """Output and weights for given scores, which may lack heads or batch: then what they share is computed once."""
+    dtype = call.value.dtype
     if call.bias is not None:
         scores = scores + call.bias
-    weights = softmax(scores, call.allowed()).astype(call.query.dtype)
+    weights = softmax(scores, call.allowed()).astype(dtype)
     dropped = weights
     if call.dropout_rate:
         kept = keep(call.dropout_seed, call.dropout_rate, call.scores_shape)
-        dropped = jnp.where(kept, weights / (1 - call.dropout_rate), jnp.zeros((), weights.dtype))
-    by_group = dropped.reshape(*batch, key_heads, heads // key_heads, queries, keys)
-    out = jnp.einsum("...kgts,...skh->...tkgh", by_group, call.value)
-    out = out.reshape(*batch, queries, heads, call.value.shape[-1])
-    return out, (weights if call.return_weights else None)
+        dropped = jnp.where(kept, weights / (1 - call.dropout_rate), jnp.zeros((), dtype))
+    weights = jnp.broadcast_to(weights, call.scores_shape) if call.return_weights else None
+    return weighted_sum(dropped, call.value), weights
+
+
+def weighted_sum(weights: jax.Array, value: jax.Array) -> jax.Array:
+    """`(*B, N, T, S)` weights of `(*B, S, K, V)` values: `(*B, T, N, V)`; K divides N, batch axes may be 1."""
+    *_, heads, queries, keys = weights.shape
+    groups = value.shape[-2]
+    shared = all(size == 1 for size in weights.shape[:-3])
+    lead = () if shared else weights.shape[:-3]
+    by_group = weights.reshape(*lead, groups, heads // groups, queries, keys)
+    equation = "kgts,...skh->...tkgh" if shared else "...kgts,...skh->...tkgh"
+    out = jnp.einsum(equation, by_group, value)
+    return out.reshape(*out.shape[:-3], heads, out.shape[-1])
 
 
 def softmax(scores: jax.Array, allowed: jax.Array | None) -> jax.Array:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from attention import UsageError
+from attention.activations import gelu
 from models import flops
-from models.layers import gelu, sinusoids
+from models.layers import sinusoids
 from models.vit import ViT, ViTConfig, patches
 
 CONFIG = ViTConfig(
@@ -32,6 +33,7 @@ CONFIG = ViTConfig(
     embedding_dropout=0.0,
     dropout=0.0,
     attention_dropout=0.0,
+    attention_bias=True,
     remat="none",
 )
 IMAGES = jax.random.normal(jax.random.key(0), (3, 8, 8, 3))

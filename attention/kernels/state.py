@@ -1,0 +1,124 @@
+"""A running state W = Σ_j u_j k_jᵀ, computed for all pairs at once or chunk by chunk.
+
+With a strength β, u_j = β_j (v_j − W k_j) depends on all keys before; within a chunk that is a triangular system
+(Yang et al. 2024, "Parallelizing linear Transformers with the delta rule over sequence length"):
+(I + diag(β) tril(K Kᵀ, −1)) U = diag(β) (V − K Wᵀ).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from attention.kernels.reference import precise, spread_heads
+from attention.mask import Mask
+
+CHUNK = 64  # tokens
+
+
+class Writes(NamedTuple):
+    """What the state is made of, by head and at least in float32.
+
+    Attributes:
+      query: Features that read, `(*B, N, T, H)`, or None where nothing is read.
+      key: Features that write, `(*B, N, S, H)`; zero where nothing is written.
+      value: `(*B, N, S, V)`.
+      strength: β, `(*B, N, S)`, or None where values are written as they are.
+    """
+
+    query: jax.Array | None
+    key: jax.Array
+    value: jax.Array
+    strength: jax.Array | None
+
+    @classmethod
+    def of(cls, query, key, value, strength, mask: Mask) -> Writes:
+        """From `jax.nn` layout; keys beyond the mask's lengths write nothing."""
+        if mask.key_lengths is not None:
+            key = jnp.where(mask.real_keys(key.shape[-3])[..., None, None], key, 0.0)
+        heads = query.shape[-2]
+        if strength is not None:
+            strength = jnp.moveaxis(spread_heads(precise(strength)[..., None], heads)[..., 0], -1, -2)
+        return cls(*by_head(query, key, value), strength)
+
+
+def by_head(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """`(*B, L, N, H)` as `(*B, N, L, H)`, key heads repeated for the query heads they serve, at least in float32."""
+    heads = query.shape[-2]
+    return tuple(jnp.moveaxis(precise(spread_heads(x, heads)), -2, -3) for x in (query, key, value))
+
+
+def in_step(writes: Writes, mask: Mask) -> bool:
+    """Whether query i reads right after key i is written."""
+    same = writes.query.shape[-2] == writes.key.shape[-2]
+    return same and isinstance(mask.query_offset, int) and mask.query_offset == 0
+
+
+def all_pairs(writes: Writes, mask: Mask) -> jax.Array:
+    """Output `(*B, T, N, V)` from φ(q)·φ(k) of all pairs."""
+    written = _written(writes, None)
+    pairs = jnp.einsum("...th,...sh->...ts", writes.query, writes.key)
+    if mask.causal:
+        allowed = mask.positions(*pairs.shape[-2:])
+        pairs = jnp.where(allowed.reshape((1,) * (pairs.ndim - 2) + allowed.shape), pairs, 0.0)
+    return jnp.moveaxis(pairs @ written, -3, -2)
+
+
+def in_chunks(writes: Writes, mask: Mask) -> jax.Array:
+    """Output `(*B, T, N, V)`, a chunk at a time; causal with as many queries as keys, or not causal."""
+    keys = writes.key
+    empty = jnp.zeros((*keys.shape[:-2], writes.value.shape[-1], keys.shape[-1]), keys.dtype)
+    if mask.causal:
+        return from_state(writes, empty)[0]
+    if writes.strength is None:
+        after = jnp.einsum("...sv,...sh->...vh", writes.value, keys)
+    else:
+        _, after = _scan(writes._replace(query=None), empty)
+    return jnp.einsum("...nvh,...nth->...tnv", after, writes.query)
+
+
+def from_state(writes: Writes, before: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Causal output `(*B, T, N, V)` of tokens that follow the state `(*B, N, V, H)`, and the state after them."""
+    out, after = _scan(writes, before)
+    out = jnp.moveaxis(out, 0, -3)
+    out = out.reshape(*out.shape[:-3], -1, out.shape[-1])[..., : writes.key.shape[-2], :]
+    return jnp.moveaxis(out, -3, -2), after
+
+
+def _scan(writes: Writes, before: jax.Array) -> tuple[jax.Array | None, jax.Array]:
+    """What each chunk's queries read, chunks first and nothing without queries, and the state after the last."""
+    chunk = min(CHUNK, writes.key.shape[-2])
+    parts = Writes(*(_chunks(x, axis, chunk) for x, axis in zip(writes, (-2, -2, -2, -1), strict=True)))
+
+    def one(state, part: Writes):
+        written = _written(part, state)
+        after = state + jnp.einsum("...sv,...sh->...vh", written, part.key)
+        if part.query is None:
+            return after, None
+        pairs = jnp.tril(jnp.einsum("...th,...sh->...ts", part.query, part.key))
+        return after, jnp.einsum("...th,...vh->...tv", part.query, state) + pairs @ written
+
+    after, out = jax.lax.scan(one, before, parts)
+    return out, after
+
+
+def _written(writes: Writes, state: jax.Array | None) -> jax.Array:
+    """u_j of each key, `(*B, N, S, V)`, given the state before them; none is an empty one."""
+    if writes.strength is None:
+        return writes.value
+    strength = writes.strength[..., None]
+    known = 0.0 if state is None else jnp.einsum("...sh,...vh->...sv", writes.key, state)
+    overlap = strength * jnp.tril(jnp.einsum("...sh,...jh->...sj", writes.key, writes.key), -1)
+    rest = strength * (writes.value - known)
+    return jax.lax.linalg.triangular_solve(overlap, rest, left_side=True, lower=True, unit_diagonal=True)
+
+
+def _chunks(x: jax.Array | None, axis: int, chunk: int) -> jax.Array | None:
+    """`x` with its axis of tokens padded with zeros, which write nothing, and cut into chunks, which come first."""
+    if x is None:
+        return None
+    axis += x.ndim
+    padded = jnp.pad(x, [(0, -x.shape[axis] % chunk if i == axis else 0) for i in range(x.ndim)])
+    return jnp.moveaxis(padded.reshape(*x.shape[:axis], -1, chunk, *x.shape[axis + 1 :]), axis, 0)

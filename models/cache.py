@@ -1,0 +1,58 @@
+"""What a layer keeps between tokens while decoding: prepared keys, values, or a running state.
+
+`MultiHeadAttention.init_cache` makes one. Arrays of `max_length` slots fill from the left; each fact is kept once:
+no values where they are the keys, no keys where the score looks at none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+from jaxtyping import Array, Float, Int
+
+from attention.errors import UsageError
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Cache:
+    """One layer's memory of the tokens so far.
+
+    Attributes:
+      length: How many tokens are in it.
+      key: Keys as the score prepared them, `(B, max_length, N, …)` each, or None.
+      raw: Values before their alignment, where there is one and they are not the keys.
+      value: Values, aligned if the mechanism does, or None where they are the keys.
+      state: Of a recurrence, in place of keys and values.
+    """
+
+    length: Int[Array, ""]
+    key: Any = None
+    raw: Float[Array, "B L N H"] | None = None
+    value: Float[Array, "B L N H"] | None = None
+    state: Any = None
+
+    def append(self, name: str, new: Any) -> tuple[Any, Cache]:
+        """All slots of one field with new tokens written after the last, and the cache that holds them.
+
+        Raises:
+          UsageError: there is no room, where the length is known.
+        """
+        slots = jax.tree.map(lambda old, x: _written(old, x, self.length), getattr(self, name), new)
+        return slots, dataclasses.replace(self, **{name: slots})
+
+    def advance(self, tokens: int) -> Cache:
+        """With so many tokens more."""
+        return dataclasses.replace(self, length=self.length + tokens)
+
+
+def _written(old: jax.Array, new: jax.Array, length: Any) -> jax.Array:
+    room = old.shape[1]
+    if not isinstance(length, jax.core.Tracer) and int(length) + new.shape[1] > room:
+        raise UsageError(
+            f"A cache of {room} tokens holds {int(length)} already, so {new.shape[1]} more do not fit; "
+            "make it with a greater max_length."
+        )
+    return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), length, axis=1)
