@@ -42,4 +42,4 @@ def test_neural_attention_is_the_published_code(x64, dim, implementation):
     chex.assert_trees_all_close(y, data["y"], rtol=0, atol=1e-10)
     chex.assert_trees_all_close(dx, data["dx"], rtol=0, atol=1e-10)
     chex.assert_trees_all_close(gradients, published, rtol=0, atol=1e-10)
-    assert all(np.abs(g).max() > 1e-3 for name, g in published.items() if name != "linear3.bias")
+    assert all(np.abs(g).max() > 1 for name, g in published.items() if "bias" not in name)
