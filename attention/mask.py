@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from attention.errors import UsageError
 
 
-@jax.tree_util.register_dataclass
+@jax.tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(frozen=True)
 class Mask:
     """Permission to attend: True = may attend, and every part that is given must permit.
@@ -24,7 +24,7 @@ class Mask:
       key_lengths: Number of real keys `(*B)`; keys from there on are padding.
       query_segments: Segment of each query `(*B, T)`; a query sees the keys of its own segment only.
       key_segments: Segment of each key `(*B, S)`.
-      query_offset: Position of the first query among the keys.
+      query_offset: Position of the first query among the keys; a plain number stays one inside `jax.jit`.
       causal: Query i sees no key after its own position.
       window: Query i sees only keys less than this many positions away; 0 is no limit.
     """
@@ -34,14 +34,31 @@ class Mask:
     query_segments: Int[Array, "*B T"] | None = None
     key_segments: Int[Array, "*B S"] | None = None
     query_offset: int | Int[Array, ""] = 0
-    causal: bool = dataclasses.field(default=False, metadata={"static": True})
-    window: int = dataclasses.field(default=0, metadata={"static": True})
+    causal: bool = False
+    window: int = 0
 
     def __post_init__(self):
         if self.window < 0:
             raise UsageError(f"A mask's window must not be negative, but it is {self.window}; 0 means no limit.")
         if (self.query_segments is None) != (self.key_segments is None):
             raise UsageError("A mask needs query_segments and key_segments together; one of them is missing.")
+
+    def tree_flatten_with_keys(self):
+        """Arrays are leaves; what is a plain number or flag is part of the structure."""
+        static = {"causal": self.causal, "window": self.window}
+        arrays = {name: getattr(self, name) for name in ("dense", "key_lengths", "query_segments", "key_segments")}
+        (static if isinstance(self.query_offset, int) else arrays)["query_offset"] = self.query_offset
+        leaves = [(jax.tree_util.GetAttrKey(name), value) for name, value in arrays.items()]
+        return leaves, (tuple(arrays), tuple(static.items()))
+
+    @classmethod
+    def tree_unflatten(cls, structure, leaves):
+        """The inverse; nothing is checked, for leaves may be placeholders."""
+        names, static = structure
+        mask = object.__new__(cls)
+        for name, value in (*zip(names, leaves, strict=True), *static):
+            object.__setattr__(mask, name, value)
+        return mask
 
     def parts(self) -> frozenset[str]:
         """The kinds of mask that are in force: any of causal, window, key_lengths, segments, dense."""

@@ -1,0 +1,216 @@
+"""Every public attention function with weights, in one signature, for the contract that all must keep."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import attention
+from attention import Mask
+
+HEADS, WIDTH, LENGTH = 4, 6, 9
+EVERY_MASK = frozenset({"causal", "window", "key_lengths", "segments", "dense"})
+BY_POSITION = frozenset({"causal", "key_lengths"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One function with one choice of options.
+
+    Attributes:
+      call: From (weights, query, key, value, **options) to what the function returns.
+      shapes: Of its weights; LENGTH is the most tokens.
+      implementations: Those that must serve it, besides `reference`.
+      masks: Kinds that it honours.
+      grouped: Whether fewer key heads than query heads are supported.
+      weighted: Whether it has weights to return and to drop.
+      unordered: Whether the order of keys (with their values) does not matter.
+      equivariant: Whether permuting queries permutes outputs.
+      needs_causal: Whether it raises without a causal mask.
+    """
+
+    call: Callable[..., Any]
+    shapes: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    implementations: tuple[str, ...] = ("xla", "chunked")
+    masks: frozenset[str] = EVERY_MASK
+    grouped: bool = True
+    weighted: bool = True
+    unordered: bool = True
+    equivariant: bool = True
+    needs_causal: bool = False
+
+    def weights(self, dtype: Any = jnp.float64, seed: int = 7) -> dict[str, jax.Array]:
+        """Random weights; biases are positive, so that no ReLU is dead for all pairs."""
+        keys = jax.random.split(jax.random.key(seed), len(self.shapes) + 1)
+        drawn = {n: jax.random.normal(k, s, dtype) for k, (n, s) in zip(keys, self.shapes.items(), strict=False)}
+        return {n: jnp.abs(x) + 0.3 if "bias" in n else x for n, x in drawn.items()}
+
+
+def neural(lead: tuple[int, ...] = (), down: tuple[int, ...] | None = (), **options: Any) -> Case:
+    """Two hidden layers of 5 and 3 units; `lead` are the leading axes of the layers, `down` of the projections."""
+    dim = WIDTH if down is None else 4
+    widths = (2 * dim, 5, 3, 1)
+    shapes = {f"kernel_{i}": (*lead, widths[i], widths[i + 1]) for i in range(3)}
+    shapes |= {f"bias_{i}": (*lead, widths[i + 1]) for i in range(3)}
+    if down is not None:
+        for side in ("query", "key"):
+            shapes |= {f"down_kernel_{side}": (*down, WIDTH, dim), f"down_bias_{side}": (*down, dim)}
+
+    def call(w, query, key, value, **more):
+        layers = [(w[f"kernel_{i}"], w[f"bias_{i}"]) for i in range(3)]
+        projections = [] if down is None else [(w[f"down_kernel_{s}"], w[f"down_bias_{s}"]) for s in ("query", "key")]
+        return attention.neural_attention(query, key, value, layers, projections, **options, **more)
+
+    unique = options.get("pairs") == "unique"
+    return Case(
+        call,
+        shapes,
+        implementations=("xla",) if unique else ("xla", "chunked"),
+        unordered=not unique,
+        equivariant=not unique,
+    )
+
+
+def additive(lead: tuple[int, ...] = ()) -> Case:
+    """Five tanh units."""
+    shapes = {"query_kernel": (*lead, WIDTH, 5), "key_kernel": (*lead, WIDTH, 5), "hidden_bias": (*lead, 5)}
+    return Case(
+        lambda w, *arrays, **o: attention.additive_attention(*arrays, **w, **o), shapes | {"vector": (*lead, 5)}
+    )
+
+
+def luong(form: str, **shapes: tuple[int, ...]) -> Case:
+    """One of Luong's forms."""
+    return Case(lambda w, *arrays, **o: attention.luong_attention(*arrays, form, **w, **o), shapes)
+
+
+def gaussian(implementations: tuple[str, ...] = ("xla",), **options: Any) -> Case:
+    """Values of their own, so that all arrays have gradients that can be told apart."""
+    return Case(
+        lambda w, *arrays, **o: attention.gaussian_attention(*arrays, **w, **options, **o),
+        {},
+        implementations,
+        unordered="decay" not in options,
+        equivariant="decay" not in options,
+        needs_causal="decay" in options,
+    )
+
+
+def positional(lead: tuple[int, ...], factorised: bool = False) -> Case:
+    """Of the queries only their number counts, and of the keys nothing."""
+    shapes = (
+        {"rows": (*lead, LENGTH, 3), "columns": (*lead, LENGTH, 3)}
+        if factorised
+        else {"table": (*lead, LENGTH, LENGTH)}
+    )
+
+    def call(w, query, key, value, **options):
+        table = attention.factorised_table(**w) if factorised else w["table"]
+        return attention.positional_attention(value, table, queries=query.shape[-3], **options)
+
+    return Case(call, shapes, ("xla",), grouped=False, unordered=False, equivariant=False)
+
+
+def linear(**options: Any) -> Case:
+    """Linear attention."""
+    return Case(
+        lambda w, *arrays, **o: attention.linear_attention(*arrays, **options, **o),
+        masks=BY_POSITION,
+        weighted=False,
+    )
+
+
+def delta(w: dict[str, jax.Array], query: jax.Array, key: jax.Array, value: jax.Array, **options: Any) -> jax.Array:
+    """Strengths made of the keys, as a layer makes them of its inputs."""
+    safe = jnp.where(jnp.isnan(key), 0.0, key)
+    strength = jax.nn.sigmoid(jnp.einsum("...kh,h->...k", safe, w["strength"]))
+    return attention.delta_attention(query, key, value, strength, **options)
+
+
+CASES = {
+    "dot_product": Case(lambda w, *arrays, **o: attention.dot_product_attention(*arrays, **o)),
+    "dot_product scale": Case(lambda w, *arrays, **o: attention.dot_product_attention(*arrays, scale=0.7, **o)),
+    "neural": neural(),
+    "neural undivided": neural(down=None, activation="gelu", scale=0.5),
+    "neural per head": neural((HEADS,), (HEADS,)),
+    "neural unique": neural((LENGTH, LENGTH), pairs="unique"),
+    "neural unique per head": neural((HEADS, LENGTH, LENGTH), (HEADS,), pairs="unique"),
+    "additive": additive(),
+    "additive per head": additive((HEADS,)),
+    "luong dot": luong("dot"),
+    "luong general": luong("general", kernel=(WIDTH, WIDTH)),
+    "luong general per head": luong("general", kernel=(HEADS, WIDTH, WIDTH)),
+    "luong concat": luong("concat", kernel=(2 * WIDTH, 5), hidden_bias=(5,), vector=(5,)),
+    "gaussian": gaussian(("xla", "chunked")),
+    "gaussian sharp": gaussian(("xla", "chunked"), sigma=0.3),
+    "gaussian as it is": gaussian(normalise=False, sigma=0.8),
+    "gaussian unsquared": gaussian(squared=False, sigma=0.5),
+    "gaussian decay": gaussian(decay=0.2),
+    "positional": positional((HEADS,)),
+    "positional shared": positional(()),
+    "positional factorised": positional((HEADS,), factorised=True),
+    "linear": linear(),
+    "linear relu": linear(feature="relu"),
+    "fast weights": linear(feature="identity", normalise=False),
+    "delta": Case(delta, {"strength": (WIDTH,)}, masks=BY_POSITION, weighted=False, unordered=False),
+}
+# (case, implementation) of all that must equal the reference, and of all.
+FAST = [(name, which) for name, case in CASES.items() for which in case.implementations]
+ALL = [(name, "reference") for name in CASES] + FAST
+WEIGHTED = [(name, which) for name, which in ALL if CASES[name].weighted and which != "chunked"]
+
+
+def mask_of(case: Case, mask: Mask | None = None) -> Mask:
+    """The mask, causal too where the case needs that."""
+    mask = mask or Mask()
+    return dataclasses.replace(mask, causal=True) if case.needs_causal else mask
+
+
+def inputs(queries=LENGTH, keys=LENGTH, key_heads=HEADS, dtype=jnp.float64, batch=(2,), seed=0):
+    """Query, key and value."""
+    shapes = [(*batch, queries, HEADS, WIDTH), (*batch, keys, key_heads, WIDTH), (*batch, keys, key_heads, WIDTH)]
+    keys_ = jax.random.split(jax.random.key(seed), 3)
+    return tuple(jax.random.normal(k, s, dtype) for k, s in zip(keys_, shapes, strict=True))
+
+
+def causal_mask(lengths: tuple[int, int] = (LENGTH - 3, LENGTH)) -> Mask:
+    """Causal, with the real keys of each of two sequences."""
+    return Mask(causal=True, key_lengths=jnp.array(lengths))
+
+
+def dense_mask(*hidden: int) -> Mask:
+    """Dense, with window and segments that hide nothing, and with rows that see nothing."""
+    nothing = jnp.zeros((2, LENGTH), int)
+    dense = jnp.ones((2, HEADS, LENGTH, LENGTH), bool).at[:, :, list(hidden)].set(False)
+    return Mask(dense=dense, window=LENGTH, query_segments=nothing, key_segments=nothing)
+
+
+def outcome(name, implementation, arrays, weights, mask=None, *, direction=None, **options) -> tuple[jax.Array, Any]:
+    """Output, and gradients of output · direction with respect to weights, query, key and value.
+
+    It is compiled once for each kind of mask and options; what they hold may change.
+    """
+    if direction is None:
+        direction = jax.random.normal(jax.random.key(11), (*arrays[0].shape[:-1], arrays[2].shape[-1]))
+    rate = options.pop("dropout_rate", 0.0)
+    mask = mask_of(CASES[name], mask)
+    return _compiled(name, implementation, rate)(weights, *arrays, mask, direction.astype(arrays[0].dtype), options)
+
+
+@functools.cache
+def _compiled(name: str, implementation: str, rate: float) -> Callable[..., Any]:
+    dropped = {"dropout_rate": rate} if rate else {}
+
+    def scalar(weights, query, key, value, mask, direction, options):
+        options = {"mask": mask, "implementation": implementation} | dropped | options
+        out = CASES[name].call(weights, query, key, value, **options)
+        return jnp.sum(out * direction), out
+
+    def run(*arguments):
+        (_, out), gradients = jax.value_and_grad(scalar, argnums=(0, 1, 2, 3), has_aux=True)(*arguments)
+        return out, gradients
+
+    return jax.jit(run)
