@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention.kernels.call import check_length
+from attention.kernels.call import check_length, check_weight
 from attention.mask import Mask
 
 HONOURED = {"causal", "key_lengths"}
@@ -35,12 +35,14 @@ def align_values(
       Aligned values `(*B, S, N, H)`, or of `rows` tokens.
 
     Raises:
-      UsageError: S is greater than L, or the mask has other kinds than those.
+      UsageError: W^A has another shape, S is greater than L, or the mask has other kinds than those.
     """
     mask = mask or Mask()
     mask.require(HONOURED, by="Super Attention (an aligned mechanism)")
-    length = value.shape[-3]
-    check_length("Super Attention", "W^A is a table over token positions", kernel.shape[-1], length)
+    length, heads, _ = value.shape[-3:]
+    built = kernel.shape[-1]
+    check_weight("kernel (W^A)", kernel, (built, built), (heads, built, built))
+    check_length("Super Attention", "W^A is a table over token positions", built, length)
     if mask.key_lengths is not None:
         value = jnp.where(mask.real_keys(length)[..., None, None], value, jnp.zeros((), value.dtype))
     first, rows = (0, length) if rows is None else (mask.query_offset, rows)

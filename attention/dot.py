@@ -92,6 +92,10 @@ class DotProduct(Score):
         if isinstance(self.scale, bool) or not isinstance(self.scale, int | float) or self.scale < 0:
             raise UsageError(f"The scale of dot-product scores must be a number of at least 0, not {self.scale!r}.")
 
+    def query_gain(self, head: int) -> float:
+        """1/√H over the scale: T5, which has no scale either, starts its queries so (Raffel et al. 2020)."""
+        return 1.0 / (self.scale * head**0.5) if self.scale else 1.0
+
     def attend(self, params: Params, query: Any, key: Any, value: Any, **options: Any) -> Any:
         """`dot_product_attention`."""
         return dot_product_attention(query, key, value, scale=self.scale or None, **options)

@@ -65,9 +65,11 @@ def gaussian_attention(
     """
     check_shapes(query, key, key if value is None else value)
     key = (mask or Mask()).without_unreachable(key, query.shape[-3], query.ndim)
-    learned = isinstance(sigma, jax.Array)
-    score = Gaussian(1.0 if learned else sigma, learned, normalise, squared, decay)
-    params = {"log_sigma": jnp.log(sigma)} if learned else {}
+    per_head = isinstance(sigma, jax.Array)
+    if per_head and not isinstance(sigma, jax.core.Tracer) and not bool(jnp.all(sigma > 0)):
+        raise UsageError(f"Each σ must be above 0, but they are {sigma}.")
+    score = Gaussian(1.0 if per_head else sigma, per_head, normalise, squared, decay)
+    params = {"log_sigma": jnp.log(sigma)} if per_head else {}
     query = score.prepare_query(params, query, implementation)
     key = score.prepare_key(params, key, key, implementation)
     return score.attend(
@@ -152,6 +154,8 @@ class Gaussian(Score):
             return self._by_distance(query, key, fields | {"bias": bias}, sigma, implementation)
         if not self.normalise:
             bias = _add(bias, _key_bias(key, sigma, query.shape[-2]))
+        if implementation == "auto" and "cudnn" not in self.implementations:
+            implementation = "xla"  # cuDNN would round the keys' bias
         scale = sigma**-2
         if self.learn_sigma:
             query, scale = query * scale.astype(query.dtype).reshape((1,) * (query.ndim - 2) + (-1, 1)), 1.0

@@ -16,7 +16,7 @@ from attention import flops
 from attention import reference as definitions
 from attention.errors import UnsupportedError, UsageError, unknown
 from attention.kernels import state
-from attention.kernels.call import check_implementation, check_shapes
+from attention.kernels.call import check_implementation, check_shapes, check_weight
 from attention.kernels.reference import precise, spread_heads
 from attention.mask import Mask
 from attention.score import Parameter, Params, Score, Sizes, check_flags
@@ -112,6 +112,7 @@ def delta_attention(
       UnsupportedError: a bias, dropout, weights, or an implementation that cannot do this call.
     """
     check_shapes(query, key, value)
+    check_weight("strength", strength, key.shape[:-1])
     key, value = _reached(query, key, value, mask)
     strength = (mask or Mask()).without_unreachable(strength, query.shape[-3], query.ndim)
     options = {"bias": bias, "dropout_rate": dropout_rate, "return_weights": return_weights}
@@ -155,10 +156,12 @@ class Recurrence(Score):
         """Output `(*B, T, N, V)`."""
         name = f"{type(self).__name__} attention"
         check_implementation(implementation, IMPLEMENTATIONS, name)
-        asked = {"a bias": bias is not None, "attention dropout": dropout_rate > 0, "weights": return_weights}
+        asked = {"bias": bias is not None, "attention dropout": dropout_rate > 0, "weights": return_weights}
         for what, wanted in asked.items():
             if wanted:
-                raise UnsupportedError(f"{name} has no {what}: it keeps a running state and never scores a pair.")
+                raise UnsupportedError(
+                    f"{name} has no {what}: it keeps a running state and never scores a pair; ask for none."
+                )
         mask = mask or Mask()
         mask.require(HONOURED, by=name)
         if implementation == "reference":
@@ -172,9 +175,11 @@ class Recurrence(Score):
         compute = state.all_pairs if implementation == "xla" or not stepwise else state.in_chunks
         return self.read(compute(writes, mask)).astype(value.dtype)
 
-    def advance(self, params: Params, query: Any, key: Any, value: Any, before: Any) -> tuple[jax.Array, Any]:
+    def advance(
+        self, params: Params, query: Any, key: Any, value: Any, before: Any, mask: Mask
+    ) -> tuple[jax.Array, Any]:
         """Causal output of the next tokens and the state after them."""
-        mask = Mask(causal=True)
+        mask.require(HONOURED, by=f"{type(self).__name__} attention")
         out, after = state.from_state(self.writes(query, key, value, mask), before)
         return self.read(out).astype(value.dtype), after
 

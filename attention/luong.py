@@ -13,7 +13,7 @@ from attention import reference as definitions
 from attention.dot import DotProduct, dot_product_attention
 from attention.errors import UsageError, unknown
 from attention.kernels import reference
-from attention.kernels.call import Call, check_shapes, common
+from attention.kernels.call import Call, check_shapes, check_weight, common
 from attention.mask import Mask
 from attention.pairwise import neural_attention
 from attention.score import Parameter, Params, Score, Sizes, check_flags
@@ -72,6 +72,8 @@ def luong_attention(
         layers = ((kernel, hidden_bias), (vector[..., None], None))
         return neural_attention(query, key, value, layers, activation="tanh", **options)
     check_shapes(query, key, value)
+    heads, width = query.shape[-2:]
+    check_weight("kernel", kernel, (width, width), (heads, width, width))
     score = Bilinear(per_head=kernel.ndim == 3)
     params = {"kernel": kernel}
     return score.attend(params, score.prepare_query(params, query, implementation), key, value, **options)
@@ -104,10 +106,9 @@ class Bilinear(Score):
         check_flags(self, "per_head")
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """W_a."""
+        """W_a, which starts such that scores have the variance of scaled dot products."""
         heads = (sizes.heads,) if self.per_head else ()
-        init = initializers.lecun_normal(batch_axis=tuple(range(len(heads))))
-        return {"kernel": Parameter((*heads, sizes.head, sizes.head), init)}
+        return {"kernel": Parameter((*heads, sizes.head, sizes.head), initializers.normal(1.0 / sizes.head))}
 
     def prepare_query(self, params: Params, query: jax.Array, implementation: str) -> jax.Array:
         """W_aᵀ q."""

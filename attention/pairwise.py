@@ -19,7 +19,15 @@ from attention import reference as definitions
 from attention.activations import ACTIVATIONS
 from attention.errors import UsageError, unknown
 from attention.kernels import pair_chunked, reference, xla
-from attention.kernels.call import Call, PairCall, check_implementation, check_length, check_shapes, common
+from attention.kernels.call import (
+    Call,
+    PairCall,
+    check_implementation,
+    check_length,
+    check_shapes,
+    check_weight,
+    common,
+)
 from attention.kernels.reference import precise, spread_heads
 from attention.mask import Mask
 from attention.score import Parameter, Params, Score, Sizes, check_flags, is_count
@@ -80,6 +88,7 @@ def neural_attention(
     check_shapes(query, key, value)
     key = (mask or Mask()).without_unreachable(key, query.shape[-3], query.ndim)
     weights = PairWeights(tuple(layers), tuple(down), activation, scale, pairs)
+    weights.check(*query.shape[-2:])
     return weights.attend(
         weights.prepare(query, 0, implementation),
         weights.prepare(key, 1, implementation),
@@ -163,6 +172,22 @@ class PairWeights:
             raise unknown("activation of a pair's MLP", self.activation, ACTIVATIONS)
         if self.pairs not in PAIRS:
             raise unknown("kind of pairs", self.pairs, PAIRS)
+
+    def check(self, heads: int, width: int) -> None:
+        """Raises UsageError unless the weights fit heads of that width and each other."""
+        *lead, _, _ = self.layers[0][0].shape
+        pairs = tuple(lead[-2:]) if self.unique else ()
+        per_head = (heads,) if len(lead) > len(pairs) else ()
+        for side, (kernel, bias) in zip(("query", "key"), self.down, strict=bool(self.down)):
+            check_weight(f"{side} kernel of down", kernel, (*per_head, width, -1))
+            check_weight(f"{side} bias of down", bias, (*per_head, kernel.shape[-1]))
+        inputs = 2 * (self.down[0][0].shape[-1] if self.down else width)
+        for index, (kernel, bias) in enumerate(self.layers):
+            outputs = 1 if index == len(self.layers) - 1 else -1
+            check_weight(f"kernel of layer {index}", kernel, (*per_head, *pairs, inputs, outputs))
+            inputs = kernel.shape[-1]
+            if bias is not None:
+                check_weight(f"bias of layer {index}", bias, (*per_head, *pairs, inputs))
 
     @property
     def unique(self) -> bool:

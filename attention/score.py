@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from attention.errors import UsageError
 from attention.flops import Cost
+from attention.mask import Mask
 
 Initialiser = Callable[..., jax.Array]
 Params = dict[str, jax.Array]
@@ -63,6 +64,10 @@ class Score:
         """What there is to learn, by name."""
         return {}
 
+    def query_gain(self, head: int) -> float:
+        """Factor of the query projection's initial weights, such that scores of heads of that width start near 1."""
+        return 1.0
+
     def prepare_query(self, params: Params, query: jax.Array, implementation: str) -> Any:
         """The queries `(*B, T, N, H)` in the form that `attend` takes."""
         return query
@@ -97,8 +102,10 @@ class Score:
         """The state before the first token of a mechanism that is a recurrence; None for all that need every key."""
         return None
 
-    def advance(self, params: Params, query: Any, key: Any, value: jax.Array, state: Any) -> tuple[jax.Array, Any]:
-        """Causal output of the next tokens, and the state after them."""
+    def advance(
+        self, params: Params, query: Any, key: Any, value: jax.Array, state: Any, mask: Mask
+    ) -> tuple[jax.Array, Any]:
+        """Causal output of the next tokens, whose first is the mask's first, and the state after them."""
         raise NotImplementedError
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> Cost:

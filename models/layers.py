@@ -53,12 +53,14 @@ class Linear(nn.Module):
       outputs: Sizes of the output axes.
       inputs: How many of the last axes are inputs.
       bias: Whether there is one.
+      gain: Factor of the initial kernel.
       dtype: Compute dtype; the parameters are float32.
     """
 
     outputs: tuple[int, ...]
     inputs: int = 1
     bias: bool = True
+    gain: float = 1.0
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
@@ -66,7 +68,8 @@ class Linear(nn.Module):
         """`x` with its last `inputs` axes replaced by `outputs`."""
         lead, last = x.shape[: -self.inputs], x.shape[-self.inputs :]
         shape = (*last, *self.outputs)
-        kernel_init = nn.initializers.lecun_normal(range(self.inputs), range(self.inputs, len(shape)))
+        axes = range(self.inputs), range(self.inputs, len(shape))
+        kernel_init = nn.initializers.variance_scaling(self.gain**2, "fan_in", "truncated_normal", *axes)
         kernel = self.param("kernel", kernel_init, shape)
         matrix = kernel.astype(self.dtype).reshape(math.prod(last), -1)
         rows = x.astype(self.dtype).reshape(-1, len(matrix)) @ matrix
@@ -85,6 +88,7 @@ class MlpProjection(nn.Module):
       norm: Whether there is the LayerNorm.
       relu: Whether σ is ReLU; it is nothing in the paper's ablation (DLP).
       epsilon: LayerNorm's ε.
+      gain: Factor of the initial W2.
       dtype: Compute dtype.
     """
 
@@ -93,6 +97,7 @@ class MlpProjection(nn.Module):
     norm: bool = True
     relu: bool = True
     epsilon: float = 1e-6
+    gain: float = 1.0
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
@@ -104,7 +109,7 @@ class MlpProjection(nn.Module):
             hidden = nn.LayerNorm(self.epsilon, dtype=self.dtype, name="norm")(hidden)
         if self.relu:
             hidden = nn.relu(hidden)
-        return Linear(self.outputs, dtype=self.dtype, name="down")(hidden)
+        return Linear(self.outputs, gain=self.gain, dtype=self.dtype, name="down")(hidden)
 
 
 class MultiHeadAttention(nn.Module):
@@ -166,7 +171,7 @@ class MultiHeadAttention(nn.Module):
         else:
             source = x
             mask = dataclasses.replace(mask, causal=True, query_offset=cache.length)
-        params = self._score_parameters(x.shape[-1])
+        params = self._score_parameters(Sizes(source.shape[-1], self.heads, self._head(x.shape[-1]), self.length))
         query, key, value = self._projected(x, source)
         query = score.prepare_query(params, query, self.implementation)
         key = score.prepare_key(params, key, source, self.implementation)
@@ -176,12 +181,11 @@ class MultiHeadAttention(nn.Module):
         elif mechanism.align is not None:
             value = self._align(value, mask)
         if cache is not None and cache.state is not None:
-            mask.require({"causal"}, by=f"Decoding with {mechanism.name}")
-            heads, state = score.advance(params, query, key, value, cache.state)
+            heads, state = score.advance(params, query, key, value, cache.state, _from(mask, cache.length))
             cache = dataclasses.replace(cache, state=state)
         else:
             heads = self._attend(params, query, key, value, mask, train)
-        out = heads.reshape(x.shape) if mechanism.out == "identity" else self._projection("out", x)(heads)
+        out = heads.reshape(x.shape) if mechanism.out == "identity" else self._projection("out", x.shape[-1])(heads)
         return out if cache is None else (out, cache.advance(x.shape[1]))
 
     def init_cache(self, batch: int, max_length: int, width: int) -> Cache:
@@ -189,13 +193,15 @@ class MultiHeadAttention(nn.Module):
 
         Args:
           batch: B.
-          max_length: The most tokens that will be in it, prompt and all.
+          max_length: The most tokens that will be in it, prompt and all. Inside `jax.jit` nobody can notice
+            when more are put in.
           width: D.
 
         Raises:
           UsageError: heads do not divide the width.
         """
-        mechanism, score, sizes = self.mechanism, self.mechanism.score, self._sizes(width)
+        mechanism, score = self.mechanism, self.mechanism.score
+        sizes = Sizes(width, self.heads, self._head(width), self.length)
         length = jnp.zeros((), jnp.int32)
         value = jax.ShapeDtypeStruct((batch, max_length, self.heads, sizes.head), self.dtype)
         state = score.start(sizes, (batch,), self.dtype)
@@ -222,19 +228,20 @@ class MultiHeadAttention(nn.Module):
             raise UsageError("A decode cache is for self-attention; cross-attention takes its whole source each time.")
         if not mechanism.score.cross:
             raise UsageError(f"{mechanism.name} with these options is for self-attention only; leave out the source.")
-        if source.shape[-1] != x.shape[-1] and "identity" in (mechanism.key, mechanism.value):
+        as_it_is = {"identity", "shared", "none"} & {mechanism.key, mechanism.value}
+        if source.shape[-1] != x.shape[-1] and as_it_is:
             raise UsageError(
-                f"{mechanism.name} takes slices of its source as heads, so the source must be {x.shape[-1]} wide, "
-                f"not {source.shape[-1]}."
+                f"{mechanism.name} has a key or value projection {min(as_it_is)!r}, so the source must be "
+                f"{x.shape[-1]} wide as the queries are, not {source.shape[-1]}."
             )
 
-    def _sizes(self, width: int) -> Sizes:
+    def _head(self, width: int) -> int:
         if width % self.heads:
             raise UsageError(f"{self.heads} heads do not divide a width of {width}; choose a divisor of {width}.")
-        return Sizes(width, self.heads, width // self.heads, self.length)
+        return width // self.heads
 
-    def _score_parameters(self, width: int) -> Params:
-        declared = self.mechanism.score.parameters(self._sizes(width))
+    def _score_parameters(self, sizes: Sizes) -> Params:
+        declared = self.mechanism.score.parameters(sizes)
         if not declared:
             return {}
 
@@ -246,23 +253,25 @@ class MultiHeadAttention(nn.Module):
 
     def _projected(self, x: jax.Array, source: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Queries, keys and values; values that are the same slices as the keys are the same object."""
-        mechanism = self.mechanism
-        to_query = self._projection("query", x)
+        mechanism, width = self.mechanism, x.shape[-1]
+        to_query = self._projection("query", width)
         query = to_query(x)
-        key = to_query(source) if mechanism.key == "shared" else self._projection("key", source)(source)
+        key = to_query(source) if mechanism.key == "shared" else self._projection("key", width)(source)
         same = mechanism.value == "tied" or (mechanism.value == "identity" == mechanism.key)
-        return query, key, key if same else self._projection("value", source)(source)
+        return query, key, key if same else self._projection("value", width)(source)
 
-    def _projection(self, piece: str, x: jax.Array) -> Any:
-        """The projection of x, to heads or from them to the width of x."""
-        kind, width = getattr(self.mechanism, piece), x.shape[-1]
-        outputs, inputs = ((width,), 2) if piece == "out" else ((self.heads, self._sizes(width).head), 1)
+    def _projection(self, piece: str, width: int) -> Any:
+        """A projection to heads that together have a width, or from them to it."""
+        kind = getattr(self.mechanism, piece)
+        outputs, inputs = ((width,), 2) if piece == "out" else ((self.heads, self._head(width)), 1)
         if kind in ("identity", "none"):
             return lambda x: x.reshape(*x.shape[:-1], *outputs)
+        gain = self.mechanism.score.query_gain(self._head(width)) if piece == "query" else 1.0
+        gain = gain**0.5 if self.mechanism.key == "shared" else gain
         if kind == "linear":
-            return Linear(outputs, inputs, self.bias, self.dtype, name=piece)
+            return Linear(outputs, inputs, self.bias, gain, self.dtype, name=piece)
         norm, relu = kind != "mlp_without_norm", kind != "mlp_without_relu"
-        return MlpProjection(outputs, inputs, norm, relu, self.epsilon, self.dtype, name=piece)
+        return MlpProjection(outputs, inputs, norm, relu, self.epsilon, gain, self.dtype, name=piece)
 
     def _attend(self, params: Params, query: Any, key: Any, value: Any, mask: attention.Mask, train: bool) -> jax.Array:
         wanted = self.is_mutable_collection("attention") and not self.is_initializing()
@@ -314,6 +323,12 @@ class MultiHeadAttention(nn.Module):
         kernel = self.param("align_kernel", kernel_init, (*per_head, self.length, self.length))
         bias = self.param("align_bias", nn.initializers.zeros_init(), (*per_head, self.length))
         return attention.align_values(value, kernel, bias, mask=mask, rows=rows)
+
+
+def _from(mask: attention.Mask, first: jax.Array) -> attention.Mask:
+    """The mask as the tokens from `first` on see it."""
+    lengths = None if mask.key_lengths is None else mask.key_lengths - first
+    return dataclasses.replace(mask, query_offset=0, key_lengths=lengths)
 
 
 def _zeros(like: Any) -> Any:

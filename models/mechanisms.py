@@ -155,8 +155,12 @@ def _build(call: specs.Call) -> Mechanism:
 
 def _align(preset: Align | None, wanted: Any, options: dict[str, Any]) -> Align | None:
     """The alignment, with the options that no other piece has taken."""
-    if not isinstance(wanted, bool):
-        raise UsageError(f"The option align must be True or False, not {wanted!r}.")
+    if not (isinstance(wanted, bool) or wanted == "per_head"):
+        raise UsageError(f"The option align must be True, False or 'per_head', not {wanted!r}.")
+    if wanted == "per_head":
+        options = {"per_head": True} | options
+    if options and not wanted:
+        raise UsageError(f"The option {next(iter(options))} is of the alignment, which align=False leaves out.")
     return dataclasses.replace(preset or Align(), **options) if wanted else None
 
 

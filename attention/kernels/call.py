@@ -128,6 +128,17 @@ def check_length(what: str, why: str, built: int, *lengths: int) -> None:
         )
 
 
+def check_weight(name: str, array: jax.Array, *shapes: tuple[int, ...]) -> None:
+    """Raises UsageError unless a weight has one of the shapes; -1 stands for any size."""
+
+    def fits(shape: tuple[int, ...]) -> bool:
+        return len(shape) == array.ndim and all(s in (-1, size) for s, size in zip(shape, array.shape, strict=True))
+
+    if not any(map(fits, shapes)):
+        valid = " or ".join(str(shape).replace("-1", "any") for shape in shapes)
+        raise UsageError(f"The weight {name} must have the shape {valid}, but it has {array.shape}.")
+
+
 def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
     """Raises UsageError unless the arrays fit together as `jax.nn` layout."""
     shapes = f"query {query.shape}, key {key.shape}, value {value.shape}"

@@ -1,0 +1,53 @@
+"""Run in a process with several fake devices: how far every mechanism on a mesh is from one device, as JSON."""
+
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from attention import Mask
+from tests.models.test_layers_contract import ONE_EACH, layer, mechanism, params_of, tokens
+from train.sharding import AXES, parameter_spec
+
+
+def gradients(module, params, x):
+    """Output and gradients of causal self-attention in training."""
+
+    def scalar(params, x):
+        rngs = {"dropout": jax.random.key(3)}
+        out = module.apply({"params": params}, x, mask=Mask(causal=True), train=True, rngs=rngs)
+        return jnp.sum(jnp.sin(out)), out
+
+    return jax.jit(jax.value_and_grad(scalar, argnums=(0, 1), has_aux=True))(params, x)
+
+
+def worst_error(spec, implementation, mesh):
+    """Largest difference of any number between the mesh and one device."""
+    dropout = 0.2 if mechanism(spec).score.has_weights else 0.0
+    module = layer(spec, implementation, dropout=dropout)
+    params, x = params_of(module), tokens(batch=8)
+    alone = gradients(module, params, x)
+
+    def placed(path, leaf):
+        name = "attention/" + jax.tree_util.keystr(path, simple=True, separator="/")
+        return jax.device_put(leaf, NamedSharding(mesh, parameter_spec(name, leaf.shape, mesh)))
+
+    with jax.set_mesh(mesh):
+        split = jax.tree_util.tree_map_with_path(placed, params)
+        together = gradients(module, split, jax.device_put(x, NamedSharding(mesh, P(("data", "fsdp")))))
+    return max(
+        float(jnp.abs(a - jax.device_get(b)).max())
+        for a, b in zip(*map(jax.tree.leaves, (alone, together)), strict=True)
+    )
+
+
+if __name__ == "__main__":
+    mesh = jax.make_mesh((2, 2, 2), AXES, axis_types=(AxisType.Auto,) * 3)
+    print(
+        json.dumps(
+            {f"{spec} {which}": worst_error(spec, which, mesh) for spec, which in ONE_EACH[int(sys.argv[1]) :: 2]}
+        )
+    )

@@ -1,0 +1,282 @@
+"""What every row of the table keeps to as a layer, with its projections, alignment and caches: one body for all."""
+
+import functools
+import json
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import Mask, UnsupportedError, UsageError
+from models.layers import MultiHeadAttention
+from models.mechanisms import MECHANISMS, resolve
+
+LENGTH, WIDTH, HEADS = 7, 8, 2
+# Options and free combinations that the plain rows do not show.
+VARIANTS = (
+    "super(per_head=True)",
+    "super(key='linear', value='linear')",
+    "neural(dim=None, hidden=(5,), activation='tanh', scale=True)",
+    "neural(per_head=True, dim=3)",
+    "neural(pairs='unique')",
+    "neural(pairs='unique', per_head=True)",
+    "neural(query='mlp', key='mlp', value='mlp', align=True)",
+    "neural(key='identity', value='identity')",
+    "additive(per_head=True, units=3)",
+    "luong_general(per_head=True)",
+    "gaussian(learn_sigma=True, sigma=0.5)",
+    "gaussian(normalise=False, value='linear')",
+    "gaussian(squared=False)",
+    "gaussian(decay=0.3)",
+    "gaussian(align=True)",
+    "positional(per_head=False)",
+    "linear(feature='identity', normalise=False)",
+    "linear(align=True, value='identity')",
+    "delta(query='mlp', out='identity')",
+)
+SPECS = (*MECHANISMS, *VARIANTS)
+
+
+@functools.cache
+def mechanism(spec):
+    return resolve(spec, 1)[0]
+
+
+def implementations(spec):
+    return [name for name in mechanism(spec).score.implementations if name != "cudnn"]
+
+
+# Each row with one implementation, the last it has; every implementation once for each kind of score. That all of
+# them compute the same is `tests/attention/test_contract.py`'s to show.
+ONE_EACH = [(spec, implementations(spec)[-1]) for spec in SPECS]
+OF_EACH_SCORE = {type(mechanism(spec).score): spec for spec in MECHANISMS}.values()
+ALL = ONE_EACH + [(spec, which) for spec in OF_EACH_SCORE for which in implementations(spec)[:-1]]
+
+
+def layer(spec, implementation="auto", length=LENGTH, **options):
+    return MultiHeadAttention(mechanism(spec), HEADS, length, implementation, **options)
+
+
+def params_of(module, seed=0):
+    """Random parameters; biases are positive, so that no ReLU is dead for all tokens."""
+    causal = Mask(causal=True)
+    shapes = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, LENGTH, WIDTH)), mask=causal)["params"]
+    leaves, tree = jax.tree_util.tree_flatten_with_path(shapes)
+    keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
+
+    def draw(key, path, like):
+        x = jax.random.normal(key, like.shape) * 0.6
+        return jnp.abs(x) if jax.tree_util.keystr(path).endswith("bias']") else x
+
+    return jax.tree.unflatten(tree, [draw(k, *leaf) for k, leaf in zip(keys, leaves, strict=True)])
+
+
+def tokens(batch=2, length=LENGTH, seed=5, dtype=jnp.float32):
+    return jax.random.normal(jax.random.key(seed), (batch, length, WIDTH), dtype)
+
+
+def outcome(spec, implementation, mask, *inputs):
+    """Output, and gradients of a generic scalar of it."""
+    module = layer(spec, implementation, dtype=inputs[0].dtype)
+
+    @jax.jit
+    def run(params, *inputs):
+        def scalar(params, *inputs):
+            out = module.apply({"params": params}, *inputs, mask=mask)
+            return jnp.sum(jnp.sin(out)), out
+
+        every = tuple(range(1 + len(inputs)))
+        return jax.value_and_grad(scalar, argnums=every, has_aux=True)(params, *inputs)
+
+    (_, out), gradients = run(params_of(module), *inputs)
+    return out, gradients
+
+
+@pytest.mark.parametrize(("spec", "implementation"), ONE_EACH)
+def test_equals_the_reference(x64, spec, implementation):
+    """Causal self-attention, or cross-attention from 5 tokens to 7 of which some are padding."""
+    if mechanism(spec).score.cross:
+        mask = Mask(key_lengths=jnp.array([LENGTH - 2, LENGTH]))
+        call = (mask, tokens(length=5, dtype=jnp.float64), tokens(seed=6, dtype=jnp.float64))
+    else:
+        call = (Mask(causal=True), tokens(dtype=jnp.float64))
+    found, expected = (outcome(spec, which, *call) for which in (implementation, "reference"))
+    chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_parameter_counts(x64, spec):
+    """Otherwise gradients would be compared where they are zero."""
+    _, (gradients, _) = outcome(spec, "auto", Mask(causal=True), tokens(dtype=jnp.float64))
+    last = len(getattr(mechanism(spec).score, "hidden", ()) or (1, 1))
+    shifts = {f"['score']['layer_{last}_bias']"}  # of shared weights: all scores of a row alike
+    for path, gradient in jax.tree_util.tree_leaves_with_path(gradients):
+        name = jax.tree_util.keystr(path)
+        assert (np.abs(gradient).max() > 1e-9) or (name in shifts and "unique" not in spec) or _drops_out(spec, name)
+
+
+def _drops_out(spec, name):
+    """A bias of all keys shifts the scores of a row alike wherever scores are linear in the key."""
+    linear_in_key = type(mechanism(spec).score).__name__ in ("DotProduct", "Bilinear")
+    return linear_in_key and name in ("['key']['bias']", "['key']['down']['bias']")
+
+
+@pytest.mark.parametrize(("spec", "implementation"), ONE_EACH)
+def test_bfloat16_is_close(spec, implementation):
+    mask = Mask(causal=True)
+    params = params_of(layer(spec))
+    low = layer(spec, implementation, dtype=jnp.bfloat16).apply({"params": params}, tokens(), mask=mask)
+    assert low.dtype == jnp.bfloat16
+    exact = layer(spec, implementation).apply({"params": params}, tokens(), mask=mask)
+    largest = max(1.0, float(jnp.abs(exact).max()))
+    chex.assert_trees_all_close(low.astype(jnp.float32), exact, atol=0.06 * largest)
+
+
+@pytest.mark.parametrize(("spec", "implementation"), ONE_EACH)
+def test_causality_by_gradient(spec, implementation):
+    module, token = layer(spec, implementation), 3
+    params = params_of(module)
+
+    def at_token(x):
+        return jnp.sum(module.apply({"params": params}, x, mask=Mask(causal=True))[:, token] ** 2)
+
+    gradient = np.abs(np.asarray(jax.jit(jax.grad(at_token))(tokens()))).max(axis=(0, 2))
+    assert not gradient[token + 1 :].any()
+    assert np.all(gradient[: token + 1] > 0)
+
+
+@pytest.mark.parametrize(("spec", "implementation"), [pair for pair in ONE_EACH if mechanism(pair[0]).score.cross])
+def test_nan_in_a_padded_source_reaches_nothing(spec, implementation):
+    mask, source = Mask(key_lengths=jnp.array([4, LENGTH])), tokens(seed=6)
+    clean = outcome(spec, implementation, mask, tokens(), source)
+    found = outcome(spec, implementation, mask, tokens(), source.at[0, 4:].set(jnp.nan))
+    chex.assert_tree_all_finite(found)
+    chex.assert_trees_all_close(found, clean, atol=1e-6)
+
+
+@pytest.mark.parametrize(("spec", "implementation"), ALL)
+def test_cached_equals_uncached(spec, implementation):
+    """A prefill of one token, of three, of all; then token by token."""
+    module = layer(spec, implementation)
+    params, x = {"params": params_of(module)}, tokens()
+    whole = module.apply(params, x, mask=Mask(causal=True))
+    step = jax.jit(lambda x, cache: module.apply(params, x, cache=cache))
+    for prefill in (1, 3, LENGTH):
+        out, cache = step(x[:, :prefill], module.init_cache(2, LENGTH, WIDTH))
+        outs = [out]
+        for token in range(prefill, LENGTH):
+            out, cache = step(x[:, token : token + 1], cache)
+            outs.append(out)
+        assert int(cache.length) == LENGTH
+        chex.assert_trees_all_close(jnp.concatenate(outs, axis=1), whole, atol=2e-5)
+
+
+@pytest.mark.parametrize("spec", ["dot_product", "super", "linear", "delta"])
+def test_padding_in_a_cache(spec):
+    """Tokens beyond `key_lengths` leave no trace in what the others give."""
+    module = layer(spec)
+    params, x, lengths = {"params": params_of(module)}, tokens(), jnp.array([3, LENGTH])
+    whole = module.apply(params, x, mask=Mask(causal=True, key_lengths=lengths))
+    mask, cache = Mask(key_lengths=lengths), module.init_cache(2, LENGTH, WIDTH)
+    first, cache = module.apply(params, x[:, :2], mask=mask, cache=cache)
+    rest, _ = module.apply(params, x[:, 2:], mask=mask, cache=cache)
+    chex.assert_trees_all_close(jnp.concatenate([first, rest], axis=1), whole, atol=2e-5)
+
+
+def kept(spec, **options):
+    """From each part of a cache to the numbers it holds for a token (or in all, of a state)."""
+    cache = layer(spec, **options).init_cache(1, LENGTH, WIDTH)
+    sizes = {name: sum(x.size for x in jax.tree.leaves(getattr(cache, name))) for name in ("key", "raw", "value")}
+    return {name: size // LENGTH for name, size in sizes.items() if size} | (
+        {} if cache.state is None else {"state": cache.state.size}
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("dot_product", {"key": WIDTH, "value": WIDTH}),
+        ("efficient", {"key": WIDTH}),
+        ("super", {"key": WIDTH, "value": WIDTH}),
+        ("super(key='linear')", {"key": WIDTH, "raw": WIDTH, "value": WIDTH}),
+        ("gaussian", {"key": WIDTH}),
+        ("neural(dim=2)", {"key": 2 * HEADS, "value": WIDTH}),
+        ("additive(units=3)", {"key": 3 * HEADS, "value": WIDTH}),
+        ("positional", {"value": WIDTH}),
+        ("linear", {"state": HEADS * 5 * 4}),
+        ("delta", {"state": HEADS * 4 * 4}),
+    ],
+)
+def test_a_cache_holds_each_fact_once(spec, expected):
+    assert kept(spec) == expected
+
+
+def test_a_full_cache_says_so():
+    module = layer("dot_product")
+    params, cache = {"params": params_of(module)}, module.init_cache(2, 4, WIDTH)
+    _, cache = module.apply(params, tokens(length=3), cache=cache)
+    with pytest.raises(UsageError, match="A cache of 4 tokens holds 3 already, so 2 more do not fit"):
+        module.apply(params, tokens(length=2), cache=cache)
+
+
+@pytest.mark.parametrize("spec", ["super", "positional", "positional_factorised", "neural(pairs='unique')"])
+def test_fixed_lengths_name_both_and_shorter_uses_the_leading_block(spec):
+    module = layer(spec)
+    params = {"params": params_of(module)}
+    with pytest.raises(UsageError, match=f"at most {LENGTH} tokens, but this one has {LENGTH + 1}"):
+        module.apply(params, tokens(length=LENGTH + 1))
+    with pytest.raises(UsageError, match=f"at most {LENGTH} tokens, but this one has {LENGTH + 1}"):
+        module.apply(params, tokens(length=1), cache=module.init_cache(2, LENGTH + 1, WIDTH))
+    causal = Mask(causal=True)
+    whole = module.apply(params, tokens(), mask=causal)
+    chex.assert_trees_all_close(module.apply(params, tokens()[:, :4], mask=causal), whole[:, :4], atol=1e-6)
+
+
+@pytest.mark.parametrize("spec", ["dot_product", "super", "neural", "positional", "gaussian"])
+def test_weights_of_a_layer(spec):
+    module = layer(spec)
+    params = {"params": params_of(module)}
+    out, found = module.apply(params, tokens(), mask=Mask(causal=True), mutable="attention")
+    (weights,) = jax.tree.leaves(found["attention"])
+    chex.assert_shape(weights, (2, HEADS, LENGTH, LENGTH))
+    chex.assert_trees_all_close(weights.sum(-1), jnp.ones((2, HEADS, LENGTH)), atol=1e-5)
+    chex.assert_trees_all_close(module.apply(params, tokens(), mask=Mask(causal=True)), out, atol=1e-5)
+    assert "attention" not in module.init(jax.random.key(0), tokens())
+
+
+@pytest.mark.parametrize("spec", ["linear", "delta"])
+def test_weights_of_a_recurrence_are_an_error(spec):
+    module = layer(spec)
+    with pytest.raises(UnsupportedError, match="has no weights: it keeps a running state"):
+        module.apply({"params": params_of(module)}, tokens(), mutable="attention")
+
+
+@pytest.mark.parametrize("spec", ["dot_product", "super", "neural", "gaussian(learn_sigma=True)"])
+def test_projections_without_biases(spec):
+    module = layer(spec, bias=False)
+    params = params_of(module)
+    assert not [name for name in ("query", "key", "value", "out") if "bias" in params.get(name, {})]
+    assert params["query"]["kernel"].shape == (WIDTH, HEADS, WIDTH // HEADS)
+    whole = layer(spec).apply({"params": _with_zero_biases(params)}, tokens())
+    chex.assert_trees_all_close(module.apply({"params": params}, tokens()), whole, atol=1e-6)
+
+
+def _with_zero_biases(params):
+    zero = {
+        "query": (HEADS, WIDTH // HEADS),
+        "key": (HEADS, WIDTH // HEADS),
+        "value": (HEADS, WIDTH // HEADS),
+        "out": WIDTH,
+    }
+    return params | {n: params[n] | {"bias": jnp.zeros(shape)} for n, shape in zero.items() if n in params}
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_eight_devices_equal_one(run_python, half):
+    """Every mechanism and implementation, batch and parameters split, with dropout where there is some."""
+    done = run_python("-m", "tests.models.on_devices", str(half), devices=8)
+    worst = json.loads(done.stdout.splitlines()[-1])
+    assert len(worst) == len(ONE_EACH[half::2])
+    assert {name: error for name, error in worst.items() if not error < 2e-5} == {}
