@@ -1,4 +1,4 @@
-"""One contract for every implementation of the dot family."""
+"""What is particular to dot products; the contract that all functions keep is `test_contract.py`."""
 
 import chex
 import jax
@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from attention import Mask, UnsupportedError, UsageError, dot_product_attention
-from attention.dropout import keep, seed_of
 
 FAST = ["xla", "chunked"]
 ALL = ["reference", *FAST]
@@ -84,129 +83,6 @@ def test_equals_jax_nn(implementation, grouped):
     chex.assert_trees_all_close(
         dot_product_attention(q, k, v, mask=mask, implementation=implementation), expected, atol=2e-6
     )
-
-
-@pytest.mark.parametrize("implementation", ALL)
-def test_bfloat16_is_close_and_keeps_its_dtype(implementation):
-    exact = inputs(33, 33, dtype=jnp.float32)
-    out = dot_product_attention(*(x.astype(jnp.bfloat16) for x in exact), implementation=implementation)
-    assert out.dtype == jnp.bfloat16
-    expected = dot_product_attention(*exact, implementation="reference")
-    # Inputs, weights and output are each rounded to 8 bits: 2^-8 of values of about 1, a few times.
-    chex.assert_trees_all_close(out.astype(jnp.float32), expected, atol=0.03)
-
-
-@pytest.mark.parametrize("implementation", ALL)
-def test_causality_by_gradient(implementation):
-    q, k, v = inputs(dtype=jnp.float32)
-    token = 3
-
-    def output_at(k, v):
-        return jnp.sum(
-            dot_product_attention(q, k, v, mask=Mask(causal=True), implementation=implementation)[:, token] ** 2
-        )
-
-    for gradient in jax.grad(output_at, argnums=(0, 1))(k, v):
-        assert np.all(np.asarray(gradient[:, token + 1 :]) == 0)
-        assert np.all(np.abs(np.asarray(gradient[:, : token + 1])).max(axis=(0, 2, 3)) > 0)
-
-
-@pytest.mark.parametrize("implementation", ALL)
-def test_nan_in_padding_reaches_nothing(implementation):
-    q, k, v = inputs(dtype=jnp.float32)
-    mask = Mask(key_lengths=jnp.array([4, 7]))
-    clean = outcome(implementation, q, k, v, mask=mask)
-    poisoned = outcome(implementation, q, k.at[0, 4:].set(jnp.nan), v.at[0, 4:].set(jnp.nan), mask=mask)
-    chex.assert_trees_all_equal(clean, poisoned)
-    assert np.all(np.asarray(poisoned[1][1][0, 4:]) == 0)
-
-
-@pytest.mark.parametrize("implementation", ALL)
-def test_rows_with_nothing_to_attend_to_are_zero_with_zero_gradient(implementation):
-    q, k, v = inputs(dtype=jnp.float32)
-    dense = jnp.ones((1, 1, 7, 7), bool).at[:, :, 2].set(False)
-    out, (dq, dk, dv) = outcome(implementation, q, k, v, mask=Mask(dense=dense))
-    assert np.all(np.asarray(out[:, 2]) == 0)
-    assert np.all(np.asarray(dq[:, 2]) == 0)
-    chex.assert_tree_all_finite((out, dq, dk, dv))
-    nothing = outcome(implementation, q, k, v, mask=Mask(key_lengths=jnp.array([0, 0])))
-    chex.assert_trees_all_equal(nothing, jax.tree.map(jnp.zeros_like, nothing))
-
-
-@pytest.mark.parametrize("implementation", ALL)
-def test_key_padding_equals_truncation(implementation):
-    q, k, v = inputs(dtype=jnp.float32)
-    padded = dot_product_attention(q, k, v, mask=Mask(key_lengths=jnp.array([4, 4])), implementation=implementation)
-    chex.assert_trees_all_close(
-        padded, dot_product_attention(q, k[:, :4], v[:, :4], implementation=implementation), atol=1e-6
-    )
-
-
-@pytest.mark.parametrize("implementation", ALL)
-def test_permutations(implementation):
-    q, k, v = inputs(dtype=jnp.float32)
-    order = jnp.array([3, 1, 6, 0, 2, 5, 4])
-    out = dot_product_attention(q, k, v, implementation=implementation)
-    chex.assert_trees_all_close(
-        dot_product_attention(q[:, order], k, v, implementation=implementation), out[:, order], atol=1e-6
-    )
-    chex.assert_trees_all_close(
-        dot_product_attention(q, k[:, order], v[:, order], implementation=implementation), out, atol=1e-6
-    )
-    causal = dot_product_attention(q, k, v, mask=Mask(causal=True), implementation=implementation)
-    shuffled = dot_product_attention(q, k[:, order], v[:, order], mask=Mask(causal=True), implementation=implementation)
-    assert np.abs(np.asarray(causal - shuffled)).max() > 0.1
-
-
-@pytest.mark.parametrize("implementation", WITH_WEIGHTS)
-def test_weights_sum_to_one_where_something_is_allowed(implementation):
-    q, k, v = inputs(dtype=jnp.float32)
-    dense = jnp.ones((1, 1, 7, 7), bool).at[:, :, 2].set(False)
-    out, weights = dot_product_attention(
-        q, k, v, mask=Mask(dense=dense), return_weights=True, implementation=implementation
-    )
-    expected = np.ones((2, 4, 7))
-    expected[:, :, 2] = 0
-    chex.assert_trees_all_close(weights.sum(-1), expected, atol=1e-6)
-    chex.assert_shape(out, (2, 7, 4, 8))
-
-
-@pytest.mark.parametrize("implementation", FAST)
-def test_dropout_is_the_masks_and_its_mean_is_the_output(implementation):
-    q, k, v = inputs(dtype=jnp.float32)
-    rate = 0.3
-
-    def dropped(key):
-        return dot_product_attention(q, k, v, dropout_rate=rate, dropout_key=key, implementation=implementation)
-
-    key = jax.random.key(1)
-    _, weights = dot_product_attention(q, k, v, return_weights=True, implementation="reference")
-    by_hand = jnp.where(keep(seed_of(key), rate, weights.shape), weights / (1 - rate), 0.0)
-    chex.assert_trees_all_close(dropped(key), jnp.einsum("bnts,bsnh->btnh", by_hand, v), atol=1e-5)
-    samples = jax.vmap(dropped)(jax.random.split(jax.random.key(2), 4000))
-    error = samples.std(0) / np.sqrt(4000)
-    plain = dot_product_attention(q, k, v, implementation=implementation)
-    assert np.all(np.abs(np.asarray(samples.mean(0) - plain)) < 5 * np.asarray(error))
-
-
-@pytest.mark.parametrize("implementation", FAST)
-def test_dropout_gradients_equal_the_references(x64, implementation):
-    q, k, v = inputs(queries=5, keys=9, key_heads=2)
-    options = {"dropout_rate": 0.3, "dropout_key": jax.random.key(1), "mask": Mask(causal=True, query_offset=4)}
-    chex.assert_trees_all_close(
-        outcome(implementation, q, k, v, **options), outcome("reference", q, k, v, **options), rtol=0, atol=1e-10
-    )
-
-
-@pytest.mark.parametrize("implementation", ALL)
-def test_vmap_and_remat_change_nothing(implementation):
-    q, k, v = inputs(batch=(3, 2), dtype=jnp.float32)
-    attend = lambda q, k, v: dot_product_attention(q, k, v, mask=Mask(causal=True), implementation=implementation)  # noqa: E731
-    out = attend(q, k, v)
-    chex.assert_trees_all_close(jax.vmap(attend)(q, k, v), out, atol=1e-6)
-    scalar = lambda f: lambda *x: jnp.sum(jnp.sin(f(*x)))  # noqa: E731
-    plain, again = (jax.grad(scalar(f), argnums=(0, 1, 2))(q, k, v) for f in (attend, jax.checkpoint(attend)))
-    chex.assert_trees_all_close(plain, again, atol=1e-6)
 
 
 def test_auto_is_chunked_on_a_cpu_and_xla_where_that_cannot():

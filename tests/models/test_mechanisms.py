@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from attention import Mask, UsageError, reference
+from attention import UsageError, reference
 from models.flops import parameters
 from models.layers import MultiHeadAttention
 from models.mechanisms import MECHANISMS, Align, Mechanism, resolve
@@ -95,20 +95,6 @@ def test_slices_are_dot_product_with_identity_kernels(spec, identities):
     )
 
 
-@pytest.mark.parametrize("spec", MECHANISMS)
-def test_causal_layers_by_gradient(spec):
-    module = layer(spec)
-    params = params_of(module)
-    x = jax.random.normal(jax.random.key(5), (2, LENGTH, WIDTH))
-
-    def at_token(x):
-        return jnp.sum(module.apply({"params": params}, x, mask=Mask(causal=True))[:, 2] ** 2)
-
-    gradient = jax.grad(at_token)(x)
-    assert jnp.all(gradient[:, 3:] == 0)
-    assert jnp.all(jnp.abs(gradient[:, :3]).sum((0, 2)) > 0)
-
-
 def test_one_alignment_per_head_is_wider_and_differs():
     module = layer("super(per_head=True)")
     params = params_of(module)
@@ -150,6 +136,85 @@ def test_any_combination_of_pieces():
     )
 
 
+def test_an_alignment_with_any_score():
+    (built,) = resolve("neural(dim=3, query='mlp', align='per_head', per_head=True)", 1)
+    assert (built.query, built.align, built.score.per_head) == ("mlp", Align(per_head=True), True)
+    assert resolve("dot_product(align=True)", 1)[0].align == Align()
+    assert resolve("super(align=False)", 1)[0].align is None
+
+
+def test_bilinear_is_another_name_of_luong_general():
+    assert resolve("bilinear(per_head=True)", 1) == resolve("luong_general(per_head=True)", 1)
+
+
+def test_mlp_kv_without_its_relu_is_dual_linear():
+    """A LayerNorm bias far above 0 keeps every unit of `mlp_kv` alive: ReLU then changes nothing."""
+    params = params_of(layer("mlp_kv"))
+    for piece in ("key", "value"):
+        params[piece]["norm"]["bias"] = params[piece]["norm"]["bias"] + 50.0
+    x = jax.random.normal(jax.random.key(5), (3, LENGTH, WIDTH))
+    neural, dual = (layer(spec).apply({"params": params}, x) for spec in ("mlp_kv", "dual_linear"))
+    chex.assert_trees_all_close(neural, dual, atol=1e-5)
+    alive = params_of(layer("mlp_kv"))
+    neural, dual = (layer(spec).apply({"params": alive}, x) for spec in ("mlp_kv", "dual_linear"))
+    assert jnp.abs(neural - dual).max() > 0.05
+
+
+def test_mlp_projections_are_003s_equation():
+    """W2 ReLU(LayerNorm(W1 x + b1)) + b2 for queries, keys and values (003 §3.2)."""
+    params = params_of(layer("mlp_qkv"))
+    x = jax.random.normal(jax.random.key(5), (3, LENGTH, WIDTH))
+
+    def mlp(weights):
+        hidden = x @ weights["up"]["kernel"] + weights["up"]["bias"][None, None]
+        centred = hidden - hidden.mean(-1, keepdims=True)
+        normal = centred / jnp.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+        hidden = normal * weights["norm"]["scale"][None, None] + weights["norm"]["bias"][None, None]
+        out = jnp.maximum(hidden, 0) @ weights["down"]["kernel"].reshape(2 * WIDTH, WIDTH)
+        return (out + weights["down"]["bias"].reshape(1, 1, WIDTH)).reshape(3, LENGTH, HEADS, -1)
+
+    heads = jax.nn.dot_product_attention(*(mlp(params[name]) for name in ("query", "key", "value")))
+    out = heads.reshape(3, LENGTH, WIDTH) @ params["out"]["kernel"].reshape(WIDTH, WIDTH)
+    expected = out + params["out"]["bias"][None, None]
+    chex.assert_trees_all_close(layer("mlp_qkv").apply({"params": params}, x), expected, atol=1e-4)
+
+
+def test_decomposable_compares_one_mlp_of_both():
+    params = params_of(layer("decomposable"))
+    assert set(params) == {"query", "value", "out"}
+    assert set(params["query"]) == {"up", "down"}
+
+
+@pytest.mark.parametrize(
+    "spec", ["luong_dot", "luong_general", "decomposable", "dot_product", "dot_product(scale=3.0)"]
+)
+def test_scores_start_near_one_whatever_their_scale(spec):
+    module = layer(spec, width=256, heads=4, length=64)
+    x = jax.random.normal(jax.random.key(0), (1, 64, 256))
+    params = module.init(jax.random.key(1), x)
+    _, found = module.apply(params, x, mutable="attention")
+    (weights,) = jax.tree.leaves(found)
+    off_diagonal = jnp.log(weights[~jnp.eye(64, dtype=bool)[None, None].repeat(4, 1)])
+    assert 0.3 < float(off_diagonal.std()) < 1.6
+
+
+def test_cross_attention_from_a_wider_source():
+    """Keys and values are projected from any width to that of the queries; slices cannot be."""
+    x, source = (jax.random.normal(jax.random.key(s), (2, n, w)) for s, n, w in ((5, 4, WIDTH), (6, LENGTH, 12)))
+    for spec in ("dot_product", "mlp_qkv", "delta", "neural"):
+        params = layer(spec).init(jax.random.key(0), x, source)
+        chex.assert_shape(layer(spec).apply(params, x, source), x.shape)
+    for spec, piece in (("efficient", "identity"), ("decomposable", "shared")):
+        with pytest.raises(UsageError, match=f"projection '{piece}', so the source must be 8 wide.*not 12"):
+            layer(spec).init(jax.random.key(0), x, source)
+
+
+def test_decay_is_for_self_attention():
+    x = jnp.ones((1, LENGTH, WIDTH))
+    with pytest.raises(UsageError, match="gaussian with these options is for self-attention only"):
+        layer("gaussian(decay=0.1)").init(jax.random.key(0), x, x)
+
+
 def test_one_mechanism_a_layer_and_the_last_repeats():
     names = [mechanism.name for mechanism in resolve("super|efficient|dot_product", 5)]
     assert names == ["super", "efficient", "dot_product", "dot_product", "dot_product"]
@@ -159,14 +224,24 @@ def test_one_mechanism_a_layer_and_the_last_repeats():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("supper", r"Unknown attention mechanism 'supper'\. Did you mean 'super'\? Valid: dot_product, efficient"),
+        ("supper", r"Unknown attention mechanism 'supper'\. Did you mean 'super'\? Valid: additive, bilinear, decomp"),
         ("super(perhead=True)", r"Unknown option of super 'perhead'\. Did you mean 'per_head'"),
         (
             "dot_product(per_head=True)",
-            r"Unknown option of dot_product 'per_head'.*Valid: key, out, query, scale, value",
+            r"Unknown option of dot_product 'per_head'.*Valid: align, key, out, query, scale, value",
         ),
         ("super(key='liner')", r"Unknown key projection 'liner'\. Did you mean 'linear'"),
         ("super(per_head=3)", r"True or False, not 3"),
+        ("super(align=False, per_head=True)", r"per_head is of the alignment, which align=False leaves out"),
+        ("dot_product(align='head')", r"align must be True, False or 'per_head', not 'head'"),
+        ("linear(hidden=(2,))", r"Unknown option of linear 'hidden'.*Valid: align, feature, key, normalise"),
+        ("neural(normalise=False)", r"Unknown option of neural 'normalise'.*Valid: activation, align, dim, hidden"),
+        ("neural(dim=0)", r"dim must be a whole number above 0, or None, not 0"),
+        ("neural(hidden=[2])", r"hidden must be a tuple of whole numbers above 0, not \[2\]"),
+        ("neural(value='tied')", r"keeps no keys that could be values, so value='tied' cannot be"),
+        ("dot_product(key='none')", r"needs a key, so key='none' cannot be"),
+        ("positional(query='linear')", r"looks at no query, so query='linear' cannot be"),
+        ("gaussian(sigma=0)", r"sigma must be a number above 0, not 0"),
         ("dot_product(scale='x')", r"must be a number of at least 0, not 'x'"),
         ("super|super|super", r"names 3 layers, but the model has 2"),
         ("", r"mechanism is needed; choose from"),

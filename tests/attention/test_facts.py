@@ -1,0 +1,272 @@
+"""What must come out exactly, mechanism by mechanism, against independent arithmetic."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attention
+from attention import Mask, UnsupportedError, UsageError
+
+pytestmark = pytest.mark.usefixtures("x64")
+SHAPE = (2, 9, 4, 6)
+
+
+def arrays(*shapes, seed=0):
+    keys = jax.random.split(jax.random.key(seed), len(shapes))
+    return tuple(jax.random.normal(k, s) for k, s in zip(keys, shapes, strict=True))
+
+
+def unit(x):
+    return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
+
+
+def test_the_context_vector_of_001():
+    """c_0 = w_00 v_0 + w_01 v_1 + …, (w_00, w_01, …) = softmax(q_0 k_0ᵀ, q_0 k_1ᵀ, …), with q, k, v from H."""
+    hidden, first, w_query, w_key, w_value = arrays((5, 7), (1, 7), (7, 3), (7, 3), (7, 3))
+    query, key, value = first @ w_query, hidden @ w_key, hidden @ w_value
+    scores = np.exp([float(query[0] @ k) for k in key])
+    context = sum(w * np.asarray(v) for w, v in zip(scores / scores.sum(), value, strict=True))
+    heads = lambda x: x[None, :, None]  # noqa: E731
+    found = attention.luong_attention(heads(query), heads(key), heads(value))
+    np.testing.assert_allclose(found[0, 0, 0], context, rtol=0, atol=1e-12)
+
+
+def test_the_context_of_001s_diagram_is_h_times_w():
+    """Encoder vectors h are keys and values, 500 long, 100 of them; w = softmax(score), c = H w."""
+    state, encoded = arrays((1, 500), (100, 500))
+    scores = np.asarray(encoded @ state[0])
+    weights = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+    heads = lambda x: x[None, :, None]  # noqa: E731
+    found = attention.luong_attention(heads(state), heads(encoded), heads(encoded))
+    np.testing.assert_allclose(found[0, 0, 0], np.asarray(encoded).T @ weights, rtol=0, atol=1e-12)
+
+
+def test_identity_turns_luong_general_into_luong_dot():
+    query, key, value = arrays(SHAPE, SHAPE, SHAPE)
+    general = attention.luong_attention(query, key, value, "general", jnp.eye(6))
+    chex.assert_trees_all_close(general, attention.luong_attention(query, key, value), rtol=0, atol=1e-12)
+
+
+def test_luong_concat_is_additive_with_the_matrix_cut_in_two():
+    query, key, value, kernel, bias, vector = arrays(SHAPE, SHAPE, SHAPE, (12, 5), (5,), (5,))
+    concat = attention.luong_attention(query, key, value, "concat", kernel, bias, vector)
+    additive = attention.additive_attention(query, key, value, kernel[:6], kernel[6:], bias, vector)
+    chex.assert_trees_all_close(concat, additive, rtol=0, atol=1e-12)
+    scores = np.einsum("btnsm,m->bnts", np.tanh(_concat(query, key) @ np.asarray(kernel) + np.asarray(bias)), vector)
+    expected = jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(scores), value)
+    chex.assert_trees_all_close(concat, expected, rtol=0, atol=1e-12)
+
+
+def _concat(query, key):
+    """concat(q_i, k_j) of every pair, `(B, T, N, S, 2H)`: what the library never builds."""
+    batch, length, heads, width = query.shape
+    shape = (batch, length, heads, key.shape[1], width)
+    queries = jnp.broadcast_to(query[:, :, :, None], shape)
+    keys = jnp.broadcast_to(key.transpose(0, 2, 1, 3)[:, None], shape)
+    return np.concatenate([queries, keys], axis=-1)
+
+
+def test_additive_with_several_heads_is_neural_with_one_tanh_layer():
+    query, key, value, kernel, bias, vector = arrays(SHAPE, SHAPE, SHAPE, (12, 5), (5,), (5,))
+    additive = attention.additive_attention(query, key, value, kernel[:6], kernel[6:], bias, vector)
+    layers = [(kernel, bias), (vector[:, None], jnp.array([0.7]))]
+    neural = attention.neural_attention(query, key, value, layers, activation="tanh")
+    chex.assert_trees_all_close(additive, neural, rtol=0, atol=1e-12)
+
+
+def test_neural_attention_is_the_papers_tensor_of_pairs():
+    """000, eq. 7 to 9: the whole tensor C of concatenations through the MLP, divided by √H."""
+    query, key, value, w1, b1, w2, b2 = arrays(SHAPE, SHAPE, SHAPE, (12, 5), (5,), (5, 1), (1,))
+    scores = np.maximum(_concat(query, key) @ np.asarray(w1) + np.asarray(b1), 0) @ np.asarray(w2) + np.asarray(b2)
+    scores = scores[..., 0].transpose(0, 2, 1, 3) / np.sqrt(6)
+    expected = jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(jnp.asarray(scores)), value)
+    found = attention.neural_attention(query, key, value, [(w1, b1), (w2, b2)], scale=6**-0.5)
+    chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_unique_pairs_with_the_same_weights_everywhere_are_shared_pairs():
+    query, key, value, w1, b1, w2, b2 = arrays(SHAPE, SHAPE, SHAPE, (12, 5), (5,), (5, 1), (1,))
+    everywhere = lambda x: jnp.broadcast_to(x, (9, 9, *x.shape))  # noqa: E731
+    shared, unique = [(w1, b1), (w2, b2)], [(everywhere(w1), everywhere(b1)), (everywhere(w2), everywhere(b2))]
+    chex.assert_trees_all_close(
+        attention.neural_attention(query, key, value, shared),
+        attention.neural_attention(query, key, value, unique, pairs="unique"),
+        rtol=0,
+        atol=1e-12,
+    )
+
+
+def test_the_last_bias_of_unique_pairs_is_a_bias_of_positions():
+    """000, eq. 8 with a bias: b_a[i, j] does not drop out."""
+    query, key, value, w1, w2, position = arrays(SHAPE, SHAPE, SHAPE, (9, 9, 12, 5), (9, 9, 5, 1), (9, 9, 1))
+    first = (w1, jnp.zeros((9, 9, 5)))
+    found = attention.neural_attention(query, key, value, [first, (w2, position)], pairs="unique")
+    without = [first, (w2, jnp.zeros((9, 9, 1)))]
+    bias = position[None, None, :, :, 0]
+    expected = attention.neural_attention(query, key, value, without, pairs="unique", bias=bias)
+    chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-12)
+    assert jnp.abs(found - attention.neural_attention(query, key, value, without, pairs="unique")).max() > 0.1
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.3, 1.0])
+def test_gaussian_of_unit_vectors_is_dot_product_at_one_over_sigma_squared(sigma):
+    query, key, _ = arrays(SHAPE, SHAPE, SHAPE)
+    found = attention.gaussian_attention(query, key, sigma=sigma)
+    expected = attention.dot_product_attention(unit(query), unit(key), unit(key), scale=sigma**-2)
+    chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-10)
+
+
+def _by_distance(query, key, value, sigma):
+    distance = jnp.sum((query[:, :, None] - key[:, None]) ** 2, axis=-1)
+    return jnp.einsum("btsn,bsnh->btnh", jax.nn.softmax(-distance / (2 * sigma**2), axis=2), value)
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.3, 1.0])
+def test_gaussian_of_any_vectors_is_its_distance_form(sigma):
+    query, key, value = arrays(SHAPE, SHAPE, SHAPE)
+    found = attention.gaussian_attention(query, key, value, sigma=sigma, normalise=False)
+    chex.assert_trees_all_close(found, _by_distance(query, key, value, sigma), rtol=0, atol=1e-10)
+    single = tuple(x.astype(jnp.float32) for x in (query, key, value))
+    found = attention.gaussian_attention(*single, sigma=sigma, normalise=False)
+    exact = _by_distance(*(x.astype(jnp.float64) for x in single), sigma)
+    chex.assert_trees_all_close(found.astype(jnp.float64), exact, rtol=0, atol=1e-4)
+
+
+def test_gaussian_as_printed_has_the_norm_and_zero_gradient_at_equal_vectors():
+    query, key, value = arrays(SHAPE, SHAPE, SHAPE)
+    distance = jnp.sqrt(jnp.sum((query[:, :, None] - key[:, None]) ** 2, axis=-1))
+    expected = jnp.einsum("btsn,bsnh->btnh", jax.nn.softmax(-distance / 0.5, axis=2), value)
+    options = {"sigma": 0.5, "squared": False, "normalise": False}
+    chex.assert_trees_all_close(attention.gaussian_attention(query, key, value, **options), expected, atol=1e-12)
+    one = query[:, :1]
+    for implementation in ("xla", "reference"):
+        options["implementation"] = implementation
+        gradient = jax.grad(lambda q: attention.gaussian_attention(q, one, one, **options).sum())(one)
+        chex.assert_trees_all_equal(gradient, jnp.zeros_like(one))
+
+
+def test_gaussian_decay_is_a_key_bias_under_a_causal_mask():
+    query, key, _ = arrays(SHAPE, SHAPE, SHAPE)
+    causal = Mask(causal=True)
+    found = attention.gaussian_attention(query, key, decay=0.3, mask=causal)
+    bias = (0.3 * jnp.arange(9.0))[None, None, None]
+    expected = attention.gaussian_attention(query, key, bias=bias, mask=causal)
+    literal = -0.3 * (jnp.arange(9.0)[:, None] - jnp.arange(9.0)[None])[None, None]
+    chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-12)
+    chex.assert_trees_all_close(
+        found, attention.gaussian_attention(query, key, bias=literal, mask=causal), rtol=0, atol=1e-12
+    )
+    with pytest.raises(UnsupportedError, match="decay needs a causal mask"):
+        attention.gaussian_attention(query, key, decay=0.3)
+
+
+def test_each_head_has_its_sigma():
+    query, key, _ = arrays(SHAPE, SHAPE, SHAPE)
+    sigmas = [0.2, 0.5, 1.0, 2.0]
+    found = attention.gaussian_attention(query, key, sigma=jnp.array(sigmas))
+    for head, sigma in enumerate(sigmas):
+        own = (slice(None), slice(None), slice(head, head + 1))
+        expected = attention.gaussian_attention(query[own], key[own], sigma=sigma)
+        chex.assert_trees_all_close(found[own], expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("implementation", ["xla", "chunked"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_linear_is_its_quadratic_form(implementation, causal):
+    query, key, value = arrays((2, 70, 4, 6), (2, 70, 4, 6), (2, 70, 4, 5))
+    phi = lambda x: np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))  # noqa: E731
+    weights = np.einsum("btnh,bsnh->bnts", phi(query), phi(key))
+    weights = np.tril(weights) if causal else weights
+    expected = np.einsum("bnts,bsnh->btnh", weights / weights.sum(-1, keepdims=True), value)
+    mask = Mask(causal=causal)
+    found = attention.linear_attention(query, key, value, mask=mask, implementation=implementation)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
+
+
+def test_fast_weights_of_1992_are_outer_products():
+    """W = Σ v kᵀ, y = W q."""
+    query, key, value = arrays(SHAPE, SHAPE, SHAPE)
+    fast = np.einsum("bsnv,bsnk->bnvk", value, key)
+    found = attention.linear_attention(query, key, value, feature="identity", normalise=False)
+    np.testing.assert_allclose(found, np.einsum("bnvk,btnk->btnv", fast, query), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("implementation", ["xla", "chunked"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_delta_is_the_update_step_by_step(implementation, causal):
+    query, key, value, raw = arrays((1, 70, 1, 4), (1, 70, 1, 4), (1, 70, 1, 3), (1, 70, 1))
+    strength = jax.nn.sigmoid(raw)
+    phi = lambda x: (y := np.asarray(jax.nn.silu(x))) / np.linalg.norm(y)  # noqa: E731
+    fast, expected = np.zeros((3, 4)), []
+    for t in range(70):
+        k = phi(key[0, t, 0])
+        fast = fast + float(strength[0, t, 0]) * np.outer(np.asarray(value[0, t, 0]) - fast @ k, k)
+        expected.append(fast @ phi(query[0, t, 0]))
+    if not causal:
+        expected = [fast @ phi(query[0, t, 0]) for t in range(70)]
+    mask = Mask(causal=causal)
+    found = attention.delta_attention(query, key, value, strength, mask=mask, implementation=implementation)
+    np.testing.assert_allclose(found[0, :, 0], expected, rtol=0, atol=1e-10)
+
+
+def test_delta_with_full_strength_reads_back_what_was_written_last():
+    """β = 1 replaces what W says of a key: reading with a key gives its last value."""
+    key, value = arrays((1, 1, 1, 4), (1, 3, 1, 5))
+    keys = jnp.broadcast_to(key, (1, 3, 1, 4))
+    found = attention.delta_attention(keys, keys, value, jnp.ones((1, 3, 1)), mask=Mask(causal=True))
+    chex.assert_trees_all_close(found, value, rtol=0, atol=1e-12)
+
+
+def test_positional_attention_is_the_softmax_of_its_table():
+    value, table = arrays(SHAPE, (4, 12, 12))
+    expected = jnp.einsum("nts,bsnh->btnh", jax.nn.softmax(table[:, :9, :9]), value)
+    chex.assert_trees_all_close(attention.positional_attention(value, table), expected, rtol=0, atol=1e-12)
+    rows, columns = arrays((4, 12, 3), (4, 12, 3))
+    factorised = attention.positional_attention(value, attention.factorised_table(rows, columns))
+    table = jnp.einsum("nir,njr->nij", rows, columns)
+    chex.assert_trees_all_close(factorised, attention.positional_attention(value, table), rtol=0, atol=1e-12)
+
+
+def test_positional_attention_computes_one_softmax_for_a_batch():
+    value, table = arrays((16, 9, 4, 6), (4, 9, 9))
+    text = str(jax.make_jaxpr(attention.positional_attention)(value, table))
+    assert "[16,4,9,9]" not in text
+
+
+def neural(x, inputs, **options):
+    return attention.neural_attention(x, x, x, [(jnp.ones((inputs, 1)), None)], **options)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda q: attention.luong_attention(q, q, q, "generel"), "Did you mean 'general'"),
+        (lambda q: attention.luong_attention(q, q, q, "general"), "needs a kernel; it takes kernel"),
+        (lambda q: attention.luong_attention(q, q, q, "dot", jnp.eye(6)), "'dot' score takes no kernel"),
+        (
+            lambda q: attention.luong_attention(q, q, q, "general", jnp.eye(5)),
+            r"kernel must have the shape \(6, 6\) or",
+        ),
+        (lambda q: attention.gaussian_attention(q, q, sigma=0.0), "sigma must be a number above 0, not 0.0"),
+        (lambda q: attention.gaussian_attention(q, q, sigma=jnp.array([1.0, 1, -1, 1])), "Each σ must be above 0"),
+        (lambda q: attention.gaussian_attention(q, q, decay=-1.0), "decay must be a number at least 0, not -1.0"),
+        (
+            lambda q: attention.gaussian_attention(q, q, squared=False, implementation="chunked"),
+            "no implementation 'chu",
+        ),
+        (lambda q: attention.positional_attention(q, jnp.zeros((4, 8, 8))), "at most 8 tokens, but this one has 9"),
+        (lambda q: attention.positional_attention(q, jnp.zeros((3, 9, 9))), r"table must have the shape \(9, 9\) or"),
+        (lambda q: attention.linear_attention(q, q, q, feature="eluu"), "Did you mean 'elu'"),
+        (lambda q: attention.linear_attention(q, q, q, feature="identity"), "say normalise=False"),
+        (lambda q: attention.delta_attention(q, q, q, jnp.ones((2, 9, 3))), r"must have the shape \(2, 9, 4\)"),
+        (lambda q: neural(q, 11), r"layer 0 must have the shape \(12, 1\)"),
+        (lambda q: neural(q, 12, activation="rel"), "Did you mean 'relu'"),
+        (lambda q: neural(q, 12, pairs="own"), "Valid: shared, unique"),
+    ],
+)
+def test_mistakes_are_one_sentence(call, message):
+    with pytest.raises(UsageError, match=message):
+        call(jnp.ones(SHAPE))

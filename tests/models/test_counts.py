@@ -1,0 +1,130 @@
+"""Exact parameter counts of 000's models (design section 5), and of each row of the table."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+
+from attention import Mask
+from models.flops import parameters
+from models.layers import Block, Linear, Mlp, MultiHeadAttention
+from models.mechanisms import MECHANISMS, resolve
+from models.table import layer_parameters, table
+from models.vit import ViT, ViTConfig
+
+CIFAR_NEURAL = ViTConfig(
+    name="vit",
+    attention="dot_product",
+    implementation="auto",
+    depth=12,
+    width=768,
+    heads=8,
+    mlp=1024,
+    patch=8,
+    pool="class_token",
+    norm="post",
+    norm_epsilon=1e-5,
+    positions="sinusoidal",
+    activation="relu",
+    embedding_dropout=0.1,
+    dropout=0.1,
+    attention_dropout=0.0,
+    attention_bias=False,
+    remat="none",
+)
+
+
+class Gpt(nn.Module):
+    """000's GPT from the layers: 8 post-norm blocks of width 512, final LayerNorm, untied output with bias."""
+
+    attention: str
+
+    @nn.compact
+    def __call__(self, tokens):
+        x = nn.Embed(28_996, 512)(tokens)
+        for mechanism in resolve(self.attention, 8):
+            layer = MultiHeadAttention(mechanism, 8, 1024, bias=False, parent=None)
+            x = Block(layer, Mlp(1024, "relu", parent=None), "post", 1e-5, 0.0)(x, Mask(causal=True), False)
+        return Linear((28_996,))(nn.LayerNorm()(x))
+
+
+@pytest.mark.parametrize(
+    ("attention", "count"),
+    [
+        ("dot_product", 46_527_812),
+        ("neural|dot_product", 46_528_087),
+        ("neural(dim=2)|dot_product", 46_528_087),
+        ("neural(dim=16)|dot_product", 46_530_565),
+        ("neural(dim=None)|dot_product", 46_538_181),
+    ],
+)
+def test_gpt_of_000(attention, count):
+    params = jax.eval_shape(Gpt(attention).init, jax.random.key(0), jnp.zeros((1, 1024), int))
+    assert parameters(params) == count
+
+
+@pytest.mark.parametrize(
+    ("attention", "classes", "count"),
+    [
+        ("dot_product", 10, 47_402_506),
+        ("dot_product", 100, 47_471_716),
+        ("neural(dim=3)|dot_product", 10, 47_403_115),
+        ("neural(dim=3)|dot_product", 100, 47_472_325),
+    ],
+)
+def test_vit_of_000(attention, classes, count):
+    model = ViT(CIFAR_NEURAL.__class__(**{**vars(CIFAR_NEURAL), "attention": attention}), classes, length=785)
+    params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 224, 224, 3)))
+    assert parameters(params) == count
+
+
+D, N, L = 12, 3, 5
+H = D // N
+LINEAR = D * D + D
+MLP = D * 2 * D + 2 * D + 2 * D * D + D
+NORM = 4 * D
+COUNTS = {
+    "dot_product": 4 * LINEAR,
+    "optimised": 3 * LINEAR,
+    "efficient": 2 * LINEAR,
+    "super": 2 * LINEAR + L * L + L,
+    "mlp_qkv": 3 * (MLP + NORM) + LINEAR,
+    "mlp_kv": 2 * (MLP + NORM) + 2 * LINEAR,
+    "dual_linear": 2 * (MLP + NORM) + 2 * LINEAR,
+    "mlp_marian": 3 * (MLP + NORM) + LINEAR,
+    "mlp_roberta": 3 * MLP + LINEAR,
+    "neural": 4 * LINEAR + 2 * (2 * H + 2) + (4 * 2 + 2) + (2 + 1) + (1 + 1),
+    "additive": 4 * LINEAR + 2 * H * H + H + H,
+    "luong_dot": 4 * LINEAR,
+    "luong_general": 4 * LINEAR + H * H,
+    "luong_concat": 4 * LINEAR + 2 * H * H + H + H,
+    "decomposable": MLP + 2 * LINEAR,
+    "gaussian": 3 * LINEAR,
+    "positional": 2 * LINEAR + N * L * L,
+    "positional_factorised": 2 * LINEAR + 2 * N * L * 8,
+    "linear": 4 * LINEAR,
+    "delta": 4 * LINEAR + D * N + N,
+}
+
+
+@pytest.mark.parametrize("spec", MECHANISMS)
+def test_parameters_of_every_row(spec):
+    assert layer_parameters(resolve(spec, 1)[0], D, N, L) == COUNTS[spec]
+
+
+def test_the_table_names_every_row_with_its_count():
+    text = table(list(MECHANISMS), D, N, L)
+    for spec, count in COUNTS.items():
+        (line,) = [line for line in text.splitlines() if line.split() and line.split()[0] == spec]
+        assert f"{count:,}" in line.split()
+        assert MECHANISMS[spec].source in line
+
+
+def test_the_command_prints_it(run_python):
+    done = run_python("-m", "models.mechanisms", "--width=32", "--heads=4", "--length=8", "super", "neural(dim=4)")
+    assert "neural(dim=4)" in done.stdout
+    assert "4,224" not in done.stdout
+    wrong = run_python("-m", "models.mechanisms", "supper", check=False)
+    assert wrong.returncode != 0
+    assert "Did you mean 'super'" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
