@@ -141,7 +141,7 @@ class MultiHeadAttention(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        source: Float[Array, "B S D"] | None = None,
+        source: Float[Array, "B S E"] | None = None,
         *,
         mask: attention.Mask | None = None,
         train: bool = False,
