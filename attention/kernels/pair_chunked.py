@@ -1,17 +1,15 @@
-"""`implementation='chunked'` of the pairwise family: a block of queries at a time, so that memory stays bounded.
+"""`implementation='chunked'` of the pairwise family: tiles of queries and keys, so that memory is linear in the length."""
 
-The backward pass computes each block's scores again.
-"""
+import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from attention.dropout import keep_columns, row_words
+from attention.activations import ACTIVATIONS
 from attention.errors import UnsupportedError
-from attention.kernels import xla
+from attention.kernels import tiles
 from attention.kernels.call import PairCall
-
-BLOCK = 64  # queries
 
 
 def why_not(call: PairCall) -> str:
@@ -19,45 +17,57 @@ def why_not(call: PairCall) -> str:
     return "it returns no weights" if call.return_weights else ""
 
 
-def pair(call: PairCall) -> tuple[jax.Array, None]:
+def pair(call: PairCall, tiling: tiles.Tiling | None = None) -> tuple[jax.Array, None]:
     """Output `(*B, T, N, V)`; no weights.
+
+    Args:
+      call: What is wanted.
+      tiling: Sizes of a tile, by rule where it is not given.
 
     Raises:
       UnsupportedError: the call wants weights.
     """
     if reason := why_not(call):
         raise UnsupportedError(f"implementation='chunked' cannot do this call: {reason}; use 'xla' or 'auto'.")
-    *batch, heads, queries, keys = call.scores_shape
-    block = min(BLOCK, queries)
-    words = row_words(call.dropout_seed, (*batch, heads, queries)) if call.dropout_rate else None
-
-    @jax.checkpoint
-    def one(rows):
-        query, allowed, bias, words = rows
-        scores = xla.pair_scores(call, query)
-        weights = xla.softmax(scores if bias is None else scores + bias, allowed).astype(call.value.dtype)
-        if words is not None:
-            columns = jnp.arange(keys, dtype=jnp.uint32).reshape((1,) * (weights.ndim - 1) + (keys,))
-            kept = keep_columns(jax.tree.map(lambda word: word[..., None], words), columns, call.dropout_rate)
-            weights = jnp.where(kept, weights / (1 - call.dropout_rate), jnp.zeros((), weights.dtype))
-        return xla.weighted_sum(weights, call.value)
-
-    rows = (
-        _blocks(call.query, -3, queries, block),
-        *(_blocks(x, -2, queries, block) for x in (call.allowed(), call.bias)),
-        jax.tree.map(lambda word: _blocks(word, -1, queries, block), words),
-    )
-    out = jnp.moveaxis(jax.lax.map(one, rows), 0, -4)
-    return out.reshape(*out.shape[:-4], -1, *out.shape[-2:])[..., :queries, :, :], None
+    score = PairScore(call.activation, call.vector.ndim == 2)
+    return tiles.attend(call, call.query, call.key, (call.layers, call.vector), score, tiling or rule(call)), None
 
 
-def _blocks(x: jax.Array | None, axis: int, queries: int, block: int) -> jax.Array | None:
-    """`x` with its axis of queries padded and cut into blocks, which come first; broadcast where it had size 1."""
-    if x is None:
-        return None
-    axis += x.ndim
-    if x.shape[axis] == 1 and queries != 1:
-        x = jnp.broadcast_to(x, (*x.shape[:axis], queries, *x.shape[axis + 1 :]))
-    padded = jnp.pad(x, [(0, -queries % block if i == axis else 0) for i in range(x.ndim)])
-    cut = padded.reshape(*x.shape[:axis], -1, block, *x.shape[axis + 1 :])
-    return jnp.moveaxis(cut, axis, 0)
+def rule(call: PairCall) -> tiles.Tiling:
+    return tiles.Tiling(128, 256, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class PairScore:
+    """The MLP on each pair, hidden units first: the axis of pairs is what a processor's vectors run along.
+
+    Attributes:
+      activation: Name.
+      per_head: Whether each head has weights of its own.
+    """
+
+    activation: str
+    per_head: bool
+
+    def __call__(self, rows: jax.Array, columns: jax.Array, weights: Any) -> jax.Array:
+        """Scores `(b, N, R, C)` of `(b, N, R, M)` and `(b, N, C, M)`."""
+        score = self._one_head
+        if self.per_head:
+            score = jax.vmap(score, in_axes=(1, 1, 0), out_axes=1)
+        return score(rows, columns, weights)
+
+    def vjp(self, rows, columns, weights):
+        """The same, and its pullback."""
+        return jax.vjp(self, rows, columns, weights)
+
+    def _one_head(self, rows, columns, weights):
+        layers, vector = weights
+        activation = ACTIVATIONS[self.activation]
+        rows, columns = (jnp.moveaxis(x.astype(vector.dtype), -1, 0) for x in (rows, columns))
+        hidden = activation(rows[..., None] + columns[..., None, :])
+        for kernel, bias in layers:
+            hidden = jnp.einsum("m...,mk->k...", hidden, kernel)
+            if bias is not None:
+                hidden = hidden + bias.reshape(-1, *(1,) * (hidden.ndim - 1))
+            hidden = activation(hidden)
+        return jnp.einsum("m...,m->...", hidden, vector)
