@@ -1,6 +1,7 @@
 """`implementation='chunked'` of the pairwise family: tiles of queries and keys, so that memory is linear in the length."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -10,6 +11,8 @@ from attention.activations import ACTIVATIONS
 from attention.errors import UnsupportedError
 from attention.kernels import tiles
 from attention.kernels.call import PairCall
+
+NARROW = 32  # weights of a layer
 
 
 def why_not(call: PairCall) -> str:
@@ -39,7 +42,7 @@ def rule(call: PairCall) -> tiles.Tiling:
 
 @dataclasses.dataclass(frozen=True)
 class PairScore:
-    """The MLP on each pair, hidden units first: the axis of pairs is what a processor's vectors run along.
+    """The MLP on each pair: unit by unit where the layers are narrow, as products of matrices where they are wide.
 
     Attributes:
       activation: Name.
@@ -51,23 +54,42 @@ class PairScore:
 
     def __call__(self, rows: jax.Array, columns: jax.Array, weights: Any) -> jax.Array:
         """Scores `(b, N, R, C)` of `(b, N, R, M)` and `(b, N, C, M)`."""
-        score = self._one_head
+        layers, vector = weights
+        score = functools.partial(_narrow if is_narrow(layers, vector) else _wide, ACTIVATIONS[self.activation])
         if self.per_head:
             score = jax.vmap(score, in_axes=(1, 1, 0), out_axes=1)
-        return score(rows, columns, weights)
+        return score(rows.astype(vector.dtype), columns.astype(vector.dtype), weights)
 
-    def vjp(self, rows, columns, weights):
+    def vjp(self, rows: jax.Array, columns: jax.Array, weights: Any) -> tuple[jax.Array, Any]:
         """The same, and its pullback."""
         return jax.vjp(self, rows, columns, weights)
 
-    def _one_head(self, rows, columns, weights):
-        layers, vector = weights
-        activation = ACTIVATIONS[self.activation]
-        rows, columns = (jnp.moveaxis(x.astype(vector.dtype), -1, 0) for x in (rows, columns))
-        hidden = activation(rows[..., None] + columns[..., None, :])
-        for kernel, bias in layers:
-            hidden = jnp.einsum("m...,mk->k...", hidden, kernel)
-            if bias is not None:
-                hidden = hidden + bias.reshape(-1, *(1,) * (hidden.ndim - 1))
-            hidden = activation(hidden)
-        return jnp.einsum("m...,m->...", hidden, vector)
+
+def is_narrow(layers: tuple[tuple[jax.Array, jax.Array | None], ...], vector: jax.Array) -> bool:
+    """Whether each layer has so few weights that it is computed unit by unit."""
+    return max([kernel.shape[-2] * kernel.shape[-1] for kernel, _ in layers] + [vector.shape[-1]]) <= NARROW
+
+
+def _narrow(activation, rows, columns, weights) -> jax.Array:
+    """Every unit is an array of pairs, `(..., R, C)`, that XLA need not store: what makes it is fused with its use."""
+    layers, vector = weights
+    units = [rows[..., :, None, m] + columns[..., None, :, m] for m in range(rows.shape[-1])]
+    units = [activation(unit) for unit in units]
+    for kernel, bias in layers:
+        sums = [_weighted(units, kernel[:, k]) for k in range(kernel.shape[1])]
+        units = [activation(x if bias is None else x + bias[k]) for k, x in enumerate(sums)]
+    return _weighted(units, vector)
+
+
+def _weighted(units: list[jax.Array], weights: jax.Array) -> jax.Array:
+    return sum(weight * unit for weight, unit in zip(weights, units, strict=True))
+
+
+def _wide(activation, rows, columns, weights) -> jax.Array:
+    """Units last, `(..., R, C, M)`."""
+    layers, vector = weights
+    hidden = activation(rows[..., :, None, :] + columns[..., None, :, :])
+    for kernel, bias in layers:
+        hidden = hidden @ kernel
+        hidden = activation(hidden if bias is None else hidden + bias.reshape((1,) * (hidden.ndim - 1) + bias.shape))
+    return hidden @ vector
