@@ -32,7 +32,8 @@ def pair(call: PairCall, tiling: tiles.Tiling | None = None) -> tuple[jax.Array,
     """
     if reason := why_not(call):
         raise UnsupportedError(f"implementation='chunked' cannot do this call: {reason}; use 'xla' or 'auto'.")
-    score = PairScore(call.activation, call.vector.ndim == 2)
+    form = NarrowScore if is_narrow(call) else WideScore
+    score = form(call.activation, per_head=call.vector.ndim == 2)
     return tiles.attend(call, call.query, call.key, (call.layers, call.vector), score, tiling or rule(call)), None
 
 
@@ -40,9 +41,15 @@ def rule(call: PairCall) -> tiles.Tiling:
     return tiles.Tiling(128, 256, 1)
 
 
+def is_narrow(call: PairCall) -> bool:
+    """Whether each layer has so few weights that it is computed unit by unit."""
+    products = [kernel.shape[-2] * kernel.shape[-1] for kernel, _ in call.layers]
+    return max([*products, call.vector.shape[-1]]) <= NARROW
+
+
 @dataclasses.dataclass(frozen=True)
-class PairScore:
-    """The MLP on each pair: unit by unit where the layers are narrow, as products of matrices where they are wide.
+class WideScore:
+    """The MLP on each pair, its units last, as products of matrices.
 
     Attributes:
       activation: Name.
@@ -52,44 +59,54 @@ class PairScore:
     activation: str
     per_head: bool
 
-    def __call__(self, rows: jax.Array, columns: jax.Array, weights: Any) -> jax.Array:
-        """Scores `(b, N, R, C)` of `(b, N, R, M)` and `(b, N, C, M)`."""
-        layers, vector = weights
-        score = functools.partial(_narrow if is_narrow(layers, vector) else _wide, ACTIVATIONS[self.activation])
-        if self.per_head:
-            score = jax.vmap(score, in_axes=(1, 1, 0), out_axes=1)
-        return score(rows.astype(vector.dtype), columns.astype(vector.dtype), weights)
+    def split(self, x: jax.Array) -> Any:
+        """As it is, in the precision of the scores."""
+        return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
-    def vjp(self, rows: jax.Array, columns: jax.Array, weights: Any) -> tuple[jax.Array, Any]:
+    def join(self, parts: Any) -> jax.Array:
+        """As it is."""
+        return parts
+
+    def __call__(self, rows: Any, columns: Any, weights: Any) -> jax.Array:
+        """Scores `(b, N, R, C)`."""
+        one = functools.partial(self._one_head, ACTIVATIONS[self.activation])
+        return jax.vmap(one, in_axes=(1, 1, 0), out_axes=1)(rows, columns, weights) if self.per_head else one(rows, columns, weights)
+
+    def vjp(self, rows: Any, columns: Any, weights: Any) -> tuple[jax.Array, Any]:
         """The same, and its pullback."""
         return jax.vjp(self, rows, columns, weights)
 
+    def _one_head(self, activation, rows, columns, weights):
+        layers, vector = weights
+        hidden = activation(rows[..., :, None, :] + columns[..., None, :, :])
+        for kernel, bias in layers:
+            hidden = hidden @ kernel
+            hidden = activation(hidden if bias is None else hidden + bias.reshape((1,) * (hidden.ndim - 1) + bias.shape))
+        return hidden @ vector
 
-def is_narrow(layers: tuple[tuple[jax.Array, jax.Array | None], ...], vector: jax.Array) -> bool:
-    """Whether each layer has so few weights that it is computed unit by unit."""
-    return max([kernel.shape[-2] * kernel.shape[-1] for kernel, _ in layers] + [vector.shape[-1]]) <= NARROW
 
+class NarrowScore(WideScore):
+    """The MLP unit by unit: each is an array of pairs that XLA need not store, but fuses with its use.
 
-def _narrow(activation, rows, columns, weights) -> jax.Array:
-    """Every unit is an array of pairs, `(..., R, C)`, that XLA need not store: what makes it is fused with its use."""
-    layers, vector = weights
-    units = [rows[..., :, None, m] + columns[..., None, :, m] for m in range(rows.shape[-1])]
-    units = [activation(unit) for unit in units]
-    for kernel, bias in layers:
-        sums = [_weighted(units, kernel[:, k]) for k in range(kernel.shape[1])]
-        units = [activation(x if bias is None else x + bias[k]) for k, x in enumerate(sums)]
-    return _weighted(units, vector)
+    Queries and keys are an array for each unit, so that a processor's vectors run along the pairs.
+    """
+
+    def split(self, x: jax.Array) -> Any:
+        """Its units."""
+        return [super(NarrowScore, self).split(x[..., unit]) for unit in range(x.shape[-1])]
+
+    def join(self, parts: Any) -> jax.Array:
+        """From its units."""
+        return jnp.stack(parts, -1)
+
+    def _one_head(self, activation, rows, columns, weights):
+        layers, vector = weights
+        units = [activation(row[..., :, None] + column[..., None, :]) for row, column in zip(rows, columns, strict=True)]
+        for kernel, bias in layers:
+            sums = [_weighted(units, kernel[:, k]) for k in range(kernel.shape[1])]
+            units = [activation(x if bias is None else x + bias[k]) for k, x in enumerate(sums)]
+        return _weighted(units, vector)
 
 
 def _weighted(units: list[jax.Array], weights: jax.Array) -> jax.Array:
     return sum(weight * unit for weight, unit in zip(weights, units, strict=True))
-
-
-def _wide(activation, rows, columns, weights) -> jax.Array:
-    """Units last, `(..., R, C, M)`."""
-    layers, vector = weights
-    hidden = activation(rows[..., :, None, :] + columns[..., None, :, :])
-    for kernel, bias in layers:
-        hidden = hidden @ kernel
-        hidden = activation(hidden if bias is None else hidden + bias.reshape((1,) * (hidden.ndim - 1) + bias.shape))
-    return hidden @ vector

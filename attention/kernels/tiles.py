@@ -23,15 +23,21 @@ from attention.kernels.call import Call
 
 
 class Score(Protocol):
-    """What scores pairs of rows `(b, K, R, H)` and columns `(b, K, C, H)`; equal by value, so that plans are.
+    """What scores pairs of rows and columns; equal by value, so that plans are.
 
     It is symmetrical: whether queries are the rows or the columns makes no difference to it.
     """
 
-    def __call__(self, rows: jax.Array, columns: jax.Array, weights: Any) -> jax.Array:
-        """Scores `(b, K, R, C)`, at least in float32."""
+    def split(self, x: jax.Array) -> Any:
+        """Queries or keys `(..., L, H)` as it wants them in memory: a tree of arrays `(..., L)` or `(..., L, any)`."""
 
-    def vjp(self, rows: jax.Array, columns: jax.Array, weights: Any) -> tuple[jax.Array, Callable]:
+    def join(self, parts: Any) -> jax.Array:
+        """What was split, `(..., L, H)`."""
+
+    def __call__(self, rows: Any, columns: Any, weights: Any) -> jax.Array:
+        """Scores `(b, K, R, C)`, at least in float32, of split rows `(b, K, R, ...)` and columns `(b, K, C, ...)`."""
+
+    def vjp(self, rows: Any, columns: Any, weights: Any) -> tuple[jax.Array, Callable]:
         """The same, and what turns their gradient into those of rows, columns and weights."""
 
 
@@ -250,8 +256,9 @@ class Block:
         self.lengths = queries, keys
         self.tile = min(plan.tiling.queries, queries), min(plan.tiling.keys, keys)
         self.count = tuple(-(-length // tile) for length, tile in zip(self.lengths, self.tile, strict=True))
-        self.query = self.by_row(tensors.query)
-        self.key, self.value = (self._pad(x.swapaxes(1, 2), 1, 2) for x in (tensors.key, tensors.value))
+        self.query = plan.score.split(self.by_row(tensors.query))
+        key, self.value = (self._pad(x.swapaxes(1, 2), 1, 2) for x in (tensors.key, tensors.value))
+        self.key = plan.score.split(key)
         self.bias, self.dense = (self._pad_pairs(x) for x in (tensors.bias, rules.dense))
         self.weights = jax.tree.map(lambda x: x.astype(_precise(x)), tensors.weights)
         self.words = jax.tree.map(lambda x: self._pad(x.reshape(*self.shape, queries), 0, 3), rules.words)
@@ -282,14 +289,14 @@ class Block:
         x = x.reshape(x.shape[0], *self.shape, self.tile[0], x.shape[-1]).transpose(1, 0, 4, 2, 3, 5)
         return x.reshape(x.shape[0], -1, self.shape[1] * self.shape[2], x.shape[-1])[:, : self.lengths[0]]
 
-    def rows(self, x: jax.Array, i: jax.Array | int) -> jax.Array:
-        """Block i of `(b, K, G, T, ...)` as `(b, K, G·queries, ...)`."""
-        x = _cut(x, 3, i, self.tile[0])
-        return x.reshape(*x.shape[:2], -1, *x.shape[4:])
+    def rows(self, tree: Any, i: jax.Array | int) -> Any:
+        """Block i of arrays `(b, K, G, T, ...)` as `(b, K, G·queries, ...)`."""
+        cut = jax.tree.map(lambda x: _cut(x, 3, i, self.tile[0]), tree)
+        return jax.tree.map(lambda x: x.reshape(*x.shape[:2], -1, *x.shape[4:]), cut)
 
-    def columns(self, x: jax.Array, j: jax.Array | int) -> jax.Array:
-        """Block j of `(b, K, S, H)`."""
-        return _cut(x, 2, j, self.tile[1])
+    def columns(self, tree: Any, j: jax.Array | int) -> Any:
+        """Block j of arrays `(b, K, S, ...)`."""
+        return jax.tree.map(lambda x: _cut(x, 2, j, self.tile[1]), tree)
 
     def visible(self, i: jax.Array | int) -> tuple[Any, Any]:
         """First and last but one of the blocks of keys that some query of block i may see."""
@@ -342,7 +349,7 @@ class Block:
 
     def kept(self, i: jax.Array | int, j: jax.Array | int) -> jax.Array:
         """Which weights of tile (i, j) dropout keeps, `(b, K, G·queries, keys)`."""
-        words = tuple(self.rows(word, i)[..., None] for word in self.words)
+        words = jax.tree.map(lambda word: word[..., None], self.rows(self.words, i))
         columns = jnp.asarray(j, jnp.uint32) * self.tile[1] + jnp.arange(self.tile[1], dtype=jnp.uint32)
         return keep_columns(words, columns.reshape(1, 1, 1, -1), self.plan.rate)
 
@@ -368,32 +375,31 @@ class Block:
             return highest, total, out * shrink + _product("bkrs,bksv->bkrv", weights.astype(value.dtype), value)
 
         # Half the lowest number: a row with nothing allowed then has weights exp(lowest - half) = 0, and sums to 0.
-        column = jnp.zeros((*rows.shape[:-1], 1), self.precise)
+        column = jnp.zeros((*self.shape[:2], self.shape[2] * self.tile[0], 1), self.precise)
         start = column + lowest / 2, column, column * jnp.zeros(self.value.shape[-1], self.precise)
         highest, total, out = _loop(self.visible(i), step, start)
         total = jnp.where(total == 0, 1, total)
-        return (out / (total * (1 - self.plan.rate))).astype(self.query.dtype), highest + jnp.log(total)
+        return (out / (total * (1 - self.plan.rate))).astype(self.value.dtype), highest + jnp.log(total)
 
     def backward(self, out, log_sums, gradient, d_weights, d_bias) -> tuple[jax.Array, ...]:
         """Gradients of query, key and value, as they are laid out, and of the weights and the bias, added to those."""
         through_sum = self.by_row(jnp.sum(_up(gradient) * _up(out), -1, keepdims=True))[..., 0]
         scaled = self.by_row((gradient / (1 - self.plan.rate)).astype(gradient.dtype))
         log_sums = self._pad(log_sums.reshape(*self.shape, -1), 0, 3, float(jnp.finfo(self.precise).max) / 2)
-        rows = functools.partial(jax.tree.map, lambda x: x, (scaled, log_sums, through_sum))
 
         def one(sums, i):
-            return self.backward_rows(i, [self.rows(x, i) for x in rows()], sums)
+            return self.backward_rows(i, *self.rows((scaled, log_sums, through_sum), i), sums)
 
         start = (*_zeros((self.key, self.value)), d_weights, None if d_bias is None else self._pad_pairs(d_bias))
         (d_key, d_value, d_weights, d_bias_), d_query = _over_blocks(one, start, self.count[0])
-        d_key, d_value = (x.swapaxes(1, 2)[:, : self.lengths[1]] for x in (d_key, d_value))
+        join = self.plan.score.join
+        d_key, d_value = (x.swapaxes(1, 2)[:, : self.lengths[1]] for x in (join(d_key), d_value))
         d_bias = d_bias if d_bias is None else jax.lax.slice(d_bias_, [0] * 4, d_bias.shape)
-        return self.by_token(d_query), d_key, d_value, d_weights, d_bias
+        return self.by_token(join(d_query)), d_key, d_value, d_weights, d_bias
 
-    def backward_rows(self, i, rows, sums) -> tuple[Any, jax.Array]:
-        """The sums with the part of block i added, and its gradient of the query. Here keys are rows."""
+    def backward_rows(self, i, gradient, log_sums, through_sum, sums) -> tuple[Any, jax.Array]:
+        """The sums with the part of block i added, and its gradient of the query. Here keys are the score's rows."""
         query = self.rows(self.query, i)
-        gradient, log_sums, through_sum = rows
         log_sums, through_sum = log_sums[:, :, None], through_sum[:, :, None]
 
         def step(j, state):
@@ -405,13 +411,14 @@ class Block:
                 kept = self.kept(i, j).swapaxes(2, 3)
                 dropped, through = jnp.where(kept, weights, 0), jnp.where(kept, through, 0)
             d_scores = weights * (through - through_sum)
-            d_columns, d_rows, d_own = pull(d_scores)
+            d_keys, d_queries, d_own = pull(d_scores)
             d_values = _product("bksr,bkrv->bksv", dropped.astype(gradient.dtype), gradient)
-            d_key, d_value = (_add(x, d, {2: j}) for x, d in ((d_key, d_columns), (d_value, d_values)))
-            d_weights = jax.tree.map(jnp.add, d_weights, d_own)
+            add = functools.partial(_add, blocks={2: j})
+            d_key, d_value = jax.tree.map(add, (d_key, d_value), (d_keys, d_values))
+            d_query, d_weights = jax.tree.map(jnp.add, (d_query, d_weights), (d_queries, d_own))
             if d_bias is not None:
                 d_bias = self.add_pairs(d_bias, d_scores.swapaxes(2, 3), i, j)
-            return d_query + d_rows, (d_key, d_value, d_weights, d_bias)
+            return d_query, (d_key, d_value, d_weights, d_bias)
 
         d_query, sums = _loop(self.visible(i), step, (_zeros(query), sums))
         return sums, d_query
