@@ -80,7 +80,7 @@ class WideScore:
         layers, vector = weights
         hidden = activation(rows[..., :, None, :] + columns[..., None, :, :])
         for kernel, bias in layers:
-            hidden = hidden @ kernel
+            hidden = _times(hidden, kernel)
             hidden = activation(hidden if bias is None else hidden + bias.reshape((1,) * (hidden.ndim - 1) + bias.shape))
         return hidden @ vector
 
@@ -110,3 +110,26 @@ class NarrowScore(WideScore):
 
 def _weighted(units: list[jax.Array], weights: jax.Array) -> jax.Array:
     return sum(weight * unit for weight, unit in zip(weights, units, strict=True))
+
+
+@jax.custom_vjp
+def _times(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """`x @ kernel`, whose gradient of the kernel is a product of rows and columns as they lie in memory.
+
+    XLA on a CPU does such a product at twice the speed; the barriers keep it from undoing the transposition.
+    """
+    return x @ kernel
+
+
+def _times_forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return x @ kernel, (x, kernel)
+
+
+def _times_backward(residuals: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, kernel = residuals
+    turned = jax.lax.optimization_barrier(gradient.reshape(-1, gradient.shape[-1]).T)
+    d_kernel = jax.lax.optimization_barrier(turned @ x.reshape(-1, x.shape[-1])).T
+    return gradient @ kernel.T, d_kernel
+
+
+_times.defvjp(_times_forward, _times_backward)
