@@ -70,7 +70,11 @@ class WideScore:
     def __call__(self, rows: Any, columns: Any, weights: Any) -> jax.Array:
         """Scores `(b, N, R, C)`."""
         one = functools.partial(self._one_head, ACTIVATIONS[self.activation])
-        return jax.vmap(one, in_axes=(1, 1, 0), out_axes=1)(rows, columns, weights) if self.per_head else one(rows, columns, weights)
+        return (
+            jax.vmap(one, in_axes=(1, 1, 0), out_axes=1)(rows, columns, weights)
+            if self.per_head
+            else one(rows, columns, weights)
+        )
 
     def vjp(self, rows: Any, columns: Any, weights: Any) -> tuple[jax.Array, Any]:
         """The same, and its pullback."""
@@ -81,7 +85,9 @@ class WideScore:
         hidden = activation(rows[..., :, None, :] + columns[..., None, :, :])
         for kernel, bias in layers:
             hidden = _times(hidden, kernel)
-            hidden = activation(hidden if bias is None else hidden + bias.reshape((1,) * (hidden.ndim - 1) + bias.shape))
+            hidden = activation(
+                hidden if bias is None else hidden + bias.reshape((1,) * (hidden.ndim - 1) + bias.shape)
+            )
         return hidden @ vector
 
 
@@ -101,7 +107,9 @@ class NarrowScore(WideScore):
 
     def _one_head(self, activation, rows, columns, weights):
         layers, vector = weights
-        units = [activation(row[..., :, None] + column[..., None, :]) for row, column in zip(rows, columns, strict=True)]
+        units = [
+            activation(row[..., :, None] + column[..., None, :]) for row, column in zip(rows, columns, strict=True)
+        ]
         for kernel, bias in layers:
             sums = [_weighted(units, kernel[:, k]) for k in range(kernel.shape[1])]
             units = [activation(x if bias is None else x + bias[k]) for k, x in enumerate(sums)]

@@ -206,30 +206,31 @@ def _over_sequences(plan: Plan, group: Callable, arguments: Any, sums: Any) -> t
     together = next(n for n in range(min(plan.tiling.sequences, size // shards), 0, -1) if size // shards % n == 0)
     batched = [bool(x.ndim) and len(x) == size for x in leaves]
 
-    def join(parts):
-        parts = iter(parts)
-        return tree.unflatten([next(parts) if own else x for x, own in zip(leaves, batched, strict=True)])
+    def one(sums, part):
+        part = iter(part)
+        outputs, sums = group(tree.unflatten([next(part) if own else x for x, own in zip(leaves, batched, strict=True)]), sums)
+        return sums, outputs
+
+    def one_alone(sums, part):
+        sums, outputs = one(sums, [x[None] for x in part])
+        return sums, jax.tree.map(lambda x: x[0], outputs)
 
     def one_shard(parts):
-        def step(sums, part):
-            outputs, sums = group(join(part), sums)
-            return sums, outputs
+        if together == len(parts[0]):
+            return one(sums, parts)
+        if together == 1:  # an axis of 1 would cost XLA a copy of each array
+            return jax.lax.scan(one_alone, sums, parts)
+        grouped = [x.reshape(-1, together, *x.shape[1:]) for x in parts]
+        sums_, outputs = jax.lax.scan(one, sums, grouped)
+        return sums_, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), outputs)
 
-        if len(parts[0]) > 1:
-            return jax.lax.scan(step, sums, parts)
-        sums_, outputs = step(sums, [x[0] for x in parts])
-        return sums_, jax.tree.map(lambda x: x[None], outputs)
-
-    parts = [
-        x.reshape(shards, -1, together, *x.shape[1:]) for x, own in zip(leaves, batched, strict=True) if own
-    ]
-    if shards > 1:
-        sums, outputs = jax.vmap(one_shard)(parts)
-        sums = jax.tree.map(lambda x: x.sum(0), sums)
-    else:
-        sums, outputs = one_shard([x[0] for x in parts])
-        outputs = jax.tree.map(lambda x: x[None], outputs)
-    return jax.tree.map(lambda x: x.reshape(size, *x.shape[3:]), outputs), sums
+    parts = [x for x, own in zip(leaves, batched, strict=True) if own]
+    if shards == 1:
+        sums, outputs = one_shard(parts)
+        return outputs, sums
+    sums, outputs = jax.vmap(one_shard)([x.reshape(shards, -1, *x.shape[1:]) for x in parts])
+    outputs = jax.tree.map(lambda x: x.reshape(size, *x.shape[2:]), outputs)
+    return outputs, jax.tree.map(lambda x: x.sum(0), sums)
 
 
 def _batch_shards() -> int:
@@ -301,7 +302,7 @@ class Block:
     def visible(self, i: jax.Array | int) -> tuple[Any, Any]:
         """First and last but one of the blocks of keys that some query of block i may see."""
         plan, (queries, keys), blocks = self.plan, self.tile, self.count[1]
-        if blocks == 1 or not (plan.causal or plan.window):
+        if not (plan.causal or plan.window):
             return 0, blocks
         first = self.rules.offset + i * queries
         lower = (first - plan.window + 1) // keys if plan.window else jnp.int32(0)
@@ -361,23 +362,31 @@ class Block:
     def forward_rows(self, i: jax.Array | int) -> tuple[jax.Array, jax.Array]:
         """Output `(b, K, G·queries, V)` and log-sum-exp, with 1 for V, of block i."""
         rows = self.rows(self.query, i)
-        lowest = jnp.finfo(self.precise).min
 
-        def step(j, state):
-            before, total, out = state
+        def tile(j, before):
             scores = self.finish(self.plan.score(rows, self.columns(self.key, j), self.weights), i, j)
             highest = jnp.maximum(scores.max(-1, keepdims=True), before)
-            weights, shrink = jnp.exp(scores - highest), jnp.exp(before - highest)
-            total = total * shrink + weights.sum(-1, keepdims=True)
+            weights = jnp.exp(scores - highest)
+            total = weights.sum(-1, keepdims=True)
             if self.plan.rate:
                 weights = jnp.where(self.kept(i, j), weights, 0)
             value = self.columns(self.value, j)
-            return highest, total, out * shrink + _product("bkrs,bksv->bkrv", weights.astype(value.dtype), value)
+            return highest, total, product("bkrs,bksv->bkrv", weights.astype(value.dtype), value)
+
+        def step(j, state):
+            before, *sums = state
+            highest, *parts = tile(j, before)
+            shrink = jnp.exp(before - highest)
+            return highest, *(x * shrink + part for x, part in zip(sums, parts, strict=True))
 
         # Half the lowest number: a row with nothing allowed then has weights exp(lowest - half) = 0, and sums to 0.
-        column = jnp.zeros((*self.shape[:2], self.shape[2] * self.tile[0], 1), self.precise)
-        start = column + lowest / 2, column, column * jnp.zeros(self.value.shape[-1], self.precise)
-        highest, total, out = _loop(self.visible(i), step, start)
+        half = jnp.finfo(self.precise).min / 2
+        if self.count[1] == 1:
+            highest, total, out = tile(0, half)
+        else:
+            column = jnp.zeros((*self.shape[:2], self.shape[2] * self.tile[0], 1), self.precise)
+            start = column + half, column, jnp.zeros((*column.shape[:3], self.value.shape[-1]), self.precise)
+            highest, total, out = jax.lax.fori_loop(*self.visible(i), step, start)
         total = jnp.where(total == 0, 1, total)
         return (out / (total * (1 - self.plan.rate))).astype(self.value.dtype), highest + jnp.log(total)
 
@@ -406,13 +415,13 @@ class Block:
             d_query, (d_key, d_value, d_weights, d_bias) = state
             scores, pull = self.plan.score.vjp(self.columns(self.key, j), query, self.weights)
             weights = dropped = jnp.exp(self.finish(scores, i, j, turn=True) - log_sums)
-            through = _product("bksv,bkrv->bksr", self.columns(self.value, j), gradient)
+            through = product("bksv,bkrv->bksr", self.columns(self.value, j), gradient)
             if self.plan.rate:
                 kept = self.kept(i, j).swapaxes(2, 3)
                 dropped, through = jnp.where(kept, weights, 0), jnp.where(kept, through, 0)
             d_scores = weights * (through - through_sum)
             d_keys, d_queries, d_own = pull(d_scores)
-            d_values = _product("bksr,bkrv->bksv", dropped.astype(gradient.dtype), gradient)
+            d_values = product("bksr,bkrv->bksv", dropped.astype(gradient.dtype), gradient)
             add = functools.partial(_add, blocks={2: j})
             d_key, d_value = jax.tree.map(add, (d_key, d_value), (d_keys, d_values))
             d_query, d_weights = jax.tree.map(jnp.add, (d_query, d_weights), (d_queries, d_own))
@@ -420,7 +429,8 @@ class Block:
                 d_bias = self.add_pairs(d_bias, d_scores.swapaxes(2, 3), i, j)
             return d_query, (d_key, d_value, d_weights, d_bias)
 
-        d_query, sums = _loop(self.visible(i), step, (_zeros(query), sums))
+        state = _zeros(query), sums
+        d_query, sums = step(0, state) if self.count[1] == 1 else jax.lax.fori_loop(*self.visible(i), step, state)
         return sums, d_query
 
     def add_pairs(self, total: jax.Array, tile: jax.Array, i: jax.Array | int, j: jax.Array | int) -> jax.Array:
@@ -444,7 +454,7 @@ def _zeros(tree: Any) -> Any:
     return jax.tree.map(lambda x: jnp.zeros(x.shape, _precise(x)), tree)
 
 
-def _product(equation: str, x: jax.Array, y: jax.Array) -> jax.Array:
+def product(equation: str, x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.einsum(equation, x, y, preferred_element_type=_precise(x))
 
 
@@ -463,13 +473,6 @@ def _add(total: jax.Array, part: jax.Array, blocks: dict[int, jax.Array | int]) 
     starts = [jnp.int32(blocks.get(axis, 0) * one if all_ > one else 0) for axis, (all_, one) in enumerate(sizes)]
     there = jax.lax.dynamic_slice(total, starts, part.shape)
     return jax.lax.dynamic_update_slice(total, there + part, starts)
-
-
-def _loop(bounds: tuple[Any, Any], step: Callable, state: Any) -> Any:
-    """`fori_loop`, unrolled where there is one step."""
-    if isinstance(bounds[1], int) and bounds[1] == 1:
-        return step(0, state)
-    return jax.lax.fori_loop(*bounds, step, state)
 
 
 def _over_blocks(step: Callable, sums: Any, count: int) -> tuple[Any, Any]:
