@@ -8,10 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from attention.errors import UnsupportedError
-from attention.kernels import tiles
+from attention.kernels import plan, tiles
 from attention.kernels.call import DotCall
 
 
@@ -20,23 +19,19 @@ def why_not(call: DotCall) -> str:
     return "it returns no weights" if call.return_weights else ""
 
 
-def dot(call: DotCall, tiling: tiles.Tiling | None = None) -> tuple[jax.Array, None]:
+def dot(call: DotCall, tiling: plan.Tiling | None = None) -> tuple[jax.Array, None]:
     """Output `(*B, T, N, V)`; no weights.
 
     Args:
       call: What is wanted.
-      tiling: Sizes of a tile; by `rule` where it is not given.
+      tiling: Sizes of a tile; by rule where it is not given.
 
     Raises:
       UnsupportedError: the call wants weights.
     """
     if reason := why_not(call):
         raise UnsupportedError(f"implementation='chunked' cannot do this call: {reason}; use 'xla' or 'auto'.")
-    return tiles.attend(call, call.query, call.key, (), DotScore(call.scale), tiling or rule(call)), None
-
-
-def rule(call: DotCall) -> tiles.Tiling:
-    return tiles.Tiling(512, 512)
+    return tiles.attend(call, call.query, call.key, (), DotScore(call.scale), tiling or plan.rule(call, 1)), None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,18 +50,18 @@ class DotScore:
 
     def __call__(self, rows: jax.Array, columns: jax.Array, weights: Any) -> jax.Array:
         """Scores `(b, K, R, C)` of `(b, K, R, H)` and `(b, K, C, H)`."""
-        return tiles.product("bkrh,bkch->bkrc", rows * self.scale, columns)
+        return plan.product("bkrh,bkch->bkrc", rows * self.scale, columns)
 
     def vjp(self, rows: jax.Array, columns: jax.Array, weights: Any) -> tuple[jax.Array, Callable]:
         """The same, and its pullback, which rounds gradients of scores to the inputs' dtype for its products."""
 
         def pull(gradient: jax.Array) -> tuple[jax.Array, jax.Array, Any]:
             gradient = gradient.astype(rows.dtype)
-            d_rows = tiles.product("bkrc,bkch->bkrh", gradient, columns) * self.scale
+            d_rows = plan.product("bkrc,bkch->bkrh", gradient, columns) * self.scale
             # XLA on a CPU multiplies arrays as they lie in memory twice as fast as a transposed one: here the small one
             # is turned, and the barriers keep XLA from undoing it.
             turned = jax.lax.optimization_barrier((rows * self.scale).swapaxes(2, 3))
-            d_columns = jax.lax.optimization_barrier(tiles.product("bkhr,bkrc->bkhc", turned, gradient))
+            d_columns = jax.lax.optimization_barrier(plan.product("bkhr,bkrc->bkhc", turned, gradient))
             return d_rows, d_columns.swapaxes(2, 3), weights
 
         return self(rows, columns, weights), pull

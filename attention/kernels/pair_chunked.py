@@ -1,4 +1,4 @@
-"""`implementation='chunked'` of the pairwise family: tiles of queries and keys, so that memory is linear in the length."""
+"""`implementation='chunked'` of the pairwise family: tiles of queries and keys, memory linear in both."""
 
 import dataclasses
 import functools
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from attention.activations import ACTIVATIONS
 from attention.errors import UnsupportedError
-from attention.kernels import tiles
+from attention.kernels import plan, tiles
 from attention.kernels.call import PairCall
 
 NARROW = 32  # weights of a layer
@@ -20,7 +20,7 @@ def why_not(call: PairCall) -> str:
     return "it returns no weights" if call.return_weights else ""
 
 
-def pair(call: PairCall, tiling: tiles.Tiling | None = None) -> tuple[jax.Array, None]:
+def pair(call: PairCall, tiling: plan.Tiling | None = None) -> tuple[jax.Array, None]:
     """Output `(*B, T, N, V)`; no weights.
 
     Args:
@@ -34,11 +34,14 @@ def pair(call: PairCall, tiling: tiles.Tiling | None = None) -> tuple[jax.Array,
         raise UnsupportedError(f"implementation='chunked' cannot do this call: {reason}; use 'xla' or 'auto'.")
     form = NarrowScore if is_narrow(call) else WideScore
     score = form(call.activation, per_head=call.vector.ndim == 2)
-    return tiles.attend(call, call.query, call.key, (call.layers, call.vector), score, tiling or rule(call)), None
+    return tiles.attend(
+        call, call.query, call.key, (call.layers, call.vector), score, tiling or plan.rule(call, widest(call))
+    ), None
 
 
-def rule(call: PairCall) -> tiles.Tiling:
-    return tiles.Tiling(128, 256, 1)
+def widest(call: PairCall) -> int:
+    """Units of the widest layer."""
+    return max(call.query.shape[-1], *(kernel.shape[-1] for kernel, _ in call.layers), 1)
 
 
 def is_narrow(call: PairCall) -> bool:
