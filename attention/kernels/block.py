@@ -89,8 +89,9 @@ class Block:
     def allowed(self, i: jax.Array | int, j: jax.Array | int) -> jax.Array | None:
         """Which queries of block i may see which keys of block j; broadcasts to `(b, K, G·queries, keys)`."""
         plan, rules, (queries, keys) = self.plan, self.rules, self.tile
-        key = j * keys + jnp.arange(keys, dtype=jnp.int32)
-        query = jnp.tile(rules.offset + i * queries + jnp.arange(queries, dtype=jnp.int32), self.shape[2])[:, None]
+        key = (j * keys + jnp.arange(keys, dtype=jnp.int32))[None, None, None]
+        query = rules.offset + i * queries + jnp.arange(queries, dtype=jnp.int32)
+        query = jnp.tile(query, self.shape[2])[None, None, :, None]
         parts = []
         if self.count[1] * keys > self.lengths[1]:
             parts.append(key < self.lengths[1])
@@ -101,11 +102,11 @@ class Block:
         if rules.lengths is not None:
             parts.append(key < rules.lengths[:, None, None, None])
         if rules.query_segments is not None:
-            own = jnp.tile(_cut(self._pad(rules.query_segments, 0, 1), 1, i, queries), self.shape[2])
-            parts.append(own[:, None, :, None] == _cut(self._pad(rules.key_segments, 1, 1), 1, j, keys)[:, None, None])
+            own = jnp.tile(_cut(self._pad(rules.query_segments, 0, 1), 1, i, queries), (1, self.shape[2]))
+            theirs = _cut(self._pad(rules.key_segments, 1, 1), 1, j, keys)
+            parts.append(own[:, None, :, None] == theirs[:, None, None])
         if self.dense is not None:
             parts.append(self.pairs(self.dense, i, j))
-        parts = [x.reshape((1,) * (4 - x.ndim) + x.shape) for x in parts]
         return functools.reduce(jnp.logical_and, parts) if parts else None
 
     def pairs(self, x: jax.Array, i: jax.Array | int, j: jax.Array | int) -> jax.Array:
