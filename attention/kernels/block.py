@@ -168,7 +168,7 @@ class Block:
         total = jnp.where(total == 0, 1, total)
         return (out / (total * (1 - self.plan.rate))).astype(self.value.dtype), highest + jnp.log(total)
 
-    def backward(self, out, log_sums, gradient, d_weights, d_bias) -> tuple[jax.Array, ...]:
+    def backward(self, out, log_sums, gradient, d_weights, d_bias) -> tuple[Any, ...]:
         """Gradients of query, key and value, as they are laid out, and of the weights and the bias, added to those."""
         through_sum = self.by_row(jnp.sum(_up(gradient) * _up(out), -1, keepdims=True))[..., 0]
         scaled = self.by_row((gradient / (1 - self.plan.rate)).astype(gradient.dtype))
@@ -184,7 +184,7 @@ class Block:
         d_bias = d_bias if d_bias is None else jax.lax.slice(d_bias_, [0] * 4, d_bias.shape)
         return self.by_token(join(d_query)), d_key, d_value, d_weights, d_bias
 
-    def backward_rows(self, i, gradient, log_sums, through_sum, sums) -> tuple[Any, jax.Array]:
+    def backward_rows(self, i, gradient, log_sums, through_sum, sums) -> tuple[Any, Any]:
         """The sums with the part of block i added, and its gradient of the query. Here keys are the score's rows."""
         query = self.rows(self.query, i)
         log_sums, through_sum = log_sums[:, :, None], through_sum[:, :, None]
