@@ -124,9 +124,34 @@ class Mask:
         parts = self.parts()
         if not parts or (parts == {"causal"} and isinstance(self.query_offset, int) and queries >= keys):
             return None
-        if parts == {"key_lengths"}:
-            return self.real_keys(keys)
-        return self.materialise(queries, keys, rank).any(axis=(-3, -2))
+        if "dense" in parts:
+            return self.materialise(queries, keys, rank).any(axis=(-3, -2))
+        if "segments" in parts:
+            return self._reachable_by_blocks(queries, keys, rank)
+        near = self._reachable_positions(queries, keys)
+        return self.real_keys(keys) & _lift(near, rank - 2) if self.key_lengths is not None else _lift(near, rank - 2)
+
+    def _reachable_positions(self, queries: int, keys: int) -> Bool[Array, "*S"]:
+        """What the causal and window parts alone leave: the positions that may see a key are an interval."""
+        key = jax.lax.iota(jnp.int32, keys)
+        first, last = self.query_offset, self.query_offset + queries - 1
+        if self.causal:
+            first = jnp.maximum(first, key)
+        if self.window:
+            first, last = jnp.maximum(first, key - self.window + 1), jnp.minimum(last, key + self.window - 1)
+        return jnp.broadcast_to(first <= last, (keys,))
+
+    def _reachable_by_blocks(self, queries: int, keys: int, rank: int) -> Bool[Array, "*B S"]:
+        """From the mask of a block of queries at a time, so that the whole never exists."""
+        size = min(256, queries)
+
+        def one(start):
+            start = jnp.minimum(start, queries - size)
+            segments = jax.lax.dynamic_slice_in_dim(self.query_segments, start, size, -1)
+            part = dataclasses.replace(self, query_segments=segments, query_offset=self.query_offset + start)
+            return part.materialise(size, keys, rank).any(axis=(-3, -2))
+
+        return jax.lax.map(one, jnp.arange(0, queries, size, dtype=jnp.int32)).any(0)
 
     def without_unreachable(self, x: Float[Array, ...], queries: int, rank: int) -> Float[Array, ...]:
         """`x` with zeros at the keys that no query may attend to, so that nothing of them, NaN included, gets further.

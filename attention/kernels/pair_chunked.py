@@ -1,17 +1,20 @@
-"""`implementation='chunked'` of the pairwise family: a block of queries at a time, so that memory stays bounded.
+"""`implementation='chunked'` of the pairwise family: tiles of queries and keys, memory linear in both."""
 
-The backward pass computes each block's scores again.
-"""
+import dataclasses
+import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from attention.dropout import keep_columns, row_words
+from attention.activations import ACTIVATIONS
 from attention.errors import UnsupportedError
-from attention.kernels import xla
+from attention.kernels import plan, tiles
 from attention.kernels.call import PairCall
 
-BLOCK = 64  # queries
+# Layers as narrow as this are computed unit by unit: (2, 1) and (4, 4) were 1.5 to 3 times as fast as in products,
+# (16, 8) and one layer of 64 half as fast.
+NARROW_WEIGHTS, NARROW_UNITS = 32, 8
 
 
 def why_not(call: PairCall) -> str:
@@ -19,45 +22,123 @@ def why_not(call: PairCall) -> str:
     return "it returns no weights" if call.return_weights else ""
 
 
-def pair(call: PairCall) -> tuple[jax.Array, None]:
+def pair(call: PairCall, tiling: plan.Tiling | None = None) -> tuple[jax.Array, None]:
     """Output `(*B, T, N, V)`; no weights.
+
+    Args:
+      call: What is wanted.
+      tiling: Sizes of a tile, by rule where it is not given.
 
     Raises:
       UnsupportedError: the call wants weights.
     """
     if reason := why_not(call):
         raise UnsupportedError(f"implementation='chunked' cannot do this call: {reason}; use 'xla' or 'auto'.")
-    *batch, heads, queries, keys = call.scores_shape
-    block = min(BLOCK, queries)
-    words = row_words(call.dropout_seed, (*batch, heads, queries)) if call.dropout_rate else None
-
-    @jax.checkpoint
-    def one(rows):
-        query, allowed, bias, words = rows
-        scores = xla.pair_scores(call, query)
-        weights = xla.softmax(scores if bias is None else scores + bias, allowed).astype(call.value.dtype)
-        if words is not None:
-            columns = jnp.arange(keys, dtype=jnp.uint32).reshape((1,) * (weights.ndim - 1) + (keys,))
-            kept = keep_columns(jax.tree.map(lambda word: word[..., None], words), columns, call.dropout_rate)
-            weights = jnp.where(kept, weights / (1 - call.dropout_rate), jnp.zeros((), weights.dtype))
-        return xla.weighted_sum(weights, call.value)
-
-    rows = (
-        _blocks(call.query, -3, queries, block),
-        *(_blocks(x, -2, queries, block) for x in (call.allowed(), call.bias)),
-        jax.tree.map(lambda word: _blocks(word, -1, queries, block), words),
-    )
-    out = jnp.moveaxis(jax.lax.map(one, rows), 0, -4)
-    return out.reshape(*out.shape[:-4], -1, *out.shape[-2:])[..., :queries, :, :], None
+    score = (NarrowScore if is_narrow(call) else WideScore)(call.activation, per_head=call.vector.ndim == 2)
+    tiling = tiling or plan.rule(call, widest(call))
+    return tiles.attend(call, call.query, call.key, (call.layers, call.vector), score, tiling), None
 
 
-def _blocks(x: jax.Array | None, axis: int, queries: int, block: int) -> jax.Array | None:
-    """`x` with its axis of queries padded and cut into blocks, which come first; broadcast where it had size 1."""
-    if x is None:
-        return None
-    axis += x.ndim
-    if x.shape[axis] == 1 and queries != 1:
-        x = jnp.broadcast_to(x, (*x.shape[:axis], queries, *x.shape[axis + 1 :]))
-    padded = jnp.pad(x, [(0, -queries % block if i == axis else 0) for i in range(x.ndim)])
-    cut = padded.reshape(*x.shape[:axis], -1, block, *x.shape[axis + 1 :])
-    return jnp.moveaxis(cut, axis, 0)
+def widest(call: PairCall) -> int:
+    """Units of the widest layer."""
+    return max(call.query.shape[-1], *(kernel.shape[-1] for kernel, _ in call.layers), 1)
+
+
+def is_narrow(call: PairCall) -> bool:
+    """Whether each layer has so few units and weights that it is computed unit by unit."""
+    products = [kernel.shape[-2] * kernel.shape[-1] for kernel, _ in call.layers]
+    return widest(call) <= NARROW_UNITS and max(products, default=0) <= NARROW_WEIGHTS
+
+
+@dataclasses.dataclass(frozen=True)
+class WideScore:
+    """The MLP on each pair, its units last, as products of matrices.
+
+    Attributes:
+      activation: Name.
+      per_head: Whether each head has weights of its own.
+    """
+
+    activation: str
+    per_head: bool
+
+    def split(self, x: jax.Array) -> Any:
+        """As it is, in the precision of the scores."""
+        return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+    def join(self, parts: Any) -> jax.Array:
+        """As it is."""
+        return parts
+
+    def __call__(self, rows: Any, columns: Any, weights: Any) -> jax.Array:
+        """Scores `(b, N, R, C)`."""
+        score = functools.partial(self._one_head, ACTIVATIONS[self.activation])
+        if self.per_head:
+            score = jax.vmap(score, in_axes=(1, 1, 0), out_axes=1)
+        return score(rows, columns, weights)
+
+    def vjp(self, rows: Any, columns: Any, weights: Any) -> tuple[jax.Array, Any]:
+        """The same, and its pullback."""
+        return jax.vjp(self, rows, columns, weights)
+
+    def _one_head(self, activation, rows, columns, weights):
+        layers, vector = weights
+        hidden = activation(rows[..., :, None, :] + columns[..., None, :, :])
+        for kernel, bias in layers:
+            hidden = _times(hidden, kernel)
+            if bias is not None:
+                hidden = hidden + bias.reshape((1,) * (hidden.ndim - 1) + bias.shape)
+            hidden = activation(hidden)
+        return hidden @ vector
+
+
+class NarrowScore(WideScore):
+    """The MLP unit by unit: each is an array of pairs that XLA need not store, but fuses with its use.
+
+    Queries and keys are an array for each unit, so that a processor's vectors run along the pairs.
+    """
+
+    def split(self, x: jax.Array) -> Any:
+        """Its units."""
+        return [super(NarrowScore, self).split(x[..., unit]) for unit in range(x.shape[-1])]
+
+    def join(self, parts: Any) -> jax.Array:
+        """From its units."""
+        return jnp.stack(parts, -1)
+
+    def _one_head(self, activation, rows, columns, weights):
+        layers, vector = weights
+        units = [
+            activation(row[..., :, None] + column[..., None, :]) for row, column in zip(rows, columns, strict=True)
+        ]
+        for kernel, bias in layers:
+            sums = [_weighted(units, kernel[:, k]) for k in range(kernel.shape[1])]
+            units = [activation(x if bias is None else x + bias[k]) for k, x in enumerate(sums)]
+        return _weighted(units, vector)
+
+
+def _weighted(units: list[jax.Array], weights: jax.Array) -> jax.Array:
+    return sum(weight * unit for weight, unit in zip(weights, units, strict=True))
+
+
+@jax.custom_vjp
+def _times(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """`x @ kernel`, whose gradient of the kernel is a product of rows and columns as they lie in memory.
+
+    XLA on a CPU does such a product at twice the speed; the barriers keep it from undoing the transposition.
+    """
+    return x @ kernel
+
+
+def _times_forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return x @ kernel, (x, kernel)
+
+
+def _times_backward(residuals: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, kernel = residuals
+    turned = jax.lax.optimization_barrier(gradient.reshape(-1, gradient.shape[-1]).T)
+    d_kernel = jax.lax.optimization_barrier(turned @ x.reshape(-1, x.shape[-1])).T
+    return gradient @ kernel.T, d_kernel
+
+
+_times.defvjp(_times_forward, _times_backward)

@@ -1,0 +1,248 @@
+"""The sequences whose tiles are computed together.
+
+Within a tile, the G = N/K heads that share a key head are rows of one matrix: scores are `(b, K, G·queries, keys)` for
+b sequences, and their transpose in the backward pass, where the gradients of keys and values then need no
+transposition.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from attention.dropout import keep_columns
+from attention.kernels.plan import Plan, Rules, Tensors, precise, product, zeros
+
+
+class Block:
+    """The sequences that are computed together: their arrays by head, padded to whole tiles, and what a tile does.
+
+    Attributes:
+      shape: b, K, G.
+      lengths: T and S.
+      tile: Queries and keys of a tile.
+      count: Blocks of queries and of keys.
+    """
+
+    def __init__(self, plan: Plan, tensors: Tensors, rules: Rules):
+        size, queries, heads, _ = tensors.query.shape
+        _, keys, groups, _ = tensors.key.shape
+        self.plan, self.rules = plan, rules
+        self.shape = size, groups, heads // groups
+        self.lengths = queries, keys
+        self.tile = min(plan.tiling.queries, queries), min(plan.tiling.keys, keys)
+        self.count = tuple(-(-length // tile) for length, tile in zip(self.lengths, self.tile, strict=True))
+        self.query = plan.score.split(self.by_row(tensors.query))
+        key, self.value = (self._pad(x.swapaxes(1, 2), 1, 2) for x in (tensors.key, tensors.value))
+        self.key = plan.score.split(key)
+        self.bias, self.dense = (self._pad_pairs(x) for x in (tensors.bias, rules.dense))
+        self.weights = jax.tree.map(lambda x: x.astype(precise(x)), tensors.weights)
+        self.words = jax.tree.map(lambda x: self._pad(x.reshape(*self.shape, queries), 0, 3), rules.words)
+        self.dtype = precise(tensors.query)
+
+    def _pad(self, x: jax.Array, side: int, axis: int, fill: float = 0) -> jax.Array:
+        """`x` with whole tiles along an axis of queries (side 0) or keys (side 1)."""
+        missing = self.tile[side] * self.count[side] - self.lengths[side]
+        if not missing:
+            return x
+        widths = [(0, missing if i == axis else 0) for i in range(x.ndim)]
+        return jnp.pad(x, widths, constant_values=fill)
+
+    def _pad_pairs(self, x: jax.Array | None) -> jax.Array | None:
+        for side, axis in enumerate((2, 3)):
+            if x is not None and x.shape[axis] == self.lengths[side]:
+                x = self._pad(x, side, axis)
+        return x
+
+    def by_row(self, x: jax.Array) -> jax.Array:
+        """`(b, T, N, H)` as `(b, K, G, T, H)`, padded."""
+        size, length, _, width = x.shape
+        x = x.reshape(size, length, *self.shape[1:], width).transpose(0, 2, 3, 1, 4)
+        return self._pad(x, 0, 3)
+
+    def by_token(self, x: jax.Array) -> jax.Array:
+        """`(blocks, b, K, G·queries, H)` as `(b, T, N, H)`."""
+        x = x.reshape(x.shape[0], *self.shape, self.tile[0], x.shape[-1]).transpose(1, 0, 4, 2, 3, 5)
+        return x.reshape(x.shape[0], -1, self.shape[1] * self.shape[2], x.shape[-1])[:, : self.lengths[0]]
+
+    def rows(self, tree: Any, i: jax.Array | int) -> Any:
+        """Block i of arrays `(b, K, G, T, ...)` as `(b, K, G·queries, ...)`."""
+        cut = jax.tree.map(lambda x: _cut(x, 3, i, self.tile[0]), tree)
+        return jax.tree.map(lambda x: x.reshape(*x.shape[:2], -1, *x.shape[4:]), cut)
+
+    def columns(self, tree: Any, j: jax.Array | int) -> Any:
+        """Block j of arrays `(b, K, S, ...)`."""
+        return jax.tree.map(lambda x: _cut(x, 2, j, self.tile[1]), tree)
+
+    def visible(self, i: jax.Array | int) -> tuple[Any, Any]:
+        """First and last but one of the blocks of keys that some query of block i may see."""
+        plan, (queries, keys), blocks = self.plan, self.tile, self.count[1]
+        if not (plan.causal or plan.window):
+            return 0, blocks
+        first = self.rules.offset + i * queries
+        lower = (first - plan.window + 1) // keys if plan.window else jnp.int32(0)
+        last = first + queries - 1 + (0 if plan.causal else plan.window - 1)
+        return jnp.clip(lower, 0, blocks), jnp.clip(last // keys + 1, 0, blocks)
+
+    def allowed(self, i: jax.Array | int, j: jax.Array | int) -> jax.Array | None:
+        """Which queries of block i may see which keys of block j; broadcasts to `(b, K, G·queries, keys)`."""
+        plan, rules, (queries, keys) = self.plan, self.rules, self.tile
+        key = (j * keys + jnp.arange(keys, dtype=jnp.int32))[None, None, None]
+        query = rules.offset + i * queries + jnp.arange(queries, dtype=jnp.int32)
+        query = jnp.tile(query, self.shape[2])[None, None, :, None]
+        parts = []
+        if self.count[1] * keys > self.lengths[1]:
+            parts.append(key < self.lengths[1])
+        if plan.causal:
+            parts.append(key <= query)
+        if plan.window:
+            parts.append(jnp.abs(query - key) < plan.window)
+        if rules.lengths is not None:
+            parts.append(key < rules.lengths[:, None, None, None])
+        if rules.query_segments is not None:
+            own = jnp.tile(_cut(self._pad(rules.query_segments, 0, 1), 1, i, queries), (1, self.shape[2]))
+            theirs = _cut(self._pad(rules.key_segments, 1, 1), 1, j, keys)
+            parts.append(own[:, None, :, None] == theirs[:, None, None])
+        if self.dense is not None:
+            parts.append(self.pairs(self.dense, i, j))
+        return functools.reduce(jnp.logical_and, parts) if parts else None
+
+    def pairs(self, x: jax.Array, i: jax.Array | int, j: jax.Array | int) -> jax.Array:
+        """Tile (i, j) of `(b, N, T, S)`, each axis may be 1; broadcasts to `(b, K, G·queries, keys)`."""
+        x = _cut(_cut(x, 2, i, self.tile[0]), 3, j, self.tile[1])
+        _, groups, together = self.shape
+        if together == 1:
+            return x
+        x = jnp.broadcast_to(x, (len(x), groups * together, self.tile[0], x.shape[3]))
+        return x.reshape(len(x), groups, -1, x.shape[3])
+
+    def finish(self, scores: jax.Array, i: jax.Array | int, j: jax.Array | int, *, turn: bool = False) -> jax.Array:
+        """Scores with the bias, lowest where the mask does not allow; `turn` says that keys are the rows."""
+        turned = (lambda x: x.swapaxes(2, 3)) if turn else (lambda x: x)
+        if self.bias is not None:
+            scores = scores + turned(self.pairs(self.bias, i, j)).astype(scores.dtype)
+        allowed = self.allowed(i, j)
+        return scores if allowed is None else jnp.where(turned(allowed), scores, jnp.finfo(scores.dtype).min)
+
+    def kept(self, i: jax.Array | int, j: jax.Array | int) -> jax.Array:
+        """Which weights of tile (i, j) dropout keeps, `(b, K, G·queries, keys)`."""
+        words = jax.tree.map(lambda word: word[..., None], self.rows(self.words, i))
+        columns = jnp.asarray(j, jnp.uint32) * self.tile[1] + jnp.arange(self.tile[1], dtype=jnp.uint32)
+        return keep_columns(words, columns.reshape(1, 1, 1, -1), self.plan.rate)
+
+    def forward(self) -> tuple[jax.Array, jax.Array]:
+        """Output `(b, T, N, V)` and log-sum-exp `(b, N, T)`."""
+        out, log_sums = _over_blocks(lambda _, i: (None, self.forward_rows(i)), None, self.count[0])[1]
+        return self.by_token(out), self.by_token(log_sums)[..., 0].swapaxes(1, 2)
+
+    def forward_rows(self, i: jax.Array | int) -> tuple[jax.Array, jax.Array]:
+        """Output `(b, K, G·queries, V)` and log-sum-exp, with 1 for V, of block i."""
+        rows = self.rows(self.query, i)
+
+        def tile(j, before):
+            scores = self.finish(self.plan.score(rows, self.columns(self.key, j), self.weights), i, j)
+            highest = jnp.maximum(scores.max(-1, keepdims=True), before)
+            weights = jnp.exp(scores - highest)
+            total = weights.sum(-1, keepdims=True)
+            if self.plan.rate:
+                weights = jnp.where(self.kept(i, j), weights, 0)
+            value = self.columns(self.value, j)
+            return highest, total, product("bkrs,bksv->bkrv", weights.astype(value.dtype), value)
+
+        def step(j, state):
+            before, *sums = state
+            highest, *parts = tile(j, before)
+            shrink = jnp.exp(before - highest)
+            return highest, *(x * shrink + part for x, part in zip(sums, parts, strict=True))
+
+        # Half the lowest number: a row with nothing allowed then has weights exp(lowest - half) = 0, and sums to 0.
+        half = jnp.finfo(self.dtype).min / 2
+        if self.count[1] == 1:
+            highest, total, out = tile(0, half)
+        else:
+            column = jnp.zeros((*self.shape[:2], self.shape[2] * self.tile[0], 1), self.dtype)
+            start = column + half, column, jnp.zeros((*column.shape[:3], self.value.shape[-1]), self.dtype)
+            highest, total, out = jax.lax.fori_loop(*self.visible(i), step, start)
+        total = jnp.where(total == 0, 1, total)
+        return (out / (total * (1 - self.plan.rate))).astype(self.value.dtype), highest + jnp.log(total)
+
+    def backward(self, out, log_sums, gradient, d_weights, d_bias) -> tuple[Any, ...]:
+        """Gradients of query, key and value, as they are laid out, and of the weights and the bias, added to those."""
+        through_sum = self.by_row(jnp.sum(_up(gradient) * _up(out), -1, keepdims=True))[..., 0]
+        scaled = self.by_row((gradient / (1 - self.plan.rate)).astype(gradient.dtype))
+        log_sums = self._pad(log_sums.reshape(*self.shape, -1), 0, 3, float(jnp.finfo(self.dtype).max) / 2)
+
+        def one(sums, i):
+            return self.backward_rows(i, *self.rows((scaled, log_sums, through_sum), i), sums)
+
+        start = (*zeros((self.key, self.value)), d_weights, None if d_bias is None else self._pad_pairs(d_bias))
+        (d_key, d_value, d_weights, d_bias_), d_query = _over_blocks(one, start, self.count[0])
+        join = self.plan.score.join
+        d_key, d_value = (x.swapaxes(1, 2)[:, : self.lengths[1]] for x in (join(d_key), d_value))
+        d_bias = d_bias if d_bias is None else jax.lax.slice(d_bias_, [0] * 4, d_bias.shape)
+        return self.by_token(join(d_query)), d_key, d_value, d_weights, d_bias
+
+    def backward_rows(self, i, gradient, log_sums, through_sum, sums) -> tuple[Any, Any]:
+        """The sums with the part of block i added, and its gradient of the query. Here keys are the score's rows."""
+        query = self.rows(self.query, i)
+        log_sums, through_sum = log_sums[:, :, None], through_sum[:, :, None]
+
+        def step(j, state):
+            d_query, (d_key, d_value, d_weights, d_bias) = state
+            scores, pull = self.plan.score.vjp(self.columns(self.key, j), query, self.weights)
+            weights = dropped = jnp.exp(self.finish(scores, i, j, turn=True) - log_sums)
+            through = product("bksv,bkrv->bksr", self.columns(self.value, j), gradient)
+            if self.plan.rate:
+                kept = self.kept(i, j).swapaxes(2, 3)
+                dropped, through = jnp.where(kept, weights, 0), jnp.where(kept, through, 0)
+            d_scores = weights * (through - through_sum)
+            d_keys, d_queries, d_own = pull(d_scores)
+            d_values = product("bksr,bkrv->bksv", dropped.astype(gradient.dtype), gradient)
+            add = functools.partial(_add, blocks={2: j})
+            d_key, d_value = jax.tree.map(add, (d_key, d_value), (d_keys, d_values))
+            d_query, d_weights = jax.tree.map(jnp.add, (d_query, d_weights), (d_queries, d_own))
+            if d_bias is not None:
+                d_bias = self.add_pairs(d_bias, d_scores.swapaxes(2, 3), i, j)
+            return d_query, (d_key, d_value, d_weights, d_bias)
+
+        state = zeros(query), sums
+        d_query, sums = step(0, state) if self.count[1] == 1 else jax.lax.fori_loop(*self.visible(i), step, state)
+        return sums, d_query
+
+    def add_pairs(self, total: jax.Array, tile: jax.Array, i: jax.Array | int, j: jax.Array | int) -> jax.Array:
+        """`total`, `(b, N, T, S)` with each axis may be 1, with tile (i, j) `(b, K, G·queries, keys)` added."""
+        size, groups, together = self.shape
+        tile = tile.reshape(size, groups * together, self.tile[0], self.tile[1])
+        narrow = [axis for axis in range(4) if total.shape[axis] == 1]
+        return _add(total, tile.sum(narrow, keepdims=True), {2: i, 3: j})
+
+
+def _up(x: jax.Array) -> jax.Array:
+    return x.astype(precise(x))
+
+
+def _cut(x: jax.Array, axis: int, block: jax.Array | int, size: int) -> jax.Array:
+    """A block of `x` along an axis; all of it where there is one block, or one element for all."""
+    if x.shape[axis] in (1, size):
+        return x
+    return jax.lax.dynamic_slice_in_dim(x, block * size, size, axis)
+
+
+def _add(total: jax.Array, part: jax.Array, blocks: dict[int, jax.Array | int]) -> jax.Array:
+    """`total` with `part` added at the given blocks of some axes."""
+    if total.shape == part.shape:
+        return total + part
+    sizes = zip(total.shape, part.shape, strict=True)
+    starts = [jnp.int32(blocks.get(axis, 0) * one if all_ > one else 0) for axis, (all_, one) in enumerate(sizes)]
+    there = jax.lax.dynamic_slice(total, starts, part.shape)
+    return jax.lax.dynamic_update_slice(total, there + part, starts)
+
+
+def _over_blocks(step: Callable, sums: Any, count: int) -> tuple[Any, Any]:
+    """`scan` over the numbers of blocks, unrolled where there is one."""
+    if count == 1:
+        sums, outputs = step(sums, 0)
+        return sums, jax.tree.map(lambda x: x[None], outputs)
+    return jax.lax.scan(step, sums, jnp.arange(count, dtype=jnp.int32))

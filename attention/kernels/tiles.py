@@ -1,0 +1,147 @@
+"""Attention in tiles of queries and keys: no array of all pairs exists, whatever computes the scores.
+
+The forward pass runs over blocks of keys with an online softmax (Milakov & Gimelshein 2018). The backward pass keeps
+the output and the log-sum-exp of each row, and computes scores and dropout bits again (as FlashAttention does: Dao et
+al. 2022). Blocks of keys that no query of a block may see, by causality or window, are not visited.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from attention.dropout import row_words
+from attention.kernels.block import Block
+from attention.kernels.call import Call
+from attention.kernels.plan import Plan, Rules, Score, Tensors, Tiling, zeros
+
+
+def attend(call: Call, query: jax.Array, key: jax.Array, weights: Any, score: Score, tiling: Tiling) -> jax.Array:
+    """Output `(*B, T, N, V)` of a call whose scores are `score` of `query`, `key` and `weights`.
+
+    Args:
+      call: Its values, mask, bias and dropout.
+      query: `(*B, T, N, H)`.
+      key: `(*B, S, K, H)`.
+      weights: Of the score.
+      score: As `Plan`.
+      tiling: Sizes of a tile; what does not divide the lengths is padded.
+    """
+    *batch, heads, queries, _ = call.scores_shape
+    mask = call.mask
+    size = math.prod(batch)
+    words = row_words(call.dropout_seed, (size, heads, queries)) if call.dropout_rate else None
+    rules = Rules(
+        jnp.asarray(mask.query_offset, jnp.int32),
+        _flat(mask.key_lengths, batch, 0),
+        _flat(mask.query_segments, batch, 1),
+        _flat(mask.key_segments, batch, 1),
+        _flat(mask.dense, batch, 3),
+        words,
+    )
+    query, key, value = (x.reshape(size, *x.shape[-3:]) for x in (query, key, call.value))
+    plan = Plan(score, tiling, mask.causal, mask.window, call.dropout_rate)
+    out = _attend(plan, Tensors(query, key, value, _flat(call.bias, batch, 3), weights), rules)
+    return out.reshape(*batch, *out.shape[1:])
+
+
+def _flat(x: jax.Array | None, batch: list[int], trailing: int) -> jax.Array | None:
+    """`x` with one batch axis before its trailing axes, of size 1 where all sequences share it."""
+    if x is None:
+        return None
+    lead, rest = x.shape[: x.ndim - trailing], x.shape[x.ndim - trailing :]
+    if math.prod(lead) == 1 and trailing == 3:
+        return x.reshape(1, *rest)
+    return jnp.broadcast_to(x, (*batch, *rest)).reshape(-1, *rest)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(plan: Plan, tensors: Tensors, rules: Rules) -> jax.Array:
+    return _forward(plan, tensors, rules)[0]
+
+
+def _forward(plan: Plan, tensors: Tensors, rules: Rules) -> tuple[jax.Array, Any]:
+    def group(each, _):
+        tensors_, rules_ = each
+        return Block(plan, tensors_._replace(weights=tensors.weights), rules_).forward(), None
+
+    (out, log_sums), _ = _over_sequences(plan, group, (tensors._replace(weights=None), rules), None)
+    return out, (tensors, rules, out, log_sums)
+
+
+def _backward(plan: Plan, residuals: Any, gradient: jax.Array) -> tuple[Tensors, None]:
+    tensors, rules, out, log_sums = residuals
+    shared_bias = tensors.bias is not None and len(tensors.bias) < len(gradient)
+
+    def group(each, sums):
+        tensors_, *rest = each
+        weights, bias = sums
+        block = Block(plan, tensors_._replace(weights=tensors.weights), rest[0])
+        if not shared_bias:
+            bias = zeros(tensors_.bias)
+        *own, weights, bias = block.backward(*rest[1:], weights, bias)
+        return (own, None if shared_bias else bias), (weights, bias if shared_bias else None)
+
+    sums = zeros((tensors.weights, tensors.bias if shared_bias else None))
+    each = (tensors._replace(weights=None), rules, out, log_sums, gradient)
+    (own, d_bias), (d_weights, d_shared_bias) = _over_sequences(plan, group, each, sums)
+    d_tensors = Tensors(*own, d_shared_bias if shared_bias else d_bias, d_weights)
+    return jax.tree.map(lambda d, x: d.astype(x.dtype), d_tensors, tensors), None
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _over_sequences(plan: Plan, group: Callable, arguments: Any, sums: Any) -> tuple[Any, Any]:
+    """`group(arguments, sums) -> (outputs, sums)` over the batch axis, a few sequences at a time.
+
+    Args:
+      plan: Its tiling says how many.
+      group: What to do with a part of the batch.
+      arguments: Arrays with a batch axis in front, and others, which are the same for all sequences.
+      sums: What is added up over the batch, from zero.
+
+    Each device that the mesh in force splits a batch over runs through its own sequences and none has to move.
+    """
+    leaves, tree = jax.tree.flatten(arguments)
+    size = max(len(x) for x in leaves if x.ndim)
+    shards = math.gcd(size, _batch_shards())
+    together = next(n for n in range(min(plan.tiling.sequences, size // shards), 0, -1) if size // shards % n == 0)
+    batched = [bool(x.ndim) and len(x) == size for x in leaves]
+
+    def one(sums, part):
+        part = iter(part)
+        outputs, sums = group(
+            tree.unflatten([next(part) if own else x for x, own in zip(leaves, batched, strict=True)]), sums
+        )
+        return sums, outputs
+
+    def one_alone(sums, part):
+        sums, outputs = one(sums, [x[None] for x in part])
+        return sums, jax.tree.map(lambda x: x[0], outputs)
+
+    def one_shard(parts):
+        if together == len(parts[0]):
+            return one(sums, parts)
+        if together == 1:  # an axis of 1 would cost XLA a copy of each array
+            return jax.lax.scan(one_alone, sums, parts)
+        grouped = [x.reshape(-1, together, *x.shape[1:]) for x in parts]
+        sums_, outputs = jax.lax.scan(one, sums, grouped)
+        return sums_, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), outputs)
+
+    parts = [x for x, own in zip(leaves, batched, strict=True) if own]
+    if shards == 1:
+        sums, outputs = one_shard(parts)
+        return outputs, sums
+    sums, outputs = jax.vmap(one_shard)([x.reshape(shards, -1, *x.shape[1:]) for x in parts])
+    outputs = jax.tree.map(lambda x: x.reshape(size, *x.shape[2:]), outputs)
+    return outputs, jax.tree.map(lambda x: x.sum(0), sums)
+
+
+def _batch_shards() -> int:
+    """Devices that the mesh in force splits a batch over."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return math.prod(mesh.shape[axis] for axis in ("data", "fsdp") if axis in mesh.axis_names)
