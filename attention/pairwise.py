@@ -18,13 +18,13 @@ from attention import flops
 from attention import reference as definitions
 from attention.activations import ACTIVATIONS
 from attention.errors import UsageError, unknown
-from attention.kernels import pair_chunked, reference, xla
+from attention.kernels import pair_chunked, pair_pallas, reference, xla
 from attention.kernels.call import Call, PairCall, check_implementation, check_length, check_shapes, common
 from attention.kernels.reference import precise, spread_heads
 from attention.mask import Mask
 from attention.score import Parameter, Params, Score, Sizes, check_flags, is_count
 
-IMPLEMENTATIONS = {"xla": xla.pair, "chunked": pair_chunked.pair}
+IMPLEMENTATIONS = {"xla": xla.pair, "chunked": pair_chunked.pair, "pallas": pair_pallas.pair}
 PAIRS = ("shared", "unique")
 
 Layer = tuple[Float[Array, "..."], Float[Array, "..."] | None]

@@ -1,0 +1,252 @@
+"""`implementation='pallas'` of the pairwise family: tiles of queries and keys with an online softmax, in Pallas.
+
+Nothing as large as queries × keys is stored: the backward pass keeps the output and each row's log-sum-exp and
+computes scores, weights and dropout bits again, tile by tile, once for the queries' side and once for the keys'
+(FlashAttention-2: Dao 2023). Tiles that causality, a window or the keys' lengths rule out are skipped.
+TPUs run the kernels of `pair_tpu`, on a CPU they are interpreted.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from attention.errors import UnsupportedError
+from attention.kernels import pair_tpu
+from attention.kernels.call import PairCall
+from attention.kernels.pair_tile import Network
+from attention.kernels.reference import precise
+
+BATCH_AXES, HEAD_AXES = ("data", "fsdp"), ("tensor",)  # of the mesh
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a kernel is compiled for.
+
+    Attributes:
+      network: The MLP on each pair.
+      queries: T.
+      keys: S.
+      block: Queries and keys of a tile.
+      causal: As in `Mask`.
+      window: As in `Mask`.
+      limited: Whether keys end before their array does.
+      rate: Of dropout.
+      platform: `tpu` or `interpret`.
+    """
+
+    network: Network
+    queries: int
+    keys: int
+    block: tuple[int, int]
+    causal: bool
+    window: int
+    limited: bool
+    rate: float
+    platform: str
+
+
+class Operands(NamedTuple):
+    """What has gradients; T' and S' are lengths padded to whole tiles.
+
+    Attributes:
+      query: a, `(B, N, T', M)`.
+      key: b, `(B, N, M, S')`.
+      value: `(B, N, S', V)`.
+      weights: As `pair_tile.Weights` with a leading axis of size N, or 1 where heads share them.
+      bias: `(B, N, T', S')` or None; an axis of size 1 is shared.
+    """
+
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+    weights: tuple[jax.Array, ...]
+    bias: jax.Array | None
+
+
+class Fixed(NamedTuple):
+    """What has none.
+
+    Attributes:
+      dense: int8 `(B, N, T', S')` or None; an axis of size 1 is shared.
+      query_segments: `(B, T', 1)` or None.
+      key_segments: `(B, 1, S')` or None.
+      offset: The mask's query offset `(1,)`.
+      lengths: Keys that are real `(B,)`.
+      seed: Of dropout, `(2,)`.
+      sequence: Which of all devices' sequences and heads this is, `(B, N)`.
+    """
+
+    dense: jax.Array | None
+    query_segments: jax.Array | None
+    key_segments: jax.Array | None
+    offset: jax.Array
+    lengths: jax.Array
+    seed: jax.Array
+    sequence: jax.Array
+
+
+def why_not(call: PairCall) -> str:
+    """What about this call is not supported here, as part of a sentence; empty where it is."""
+    batch, heads = math.prod(call.scores_shape[:-3]), call.scores_shape[-3]
+    over_batch, over_heads = (_devices(axes) for axes in (BATCH_AXES, HEAD_AXES))
+    double = precise(call.query).dtype == jnp.float64
+    reasons = {
+        "it returns no weights": call.return_weights,
+        f"{batch} sequences do not divide among {over_batch} devices": batch % over_batch,
+        f"{heads} heads do not divide among {over_heads} devices": heads % over_heads,
+        "its kernels have no float64": double and jax.default_backend() != "cpu",
+        "its kernels are for TPUs": jax.default_backend() not in ("cpu", "tpu"),
+    }
+    return "; ".join(reason for reason, holds in reasons.items() if holds)
+
+
+def pair(call: PairCall, block: tuple[int, int] | None = None, platform: str = "") -> tuple[jax.Array, None]:
+    """Output `(*B, T, N, V)`; no weights.
+
+    Args:
+      call: What to compute.
+      block: Queries and keys of a tile, in place of the rule's.
+      platform: `tpu` or `interpret`, in place of what this backend asks for.
+
+    Raises:
+      UnsupportedError: `why_not` has a reason.
+    """
+    if reason := why_not(call):
+        raise UnsupportedError(f"implementation='pallas' cannot do this call: {reason}; use 'chunked' or 'auto'.")
+    platform = platform or {"cpu": "interpret"}.get(jax.default_backend(), "tpu")
+    plan = _plan(call, block or pair_tpu.block_sizes(*call.scores_shape[-2:]), platform)
+    out = _on_mesh(plan, _operands(call, plan), _fixed(call, plan))
+    out = jnp.swapaxes(out, 1, 2)[:, : plan.queries]
+    return out.reshape(*call.scores_shape[:-3], *out.shape[1:]), None
+
+
+def _plan(call: PairCall, block: tuple[int, int], platform: str) -> Plan:
+    units = (call.query.shape[-1], *(kernel.shape[-1] for kernel, _ in call.layers))
+    queries, keys = call.scores_shape[-2:]
+    return Plan(
+        network=Network(units, tuple(bias is not None for _, bias in call.layers), call.activation),
+        queries=queries,
+        keys=keys,
+        block=block,
+        causal=call.mask.causal,
+        window=call.mask.window,
+        limited=call.mask.key_lengths is not None or keys % block[1] > 0,
+        rate=call.dropout_rate,
+        platform=platform,
+    )
+
+
+def _operands(call: PairCall, plan: Plan) -> Operands:
+    per_head = call.vector.ndim == 2
+    layers = [x for kernel, bias in call.layers for x in (kernel.mT, None if bias is None else bias[..., None])]
+    weights = [precise(x) for x in (*layers, call.vector[..., None]) if x is not None]
+    query, key, value = (x.reshape(-1, *x.shape[-3:]).swapaxes(1, 2) for x in (call.query, call.key, call.value))
+    return Operands(
+        query=_padded(precise(query), plan, {-2: 0}),
+        key=_padded(precise(key).mT, plan, {-1: 1}),
+        value=_padded(value, plan, {-2: 1}),
+        weights=tuple(x if per_head else x[None] for x in weights),
+        bias=None if call.bias is None else _padded(_four(precise(call.bias), call), plan, {-2: 0, -1: 1}),
+    )
+
+
+def _fixed(call: PairCall, plan: Plan) -> Fixed:
+    mask, (batch, heads) = call.mask, (math.prod(call.scores_shape[:-3]), call.scores_shape[-3])
+    lengths = jnp.full(batch, plan.keys) if mask.key_lengths is None else mask.key_lengths.reshape(-1)
+    segments = [None, None]
+    if mask.query_segments is not None:
+        segments = [x.reshape(-1, x.shape[-1]) for x in (mask.query_segments, mask.key_segments)]
+        segments = [jnp.broadcast_to(x, (batch, x.shape[-1])).astype(jnp.int32) for x in segments]
+        segments = [_padded(segments[0][..., None], plan, {-2: 0}), _padded(segments[1][:, None], plan, {-1: 1})]
+    return Fixed(
+        dense=None if mask.dense is None else _padded(_four(mask.dense, call), plan, {-2: 0, -1: 1}).astype(jnp.int8),
+        query_segments=segments[0],
+        key_segments=segments[1],
+        offset=jnp.asarray(mask.query_offset, jnp.int32).reshape(1),
+        lengths=lengths.astype(jnp.int32),
+        seed=jnp.zeros(2, jnp.uint32) if call.dropout_seed is None else call.dropout_seed,
+        sequence=jnp.arange(batch * heads, dtype=jnp.uint32).reshape(batch, heads),
+    )
+
+
+def _padded(x: jax.Array, plan: Plan, axes: dict[int, int]) -> jax.Array:
+    """Zeros after the axes of queries (0) or keys (1), up to whole tiles; an axis of size 1 is shared and stays."""
+    lengths, ends = (plan.queries, plan.keys), [(0, 0)] * x.ndim
+    for axis, side in axes.items():
+        if x.shape[axis] == lengths[side] > 1 or len(axes) == 1:
+            ends[axis] = (0, -lengths[side] % plan.block[side])
+    return jnp.pad(x, ends)
+
+
+def _four(x: jax.Array, call: PairCall) -> jax.Array:
+    """What broadcasts to the scores with one batch axis, of size 1 where all sequences share it."""
+    x = x.reshape((1,) * (len(call.scores_shape) - x.ndim) + x.shape)
+    if not all(size == 1 for size in x.shape[:-3]):
+        x = jnp.broadcast_to(x, (*call.scores_shape[:-3], *x.shape[-3:]))
+    return x.reshape(-1, *x.shape[-3:])
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(plan: Plan, operands: Operands, fixed: Fixed) -> jax.Array:
+    return _forward(plan, operands, fixed)[0]
+
+
+def _forward(plan: Plan, operands: Operands, fixed: Fixed):
+    out, log_sums = pair_tpu.forward(plan, operands, fixed)
+    return out, (operands, fixed, out, log_sums)
+
+
+def _backward(plan: Plan, residuals, gradient: jax.Array):
+    return pair_tpu.backward(plan, *residuals, gradient), None
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _on_mesh(plan: Plan, operands: Operands, fixed: Fixed) -> jax.Array:
+    """`_attend` on each device's sequences and heads: a kernel cannot be partitioned automatically."""
+    mesh = jax.sharding.get_abstract_mesh()
+    free = tuple(name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind != AxisType.Manual)
+    if math.prod(mesh.shape[name] for name in free) == 1:
+        return _attend(plan, operands, fixed)
+    batch, heads = (tuple(name for name in axes if name in free) for axes in (BATCH_AXES, HEAD_AXES))
+
+    def spec(x: jax.Array | None, *axes: tuple[str, ...]) -> P | None:
+        return None if x is None else P(*(axis if size > 1 else () for axis, size in zip(axes, x.shape, strict=False)))
+
+    specs = (
+        Operands(
+            *(spec(x, batch, heads) for x in operands[:3]),
+            weights=tuple(spec(x, heads) for x in operands.weights),
+            bias=spec(operands.bias, batch, heads),
+        ),
+        Fixed(
+            dense=spec(fixed.dense, batch, heads),
+            query_segments=spec(fixed.query_segments, batch),
+            key_segments=spec(fixed.key_segments, batch),
+            offset=P(),
+            lengths=spec(fixed.lengths, batch),
+            seed=P(),
+            sequence=spec(fixed.sequence, batch, heads),
+        ),
+    )
+    local = jax.shard_map(
+        functools.partial(_attend, plan),
+        in_specs=specs,
+        out_specs=spec(operands.query, batch, heads),
+        axis_names=frozenset(free),
+        check_vma=False,
+    )
+    return local(operands, fixed)
+
+
+def _devices(axes: tuple[str, ...]) -> int:
+    mesh = jax.sharding.get_abstract_mesh()
+    return math.prod(mesh.shape[axis] for axis in axes if axis in mesh.axis_names)
