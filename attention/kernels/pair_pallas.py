@@ -17,7 +17,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from attention.errors import UnsupportedError
-from attention.kernels import pair_tpu
+from attention.kernels import pair_gpu, pair_tpu
 from attention.kernels.call import PairCall
 from attention.kernels.pair_tile import Network
 from attention.kernels.reference import precise
@@ -198,13 +198,17 @@ def _attend(plan: Plan, operands: Operands, fixed: Fixed) -> jax.Array:
     return _forward(plan, operands, fixed)[0]
 
 
+def _kernels(plan: Plan):
+    return pair_gpu if plan.platform == "gpu" else pair_tpu
+
+
 def _forward(plan: Plan, operands: Operands, fixed: Fixed):
-    out, log_sums = pair_tpu.forward(plan, operands, fixed)
+    out, log_sums = _kernels(plan).forward(plan, operands, fixed)
     return out, (operands, fixed, out, log_sums)
 
 
 def _backward(plan: Plan, residuals, gradient: jax.Array):
-    return pair_tpu.backward(plan, *residuals, gradient), None
+    return _kernels(plan).backward(plan, *residuals, gradient), None
 
 
 _attend.defvjp(_forward, _backward)

@@ -14,6 +14,9 @@ import jax.numpy as jnp
 
 from attention.activations import ACTIVATIONS
 
+# Mosaic GPU has no derivatives that are defined by hand, as `jax.nn.relu`'s.
+IN_KERNELS = ACTIVATIONS | {"relu": lambda x: jnp.where(x <= 0, jnp.zeros((), x.dtype), x)}
+
 Weights = Sequence[jax.Array]  # kernel (M', M) of each layer and bias (M', 1) where it has one, then the vector (M', 1)
 
 
@@ -113,7 +116,7 @@ class ByUnits:
 
 def unit_scores(network: Network, queries: Sequence, keys: Sequence, weights: Sequence) -> jax.Array:
     """Scores from an array for each unit of queries and of keys and from one for each weight, which broadcast."""
-    activation, weights = ACTIVATIONS[network.activation], iter(weights)
+    activation, weights = IN_KERNELS[network.activation], iter(weights)
     hidden = [activation(a + b) for a, b in zip(queries, keys, strict=True)]
     for width, biased in zip(network.units[1:], network.biased, strict=True):
         mixed = [_sum([next(weights) * h for h in hidden]) for _ in range(width)]
@@ -166,7 +169,7 @@ class ByRows:
 
     def _row(self, query: jax.Array, keys: jax.Array, weights: list[jax.Array]) -> jax.Array:
         """Scores `(1, C)` of one query `(M, 1)`."""
-        activation, weights = ACTIVATIONS[self.network.activation], iter(weights)
+        activation, weights = IN_KERNELS[self.network.activation], iter(weights)
         hidden = activation(query + keys)
         for biased in self.network.biased:
             hidden = jnp.dot(next(weights), hidden, precision=jax.lax.Precision.HIGHEST)
