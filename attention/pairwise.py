@@ -67,8 +67,8 @@ def neural_attention(
       dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
       dropout_key: Key of those zeros; needed where the rate is not 0.
       return_weights: Also return the weights before dropout.
-      implementation: `auto`, `xla`, `chunked` (memory bounded by blocks of queries; no weights, no unique pairs) or
-        `reference`.
+      implementation: `auto`, `xla`, `chunked` (memory bounded by blocks of queries; no weights, no unique pairs),
+        `pallas` (the same bounds, for TPUs and Hopper GPUs) or `reference`.
 
     Returns:
       The output, and the weights where they are asked for.
@@ -225,6 +225,8 @@ class PairWeights:
 
     def _kernel(self, implementation: str, call: PairCall):
         if implementation == "auto":
+            if pair_pallas.platform_here() in ("tpu", "gpu") and not pair_pallas.why_not(call):
+                return pair_pallas.pair
             return xla.pair if pair_chunked.why_not(call) else pair_chunked.pair
         return IMPLEMENTATIONS[implementation]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,13 +22,13 @@ from jax.extend.core import Jaxpr, Literal
 from jax.extend.core.primitives import add_jaxvals_p, jit_p
 
 from attention.dropout import keep_columns, words_of
+from attention.kernels.pair_plan import Fixed, Operands, Plan
 from attention.kernels.pair_tile import Network, unit_scores
-
-if TYPE_CHECKING:
-    from attention.kernels.pair_pallas import Fixed, Operands, Plan
 
 ROWS = 64  # of a warpgroup's matrix product
 TILE, ALONG_ROWS, ALONG_COLUMNS = plgpu.Layout.WGMMA, plgpu.Layout.WGMMA.reduce(1), plgpu.Layout.WGMMA.reduce(0)
+BLOCK = (ROWS, ROWS)  # what lengths are padded to; tiles of columns are as wide or a part of that
+WIDEST = 128  # values, so that the sums of a row's fit in registers
 LOWEST = float(jnp.finfo(jnp.float32).min) / 2
 SCALARS = ("offset", "lengths", "seed", "sequence")
 

@@ -3,13 +3,11 @@
 Nothing as large as queries × keys is stored: the backward pass keeps the output and each row's log-sum-exp and
 computes scores, weights and dropout bits again, tile by tile, once for the queries' side and once for the keys'
 (FlashAttention-2: Dao 2023). Tiles that causality, a window or the keys' lengths rule out are skipped.
-TPUs run the kernels of `pair_tpu`, on a CPU they are interpreted.
+TPUs run the kernels of `pair_tpu`, Hopper and later GPUs those of `pair_gpu`; on a CPU the former are interpreted.
 """
 
-import dataclasses
 import functools
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,92 +17,40 @@ from jax.sharding import PartitionSpec as P
 from attention.errors import UnsupportedError
 from attention.kernels import pair_gpu, pair_tpu
 from attention.kernels.call import PairCall
+from attention.kernels.pair_plan import Fixed, Operands, Plan
 from attention.kernels.pair_tile import Network
 from attention.kernels.reference import precise
 
 BATCH_AXES, HEAD_AXES = ("data", "fsdp"), ("tensor",)  # of the mesh
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """What a kernel is compiled for.
-
-    Attributes:
-      network: The MLP on each pair.
-      queries: T.
-      keys: S.
-      block: Queries and keys of a tile.
-      causal: As in `Mask`.
-      window: As in `Mask`.
-      limited: Whether keys end before their array does.
-      rate: Of dropout.
-      platform: `tpu` or `interpret`.
-    """
-
-    network: Network
-    queries: int
-    keys: int
-    block: tuple[int, int]
-    causal: bool
-    window: int
-    limited: bool
-    rate: float
-    platform: str
-
-
-class Operands(NamedTuple):
-    """What has gradients; T' and S' are lengths padded to whole tiles.
-
-    Attributes:
-      query: a, `(B, N, T', M)`.
-      key: b, `(B, N, M, S')`.
-      value: `(B, N, S', V)`.
-      weights: As `pair_tile.Weights` with a leading axis of size N, or 1 where heads share them.
-      bias: `(B, N, T', S')` or None; an axis of size 1 is shared.
-    """
-
-    query: jax.Array
-    key: jax.Array
-    value: jax.Array
-    weights: tuple[jax.Array, ...]
-    bias: jax.Array | None
-
-
-class Fixed(NamedTuple):
-    """What has none.
-
-    Attributes:
-      dense: int8 `(B, N, T', S')` or None; an axis of size 1 is shared.
-      query_segments: `(B, T', 1)` or None.
-      key_segments: `(B, 1, S')` or None.
-      offset: The mask's query offset `(1,)`.
-      lengths: Keys that are real `(B,)`.
-      seed: Of dropout, `(2,)`.
-      sequence: Which of all devices' sequences and heads this is, `(B, N)`.
-    """
-
-    dense: jax.Array | None
-    query_segments: jax.Array | None
-    key_segments: jax.Array | None
-    offset: jax.Array
-    lengths: jax.Array
-    seed: jax.Array
-    sequence: jax.Array
-
-
-def why_not(call: PairCall) -> str:
-    """What about this call is not supported here, as part of a sentence; empty where it is."""
+def why_not(call: PairCall, platform: str = "") -> str:
+    """What about this call is not supported on the platform, or here, as part of a sentence; empty where it is."""
+    platform = platform or platform_here()
     batch, heads = math.prod(call.scores_shape[:-3]), call.scores_shape[-3]
-    over_batch, over_heads = (_devices(axes) for axes in (BATCH_AXES, HEAD_AXES))
-    double = precise(call.query).dtype == jnp.float64
+    over_batch, over_heads = (math.prod(_sizes(axes)) for axes in (BATCH_AXES, HEAD_AXES))
+    on_gpu, network = platform == "gpu", _network(call)
     reasons = {
+        "it needs a TPU or an NVIDIA GPU of the Hopper generation or later": not platform,
         "it returns no weights": call.return_weights,
         f"{batch} sequences do not divide among {over_batch} devices": batch % over_batch,
         f"{heads} heads do not divide among {over_heads} devices": heads % over_heads,
-        "its kernels have no float64": double and jax.default_backend() != "cpu",
-        "its kernels are for TPUs": jax.default_backend() not in ("cpu", "tpu"),
+        "its kernels have no float64": platform != "interpret" and precise(call.query).dtype == jnp.float64,
+        "on a GPU it adds no bias": on_gpu and call.bias is not None,
+        "on a GPU it takes no dense mask": on_gpu and call.mask.dense is not None,
+        f"on a GPU {sum(network.units)} hidden units do not fit in registers": on_gpu
+        and not pair_gpu.columns_of(network),
+        f"on a GPU values are at most {pair_gpu.WIDEST} wide": on_gpu and call.value.shape[-1] > pair_gpu.WIDEST,
     }
     return "; ".join(reason for reason, holds in reasons.items() if holds)
+
+
+def platform_here() -> str:
+    """Which kernels this machine runs: `tpu`, `gpu`, `interpret` on a CPU, or none."""
+    backend = jax.default_backend()
+    if backend == "gpu":
+        return "gpu" if float(getattr(jax.devices()[0], "compute_capability", 0)) >= 9.0 else ""
+    return {"cpu": "interpret", "tpu": "tpu"}.get(backend, "")
 
 
 def pair(call: PairCall, block: tuple[int, int] | None = None, platform: str = "") -> tuple[jax.Array, None]:
@@ -112,26 +58,31 @@ def pair(call: PairCall, block: tuple[int, int] | None = None, platform: str = "
 
     Args:
       call: What to compute.
-      block: Queries and keys of a tile, in place of the rule's.
-      platform: `tpu` or `interpret`, in place of what this backend asks for.
+      block: Queries and keys of a tile, in place of the rule's; on a GPU they are given.
+      platform: `tpu`, `gpu` or `interpret`, in place of this machine's.
 
     Raises:
       UnsupportedError: `why_not` has a reason.
     """
-    if reason := why_not(call):
+    if reason := why_not(call, platform):
         raise UnsupportedError(f"implementation='pallas' cannot do this call: {reason}; use 'chunked' or 'auto'.")
-    platform = platform or {"cpu": "interpret"}.get(jax.default_backend(), "tpu")
-    plan = _plan(call, block or pair_tpu.block_sizes(*call.scores_shape[-2:]), platform)
+    platform = platform or platform_here()
+    block = pair_gpu.BLOCK if platform == "gpu" else block or pair_tpu.block_sizes(*call.scores_shape[-2:])
+    plan = _plan(call, block, platform)
     out = _on_mesh(plan, _operands(call, plan), _fixed(call, plan))
     out = jnp.swapaxes(out, 1, 2)[:, : plan.queries]
     return out.reshape(*call.scores_shape[:-3], *out.shape[1:]), None
 
 
-def _plan(call: PairCall, block: tuple[int, int], platform: str) -> Plan:
+def _network(call: PairCall) -> Network:
     units = (call.query.shape[-1], *(kernel.shape[-1] for kernel, _ in call.layers))
+    return Network(units, tuple(bias is not None for _, bias in call.layers), call.activation)
+
+
+def _plan(call: PairCall, block: tuple[int, int], platform: str) -> Plan:
     queries, keys = call.scores_shape[-2:]
     return Plan(
-        network=Network(units, tuple(bias is not None for _, bias in call.layers), call.activation),
+        network=_network(call),
         queries=queries,
         keys=keys,
         block=block,
@@ -214,13 +165,23 @@ def _backward(plan: Plan, residuals, gradient: jax.Array):
 _attend.defvjp(_forward, _backward)
 
 
+def _sizes(axes: tuple[str, ...]) -> list[int]:
+    """Of those of the axes that the mesh has and that are not split by hand already; all others if none are named."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return [mesh.shape[axis] for axis in _free(axes)]
+
+
+def _free(axes: tuple[str, ...] = ()) -> tuple[str, ...]:
+    mesh = jax.sharding.get_abstract_mesh()
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return tuple(name for name, kind in kinds if kind != AxisType.Manual and (not axes or name in axes))
+
+
 def _on_mesh(plan: Plan, operands: Operands, fixed: Fixed) -> jax.Array:
     """`_attend` on each device's sequences and heads: a kernel cannot be partitioned automatically."""
-    mesh = jax.sharding.get_abstract_mesh()
-    free = tuple(name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind != AxisType.Manual)
-    if math.prod(mesh.shape[name] for name in free) == 1:
+    if math.prod(_sizes(())) == 1:
         return _attend(plan, operands, fixed)
-    batch, heads = (tuple(name for name in axes if name in free) for axes in (BATCH_AXES, HEAD_AXES))
+    batch, heads = _free(BATCH_AXES), _free(HEAD_AXES)
 
     def spec(x: jax.Array | None, *axes: tuple[str, ...]) -> P | None:
         return None if x is None else P(*(axis if size > 1 else () for axis, size in zip(axes, x.shape, strict=False)))
@@ -245,12 +206,7 @@ def _on_mesh(plan: Plan, operands: Operands, fixed: Fixed) -> jax.Array:
         functools.partial(_attend, plan),
         in_specs=specs,
         out_specs=spec(operands.query, batch, heads),
-        axis_names=frozenset(free),
+        axis_names=frozenset(_free()),
         check_vma=False,
     )
     return local(operands, fixed)
-
-
-def _devices(axes: tuple[str, ...]) -> int:
-    mesh = jax.sharding.get_abstract_mesh()
-    return math.prod(mesh.shape[axis] for axis in axes if axis in mesh.axis_names)

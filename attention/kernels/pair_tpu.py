@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,21 +14,21 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from attention.dropout import keep_columns, words_of
+from attention.kernels.pair_plan import Fixed, Operands, Plan
 from attention.kernels.pair_tile import form_of
-
-if TYPE_CHECKING:
-    from attention.kernels.pair_pallas import Fixed, Operands, Plan
 
 SCALARS = ("offset", "lengths", "seed", "sequence")
 
 
 def block_sizes(queries: int, keys: int) -> tuple[int, int]:
     """Queries and keys of a tile: whole registers of 8 × 128, and a few tiles of float32 scores in the fast memory."""
-    return min(256, _up(queries, 32)), min(512, _up(keys, 128))
+    return _even(queries, 256, 32), _even(keys, 512, 128)
 
 
-def _up(x: int, multiple: int) -> int:
-    return -(-x // multiple) * multiple
+def _even(length: int, most: int, multiple: int) -> int:
+    """Size of the fewest equal tiles of at most `most`."""
+    tiles = -(-length // most)
+    return -(-length // (tiles * multiple)) * multiple
 
 
 def forward(plan: Plan, operands: Operands, fixed: Fixed) -> tuple[jax.Array, jax.Array]:
@@ -65,7 +66,7 @@ def backward(
         "log_sum": _Part.of(log_sums[..., None], (rows, 1), _query),
         "through_sum": _Part.of(through_sum, (rows, 1), _query),
     }
-    scratch = {name: (rows, across) for name in ("scores", "d_weights", "d_scores")}
+    scratch = dict.fromkeys(("scores", "d_weights", "d_scores"), plan.block)
     form = form_of(plan.network)
     sums = {
         f"d_weight_{index}": _Part((batch, heads, *shape), kind, shape, lambda b, n, i, j: (b, n, 0, 0))
@@ -75,16 +76,12 @@ def backward(
     if operands.bias is not None:
         by_query["d_bias"] = _Part((batch, heads, queries, keys), kind, (rows, across), lambda *place: place)
     tiles = queries // rows, keys // across
-    d_query, *rest = _launch(
-        _query_kernel, plan, _by_queries, (batch, heads, *tiles), inputs, by_query, scratch, fixed
-    )
+    d_query, *rest = _launch(_query_kernel, plan, _by_queries, (batch, heads, *tiles), inputs, by_query, scratch, fixed)
     by_key = {
         "d_key": _Part((batch, heads, units, keys), kind, (units, across), _key),
         "d_value": _Part((batch, heads, keys, width), kind, (across, width), _value),
     }
-    d_key, d_value = _launch(
-        _key_kernel, plan, _by_keys, (batch, heads, *tiles[::-1]), inputs, by_key, scratch, fixed
-    )
+    d_key, d_value = _launch(_key_kernel, plan, _by_keys, (batch, heads, *tiles[::-1]), inputs, by_key, scratch, fixed)
     d_weights = form.weight_gradients(rest[: len(sums)])
     return operands._replace(
         query=d_query,
@@ -150,7 +147,7 @@ def _inputs(plan: Plan, operands: Operands, fixed: Fixed) -> dict[str, _Part]:
         if array is not None:
             many = tuple(size > 1 for size in array.shape)
             block = tuple(size if own else 1 for size, own in zip(plan.block, many[2:], strict=True))
-            parts[name] = _Part.of(array, block, lambda *at, many=many: tuple(map(lambda x, own: x * own, at, many)))
+            parts[name] = _Part.of(array, block, lambda *at, many=many: tuple(map(operator.mul, at, many)))
     if fixed.query_segments is not None:
         parts["query_segments"] = _Part.of(fixed.query_segments, (rows, 1), lambda b, n, i, j: (b, i, 0))
         parts["key_segments"] = _Part.of(fixed.key_segments, (1, across), lambda b, n, i, j: (b, 0, j))
@@ -194,9 +191,7 @@ def _launch(
             out_specs=[part.spec(own) for part in outputs.values()],
             scratch_shapes=[pltpu.VMEM(shape, inputs["query"].dtype) for shape in scratch.values()],
         ),
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel", "arbitrary", "arbitrary"), vmem_limit_bytes=64 * 2**20
-        ),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary", "arbitrary")),
         interpret=plan.platform == "interpret",
         name=kernel.__name__.strip("_"),
     )
@@ -359,18 +354,18 @@ def _forward_kernel(tile: _Tile, visible, at, ends) -> None:
         ref["log_sum"][...] = ref["highest"][...] + jnp.log(total)
 
 
-def _prepare(tile: _Tile) -> None:
-    """Leaves d_weights, and in d_scores what is added to the scores."""
+def _prepare(tile: _Tile) -> bool:
+    """Leaves d_weights, and in d_scores what is added to the scores; whether there is something to add."""
     ref, plan = tile.ref, tile.plan
     gradient = ref["gradient"][...]
     d_weights = _dot(gradient, ref["value"][...], (1, 1))
     if plan.rate:
         d_weights = jnp.where(tile.kept(), d_weights / (1 - plan.rate), 0.0)
     ref["d_weights"][...] = d_weights
-    if (offsets := tile.offsets()) is not None:
-        ref["d_scores"][...] = jnp.broadcast_to(offsets, plan.block)
-        return True
-    return False
+    if (offsets := tile.offsets()) is None:
+        return False
+    ref["d_scores"][...] = jnp.broadcast_to(offsets, plan.block)
+    return True
 
 
 def _weights_and_gradient(tile: _Tile, rows, scores: jax.Array, shifted: bool) -> tuple[jax.Array, jax.Array]:
