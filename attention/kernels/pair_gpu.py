@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -107,18 +108,16 @@ def _widened(x: jax.Array) -> jax.Array:
 
 
 def _parts(name: str, x: jax.Array) -> dict[str, jax.Array]:
-    return {f"{name}_{index}": part for index, part in enumerate(_cut(x))}
+    return {f"{name}_{index}": part for index, part in enumerate(cut(x, 1 if x.dtype == jnp.bfloat16 else 3))}
 
 
-def _cut(x: jax.Array) -> list[jax.Array]:
-    """bfloat16 arrays whose sum is `x`: itself, or three for float32."""
-    if x.dtype == jnp.bfloat16:
-        return [x]
-    parts = []
-    for _ in range(3):
-        parts.append(x.astype(jnp.bfloat16))
-        x = x - parts[-1].astype(x.dtype)
-    return parts
+def cut(x: jax.Array, parts: int) -> list[jax.Array]:
+    """bfloat16 arrays whose sum is `x`, rounded if there are fewer than three."""
+    whole, cuts = x, []
+    for _ in range(parts):
+        cuts.append(whole.astype(jnp.bfloat16))
+        whole = whole - cuts[-1].astype(whole.dtype)
+    return cuts
 
 
 def _inputs(plan: Plan, operands: Operands, fixed: Fixed) -> dict[str, jax.Array]:
@@ -144,7 +143,7 @@ def _launch(
     inputs: dict[str, jax.Array],
     outputs: dict[str, tuple[tuple[int, ...], Any]],
     held: dict[str, jax.Array],
-) -> list[jax.Array]:
+) -> Sequence[jax.Array]:
     """Runs a kernel for each sequence, head and 64 rows; `held` inputs have a tile of rows in shared memory."""
     batch, heads, rows = grid
 
@@ -179,6 +178,14 @@ def _transforms(network: Network) -> tuple[Any, ...]:
     return plgpu.TilingTransform((8, columns)), plgpu.SwizzleTransform(2 * columns)
 
 
+# jax 0.10 asks for an index beside the reference, jax 0.11 deprecates it.
+_WHOLE = () if inspect.signature(plgpu.load).parameters["idx"].default is not inspect.Parameter.empty else (None,)
+
+
+def _load(ref: Any, at: tuple[Any, ...], layout: Any) -> jax.Array:
+    return plgpu.load(ref.at[at], *_WHOLE, layout=layout, optimized=False)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Rows:
     """64 rows of sequence b and head n."""
@@ -199,7 +206,7 @@ class _Rows:
 
     def vector(self, name: str, *unit: int) -> jax.Array:
         at = (self.b, self.n, *unit, pl.ds(self.start, ROWS))
-        return plgpu.load(self.ref[name], at, layout=ALONG_ROWS, optimized=False)
+        return _load(self.ref[name], at, ALONG_ROWS)
 
     def weights(self) -> list[jax.Array]:
         """Each weight as a vector along the rows, so that its gradient is a sum along columns."""
@@ -283,7 +290,7 @@ class _Tile:
     def vector(self, name: str, *lead: Any) -> jax.Array:
         """A vector along the columns, spread over rows."""
         at = (*(lead or (self.rows.b, self.rows.n)), pl.ds(self.start, self.columns))
-        return self.across(plgpu.load(self.rows.ref[name], at, layout=ALONG_COLUMNS, optimized=False))
+        return self.across(_load(self.rows.ref[name], at, ALONG_COLUMNS))
 
     def vectors(self, name: str) -> list[jax.Array]:
         count = self.rows.plan.network.units[0]
@@ -319,7 +326,7 @@ class _Tile:
         if (name == "query_segments") != self.by_query:
             return self.vector(name, self.rows.b)
         at = (self.rows.b, pl.ds(self.rows.start, ROWS))
-        return self.down(plgpu.load(self.rows.ref[name], at, layout=ALONG_ROWS, optimized=False))
+        return self.down(_load(self.rows.ref[name], at, ALONG_ROWS))
 
     def dropped(self, x: jax.Array) -> jax.Array:
         """Zeros where dropout takes the weight, as `attention.dropout.keep`, and the rest scaled."""
@@ -339,7 +346,7 @@ def _products(parts: int) -> list[tuple[int, int]]:
 
 def _add_product(total: jax.Array, weights: jax.Array, wide: list[Any]) -> jax.Array:
     """total + weights `(64, C)` times wide tiles `(C, V)`."""
-    parts = _cut(weights)[: len(wide)] if len(wide) > 1 else [weights.astype(jnp.bfloat16)]
+    parts = cut(weights, len(wide))
 
     def compute(acc):
         for i, j in _products(len(wide)):
@@ -353,7 +360,7 @@ def _outer_product(rows: list[Any], wide: list[Any], columns: int) -> jax.Array:
 
     def compute(acc):
         for i, j in _products(len(wide)):
-            plgpu.wgmma(acc, rows[i], plgpu.transpose_ref(wide[j], (1, 0)))
+            plgpu.wgmma(acc, rows[i], wide[j].T)
         return acc[...]
 
     return pl.run_scoped(compute, plgpu.ACC((ROWS, columns), jnp.float32))

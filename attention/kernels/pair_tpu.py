@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -163,7 +163,7 @@ def _launch(
     outputs: dict[str, _Part],
     scratch: dict[str, tuple[int, ...]],
     fixed: Fixed,
-) -> list[jax.Array]:
+) -> Sequence[jax.Array]:
     """Runs a kernel over the grid; it is given each tile as `_Tile`. What a skipped tile names is what is there."""
 
     def place(b, n, x, y, *scalars):
