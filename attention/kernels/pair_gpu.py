@@ -1,6 +1,7 @@
 """The pairwise family on Hopper and later GPUs: Pallas kernels for Mosaic GPU.
 
-A warpgroup owns 64 rows, of queries (forward, and backward for queries and weights) or of keys (backward for keys and
+`plgpu.kernel` is Mosaic's entry: a plain `pl.pallas_call` lowers through Triton on a GPU unless it is told otherwise
+(jax 0.10 and 0.11), and telling it so is deprecated. A warpgroup owns 64 rows, of queries (forward, and backward for queries and weights) or of keys (backward for keys and
 values), and passes over the columns in tiles. Everything about a pair is elementwise on (64, columns) registers, one
 such array for each hidden unit, with sums along columns only; only products with values and with the output's
 gradient run on tensor cores. Those take bfloat16: float32 is cut into three bfloat16 parts, which hold all its bits,
@@ -35,9 +36,17 @@ SCALARS = ("offset", "lengths", "seed", "sequence")
 
 
 def columns_of(network: Network) -> int:
-    """Columns of a tile, so that one array for each hidden unit stays in a thread's 255 registers; 0 if none does."""
+    """Columns of a tile, so that an array for each hidden unit stays in a thread's 255 registers; 0 if none does.
+
+    ptxas, for sm_90a and float32, reports no spills for units (2, 1), and spills of 4 KB a thread for (16, 8).
+    """
     units = sum(network.units)
     return next((columns for columns, most in ((64, 4), (32, 12), (16, 32)) if units <= most), 0)
+
+
+def holds(network: Network) -> bool:
+    """Whether its units stay in registers, and its weights' gradients in 64 KB of shared memory."""
+    return columns_of(network) > 0 and network.size <= 256
 
 
 def forward(plan: Plan, operands: Operands, fixed: Fixed) -> tuple[jax.Array, jax.Array]:
@@ -150,21 +159,22 @@ def _launch(
     def body(*refs):
         names = (*inputs, *outputs)
         ref = dict(zip(names, refs[: len(names)], strict=True))
-        tiles, barriers = refs[len(names) : -1], refs[-1]
+        *tiles, sums, barriers = refs[len(names) :]
         place = tuple(jax.lax.axis_index(axis) for axis in ("batch", "heads", "rows"))
         for index, (name, tile) in enumerate(zip(held, tiles, strict=True)):
             source = ref[name].at[place[0], place[1], pl.ds(place[2] * ROWS, ROWS)]
             plgpu.copy_gmem_to_smem(source, tile, barriers.at[index])
         for index in range(len(held)):
             plgpu.barrier_wait(barriers.at[index])
-        kernel(_Rows(plan, ref, *place), list(tiles))
+        kernel(_Rows(plan, ref, *place), tiles, sums)
 
     transforms = _transforms(plan.network)
+    sums = plgpu.SMEM((plan.network.size if "d_weights" in outputs else 1, ROWS), jnp.float32)
     tile = [plgpu.SMEM((ROWS, x.shape[-1]), x.dtype, transforms=transforms) for x in held.values()]
     call = plgpu.kernel(
         body,
         out_type=[jax.ShapeDtypeStruct(*out) for out in outputs.values()],
-        scratch_types=[*tile, plgpu.Barrier(num_barriers=max(1, len(held)))],
+        scratch_types=[*tile, sums, plgpu.Barrier(num_barriers=max(1, len(held)))],
         grid=(batch, heads, rows // ROWS),
         grid_names=("batch", "heads", "rows"),
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
@@ -396,10 +406,11 @@ def _zeros(width: int = 0) -> jax.Array:
     return plgpu.layout_cast(jnp.zeros(shape, jnp.float32), TILE if width else ALONG_ROWS)
 
 
-def _forward_kernel(width: int, rows: _Rows, _) -> None:
-    units, weights = rows.vectors("query", rows.plan.network.units[0]), rows.weights()
+def _forward_kernel(width: int, rows: _Rows, *_) -> None:
+    units = rows.vectors("query", rows.plan.network.units[0])
 
     def one(tile, wide, carry):
+        weights = rows.weights()
         total, highest, share = carry
         scores = tile.masked(tile.scores(units, tile.vectors("key"), weights))
         higher = jnp.maximum(highest, scores.max(1))
@@ -415,28 +426,36 @@ def _forward_kernel(width: int, rows: _Rows, _) -> None:
     rows.store("log_sum", highest + jnp.log(share))
 
 
-def _query_kernel(rows: _Rows, gradient: list[Any]) -> None:
-    units, weights = rows.vectors("query", rows.plan.network.units[0]), rows.weights()
+def _query_kernel(rows: _Rows, gradient: list[Any], sums: Any) -> None:
+    units, size = rows.vectors("query", rows.plan.network.units[0]), rows.plan.network.size
     log_sum, through_sum = rows.vector("log_sum"), rows.vector("through_sum")
+    for p in range(size):
+        sums[p, :] = _zeros()
 
     def one(tile, wide, carry):
         keys = tile.vectors("key")
-        scores, pull = jax.vjp(lambda units, weights: tile.scores(units, keys, weights), units, weights)
+        scores, pull = jax.vjp(lambda units, weights: tile.scores(units, keys, weights), units, rows.weights())
         shares = jnp.exp(tile.masked(scores) - tile.down(log_sum))
         d_shares = tile.dropped(_outer_product(gradient, wide, tile.columns))
-        return jax.tree.map(jnp.add, carry, _plain(pull)(shares * (d_shares - tile.down(through_sum))))
+        d_query, d_weights = _plain(pull)(shares * (d_shares - tile.down(through_sum)))
+        plgpu.commit_smem()
+        for p, x in enumerate(d_weights):
+            sums[p, :] = _load(sums, (p,), ALONG_ROWS) + x
+        return jax.tree.map(jnp.add, carry, d_query)
 
-    start = jax.tree.map(lambda _: _zeros(), (units, weights))
-    d_query, d_weights = rows.loop(True, "value", one, start)
-    for name, gradients in {"d_query": d_query, "d_weights": d_weights}.items():
-        for index, x in enumerate(gradients):
-            rows.store(name, x, index)
+    d_query = rows.loop(True, "value", one, [_zeros() for _ in units])
+    plgpu.commit_smem()
+    for m, x in enumerate(d_query):
+        rows.store("d_query", x, m)
+    for p in range(size):
+        rows.store("d_weights", _load(sums, (p,), ALONG_ROWS), p)
 
 
-def _key_kernel(width: int, rows: _Rows, value: list[Any]) -> None:
-    units, weights = rows.vectors("key", rows.plan.network.units[0]), rows.weights()
+def _key_kernel(width: int, rows: _Rows, value: list[Any], _) -> None:
+    units = rows.vectors("key", rows.plan.network.units[0])
 
     def one(tile, wide, carry):
+        weights = rows.weights()
         total, d_units = carry
         queries = tile.vectors("query")
         scores, pull = jax.vjp(lambda units: tile.scores(units, queries, weights), units)

@@ -38,8 +38,8 @@ def why_not(call: PairCall, platform: str = "") -> str:
         "its kernels have no float64": platform != "interpret" and precise(call.query).dtype == jnp.float64,
         "on a GPU it adds no bias": on_gpu and call.bias is not None,
         "on a GPU it takes no dense mask": on_gpu and call.mask.dense is not None,
-        f"on a GPU {sum(network.units)} hidden units do not fit in registers": on_gpu
-        and not pair_gpu.columns_of(network),
+        f"on a GPU {sum(network.units)} hidden units with {network.size} weights do not fit in a block": on_gpu
+        and not pair_gpu.holds(network),
         f"on a GPU values are at most {pair_gpu.WIDEST} wide": on_gpu and call.value.shape[-1] > pair_gpu.WIDEST,
     }
     return "; ".join(reason for reason, holds in reasons.items() if holds)
