@@ -1,7 +1,9 @@
 """The pairwise family on Hopper and later GPUs: Pallas kernels for Mosaic GPU.
 
 `plgpu.kernel` is Mosaic's entry: a plain `pl.pallas_call` lowers through Triton on a GPU unless it is told otherwise
-(jax 0.10 and 0.11), and telling it so is deprecated. A warpgroup owns 64 rows, of queries (forward, and backward for queries and weights) or of keys (backward for keys and
+(jax 0.10 and 0.11), and telling it so is deprecated.
+
+A warpgroup owns 64 rows, of queries (forward, and backward for queries and weights) or of keys (backward for keys and
 values), and passes over the columns in tiles. Everything about a pair is elementwise on (64, columns) registers, one
 such array for each hidden unit, with sums along columns only; only products with values and with the output's
 gradient run on tensor cores. Those take bfloat16: float32 is cut into three bfloat16 parts, which hold all its bits,
