@@ -35,7 +35,8 @@ def why_not(call: PairCall, platform: str = "") -> str:
         "it returns no weights": call.return_weights,
         f"{batch} sequences do not divide among {over_batch} devices": batch % over_batch,
         f"{heads} heads do not divide among {over_heads} devices": heads % over_heads,
-        "its kernels have no float64": platform != "interpret" and precise(call.query).dtype == jnp.float64,
+        f"its kernels hold float32 or bfloat16, not {call.query.dtype}": platform != "interpret"
+        and any(x.dtype not in (jnp.float32, jnp.bfloat16) for x in (call.query, call.value)),
         "on a GPU it adds no bias": on_gpu and call.bias is not None,
         "on a GPU it takes no dense mask": on_gpu and call.mask.dense is not None,
         f"on a GPU {sum(network.units)} hidden units with {network.size} weights do not fit in a block": on_gpu
@@ -110,11 +111,13 @@ def _operands(call: PairCall, plan: Plan) -> Operands:
 
 def _fixed(call: PairCall, plan: Plan) -> Fixed:
     mask, (batch, heads) = call.mask, (math.prod(call.scores_shape[:-3]), call.scores_shape[-3])
-    lengths = jnp.full(batch, plan.keys) if mask.key_lengths is None else mask.key_lengths.reshape(-1)
+    lengths = plan.keys if mask.key_lengths is None else mask.key_lengths
+    lengths = jnp.broadcast_to(lengths, call.scores_shape[:-3]).reshape(-1)
     segments = [None, None]
     if mask.query_segments is not None:
-        segments = [x.reshape(-1, x.shape[-1]) for x in (mask.query_segments, mask.key_segments)]
-        segments = [jnp.broadcast_to(x, (batch, x.shape[-1])).astype(jnp.int32) for x in segments]
+        segments = [mask.query_segments, mask.key_segments]
+        segments = [jnp.broadcast_to(x, (*call.scores_shape[:-3], x.shape[-1])).astype(jnp.int32) for x in segments]
+        segments = [x.reshape(batch, -1) for x in segments]
         segments = [_padded(segments[0][..., None], plan, {-2: 0}), _padded(segments[1][:, None], plan, {-1: 1})]
     return Fixed(
         dense=None if mask.dense is None else _padded(_four(mask.dense, call), plan, {-2: 0, -1: 1}).astype(jnp.int8),

@@ -153,6 +153,7 @@ def test_public_functions_take_it_by_name_over_any_batch_axes():
         ({}, {"mask": Mask(dense=jnp.ones((1, 1, 20, 27), bool))}, "gpu", "no dense mask"),
         ({"units": (64, 32)}, {}, "gpu", "96 hidden units with .* do not fit"),
         ({"width": 136}, {}, "gpu", "at most 128 wide"),
+        ({"dtype": jnp.float16}, {}, "tpu", "hold float32 or bfloat16, not float16"),
     ],
 )
 def test_what_it_cannot_do_is_said(shapes, options, platform, reason):
