@@ -1,4 +1,4 @@
-"""The pairwise family on Hopper and later GPUs: Pallas kernels for Mosaic GPU.
+"""The pairwise family on Hopper GPUs: Pallas kernels for Mosaic GPU, with products in `wgmma`, which later GPUs lack.
 
 `plgpu.kernel` is Mosaic's entry: a plain `pl.pallas_call` lowers through Triton on a GPU unless it is told otherwise
 (jax 0.10 and 0.11), and telling it so is deprecated.

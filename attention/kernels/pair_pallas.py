@@ -3,7 +3,7 @@
 Nothing as large as queries × keys is stored: the backward pass keeps the output and each row's log-sum-exp and
 computes scores, weights and dropout bits again, tile by tile, once for the queries' side and once for the keys'
 (FlashAttention-2: Dao 2023). Tiles that causality, a window or the keys' lengths rule out are skipped.
-TPUs run the kernels of `pair_tpu`, Hopper and later GPUs those of `pair_gpu`; on a CPU the former are interpreted.
+TPUs run the kernels of `pair_tpu`, Hopper GPUs those of `pair_gpu`; on a CPU the former are interpreted.
 """
 
 import functools
@@ -31,7 +31,7 @@ def why_not(call: PairCall, platform: str = "") -> str:
     over_batch, over_heads = (math.prod(_sizes(axes)) for axes in (BATCH_AXES, HEAD_AXES))
     on_gpu, network = platform == "gpu", _network(call)
     reasons = {
-        "it needs a TPU or an NVIDIA GPU of the Hopper generation or later": not platform,
+        "it needs a TPU or an NVIDIA GPU of the Hopper generation": not platform,
         "it returns no weights": call.return_weights,
         f"{batch} sequences do not divide among {over_batch} devices": batch % over_batch,
         f"{heads} heads do not divide among {over_heads} devices": heads % over_heads,
@@ -50,7 +50,7 @@ def platform_here() -> str:
     """Which kernels this machine runs: `tpu`, `gpu`, `interpret` on a CPU, or none."""
     backend = jax.default_backend()
     if backend == "gpu":
-        return "gpu" if float(getattr(jax.devices()[0], "compute_capability", 0)) >= 9.0 else ""
+        return "gpu" if str(getattr(jax.devices()[0], "compute_capability", "")).startswith("9.") else ""
     return {"cpu": "interpret", "tpu": "tpu"}.get(backend, "")
 
 
