@@ -24,7 +24,11 @@ def seed_of(key: PRNGKeyArray) -> Seed:
 
 def row_words(seed: Seed, rows: tuple[int, ...]) -> RowWords:
     """Two words for each row of an array whose axes but the last have the sizes `rows`."""
-    row = jnp.arange(math.prod(rows), dtype=jnp.uint32).reshape(rows)
+    return words_of(seed, jnp.arange(math.prod(rows), dtype=jnp.uint32).reshape(rows))
+
+
+def words_of(seed: Seed | tuple[jax.Array, jax.Array], row: UInt32[Array, "*R"]) -> RowWords:
+    """Two words for each row, counted through all axes but the last."""
     first = _scramble(_scramble(row ^ seed[0]) ^ seed[1])
     return first, _scramble(first + jnp.uint32(0x9E3779B9))
 

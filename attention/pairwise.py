@@ -18,7 +18,7 @@ from attention import flops
 from attention import reference as definitions
 from attention.activations import ACTIVATIONS
 from attention.errors import UsageError, unknown
-from attention.kernels import pair_chunked, reference, xla
+from attention.kernels import pair_chunked, pair_pallas, reference, xla
 from attention.kernels.call import (
     Call,
     PairCall,
@@ -32,7 +32,7 @@ from attention.kernels.reference import precise, spread_heads
 from attention.mask import Mask
 from attention.score import Parameter, Params, Score, Sizes, check_flags, is_count
 
-IMPLEMENTATIONS = {"xla": xla.pair, "chunked": pair_chunked.pair}
+IMPLEMENTATIONS = {"xla": xla.pair, "chunked": pair_chunked.pair, "pallas": pair_pallas.pair}
 PAIRS = ("shared", "unique")
 
 Layer = tuple[Float[Array, "..."], Float[Array, "..."] | None]
@@ -75,8 +75,8 @@ def neural_attention(
       dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
       dropout_key: Key of those zeros; needed where the rate is not 0.
       return_weights: Also return the weights before dropout.
-      implementation: `auto`, `xla`, `chunked` (memory bounded by blocks of queries; no weights, no unique pairs) or
-        `reference`.
+      implementation: `auto`, `xla`, `chunked` (memory bounded by blocks of queries; no weights, no unique pairs),
+        `pallas` (the same bounds, for TPUs and Hopper GPUs) or `reference`.
 
     Returns:
       The output, and the weights where they are asked for.
@@ -250,6 +250,9 @@ class PairWeights:
 
     def _kernel(self, implementation: str, call: PairCall):
         if implementation == "auto":
+            # On GPUs it must be asked for by name until it has been measured there.
+            if pair_pallas.platform_here() == "tpu" and not pair_pallas.why_not(call):
+                return pair_pallas.pair
             return xla.pair if pair_chunked.why_not(call) else pair_chunked.pair
         return IMPLEMENTATIONS[implementation]
 

@@ -39,7 +39,7 @@ class ViTConfig:
     Attributes:
       name: `vit`.
       attention: Mechanism spec string, see `models.mechanisms`.
-      implementation: How attention is computed: `auto`, `xla`, `chunked`, `cudnn` or `reference`.
+      implementation: How attention is computed: `auto`, `xla`, `chunked`, `cudnn`, `pallas` or `reference`.
       depth: Number of blocks.
       width: D, a multiple of `heads`.
       heads: N.

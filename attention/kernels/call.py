@@ -10,7 +10,7 @@ from attention.dropout import Seed, seed_of
 from attention.errors import UnsupportedError, UsageError, unknown
 from attention.mask import Mask
 
-IMPLEMENTATIONS = ("auto", "reference", "xla", "chunked", "cudnn")
+IMPLEMENTATIONS = ("auto", "reference", "xla", "chunked", "cudnn", "pallas")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

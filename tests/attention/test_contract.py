@@ -223,7 +223,9 @@ def test_vmap_and_remat_change_nothing(name, implementation):
 def test_what_it_cannot_do_is_one_sentence(name):
     case, arrays = CASES[name], inputs()
     weights = case.weights()
-    with pytest.raises(UsageError, match=r"Unknown attention implementation 'fast'.*Valid: auto, chunked, cudnn"):
+    with pytest.raises(
+        UsageError, match=r"Unknown attention implementation 'fast'.*Valid: auto, chunked, cudnn, pallas"
+    ):
         run(name, "fast", arrays, weights)
     with pytest.raises(UnsupportedError, match=r"has no implementation|cannot do this call"):
         run(name, "cudnn", arrays, weights)

@@ -46,7 +46,8 @@ def mechanism(spec):
 
 
 def implementations(spec):
-    return [name for name in mechanism(spec).score.implementations if name != "cudnn"]
+    """Those that a CPU runs at its own speed."""
+    return [name for name in mechanism(spec).score.implementations if name not in ("cudnn", "pallas")]
 
 
 # Each row with one implementation, the last it has; every implementation once for each kind of score. That all of

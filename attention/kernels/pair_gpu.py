@@ -1,0 +1,472 @@
+"""The pairwise family on Hopper GPUs: Pallas kernels for Mosaic GPU, with products in `wgmma`, which later GPUs lack.
+
+`plgpu.kernel` is Mosaic's entry: a plain `pl.pallas_call` lowers through Triton on a GPU unless it is told otherwise
+(jax 0.10 and 0.11), and telling it so is deprecated.
+
+A warpgroup owns 64 rows, of queries (forward, and backward for queries and weights) or of keys (backward for keys and
+values), and passes over the columns in tiles. Everything about a pair is elementwise on (64, columns) registers, one
+such array for each hidden unit, with sums along columns only; only products with values and with the output's
+gradient run on tensor cores. Those take bfloat16: float32 is cut into three bfloat16 parts, which hold all its bits,
+and the six products of parts that matter are added in float32.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+from jax.extend.core import Jaxpr, Literal
+from jax.extend.core.primitives import add_jaxvals_p, jit_p
+
+from attention.dropout import keep_columns, words_of
+from attention.kernels.pair_plan import Fixed, Operands, Plan
+from attention.kernels.pair_tile import Network, unit_scores
+
+ROWS = 64  # of a warpgroup's matrix product
+TILE, ALONG_ROWS, ALONG_COLUMNS = plgpu.Layout.WGMMA, plgpu.Layout.WGMMA.reduce(1), plgpu.Layout.WGMMA.reduce(0)
+BLOCK = (ROWS, ROWS)  # what lengths are padded to; tiles of columns are as wide or a part of that
+WIDEST = 128  # values, so that the sums of a row's fit in registers
+LOWEST = float(jnp.finfo(jnp.float32).min) / 2
+SCALARS = ("offset", "lengths", "seed", "sequence")
+
+
+def columns_of(network: Network) -> int:
+    """Columns of a tile, so that an array for each hidden unit stays in a thread's 255 registers; 0 if none does.
+
+    ptxas, for sm_90a and float32, reports no spills for units (2, 1), and spills of 4 KB a thread for (16, 8).
+    """
+    units = sum(network.units)
+    return next((columns for columns, most in ((64, 4), (32, 12), (16, 32)) if units <= most), 0)
+
+
+def holds(network: Network) -> bool:
+    """Whether its units stay in registers, and its weights' gradients in 64 KB of shared memory."""
+    return columns_of(network) > 0 and network.size <= 256
+
+
+def forward(plan: Plan, operands: Operands, fixed: Fixed) -> tuple[jax.Array, jax.Array]:
+    """Output `(B, N, T', V)` and log-sum-exp `(B, N, T')`."""
+    shape = operands.query.shape[:3]
+    value = _widened(operands.value)
+    out, log_sums = _launch(
+        functools.partial(_forward_kernel, value.shape[-1]),
+        plan,
+        shape,
+        _inputs(plan, operands, fixed) | _parts("value", value),
+        {"out": ((*shape, value.shape[-1]), jnp.float32), "log_sum": (shape, jnp.float32)},
+        {},
+    )
+    return out[..., : operands.value.shape[-1]].astype(operands.value.dtype), log_sums
+
+
+def backward(
+    plan: Plan, operands: Operands, fixed: Fixed, out: jax.Array, log_sums: jax.Array, gradient: jax.Array
+) -> Operands:
+    """Gradients of all operands."""
+    through_sum = jnp.sum(gradient.astype(jnp.float32) * out.astype(jnp.float32), -1)
+    value, gradient = _widened(operands.value), _widened(gradient)
+    inputs = _inputs(plan, operands, fixed) | {"log_sum": log_sums, "through_sum": through_sum}
+    inputs |= _parts("value", value) | _parts("gradient", gradient)
+    (*lead, queries, units), keys, width = operands.query.shape, *value.shape[2:]
+    d_query, d_weights = _launch(
+        _query_kernel,
+        plan,
+        (*lead, queries),
+        inputs,
+        {
+            "d_query": ((*lead, units, queries), jnp.float32),
+            "d_weights": ((*lead, plan.network.size, queries), jnp.float32),
+        },
+        _parts("gradient", gradient),
+    )
+    d_key, d_value = _launch(
+        functools.partial(_key_kernel, width),
+        plan,
+        (*lead, keys),
+        inputs,
+        {"d_key": ((*lead, units, keys), jnp.float32), "d_value": ((*lead, keys, width), jnp.float32)},
+        _parts("value", value),
+    )
+    return operands._replace(
+        query=d_query.mT,
+        key=d_key,
+        value=d_value[..., : operands.value.shape[-1]].astype(operands.value.dtype),
+        weights=_unflat(plan.network, d_weights.sum((0, -1)), operands.weights),
+    )
+
+
+def _unflat(network: Network, flat: jax.Array, weights: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+    """Gradients `(N, P)` of all weights, each in its shape and added up where heads share it."""
+    start, gradients = 0, []
+    for (rows, columns), weight in zip(network.shapes, weights, strict=True):
+        stop = start + rows * columns
+        own = flat[:, start:stop].reshape(-1, rows, columns)
+        gradients.append(own if len(weight) > 1 else own.sum(0, keepdims=True))
+        start = stop
+    return tuple(gradients)
+
+
+def _widened(x: jax.Array) -> jax.Array:
+    """With zeros up to a multiple of 64 columns, as shared memory holds them."""
+    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % 64)])
+
+
+def _parts(name: str, x: jax.Array) -> dict[str, jax.Array]:
+    return {f"{name}_{index}": part for index, part in enumerate(cut(x, 1 if x.dtype == jnp.bfloat16 else 3))}
+
+
+def cut(x: jax.Array, parts: int) -> list[jax.Array]:
+    """bfloat16 arrays whose sum is `x`, rounded if there are fewer than three."""
+    whole, cuts = x, []
+    for _ in range(parts):
+        cuts.append(whole.astype(jnp.bfloat16))
+        whole = whole - cuts[-1].astype(whole.dtype)
+    return cuts
+
+
+def _inputs(plan: Plan, operands: Operands, fixed: Fixed) -> dict[str, jax.Array]:
+    flat = [weight.reshape(len(weight), -1) for weight in operands.weights]
+    inputs = {
+        "offset": fixed.offset,
+        "lengths": fixed.lengths,
+        "seed": fixed.seed,
+        "sequence": fixed.sequence,
+        "query": operands.query.mT,
+        "key": operands.key,
+        "weights": jnp.concatenate(flat, axis=1),
+    }
+    if fixed.query_segments is not None:
+        inputs |= {"query_segments": fixed.query_segments[..., 0], "key_segments": fixed.key_segments[:, 0]}
+    return inputs
+
+
+def _launch(
+    kernel: Callable,
+    plan: Plan,
+    grid: tuple[int, int, int],
+    inputs: dict[str, jax.Array],
+    outputs: dict[str, tuple[tuple[int, ...], Any]],
+    held: dict[str, jax.Array],
+) -> Sequence[jax.Array]:
+    """Runs a kernel for each sequence, head and 64 rows; `held` inputs have a tile of rows in shared memory."""
+    batch, heads, rows = grid
+
+    def body(*refs):
+        names = (*inputs, *outputs)
+        ref = dict(zip(names, refs[: len(names)], strict=True))
+        *tiles, sums, barriers = refs[len(names) :]
+        place = tuple(jax.lax.axis_index(axis) for axis in ("batch", "heads", "rows"))
+        for index, (name, tile) in enumerate(zip(held, tiles, strict=True)):
+            source = ref[name].at[place[0], place[1], pl.ds(place[2] * ROWS, ROWS)]
+            plgpu.copy_gmem_to_smem(source, tile, barriers.at[index])
+        for index in range(len(held)):
+            plgpu.barrier_wait(barriers.at[index])
+        kernel(_Rows(plan, ref, *place), tiles, sums)
+
+    transforms = _transforms(plan.network)
+    sums = plgpu.SMEM((plan.network.size if "d_weights" in outputs else 1, ROWS), jnp.float32)
+    tile = [plgpu.SMEM((ROWS, x.shape[-1]), x.dtype, transforms=transforms) for x in held.values()]
+    call = plgpu.kernel(
+        body,
+        out_type=[jax.ShapeDtypeStruct(*out) for out in outputs.values()],
+        scratch_types=[*tile, sums, plgpu.Barrier(num_barriers=max(1, len(held)))],
+        grid=(batch, heads, rows // ROWS),
+        grid_names=("batch", "heads", "rows"),
+        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
+    )
+    return call(*inputs.values())
+
+
+def _transforms(network: Network) -> tuple[Any, ...]:
+    """How bfloat16 lies in shared memory: as wide a swizzle as a product over a tile's columns takes."""
+    columns = columns_of(network)
+    return plgpu.TilingTransform((8, columns)), plgpu.SwizzleTransform(2 * columns)
+
+
+# jax 0.10 asks for an index beside the reference, jax 0.11 deprecates it.
+_WHOLE = () if inspect.signature(plgpu.load).parameters["idx"].default is not inspect.Parameter.empty else (None,)
+
+
+def _load(ref: Any, at: tuple[Any, ...], layout: Any) -> jax.Array:
+    return plgpu.load(ref.at[at], *_WHOLE, layout=layout, optimized=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """64 rows of sequence b and head n."""
+
+    plan: Plan
+    ref: dict[str, Any]
+    b: Any
+    n: Any
+    tile: Any
+
+    @property
+    def start(self):
+        return self.tile * ROWS
+
+    def vectors(self, name: str, count: int) -> list[jax.Array]:
+        """Units of the rows, `(64,)` each."""
+        return [self.vector(name, m) for m in range(count)]
+
+    def vector(self, name: str, *unit: int) -> jax.Array:
+        at = (self.b, self.n, *unit, pl.ds(self.start, ROWS))
+        return _load(self.ref[name], at, ALONG_ROWS)
+
+    def weights(self) -> list[jax.Array]:
+        """Each weight as a vector along the rows, so that its gradient is a sum along columns."""
+        head = self.n if self.ref["weights"].shape[0] > 1 else 0
+        scalars = [self.ref["weights"][head, p] for p in range(self.plan.network.size)]
+        return [plgpu.layout_cast(jnp.full((ROWS,), scalar), ALONG_ROWS) for scalar in scalars]
+
+    def store(self, name: str, value: jax.Array, *unit: int) -> None:
+        self.ref[name][(self.b, self.n, *unit, pl.ds(self.start, ROWS))] = value
+
+    def loop(self, by_query: bool, wide: str, one: Callable, carry: Any) -> Any:
+        """Runs `one(tile, wide tiles in shared memory, carry)` over the tiles of columns that matter."""
+        columns = columns_of(self.plan.network)
+        first, last = (_key_tiles if by_query else _query_tiles)(self, columns)
+        refs = [ref for name, ref in self.ref.items() if name.startswith(f"{wide}_") and name[-1].isdigit()]
+        transforms = _transforms(self.plan.network)
+        spec = plgpu.BlockSpec((columns, refs[0].shape[-1]), lambda step: (first + step, 0), transforms=transforms)
+
+        def step(indices, *tiles_and_carry):
+            *tiles, carry = tiles_and_carry
+            return one(_Tile(self, by_query, (first + indices[0]) * columns, columns), tiles, carry)
+
+        pipeline = plgpu.emit_pipeline(
+            step, grid=(last - first + 1,), in_specs=[spec] * len(refs), max_concurrent_steps=2, init_carry=carry
+        )
+        return pipeline(*(ref.at[self.b, self.n] for ref in refs))
+
+
+def _over(x, size: int):
+    """x / size rounded down, 0 for what is below 0."""
+    return jax.lax.div(jnp.maximum(x, 0), jnp.int32(size))
+
+
+def _key_tiles(rows: _Rows, columns: int):
+    """First and last tile of keys that some query of the rows sees; at least one."""
+    plan, ref = rows.plan, rows.ref
+    lowest = ref["offset"][0] + rows.start
+    first, last = jnp.int32(0), jnp.int32(-(-plan.keys // columns) - 1)
+    if plan.window:
+        first = jnp.minimum(last, _over(lowest - plan.window + 1, columns))
+    if plan.causal or plan.window:
+        last = jnp.minimum(last, _over(lowest + ROWS - 1 + (0 if plan.causal else plan.window - 1), columns))
+    if plan.limited:
+        last = jnp.minimum(last, _over(ref["lengths"][rows.b] - 1, columns))
+    return first, jnp.maximum(first, last)
+
+
+def _query_tiles(rows: _Rows, columns: int):
+    """First and last tile of queries that see some key of the rows; at least one."""
+    plan = rows.plan
+    lowest = rows.start - rows.ref["offset"][0]
+    first, last = jnp.int32(0), jnp.int32(-(-plan.queries // columns) - 1)
+    if plan.causal or plan.window:
+        first = jnp.minimum(last, _over(lowest if plan.causal else lowest - plan.window + 1, columns))
+    if plan.window:
+        last = jnp.minimum(last, _over(lowest + ROWS - 1 + plan.window - 1, columns))
+    return first, jnp.maximum(first, last)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tile:
+    """Columns from `start` on against the rows."""
+
+    rows: _Rows
+    by_query: bool
+    start: Any
+    columns: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return ROWS, self.columns
+
+    def down(self, vector: jax.Array) -> jax.Array:
+        """A vector along the rows, spread over columns."""
+        return jax.lax.broadcast_in_dim(vector, self.shape, (0,))
+
+    def across(self, vector: jax.Array) -> jax.Array:
+        """A vector along the columns, spread over rows."""
+        return jax.lax.broadcast_in_dim(vector, self.shape, (1,))
+
+    def vector(self, name: str, *lead: Any) -> jax.Array:
+        """A vector along the columns, spread over rows."""
+        at = (*(lead or (self.rows.b, self.rows.n)), pl.ds(self.start, self.columns))
+        return self.across(_load(self.rows.ref[name], at, ALONG_COLUMNS))
+
+    def vectors(self, name: str) -> list[jax.Array]:
+        count = self.rows.plan.network.units[0]
+        return [self.vector(name, self.rows.b, self.rows.n, m) for m in range(count)]
+
+    def positions(self) -> tuple[jax.Array, jax.Array]:
+        """Index of each pair's query and key."""
+        row = self.rows.start + plgpu.broadcasted_iota(jnp.int32, self.shape, 0, layout=TILE)
+        column = self.start + plgpu.broadcasted_iota(jnp.int32, self.shape, 1, layout=TILE)
+        return (row, column) if self.by_query else (column, row)
+
+    def scores(self, units: list[jax.Array], columns: list[jax.Array], weights: list[jax.Array]) -> jax.Array:
+        """From vectors along the rows, and the columns' units spread over rows."""
+        spread = [self.down(x) for x in units], columns, [self.down(x) for x in weights]
+        return unit_scores(self.rows.plan.network, *spread)
+
+    def masked(self, scores: jax.Array) -> jax.Array:
+        """The lowest score where the mask does not allow."""
+        plan, ref, (query, key) = self.rows.plan, self.rows.ref, self.positions()
+        place = ref["offset"][0] + query
+        parts = []
+        if plan.causal:
+            parts.append(key <= place)
+        if plan.window:
+            parts += [place - key < plan.window, key - place < plan.window]
+        if plan.limited:
+            parts.append(key < jnp.minimum(ref["lengths"][self.rows.b], plan.keys))
+        if "query_segments" in ref:
+            parts.append(self._segments("query_segments") == self._segments("key_segments"))
+        return functools.reduce(lambda x, part: jnp.where(part, x, LOWEST), parts, scores)
+
+    def _segments(self, name: str) -> jax.Array:
+        if (name == "query_segments") != self.by_query:
+            return self.vector(name, self.rows.b)
+        at = (self.rows.b, pl.ds(self.rows.start, ROWS))
+        return self.down(_load(self.rows.ref[name], at, ALONG_ROWS))
+
+    def dropped(self, x: jax.Array) -> jax.Array:
+        """Zeros where dropout takes the weight, as `attention.dropout.keep`, and the rest scaled."""
+        plan, ref, (query, key) = self.rows.plan, self.rows.ref, self.positions()
+        if not plan.rate:
+            return x
+        sequence = ref["sequence"][self.rows.b, self.rows.n]
+        row = sequence * jnp.uint32(plan.queries) + query.astype(jnp.uint32)
+        kept = keep_columns(words_of((ref["seed"][0], ref["seed"][1]), row), key.astype(jnp.uint32), plan.rate)
+        return jnp.where(kept, x / (1 - plan.rate), 0.0)
+
+
+def _products(parts: int) -> list[tuple[int, int]]:
+    """Which parts to multiply: those of which the sum of the others is below float32's last bit."""
+    return [(i, j) for i in range(parts) for j in range(parts - i)]
+
+
+def _add_product(total: jax.Array, weights: jax.Array, wide: list[Any]) -> jax.Array:
+    """total + weights `(64, C)` times wide tiles `(C, V)`."""
+    parts = cut(weights, len(wide))
+
+    def compute(acc):
+        for i, j in _products(len(wide)):
+            plgpu.wgmma(acc, parts[i], wide[j])
+
+    return pl.run_state(compute)(plgpu.ACC.init(total))
+
+
+def _outer_product(rows: list[Any], wide: list[Any], columns: int) -> jax.Array:
+    """Row tiles `(64, V)` times wide tiles `(C, V)` transposed."""
+
+    def compute(acc):
+        for i, j in _products(len(wide)):
+            plgpu.wgmma(acc, rows[i], wide[j].T)
+        return acc[...]
+
+    return pl.run_scoped(compute, plgpu.ACC((ROWS, columns), jnp.float32))
+
+
+def _plain(function: Callable) -> Callable:
+    """A derivative with its sums of gradients as ordinary sums: Mosaic GPU does not know JAX's own."""
+
+    def run(jaxpr: Jaxpr, consts: Sequence[jax.Array], arguments: Sequence[jax.Array]) -> list[jax.Array]:
+        known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
+        for equation in jaxpr.eqns:
+            inputs = [x.val if isinstance(x, Literal) else known[x] for x in equation.invars]
+            if equation.primitive is jit_p:
+                inner = equation.params["jaxpr"]
+                outputs = run(inner.jaxpr, inner.consts, inputs)
+            elif equation.primitive is add_jaxvals_p:
+                outputs = [jax.lax.add(*inputs)]
+            else:
+                outputs = equation.primitive.bind(*inputs, **equation.params)
+                outputs = outputs if equation.primitive.multiple_results else [outputs]
+            known |= zip(equation.outvars, outputs, strict=True)
+        return [x.val if isinstance(x, Literal) else known[x] for x in jaxpr.outvars]
+
+    def called(*arguments):
+        closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+        return jax.tree.unflatten(jax.tree.structure(shapes), run(closed.jaxpr, closed.consts, arguments))
+
+    return called
+
+
+def _zeros(width: int = 0) -> jax.Array:
+    shape = (ROWS, width) if width else (ROWS,)
+    return plgpu.layout_cast(jnp.zeros(shape, jnp.float32), TILE if width else ALONG_ROWS)
+
+
+def _forward_kernel(width: int, rows: _Rows, *_) -> None:
+    units = rows.vectors("query", rows.plan.network.units[0])
+
+    def one(tile, wide, carry):
+        weights = rows.weights()
+        total, highest, share = carry
+        scores = tile.masked(tile.scores(units, tile.vectors("key"), weights))
+        higher = jnp.maximum(highest, scores.max(1))
+        shrink, shares = jnp.exp(highest - higher), jnp.exp(scores - tile.down(higher))
+        share = share * shrink + shares.sum(1)
+        total = total * jax.lax.broadcast_in_dim(shrink, total.shape, (0,))
+        return _add_product(total, tile.dropped(shares), wide), higher, share
+
+    # Half of the lowest score, so that a row with nothing allowed has weights exp(lowest - half) = 0.
+    total, highest, share = rows.loop(True, "value", one, (_zeros(width), _zeros() + LOWEST / 2, _zeros()))
+    share = jnp.where(share == 0, 1.0, share)
+    rows.store("out", total / jax.lax.broadcast_in_dim(share, total.shape, (0,)))
+    rows.store("log_sum", highest + jnp.log(share))
+
+
+def _query_kernel(rows: _Rows, gradient: list[Any], sums: Any) -> None:
+    units, size = rows.vectors("query", rows.plan.network.units[0]), rows.plan.network.size
+    log_sum, through_sum = rows.vector("log_sum"), rows.vector("through_sum")
+    for p in range(size):
+        sums[p, :] = _zeros()
+
+    def one(tile, wide, carry):
+        keys = tile.vectors("key")
+        scores, pull = jax.vjp(lambda units, weights: tile.scores(units, keys, weights), units, rows.weights())
+        shares = jnp.exp(tile.masked(scores) - tile.down(log_sum))
+        d_shares = tile.dropped(_outer_product(gradient, wide, tile.columns))
+        d_query, d_weights = _plain(pull)(shares * (d_shares - tile.down(through_sum)))
+        plgpu.commit_smem()
+        for p, x in enumerate(d_weights):
+            sums[p, :] = _load(sums, (p,), ALONG_ROWS) + x
+        return jax.tree.map(jnp.add, carry, d_query)
+
+    d_query = rows.loop(True, "value", one, [_zeros() for _ in units])
+    plgpu.commit_smem()
+    for m, x in enumerate(d_query):
+        rows.store("d_query", x, m)
+    for p in range(size):
+        rows.store("d_weights", _load(sums, (p,), ALONG_ROWS), p)
+
+
+def _key_kernel(width: int, rows: _Rows, value: list[Any], _) -> None:
+    units = rows.vectors("key", rows.plan.network.units[0])
+
+    def one(tile, wide, carry):
+        weights = rows.weights()
+        total, d_units = carry
+        queries = tile.vectors("query")
+        scores, pull = jax.vjp(lambda units: tile.scores(units, queries, weights), units)
+        shares = jnp.exp(tile.masked(scores) - tile.vector("log_sum"))
+        d_shares = tile.dropped(_outer_product(value, wide, tile.columns))
+        (gradients,) = _plain(pull)(shares * (d_shares - tile.vector("through_sum")))
+        return _add_product(total, tile.dropped(shares), wide), jax.tree.map(jnp.add, d_units, gradients)
+
+    d_value, d_key = rows.loop(False, "gradient", one, (_zeros(width), [_zeros() for _ in units]))
+    rows.store("d_value", d_value)
+    for index, x in enumerate(d_key):
+        rows.store("d_key", x, index)

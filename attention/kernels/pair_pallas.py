@@ -1,0 +1,215 @@
+"""`implementation='pallas'` of the pairwise family: tiles of queries and keys with an online softmax, in Pallas.
+
+Nothing as large as queries × keys is stored: the backward pass keeps the output and each row's log-sum-exp and
+computes scores, weights and dropout bits again, tile by tile, once for the queries' side and once for the keys'
+(FlashAttention-2: Dao 2023). Tiles that causality, a window or the keys' lengths rule out are skipped.
+TPUs run the kernels of `pair_tpu`, Hopper GPUs those of `pair_gpu`; on a CPU the former are interpreted.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from attention.errors import UnsupportedError
+from attention.kernels import pair_gpu, pair_tpu
+from attention.kernels.call import PairCall
+from attention.kernels.pair_plan import Fixed, Operands, Plan
+from attention.kernels.pair_tile import Network
+from attention.kernels.reference import precise
+
+BATCH_AXES, HEAD_AXES = ("data", "fsdp"), ("tensor",)  # of the mesh
+
+
+def why_not(call: PairCall, platform: str = "") -> str:
+    """What about this call is not supported on the platform, or here, as part of a sentence; empty where it is."""
+    platform = platform or platform_here()
+    batch, heads = math.prod(call.scores_shape[:-3]), call.scores_shape[-3]
+    over_batch, over_heads = (math.prod(_sizes(axes)) for axes in (BATCH_AXES, HEAD_AXES))
+    on_gpu, network = platform == "gpu", _network(call)
+    reasons = {
+        "it needs a TPU or an NVIDIA GPU of the Hopper generation": not platform,
+        "it returns no weights": call.return_weights,
+        f"{batch} sequences do not divide among {over_batch} devices": batch % over_batch,
+        f"{heads} heads do not divide among {over_heads} devices": heads % over_heads,
+        f"its kernels hold float32 or bfloat16, not {call.query.dtype}": platform != "interpret"
+        and any(x.dtype not in (jnp.float32, jnp.bfloat16) for x in (call.query, call.value)),
+        "on a GPU it adds no bias": on_gpu and call.bias is not None,
+        "on a GPU it takes no dense mask": on_gpu and call.mask.dense is not None,
+        f"on a GPU {sum(network.units)} hidden units with {network.size} weights do not fit in a block": on_gpu
+        and not pair_gpu.holds(network),
+        f"on a GPU values are at most {pair_gpu.WIDEST} wide": on_gpu and call.value.shape[-1] > pair_gpu.WIDEST,
+    }
+    return "; ".join(reason for reason, holds in reasons.items() if holds)
+
+
+def platform_here() -> str:
+    """Which kernels this machine runs: `tpu`, `gpu`, `interpret` on a CPU, or none."""
+    backend = jax.default_backend()
+    if backend == "gpu":
+        return "gpu" if str(getattr(jax.devices()[0], "compute_capability", "")).startswith("9.") else ""
+    return {"cpu": "interpret", "tpu": "tpu"}.get(backend, "")
+
+
+def pair(call: PairCall, block: tuple[int, int] | None = None, platform: str = "") -> tuple[jax.Array, None]:
+    """Output `(*B, T, N, V)`; no weights.
+
+    Args:
+      call: What to compute.
+      block: Queries and keys of a tile, in place of the rule's; on a GPU they are given.
+      platform: `tpu`, `gpu` or `interpret`, in place of this machine's.
+
+    Raises:
+      UnsupportedError: `why_not` has a reason.
+    """
+    if reason := why_not(call, platform):
+        raise UnsupportedError(f"implementation='pallas' cannot do this call: {reason}; use 'chunked' or 'auto'.")
+    platform = platform or platform_here()
+    block = pair_gpu.BLOCK if platform == "gpu" else block or pair_tpu.block_sizes(*call.scores_shape[-2:])
+    plan = _plan(call, block, platform)
+    out = _on_mesh(plan, _operands(call, plan), _fixed(call, plan))
+    out = jnp.swapaxes(out, 1, 2)[:, : plan.queries]
+    return out.reshape(*call.scores_shape[:-3], *out.shape[1:]), None
+
+
+def _network(call: PairCall) -> Network:
+    units = (call.query.shape[-1], *(kernel.shape[-1] for kernel, _ in call.layers))
+    return Network(units, tuple(bias is not None for _, bias in call.layers), call.activation)
+
+
+def _plan(call: PairCall, block: tuple[int, int], platform: str) -> Plan:
+    queries, keys = call.scores_shape[-2:]
+    return Plan(
+        network=_network(call),
+        queries=queries,
+        keys=keys,
+        block=block,
+        causal=call.mask.causal,
+        window=call.mask.window,
+        limited=call.mask.key_lengths is not None or keys % block[1] > 0,
+        rate=call.dropout_rate,
+        platform=platform,
+    )
+
+
+def _operands(call: PairCall, plan: Plan) -> Operands:
+    per_head = call.vector.ndim == 2
+    layers = [x for kernel, bias in call.layers for x in (kernel.mT, None if bias is None else bias[..., None])]
+    weights = [precise(x) for x in (*layers, call.vector[..., None]) if x is not None]
+    query, key, value = (x.reshape(-1, *x.shape[-3:]).swapaxes(1, 2) for x in (call.query, call.key, call.value))
+    return Operands(
+        query=_padded(precise(query), plan, {-2: 0}),
+        key=_padded(precise(key).mT, plan, {-1: 1}),
+        value=_padded(value, plan, {-2: 1}),
+        weights=tuple(x if per_head else x[None] for x in weights),
+        bias=None if call.bias is None else _padded(_four(precise(call.bias), call), plan, {-2: 0, -1: 1}),
+    )
+
+
+def _fixed(call: PairCall, plan: Plan) -> Fixed:
+    mask, (batch, heads) = call.mask, (math.prod(call.scores_shape[:-3]), call.scores_shape[-3])
+    lengths = plan.keys if mask.key_lengths is None else mask.key_lengths
+    lengths = jnp.broadcast_to(lengths, call.scores_shape[:-3]).reshape(-1)
+    segments = [None, None]
+    if mask.query_segments is not None:
+        segments = [mask.query_segments, mask.key_segments]
+        segments = [jnp.broadcast_to(x, (*call.scores_shape[:-3], x.shape[-1])).astype(jnp.int32) for x in segments]
+        segments = [x.reshape(batch, -1) for x in segments]
+        segments = [_padded(segments[0][..., None], plan, {-2: 0}), _padded(segments[1][:, None], plan, {-1: 1})]
+    return Fixed(
+        dense=None if mask.dense is None else _padded(_four(mask.dense, call), plan, {-2: 0, -1: 1}).astype(jnp.int8),
+        query_segments=segments[0],
+        key_segments=segments[1],
+        offset=jnp.asarray(mask.query_offset, jnp.int32).reshape(1),
+        lengths=lengths.astype(jnp.int32),
+        seed=jnp.zeros(2, jnp.uint32) if call.dropout_seed is None else call.dropout_seed,
+        sequence=jnp.arange(batch * heads, dtype=jnp.uint32).reshape(batch, heads),
+    )
+
+
+def _padded(x: jax.Array, plan: Plan, axes: dict[int, int]) -> jax.Array:
+    """Zeros after the axes of queries (0) or keys (1), up to whole tiles; an axis of size 1 is shared and stays."""
+    lengths, ends = (plan.queries, plan.keys), [(0, 0)] * x.ndim
+    for axis, side in axes.items():
+        if x.shape[axis] == lengths[side] > 1 or len(axes) == 1:
+            ends[axis] = (0, -lengths[side] % plan.block[side])
+    return jnp.pad(x, ends)
+
+
+def _four(x: jax.Array, call: PairCall) -> jax.Array:
+    """What broadcasts to the scores with one batch axis, of size 1 where all sequences share it."""
+    x = x.reshape((1,) * (len(call.scores_shape) - x.ndim) + x.shape)
+    if not all(size == 1 for size in x.shape[:-3]):
+        x = jnp.broadcast_to(x, (*call.scores_shape[:-3], *x.shape[-3:]))
+    return x.reshape(-1, *x.shape[-3:])
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(plan: Plan, operands: Operands, fixed: Fixed) -> jax.Array:
+    return _forward(plan, operands, fixed)[0]
+
+
+def _kernels(plan: Plan):
+    return pair_gpu if plan.platform == "gpu" else pair_tpu
+
+
+def _forward(plan: Plan, operands: Operands, fixed: Fixed):
+    out, log_sums = _kernels(plan).forward(plan, operands, fixed)
+    return out, (operands, fixed, out, log_sums)
+
+
+def _backward(plan: Plan, residuals, gradient: jax.Array):
+    return _kernels(plan).backward(plan, *residuals, gradient), None
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _sizes(axes: tuple[str, ...]) -> list[int]:
+    """Of those of the axes that the mesh has and that are not split by hand already; all others if none are named."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return [mesh.shape[axis] for axis in _free(axes)]
+
+
+def _free(axes: tuple[str, ...] = ()) -> tuple[str, ...]:
+    mesh = jax.sharding.get_abstract_mesh()
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return tuple(name for name, kind in kinds if kind != AxisType.Manual and (not axes or name in axes))
+
+
+def _on_mesh(plan: Plan, operands: Operands, fixed: Fixed) -> jax.Array:
+    """`_attend` on each device's sequences and heads: a kernel cannot be partitioned automatically."""
+    if math.prod(_sizes(())) == 1:
+        return _attend(plan, operands, fixed)
+    batch, heads = _free(BATCH_AXES), _free(HEAD_AXES)
+
+    def spec(x: jax.Array | None, *axes: tuple[str, ...]) -> P | None:
+        return None if x is None else P(*(axis if size > 1 else () for axis, size in zip(axes, x.shape, strict=False)))
+
+    specs = (
+        Operands(
+            *(spec(x, batch, heads) for x in operands[:3]),
+            weights=tuple(spec(x, heads) for x in operands.weights),
+            bias=spec(operands.bias, batch, heads),
+        ),
+        Fixed(
+            dense=spec(fixed.dense, batch, heads),
+            query_segments=spec(fixed.query_segments, batch),
+            key_segments=spec(fixed.key_segments, batch),
+            offset=P(),
+            lengths=spec(fixed.lengths, batch),
+            seed=P(),
+            sequence=spec(fixed.sequence, batch, heads),
+        ),
+    )
+    local = jax.shard_map(
+        functools.partial(_attend, plan),
+        in_specs=specs,
+        out_specs=spec(operands.query, batch, heads),
+        axis_names=frozenset(_free()),
+        check_vma=False,
+    )
+    return local(operands, fixed)

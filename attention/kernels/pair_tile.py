@@ -1,0 +1,185 @@
+"""What a tile of pairs scores, in the two forms that Pallas kernels compute without a (queries, keys, units) array.
+
+`ByUnits` holds one (rows, keys) array for each hidden unit and mixes them with scalars: for few weights.
+`ByRows` holds one (units, keys) array for each query and mixes units in matrix products: for many.
+Both take the gradient with `jax.vjp`, so that any activation works and scores are defined once.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from attention.activations import ACTIVATIONS
+
+# Mosaic GPU has no derivatives that are defined by hand, as `jax.nn.relu`'s.
+IN_KERNELS = ACTIVATIONS | {"relu": lambda x: jnp.where(x <= 0, jnp.zeros((), x.dtype), x)}
+
+Weights = Sequence[jax.Array]  # kernel (M', M) of each layer and bias (M', 1) where it has one, then the vector (M', 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """What follows a_i + b_j.
+
+    Attributes:
+      units: Width of each layer, of a_i + b_j first.
+      biased: Whether each layer after the first has a bias.
+      activation: Name.
+    """
+
+    units: tuple[int, ...]
+    biased: tuple[bool, ...]
+    activation: str
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """Of each of `Weights`."""
+        layers = zip(self.units, self.units[1:], self.biased, strict=False)
+        mixing = [shape for m, k, bias in layers for shape in ((k, m), (k, 1))[: 1 + bias]]
+        return [*mixing, (self.units[-1], 1)]
+
+    @property
+    def size(self) -> int:
+        """Number of weights."""
+        return sum(rows * columns for rows, columns in self.shapes)
+
+
+def columns(x: jax.Array) -> list[jax.Array]:
+    """`(R, C)` as C arrays `(R, 1)`."""
+    return [x[:, c : c + 1] for c in range(x.shape[1])]
+
+
+def join(parts: Sequence[jax.Array], axis: int) -> jax.Array:
+    """Arrays of size 1 along the axis, side by side; by selection, which needs no shifts of part of a register."""
+    shape = tuple(len(parts) if d == axis else size for d, size in enumerate(parts[0].shape))
+    index = jax.lax.broadcasted_iota(jnp.int32, shape, axis)
+    zero = jnp.zeros(shape, parts[0].dtype)
+    return functools.reduce(lambda x, part: jnp.where(index == part[0], part[1], x), enumerate(parts), zero)
+
+
+@dataclasses.dataclass(frozen=True)
+class ByUnits:
+    """Strips of 8 queries, one (8, keys) array for each unit.
+
+    Keys and weights are spread over a strip before the loop over strips, so that their gradients are sums of whole
+    arrays within it.
+    """
+
+    network: Network
+    rows: int = 8
+
+    def spread_keys(self, keys: jax.Array) -> list[jax.Array]:
+        """`(M, C)` as M arrays of a strip's shape."""
+        return [jnp.broadcast_to(keys[m : m + 1], (self.rows, keys.shape[1])) for m in range(len(keys))]
+
+    def spread_weights(self, weights: Weights, keys: int) -> list[jax.Array]:
+        """One array of a strip's shape for each weight."""
+        scalars = [w[r : r + 1, c : c + 1] for w in weights for r in range(w.shape[0]) for c in range(w.shape[1])]
+        return [jnp.broadcast_to(scalar, (self.rows, keys)) for scalar in scalars]
+
+    def gather_keys(self, gradients: list[jax.Array]) -> jax.Array:
+        """Gradients of `spread_keys` as `(M, C)`."""
+        return join([jnp.sum(x, axis=0, keepdims=True) for x in gradients], 0)
+
+    def gather_weights(self, gradients: list[jax.Array]) -> list[jax.Array]:
+        """Gradients of `spread_weights` as one `(P, C)`, to be added along C."""
+        return [join([jnp.sum(x, axis=0, keepdims=True) for x in gradients], 0)]
+
+    def gradient_shapes(self, keys: int) -> list[tuple[int, int]]:
+        """Of what `gather_weights` returns."""
+        return [(self.network.size, keys)]
+
+    def weight_gradients(self, sums: list[jax.Array]) -> list[jax.Array]:
+        """What `gather_weights` returned, added up over tiles to `(..., P, C)`, as gradients `(..., *shape)`."""
+        flat, start, gradients = sums[0].sum(-1), 0, []
+        for rows, width in self.network.shapes:
+            stop = start + rows * width
+            gradients.append(flat[..., start:stop].reshape(*flat.shape[:-1], rows, width))
+            start = stop
+        return gradients
+
+    def split_queries(self, queries: jax.Array) -> list[jax.Array]:
+        """A strip `(R, M)` as M arrays `(R, 1)`."""
+        return columns(queries)
+
+    def join_queries(self, gradients: list[jax.Array]) -> jax.Array:
+        """Gradients of `split_queries` as `(R, M)`."""
+        return join(gradients, 1)
+
+    def scores(self, queries: list[jax.Array], keys: list[jax.Array], weights: list[jax.Array]) -> jax.Array:
+        """Of a strip, `(R, C)`."""
+        return unit_scores(self.network, queries, keys, weights)
+
+
+def unit_scores(network: Network, queries: Sequence, keys: Sequence, weights: Sequence) -> jax.Array:
+    """Scores from an array for each unit of queries and of keys and from one for each weight, which broadcast."""
+    activation, weights = IN_KERNELS[network.activation], iter(weights)
+    hidden = [activation(a + b) for a, b in zip(queries, keys, strict=True)]
+    for width, biased in zip(network.units[1:], network.biased, strict=True):
+        mixed = [_sum([next(weights) * h for h in hidden]) for _ in range(width)]
+        hidden = [activation(x + next(weights) if biased else x) for x in mixed]
+    return _sum([next(weights) * h for h in hidden])
+
+
+def _sum(terms: list[jax.Array]) -> jax.Array:
+    return functools.reduce(jnp.add, terms)
+
+
+@dataclasses.dataclass(frozen=True)
+class ByRows:
+    """Strips of 8 queries, one (units, keys) array for each query."""
+
+    network: Network
+    rows: int = 8
+
+    def spread_keys(self, keys: jax.Array) -> jax.Array:
+        """`(M, C)` as it is."""
+        return keys
+
+    def spread_weights(self, weights: Weights, keys: int) -> list[jax.Array]:
+        """As they are."""
+        return list(weights)
+
+    gather_keys = spread_keys
+
+    def gather_weights(self, gradients: list[jax.Array]) -> list[jax.Array]:
+        """As they are."""
+        return gradients
+
+    def gradient_shapes(self, keys: int) -> list[tuple[int, int]]:
+        """Of what `gather_weights` returns."""
+        return self.network.shapes
+
+    weight_gradients = gather_weights
+
+    def split_queries(self, queries: jax.Array) -> list[jax.Array]:
+        """A strip `(R, M)` as R arrays `(M, 1)`."""
+        return columns(queries.T)
+
+    def join_queries(self, gradients: list[jax.Array]) -> jax.Array:
+        """Gradients of `split_queries` as `(R, M)`."""
+        return join(gradients, 1).T
+
+    def scores(self, queries: list[jax.Array], keys: jax.Array, weights: list[jax.Array]) -> jax.Array:
+        """Of a strip, `(R, C)`."""
+        return join([self._row(query, keys, weights) for query in queries], 0)
+
+    def _row(self, query: jax.Array, keys: jax.Array, weights: list[jax.Array]) -> jax.Array:
+        """Scores `(1, C)` of one query `(M, 1)`."""
+        activation, weights = IN_KERNELS[self.network.activation], iter(weights)
+        hidden = activation(query + keys)
+        for biased in self.network.biased:
+            hidden = jnp.dot(next(weights), hidden, precision=jax.lax.Precision.HIGHEST)
+            hidden = activation(hidden + next(weights) if biased else hidden)
+        return jnp.sum(next(weights) * hidden, axis=0, keepdims=True)
+
+
+FEW = 32  # weights that are still spread one by one
+
+
+def form_of(network: Network) -> ByUnits | ByRows:
+    """The form for this many weights; without layers the units only have to be added, whatever their number."""
+    return ByUnits(network) if network.size <= FEW else ByRows(network)

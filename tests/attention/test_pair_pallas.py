@@ -1,0 +1,243 @@
+"""The Pallas kernels of the pairwise family: interpreted against `xla`, and lowered for the machines they are for."""
+
+import functools
+import itertools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from attention import Mask, UnsupportedError, additive_attention
+from attention.kernels import pair_gpu, pair_pallas, xla
+from attention.kernels.call import PairCall, common
+
+BLOCK = (16, 16)
+# What is compared runs for milliseconds: most of a test's time would go into making it fast.
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
+
+def inputs(units=(2, 1), *, per_head=False, biased=True, bias=None, shape=(2, 20, 27, 2), width=8, dtype=jnp.float32):
+    """Arrays with gradients, by name: B, T, S and N are the shape, V the width."""
+    batch, queries, keys, heads = shape
+    own = (heads,) if per_head else ()
+    random = iter(jax.random.split(jax.random.key(0), 16))
+
+    def normal(*shape):
+        return jax.random.normal(next(random), shape, dtype)
+
+    layers = tuple((normal(*own, m, k), normal(*own, k) if biased else None) for m, k in itertools.pairwise(units))
+    arrays = {
+        "query": normal(batch, queries, heads, units[0]),
+        "key": normal(batch, keys, heads, units[0]),
+        "value": normal(batch, keys, heads, width),
+        "layers": layers,
+        "vector": normal(*own, units[-1]),
+    }
+    return arrays | ({} if bias is None else {"bias": normal(*bias)})
+
+
+def call_of(arrays, *, activation="relu", mask=None, rate=0.0, return_weights=False):
+    arrays = dict(arrays)
+    fields = common(
+        *arrays["query"].shape[-3:-1],
+        arrays.pop("value"),
+        mask=mask,
+        bias=arrays.pop("bias", None),
+        dropout_rate=rate,
+        dropout_key=jax.random.key(7),
+        return_weights=return_weights,
+    )
+    return PairCall(**arrays, activation=activation, **fields)
+
+
+def passes(pair, **options):
+    """A function from arrays to the output and the gradients of all arrays for some gradient of the output."""
+
+    def run(arrays):
+        out, pull = jax.vjp(lambda arrays: pair(call_of(arrays, **options))[0], arrays)
+        return out, pull(jnp.sin(jnp.arange(out.size)).reshape(out.shape).astype(out.dtype))[0]
+
+    return run
+
+
+def both_passes(pair, arrays, **options):
+    return jax.jit(passes(pair, **options), compiler_options=QUICK)(arrays)
+
+
+def interpreted(call):
+    return pair_pallas.pair(call, BLOCK)
+
+
+def assert_close(actual, expected, tolerance):
+    """Within a tolerance relative to each array's largest number."""
+    actual, expected = (jax.tree.map(lambda x: np.asarray(x, np.float64), x) for x in (actual, expected))
+    scaled = [jax.tree.map(lambda x, e: x / max(np.abs(e).max(), 0.1), x, expected) for x in (actual, expected)]
+    chex.assert_trees_all_close(*scaled, rtol=0, atol=tolerance)
+
+
+SEGMENTS = {
+    "query_segments": np.repeat([[0, 1, 2], [2, 3, 5]], (9, 8, 3), axis=1),
+    "key_segments": np.repeat([[0, 1, 2], [2, 4, 5]], (5, 20, 2), axis=1),
+}
+CASES = {
+    "causal, by rows, weights of each head": ({"units": (8, 4), "per_head": True}, {"mask": Mask(causal=True)}),
+    "causal window of a cache, three layers, bias of keys": (
+        {"units": (3, 2, 2), "biased": False, "bias": (1, 2, 1, 27)},
+        {"mask": Mask(causal=True, window=9, query_offset=5), "activation": "swish"},
+    ),
+    "window, lengths, one of them 0, bias of all, dropout, one layer": (
+        {"units": (5,), "bias": (2, 2, 20, 27)},
+        {"mask": Mask(window=9, key_lengths=jnp.array([0, 19])), "rate": 0.3, "activation": "gelu"},
+    ),
+    "segments, dense": (
+        {"units": (3, 2), "per_head": True},
+        {
+            "mask": Mask(
+                **{name: jnp.asarray(x) for name, x in SEGMENTS.items()},
+                dense=jnp.arange(27).reshape(1, 1, 1, 27) % 5 > 0,
+            ),
+            "activation": "gelu_tanh",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_interpreted_equals_xla_with_all_gradients_to_ten_digits(case, x64):
+    shapes, options = CASES[case]
+    arrays = inputs(**shapes, dtype=jnp.float64)
+    assert_close(both_passes(interpreted, arrays, **options), both_passes(xla.pair, arrays, **options), 1e-10)
+
+
+def test_in_float32():
+    arrays, options = inputs(), {"mask": Mask(causal=True), "rate": 0.2}
+    assert_close(both_passes(interpreted, arrays, **options), both_passes(xla.pair, arrays, **options), 1e-5)
+
+
+def test_in_bfloat16_is_as_near_to_float32_as_xla():
+    arrays, options = inputs((3, 2), dtype=jnp.bfloat16), {"mask": Mask(causal=True), "activation": "tanh"}
+    exact = both_passes(xla.pair, jax.tree.map(lambda x: x.astype(jnp.float32), arrays), **options)
+    actual = both_passes(interpreted, arrays, **options)
+    chex.assert_type(jax.tree.leaves(actual), jnp.bfloat16)
+    assert_close(actual, exact, 0.02)
+
+
+def test_rows_with_nothing_allowed_are_zero_with_zero_gradient():
+    arrays = inputs()
+    arrays["value"] = arrays["value"].at[0].set(jnp.nan)
+    out, gradients = both_passes(interpreted, arrays, mask=Mask(key_lengths=jnp.array([0, 27])))
+    chex.assert_tree_all_finite((out, gradients))
+    for x in (out, *(gradients[name] for name in ("query", "key", "value"))):
+        assert np.all(np.asarray(x[0]) == 0)
+
+
+def test_public_functions_take_it_by_name_over_any_batch_axes():
+    query, key, value = (jax.random.normal(jax.random.key(i), (2, 1, 7, 4, 6)) for i in range(3))
+    weights = jnp.ones((6, 3)), jnp.ones((6, 3)), jnp.ones(3), jnp.ones(3)
+
+    def run(implementation):
+        of = functools.partial(additive_attention, implementation=implementation)
+        return jax.jit(of, compiler_options=QUICK)(query, key[..., :2, :], value[..., :2, :], *weights)
+
+    chex.assert_trees_all_close(run("pallas"), run("xla"), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "options", "platform", "reason"),
+    [
+        ({}, {"return_weights": True}, "tpu", "returns no weights"),
+        ({"bias": (1, 1, 1, 27)}, {}, "gpu", "adds no bias"),
+        ({}, {"mask": Mask(dense=jnp.ones((1, 1, 20, 27), bool))}, "gpu", "no dense mask"),
+        ({"units": (64, 32)}, {}, "gpu", "96 hidden units with .* do not fit"),
+        ({"width": 136}, {}, "gpu", "at most 128 wide"),
+        ({"dtype": jnp.float16}, {}, "tpu", "hold float32 or bfloat16, not float16"),
+    ],
+)
+def test_what_it_cannot_do_is_said(shapes, options, platform, reason):
+    with pytest.raises(UnsupportedError, match=rf"'pallas' cannot do this call: .*{reason}"):
+        pair_pallas.pair(call_of(inputs(**shapes), **options), platform=platform)
+
+
+def test_other_machines_use_chunked(monkeypatch):
+    monkeypatch.setattr(pair_pallas, "platform_here", lambda: "")
+    assert "needs a TPU or an NVIDIA GPU of the Hopper generation" in pair_pallas.why_not(call_of(inputs()))
+
+
+LOWERED = {
+    "neural": ({}, {"mask": Mask(causal=True), "rate": 0.1}),
+    "wide": ({"units": (9, 4), "per_head": True, "dtype": jnp.bfloat16, "width": 64}, {"mask": Mask(window=9)}),
+    "additive": ({"units": (24,)}, {"activation": "tanh", "mask": Mask(key_lengths=jnp.array([9, 20]))}),
+}
+
+
+CUSTOM_CALLS = [jax.export.DisabledSafetyCheck.custom_call("mosaic_gpu_v2")]  # JAX does not promise to keep it
+
+
+@pytest.mark.parametrize("case", LOWERED)
+@pytest.mark.parametrize(
+    ("platform", "name", "target"), [("tpu", "tpu", "tpu_custom_call"), ("cuda", "gpu", "mosaic_gpu_v2")]
+)
+def test_both_passes_lower_to_mosaic(platform, name, target, case):
+    shapes, options = LOWERED[case]
+    program = jax.jit(passes(lambda call: pair_pallas.pair(call, platform=name), **options))
+    exported = jax.export.export(program, platforms=(platform,), disabled_checks=CUSTOM_CALLS)(inputs(**shapes))
+    assert exported.mlir_module().count(f"stablehlo.custom_call @{target}(") == 3
+
+
+def products_of_parts(total, rows, wide):
+    """What the tensor cores add up, which no interpreter has."""
+    for i, j in pair_gpu._products(len(wide)):
+        total += jnp.dot(rows[i][...].astype(jnp.float32), wide[j].astype(jnp.float32), precision="highest")
+    return total
+
+
+@pytest.mark.skipif(not hasattr(plgpu, "force_gpu_interpret_mode"), reason="this JAX does not interpret GPU kernels")
+def test_gpu_kernels_interpreted_but_for_tensor_cores_equal_xla(monkeypatch):
+    def add(total, weights, wide):
+        return products_of_parts(total, pair_gpu.cut(weights, len(wide)), [x[...] for x in wide])
+
+    def outer(rows, wide, columns):
+        return products_of_parts(jnp.zeros((64, columns)), rows, [x[...].T for x in wide])
+
+    monkeypatch.setattr(pair_gpu, "_add_product", add)
+    monkeypatch.setattr(pair_gpu, "_outer_product", outer)
+    arrays = inputs((5, 3), shape=(1, 100, 70, 1))
+    options = {"mask": Mask(causal=True, window=60, key_lengths=jnp.array([66])), "rate": 0.2, "activation": "swish"}
+    expected = both_passes(xla.pair, arrays, **options)
+    with plgpu.force_gpu_interpret_mode():
+        actual = both_passes(lambda call: pair_pallas.pair(call, platform="gpu"), arrays, **options)
+    assert_close(actual, expected, 1e-5)
+
+
+ON_A_MESH = """
+import jax, numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from attention import Mask
+from attention.kernels import pair_pallas, xla
+from tests.attention import test_pair_pallas as own
+
+arrays = own.inputs((3, 2), per_head=True, bias=(1, 2, 1, 27), shape=(4, 20, 27, 2))
+options = {"mask": Mask(causal=True, key_lengths=np.array([3, 27, 0, 20])), "rate": 0.3}
+expected = own.both_passes(xla.pair, arrays, **options)
+mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
+with jax.set_mesh(mesh):
+    split = NamedSharding(mesh, P(("data", "fsdp"), None, "tensor"))
+    placed = arrays | {name: jax.device_put(arrays[name], split) for name in ("query", "key", "value")}
+    actual = own.both_passes(own.interpreted, placed, **options)
+    assert actual[0].sharding.spec == split.spec, actual[0].sharding
+    own.assert_close(actual, expected, 2e-5)
+    del arrays["bias"]
+    for platform, name, target in (("tpu", "tpu", "tpu_custom_call"), ("cuda", "gpu", "mosaic_gpu_v2")):
+        run = jax.jit(lambda arrays: pair_pallas.pair(own.call_of(arrays, **options), platform=name)[0])
+        text = run.trace(arrays).lower(lowering_platforms=(platform,)).as_text()
+        assert text.count(f"custom_call @{target}(") == 1
+    why = pair_pallas.why_not(own.call_of(own.inputs(shape=(3, 4, 4, 1))))
+    assert why == "3 sequences do not divide among 4 devices; 1 heads do not divide among 2 devices", why
+"""
+
+
+def test_on_eight_devices(run_python):
+    run_python("-c", ON_A_MESH, devices=8)
