@@ -114,10 +114,11 @@ class Gaussian(Score):
 
     @property
     def implementations(self) -> tuple[str, ...]:
-        """Every one of the dot family where no key has a bias."""
-        return (
-            DotProduct.implementations if self.normalise and self.squared and not self.decay else ("reference", "xla")
-        )
+        """Those of the dot family; cuDNN would round a bias of the keys, and distances are no dot products."""
+        if not self.squared:
+            return ("reference", "xla")
+        plain = self.normalise and not self.decay
+        return DotProduct.implementations if plain else ("reference", "xla", "chunked")
 
     @property
     def cross(self) -> bool:
@@ -154,8 +155,6 @@ class Gaussian(Score):
             return self._by_distance(query, key, fields | {"bias": bias}, sigma, implementation)
         if not self.normalise:
             bias = _add(bias, _key_bias(key, sigma, query.shape[-2]))
-        if implementation == "auto" and "cudnn" not in self.implementations:
-            implementation = "xla"  # cuDNN would round the keys' bias
         scale = sigma**-2
         if self.learn_sigma:
             query, scale = query * scale.astype(query.dtype).reshape((1,) * (query.ndim - 2) + (-1, 1)), 1.0

@@ -18,6 +18,7 @@ def why_not(call: DotCall) -> str:
         "values must be as wide as keys": call.value.shape[-1] != head_width,
         "with a mask or bias it needs even numbers of queries and keys": (call.mask.parts() or call.bias is not None)
         and any(length % 2 for length in call.scores_shape[-2:]),
+        "it would round the bias to the queries' dtype": call.bias is not None and call.bias.dtype != call.query.dtype,
         "it drops no attention weights": call.dropout_rate > 0,
         "it returns no weights": call.return_weights,
         "it wants one batch axis": call.query.ndim != 4,

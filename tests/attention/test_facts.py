@@ -162,6 +162,18 @@ def test_gaussian_decay_is_a_key_bias_under_a_causal_mask():
         attention.gaussian_attention(query, key, decay=0.3)
 
 
+def test_a_bias_of_the_keys_never_goes_to_cudnn(monkeypatch):
+    """It would be rounded to bfloat16: at σ = 0.05 that is wrong by more than 1."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    query, key, _ = (x.astype(jnp.bfloat16) for x in arrays((2, 8, 4, 8), (2, 8, 4, 8), SHAPE))
+    options = {"sigma": 0.05, "normalise": False}
+    exact = _by_distance(*(x.astype(jnp.float64) for x in (query, key, key)), 0.05)
+    found = attention.gaussian_attention(query, key, **options).astype(jnp.float64)
+    chex.assert_trees_all_close(found, exact, rtol=0, atol=0.05)
+    with pytest.raises(UnsupportedError, match="no implementation 'cudnn'"):
+        attention.gaussian_attention(query, key, implementation="cudnn", **options)
+
+
 def test_each_head_has_its_sigma():
     query, key, _ = arrays(SHAPE, SHAPE, SHAPE)
     sigmas = [0.2, 0.5, 1.0, 2.0]
