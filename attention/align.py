@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention.kernels.call import check_length, check_weight
+from attention.kernels.call import check_rows, check_weight
 from attention.mask import Mask
 
 HONOURED = {"causal", "key_lengths"}
@@ -42,11 +42,13 @@ def align_values(
     length, heads, _ = value.shape[-3:]
     built = kernel.shape[-1]
     check_weight("kernel (W^A)", kernel, (built, built), (heads, built, built))
-    check_length("Super Attention", "W^A is a table over token positions", built, length)
+    first, rows = (0, length) if rows is None else (mask.query_offset, rows)
+    why = "W^A is a table over token positions"
+    check_rows("Super Attention", why, built, mask if rows != length else Mask(), rows, length)
+    if bias is not None:
+        check_weight("bias", bias, kernel.shape[:-1])
     if mask.key_lengths is not None:
         value = jnp.where(mask.real_keys(length)[..., None, None], value, jnp.zeros((), value.dtype))
-    first, rows = (0, length) if rows is None else (mask.query_offset, rows)
-
     def cut(x, axis):
         return jax.lax.dynamic_slice_in_dim(x, first, rows, axis)
 

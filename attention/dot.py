@@ -23,7 +23,7 @@ def dot_product_attention(
     *,
     mask: Mask | None = None,
     bias: Float[Array, "*#B #N #T #S"] | None = None,
-    scale: float | None = None,
+    scale: float | Float[Array, ""] | None = None,
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
     return_weights: bool = False,
@@ -57,6 +57,8 @@ def dot_product_attention(
     check_shapes(query, key, value)
     check_implementation(implementation, tuple(IMPLEMENTATIONS), "Dot-product attention")
     options = {"mask": mask, "bias": bias, "dropout_rate": dropout_rate, "dropout_key": dropout_key}
+    if isinstance(scale, jax.Array):  # to be differentiated, perhaps: kernels take a plain number
+        query, scale = query * scale.astype(query.dtype), 1.0
     fields = common(*query.shape[-3:-1], value, return_weights=return_weights, **options)
     call = DotCall(
         query=query,
@@ -89,7 +91,7 @@ class DotProduct(Score):
     implementations = tuple(IMPLEMENTATIONS)
 
     def __post_init__(self):
-        if isinstance(self.scale, bool) or not isinstance(self.scale, int | float) or self.scale < 0:
+        if isinstance(self.scale, bool) or not isinstance(self.scale, int | float) or not 0 <= self.scale < float("inf"):
             raise UsageError(f"The scale of dot-product scores must be a number of at least 0, not {self.scale!r}.")
 
     def query_gain(self, head: int) -> float:

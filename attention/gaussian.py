@@ -14,7 +14,7 @@ from attention import reference as definitions
 from attention.dot import DotProduct, dot_product_attention
 from attention.errors import UnsupportedError, UsageError
 from attention.kernels import reference, xla
-from attention.kernels.call import Call, check_implementation, check_shapes, common
+from attention.kernels.call import Call, check_implementation, check_shapes, check_weight, common
 from attention.kernels.reference import precise, spread_heads
 from attention.mask import Mask
 from attention.score import Parameter, Params, Score, Sizes, check_flags
@@ -66,6 +66,8 @@ def gaussian_attention(
     check_shapes(query, key, key if value is None else value)
     key = (mask or Mask()).without_unreachable(key, query.shape[-3], query.ndim)
     per_head = isinstance(sigma, jax.Array)
+    if per_head:
+        check_weight("sigma", sigma, (query.shape[-2],))
     if per_head and not isinstance(sigma, jax.core.Tracer) and not bool(jnp.all(sigma > 0)):
         raise UsageError(f"Each σ must be above 0, but they are {sigma}.")
     score = Gaussian(1.0 if per_head else sigma, per_head, normalise, squared, decay)
@@ -157,9 +159,12 @@ class Gaussian(Score):
             bias = _add(bias, _key_bias(key, sigma, query.shape[-2]))
         scale = sigma**-2
         if self.learn_sigma:
-            query, scale = query * scale.astype(query.dtype).reshape((1,) * (query.ndim - 2) + (-1, 1)), 1.0
+            # At least in float32: scores may be hundreds, and rounding scaled queries would move them by more than 1.
+            query = precise(query) * precise(scale).reshape((1,) * (query.ndim - 2) + (-1, 1))
+            key, scale = precise(key), 1.0
         options = options | {"bias": bias, "scale": scale, "implementation": implementation}
-        return dot_product_attention(query, key, value, **options)
+        out = dot_product_attention(query, key, value, **options)
+        return jax.tree.map(lambda x: x.astype(value.dtype), out)
 
     def _by_distance(self, query: Any, key: Any, fields: dict[str, Any], sigma: Any, implementation: str) -> Any:
         call = Call(**fields)

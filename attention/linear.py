@@ -209,7 +209,7 @@ class Linear(Recurrence):
     normalise: bool = True
 
     def __post_init__(self):
-        if self.feature not in FEATURES:
+        if self.feature not in tuple(FEATURES):
             raise unknown("feature of linear attention", self.feature, FEATURES)
         check_flags(self, "normalise")
         if self.normalise and self.feature == "identity":

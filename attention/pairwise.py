@@ -23,7 +23,7 @@ from attention.kernels.call import (
     Call,
     PairCall,
     check_implementation,
-    check_length,
+    check_rows,
     check_shapes,
     check_weight,
     common,
@@ -142,6 +142,8 @@ def additive_attention(
       UsageError: shapes that do not fit or an unknown implementation.
       UnsupportedError: the named implementation cannot do this call.
     """
+    check_weight("query_kernel", query_kernel, (*query_kernel.shape[:-2], query.shape[-1], vector.shape[-1]))
+    check_weight("key_kernel", key_kernel, query_kernel.shape)
     kernel = jnp.concatenate([query_kernel, key_kernel], axis=-2)
     layers = ((kernel, hidden_bias), (vector[..., None], None))
     options = {"mask": mask, "bias": bias, "dropout_rate": dropout_rate, "dropout_key": dropout_key}
@@ -168,19 +170,27 @@ class PairWeights:
     pairs: str = "shared"
 
     def __post_init__(self):
-        if self.activation not in ACTIVATIONS:
+        if self.activation not in tuple(ACTIVATIONS):
             raise unknown("activation of a pair's MLP", self.activation, ACTIVATIONS)
         if self.pairs not in PAIRS:
             raise unknown("kind of pairs", self.pairs, PAIRS)
 
     def check(self, heads: int, width: int) -> None:
         """Raises UsageError unless the weights fit heads of that width and each other."""
+        if not self.layers or len(self.down) not in (0, 2):
+            raise UsageError(
+                f"Neural attention needs layers, and a projection down of queries and one of keys or neither, but was "
+                f"given {len(self.layers)} and {len(self.down)}."
+            )
         *lead, _, _ = self.layers[0][0].shape
         pairs = tuple(lead[-2:]) if self.unique else ()
+        if self.unique and (len(pairs) < 2 or pairs[0] != pairs[1]):
+            raise UsageError(f"Unique pairs need layers with leading axes (L, L), but they are {tuple(lead)}.")
         per_head = (heads,) if len(lead) > len(pairs) else ()
         for side, (kernel, bias) in zip(("query", "key"), self.down, strict=bool(self.down)):
             check_weight(f"{side} kernel of down", kernel, (*per_head, width, -1))
-            check_weight(f"{side} bias of down", bias, (*per_head, kernel.shape[-1]))
+            if bias is not None:
+                check_weight(f"{side} bias of down", bias, (*per_head, kernel.shape[-1]))
         inputs = 2 * (self.down[0][0].shape[-1] if self.down else width)
         for index, (kernel, bias) in enumerate(self.layers):
             outputs = 1 if index == len(self.layers) - 1 else -1
@@ -224,7 +234,7 @@ class PairWeights:
     def attend(self, query: jax.Array, key: jax.Array, value: jax.Array, *, implementation: str, **options: Any) -> Any:
         """`neural_attention` of prepared queries and keys, or of plain ones where the implementation is `reference`."""
         check_implementation(
-            implementation, self.implementations, "Neural attention" + " with unique pairs" * self.unique
+            implementation, self.implementations, "Attention by pairs" + " of unique weights" * self.unique
         )
         fields = common(*query.shape[-3:-1], value, **options)
         if implementation == "reference":
@@ -285,9 +295,8 @@ class PairWeights:
         """The unique weights of these queries and keys: rows from the mask's query offset, leading columns."""
         built = self.layers[0][0].shape[-3]
         first_pair_axis = int(self.per_head)
-        check_length(
-            "Neural attention with unique pairs", "weights are a table over pairs of tokens", built, queries, keys
-        )
+        why = "weights are a table over pairs of tokens"
+        check_rows("Neural attention with unique pairs", why, built, mask, queries, keys)
 
         def cut(x):
             rows = jax.lax.dynamic_slice_in_dim(x, mask.query_offset, queries, first_pair_axis)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from attention import flops
 from attention.errors import UsageError
 from attention.kernels import reference, xla
-from attention.kernels.call import Call, check_implementation, check_length, check_weight, common
+from attention.kernels.call import Call, check_implementation, check_rows, check_weight, common
 from attention.mask import Mask
 from attention.score import Parameter, Params, Score, Sizes, check_flags, is_count
 
@@ -57,7 +57,7 @@ def positional_attention(
     length = table.shape[-1]
     check_weight("table", table, (length, length), (heads, length, length))
     queries = keys if queries is None else queries
-    check_length("Positional attention", "table is over token positions", length, queries, keys)
+    check_rows("Positional attention", "table is over token positions", length, mask or Mask(), queries, keys)
     options = {"mask": mask, "bias": bias, "dropout_rate": dropout_rate, "dropout_key": dropout_key}
     call = Call(**common(queries, heads, value, return_weights=return_weights, **options))
     rows = jax.lax.dynamic_slice_in_dim(table, call.mask.query_offset, queries, table.ndim - 2)

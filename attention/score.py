@@ -34,7 +34,10 @@ class Sizes:
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """One array of a score: its shape, and how it starts."""
+    """One array of a score: its shape, and how it starts.
+
+    Weight decay is for names that end in `kernel`, and a mesh splits the first axis of those.
+    """
 
     shape: tuple[int, ...]
     init: Initialiser
@@ -47,7 +50,7 @@ class Score:
     must be written; a mechanism with parameters, a key worth preparing, or a state has more to say.
 
     Attributes:
-      normaliser: What makes weights of scores, for tables: `softmax`, `sum` or `none`.
+      normaliser: What makes weights of scores, for tables, such as `softmax`, `sum` or `none`.
       implementations: Those that serve it, with the options it has.
       cross: Whether it may attend from one sequence to another.
       has_weights: Whether `return_weights` is possible.
@@ -88,6 +91,9 @@ class Score:
     ) -> jax.Array | tuple[jax.Array, jax.Array]:
         """Output `(*B, T, N, V)`, and the weights if asked for.
 
+        Keys go through `mask.without_unreachable`, rows with nothing allowed give zeros, and dropout takes its bits
+        from `attention.dropout.keep`. With a cache S is its size, not the number of tokens in it.
+
         Args:
           params: The arrays of `parameters`.
           query: From `prepare_query`.
@@ -110,7 +116,7 @@ class Score:
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> Cost:
         """Work of one forward pass over one sequence, from projected queries, keys and values."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no cost; say what one forward pass takes.")
 
 
 def check_flags(options: Any, *names: str) -> None:

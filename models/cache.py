@@ -49,6 +49,11 @@ class Cache:
 
 
 def _written(old: jax.Array, new: jax.Array, length: Any) -> jax.Array:
+    if (old.shape[0], *old.shape[2:]) != (new.shape[0], *new.shape[2:]):
+        raise UsageError(
+            f"A cache for a batch of {old.shape[0]} with {old.shape[2:]} a token was given {new.shape[0]} with "
+            f"{new.shape[2:]}; make it for the inputs with init_cache."
+        )
     room = old.shape[1]
     if not isinstance(length, jax.core.Tracer) and int(length) + new.shape[1] > room:
         raise UsageError(

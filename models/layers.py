@@ -15,6 +15,7 @@ import attention
 from attention.activations import ACTIVATIONS
 from attention.dropout import dropout, seed_of
 from attention.errors import UsageError, unknown
+from attention.kernels.call import check_implementation
 from attention.score import Params, Score, Sizes
 from models.cache import Cache
 from models.mechanisms import Mechanism
@@ -165,8 +166,11 @@ class MultiHeadAttention(nn.Module):
         """
         mechanism, score = self.mechanism, self.mechanism.score
         self._check(x, source, cache)
+        check_implementation(self.implementation, score.implementations, mechanism.name)
         mask = mask or attention.Mask()
         if cache is None:
+            if source is None and mask.key_lengths is not None:  # padding asks no questions either
+                x = jnp.where(mask.real_keys(x.shape[1])[..., None], x, jnp.zeros((), x.dtype))
             source = mask.without_unreachable(x if source is None else source, x.shape[1], x.ndim + 1)
         else:
             source = x
@@ -228,7 +232,7 @@ class MultiHeadAttention(nn.Module):
             raise UsageError("A decode cache is for self-attention; cross-attention takes its whole source each time.")
         if not mechanism.score.cross:
             raise UsageError(f"{mechanism.name} with these options is for self-attention only; leave out the source.")
-        as_it_is = {"identity", "shared", "none"} & {mechanism.key, mechanism.value}
+        as_it_is = {"identity", "shared"} & {mechanism.key, mechanism.value}
         if source.shape[-1] != x.shape[-1] and as_it_is:
             raise UsageError(
                 f"{mechanism.name} has a key or value projection {min(as_it_is)!r}, so the source must be "
@@ -264,6 +268,8 @@ class MultiHeadAttention(nn.Module):
         """A projection to heads that together have a width, or from them to it."""
         kind = getattr(self.mechanism, piece)
         outputs, inputs = ((width,), 2) if piece == "out" else ((self.heads, self._head(width)), 1)
+        if kind == "none" and piece == "key":
+            return lambda x: None
         if kind in ("identity", "none"):
             return lambda x: x.reshape(*x.shape[:-1], *outputs)
         gain = self.mechanism.score.query_gain(self._head(width)) if piece == "query" else 1.0

@@ -74,6 +74,10 @@ class Mechanism:
         for piece, valid in PROJECTIONS.items():
             if getattr(self, piece) not in valid:
                 raise unknown(f"{piece} projection", getattr(self, piece), valid)
+        if not (dataclasses.is_dataclass(self.score) and type(self.score).__dataclass_params__.frozen):
+            raise UsageError(f"The score {type(self.score).__name__} must be a frozen dataclass; its fields are options.")
+        if taken := sorted({*PROJECTIONS, "align"} & set(_fields(self.score))):
+            raise UsageError(f"The score {type(self.score).__name__} cannot have an option {taken[0]}: rows have it.")
         positional = isinstance(self.score, Positional)
         for piece in ("query", "key"):
             if (getattr(self, piece) == "none") != positional:
@@ -158,7 +162,9 @@ def _align(preset: Align | None, wanted: Any, options: dict[str, Any]) -> Align 
     if not (isinstance(wanted, bool) or wanted == "per_head"):
         raise UsageError(f"The option align must be True, False or 'per_head', not {wanted!r}.")
     if wanted == "per_head":
-        options = {"per_head": True} | options
+        if options.get("per_head") is False:
+            raise UsageError("The options align='per_head' and per_head=False contradict each other; give one.")
+        options = {"per_head": True}
     if options and not wanted:
         raise UsageError(f"The option {next(iter(options))} is of the alignment, which align=False leaves out.")
     return dataclasses.replace(preset or Align(), **options) if wanted else None

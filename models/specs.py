@@ -50,6 +50,7 @@ def _call(node: ast.expr) -> Call:
     if isinstance(node, ast.Name):
         return Call(node.id)
     named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    if named and not node.args and all(keyword.arg for keyword in node.keywords):
+    names = [keyword.arg for keyword in node.keywords] if named else []
+    if named and not node.args and all(names) and len(set(names)) == len(names):
         return Call(node.func.id, {k.arg: ast.literal_eval(k.value) for k in node.keywords})
-    raise ValueError("neither a name nor a call with keyword options")
+    raise ValueError("neither a name nor a call with keyword options, each given once")

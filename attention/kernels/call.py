@@ -95,8 +95,10 @@ def common(
     if dropout_rate and dropout_key is None:
         raise UsageError(f"Attention dropout of {dropout_rate} needs a dropout_key.")
     mask = mask or Mask()
+    scores_shape = (*value.shape[:-3], heads, queries, value.shape[-3])
+    _check_parts(mask, bias, scores_shape)
     return {
-        "scores_shape": (*value.shape[:-3], heads, queries, value.shape[-3]),
+        "scores_shape": scores_shape,
         "value": mask.without_unreachable(value, queries, value.ndim),
         "mask": mask,
         "bias": bias,
@@ -104,6 +106,24 @@ def common(
         "dropout_seed": seed_of(dropout_key) if dropout_rate else None,
         "return_weights": return_weights,
     }
+
+
+def _check_parts(mask: Mask, bias: jax.Array | None, scores_shape: tuple[int, ...]) -> None:
+    *batch, _, queries, keys = scores_shape
+    for name, array in (("bias", bias), ("dense mask", mask.dense)):
+        if array is None:
+            continue
+        if array.ndim != len(scores_shape):
+            raise UsageError(
+                f"A {name} needs the scores' rank {len(scores_shape)}, but its shape is {array.shape}; add axes of 1."
+            )
+        if any(size not in (1, full) for size, full in zip(array.shape, scores_shape, strict=True)):
+            raise UsageError(f"A {name} of shape {array.shape} does not broadcast to the scores {scores_shape}.")
+    exact = {"key_lengths": (), "query_segments": (queries,), "key_segments": (keys,)}
+    for name, rest in exact.items():
+        array = getattr(mask, name)
+        if array is not None and array.shape != (*batch, *rest):
+            raise UsageError(f"The mask's {name} must have the shape {(*batch, *rest)}, but it has {array.shape}.")
 
 
 def check_implementation(name: str, available: tuple[str, ...], by: str) -> None:
@@ -126,6 +146,18 @@ def check_length(what: str, why: str, built: int, *lengths: int) -> None:
             f"{what} was built for sequences of at most {built} tokens, but this one has {max(lengths)}; "
             f"its {why}: build the model at the greater length."
         )
+
+
+def check_rows(what: str, why: str, built: int, mask: Mask, queries: int, keys: int) -> None:
+    """`check_length` of keys, and of queries that start at the mask's offset, unless that is traced.
+
+    Raises:
+      UsageError: a length is too great, or queries start before the first position.
+    """
+    first = mask.query_offset if isinstance(mask.query_offset, int) else 0
+    if first < 0:
+        raise UsageError(f"{what} has no position {first}; the mask's query_offset must be at least 0.")
+    check_length(what, why, built, first + queries, keys)
 
 
 def check_weight(name: str, array: jax.Array, *shapes: tuple[int, ...]) -> None:

@@ -16,7 +16,9 @@ from attention.kernels.call import DotCall
 
 def why_not(call: DotCall) -> str:
     """What about this call is not supported, as part of a sentence; empty where it is."""
-    return "it returns no weights" if call.return_weights else ""
+    empty = 0 in call.scores_shape or 0 in call.value.shape
+    reasons = {"it returns no weights": call.return_weights, "it needs at least one of everything": empty}
+    return "; ".join(reason for reason, holds in reasons.items() if holds)
 
 
 def dot(call: DotCall, tiling: plan.Tiling | None = None) -> tuple[jax.Array, None]:
@@ -50,7 +52,9 @@ class DotScore:
 
     def __call__(self, rows: jax.Array, columns: jax.Array, weights: Any) -> jax.Array:
         """Scores `(b, K, R, C)` of `(b, K, R, H)` and `(b, K, C, H)`."""
-        return plan.product("bkrh,bkch->bkrc", rows * self.scale, columns)
+        if plan.precise(rows) == rows.dtype:
+            return plan.product("bkrh,bkch->bkrc", rows * self.scale, columns)
+        return plan.product("bkrh,bkch->bkrc", rows, columns) * self.scale  # scaled rows would be rounded once more
 
     def vjp(self, rows: jax.Array, columns: jax.Array, weights: Any) -> tuple[jax.Array, Callable]:
         """The same, and its pullback, which rounds gradients of scores to the inputs' dtype for its products."""
@@ -60,8 +64,8 @@ class DotScore:
             d_rows = plan.product("bkrc,bkch->bkrh", gradient, columns) * self.scale
             # XLA on a CPU multiplies arrays as they lie in memory twice as fast as a transposed one: here the small one
             # is turned, and the barriers keep XLA from undoing it.
-            turned = jax.lax.optimization_barrier((rows * self.scale).swapaxes(2, 3))
+            turned = jax.lax.optimization_barrier(rows.swapaxes(2, 3))
             d_columns = jax.lax.optimization_barrier(plan.product("bkhr,bkrc->bkhc", turned, gradient))
-            return d_rows, d_columns.swapaxes(2, 3), weights
+            return d_rows, d_columns.swapaxes(2, 3) * self.scale, weights
 
         return self(rows, columns, weights), pull

@@ -19,7 +19,9 @@ NARROW_WEIGHTS, NARROW_UNITS = 32, 8
 
 def why_not(call: PairCall) -> str:
     """What about this call is not supported, as part of a sentence; empty where it is."""
-    return "it returns no weights" if call.return_weights else ""
+    empty = 0 in call.scores_shape or 0 in call.value.shape
+    reasons = {"it returns no weights": call.return_weights, "it needs at least one of everything": empty}
+    return "; ".join(reason for reason, holds in reasons.items() if holds)
 
 
 def pair(call: PairCall, tiling: plan.Tiling | None = None) -> tuple[jax.Array, None]:

@@ -37,7 +37,9 @@ class Writes(NamedTuple):
     def of(cls, query, key, value, strength, mask: Mask) -> Writes:
         """From `jax.nn` layout; keys beyond the mask's lengths write nothing."""
         if mask.key_lengths is not None:
-            key = jnp.where(mask.real_keys(key.shape[-3])[..., None, None], key, 0.0)
+            real = mask.real_keys(key.shape[-3])[..., None]
+            key, value = (jnp.where(real[..., None], x, 0) for x in (key, value))
+            strength = None if strength is None else jnp.where(real, strength, 0)
         heads = query.shape[-2]
         if strength is not None:
             strength = jnp.moveaxis(spread_heads(precise(strength)[..., None], heads)[..., 0], -1, -2)

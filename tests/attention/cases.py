@@ -26,6 +26,7 @@ class Case:
       implementations: Those that must serve it, besides `reference`.
       masks: Kinds that it honours.
       grouped: Whether fewer key heads than query heads are supported.
+      normalised: Whether the weights of a row sum to 1.
       weighted: Whether it has weights to return and to drop.
       unordered: Whether the order of keys (with their values) does not matter.
       equivariant: Whether permuting queries permutes outputs.
@@ -37,6 +38,7 @@ class Case:
     implementations: tuple[str, ...] = ("xla", "chunked")
     masks: frozenset[str] = EVERY_MASK
     grouped: bool = True
+    normalised: bool = True
     weighted: bool = True
     unordered: bool = True
     equivariant: bool = True

@@ -8,6 +8,7 @@ import pytest
 
 from attention import Mask, UnsupportedError, UsageError
 from attention.dropout import keep, seed_of
+from attention.kernels import plan
 from tests.attention.cases import (
     ALL,
     CASES,
@@ -77,7 +78,8 @@ def test_every_weight_and_input_counts(name):
 
 
 @pytest.mark.parametrize(("name", "implementation"), [pair for pair in FAST if pair[1] == "chunked"])
-def test_lengths_that_are_no_multiple_of_a_block(name, implementation):
+def test_lengths_that_are_no_multiple_of_a_block(monkeypatch, name, implementation):
+    monkeypatch.setattr(plan, "rule", lambda call, units: plan.Tiling(64, 48))
     arrays, weights = inputs(130, 130, batch=(1,)), CASES[name].weights()
     mask = Mask(causal=True, key_lengths=jnp.array([101]))
     found, expected = (outcome(name, which, arrays, weights, mask) for which in (implementation, "xla"))
@@ -174,7 +176,9 @@ def test_weights_sum_to_one_where_something_is_allowed(name, implementation):
     expected = np.ones((2, HEADS, LENGTH))
     expected[:, :, 2] = 0
     chex.assert_shape(given, (2, HEADS, LENGTH, LENGTH))
-    chex.assert_trees_all_close(given.sum(-1), expected, atol=1e-12)
+    if case.normalised:
+        chex.assert_trees_all_close(given.sum(-1), expected, atol=1e-12)
+    chex.assert_trees_all_equal(given.sum(-1) > 0, expected > 0)
     chex.assert_trees_all_close(jnp.einsum("bnts,bsnh->btnh", given, arrays[2]), out, atol=1e-12)
 
 

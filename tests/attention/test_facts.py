@@ -8,6 +8,7 @@ import pytest
 
 import attention
 from attention import Mask, UnsupportedError, UsageError
+from attention import reference as definitions
 
 pytestmark = pytest.mark.usefixtures("x64")
 SHAPE = (2, 9, 4, 6)
@@ -57,6 +58,15 @@ def test_luong_concat_is_additive_with_the_matrix_cut_in_two():
     scores = np.einsum("btnsm,m->bnts", np.tanh(_concat(query, key) @ np.asarray(kernel) + np.asarray(bias)), vector)
     expected = jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(scores), value)
     chex.assert_trees_all_close(concat, expected, rtol=0, atol=1e-12)
+
+
+def test_the_definitions_of_additive_and_concat_scores():
+    query, key, kernel, bias, vector = arrays((6,), (6,), (12, 5), (5,), (5,))
+    concat = definitions.luong_concat_score(query, key, kernel, bias, vector)
+    additive = definitions.additive_score(query, key, kernel[:6], kernel[6:], bias, vector)
+    layers = [(kernel, bias), (vector[:, None], jnp.zeros(1))]
+    neural = definitions.neural_score(query, key, [], layers, jnp.tanh)
+    chex.assert_trees_all_close((additive, concat), (neural, neural), rtol=0, atol=1e-12)
 
 
 def _concat(query, key):
@@ -185,6 +195,24 @@ def test_each_head_has_its_sigma():
 
 
 @pytest.mark.parametrize("implementation", ["xla", "chunked"])
+@pytest.mark.parametrize("sigma", [0.05, jnp.full(4, 0.05)])
+def test_sharp_gaussians_in_bfloat16(implementation, sigma):
+    """Scores of up to 400: rounding queries once more after scaling would move them by more than 1."""
+    query, key = (unit(x).astype(jnp.bfloat16) for x in arrays((1, 16, 4, 48), (1, 16, 4, 48)))
+
+    def gradients(query, key, sigma, implementation):
+        attend = lambda q, k: attention.gaussian_attention(q, k, sigma=sigma, implementation=implementation)  # noqa: E731
+        scalar = lambda q, k: jnp.sum(jnp.sin(attend(q, k).astype(jnp.float64)))  # noqa: E731
+        return attend(query, key), *jax.grad(scalar, argnums=(0, 1))(query, key)
+
+    exact = gradients(*(unit(x.astype(jnp.float64)).astype(jnp.bfloat16).astype(jnp.float64) for x in (query, key)), 0.05, "xla")
+    found = gradients(query, key, sigma, implementation)
+    for got, expected in zip(found, exact, strict=True):
+        error = jnp.linalg.norm((got.astype(jnp.float64) - expected).ravel())
+        assert error < 0.1 * jnp.linalg.norm(expected.ravel())
+
+
+@pytest.mark.parametrize("implementation", ["xla", "chunked"])
 @pytest.mark.parametrize("causal", [True, False])
 def test_linear_is_its_quadratic_form(implementation, causal):
     query, key, value = arrays((2, 70, 4, 6), (2, 70, 4, 6), (2, 70, 4, 5))
@@ -274,6 +302,12 @@ def neural(x, inputs, **options):
         (lambda q: attention.linear_attention(q, q, q, feature="eluu"), "Did you mean 'elu'"),
         (lambda q: attention.linear_attention(q, q, q, feature="identity"), "say normalise=False"),
         (lambda q: attention.delta_attention(q, q, q, jnp.ones((2, 9, 3))), r"must have the shape \(2, 9, 4\)"),
+        (lambda q: attention.dot_product_attention(q, q, q, bias=jnp.ones((9, 9))), "rank 4, but its shape is"),
+        (lambda q: attention.luong_attention(q, q, q, bias=jnp.ones((1, 3, 9, 9))), "does not broadcast to the scores"),
+        (lambda q: attention.gaussian_attention(q, q, mask=Mask(key_lengths=jnp.ones(3, int))), r"the shape \(2,\), but"),
+        (lambda q: attention.positional_attention(q, jnp.zeros((12, 12)), mask=Mask(query_offset=8)), "this one has 17"),
+        (lambda q: attention.neural_attention(q, q, q, []), "needs layers"),
+        (lambda q: attention.align_values(q, jnp.eye(9), jnp.ones(12)), r"bias must have the shape \(9,\)"),
         (lambda q: neural(q, 11), r"layer 0 must have the shape \(12, 1\)"),
         (lambda q: neural(q, 12, activation="rel"), "Did you mean 'relu'"),
         (lambda q: neural(q, 12, pairs="own"), "Valid: shared, unique"),

@@ -109,6 +109,7 @@ COUNTS = {
 
 @pytest.mark.parametrize("spec", MECHANISMS)
 def test_parameters_of_every_row(spec):
+    assert spec in COUNTS, f"Add the parameters of {spec} to COUNTS."
     assert layer_parameters(resolve(spec, 1)[0], D, N, L) == COUNTS[spec]
 
 
