@@ -49,6 +49,7 @@ def align_values(
         check_weight("bias", bias, kernel.shape[:-1])
     if mask.key_lengths is not None:
         value = jnp.where(mask.real_keys(length)[..., None, None], value, jnp.zeros((), value.dtype))
+
     def cut(x, axis):
         return jax.lax.dynamic_slice_in_dim(x, first, rows, axis)
 

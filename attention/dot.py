@@ -91,7 +91,11 @@ class DotProduct(Score):
     implementations = tuple(IMPLEMENTATIONS)
 
     def __post_init__(self):
-        if isinstance(self.scale, bool) or not isinstance(self.scale, int | float) or not 0 <= self.scale < float("inf"):
+        if (
+            isinstance(self.scale, bool)
+            or not isinstance(self.scale, int | float)
+            or not 0 <= self.scale < float("inf")
+        ):
             raise UsageError(f"The scale of dot-product scores must be a number of at least 0, not {self.scale!r}.")
 
     def query_gain(self, head: int) -> float:

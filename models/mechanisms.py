@@ -75,7 +75,9 @@ class Mechanism:
             if getattr(self, piece) not in valid:
                 raise unknown(f"{piece} projection", getattr(self, piece), valid)
         if not (dataclasses.is_dataclass(self.score) and type(self.score).__dataclass_params__.frozen):
-            raise UsageError(f"The score {type(self.score).__name__} must be a frozen dataclass; its fields are options.")
+            raise UsageError(
+                f"The score {type(self.score).__name__} must be a frozen dataclass; its fields are options."
+            )
         if taken := sorted({*PROJECTIONS, "align"} & set(_fields(self.score))):
             raise UsageError(f"The score {type(self.score).__name__} cannot have an option {taken[0]}: rows have it.")
         positional = isinstance(self.score, Positional)

@@ -205,7 +205,9 @@ def test_sharp_gaussians_in_bfloat16(implementation, sigma):
         scalar = lambda q, k: jnp.sum(jnp.sin(attend(q, k).astype(jnp.float64)))  # noqa: E731
         return attend(query, key), *jax.grad(scalar, argnums=(0, 1))(query, key)
 
-    exact = gradients(*(unit(x.astype(jnp.float64)).astype(jnp.bfloat16).astype(jnp.float64) for x in (query, key)), 0.05, "xla")
+    exact = gradients(
+        *(unit(x.astype(jnp.float64)).astype(jnp.bfloat16).astype(jnp.float64) for x in (query, key)), 0.05, "xla"
+    )
     found = gradients(query, key, sigma, implementation)
     for got, expected in zip(found, exact, strict=True):
         error = jnp.linalg.norm((got.astype(jnp.float64) - expected).ravel())
@@ -304,8 +306,14 @@ def neural(x, inputs, **options):
         (lambda q: attention.delta_attention(q, q, q, jnp.ones((2, 9, 3))), r"must have the shape \(2, 9, 4\)"),
         (lambda q: attention.dot_product_attention(q, q, q, bias=jnp.ones((9, 9))), "rank 4, but its shape is"),
         (lambda q: attention.luong_attention(q, q, q, bias=jnp.ones((1, 3, 9, 9))), "does not broadcast to the scores"),
-        (lambda q: attention.gaussian_attention(q, q, mask=Mask(key_lengths=jnp.ones(3, int))), r"the shape \(2,\), but"),
-        (lambda q: attention.positional_attention(q, jnp.zeros((12, 12)), mask=Mask(query_offset=8)), "this one has 17"),
+        (
+            lambda q: attention.gaussian_attention(q, q, mask=Mask(key_lengths=jnp.ones(3, int))),
+            r"the shape \(2,\), but",
+        ),
+        (
+            lambda q: attention.positional_attention(q, jnp.zeros((12, 12)), mask=Mask(query_offset=8)),
+            "this one has 17",
+        ),
         (lambda q: attention.neural_attention(q, q, q, []), "needs layers"),
         (lambda q: attention.align_values(q, jnp.eye(9), jnp.ones(12)), r"bias must have the shape \(9,\)"),
         (lambda q: neural(q, 11), r"layer 0 must have the shape \(12, 1\)"),

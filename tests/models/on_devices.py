@@ -38,7 +38,6 @@ def worst_error(spec, mesh):
         split = jax.tree_util.tree_map_with_path(placed, params)
         together = gradients(module, split, jax.device_put(x, NamedSharding(mesh, P(("data", "fsdp")))))
 
-
     def error(a, b):
         return float(jnp.abs(a - jax.device_get(b)).max() / jnp.maximum(1.0, jnp.abs(a).max()))
 
