@@ -78,6 +78,17 @@ class Mask:
                 f"{by} cannot honour a mask of kind {', '.join(refused)}; it honours {', '.join(sorted(honoured))}."
             )
 
+    def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
+        """Raises UsageError unless lengths and segments are those of such a batch; sizes of 1 serve all sequences."""
+        rest = {"key_lengths": (), "query_segments": (queries,), "key_segments": (keys,)}
+        for name, sizes in rest.items():
+            array, full = getattr(self, name), (*batch, *sizes)
+            if array is None or array.shape == full:
+                continue
+            lead = array.shape[: len(batch)]
+            if array.shape[len(batch) :] != sizes or any(n not in (1, m) for n, m in zip(lead, batch, strict=True)):
+                raise UsageError(f"The mask's {name} must have the shape {full}, but it has {array.shape}.")
+
     def positions(self, queries: int, keys: int) -> Bool[Array, "T S"]:
         """The causal and window parts alone, as an array."""
         query = self.query_offset + jax.lax.broadcasted_iota(jnp.int32, (queries, keys), 0)
@@ -161,7 +172,9 @@ class Mask:
           queries: T.
           rank: Rank of the scores `(*B, N, T, S)`; it tells which axis of `x` is S.
         """
-        reachable = self.reachable_keys(queries, x.shape[rank - 3], rank)
+        *batch, keys = x.shape[: rank - 2]
+        self.check(tuple(batch), queries, keys)
+        reachable = self.reachable_keys(queries, keys, rank)
         if reachable is None:
             return x
         spread = reachable.reshape(*reachable.shape, *(1,) * (x.ndim - reachable.ndim))

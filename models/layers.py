@@ -255,7 +255,7 @@ class MultiHeadAttention(nn.Module):
 
         return self.param("score", start)
 
-    def _projected(self, x: jax.Array, source: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def _projected(self, x: jax.Array, source: jax.Array) -> tuple[jax.Array, jax.Array | None, jax.Array]:
         """Queries, keys and values; values that are the same slices as the keys are the same object."""
         mechanism, width = self.mechanism, x.shape[-1]
         to_query = self._projection("query", width)

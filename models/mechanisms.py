@@ -31,6 +31,10 @@ PROJECTIONS = {
 }
 
 
+def _fields(piece: Any) -> list[str]:
+    return [] if piece is None else [field.name for field in dataclasses.fields(piece)]
+
+
 @dataclasses.dataclass(frozen=True)
 class Align:
     """W^A V over tokens, before the weights are applied (004, Definition 4).
@@ -170,10 +174,6 @@ def _align(preset: Align | None, wanted: Any, options: dict[str, Any]) -> Align 
     if options and not wanted:
         raise UsageError(f"The option {next(iter(options))} is of the alignment, which align=False leaves out.")
     return dataclasses.replace(preset or Align(), **options) if wanted else None
-
-
-def _fields(piece: Any) -> list[str]:
-    return [] if piece is None else [field.name for field in dataclasses.fields(piece)]
 
 
 if __name__ == "__main__":

@@ -110,6 +110,7 @@ def common(
 
 def _check_parts(mask: Mask, bias: jax.Array | None, scores_shape: tuple[int, ...]) -> None:
     *batch, _, queries, keys = scores_shape
+    mask.check(tuple(batch), queries, keys)
     for name, array in (("bias", bias), ("dense mask", mask.dense)):
         if array is None:
             continue
@@ -119,11 +120,6 @@ def _check_parts(mask: Mask, bias: jax.Array | None, scores_shape: tuple[int, ..
             )
         if any(size not in (1, full) for size, full in zip(array.shape, scores_shape, strict=True)):
             raise UsageError(f"A {name} of shape {array.shape} does not broadcast to the scores {scores_shape}.")
-    exact = {"key_lengths": (), "query_segments": (queries,), "key_segments": (keys,)}
-    for name, rest in exact.items():
-        array = getattr(mask, name)
-        if array is not None and array.shape != (*batch, *rest):
-            raise UsageError(f"The mask's {name} must have the shape {(*batch, *rest)}, but it has {array.shape}.")
 
 
 def check_implementation(name: str, available: tuple[str, ...], by: str) -> None:
