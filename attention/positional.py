@@ -92,7 +92,7 @@ class Positional(Score):
         shape = (sizes.length, sizes.length)
         return {"table": Parameter((sizes.heads, *shape) if self.per_head else shape, initializers.normal(0.02))}
 
-    def prepare_key(self, params: Params, key: jax.Array, source: jax.Array, implementation: str) -> None:
+    def prepare_key(self, params: Params, key: Any, source: jax.Array, implementation: str) -> None:
         """Nothing: no key is looked at."""
         return
 
