@@ -169,11 +169,10 @@ class MultiHeadAttention(nn.Module):
         check_implementation(self.implementation, score.implementations, mechanism.name)
         mask = mask or attention.Mask()
         if cache is None:
-            if source is None and mask.key_lengths is not None:  # padding asks no questions either
-                x = jnp.where(mask.real_keys(x.shape[1])[..., None], x, jnp.zeros((), x.dtype))
+            x = _without_padding(x, mask) if source is None else x
             source = mask.without_unreachable(x if source is None else source, x.shape[1], x.ndim + 1)
         else:
-            source = x
+            source = x = _without_padding(x, _from(mask, cache.length))
             mask = dataclasses.replace(mask, causal=True, query_offset=cache.length)
         params = self._score_parameters(Sizes(source.shape[-1], self.heads, self._head(x.shape[-1]), self.length))
         query, key, value = self._projected(x, source)
@@ -329,6 +328,13 @@ class MultiHeadAttention(nn.Module):
         kernel = self.param("align_kernel", kernel_init, (*per_head, self.length, self.length))
         bias = self.param("align_bias", nn.initializers.zeros_init(), (*per_head, self.length))
         return attention.align_values(value, kernel, bias, mask=mask, rows=rows)
+
+
+def _without_padding(x: jax.Array, mask: attention.Mask) -> jax.Array:
+    """Zeros at the tokens of a self-attention that are padding: they are no queries either."""
+    if mask.key_lengths is None:
+        return x
+    return jnp.where(mask.real_keys(x.shape[1])[..., None], x, jnp.zeros((), x.dtype))
 
 
 def _from(mask: attention.Mask, first: jax.Array) -> attention.Mask:

@@ -43,7 +43,9 @@ class Writes(NamedTuple):
         heads = query.shape[-2]
         if strength is not None:
             strength = jnp.moveaxis(spread_heads(precise(strength)[..., None], heads)[..., 0], -1, -2)
-        return cls(*by_head(query, key, value), strength)
+        arrays = (*by_head(query, key, value), strength)
+        dtype = jnp.result_type(*(x for x in arrays if x is not None))
+        return cls(*(x if x is None else x.astype(dtype) for x in arrays))
 
 
 def by_head(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

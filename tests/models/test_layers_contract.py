@@ -65,7 +65,7 @@ def layer(spec, implementation="auto", length=LENGTH, **options):
 
 
 def params_of(module, seed=0):
-    """Random parameters; what follows the first ReLU of pairs is positive, so that none is dead for all of them."""
+    """Random parameters; what follows the first ReLU of pairs is positive, so that it is seen through the others."""
     causal = Mask(causal=True)
     shapes = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, LENGTH, WIDTH)), mask=causal)["params"]
     leaves, tree = jax.tree_util.tree_flatten_with_path(shapes)
@@ -73,7 +73,7 @@ def params_of(module, seed=0):
 
     def draw(key, path, like):
         x = jax.random.normal(key, like.shape) * 0.6
-        return jnp.abs(x) if re.search(r"bias'\]$|layer_[1-9]_kernel'\]$", jax.tree_util.keystr(path)) else x
+        return jnp.abs(x) if re.search(r"layer_[1-9]_(kernel|bias)'\]$", jax.tree_util.keystr(path)) else x
 
     return jax.tree.unflatten(tree, [draw(k, *leaf) for k, leaf in zip(keys, leaves, strict=True)])
 
