@@ -75,7 +75,7 @@ def neural_attention(
       dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
       dropout_key: Key of those zeros; needed where the rate is not 0.
       return_weights: Also return the weights before dropout.
-      implementation: `auto`, `xla`, `chunked` (tiles of queries and keys, so memory is bounded; no weights, no unique pairs),
+      implementation: `auto`, `xla`, `chunked` (in tiles, so memory is bounded; no weights or unique pairs),
         `pallas` (the same bounds, for TPUs and Hopper GPUs) or `reference`.
 
     Returns:
