@@ -273,8 +273,7 @@ class PairWeights:
             return self.scale * definitions.neural_score(query, key, down, layers, ACTIVATIONS[self.activation])
 
         layers = self._block(query.shape[-3], key.shape[-3], mask) if self.unique else self.layers
-        biased = [(kernel, jnp.zeros_like(kernel[..., 0, :]) if bias is None else bias) for kernel, bias in layers]
-        weights = (() if self.unique else self.down, biased)
+        weights = (() if self.unique else _biased(self.down), _biased(layers))
         return reference.scores(score, query, key, weights, per_head=self.per_head, per_pair=self.unique)
 
     def _unique_scores(self, query: jax.Array, key: jax.Array, mask: Mask) -> jax.Array:
@@ -303,6 +302,10 @@ class PairWeights:
             return jax.lax.slice_in_dim(rows, 0, keys, axis=first_pair_axis + 1)
 
         return jax.tree.map(cut, list(self.layers))
+
+
+def _biased(layers: Sequence[Layer]) -> list[Layer]:
+    return [(kernel, jnp.zeros_like(kernel[..., 0, :]) if bias is None else bias) for kernel, bias in layers]
 
 
 def _affine(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, heads: str) -> jax.Array:

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from attention.dropout import keep_columns
-from attention.kernels.plan import Plan, Rules, Tensors, precise, product, zeros
+from attention.kernels.plan import Plan, Rules, Tensors, product, score_dtype, zeros
+from attention.kernels.reference import precise
 
 
 class Block:
@@ -38,9 +39,9 @@ class Block:
         key, self.value = (self._pad(x.swapaxes(1, 2), 1, 2) for x in (tensors.key, tensors.value))
         self.key = plan.score.split(key)
         self.bias, self.dense = (self._pad_pairs(x) for x in (tensors.bias, rules.dense))
-        self.weights = jax.tree.map(lambda x: x.astype(precise(x)), tensors.weights)
+        self.weights = jax.tree.map(precise, tensors.weights)
         self.words = jax.tree.map(lambda x: self._pad(x.reshape(*self.shape, queries), 0, 3), rules.words)
-        self.dtype = precise(tensors.query)
+        self.dtype = score_dtype(tensors.query)
 
     def _pad(self, x: jax.Array, side: int, axis: int, fill: float = 0) -> jax.Array:
         """`x` with whole tiles along an axis of queries (side 0) or keys (side 1)."""
@@ -170,7 +171,7 @@ class Block:
 
     def backward(self, out, log_sums, gradient, d_weights, d_bias) -> tuple[Any, ...]:
         """Gradients of query, key and value, as they are laid out, and of the weights and the bias, added to those."""
-        through_sum = self.by_row(jnp.sum(_up(gradient) * _up(out), -1, keepdims=True))[..., 0]
+        through_sum = self.by_row(jnp.sum(precise(gradient) * precise(out), -1, keepdims=True))[..., 0]
         scaled = self.by_row((gradient / (1 - self.plan.rate)).astype(gradient.dtype))
         log_sums = self._pad(log_sums.reshape(*self.shape, -1), 0, 3, float(jnp.finfo(self.dtype).max) / 2)
 
@@ -217,10 +218,6 @@ class Block:
         tile = tile.reshape(size, groups * together, self.tile[0], self.tile[1])
         narrow = [axis for axis in range(4) if total.shape[axis] == 1]
         return _add(total, tile.sum(narrow, keepdims=True), {2: i, 3: j})
-
-
-def _up(x: jax.Array) -> jax.Array:
-    return x.astype(precise(x))
 
 
 def _cut(x: jax.Array, axis: int, block: jax.Array | int, size: int) -> jax.Array:

@@ -135,25 +135,19 @@ def check_implementation(name: str, available: tuple[str, ...], by: str) -> None
         raise UnsupportedError(f"{by} has no implementation {name!r}; it has auto, {', '.join(available)}.")
 
 
-def check_length(what: str, why: str, built: int, *lengths: int) -> None:
-    """Raises UsageError if a table over `built` positions is too short for any of the lengths."""
-    if max(lengths) > built:
-        raise UsageError(
-            f"{what} was built for sequences of at most {built} tokens, but this one has {max(lengths)}; "
-            f"its {why}: build the model at the greater length."
-        )
-
-
 def check_rows(what: str, why: str, built: int, mask: Mask, queries: int, keys: int) -> None:
-    """`check_length` of keys, and of queries that start at the mask's offset, unless that is traced.
+    """Raises UsageError unless a table over `built` positions has those of all keys and queries.
 
-    Raises:
-      UsageError: a length is too great, or queries start before the first position.
+    Queries start at the mask's offset, of which nothing is known where it is traced.
     """
     first = mask.query_offset if isinstance(mask.query_offset, int) else 0
     if first < 0:
         raise UsageError(f"{what} has no position {first}; the mask's query_offset must be at least 0.")
-    check_length(what, why, built, first + queries, keys)
+    if max(first + queries, keys) > built:
+        raise UsageError(
+            f"{what} was built for sequences of at most {built} tokens, but this one has "
+            f"{max(first + queries, keys)}; its {why}: build the model at the greater length."
+        )
 
 
 def check_weight(name: str, array: jax.Array, *shapes: tuple[int, ...]) -> None:

@@ -52,7 +52,7 @@ class DotScore:
 
     def __call__(self, rows: jax.Array, columns: jax.Array, weights: Any) -> jax.Array:
         """Scores `(b, K, R, C)` of `(b, K, R, H)` and `(b, K, C, H)`."""
-        if plan.precise(rows) == rows.dtype:
+        if plan.score_dtype(rows) == rows.dtype:
             return plan.product("bkrh,bkch->bkrc", rows * self.scale, columns)
         return plan.product("bkrh,bkch->bkrc", rows, columns) * self.scale  # scaled rows would be rounded once more
 

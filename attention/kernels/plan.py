@@ -127,7 +127,7 @@ def rule(call: Call, units: int) -> Tiling:
     """
     *_, heads, queries, keys = call.scores_shape
     fast = 2**21 if jax.default_backend() == "cpu" else 2**28
-    pairs = max(1, fast // (heads * units * jnp.dtype(precise(call.value)).itemsize))  # of each head
+    pairs = max(1, fast // (heads * units * jnp.dtype(score_dtype(call.value)).itemsize))  # of each head
     if queries * keys <= 2 * pairs:
         return Tiling(queries, keys, max(1, pairs // (queries * keys)))
     columns = _even(keys, max(64, 2 ** math.ceil(math.log2(pairs) / 2)))
@@ -141,16 +141,16 @@ def _even(length: int, most: int) -> int:
     return -(-length // (8 * -(-length // most))) * 8
 
 
-def precise(x: jax.Array) -> Any:
+def score_dtype(x: jax.Array) -> Any:
     """The dtype of scores and sums: that of `x`, at least float32."""
     return jnp.promote_types(x.dtype, jnp.float32)
 
 
 def zeros(tree: Any) -> Any:
     """Zeros like the arrays, at least in float32."""
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, precise(x)), tree)
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, score_dtype(x)), tree)
 
 
 def product(equation: str, x: jax.Array, y: jax.Array) -> jax.Array:
     """`einsum` of two arrays, summed at least in float32."""
-    return jnp.einsum(equation, x, y, preferred_element_type=precise(x))
+    return jnp.einsum(equation, x, y, preferred_element_type=score_dtype(x))

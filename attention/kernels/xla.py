@@ -26,13 +26,13 @@ def dot(call: DotCall) -> tuple[jax.Array, jax.Array | None]:
 
 def pair(call: PairCall) -> tuple[jax.Array, jax.Array | None]:
     """Output `(*B, T, N, V)` and, where wanted, weights `(*B, N, T, S)`."""
-    return attend(call, pair_scores(call, call.query))
+    return attend(call, pair_scores(call))
 
 
-def pair_scores(call: PairCall, query: jax.Array) -> jax.Array:
-    """Scores `(*B, N, T, S)` of some queries' a `(*B, T, N, M)` with all keys, at least in float32."""
+def pair_scores(call: PairCall) -> jax.Array:
+    """Scores `(*B, N, T, S)`, at least in float32."""
     activation = ACTIVATIONS[call.activation]
-    a, b = jnp.moveaxis(query, -2, -3), jnp.moveaxis(call.key, -2, -3)
+    a, b = jnp.moveaxis(call.query, -2, -3), jnp.moveaxis(call.key, -2, -3)
     hidden = activation(a[..., :, None, :] + b[..., None, :, :])
     heads = "n" * (call.vector.ndim - 1)
     for kernel, bias in call.layers:

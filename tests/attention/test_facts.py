@@ -96,6 +96,20 @@ def test_neural_attention_is_the_papers_tensor_of_pairs():
     chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("implementation", ["reference", "xla", "chunked"])
+def test_no_bias_is_a_bias_of_zero(implementation):
+    query, key, value, down, w1, w2 = arrays(SHAPE, SHAPE, SHAPE, (6, 3), (6, 5), (5, 1))
+
+    def attend(*biases):
+        first, second, below = biases
+        layers, projections = [(w1, first), (w2, second)], [(down, below), (down, below)]
+        return attention.neural_attention(query, key, value, layers, projections, implementation=implementation)
+
+    chex.assert_trees_all_close(
+        attend(None, None, None), attend(jnp.zeros(5), jnp.zeros(1), jnp.zeros(3)), rtol=0, atol=1e-12
+    )
+
+
 def test_unique_pairs_with_the_same_weights_everywhere_are_shared_pairs():
     query, key, value, w1, b1, w2, b2 = arrays(SHAPE, SHAPE, SHAPE, (12, 5), (5,), (5, 1), (1,))
     everywhere = lambda x: jnp.broadcast_to(x, (9, 9, *x.shape))  # noqa: E731

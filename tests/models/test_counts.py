@@ -1,5 +1,7 @@
 """Exact parameter counts of 000's models (design section 5), and of each row of the table."""
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -10,27 +12,20 @@ from models.flops import parameters
 from models.layers import Block, Linear, Mlp, MultiHeadAttention
 from models.mechanisms import MECHANISMS, resolve
 from models.table import layer_parameters, table
-from models.vit import ViT, ViTConfig
+from models.vit import ViT
+from tests.models.test_vit import CONFIG as SMALL_VIT
 
-CIFAR_NEURAL = ViTConfig(
-    name="vit",
-    attention="dot_product",
-    implementation="auto",
+CIFAR_NEURAL = dataclasses.replace(
+    SMALL_VIT,
     depth=12,
     width=768,
     heads=8,
     mlp=1024,
     patch=8,
-    pool="class_token",
     norm="post",
-    norm_epsilon=1e-5,
     positions="sinusoidal",
     activation="relu",
-    embedding_dropout=0.1,
-    dropout=0.1,
-    attention_dropout=0.0,
     attention_bias=False,
-    remat="none",
 )
 
 
@@ -73,7 +68,7 @@ def test_gpt_of_000(attention, count):
     ],
 )
 def test_vit_of_000(attention, classes, count):
-    model = ViT(CIFAR_NEURAL.__class__(**{**vars(CIFAR_NEURAL), "attention": attention}), classes, length=785)
+    model = ViT(dataclasses.replace(CIFAR_NEURAL, attention=attention), classes, length=785)
     params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 224, 224, 3)))
     assert parameters(params) == count
 
@@ -123,8 +118,10 @@ def test_the_table_names_every_row_with_its_count():
 
 def test_the_command_prints_it(run_python):
     done = run_python("-m", "models.mechanisms", "--width=32", "--heads=4", "--length=8", "super", "neural(dim=4)")
-    assert "neural(dim=4)" in done.stdout
-    assert "4,224" not in done.stdout
+    lines = {line.split()[0]: line.split() for line in done.stdout.splitlines() if line}
+    assert "2,184" in lines["super"]  # 2 (32² + 32) + 8² + 8
+    assert "4,345" in lines["neural(dim=4)"]  # 4 (32² + 32) + 2 (8·4 + 4) + (8·4 + 4) + (4·2 + 2) + (2 + 1)
+    assert "dot_product" not in lines
     wrong = run_python("-m", "models.mechanisms", "supper", check=False)
     assert wrong.returncode != 0
     assert "Did you mean 'super'" in wrong.stderr

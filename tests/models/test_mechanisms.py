@@ -182,7 +182,17 @@ def test_mlp_projections_are_003s_equation():
 def test_decomposable_compares_one_mlp_of_both():
     params = params_of(layer("decomposable"))
     assert set(params) == {"query", "value", "out"}
-    assert set(params["query"]) == {"up", "down"}
+    x = jax.random.normal(jax.random.key(5), (3, LENGTH, WIDTH))
+
+    def linear(weights, x):
+        width = x.shape[-1]
+        return x @ weights["kernel"].reshape(width, -1) + weights["bias"].reshape(1, 1, -1)
+
+    compared = linear(params["query"]["down"], jnp.maximum(linear(params["query"]["up"], x), 0))
+    split = lambda x: x.reshape(3, LENGTH, HEADS, -1)  # noqa: E731
+    heads = jax.nn.dot_product_attention(split(compared), split(compared), split(linear(params["value"], x)), scale=1.0)
+    expected = linear(params["out"], heads.reshape(3, LENGTH, WIDTH))
+    chex.assert_trees_all_close(layer("decomposable").apply({"params": params}, x), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize(
