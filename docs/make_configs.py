@@ -3,6 +3,7 @@
 python -m docs.make_configs
 """
 
+import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
@@ -40,7 +41,9 @@ def _section(prefix: str, cls: type, title: str) -> str:
 
 
 def _rows(prefix: str, cls: type) -> Iterator[str]:
-    for name, text in ATTRIBUTE.findall(inspect.getdoc(cls)):
+    documented = dict(row for base in cls.__mro__ for row in ATTRIBUTE.findall(inspect.getdoc(base) or ""))
+    for name in (field.name for field in dataclasses.fields(cls)):
+        text = documented[name]
         meaning = " ".join(text.split()).replace("|", "\\|")
         if f"{prefix}{name}." not in SECTIONS:
             yield f"| `{prefix}{name}` | {meaning} |\n"

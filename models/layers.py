@@ -19,9 +19,9 @@ from attention.kernels.call import check_implementation
 from attention.score import Params, Score, Sizes
 from models.cache import Cache
 from models.mechanisms import Mechanism
+from models.positions import rotate
 
 NORMS = ("pre", "post")
-POSITIONS = ("learned", "sinusoidal", "none")
 
 
 def constrain(x: Float[Array, "B ..."]) -> Float[Array, "B ..."]:
@@ -126,6 +126,7 @@ class MultiHeadAttention(nn.Module):
       dropout: Rate on the attention weights.
       bias: Whether linear projections have biases.
       epsilon: ε of the LayerNorm in MLP projections.
+      rotary: Whether projected queries and keys are turned by their positions, for self-attention.
       dtype: Compute dtype.
     """
 
@@ -136,6 +137,7 @@ class MultiHeadAttention(nn.Module):
     dropout: float = 0.0
     bias: bool = True
     epsilon: float = 1e-6
+    rotary: bool = False
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
@@ -176,6 +178,8 @@ class MultiHeadAttention(nn.Module):
             mask = dataclasses.replace(mask, causal=True, query_offset=cache.length)
         params = self._score_parameters(Sizes(source.shape[-1], self.heads, self._head(x.shape[-1]), self.length))
         query, key, value = self._projected(x, source)
+        if self.rotary:
+            query, key = rotate(query, mask.query_offset), rotate(key, 0 if cache is None else cache.length)
         query = score.prepare_query(params, query, self.implementation)
         key = score.prepare_key(params, key, source, self.implementation)
         value = key if mechanism.value == "tied" else value
@@ -225,8 +229,12 @@ class MultiHeadAttention(nn.Module):
 
     def _check(self, x: jax.Array, source: jax.Array | None, cache: Cache | None) -> None:
         mechanism = self.mechanism
+        if self.rotary and "none" in (mechanism.query, mechanism.key):
+            raise UsageError(f"{mechanism.name} has no queries and keys to rotate; choose other positions than rotary.")
         if source is None:
             return
+        if self.rotary:
+            raise UsageError("Rotary positions are for self-attention; leave out the source.")
         if cache is not None:
             raise UsageError("A decode cache is for self-attention; cross-attention takes its whole source each time.")
         if not mechanism.score.cross:
@@ -302,7 +310,7 @@ class MultiHeadAttention(nn.Module):
     def _values_are_keys(self) -> bool:
         """Whether a cache need not hold values, for they are the prepared keys."""
         mechanism = self.mechanism
-        as_they_are = type(mechanism.score).prepare_key is Score.prepare_key
+        as_they_are = type(mechanism.score).prepare_key is Score.prepare_key and not self.rotary
         return mechanism.value == "tied" or (mechanism.key == "identity" == mechanism.value and as_they_are)
 
     def _remember(self, cache: Cache, key: Any, value: Any, mask: attention.Mask) -> tuple[Any, Any, Cache]:
@@ -391,57 +399,27 @@ class Block(nn.Module):
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B L D"], mask: attention.Mask | None, train: bool) -> Float[Array, "B L D"]:
-        """An array like `x`."""
+    def __call__(
+        self, x: Float[Array, "B L D"], mask: attention.Mask | None, train: bool, cache: Cache | None = None
+    ) -> Float[Array, "B L D"] | tuple[Float[Array, "B L D"], Cache]:
+        """An array like `x`, and with a cache the one for the next call."""
 
         def attend(x):
-            return Dropout(self.dropout, name="dropout_attention")(
-                self.attention(x, mask=mask, train=train), train=train
-            )
+            out = self.attention(x, mask=mask, train=train, cache=cache)
+            out, new = (out, None) if cache is None else out
+            return Dropout(self.dropout, name="dropout_attention")(out, train=train), new
 
         norm_attention = nn.LayerNorm(self.epsilon, dtype=self.dtype, name="norm_attention")
         norm_mlp = nn.LayerNorm(self.epsilon, dtype=self.dtype, name="norm_mlp")
         if self.norm == "pre":
-            x = x + attend(norm_attention(x))
-            return constrain(x + self.mlp(norm_mlp(x), train=train))
-        x = norm_attention(x + attend(x))
-        return constrain(norm_mlp(x + self.mlp(x, train=train)))
-
-
-def sinusoids(length: int, width: int) -> Float[Array, "L D"]:
-    """sin and cos of position / 10000^(2i/D) in turn (Vaswani et al. 2017, §3.5)."""
-    rates = jnp.exp(-math.log(10_000.0) * jnp.arange(0, width, 2) / width)
-    angles = jnp.arange(length)[:, None] * rates[None, :]
-    return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(length, -1)[:, :width]
-
-
-class Positions(nn.Module):
-    """Adds a position encoding.
-
-    Attributes:
-      kind: A name of `POSITIONS`.
-      length: The most tokens there may be, for the learned table.
-    """
-
-    kind: str
-    length: int
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
-        """An array like `x`.
-
-        Raises:
-          UsageError: more tokens than the learned table has.
-        """
-        tokens, width = x.shape[-2:]
-        if self.kind == "none":
-            return x
-        if self.kind == "sinusoidal":
-            return x + sinusoids(tokens, width)[None].astype(x.dtype)
-        if tokens > self.length:
-            raise UsageError(f"Positions were learned for {self.length} tokens, but this sequence has {tokens}.")
-        table = self.param("table", nn.initializers.normal(0.02), (1, self.length, width))
-        return x + table[:, :tokens].astype(x.dtype)
+            out, cache = attend(norm_attention(x))
+            x = x + out
+            x = constrain(x + self.mlp(norm_mlp(x), train=train))
+        else:
+            out, cache = attend(x)
+            x = norm_attention(x + out)
+            x = constrain(norm_mlp(x + self.mlp(x, train=train)))
+        return x if cache is None else (x, cache)
 
 
 def check_choice(field: str, value: str, valid) -> None:

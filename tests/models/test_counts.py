@@ -2,17 +2,16 @@
 
 import dataclasses
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
 
-from attention import Mask
 from models.flops import parameters
-from models.layers import Block, Linear, Mlp, MultiHeadAttention
+from models.gpt import GPT
 from models.mechanisms import MECHANISMS, resolve
 from models.table import layer_parameters, table
 from models.vit import ViT
+from tests.models.test_gpt import CONFIG as SMALL_GPT
 from tests.models.test_vit import CONFIG as SMALL_VIT
 
 CIFAR_NEURAL = dataclasses.replace(
@@ -29,18 +28,18 @@ CIFAR_NEURAL = dataclasses.replace(
 )
 
 
-class Gpt(nn.Module):
-    """000's GPT from the layers: 8 post-norm blocks of width 512, final LayerNorm, untied output with bias."""
-
-    attention: str
-
-    @nn.compact
-    def __call__(self, tokens):
-        x = nn.Embed(28_996, 512)(tokens)
-        for mechanism in resolve(self.attention, 8):
-            layer = MultiHeadAttention(mechanism, 8, 1024, bias=False, parent=None)
-            x = Block(layer, Mlp(1024, "relu", parent=None), "post", 1e-5, 0.0)(x, Mask(causal=True), False)
-        return Linear((28_996,))(nn.LayerNorm()(x))
+GPT_OF_000 = dataclasses.replace(
+    SMALL_GPT,
+    depth=8,
+    width=512,
+    heads=8,
+    mlp=1024,
+    norm="post",
+    positions="sinusoidal",
+    activation="relu",
+    attention_bias=False,
+    tied_output=False,
+)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +53,8 @@ class Gpt(nn.Module):
     ],
 )
 def test_gpt_of_000(attention, count):
-    params = jax.eval_shape(Gpt(attention).init, jax.random.key(0), jnp.zeros((1, 1024), int))
+    model = GPT(dataclasses.replace(GPT_OF_000, attention=attention), vocabulary=28_996, length=1024)
+    params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1024), int))
     assert parameters(params) == count
 
 

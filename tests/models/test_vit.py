@@ -13,7 +13,7 @@ import pytest
 from attention import UsageError
 from attention.activations import gelu
 from models import flops
-from models.layers import sinusoids
+from models.positions import sinusoids
 from models.vit import ViT, ViTConfig, patches
 
 CONFIG = ViTConfig(

@@ -1,0 +1,100 @@
+"""A decoder-only language model (Radford et al. 2018; the GPT of 000 §4.1) with any causal mechanism in each layer."""
+
+import dataclasses
+from typing import ClassVar
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from attention import Mask
+from attention.errors import UsageError
+from models.cache import Cache
+from models.layers import Dropout, Linear
+from models.positions import POSITIONS, Positions
+from models.transformer import TransformerConfig
+
+Caches = tuple[Cache, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class GPTConfig(TransformerConfig):
+    """What a language model is.
+
+    Attributes:
+      tied_output: Whether the embeddings are the output's kernel too; else it has its own, and a bias.
+      scale_embeddings: Whether embeddings are multiplied by √D (Vaswani et al. 2017, §3.4).
+    """
+
+    tied_output: bool
+    scale_embeddings: bool
+
+    POSITIONS: ClassVar[tuple[str, ...]] = POSITIONS
+
+
+class GPT(nn.Module):
+    """Tokens to the logits of the next ones.
+
+    Attributes:
+      config: What it is.
+      vocabulary: Number of tokens.
+      length: ℓ, the longest sequence that what has a fixed length is built for.
+      dtype: Compute dtype; parameters are float32.
+    """
+
+    config: GPTConfig
+    vocabulary: int
+    length: int
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, tokens: Int[Array, "B T"], train: bool = False, caches: Caches | None = None
+    ) -> Float[Array, "B T vocabulary"] | tuple[Float[Array, "B T vocabulary"], Caches]:
+        """Logits in float32, and with caches those for the next call.
+
+        Args:
+          tokens: The sequences from their start, or with caches what follows the tokens in them.
+          train: Whether there is dropout.
+          caches: From `init_caches`, or from the call before.
+
+        Raises:
+          UsageError: more tokens than ℓ, where something has a fixed length.
+        """
+        config = self.config
+        first = 0 if caches is None else caches[0].length
+        start = nn.initializers.normal(config.width**-0.5 if config.scale_embeddings else 0.02)
+        embed = nn.Embed(self.vocabulary, config.width, dtype=self.dtype, embedding_init=start, name="embed")
+        x = embed(tokens) * (config.width**0.5 if config.scale_embeddings else 1.0)
+        x = Positions(config.positions, self.length, name="positions")(x, first)
+        x = Dropout(config.embedding_dropout, name="dropout_embedding")(x, train=train)
+        kept = []
+        for layer, block in enumerate(config.blocks(self.length, self.dtype)):
+            if caches is None:
+                x = block(x, Mask(causal=True), train)
+            else:
+                x, cache = block(x, None, train, caches[layer])
+                kept.append(cache)
+        x = nn.LayerNorm(config.norm_epsilon, dtype=self.dtype, name="norm")(x)
+        logits = embed.attend(x) if config.tied_output else Linear((self.vocabulary,), dtype=self.dtype, name="head")(x)
+        logits = logits.astype(jnp.float32)
+        return logits if caches is None else (logits, tuple(kept))
+
+    def init_caches(self, batch: int, max_length: int) -> Caches:
+        """An empty decode cache for each layer.
+
+        Args:
+          batch: B.
+          max_length: The most tokens that will be in them, prompt and all.
+
+        Raises:
+          UsageError: more tokens than learned positions.
+        """
+        if self.config.positions == "learned" and max_length > self.length:
+            raise UsageError(
+                f"{max_length} tokens were asked for, but positions were learned for {self.length}; "
+                "generate fewer, or train with a longer context."
+            )
+        layers = self.config.attention_layers(self.length, self.dtype)
+        return tuple(layer.init_cache(batch, max_length, self.config.width) for layer in layers)

@@ -1,0 +1,75 @@
+"""Position encodings: added to embeddings, or rotating queries and keys."""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attention.errors import UsageError
+
+ADDED = ("learned", "sinusoidal", "none")
+POSITIONS = (*ADDED, "rotary")
+BASE = 10_000.0  # of both papers
+
+
+def sinusoids(length: int, width: int, first: int | jax.Array = 0) -> Float[Array, "L D"]:
+    """sin and cos of position / 10000^(2i/D) in turn (Vaswani et al. 2017, §3.5), of the positions from `first` on."""
+    angles = _angles(length, width, first)
+    return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(length, -1)[:, :width]
+
+
+def rotate(x: Float[Array, "*B L N H"], first: int | jax.Array) -> Float[Array, "*B L N H"]:
+    """Each pair (x_i, x_{i+H/2}) turned by position / 10000^(2i/H) (Su et al. 2021, eq. 34, halves as in GPT-NeoX).
+
+    Products of rotated queries and keys depend on the difference of their positions alone.
+
+    Args:
+      x: Queries or keys.
+      first: Position of the first token.
+
+    Raises:
+      UsageError: the width of a head is odd.
+    """
+    length, _, width = x.shape[-3:]
+    if width % 2:
+        raise UsageError(f"Rotary positions turn pairs of numbers, but a head is {width} wide; choose an even width.")
+    angles = jnp.expand_dims(_angles(length, width, first), (*range(x.ndim - 3), -2))
+    cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)
+    low, high = jnp.split(x, 2, axis=-1)
+    return jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
+
+
+def _angles(length: int, width: int, first: int | jax.Array) -> Float[Array, "L half"]:
+    rates = jnp.exp(-math.log(BASE) * jnp.arange(0, width, 2) / width)
+    return (first + jnp.arange(length))[:, None] * rates[None, :]
+
+
+class Positions(nn.Module):
+    """Adds a position encoding.
+
+    Attributes:
+      kind: A name of `ADDED`, or `rotary`, which attention layers see to.
+      length: The most tokens there may be, for the learned table.
+    """
+
+    kind: str
+    length: int
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B L D"], first: int | jax.Array = 0) -> Float[Array, "B L D"]:
+        """An array like `x`, whose first token is at the position `first`.
+
+        Raises:
+          UsageError: more tokens than the learned table has.
+        """
+        tokens, width = x.shape[-2:]
+        if self.kind in ("none", "rotary"):
+            return x
+        if self.kind == "sinusoidal":
+            return x + sinusoids(tokens, width, first)[None].astype(x.dtype)
+        if tokens > self.length:
+            raise UsageError(f"Positions were learned for {self.length} tokens, but this sequence has {tokens}.")
+        table = self.param("table", nn.initializers.normal(0.02), (1, self.length, width))
+        return x + jax.lax.dynamic_slice_in_dim(table, first, tokens, axis=1).astype(x.dtype)

@@ -1,0 +1,119 @@
+"""What Transformers share: the fields of their configs, and their blocks."""
+
+import dataclasses
+from typing import ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from attention.activations import ACTIVATIONS
+from attention.errors import UsageError
+from attention.kernels.call import IMPLEMENTATIONS
+from models import mechanisms
+from models.layers import NORMS, Block, Mlp, MultiHeadAttention, check_choice
+from models.positions import ADDED
+
+REMAT = {
+    "none": None,
+    "block": jax.checkpoint_policies.nothing_saveable,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig:
+    """A stack of blocks of attention and MLP.
+
+    Attributes:
+      name: Which model it is.
+      attention: Mechanism spec string, see `models.mechanisms`.
+      implementation: How attention is computed: `auto`, `xla`, `chunked`, `cudnn`, `pallas` or `reference`.
+      depth: Number of blocks.
+      width: D, a multiple of `heads`.
+      heads: N.
+      mlp: Hidden units of each block's MLP.
+      norm: LayerNorm before (`pre`) or after (`post`) each residual.
+      norm_epsilon: LayerNorm's ε.
+      positions: `learned`, `sinusoidal` or `none`, and for language models `rotary`.
+      activation: The MLP's: `gelu` (exact), `gelu_tanh`, `relu` or `swish`.
+      embedding_dropout: Rate on the embeddings.
+      dropout: Rate on the attention layers' outputs and both layers of each MLP.
+      attention_dropout: Rate on the attention weights.
+      attention_bias: Whether linear projections of queries, keys, values and outputs have biases.
+      remat: What the backward pass computes again: `none`, every `block`, or all but matrix products (`dots`).
+    """
+
+    name: str
+    attention: str
+    implementation: str
+    depth: int
+    width: int
+    heads: int
+    mlp: int
+    norm: str
+    norm_epsilon: float
+    positions: str
+    activation: str
+    embedding_dropout: float
+    dropout: float
+    attention_dropout: float
+    attention_bias: bool
+    remat: str
+
+    POSITIONS: ClassVar[tuple[str, ...]] = ADDED
+
+    def __post_init__(self):
+        for field in ("depth", "width", "heads", "mlp"):
+            if getattr(self, field) < 1:
+                raise UsageError(f"model.{field} must be at least 1, but it is {getattr(self, field)}.")
+        for field in ("embedding_dropout", "dropout", "attention_dropout"):
+            if not 0.0 <= getattr(self, field) < 1.0:
+                raise UsageError(f"model.{field} must be at least 0 and below 1, but it is {getattr(self, field)}.")
+        if self.norm_epsilon <= 0:
+            raise UsageError(f"model.norm_epsilon must be above 0, but it is {self.norm_epsilon}.")
+        if self.width % self.heads:
+            raise UsageError(
+                f"model.heads={self.heads} does not divide model.width={self.width}; choose a divisor of {self.width}."
+            )
+        check_choice("model.implementation", self.implementation, IMPLEMENTATIONS)
+        check_choice("model.norm", self.norm, NORMS)
+        check_choice("model.positions", self.positions, self.POSITIONS)
+        check_choice("model.activation", self.activation, ACTIVATIONS)
+        check_choice("model.remat", self.remat, REMAT)
+        mechanisms.resolve(self.attention, self.depth)
+
+    def attention_layers(self, length: int, dtype: DTypeLike = jnp.float32) -> list[MultiHeadAttention]:
+        """The attention of each block, unbound, built for at most `length` tokens."""
+        return [
+            MultiHeadAttention(
+                mechanism=mechanism,
+                heads=self.heads,
+                length=length,
+                implementation=self.implementation,
+                dropout=self.attention_dropout,
+                bias=self.attention_bias,
+                epsilon=self.norm_epsilon,
+                rotary=self.positions == "rotary",
+                dtype=dtype,
+                parent=None,
+            )
+            for mechanism in mechanisms.resolve(self.attention, self.depth)
+        ]
+
+    def blocks(self, length: int, dtype: DTypeLike = jnp.float32) -> list[Block]:
+        """The blocks `block_0` and so on, which belong to the module that asks for them; train is their third input."""
+        make = Block if self.remat == "none" else nn.remat(Block, policy=REMAT[self.remat], static_argnums=(3,))
+        return [
+            make(
+                attention=attention,
+                mlp=Mlp(self.mlp, self.activation, self.dropout, dtype, parent=None),
+                norm=self.norm,
+                epsilon=self.norm_epsilon,
+                dropout=self.dropout,
+                dtype=dtype,
+                name=f"block_{layer}",
+            )
+            for layer, attention in enumerate(self.attention_layers(length, dtype))
+        ]

@@ -1,0 +1,123 @@
+"""The language model: causality, caches, tied outputs, rotary positions."""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import UsageError
+from models.gpt import GPT, GPTConfig
+from models.mechanisms import MECHANISMS
+from models.positions import rotate, sinusoids
+
+CONFIG = GPTConfig(
+    name="gpt",
+    attention="dot_product",
+    implementation="auto",
+    depth=2,
+    width=16,
+    heads=2,
+    mlp=32,
+    norm="pre",
+    norm_epsilon=1e-5,
+    positions="learned",
+    activation="gelu",
+    embedding_dropout=0.0,
+    dropout=0.0,
+    attention_dropout=0.0,
+    attention_bias=True,
+    remat="none",
+    tied_output=True,
+    scale_embeddings=False,
+)
+TOKENS = jax.random.randint(jax.random.key(0), (2, 9), 0, 11)
+
+
+def build(**changes):
+    model = GPT(dataclasses.replace(CONFIG, **changes), vocabulary=11, length=12)
+    params = model.init(jax.random.key(1), TOKENS)
+    # Initial biases are zero and embeddings small: noise makes every weight count.
+    keys = iter(jax.random.split(jax.random.key(2), 200))
+    return model, jax.tree.map(lambda x: x + 0.3 * jax.random.normal(next(keys), x.shape), params)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "none"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_logits_depend_on_what_is_before_alone(positions, norm):
+    model, params = build(positions=positions, norm=norm, scale_embeddings=positions == "sinusoidal")
+    logits = model.apply(params, TOKENS)
+    changed = model.apply(params, TOKENS.at[:, 5].set((TOKENS[:, 5] + 1) % 11))
+    chex.assert_trees_all_close(logits[:, :5], changed[:, :5], atol=1e-5)
+    assert np.all(np.abs(logits - changed)[:, 5:].max(axis=(0, 2)) > 1e-4)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary"])
+@pytest.mark.parametrize("attention", ["dot_product", "super", "neural|delta", "gaussian"])
+def test_prefill_and_single_tokens_equal_the_whole(attention, positions):
+    model, params = build(attention=attention, positions=positions)
+    whole = model.apply(params, TOKENS)
+    step = jax.jit(lambda tokens, caches: model.apply(params, tokens, False, caches))
+    caches, parts = model.init_caches(2, 12), []
+    for start, stop in ((0, 4), (4, 5), (5, 6), (6, 9)):
+        logits, caches = step(TOKENS[:, start:stop], caches)
+        parts.append(logits)
+    chex.assert_trees_all_close(jnp.concatenate(parts, axis=1), whole, atol=2e-5, rtol=1e-4)
+
+
+def test_rotated_products_depend_on_the_difference_of_positions():
+    query, key = jax.random.normal(jax.random.key(0), (2, 1, 1, 1, 8))
+    products = [jnp.sum(rotate(query, first + 3) * rotate(key, first)) for first in (0, 1, 7, 100)]
+    np.testing.assert_allclose(products, products[0], rtol=1e-4)
+    assert not np.allclose(products[0], jnp.sum(rotate(query, 8) * rotate(key, 0)), rtol=1e-2)
+    np.testing.assert_allclose(rotate(query, 0), query, rtol=1e-6)
+
+
+def test_rotation_is_multiplication_of_complex_numbers():
+    x = jax.random.normal(jax.random.key(0), (5, 2, 6))
+    rates = 10_000.0 ** (-np.arange(3) / 3)
+    turned = (x[..., :3] + 1j * x[..., 3:]) * np.exp(1j * (np.arange(5)[:, None, None] + 2) * rates)
+    np.testing.assert_allclose(rotate(x, 2), np.concatenate([turned.real, turned.imag], -1), atol=1e-5)
+
+
+def test_a_row_without_queries_cannot_rotate():
+    for name, row in MECHANISMS.items():
+        if "none" in (row.query, row.key):
+            with pytest.raises(UsageError, match=rf"{name} has no queries and keys to rotate"):
+                build(attention=name, positions="rotary")
+
+
+def test_sinusoids_start_anywhere():
+    np.testing.assert_allclose(sinusoids(4, 6, first=3), sinusoids(7, 6)[3:], atol=1e-6)
+
+
+def test_a_tied_output_has_no_weights_of_its_own():
+    tied, free = (build(tied_output=tied)[1]["params"] for tied in (True, False))
+    assert set(free) - set(tied) == {"head"}
+
+
+def test_scaled_embeddings_are_multiplied_by_the_root_of_the_width():
+    _, params = build(positions="none")
+    scaled, _ = build(positions="none", scale_embeddings=True, tied_output=False)
+    plain, _ = build(positions="none", tied_output=False)
+    params["params"]["head"] = {"kernel": jnp.ones((16, 11)) * jnp.arange(11.0)[None], "bias": jnp.zeros(11)}
+    bigger = jax.tree.map(lambda x: x, params)
+    bigger["params"]["embed"] = {"embedding": 4.0 * params["params"]["embed"]["embedding"]}
+    chex.assert_trees_all_close(scaled.apply(params, TOKENS), plain.apply(bigger, TOKENS), rtol=1e-5)
+
+
+def test_caches_longer_than_learned_positions_are_refused():
+    model, _ = build()
+    with pytest.raises(UsageError, match="13 tokens were asked for, but positions were learned for 12"):
+        model.init_caches(1, 13)
+
+
+def test_remat_changes_nothing():
+    model, params = build()
+    loss = lambda model: lambda params: jnp.sum(model.apply(params, TOKENS) ** 2)  # noqa: E731
+    plain = jax.grad(loss(model))(params)
+    for remat in ("block", "dots"):
+        again = GPT(dataclasses.replace(CONFIG, remat=remat), vocabulary=11, length=12)
+        chex.assert_trees_all_close(jax.grad(loss(again))(params), plain, rtol=1e-4, atol=1e-5)
