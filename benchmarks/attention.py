@@ -295,4 +295,4 @@ def growth_table(rows: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    measure.command(main)

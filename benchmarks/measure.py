@@ -12,9 +12,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from attention.errors import UsageError
 from train import workdir
 
 SHORTEST = 0.02  # seconds: what takes less is repeated within a round
+
+
+def command(main: Callable[[], None]) -> None:
+    """Runs a program; a mistake in its arguments becomes one sentence."""
+    try:
+        main()
+    except UsageError as error:
+        sys.exit(f"Error: {error}")
 
 
 def header(module: str) -> dict[str, Any]:

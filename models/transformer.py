@@ -29,8 +29,8 @@ class TransformerConfig:
     Attributes:
       name: Which model it is.
       attention: Mechanism spec string, see `models.mechanisms`.
-      implementation: How attention is computed: `auto`, `xla`, `chunked`, `cudnn`, `pallas` or `reference`; `chunked(128, 256)`
-        is in tiles of 128 queries and 256 keys.
+      implementation: How attention is computed: `auto`, `xla`, `chunked`, `cudnn`, `pallas` or `reference`;
+        `chunked(128, 256)` is in tiles of 128 queries and 256 keys.
       depth: Number of blocks.
       width: D, a multiple of `heads`.
       heads: N.

@@ -105,7 +105,9 @@ class Rules(NamedTuple):
 
 
 def rule(call: Call, units: int) -> Tiling:
-    """The call's own tiles, or those whose largest array, of pairs times units, fits in fast memory; whole sequences where those do.
+    """The call's own tiles, or those whose largest array, of pairs times units, fits in fast memory.
+
+    Sequences that fit whole are not cut.
 
     On a CPU that is 2 MiB, what two cores have as L2 cache. Time of forward + backward over that of `jax.nn`'s
     dot-product attention (XLA), T = 1024, causal, 8 heads of 64, float32, 2 busy cores of an AMD EPYC, jax 0.10.2; bold

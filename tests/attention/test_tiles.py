@@ -22,9 +22,7 @@ def test_any_sizes_compute_the_same(x64, name, sizes):
 def test_the_sizes_are_what_is_computed_with():
     array = jnp.zeros((1, 50, 2, 4))
     fields = {"scores_shape": (1, 2, 50, 50), "value": array, "mask": Mask(), "bias": None, "dropout_rate": 0.0}
-    call = DotCall(
-        query=array, key=array, scale=1.0, dropout_seed=None, return_weights=False, block=(16, 64), **fields
-    )
+    call = DotCall(query=array, key=array, scale=1.0, dropout_seed=None, return_weights=False, block=(16, 64), **fields)
     assert plan.rule(call, 1) == plan.Tiling(16, 50)
     program = lambda implementation: (  # noqa: E731
         jax.jit(lambda x: dot_product_attention(x, x, x, implementation=implementation)).lower(array).as_text()

@@ -19,7 +19,7 @@ def outputs(name: str) -> jax.Array:
     (core,) = [core for core in attention.cores(SHAPE, attention.SPECS) if core.name == name]
     weights = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.size), x.shape), core.weights)
     query, key, value = jax.random.normal(jax.random.key(0), (3, 2, 9, 2, 4))
-    return core.function(weights, query, key, value, None)
+    return core.function(weights, query, key, value, query.reshape(2, 9, -1))
 
 
 @pytest.mark.parametrize("spec", attention.PAPER)
@@ -69,6 +69,6 @@ def test_the_command_writes_what_it_prints(tmp_path, monkeypatch, capsys):
 
 
 def test_unknown_mechanisms_are_named(monkeypatch):
-    monkeypatch.setattr(sys, "argv", "attention --only neurall --growth".split())
+    monkeypatch.setattr(sys, "argv", ["attention", "--only", "neurall", "--growth"])
     with pytest.raises(UsageError, match="Did you mean 'neural'"):
         attention.main()
