@@ -94,8 +94,9 @@ def _timing(values: list[float], base: list[float]) -> Timing:
 
 
 def _repeats(call: Callable[[], Any]) -> int:
-    jax.block_until_ready(call())
-    return max(1, round(SHORTEST / _seconds(call, 1)))
+    """Of the first call, which is not counted, where it is long; else of the second."""
+    first = _seconds(call, 1)
+    return 1 if first > SHORTEST else max(1, round(SHORTEST / _seconds(call, 1)))
 
 
 def _seconds(call: Callable[[], Any], repeats: int) -> float:
@@ -133,9 +134,17 @@ class Roof:
         return max(flops / self.flops, bytes_ / self.bandwidth)
 
 
-def device_peak() -> int:
-    """The most bytes this process has had on the device so far; 0 where the device does not say (CPUs)."""
-    return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
+def device_peaks(calls: Mapping[str, Callable[[], Any]], sizes: Mapping[str, int]) -> dict[str, int]:
+    """The most bytes on the device with each of the calls; nothing where the device does not say (CPUs).
+
+    A device keeps its highest peak only, so from the smallest to the largest, as planned, each sets it anew.
+    """
+    peaks = {}
+    if jax.devices()[0].memory_stats() is not None:
+        for name in sorted(calls, key=lambda name: sizes[name]):
+            jax.block_until_ready(calls[name]())
+            peaks[name] = jax.devices()[0].memory_stats()["peak_bytes_in_use"]
+    return peaks
 
 
 def markdown(titles: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
