@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from attention import flops
 from attention.errors import UsageError
-from attention.kernels import chunked, cudnn, reference, xla
+from attention.kernels import chunked, cudnn, reference, tiles, xla
 from attention.kernels.call import DotCall, check_implementation, check_shapes, common
 from attention.mask import Mask
 from attention.score import Params, Score, Sizes
@@ -75,7 +75,7 @@ def _best(call: DotCall):
     if not cudnn.why_not(call):
         return cudnn.dot
     # On a CPU what counts is the cache; elsewhere one large product a batch beats many small ones.
-    if jax.default_backend() == "cpu" and not chunked.why_not(call):
+    if jax.default_backend() == "cpu" and not tiles.why_not(call):
         return chunked.dot
     return xla.dot
 

@@ -76,8 +76,8 @@ def neural_attention(
       dropout_key: Key of those zeros; needed where the rate is not 0.
       return_weights: Also return the weights before dropout.
       implementation: `auto`, `xla`, `chunked` (in tiles, so memory is bounded; no weights or unique pairs),
-        `pallas` (the same bounds, for TPUs and Hopper GPUs) or `reference`. `chunked(128, 256)` and `pallas(128, 256)`
-        take tiles of 128 queries and 256 keys.
+        `pallas` (the same bounds, for TPUs and Hopper GPUs) or `reference`. `chunked(128, 256)` and, on TPUs,
+        `pallas(128, 256)` take tiles of 128 queries and 256 keys.
 
     Returns:
       The output, and the weights where they are asked for.
@@ -264,7 +264,7 @@ class PairWeights:
             # On GPUs it must be asked for by name until it has been measured there.
             if pair_pallas.platform_here() == "tpu" and not pair_pallas.why_not(call):
                 return pair_pallas.pair
-            return xla.pair if pair_chunked.why_not(call) else pair_chunked.pair
+            return xla.pair if tiles.why_not(call) else pair_chunked.pair
         return IMPLEMENTATIONS[implementation]
 
     def _literal_scores(self, query: jax.Array, key: jax.Array, mask: Mask) -> jax.Array:

@@ -9,6 +9,7 @@ the table with the same core (`optimised` and `dot_product`, say) are measured o
 import argparse
 import dataclasses
 import json
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,24 @@ from models import mechanisms
 from models.mechanisms import MECHANISMS, Mechanism
 
 BASELINE, OWN = "dot_product, jax.nn", "dot_product, chunked"
-YARDSTICKS = (BASELINE, OWN)
-LARGE = 1e9  # bytes
 SPECS = (*MECHANISMS, "neural(dim=16)", "neural(dim=None)")
 PAPER = ("neural", "neural(dim=16)", "neural(dim=None)")
-GROWTH = (*YARDSTICKS, "neural, xla", "neural, chunked", "neural(dim=16), chunked")
+YARDSTICKS = (BASELINE, OWN, "additive, chunked", *(f"{spec}, chunked" for spec in PAPER))
+GROWTH = (
+    BASELINE,
+    f"{BASELINE} cudnn",
+    OWN,
+    "neural, xla",
+    "neural, chunked",
+    "neural, pallas",
+    "neural(dim=16), chunked",
+)
+    BASELINE,
+    f"{BASELINE} cudnn",
+    OWN,
+    *(f"neural, {how}" for how in ("xla", "chunked", "pallas")),
+    YARDSTICKS[4],
+)
 PASSES = ("forward", "forward+backward")
 GB = 1e9
 
@@ -92,7 +106,8 @@ def main() -> None:
         print(f"\nforward+backward by length\n\n{growth_table(result['growth'])}")
     if flags.out:
         flags.out.write_text(json.dumps(result, indent=1) + "\n")
-        plots.growth(result["growth"], flags.out.with_suffix(".png")) if flags.growth else None
+    if flags.plot:
+        plots.growth(result["growth"], flags.plot)
 
 
 def parse() -> argparse.Namespace:
@@ -108,20 +123,21 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=10.0, help="seconds for one contestant, all rounds")
     parser.add_argument("--memory", type=float, default=4.0, help="GB; what needs more is not run, its memory reported")
     parser.add_argument("--device", default="", help="cpu, gpu or tpu; else what jax chooses")
-    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes, and beside it the plot")
+    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
+    parser.add_argument("--plot", type=Path, default=None, help="where the picture of growth goes")
     return parser.parse_args()
 
 
 def cores(shape: Shape, specs: tuple[str, ...]) -> Iterator[Core]:
     """The baseline, each different core in each implementation that the device compiles, and the paper's form."""
     sizes = shape.sizes
-    of = lambda spec: mechanisms.resolve(spec, 1)[0]  # noqa: E731
-    for library in ("xla", "cudnn") if jax.default_backend() == "gpu" else ("xla",):
+    fused = jax.default_backend() == "gpu" and shape.dtype == "bfloat16"  # cuDNN has no float32
+    for library in ("xla", "cudnn") if fused else ("xla",):
         name = BASELINE if library == "xla" else f"dot_product, jax.nn {library}"
-        yield Core(name, _jax_nn(shape.causal, library), (), of("dot_product").score.cost(sizes, *_pairs(sizes)))
+        yield Core(name, _jax_nn(shape.causal, library), (), useful(mechanism_of("dot_product"), shape))
     seen, unmeasured = set(), {"reference"} | ({"pallas", "cudnn"} if jax.default_backend() == "cpu" else set())
     for spec in specs:
-        mechanism = of(spec)
+        mechanism = mechanism_of(spec)
         core = (mechanism.score, mechanism.align, mechanism.value == "tied")
         if core in seen:
             continue
@@ -131,14 +147,26 @@ def cores(shape: Shape, specs: tuple[str, ...]) -> Iterator[Core]:
                 yield _core(spec, mechanism, implementation, shape)
     for spec in specs:
         if spec in PAPER:
-            score = of(spec).score
-            cost = score.cost(sizes, *_pairs(sizes))
-            weights = _weights(score.parameters(sizes), jax.random.key(1), shape.dtype)
-            yield Core(f"{spec}, paper", _concatenated(shape.mask), weights, cost)
+            weights = _weights(mechanism_of(spec).score.parameters(sizes), jax.random.key(1), shape.dtype)
+            yield Core(f"{spec}, paper", _concatenated(shape.mask), weights, useful(mechanism_of(spec), shape))
 
 
-def _pairs(sizes: Sizes) -> tuple[int, int]:
-    return sizes.length, sizes.length
+def mechanism_of(spec: str) -> Mechanism:
+    """A spec string's only layer."""
+    return mechanisms.resolve(spec, 1)[0]
+
+
+def useful(mechanism: Mechanism, shape: Shape) -> Cost:
+    """Work of one sequence forward; a causal mask leaves half of what is done for each pair."""
+    sizes, length = shape.sizes, shape.length
+    cost = mechanism.score.cost(sizes, length, length)
+    if mechanism.align is not None:
+        cost += flops.align(length, sizes.heads, sizes.head)
+    if not shape.causal:
+        return cost
+    tokens = mechanism.score.cost(sizes, length, 0) + mechanism.score.cost(sizes, 0, length)
+    pairs = cost.flops - tokens.flops + mechanism.score.cost(sizes, 0, 0).flops
+    return Cost(cost.flops - pairs // 2, cost.bytes)
 
 
 def _jax_nn(causal: bool, implementation: str) -> Any:
@@ -168,9 +196,7 @@ def _core(spec: str, mechanism: Mechanism, implementation: str, shape: Shape) ->
         options = {"mask": mask, "bias": None, "dropout_rate": 0.0, "dropout_key": None, "return_weights": False}
         return score.attend(weights["score"], query, key, value, implementation=implementation, **options)
 
-    cost = score.cost(sizes, *_pairs(sizes))
-    cost += flops.align(sizes.length, sizes.heads, sizes.head) * (mechanism.align is not None)
-    return Core(f"{spec}, {implementation}", function, weights, cost)
+    return Core(f"{spec}, {implementation}", function, weights, useful(mechanism, shape))
 
 
 def _concatenated(mask: attention.Mask) -> Any:
@@ -214,55 +240,50 @@ def compare(
     contestants: list[Core], shape: Shape, what: str, roof: measure.Roof, flags: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """One row for each contestant that this device can run; what needs more memory than allowed has no time."""
-    programs = {}
+    programs, unsupported = {}, []
     for core in contestants:
         try:
-            programs[core.name] = core, program(core, shape, what)
-        except UnsupportedError as error:
-            print(f"left out {core.name}: {error}")
-    sizes = {name: compiled.peak for name, (_, compiled) in programs.items()}
-    peaks = measure.device_peaks({n: c.call for n, (_, c) in programs.items() if sizes[n] <= flags.memory * GB}, sizes)
+            programs[core.name] = program(core, shape, what)
+        except UnsupportedError:
+            unsupported.append(core.name)
+    if unsupported:
+        print(f"\nnot supported here: {'; '.join(unsupported)}", flush=True)
+    fits = {name: p.call for name, p in programs.items() if p.peak <= flags.memory * GB}
     # Allocating gigabytes slows whatever comes next: the large ones have rounds of their own.
-    timings = {}
-    for least, most in ((LARGE, flags.memory * GB), (0, LARGE)):
-        calls = {n: c.call for n, (_, c) in programs.items() if n in YARDSTICKS or least < sizes[n] <= most}
-        found = measure.paired(calls, BASELINE, flags.rounds, flags.budget)
-        own = found[OWN].ratio[0] if OWN in found else None
-        timings |= {name: (timing, own and timing.ratio[0] / own) for name, timing in found.items()}
-    return [_row(*programs[n], *timings.get(n, (None, None)), peaks.get(n, 0), shape, what, roof) for n in programs]
+    small = {name: call for name, call in fits.items() if programs[name].peak <= GB}
+    large = {name: call for name, call in fits.items() if name in YARDSTICKS or name not in small}
+    both = {"large": large if len(large) > len(large.keys() & set(YARDSTICKS)) else {}, "small": small}
+    times = {kind: measure.in_turn(calls, flags.rounds, flags.budget) for kind, calls in both.items()}
+    found = {name: times["small" if name in small else "large"] for name in programs}
+    by_name = {core.name: core for core in contestants}
+    return [_row(by_name[name], programs[name], found[name], shape, what, roof) for name in programs]
 
 
 def _row(
-    core: Core,
-    program: measure.Program,
-    timing: measure.Timing | None,
-    ratio_to_own: float | None,
-    peak: int,
-    shape: Shape,
-    what: str,
-    roof: measure.Roof,
+    core: Core, program: measure.Program, times: measure.Times, shape: Shape, what: str, roof: measure.Roof
 ) -> dict[str, Any]:
-    # A backward pass has twice the work of the forward one; of a causal mask's pairs half are useful.
-    times = shape.batch * (3 if what != "forward" else 1)
-    useful = core.cost.flops * times * (0.5 if shape.causal else 1.0)
-    bytes_ = core.cost.bytes * times * (0.5 if shape.dtype == "bfloat16" else 1.0)
-    row = {"name": core.name, "temp_bytes": program.temp, "planned_bytes": program.peak, "device_peak_bytes": peak}
-    row |= {"flops": useful, "bytes": bytes_}
-    if timing is None:
+    # A backward pass has twice the work of the forward one.
+    passes = shape.batch * (1 if what == "forward" else 3)
+    work = {"flops": core.cost.flops * passes, "bytes": core.cost.bytes * passes * jnp.dtype(shape.dtype).itemsize // 4}
+    row = {"name": core.name, "temp_bytes": program.temp, "planned_bytes": program.peak, **work}
+    if core.name not in times:
         return row
-    fraction = roof.seconds(useful, bytes_) / timing.seconds
-    return row | {
-        **dataclasses.asdict(timing),
-        "ratio_to_own": ratio_to_own,
-        "roofline": fraction,
-        "flops_per_second": useful / timing.seconds,
-    }
+    seconds = statistics.median(times[core.name])
+    against = {other: measure.ratio(times, core.name, other) for other in (*YARDSTICKS, own_form(core.name))}
+    row |= {"seconds": seconds, "rounds": len(times[core.name]), "flops_per_second": work["flops"] / seconds}
+    row["roofline"] = roof.seconds(**work) / seconds
+    return row | {"ratios": {other: dataclasses.asdict(ratio) for other, ratio in against.items() if ratio}}
+
+
+def own_form(name: str) -> str:
+    """The tiled computation of a contestant's mechanism."""
+    return f"{name.rsplit(', ', 1)[0]}, chunked"
 
 
 def growth(shape: Shape, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Forward and backward of a few contestants at each length; what would take too long or too much is left out."""
-    seconds: dict[str, float] = {}
-    for before, length in zip((0, *flags.growth), flags.growth, strict=False):
+    last: dict[str, tuple[int, float]] = {}
+    for length in flags.growth:
         at = dataclasses.replace(shape, length=length)
         row: dict[str, Any] = {"length": length, "cores": {}}
         calls = {}
@@ -271,31 +292,33 @@ def growth(shape: Shape, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 continue
             compiled = program(core, at, "forward+backward")
             row["cores"][core.name] = {"temp_bytes": compiled.temp, "planned_bytes": compiled.peak}
-            expected = seconds.get(core.name, 0.0) * (length / max(1, before)) ** 2
-            if compiled.peak <= flags.memory * GB and expected <= 6 * flags.budget:
+            before, seconds = last.get(core.name, (length, 0.0))
+            if compiled.peak <= flags.memory * GB and seconds * (length / before) ** 2 <= 6 * flags.budget:
                 calls[core.name] = compiled.call
-        timings = measure.paired(calls, next(iter(calls)), max(1, flags.rounds // 3), flags.budget)
-        for name, timing in timings.items():
-            seconds[name] = timing.seconds
-            row["cores"][name]["seconds"] = timing.seconds
+        times = measure.in_turn(calls, 3, 0.0)
+        for name, values in times.items():
+            last[name] = length, statistics.median(values)
+            row["cores"][name] |= {"seconds": last[name][1], "rounds": len(values)}
         yield row
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """A pass as Markdown: milliseconds, ratios to the baseline and to our own tiles, memory, share of the roofline."""
-    by_name = {row["name"]: row for row in rows}
-    base = by_name[BASELINE]
-    titles = ("mechanism, implementation", "ms", "× jax.nn", "× own chunked", "temp MB", "× jax.nn", "% of roofline")
+    """A pass as Markdown: milliseconds, ratios round by round with their range, memory, share of the roofline."""
+    base = next(row for row in rows if row["name"] == BASELINE)
+    titles = ("mechanism, implementation", "ms", "rounds", "× jax.nn", "× own dot product", "× own form", "temp MB")
+
+    def ratio(row: dict[str, Any], other: str) -> str:
+        found = row["ratios"].get(other)
+        return f"{found['median']:.2f} ({found['least']:.2f} – {found['greatest']:.2f})" if found else ""
 
     def cells(row: dict[str, Any]) -> list[str]:
         memory = [f"{row['temp_bytes'] / 1e6:.1f}", f"{row['temp_bytes'] / base['temp_bytes']:.3f}"]
         if "seconds" not in row:
-            return [row["name"], "too much memory", "", "", *memory, ""]
-        against = f"{row['ratio_to_own']:.2f}" if row["ratio_to_own"] else ""
-        time = [f"{row['seconds'] * 1e3:.2f}", f"{row['ratio'][0]:.2f}", against]
-        return [row["name"], *time, *memory, f"{100 * row['roofline']:.0f}"]
+            return [row["name"], "too much memory", "", "", "", "", *memory, ""]
+        time = [f"{row['seconds'] * 1e3:.1f}", row["rounds"], ratio(row, BASELINE), ratio(row, OWN)]
+        return [row["name"], *time, ratio(row, own_form(row["name"])), *memory, f"{100 * row['roofline']:.0f}"]
 
-    return measure.markdown(titles, map(cells, rows))
+    return measure.markdown((*titles, "× jax.nn", "% of roofline"), map(cells, rows))
 
 
 def growth_table(rows: list[dict[str, Any]]) -> str:

@@ -7,7 +7,9 @@ Here it is loss and gradient, without dropout and optimizer.
 """
 
 import argparse
+import dataclasses
 import json
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,14 +77,15 @@ def rows(model: str, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Seconds and bytes a sample of every spec, each paired with the dot-product model."""
     programs = {spec: program(model, spec, flags) for spec in dict.fromkeys(("dot_product", *flags.specs))}
     calls = {spec: compiled.call for spec, compiled in programs.items()}
-    timings = measure.paired(calls, "dot_product", flags.rounds, budget=120.0)
+    times = measure.in_turn(calls, flags.rounds, budget=120.0)
     base = programs["dot_product"]
     for spec, compiled in programs.items():
-        timing = timings[spec]
+        ratio = measure.ratio(times, spec, "dot_product")
         yield {
             "attention": spec,
-            "seconds_a_sample": timing.seconds / flags.batch,
-            "ratio": timing.ratio,
+            "seconds_a_sample": statistics.median(times[spec]) / flags.batch,
+            "rounds": len(times[spec]),
+            "ratio": dataclasses.asdict(ratio),
             "temp_bytes_a_sample": compiled.temp / flags.batch,
             "temp_ratio": compiled.temp / base.temp,
             "planned_bytes": compiled.peak,
@@ -125,7 +128,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         paper = ""
         if row["paper"]:
             paper = f"{row['paper'][1] / base[1]:.2f}×, {row['paper'][0] / base[0]:.2f}×"
-        time = [f"{1e3 * row['seconds_a_sample']:.1f}", f"{row['ratio'][0]:.2f}"]
+        time = [f"{1e3 * row['seconds_a_sample']:.1f}", f"{row['ratio']['median']:.2f}"]
         memory = [f"{row['temp_bytes_a_sample'] / GB:.3f}", f"{row['temp_ratio']:.2f}"]
         return [f"`{row['attention']}`".replace("|", "\\|"), *time, *memory, paper]
 

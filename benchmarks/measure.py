@@ -16,6 +16,7 @@ from attention.errors import UsageError
 from train import workdir
 
 SHORTEST = 0.02  # seconds: what takes less is repeated within a round
+SHORT = 1.0
 
 
 def command(main: Callable[[], None]) -> None:
@@ -56,41 +57,45 @@ class Program:
 
 
 @dataclasses.dataclass(frozen=True)
-class Timing:
-    """What the rounds gave.
+class Ratio:
+    """Between two contestants of the same rounds."""
 
-    Attributes:
-      seconds: Of one call, the median over rounds.
-      ratio: To the baseline of the same round: median, least and greatest.
-      rounds: How many.
-    """
-
-    seconds: float
-    ratio: tuple[float, float, float]
-    rounds: int
+    median: float
+    least: float
+    greatest: float
 
 
-def paired(calls: Mapping[str, Callable[[], Any]], baseline: str, rounds: int, budget: float) -> dict[str, Timing]:
-    """Times calls in turn, so that each is compared with what the machine gave the baseline just then.
+Times = dict[str, list[float]]
+
+
+def in_turn(calls: Mapping[str, Callable[[], Any]], rounds: int, budget: float) -> Times:
+    """Seconds of each call in each round: all take their turn, so that they can be compared with what else there is.
+
+    Short calls are made once more before, uncounted: what freed gigabytes just then would slow them.
 
     Args:
       calls: By name.
-      baseline: Which of them the others are compared with.
       rounds: Of all.
-      budget: Seconds after which a call takes part in no more rounds; the baseline always does.
+      budget: Seconds after which a call takes part in no more rounds, but in three at least.
     """
     repeats = {name: _repeats(call) for name, call in calls.items()}
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
+    times: Times = {name: [] for name in calls}
+    for number in range(rounds):
         for name, call in calls.items():
-            if name == baseline or sum(times[name]) * repeats[name] < budget:
+            if number < 3 or sum(times[name]) * repeats[name] < budget:
+                if not times[name] or times[name][-1] < SHORT:
+                    jax.block_until_ready(call())
                 times[name].append(_seconds(call, repeats[name]))
-    return {name: _timing(values, times[baseline]) for name, values in times.items()}
+    return times
 
 
-def _timing(values: list[float], base: list[float]) -> Timing:
-    ratios = [value / other for value, other in zip(values, base, strict=False)]
-    return Timing(statistics.median(values), (statistics.median(ratios), min(ratios), max(ratios)), len(values))
+def ratio(times: Times, name: str, baseline: str) -> Ratio | None:
+    """Of seconds, round by round; None where one of them took no part."""
+    pairs = list(zip(times.get(name, ()), times.get(baseline, ()), strict=False))
+    if not pairs:
+        return None
+    ratios = [one / other for one, other in pairs]
+    return Ratio(statistics.median(ratios), min(ratios), max(ratios))
 
 
 def _repeats(call: Callable[[], Any]) -> int:
@@ -124,27 +129,22 @@ class Roof:
         """From a product of two large square matrices, and from adding 1 to a large array."""
         big = jax.default_backend() != "cpu"
         side, length = (8192, 2**28) if big else (2048, 2**26)
-        matrix, vector = jnp.ones((side, side), dtype), jnp.ones(length, dtype)
-        product, add = Program.of(lambda x: x @ x, matrix), Program.of(lambda x: x + 1, vector)
-        fastest = [min(_seconds(p.call, 1) for _ in range(6)) for p in (product, add)]
-        return cls(2 * side**3 / fastest[0], 2 * vector.nbytes / fastest[1])
+        matrix = jnp.ones((side, side), dtype)
+        product = Program.of(lambda x: x @ x, matrix)
+        add = jax.jit(lambda x: x + 1, donate_argnums=0)  # in place: a new array would be paid for by the page
+        vector = jnp.ones(length, dtype)
+
+        def step():
+            nonlocal vector
+            vector = add(vector)
+            return vector
+
+        fastest = [min(_seconds(call, 1) for _ in range(6)) for call in (product.call, step)]
+        return cls(2 * side**3 / fastest[0], 2 * length * jnp.dtype(dtype).itemsize / fastest[1])
 
     def seconds(self, flops: float, bytes_: float) -> float:
         """The least time that so much work can take."""
         return max(flops / self.flops, bytes_ / self.bandwidth)
-
-
-def device_peaks(calls: Mapping[str, Callable[[], Any]], sizes: Mapping[str, int]) -> dict[str, int]:
-    """The most bytes on the device with each of the calls; nothing where the device does not say (CPUs).
-
-    A device keeps its highest peak only, so from the smallest to the largest, as planned, each sets it anew.
-    """
-    peaks = {}
-    if jax.devices()[0].memory_stats() is not None:
-        for name in sorted(calls, key=lambda name: sizes[name]):
-            jax.block_until_ready(calls[name]())
-            peaks[name] = jax.devices()[0].memory_stats()["peak_bytes_in_use"]
-    return peaks
 
 
 def markdown(titles: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:

@@ -231,6 +231,10 @@ class MultiHeadAttention(nn.Module):
         mechanism = self.mechanism
         if self.rotary and "none" in (mechanism.query, mechanism.key):
             raise UsageError(f"{mechanism.name} has no queries and keys to rotate; choose other positions than rotary.")
+        if self.rotary and mechanism.value == "tied":
+            raise UsageError(
+                f"The values of {mechanism.name} are its keys, which rotary positions would turn; choose others."
+            )
         if source is None:
             return
         if self.rotary:

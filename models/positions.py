@@ -36,9 +36,9 @@ def rotate(x: Float[Array, "*B L N H"], first: int | jax.Array) -> Float[Array, 
     if width % 2:
         raise UsageError(f"Rotary positions turn pairs of numbers, but a head is {width} wide; choose an even width.")
     angles = jnp.expand_dims(_angles(length, width, first), (*range(x.ndim - 3), -2))
-    cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)
     low, high = jnp.split(x, 2, axis=-1)
-    return jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
+    cos, sin = jnp.cos(angles), jnp.sin(angles)  # of bfloat16 inputs, products in float32
+    return jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1).astype(x.dtype)
 
 
 def _angles(length: int, width: int, first: int | jax.Array) -> Float[Array, "L half"]:

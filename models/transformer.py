@@ -78,7 +78,7 @@ class TransformerConfig:
             raise UsageError(
                 f"model.heads={self.heads} does not divide model.width={self.width}; choose a divisor of {self.width}."
             )
-        parse_implementation(self.implementation)
+        parse_implementation(self.implementation, "model.implementation")
         check_choice("model.norm", self.norm, NORMS)
         check_choice("model.positions", self.positions, self.POSITIONS)
         check_choice("model.activation", self.activation, ACTIVATIONS)

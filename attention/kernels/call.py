@@ -127,8 +127,12 @@ def _check_parts(mask: Mask, bias: jax.Array | None, scores_shape: tuple[int, ..
             raise UsageError(f"A {name} of shape {array.shape} does not broadcast to the scores {scores_shape}.")
 
 
-def parse_implementation(text: str) -> tuple[str, tuple[int, int] | None]:
+def parse_implementation(text: str, what: str = "attention implementation") -> tuple[str, tuple[int, int] | None]:
     """Its name, and queries and keys of a tile where they are given, as in `chunked(128, 256)`.
+
+    Args:
+      text: Such as `auto`.
+      what: What errors call it.
 
     Raises:
       UsageError: no mechanism has it, or sizes where there are no tiles.
@@ -136,14 +140,14 @@ def parse_implementation(text: str) -> tuple[str, tuple[int, int] | None]:
     found = SPELLING.fullmatch(text)
     name = found[1] if found else text
     if name not in IMPLEMENTATIONS:
-        raise unknown("attention implementation", text, IMPLEMENTATIONS)
+        raise unknown(what, text, IMPLEMENTATIONS)
     if not found:
         return name, None
     block = int(found[2]), int(found[3])
     if name not in TILED:
-        raise UsageError(f"implementation={text!r} gives sizes of tiles, which only {' and '.join(TILED)} have.")
+        raise UsageError(f"The {what} {text!r} gives sizes of tiles, which only {' and '.join(TILED)} have.")
     if min(block) < 1:
-        raise UsageError(f"implementation={text!r} asks for empty tiles; give at least 1 query and 1 key.")
+        raise UsageError(f"The {what} {text!r} asks for empty tiles; give at least 1 query and 1 key.")
     return name, block
 
 

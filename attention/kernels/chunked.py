@@ -14,26 +14,18 @@ from attention.kernels import plan, tiles
 from attention.kernels.call import DotCall
 
 
-def why_not(call: DotCall) -> str:
-    """What about this call is not supported, as part of a sentence; empty where it is."""
-    empty = 0 in call.scores_shape or 0 in call.value.shape
-    reasons = {"it returns no weights": call.return_weights, "it needs at least one of everything": empty}
-    return "; ".join(reason for reason, holds in reasons.items() if holds)
-
-
-def dot(call: DotCall, tiling: plan.Tiling | None = None) -> tuple[jax.Array, None]:
+def dot(call: DotCall) -> tuple[jax.Array, None]:
     """Output `(*B, T, N, V)`; no weights.
 
     Args:
       call: What is wanted.
-      tiling: Sizes of a tile; by rule where it is not given.
 
     Raises:
       UnsupportedError: the call wants weights.
     """
-    if reason := why_not(call):
+    if reason := tiles.why_not(call):
         raise UnsupportedError(f"implementation='chunked' cannot do this call: {reason}; use 'xla' or 'auto'.")
-    return tiles.attend(call, call.query, call.key, (), DotScore(call.scale), tiling or plan.rule(call, 1)), None
+    return tiles.attend(call, call.query, call.key, (), DotScore(call.scale), plan.rule(call, 1)), None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,28 +17,21 @@ from attention.kernels.call import PairCall
 NARROW_WEIGHTS, NARROW_UNITS = 32, 8
 
 
-def why_not(call: PairCall) -> str:
-    """What about this call is not supported, as part of a sentence; empty where it is."""
-    empty = 0 in call.scores_shape or 0 in call.value.shape
-    reasons = {"it returns no weights": call.return_weights, "it needs at least one of everything": empty}
-    return "; ".join(reason for reason, holds in reasons.items() if holds)
-
-
-def pair(call: PairCall, tiling: plan.Tiling | None = None) -> tuple[jax.Array, None]:
+def pair(call: PairCall) -> tuple[jax.Array, None]:
     """Output `(*B, T, N, V)`; no weights.
 
     Args:
       call: What is wanted.
-      tiling: Sizes of a tile, by rule where it is not given.
 
     Raises:
       UnsupportedError: the call wants weights.
     """
-    if reason := why_not(call):
+    if reason := tiles.why_not(call):
         raise UnsupportedError(f"implementation='chunked' cannot do this call: {reason}; use 'xla' or 'auto'.")
     score = (NarrowScore if is_narrow(call) else WideScore)(call.activation, per_head=call.vector.ndim == 2)
-    tiling = tiling or plan.rule(call, widest(call))
-    return tiles.attend(call, call.query, call.key, (call.layers, call.vector), score, tiling), None
+    return tiles.attend(
+        call, call.query, call.key, (call.layers, call.vector), score, plan.rule(call, widest(call))
+    ), None
 
 
 def widest(call: PairCall) -> int:

@@ -43,7 +43,7 @@ def why_not(call: PairCall, platform: str = "") -> str:
         and not pair_gpu.holds(network),
         f"on a GPU its tiles are {pair_gpu.BLOCK}, not {call.block}": on_gpu
         and call.block not in (None, pair_gpu.BLOCK),
-        f"on a TPU its tiles are multiples of 8 queries and 128 keys, not {call.block}": platform == "tpu"
+        f"its tiles are multiples of 8 queries and 128 keys, not {call.block}": not on_gpu
         and call.block is not None
         and bool(call.block[0] % 8 or call.block[1] % 128),
         f"on a GPU values are at most {pair_gpu.WIDEST} wide": on_gpu and call.value.shape[-1] > pair_gpu.WIDEST,

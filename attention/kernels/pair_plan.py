@@ -21,7 +21,7 @@ class Plan:
       window: As in `Mask`.
       limited: Whether keys end before their array does.
       rate: Of dropout.
-      platform: `tpu` or `interpret`.
+      platform: `tpu`, `gpu` or `interpret`.
     """
 
     network: Network

@@ -107,11 +107,10 @@ class Rules(NamedTuple):
 def rule(call: Call, units: int) -> Tiling:
     """The call's own tiles, or those whose largest array, of pairs times units, fits in fast memory.
 
-    Sequences that fit whole are not cut.
-
-    On a CPU that is 2 MiB, what two cores have as L2 cache. Time of forward + backward over that of `jax.nn`'s
-    dot-product attention (XLA), T = 1024, causal, 8 heads of 64, float32, 2 busy cores of an AMD EPYC, jax 0.10.2; bold
-    is what the rule takes:
+    Sequences that fit whole are not cut. Fast memory is 2 MiB on a CPU, what two cores have as L2 cache. What was
+    tried: time of forward + backward over that of `jax.nn`'s dot-product attention (XLA), T = 1024, causal, 8 heads of
+    64, float32, 2 cores of an AMD EPYC that other work shared, jax 0.10.2; bold is what the rule takes
+    (`benchmarks/README.md` measures it again, on a quiet machine):
 
     | queries × keys     | 16 × 64 | 32 × 64 | 64 × 64 | 128 × 128 | 128 × 256 | 256 × 256 | 512 × 512 |
     | ------------------ | ------- | ------- | ------- | --------- | --------- | --------- | --------- |

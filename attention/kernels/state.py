@@ -123,8 +123,9 @@ def _written(writes: Writes, state: jax.Array | None) -> jax.Array:
 def _solved(lower: jax.Array, right: jax.Array) -> jax.Array:
     """u of (I + lower) u = right, strictly lower triangular.
 
-    Not `triangular_solve`: on a CPU, two of them at once in one program may wait for each other forever, each on a
-    thread that the other needs (jaxlib 0.10's `lapack_strsm_ffi` shares its batch among the threads it runs on).
+    Not `triangular_solve`: on a CPU, two of them at once in one program may wait for each other forever. Seen with
+    jaxlib 0.10.2 on two cores: both threads of XLA's pool in `lapack_strsm_ffi`, each waiting in `ParallelBatchMap` for
+    a thread of that pool to take a part of its batch.
     """
     inverse = jax.lax.stop_gradient(_inverse(lower))
     return jax.lax.custom_linear_solve(

@@ -19,6 +19,13 @@ from attention.kernels.call import Call
 from attention.kernels.plan import Plan, Rules, Score, Tensors, Tiling, zeros
 
 
+def why_not(call: Call) -> str:
+    """What about this call is not supported in tiles, as part of a sentence; empty where it is."""
+    empty = 0 in call.scores_shape or 0 in call.value.shape
+    reasons = {"it returns no weights": call.return_weights, "it needs at least one of everything": empty}
+    return "; ".join(reason for reason, holds in reasons.items() if holds)
+
+
 def attend(call: Call, query: jax.Array, key: jax.Array, weights: Any, score: Score, tiling: Tiling) -> jax.Array:
     """Output `(*B, T, N, V)` of a call whose scores are `score` of `query`, `key` and `weights`.
 

@@ -51,7 +51,12 @@ class Case:
         return {n: jnp.abs(x) + 0.3 if "bias" in n else x for n, x in drawn.items()}
 
 
-def neural(lead: tuple[int, ...] = (), down: tuple[int, ...] | None = (), **options: Any) -> Case:
+def neural(
+    lead: tuple[int, ...] = (),
+    down: tuple[int, ...] | None = (),
+    implementations: tuple[str, ...] = ("xla", "chunked"),
+    **options: Any,
+) -> Case:
     """Two hidden layers of 5 and 3 units; `lead` are the leading axes of the layers, `down` of the projections."""
     dim = WIDTH if down is None else 4
     widths = (2 * dim, 5, 3, 1)
@@ -70,7 +75,7 @@ def neural(lead: tuple[int, ...] = (), down: tuple[int, ...] | None = (), **opti
     return Case(
         call,
         shapes,
-        implementations=("xla",) if unique else ("xla", "chunked"),
+        implementations,
         unordered=not unique,
         equivariant=not unique,
     )
@@ -132,14 +137,16 @@ def delta(w: dict[str, jax.Array], query: jax.Array, key: jax.Array, value: jax.
     return attention.delta_attention(query, key, value, strength, **options)
 
 
+# Interpreted, which takes long to compile: one case with every option stands for the family.
+WITH_PALLAS = ("xla", "chunked", "pallas")
 CASES = {
     "dot_product": Case(lambda w, *arrays, **o: attention.dot_product_attention(*arrays, **o)),
     "dot_product scale": Case(lambda w, *arrays, **o: attention.dot_product_attention(*arrays, scale=0.7, **o)),
-    "neural": neural(),
+    "neural": neural(implementations=WITH_PALLAS),
     "neural undivided": neural(down=None, activation="gelu", scale=0.5),
     "neural per head": neural((HEADS,), (HEADS,)),
-    "neural unique": neural((LENGTH, LENGTH), pairs="unique"),
-    "neural unique per head": neural((HEADS, LENGTH, LENGTH), (HEADS,), pairs="unique"),
+    "neural unique": neural((LENGTH, LENGTH), (), ("xla",), pairs="unique"),
+    "neural unique per head": neural((HEADS, LENGTH, LENGTH), (HEADS,), ("xla",), pairs="unique"),
     "additive": additive(),
     "additive per head": additive((HEADS,)),
     "luong dot": luong("dot"),
@@ -162,7 +169,7 @@ CASES = {
 # (case, implementation) of all that must equal the reference, and of all.
 FAST = [(name, which) for name, case in CASES.items() for which in case.implementations]
 ALL = [(name, "reference") for name in CASES] + FAST
-WEIGHTED = [(name, which) for name, which in ALL if CASES[name].weighted and which != "chunked"]
+WEIGHTED = [(name, which) for name, which in ALL if CASES[name].weighted and which not in ("chunked", "pallas")]
 
 
 def mask_of(case: Case, mask: Mask | None = None) -> Mask:
@@ -216,3 +223,10 @@ def _compiled(name: str, implementation: str, rate: float) -> Callable[..., Any]
         return out, gradients
 
     return jax.jit(run)
+
+
+def assert_close(actual, expected, tolerance):
+    """Within a tolerance relative to each array's largest number."""
+    actual, expected = (jax.tree.map(lambda x: np.asarray(x, np.float64), x) for x in (actual, expected))
+    scaled = [jax.tree.map(lambda x, e: x / max(np.abs(e).max(), 0.1), x, expected) for x in (actual, expected)]
+    chex.assert_trees_all_close(*scaled, rtol=0, atol=tolerance)

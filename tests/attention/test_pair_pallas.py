@@ -13,6 +13,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from attention import Mask, UnsupportedError, additive_attention
 from attention.kernels import pair_gpu, pair_pallas, xla
 from attention.kernels.call import PairCall, common
+from tests.attention.cases import assert_close
 
 BLOCK = (16, 16)
 # What is compared runs for milliseconds: most of a test's time would go into making it fast.
@@ -69,13 +70,6 @@ def both_passes(pair, arrays, **options):
 
 def interpreted(call):
     return pair_pallas.pair(call, BLOCK)
-
-
-def assert_close(actual, expected, tolerance):
-    """Within a tolerance relative to each array's largest number."""
-    actual, expected = (jax.tree.map(lambda x: np.asarray(x, np.float64), x) for x in (actual, expected))
-    scaled = [jax.tree.map(lambda x, e: x / max(np.abs(e).max(), 0.1), x, expected) for x in (actual, expected)]
-    chex.assert_trees_all_close(*scaled, rtol=0, atol=tolerance)
 
 
 SEGMENTS = {
