@@ -46,8 +46,7 @@ def evaluate(
         chosen = _choose(step, checkpoints.steps(), directory)
         abstract = abstract_state(loop.init_state(trainer, task, config.seed, mesh))
         params = checkpoints.load(chosen, abstract).averaged()
-        batches = task.eval_batches(split, jax.process_index(), jax.process_count())
-        return chosen, loop.evaluate(jax.jit(trainer.eval_step), params, batches, mesh)
+        return chosen, loop.evaluate(task, split, jax.jit(trainer.eval_step), params, mesh)
 
 
 def _config(directory: Path, overrides: Mapping[str, str]) -> dict[str, Any]:
