@@ -23,6 +23,8 @@ MAY_CHANGE = (
     "train.checkpoint_every",
     "train.keep",
     "data.data_dir",
+    "data.cache_dir",
+    "data.streaming",
     "data.workers",
     "data.eval_batch_size",
     "mesh.",

@@ -9,7 +9,7 @@ from attention.errors import UsageError
 from models import flops
 from models.vit import ViT, ViTConfig
 from train.config import Config
-from train.data import chain, pipeline
+from train.data import chain, image_batches
 from train.data.images import ImageData
 from train.losses import cross_entropy, in_top
 from train.step import Batch, Sums
@@ -48,11 +48,11 @@ class ImageClassification(Task):
 
     def train_batches(self, process_index: int, process_count: int) -> Iterator:
         """Shuffled, augmented batches without end; a `grain` iterator, whose state is saved and restored."""
-        return pipeline.train_batches(self.sources["train"], self._data, self._seed, process_index, process_count)
+        return image_batches.train_batches(self.sources["train"], self._data, self._seed, process_index, process_count)
 
     def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
         """Every example of a split once, the last batch padded."""
-        return pipeline.eval_batches(self.sources[split], self._data, process_index, process_count)
+        return image_batches.eval_batches(self.sources[split], self._data, process_index, process_count)
 
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
         """Sums over the batch; with a key in training (dropout, smoothed labels), without in evaluation."""
