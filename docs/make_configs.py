@@ -41,7 +41,7 @@ def _section(prefix: str, cls: type, title: str) -> str:
 
 
 def _rows(prefix: str, cls: type) -> Iterator[str]:
-    documented = dict(row for base in cls.__mro__ for row in ATTRIBUTE.findall(inspect.getdoc(base) or ""))
+    documented = dict(row for base in reversed(cls.__mro__) for row in ATTRIBUTE.findall(inspect.getdoc(base) or ""))
     for name in (field.name for field in dataclasses.fields(cls)):
         text = documented[name]
         meaning = " ".join(text.split()).replace("|", "\\|")

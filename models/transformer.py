@@ -63,6 +63,7 @@ class TransformerConfig:
     remat: str
 
     POSITIONS: ClassVar[tuple[str, ...]] = ADDED
+    DROPS_HIDDEN: ClassVar[bool] = True  # whether `dropout` is on the hidden units of MLPs too
 
     def __post_init__(self):
         for field in ("depth", "width", "heads", "mlp"):
@@ -108,7 +109,9 @@ class TransformerConfig:
         return [
             make(
                 attention=attention,
-                mlp=Mlp(self.mlp, self.activation, self.dropout, dtype, parent=None),
+                mlp=Mlp(
+                    self.mlp, self.activation, self.dropout * self.DROPS_HIDDEN, self.dropout, dtype, parent=None
+                ),
                 norm=self.norm,
                 epsilon=self.norm_epsilon,
                 dropout=self.dropout,
