@@ -8,7 +8,11 @@ from attention import flops
 from attention.flops import Cost
 from attention.score import Sizes
 from models import mechanisms
+from models.gpt import GPTConfig
+from models.masked_lm import MaskedLMConfig
 from models.mechanisms import Mechanism
+from models.text_classifier import TextClassifierConfig
+from models.transformer import TransformerConfig
 from models.vit import ViTConfig
 
 
@@ -41,13 +45,37 @@ def mlp(length: int, width: int, hidden: int) -> Cost:
     return flops.linear(length, width, hidden) + Cost(length * hidden) + flops.linear(length, hidden, width)
 
 
-def vit(config: ViTConfig, image_shape: tuple[int, int, int], classes: int) -> Cost:
-    """One forward pass of one image; LayerNorms and residuals (under 1 %) are left out."""
-    length = config.tokens(image_shape)
-    pixels = config.patch**2 * image_shape[-1]
-    patches = length - (config.pool == "class_token")
-    cost = flops.linear(patches, pixels, config.width) + flops.linear(1, config.width, classes)
+def blocks(config: TransformerConfig, length: int) -> Cost:
+    """One forward pass of all blocks over one sequence; LayerNorms and residuals (under 1 %) are left out."""
+    cost = Cost()
     for mechanism in mechanisms.resolve(config.attention, config.depth):
         cost += attention_layer(mechanism, length, config.width, config.heads)
         cost += mlp(length, config.width, config.mlp)
     return cost
+
+
+def gpt(config: GPTConfig, length: int, vocabulary: int) -> Cost:
+    """One forward pass of one sequence, with the logits of every token."""
+    return blocks(config, length) + flops.linear(length, config.width, vocabulary, bias=not config.tied_output)
+
+
+def masked_lm(config: MaskedLMConfig, length: int, vocabulary: int) -> Cost:
+    """One forward pass of one sequence, with the logits of every token."""
+    dense = flops.linear(length, config.width, config.width)
+    return blocks(config, length) + dense + flops.linear(length, config.width, vocabulary)
+
+
+def text_classifier(config: TextClassifierConfig, words: int, classes: int) -> Cost:
+    """One forward pass of one text of so many tokens."""
+    hidden = config.head_hidden
+    head = flops.linear(1, config.width, hidden) if hidden else Cost()
+    return blocks(config, config.tokens(words)) + head + flops.linear(1, hidden or config.width, classes)
+
+
+def vit(config: ViTConfig, image_shape: tuple[int, int, int], classes: int) -> Cost:
+    """One forward pass of one image."""
+    length = config.tokens(image_shape)
+    pixels = config.patch**2 * image_shape[-1]
+    patches = length - (config.pool == "class_token")
+    ends = flops.linear(patches, pixels, config.width) + flops.linear(1, config.width, classes)
+    return ends + blocks(config, length)

@@ -162,6 +162,7 @@ class Run:
     def start(self) -> None:
         """Restores where there is something to restore, and says what is trained."""
         restored = self.checkpoints.restore(self.abstract, self.batches)
+        loaded = "" if restored else self._load_pretrained()
         self.state, progress = restored or (self.state, {})
         self.step = int(self.state.step)
         if self.step > self.plan.total:
@@ -176,6 +177,8 @@ class Run:
         self.writers = Writers(self.directory, step=self.step, size=progress.get("record_size", 0), active=first)
         self.display = Display(self.plan.total, self.step, self.task.unit)
         self._header()
+        if loaded:
+            self.display.say(loaded)
 
     def fit(self, interrupts: Interrupts) -> bool:
         """Takes the steps that are left; False where it was interrupted, after saving."""
@@ -228,6 +231,14 @@ class Run:
         for name in ("writers", "display", "batches"):
             if hasattr(getattr(self, name, None), "close"):
                 getattr(self, name).close()
+
+    def _load_pretrained(self) -> str:
+        """Puts published weights in the place of random ones, where the task has some, and reports what they were."""
+        params, report = self.task.pretrained(self.state.params)
+        if report:
+            shardings = jax.tree.map(lambda leaf: leaf.sharding, self.abstract)
+            self.state = jax.jit(self.trainer.init, out_shardings=shardings)(params)
+        return report
 
     def _stops_after(self, step: int) -> bool:
         plan = self.plan
@@ -320,12 +331,10 @@ class Run:
             say(f"Continuing after step {self.step} of {self.directory}")
 
     def _footer(self, result: dict[str, Any]) -> None:
-        best = self.task.best
-        self.display.say(
-            f"Test {best} {result['final']['test'][best]:.4f} at the last step ({self.step}), "
-            f"{result['best']['test'][best]:.4f} at the best ({result['best_step']}, chosen on validation data), "
-            f"after {duration_text(self.clock.seconds)} of training"
-        )
+        say, test = self.display.say, {at: numbers_text(result[at]["test"]) for at in ("final", "best")}
+        trained = duration_text(self.clock.seconds)
+        say(f"Test at the last step ({self.step}), after {trained} of training: {test['final']}")
+        say(f"Test at step {self.best['step']}, of the best {self.task.best} on validation data: {test['best']}")
         if result["baselines"]:
-            self.display.say("Baselines on test: " + numbers_text(result["baselines"]))
-        self.display.say(f"Everything is in {self.directory}: result.json, metrics.jsonl, curves.png, checkpoints/")
+            say("Baselines on test: " + numbers_text(result["baselines"]))
+        say(f"Everything is in {self.directory}: result.json, metrics.jsonl, curves.png, checkpoints/")

@@ -54,6 +54,10 @@ class Task:
         """Operations of one forward pass of one example."""
         raise NotImplementedError
 
+    def pretrained(self, params: dict) -> tuple[dict, str]:
+        """Parameters to start from, given freshly initialised ones, and a report; '' where nothing was loaded."""
+        return params, ""
+
     def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
         """What is reported of a split, from the sums divided by `weight`; what the task does not know stays."""
         del split
