@@ -12,25 +12,34 @@ TRAIN = np.frombuffer(b"the cat sat on the mat, the rat ate the cat", np.uint8)
 TEST = np.frombuffer(b"the bat sat on the cat. zzz", np.uint8)
 
 
-def by_hand(history, token, order, vocabulary=256):
+def grams(order):
+    """All runs of order + 1 training tokens, ids 0 before the first."""
+    padded = [0] * order + TRAIN.tolist()
+    return [tuple(padded[i : i + order + 1]) for i in range(len(TRAIN))]
+
+
+def by_hand(history, token, order, context, vocabulary=256):
     """p_k of the docstring, by recursion over the training text."""
     if order < 0:
         return 1 / vocabulary
-    padded = [0] * order + TRAIN.tolist()
-    follows = collections.Counter(
-        padded[i + order] for i in range(len(TRAIN)) if padded[i : i + order] == history[len(history) - order :]
-    )
-    lower = by_hand(history, token, order - 1, vocabulary)
+    counted = grams(order) if order == context else [gram[1:] for gram in set(grams(order + 1))]
+    counts = collections.Counter(counted)
+    ones, twos = (sum(count == n for count in counts.values()) for n in (1, 2))
+    discount = (ones + 1) / (ones + 2 * twos + 2)
+    before = tuple(history[len(history) - order :])
+    follows = {gram[-1]: count for gram, count in counts.items() if gram[:-1] == before}
+    lower = by_hand(history, token, order - 1, context, vocabulary)
     if not follows:
         return lower
-    return (follows[token] + len(follows) * lower) / (follows.total() + len(follows))
+    kept = max(follows.get(token, 0) - discount, 0)
+    return (kept + discount * len(follows) * lower) / sum(follows.values())
 
 
 @pytest.mark.parametrize("context", [0, 1, 2, 5])
 def test_losses_are_the_definitions(context):
     losses = ngram_losses(TRAIN, TEST, context, 256)
     history = [0] * context + TEST.tolist()
-    expected = [-math.log(by_hand(history[i : i + context], int(t), context)) for i, t in enumerate(TEST)]
+    expected = [-math.log(by_hand(history[i : i + context], int(t), context, context)) for i, t in enumerate(TEST)]
     np.testing.assert_allclose(losses, expected, rtol=1e-12)
 
 

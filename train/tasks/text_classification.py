@@ -21,10 +21,8 @@ class TextClassification(TextTask):
     model_types = {"text_classifier": TextClassifierConfig}  # noqa: RUF012
 
     def make_model(self, config: Config) -> TextClassifier:
-        """Of the config, for the corpus' tokens and classes."""
-        dtype = jnp.dtype(config.train.precision)
-        size, classes = self.corpus.tokeniser.size, self.corpus.num_classes
-        return TextClassifier(config.model, size, classes, config.data.context, dtype)
+        """See `build`."""
+        return build(config, self.corpus.tokeniser.size, self.corpus.num_classes)
 
     def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The tokens, and how many of them are real."""
@@ -48,3 +46,8 @@ class TextClassification(TextTask):
     def forward_flops(self) -> int:
         """See `models.flops`."""
         return flops.text_classifier(self.model.config, self.model.length, self.model.classes).flops
+
+
+def build(config: Config, vocabulary: int, classes: int) -> TextClassifier:
+    """The model of a config, for so many tokens and classes."""
+    return TextClassifier(config.model, vocabulary, classes, config.data.context, jnp.dtype(config.train.precision))
