@@ -132,8 +132,9 @@ class Checkpoints:
           UsageError: they cannot be read.
         """
         name = "ema" if averaged else "params"
-        with ocp.Context() as context:
-            context.pytree.loading.partial_load = True
+        context = ocp.Context()
+        context.pytree.loading.partial_load = True
+        with context:
             return self.load(step, {name: abstract})[name]
 
     def choose(self, step: str, best: Callable[[], int]) -> int:

@@ -15,7 +15,7 @@ from train.tasks import language_modelling
 TEXT = {
     "train": "the cat sat on the mat. " * 9,
     "validation": "a rat sat.",
-    "test": "the rat ate the cat on my mat, é!",
+    "test": "the rat ate a cat on my mat, é!",
 }
 TINY = {"model.depth": "1", "model.width": "8", "model.heads": "2", "model.mlp": "8", "data.context": "8"}
 

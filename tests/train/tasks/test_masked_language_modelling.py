@@ -11,30 +11,7 @@ from attention import UsageError
 from tests.train.tasks.test_language_modelling import measured, noisy
 from tests.train.tasks.test_language_modelling import task_of as _task_of
 
-WORDS = [
-    "the",
-    "cat",
-    "sat",
-    "on",
-    "the",
-    "mat",
-    "and",
-    "the",
-    "rat",
-    "ate",
-    "the",
-    "cat",
-    "while",
-    "the",
-    "dog",
-    "slept",
-    "on",
-    "a",
-    "mat",
-    "near",
-    "the",
-    "door",
-]
+WORDS = ("the", "cat", "sat", "on", "mat", "and", "dog", "slept", "near", "a", "the", "the")
 
 
 @pytest.fixture
