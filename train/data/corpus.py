@@ -128,17 +128,28 @@ def _tokeniser(spec: str, documents: Documents, split: Split, cache_dir: Path) -
     path = cache_dir / "tokenisers" / f"{digest([spec, documents.content, split.text])}.json"
 
     def fit(partial: Path) -> None:
-        partial.write_text(tokenisers.make(spec, _texts(documents, split)).dumps(), encoding="utf-8")
+        partial.write_text(tokenisers.make(spec, _Texts(documents, split)).dumps(), encoding="utf-8")
 
     token_cache.once(path, fit)
     return tokenisers.loads(path.read_text(encoding="utf-8"))
 
 
-def _texts(documents: Documents, split: Split) -> Iterator[str]:
-    sliced = split.start or split.stop
-    count = sum(1 for _ in documents.read()) if sliced else 0
-    chosen = itertools.islice(documents.read(), *split.bounds(count)) if sliced else documents.read()
-    return (document.text for document in token_cache.progress(chosen, f"Learning the vocabulary of {documents.name}"))
+@dataclasses.dataclass(frozen=True)
+class _Texts:
+    """The texts of a slice, read as often as they are iterated over."""
+
+    documents: Documents
+    split: Split
+
+    def __iter__(self) -> Iterator[str]:
+        chosen = itertools.islice(self.documents.read(), *self._bounds)
+        what = f"Learning the vocabulary of {self.documents.name}"
+        return (document.text for document in token_cache.progress(chosen, what))
+
+    @functools.cached_property
+    def _bounds(self) -> tuple[int | None, int | None]:
+        sliced = self.split.start or self.split.stop
+        return self.split.bounds(sum(1 for _ in self.documents.read())) if sliced else (None, None)
 
 
 def _class_names(documents: Documents, stored: Stored) -> tuple[str, ...]:

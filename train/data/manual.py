@@ -9,6 +9,7 @@ from attention.errors import unknown
 from train.data.documents import Document, Documents, digest
 
 HELD_OUT = {"test": 0.1, "validation": 0.1}
+_MOST = 0.2  # of a held-out split, from topics that belong together: no single one decides
 _LEAST = 60  # characters of a paragraph that says something of its own
 
 
@@ -37,7 +38,9 @@ def splits() -> dict[str, tuple[str, ...]]:
     room = {split: share * total for split, share in HELD_OUT.items()}
     for names in groups:
         size = sum(len(_topics()[name]) for name in names)
-        split = next((split for split in room if size <= room[split]), "train")
+        emptiest = max(room, key=room.get)
+        fits = size <= min(room[emptiest], _MOST * HELD_OUT[emptiest] * total)
+        split = emptiest if fits else "train"
         chosen[split] += names
         room = {other: left - size * (other == split) for other, left in room.items()}
     return {split: tuple(sorted(names)) for split, names in chosen.items()}

@@ -20,6 +20,9 @@ _NAMES = {
 }
 
 
+_BERT_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
 class SubwordTokeniser:
     """A tokeniser of the package `tokenizers`; see `train.data.tokenisers.Tokeniser`.
 
@@ -80,25 +83,27 @@ def fit_bpe(texts: Iterable[str], size: int) -> SubwordTokeniser:
     trainer = t.trainers.BpeTrainer(
         vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
-    return _trained(tokenizer, trainer, texts)
+    tokenizer.train_from_iterator(texts, trainer)
+    return SubwordTokeniser(tokenizer.to_str())
 
 
 def fit_wordpiece(texts: Iterable[str], size: int, lower: bool = False) -> SubwordTokeniser:
     """WordPiece as BERT has it.
 
     Args:
-      texts: What to train on.
-      size: Ids at most, five special ones included.
+      texts: What to train on; read twice.
+      size: Ids at most, five special ones included; but every character stays.
       lower: Whether text is lower-cased and loses its accents first.
     """
-    t = _tokenizers()
-    tokenizer = t.Tokenizer(t.models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = t.normalizers.BertNormalizer(lowercase=lower)
-    tokenizer.pre_tokenizer = t.pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = t.decoders.WordPiece()
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    trainer = t.trainers.WordPieceTrainer(vocab_size=size, special_tokens=special, show_progress=False)
-    return _trained(tokenizer, trainer, texts)
+    trained = _wordpiece({}, lower)
+    # The package numbers continuing characters as it meets them, in another order every time, and breaks ties by
+    # number; named beforehand they have theirs. The vocabulary then moves to a tokeniser to which they are not special.
+    first = [*_BERT_SPECIAL, *_continuing(trained, texts)]
+    trainer = _tokenizers().trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
+    trained.train_from_iterator(texts, trainer)
+    tokenizer = _wordpiece(trained.get_vocab(), lower)
+    tokenizer.add_special_tokens(_BERT_SPECIAL)
+    return SubwordTokeniser(tokenizer.to_str())
 
 
 def from_hub(name: str) -> SubwordTokeniser:
@@ -113,9 +118,21 @@ def from_hub(name: str) -> SubwordTokeniser:
         return SubwordTokeniser(file.read())
 
 
-def _trained(tokenizer: Any, trainer: Any, texts: Iterable[str]) -> SubwordTokeniser:
-    tokenizer.train_from_iterator(texts, trainer)
-    return SubwordTokeniser(tokenizer.to_str())
+def _wordpiece(vocabulary: dict[str, int], lower: bool) -> Any:
+    t = _tokenizers()
+    tokenizer = t.Tokenizer(t.models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = t.normalizers.BertNormalizer(lowercase=lower)
+    tokenizer.pre_tokenizer = t.pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = t.decoders.WordPiece()
+    return tokenizer
+
+
+def _continuing(tokenizer: Any, texts: Iterable[str]) -> list[str]:
+    """`##c` for every character that a word can go on with."""
+    characters = set().union(*texts)
+    normal = tokenizer.normalizer.normalize_str(" ".join(sorted(characters)))
+    split = tokenizer.pre_tokenizer.pre_tokenize_str
+    return [f"##{c}" for c in sorted(set(normal)) if [word for word, _ in split(f"a{c}")] == [f"a{c}"]]
 
 
 def _tokenizers() -> ModuleType:

@@ -13,7 +13,7 @@ KEEP = ("first", "last")
 
 
 @dataclasses.dataclass(frozen=True)
-class _Text:
+class CommonTextData:
     """What all text has in common.
 
     Attributes:
@@ -64,7 +64,7 @@ class _Text:
 
 
 @dataclasses.dataclass(frozen=True)
-class TextData(_Text):
+class TextData(CommonTextData):
     """Text for language models.
 
     Attributes:
@@ -102,7 +102,7 @@ class TextData(_Text):
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedTextData(_Text):
+class MaskedTextData(CommonTextData):
     """Text for masked language models.
 
     Attributes:
@@ -140,7 +140,7 @@ class MaskedTextData(_Text):
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelledTextData(_Text):
+class LabelledTextData(CommonTextData):
     """Documents with classes.
 
     Attributes:

@@ -61,7 +61,8 @@ class TfdsSplit:
                 f"tfds:{name} is prepared in {folder} as {builder.info.file_format.value}, which has no random access: "
                 f"rename {builder.data_path} and run again with TensorFlow installed (pip install -r "
                 f"requirements-prepare.txt), or run `tfds build {name} --file_format=array_record "
-                "--data_dir=NEW_FOLDER` (which needs apache-beam and mlcroissant too) and set data.data_dir to NEW_FOLDER."
+                "--data_dir=NEW_FOLDER` (which needs apache-beam and mlcroissant too) and set data.data_dir to "
+                "NEW_FOLDER."
             ) from error
         for path in self.files:
             if not path.exists():

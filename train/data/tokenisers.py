@@ -180,7 +180,7 @@ def make(spec: str, texts: Iterable[str] = ()) -> Tokeniser:
 
     Args:
       spec: See the module.
-      texts: What it is trained on where `needs_fitting`; read once.
+      texts: What it is trained on where `needs_fitting`; may be read twice.
 
     Raises:
       UsageError: a spec that says nothing, or a file, hub name or package that is not there.

@@ -13,7 +13,7 @@ Ids = Integer[np.ndarray, " tokens"]
 class Cuts:
     """Windows of `width` tokens that lie side by side, cut at another place every epoch.
 
-    So an epoch shows every token once (but less than a window at either end), and windows differ between epochs.
+    So an epoch shows every token once, but for less than two windows at the ends, and windows differ between epochs.
 
     Attributes:
       tokens: Of the text.
@@ -32,7 +32,7 @@ class Cuts:
     def start(self, index: int, epoch: int, seed: int) -> int:
         """The first token of a window."""
         room = self.tokens - self.ahead - len(self) * self.width
-        return index * self.width + _offset(min(self.width, room + 1), epoch, seed)
+        return index * self.width + _offset(room + 1, epoch, seed)
 
 
 @functools.lru_cache(maxsize=16)
