@@ -109,9 +109,7 @@ class TransformerConfig:
         return [
             make(
                 attention=attention,
-                mlp=Mlp(
-                    self.mlp, self.activation, self.dropout * self.DROPS_HIDDEN, self.dropout, dtype, parent=None
-                ),
+                mlp=Mlp(self.mlp, self.activation, self.dropout * self.DROPS_HIDDEN, self.dropout, dtype, parent=None),
                 norm=self.norm,
                 epsilon=self.norm_epsilon,
                 dropout=self.dropout,
