@@ -44,8 +44,8 @@ class TextClassifierConfig(TransformerConfig):
         if self.head_hidden < 0:
             raise UsageError(f"model.head_hidden must be at least 0, but it is {self.head_hidden}.")
 
-    def tokens(self, words: int) -> int:
-        """ℓ for texts of so many tokens: one more where there is a class token."""
+    def tokens(self, words: int | Int[Array, "B"]) -> int | Int[Array, "B"]:
+        """ℓ for a text, or for each, of so many tokens: one more where there is a class token."""
         return words + (self.pool == "class_token")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from attention import Mask
 from attention.errors import UsageError
-from models import flops
+from models import flops, pretrained
 from models.masked_lm import MaskedLM, MaskedLMConfig
 from train.baselines import ngram_losses
 from train.config import Config
@@ -44,8 +44,6 @@ class MaskedLanguageModelling(TextTask):
                 f"{pad}; set --config.model.padding_token={pad}."
             )
         if model.pretrained:
-            from models import pretrained
-
             pretrained.describe(model.pretrained)  # what cannot be read is said before anything is compiled
         return MaskedLM(model, tokeniser.size, config.data.context, jnp.dtype(config.train.precision))
 
@@ -54,8 +52,6 @@ class MaskedLanguageModelling(TextTask):
         config = self.model.config
         if not config.pretrained:
             return params, ""
-        from models import pretrained
-
         loaded, report = pretrained.load(config.pretrained, config, params)
         return loaded, str(report)
 
