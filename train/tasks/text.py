@@ -6,7 +6,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import numpy as np
+import jax.numpy as jnp
 
 from train.config import Config
 from train.data import text_batches
@@ -76,7 +76,7 @@ class TextTask(Task):
         return 0.0 if key is None else self._label_smoothing
 
     def _example(self) -> Batch:
-        return {name: np.asarray(value)[None] for name, value in self.sources["validation"].evaluate(0).items()}
+        return {name: jnp.asarray(value)[None] for name, value in self.sources["validation"].evaluate(0).items()}
 
     def _check_model(self) -> None:
         """Traces the loss, which raises what the model cannot do, before anything is compiled or written."""

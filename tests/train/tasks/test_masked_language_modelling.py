@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attention import UsageError
-from tests.train.tasks.test_language_modelling import measured, noisy
+from tests.train.tasks.test_language_modelling import first, measured, noisy
 from tests.train.tasks.test_language_modelling import task_of as _task_of
 
 WORDS = ("the", "cat", "sat", "on", "mat", "and", "dog", "slept", "near", "a", "the", "the")
@@ -44,7 +44,7 @@ def test_loss_does_not_depend_on_batches_and_their_padding(folder):
 def test_only_chosen_tokens_count_and_padding_is_not_attended_to(folder):
     task = task_of(folder)
     params = noisy(task)
-    *_, batch = task.eval_batches("test", 0, 1)
+    batch = first(task.eval_batches("test", 0, 1))
     sums = task.loss(params, batch, None)
     total, right = 0.0, 0
     for row, length in enumerate(batch["length"]):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.train.tasks.test_language_modelling import measured, noisy
+from tests.train.tasks.test_language_modelling import first, measured, noisy
 from tests.train.tasks.test_language_modelling import task_of as _task_of
 from train import configs
 from train.tasks import text_classification
@@ -41,12 +41,12 @@ def test_loss_does_not_depend_on_batches_and_their_padding(folder):
 
 def test_sums_are_those_of_each_text_alone(folder):
     task = task_of(folder)
-    params, batch = noisy(task), next(iter(task.eval_batches("test", 0, 1)))
+    params, batch = noisy(task), first(task.eval_batches("test", 0, 1))
     sums = task.loss(params, batch, None)
     real = batch["weight"] > 0
     logits = np.array(
         [
-            task.model.apply({"params": params}, tokens[None, :length], np.array([length]))[0]
+            task.model.apply({"params": params}, tokens[None, :length], length[None])[0]
             for tokens, length in zip(batch["tokens"][real], batch["length"][real], strict=True)
         ]
     )
