@@ -45,7 +45,7 @@ def dot_product_attention(
       dropout_key: Key of those zeros; needed where the rate is not 0.
       return_weights: Also return the weights before dropout.
       implementation: `auto` (the best that supports the call), `xla`, `chunked`, `cudnn` or `reference`; a named
-        one does the call or raises.
+        one does the call or raises. `chunked(128, 256)` is `chunked` in tiles of 128 queries and 256 keys.
 
     Returns:
       The output, and the weights where they are asked for, in the dtype of `query`.
@@ -55,7 +55,7 @@ def dot_product_attention(
       UnsupportedError: the named implementation cannot do this call.
     """
     check_shapes(query, key, value)
-    check_implementation(implementation, tuple(IMPLEMENTATIONS), "Dot-product attention")
+    name, block = check_implementation(implementation, tuple(IMPLEMENTATIONS), "Dot-product attention")
     options = {"mask": mask, "bias": bias, "dropout_rate": dropout_rate, "dropout_key": dropout_key}
     if isinstance(scale, jax.Array):  # to be differentiated, perhaps: kernels take a plain number
         query, scale = query * scale.astype(query.dtype), 1.0
@@ -64,9 +64,10 @@ def dot_product_attention(
         query=query,
         key=fields["mask"].without_unreachable(key, query.shape[-3], query.ndim),
         scale=query.shape[-1] ** -0.5 if scale is None else scale,
+        block=block,
         **fields,
     )
-    out, weights = (_best(call) if implementation == "auto" else IMPLEMENTATIONS[implementation])(call)
+    out, weights = (_best(call) if name == "auto" else IMPLEMENTATIONS[name])(call)
     return (out, weights) if return_weights else out
 
 

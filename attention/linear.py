@@ -155,7 +155,9 @@ class Recurrence(Score):
     ) -> jax.Array:
         """Output `(*B, T, N, V)`."""
         name = f"{type(self).__name__} attention"
-        check_implementation(implementation, IMPLEMENTATIONS, name)
+        _, block = check_implementation(implementation, IMPLEMENTATIONS, name)
+        if block:
+            raise UnsupportedError(f"{name} has no tiles of queries and keys; give the implementation 'chunked' alone.")
         asked = {"bias": bias is not None, "attention dropout": dropout_rate > 0, "weights": return_weights}
         for what, wanted in asked.items():
             if wanted:

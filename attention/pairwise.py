@@ -76,7 +76,8 @@ def neural_attention(
       dropout_key: Key of those zeros; needed where the rate is not 0.
       return_weights: Also return the weights before dropout.
       implementation: `auto`, `xla`, `chunked` (in tiles, so memory is bounded; no weights or unique pairs),
-        `pallas` (the same bounds, for TPUs and Hopper GPUs) or `reference`.
+        `pallas` (the same bounds, for TPUs and Hopper GPUs) or `reference`. `chunked(128, 256)` and `pallas(128, 256)`
+        take tiles of 128 queries and 256 keys.
 
     Returns:
       The output, and the weights where they are asked for.
@@ -233,7 +234,7 @@ class PairWeights:
 
     def attend(self, query: jax.Array, key: jax.Array, value: jax.Array, *, implementation: str, **options: Any) -> Any:
         """`neural_attention` of prepared queries and keys, or of plain ones where the implementation is `reference`."""
-        check_implementation(
+        implementation, block = check_implementation(
             implementation, self.implementations, "Attention by pairs" + " of unique weights" * self.unique
         )
         fields = common(*query.shape[-3:-1], value, **options)
@@ -242,7 +243,7 @@ class PairWeights:
         elif self.unique:
             out, weights = xla.attend(Call(**fields), self._unique_scores(query, key, fields["mask"]))
         else:
-            out, weights = self._kernel(implementation, call := self._call(query, key, fields))(call)
+            out, weights = self._kernel(implementation, call := self._call(query, key, fields | {"block": block}))(call)
         return (out, weights) if options["return_weights"] else out
 
     def _call(self, query: jax.Array, key: jax.Array, fields: dict[str, Any]) -> PairCall:

@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 
 from attention.activations import ACTIVATIONS
 from attention.errors import UsageError
-from attention.kernels.call import IMPLEMENTATIONS
+from attention.kernels.call import parse_implementation
 from models import mechanisms
 from models.layers import NORMS, Block, Mlp, MultiHeadAttention, check_choice
 from models.positions import ADDED
@@ -29,7 +29,8 @@ class TransformerConfig:
     Attributes:
       name: Which model it is.
       attention: Mechanism spec string, see `models.mechanisms`.
-      implementation: How attention is computed: `auto`, `xla`, `chunked`, `cudnn`, `pallas` or `reference`.
+      implementation: How attention is computed: `auto`, `xla`, `chunked`, `cudnn`, `pallas` or `reference`;
+        `chunked(128, 256)` is in tiles of 128 queries and 256 keys.
       depth: Number of blocks.
       width: D, a multiple of `heads`.
       heads: N.
@@ -78,7 +79,7 @@ class TransformerConfig:
             raise UsageError(
                 f"model.heads={self.heads} does not divide model.width={self.width}; choose a divisor of {self.width}."
             )
-        check_choice("model.implementation", self.implementation, IMPLEMENTATIONS)
+        parse_implementation(self.implementation)
         check_choice("model.norm", self.norm, NORMS)
         check_choice("model.positions", self.positions, self.POSITIONS)
         check_choice("model.activation", self.activation, ACTIVATIONS)

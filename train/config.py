@@ -121,8 +121,8 @@ def build(config: Mapping[str, Any], model_type: type, data_type: type) -> Confi
 
 
 def _structure(cls: type[T], values: Mapping[str, Any], path: str, types: Mapping[str, type]) -> T:
-    hints = typing.get_type_hints(cls) | dict(types)
-    hints = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    hints = typing.get_type_hints(cls)
+    hints = {field.name: types.get(field.name, hints[field.name]) for field in dataclasses.fields(cls)}
     for name in values:
         if name not in hints:
             raise unknown("config field", path + name, [path + valid for valid in hints])

@@ -1,6 +1,7 @@
 """What every implementation is given: arrays that were checked, and what to do with them."""
 
 import dataclasses
+import re
 from typing import Any
 
 import jax
@@ -11,6 +12,8 @@ from attention.errors import UnsupportedError, UsageError, unknown
 from attention.mask import Mask
 
 IMPLEMENTATIONS = ("auto", "reference", "xla", "chunked", "cudnn", "pallas")
+TILED = ("chunked", "pallas")
+SPELLING = re.compile(r"(\w+)\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,6 +28,7 @@ class Call:
       dropout_rate: Of the weights, 0 is none.
       dropout_seed: Two words, given where the rate is not 0.
       return_weights: Whether the weights `(*B, N, T, S)` are wanted beside the output.
+      block: Queries and keys of a tile; None leaves them to the implementation's rule.
     """
 
     scores_shape: tuple[int, ...]
@@ -34,6 +38,7 @@ class Call:
     dropout_rate: float
     dropout_seed: Seed | None
     return_weights: bool
+    block: tuple[int, int] | None = None
 
     def allowed(self) -> jax.Array | None:
         """The mask as an array that broadcasts to the scores, or None where everything is allowed."""
@@ -122,17 +127,37 @@ def _check_parts(mask: Mask, bias: jax.Array | None, scores_shape: tuple[int, ..
             raise UsageError(f"A {name} of shape {array.shape} does not broadcast to the scores {scores_shape}.")
 
 
-def check_implementation(name: str, available: tuple[str, ...], by: str) -> None:
-    """Raises an error unless `by` has an implementation of that name, or the name is `auto`.
+def parse_implementation(text: str) -> tuple[str, tuple[int, int] | None]:
+    """Its name, and queries and keys of a tile where they are given, as in `chunked(128, 256)`.
+
+    Raises:
+      UsageError: no mechanism has it, or sizes where there are no tiles.
+    """
+    found = SPELLING.fullmatch(text)
+    name = found[1] if found else text
+    if name not in IMPLEMENTATIONS:
+        raise unknown("attention implementation", text, IMPLEMENTATIONS)
+    if not found:
+        return name, None
+    block = int(found[2]), int(found[3])
+    if name not in TILED:
+        raise UsageError(f"implementation={text!r} gives sizes of tiles, which only {' and '.join(TILED)} have.")
+    if min(block) < 1:
+        raise UsageError(f"implementation={text!r} asks for empty tiles; give at least 1 query and 1 key.")
+    return name, block
+
+
+def check_implementation(text: str, available: tuple[str, ...], by: str) -> tuple[str, tuple[int, int] | None]:
+    """As `parse_implementation`, of those that `by` has.
 
     Raises:
       UsageError: no mechanism has it.
       UnsupportedError: others have it.
     """
-    if name not in IMPLEMENTATIONS:
-        raise unknown("attention implementation", name, IMPLEMENTATIONS)
+    name, block = parse_implementation(text)
     if name != "auto" and name not in available:
         raise UnsupportedError(f"{by} has no implementation {name!r}; it has auto, {', '.join(available)}.")
+    return name, block
 
 
 def check_rows(what: str, why: str, built: int, mask: Mask, queries: int, keys: int) -> None:

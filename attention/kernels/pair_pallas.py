@@ -41,6 +41,11 @@ def why_not(call: PairCall, platform: str = "") -> str:
         "on a GPU it takes no dense mask": on_gpu and call.mask.dense is not None,
         f"on a GPU {sum(network.units)} hidden units with {network.size} weights do not fit in a block": on_gpu
         and not pair_gpu.holds(network),
+        f"on a GPU its tiles are {pair_gpu.BLOCK}, not {call.block}": on_gpu
+        and call.block not in (None, pair_gpu.BLOCK),
+        f"on a TPU its tiles are multiples of 8 queries and 128 keys, not {call.block}": platform == "tpu"
+        and call.block is not None
+        and bool(call.block[0] % 8 or call.block[1] % 128),
         f"on a GPU values are at most {pair_gpu.WIDEST} wide": on_gpu and call.value.shape[-1] > pair_gpu.WIDEST,
     }
     return "; ".join(reason for reason, holds in reasons.items() if holds)
@@ -68,7 +73,8 @@ def pair(call: PairCall, block: tuple[int, int] | None = None, platform: str = "
     if reason := why_not(call, platform):
         raise UnsupportedError(f"implementation='pallas' cannot do this call: {reason}; use 'chunked' or 'auto'.")
     platform = platform or platform_here()
-    block = pair_gpu.BLOCK if platform == "gpu" else block or pair_tpu.block_sizes(*call.scores_shape[-2:])
+    asked = block or call.block or pair_tpu.block_sizes(*call.scores_shape[-2:])
+    block = pair_gpu.BLOCK if platform == "gpu" else asked
     plan = _plan(call, block, platform)
     out = _on_mesh(plan, _operands(call, plan), _fixed(call, plan))
     out = jnp.swapaxes(out, 1, 2)[:, : plan.queries]

@@ -7,6 +7,7 @@ With a strength β, u_j = β_j (v_j − W k_j) depends on all keys before; withi
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -116,7 +117,38 @@ def _written(writes: Writes, state: jax.Array | None) -> jax.Array:
     known = 0.0 if state is None else jnp.einsum("...sh,...vh->...sv", writes.key, state)
     overlap = strength * jnp.tril(jnp.einsum("...sh,...jh->...sj", writes.key, writes.key), -1)
     rest = strength * (writes.value - known)
-    return jax.lax.linalg.triangular_solve(overlap, rest, left_side=True, lower=True, unit_diagonal=True)
+    return _solved(overlap, rest)
+
+
+def _solved(lower: jax.Array, right: jax.Array) -> jax.Array:
+    """u of (I + lower) u = right, strictly lower triangular.
+
+    Not `triangular_solve`: on a CPU, two of them at once in one program may wait for each other forever, each on a
+    thread that the other needs (jaxlib 0.10's `lapack_strsm_ffi` shares its batch among the threads it runs on).
+    """
+    inverse = jax.lax.stop_gradient(_inverse(lower))
+    return jax.lax.custom_linear_solve(
+        lambda u: u + lower @ u,
+        right,
+        solve=lambda _, x: inverse @ x,
+        transpose_solve=lambda _, x: inverse.swapaxes(-1, -2) @ x,
+    )
+
+
+def _inverse(lower: jax.Array) -> jax.Array:
+    """(I + lower)⁻¹ from the inverses of diagonal blocks of 1, 2, 4, …: [[A, 0], [C, B]]⁻¹ has −B⁻¹CA⁻¹ for C."""
+    lead, length = lower.shape[:-2], lower.shape[-1]
+    full = 2 ** math.ceil(math.log2(max(1, length)))
+    lower = jnp.pad(lower, [(0, 0)] * len(lead) + [(0, full - length)] * 2)
+    inverse, size = jnp.ones((*lead, full, 1, 1), lower.dtype), 1
+    while size < full:
+        halves = lower.reshape(*lead, full // (2 * size), 2, size, full // (2 * size), 2, size)
+        corner = jnp.moveaxis(jnp.diagonal(halves[..., 1, :, :, 0, :], axis1=-4, axis2=-2), -1, -3)
+        first, second = inverse[..., 0::2, :, :], inverse[..., 1::2, :, :]
+        above = jnp.concatenate([first, jnp.zeros_like(first)], axis=-1)
+        below = jnp.concatenate([-second @ corner @ first, second], axis=-1)
+        inverse, size = jnp.concatenate([above, below], axis=-2), 2 * size
+    return inverse[..., 0, :length, :length]
 
 
 def _chunks(x: jax.Array | None, axis: int, chunk: int) -> jax.Array | None:

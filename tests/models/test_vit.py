@@ -168,7 +168,7 @@ def test_analytic_flops_equal_xlas_count(spec):
         ({"depth": 0}, r"model.depth must be at least 1"),
         ({"dropout": 1.0}, r"model.dropout must be at least 0 and below 1"),
         ({"attention": "supr"}, r"Did you mean 'super'"),
-        ({"implementation": "cuda"}, r"Unknown model.implementation 'cuda'"),
+        ({"implementation": "cuda"}, r"Unknown attention implementation 'cuda'"),
         ({"norm": "prre"}, r"Unknown model.norm 'prre'\. Did you mean 'pre'"),
         ({"pool": "max"}, r"Unknown model.pool 'max'"),
         ({"positions": "rotary"}, r"Unknown model.positions"),

@@ -1,0 +1,136 @@
+"""000's Tables 6, 7 and 8 here: memory and time a sample of its whole GPT and ViT, neural in one layer and in all.
+
+    python -m benchmarks.layers --out=benchmarks/results/layers_cpu.json
+
+The paper measures training, with Neural Attention in the first of 8 (GPT, 1024 tokens) or 12 (ViT, 785 tokens) layers.
+Here it is loss and gradient, without dropout and optimizer.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from benchmarks import measure
+from models.gpt import GPT, GPTConfig
+from models.vit import ViT, ViTConfig
+
+# 000's whole-model figures: GB and ms a sample, in training, on the authors' GPU.
+PAPER = {
+    ("gpt", "dot_product"): (1.0, 5.7),
+    ("gpt", "neural(dim=2)|dot_product"): (1.4, 7.8),
+    ("gpt", "neural(dim=16)|dot_product"): (4.9, 15.8),
+    ("gpt", "neural(dim=None)|dot_product"): (8.7, 48.1),
+    ("vit", "dot_product"): (0.7, 5.4),
+    ("vit", "neural(dim=2)|dot_product"): (1.1, 6.6),
+}
+DIMS = ("2", "16", "None")
+SPECS = ("dot_product", *(f"neural(dim={dim}){rest}" for dim in DIMS for rest in ("|dot_product", "")))
+COMMON = {
+    "attention": "dot_product",
+    "heads": 8,
+    "mlp": 1024,
+    "norm": "post",
+    "norm_epsilon": 1e-5,
+    "positions": "sinusoidal",
+    "activation": "relu",
+    "embedding_dropout": 0.0,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "attention_bias": False,
+}
+VOCABULARY, CONTEXT, CLASSES, SIDE = 28_996, 1024, 10, 224
+GB = 1e9
+
+
+def main() -> None:
+    """Measures, prints tables, writes JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="*", default=["gpt", "vit"], choices=("gpt", "vit"))
+    parser.add_argument("--specs", nargs="*", default=SPECS)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--implementation", default="auto", help="of every layer")
+    parser.add_argument("--remat", default="none", help="none, block or dots")
+    parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", default="", help="cpu, gpu or tpu; else what jax chooses")
+    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
+    flags = parser.parse_args()
+    if flags.device:
+        jax.config.update("jax_platforms", flags.device)
+    result = measure.header("layers") | {"batch": flags.batch, "remat": flags.remat, "precision": flags.precision}
+    for model in flags.models:
+        result[model] = list(rows(model, flags))
+        print(f"\n{model}, {result['devices']}\n\n{table(result[model])}", flush=True)
+    if flags.out:
+        flags.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def rows(model: str, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Seconds and bytes a sample of every spec, each paired with the dot-product model."""
+    programs = {spec: program(model, spec, flags) for spec in dict.fromkeys(("dot_product", *flags.specs))}
+    calls = {spec: compiled.call for spec, compiled in programs.items()}
+    timings = measure.paired(calls, "dot_product", flags.rounds, budget=120.0)
+    base = programs["dot_product"]
+    for spec, compiled in programs.items():
+        timing = timings[spec]
+        yield {
+            "attention": spec,
+            "seconds_a_sample": timing.seconds / flags.batch,
+            "ratio": timing.ratio,
+            "temp_bytes_a_sample": compiled.temp / flags.batch,
+            "temp_ratio": compiled.temp / base.temp,
+            "planned_bytes": compiled.peak,
+            "paper": PAPER.get((model, spec)),
+        }
+
+
+def program(model: str, spec: str, flags: argparse.Namespace) -> measure.Program:
+    """Loss and gradient of one batch, compiled."""
+    options = COMMON | {"attention": spec, "implementation": flags.implementation, "remat": flags.remat}
+    network, inputs, labels = {"gpt": _gpt, "vit": _vit}[model](options, flags)
+    params = jax.jit(network.init)(jax.random.key(0), inputs)
+
+    def loss(params, inputs, labels):
+        logits = network.apply(params, inputs)
+        return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, labels))
+
+    return measure.Program.of(jax.value_and_grad(loss), params, inputs, labels)
+
+
+def _gpt(options: dict[str, Any], flags: argparse.Namespace) -> tuple[GPT, jax.Array, jax.Array]:
+    config = GPTConfig(name="gpt", depth=8, width=512, tied_output=False, scale_embeddings=True, **options)
+    tokens = jax.random.randint(jax.random.key(1), (flags.batch, CONTEXT), 0, VOCABULARY)
+    return GPT(config, VOCABULARY, CONTEXT, jnp.dtype(flags.precision)), tokens, jnp.roll(tokens, -1, axis=1)
+
+
+def _vit(options: dict[str, Any], flags: argparse.Namespace) -> tuple[ViT, jax.Array, jax.Array]:
+    config = ViTConfig(name="vit", depth=12, width=768, patch=8, pool="class_token", **options)
+    images = jax.random.normal(jax.random.key(1), (flags.batch, SIDE, SIDE, 3))
+    model = ViT(config, CLASSES, config.tokens((SIDE, SIDE, 3)), jnp.dtype(flags.precision))
+    return model, images, jnp.zeros(flags.batch, int)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Time and memory a sample, ratios to the dot-product model, and the paper's own ratios."""
+    titles = ("attention", "ms a sample", "× dot_product", "temp GB a sample", "× dot_product", "paper: ms, GB")
+    base = next(row["paper"] for row in rows if row["attention"] == "dot_product")
+
+    def cells(row: dict[str, Any]) -> list[str]:
+        paper = ""
+        if row["paper"]:
+            paper = f"{row['paper'][1] / base[1]:.2f}×, {row['paper'][0] / base[0]:.2f}×"
+        time = [f"{1e3 * row['seconds_a_sample']:.1f}", f"{row['ratio'][0]:.2f}"]
+        memory = [f"{row['temp_bytes_a_sample'] / GB:.3f}", f"{row['temp_ratio']:.2f}"]
+        return [f"`{row['attention']}`".replace("|", "\\|"), *time, *memory, paper]
+
+    return measure.markdown(titles, map(cells, rows))
+
+
+if __name__ == "__main__":
+    measure.command(main)

@@ -1,0 +1,50 @@
+"""Sizes of tiles in an implementation's name."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import pytest
+
+from attention import Mask, UnsupportedError, UsageError, dot_product_attention
+from attention.kernels import plan
+from attention.kernels.call import DotCall, parse_implementation
+from tests.attention.test_contract import CASES, inputs, run
+
+
+@pytest.mark.parametrize("name", ["dot_product", "neural", "gaussian"])
+@pytest.mark.parametrize("sizes", ["(3, 2)", "(100, 4)"])
+def test_any_sizes_compute_the_same(x64, name, sizes):
+    weights, mask = CASES[name].weights(), Mask(causal=True)
+    whole, tiled = (run(name, f"chunked{tail}", inputs(), weights, mask) for tail in ("", sizes))
+    chex.assert_trees_all_close(whole, tiled, rtol=0, atol=1e-10)
+
+
+def test_the_sizes_are_what_is_computed_with():
+    array = jnp.zeros((1, 50, 2, 4))
+    fields = {"scores_shape": (1, 2, 50, 50), "value": array, "mask": Mask(), "bias": None, "dropout_rate": 0.0}
+    call = DotCall(query=array, key=array, scale=1.0, dropout_seed=None, return_weights=False, block=(16, 64), **fields)
+    assert plan.rule(call, 1) == plan.Tiling(16, 50)
+    program = lambda implementation: (  # noqa: E731
+        jax.jit(lambda x: dot_product_attention(x, x, x, implementation=implementation)).lower(array).as_text()
+    )
+    assert "tensor<1x2x10x25x" in program("chunked(10, 25)")
+    assert "tensor<1x2x10x25x" not in program("chunked")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("xla(2, 2)", "only chunked and pallas have"),
+        ("chunked(0, 8)", "at least 1 query and 1 key"),
+        ("chunked(8)", r"Unknown attention implementation 'chunked\(8\)'. Did you mean 'chunked'"),
+    ],
+)
+def test_mistakes(text, message):
+    with pytest.raises(UsageError, match=message):
+        parse_implementation(text)
+
+
+@pytest.mark.parametrize("name", ["linear", "delta"])
+def test_a_running_state_has_no_tiles(name):
+    with pytest.raises(UnsupportedError, match="has no tiles"):
+        run(name, "chunked(8, 8)", inputs(), CASES[name].weights())
