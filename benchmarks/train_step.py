@@ -10,10 +10,7 @@ import argparse
 import dataclasses
 import importlib
 import json
-import os
-import platform
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +21,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from train import configs, loop, sharding, tasks, workdir
+from benchmarks import measure
+from train import configs, loop, sharding, tasks
 from train.checkpoints import Checkpoints
 from train.config import Config
 from train.main import parse
@@ -44,7 +42,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
     flags, rest = parser.parse_known_args()
     config, _ = configs.resolve(flags.config, parse(rest)[1])
-    result = {"command": " ".join(["python -m benchmarks.train_step", *sys.argv[1:]]), **environment()}
+    result = measure.header("train_step")
     result["loop"] = loop_against_step(config, flags.rounds, flags.steps)
     if flags.against:
         others = flags.against.split(",")
@@ -54,10 +52,6 @@ def main() -> None:
     print(markdown(result))
     if flags.out:
         flags.out.write_text(json.dumps(result, indent=2) + "\n")
-
-
-def environment() -> dict[str, Any]:
-    return {"cpus": os.cpu_count(), "machine": platform.machine()} | workdir.environment()
 
 
 def loop_against_step(config: Config, rounds: int, steps: int) -> dict[str, Any]:
@@ -204,4 +198,4 @@ def _markdown(result: dict[str, Any]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    main()
+    measure.command(main)

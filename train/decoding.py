@@ -90,8 +90,8 @@ def generate(
       Each prompt with its continuation, int32; `end` is the last id where it was drawn.
 
     Raises:
-      UsageError: an empty prompt, or sequences longer than what the model has a fixed length for. Both before
-        anything is compiled.
+      UsageError: an empty prompt, or sequences longer than what the model has a fixed length for: while it is
+        traced, before anything is compiled.
     """
     lengths = np.array([len(prompt) for prompt in prompts])
     if tokens < 1:
@@ -102,16 +102,10 @@ def generate(
     for row, prompt in zip(given, prompts, strict=True):
         row[: len(prompt)] = prompt
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, np.arange(len(prompts)))
-    jax.eval_shape(functools.partial(_logits, model), params, given)
     drawn, stops = jax.device_get(
         _continue(model, sampling, int(lengths.min()), tokens, params, given, lengths.astype(np.int32), keys, end)
     )
     return [row[:stop] for row, stop in zip(drawn, stops, strict=True)]
-
-
-def _logits(model: Any, params: dict, tokens: Int[Array, "B T"]) -> Float[Array, "B T V"]:
-    """A call of the model that raises what it cannot do with so many tokens."""
-    return model.apply({"params": params}, tokens, False, model.init_caches(*tokens.shape))[0]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))

@@ -135,9 +135,8 @@ def test_options_out_of_range_are_refused(options, message):
         ({"positions": "none", "attention": "positional"}, "12"),
     ],
 )
-def test_what_has_a_fixed_length_is_not_exceeded(changes, message, monkeypatch):
+def test_what_has_a_fixed_length_is_not_exceeded(changes, message):
     model, params = build(**changes)
-    monkeypatch.setattr("train.decoding._continue", None)  # nothing is compiled
     with pytest.raises(UsageError, match=message):
         generate(model, params["params"], PROMPTS, 8, GREEDY, jax.random.key(0))
 
