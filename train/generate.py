@@ -56,8 +56,8 @@ def _check_prompts(prompts: Sequence[str], encoded: Sequence[np.ndarray], contex
             raise UsageError(f"The prompt {prompt!r} has no token; say what is to be continued.")
         if len(ids) > context:
             raise UsageError(
-                f"The prompt {prompt[:30]!r}... has {len(ids)} tokens, but the model was trained on {context}; shorten "
-                "it."
+                f"The prompt {prompt[:30]!r}... has {len(ids)} tokens, but the model was trained on {context} at a "
+                "time; shorten it."
             )
 
 

@@ -59,7 +59,7 @@ TASKS = {
     "vit_digits": ({}, set()),
     "gpt_pydoc": ({"data.context": "8"}, REMOTE),
     "mlm_pydoc": ({"data.context": "8", "data.tokeniser": "words(marks=True)", "model.padding_token": "0"}, REMOTE),
-    "classify_imdb": ({"data.context": "8"} | SPLITS, REMOTE),
+    "classify_imdb": ({"data.context": "8", "optimizer.schedule": "cosine"}, REMOTE),
 }
 
 

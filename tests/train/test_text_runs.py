@@ -1,5 +1,6 @@
 """Runs on text, killed and started again bit for bit; their tokeniser, their best step, and what they generate."""
 
+import functools
 import json
 import shutil
 import signal
@@ -24,19 +25,27 @@ def command(name, workdir):
     return arguments(workdir, config=f"configs/{name}.py", **SMALL | CONFIGS[name])
 
 
-@pytest.fixture(scope="module", params=CONFIGS)
-def finished(request, tmp_path_factory):
-    workdir = tmp_path_factory.mktemp(request.param) / "run"
-    subprocess.run([sys.executable, "-m", "train.main", *command(request.param, workdir)], check=True)
-    return request.param, workdir
-
-
 @pytest.fixture(scope="module")
-def gpt(finished):
-    name, workdir = finished
-    if name != "gpt_pydoc":
-        pytest.skip("needs a model that generates")
-    return workdir
+def run_of(tmp_path_factory):
+    """From a config's name to its finished run."""
+
+    @functools.cache
+    def run(name):
+        workdir = tmp_path_factory.mktemp(name) / "run"
+        subprocess.run([sys.executable, "-m", "train.main", *command(name, workdir)], check=True)
+        return workdir
+
+    return run
+
+
+@pytest.fixture(params=CONFIGS)
+def finished(request, run_of):
+    return request.param, run_of(request.param)
+
+
+@pytest.fixture
+def gpt(run_of):
+    return run_of("gpt_pydoc")
 
 
 def test_kill_9_and_again_is_bit_identical(finished, tmp_path, run_python):
@@ -112,16 +121,16 @@ def test_mistakes_of_generation_are_one_sentence(gpt, capsys, flags, message):
     assert printed.count("\n") == 1
 
 
-def test_only_language_models_with_all_their_files_generate(finished, tmp_path, capsys):
-    name, workdir = finished
-    if name == "mlm_pydoc":
-        assert generate.main(["--workdir", str(workdir), "--prompt", "x"]) == 2
-        assert "only models of language_modelling generate text" in capsys.readouterr().err
-        return
+def test_only_language_models_generate(run_of, capsys):
+    assert generate.main(["--workdir", str(run_of("mlm_pydoc")), "--prompt", "x"]) == 2
+    assert "only models of language_modelling generate text" in capsys.readouterr().err
+
+
+def test_runs_that_lack_something_do_not_generate(gpt, tmp_path, capsys):
     copy = tmp_path / "run"
-    shutil.copytree(workdir, copy, ignore=lambda folder, names: {"tokeniser.json", "checkpoints"} & set(names))
+    shutil.copytree(gpt, copy, ignore=lambda folder, names: {"tokeniser.json", "checkpoints"} & set(names))
     assert generate.main(["--workdir", str(copy), "--prompt", "x"]) == 2
     assert "tokeniser.json cannot be read" in capsys.readouterr().err
-    shutil.copy(workdir / "tokeniser.json", copy)
+    shutil.copy(gpt / "tokeniser.json", copy)
     assert generate.main(["--workdir", str(copy), "--prompt", "x"]) == 2
     assert "has no checkpoint yet" in capsys.readouterr().err
