@@ -9,20 +9,24 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from models.masked_lm import MaskedLMConfig
+from models.text_classifier import TextClassifierConfig
 from models.vit import ViTConfig
 from train.config import Config, MeshConfig, TrainConfig
 from train.data.images import ImageData
 from train.optimizer import OptimizerConfig
 
 PAGE = Path(__file__).parent / "configs.md"
-SECTIONS = {
-    "": (Config, "The experiment"),
-    "model.": (ViTConfig, "`model`, for `vit`"),
-    "data.": (ImageData, "`data`, for `image_classification`"),
-    "optimizer.": (OptimizerConfig, "`optimizer`"),
-    "train.": (TrainConfig, "`train`"),
-    "mesh.": (MeshConfig, "`mesh`"),
-}
+SECTIONS = (
+    ("", Config, "The experiment"),
+    ("model.", ViTConfig, "`model`, for `vit`"),
+    ("model.", TextClassifierConfig, "`model`, for `text_classifier`"),
+    ("model.", MaskedLMConfig, "`model`, for `masked_lm`"),
+    ("data.", ImageData, "`data`, for `image_classification`"),
+    ("optimizer.", OptimizerConfig, "`optimizer`"),
+    ("train.", TrainConfig, "`train`"),
+    ("mesh.", MeshConfig, "`mesh`"),
+)
 INTRODUCTION = """# Config fields
 
 Every leaf of every config. All are overridden as `--config.FIELD=VALUE`. A duration is a string with its unit, such as
@@ -33,7 +37,7 @@ ATTRIBUTE = re.compile(r"^  (\w+): (.*(?:\n    .*)*)", re.MULTILINE)
 
 def page() -> str:
     """The whole page."""
-    return INTRODUCTION + "".join(_section(prefix, *section) for prefix, section in SECTIONS.items())
+    return INTRODUCTION + "".join(_section(*section) for section in SECTIONS)
 
 
 def _section(prefix: str, cls: type, title: str) -> str:
@@ -45,7 +49,7 @@ def _rows(prefix: str, cls: type) -> Iterator[str]:
     for name in (field.name for field in dataclasses.fields(cls)):
         text = documented[name]
         meaning = " ".join(text.split()).replace("|", "\\|")
-        if f"{prefix}{name}." not in SECTIONS:
+        if f"{prefix}{name}." not in {section for section, *_ in SECTIONS}:
             yield f"| `{prefix}{name}` | {meaning} |\n"
 
 
