@@ -37,7 +37,7 @@ class TransformerConfig:
       mlp: Hidden units of each block's MLP.
       norm: LayerNorm before (`pre`) or after (`post`) each residual.
       norm_epsilon: LayerNorm's ε.
-      positions: `learned`, `sinusoidal` or `none`, and for language models `rotary`.
+      positions: `learned`, `sinusoidal` or `none`, and in models of texts `rotary`.
       activation: The MLP's: `gelu` (exact), `gelu_tanh`, `relu` or `swish`.
       embedding_dropout: Rate on the embeddings.
       dropout: Rate on the attention layers' outputs and both layers of each MLP.

@@ -39,8 +39,8 @@ ROBERTA_BASE = dataclasses.replace(CONFIG, depth=12, width=768, heads=12, mlp=30
 TOKENS = jax.random.randint(jax.random.key(0), (2, 9), 2, 11)
 
 
-def build(length=9, **changes):
-    model = MaskedLM(dataclasses.replace(CONFIG, **changes), vocabulary=11, length=length)
+def build(length=9, depth=1, **changes):
+    model = MaskedLM(dataclasses.replace(CONFIG, depth=depth, **changes), vocabulary=11, length=length)
     return model, random_params(model, TOKENS[:, :length])
 
 
@@ -91,7 +91,7 @@ def gelu(x):
 
 def test_logits_are_those_of_the_equations():
     """Post-norm blocks on normalised embeddings, and the head, written out in NumPy."""
-    model, variables = build(depth=1)
+    model, variables = build()
     params = jax.tree.map(np.asarray, variables["params"])
     tokens = np.asarray(TOKENS)
     x = params["embed"]["embedding"][tokens] + params["positions"]["embedding"][2:11]
@@ -108,16 +108,15 @@ def test_logits_are_those_of_the_equations():
     np.testing.assert_allclose(apply(model, variables, TOKENS), expected, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("attention", ["dot_product", "mlp_roberta|mlp_qkv", "super|positional", "neural|delta"])
+@pytest.mark.parametrize("attention", ["dot_product", "mlp_roberta", "super", "neural"])
 def test_padding_after_a_text_is_as_if_it_were_not_there(attention):
     model, params = build(attention=attention)
     padded = TOKENS.at[0, 6:].set(1)
     logits = apply(model, params, padded, Mask(key_lengths=jnp.array([6, 9])))
     np.testing.assert_allclose(logits[:1, :6], apply(model, params, padded[:1, :6]), atol=2e-5, rtol=1e-4)
-    np.testing.assert_allclose(logits[1:], apply(model, params, TOKENS)[1:], atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("attention", ["dot_product", "mlp_roberta", "neural"])
+@pytest.mark.parametrize("attention", ["dot_product", "neural"])
 def test_a_padding_mask_may_have_padding_anywhere(attention):
     """Positions count real tokens alone, so padding in front changes nothing either."""
     model, params = build(attention=attention)
@@ -176,23 +175,18 @@ def test_dropout_is_off_in_evaluation_and_keyed_in_training(place):
 
 
 def test_hidden_units_of_mlps_are_not_dropped():
-    """RoBERTa drops an MLP's outputs alone: with its second layer zero, nothing depends on the key."""
+    """RoBERTa drops an MLP's outputs alone."""
+
+    def shown(params, key):
+        of_mlps = lambda module, _: module.name in ("dropout_hidden", "dropout_out")  # noqa: E731
+        options = {"capture_intermediates": of_mlps, "mutable": "intermediates"}
+        return model.apply(params, TOKENS, train=True, rngs={"dropout": key}, **options)[1]["intermediates"]
+
     model, params = build(dropout=0.5)
-    for layer in ("block_0", "block_1"):
-        params["params"][layer]["attention"]["out"] = jax.tree.map(
-            jnp.zeros_like, params["params"][layer]["attention"]["out"]
-        )
-        params["params"][layer]["mlp"]["down"] = jax.tree.map(jnp.zeros_like, params["params"][layer]["mlp"]["down"])
-    _, state = model.apply(
-        params,
-        TOKENS,
-        train=True,
-        rngs={"dropout": jax.random.key(0)},
-        capture_intermediates=lambda module, _: module.name == "dropout_hidden",
-        mutable="intermediates",
-    )
-    (hidden,) = state["intermediates"]["block_0"]["mlp"]["dropout_hidden"]["__call__"]
-    assert np.all(np.asarray(hidden) != 0)
+    mlp = jax.jit(shown)(params, jax.random.key(0))["block_0"]["mlp"]
+    zeros = {name: np.mean(np.asarray(mlp[name]["__call__"][0]) == 0) for name in ("dropout_hidden", "dropout_out")}
+    assert zeros["dropout_hidden"] == 0
+    assert 0.4 < zeros["dropout_out"] < 0.6
 
 
 def test_pre_norm_ends_in_a_layer_norm_and_other_positions_have_no_table():
@@ -213,3 +207,11 @@ def test_mistakes_are_one_sentence():
     model, params = build(length=5)
     with pytest.raises(UsageError, match="Positions were learned for 5 tokens, but this sequence has 9"):
         apply(model, params, TOKENS)
+
+
+@pytest.mark.parametrize("attention", ["dot_product", "mlp_roberta"])
+def test_analytic_flops_equal_xlas_count(attention):
+    sizes = {"width": 128, "mlp": 256, "heads": 4, "activation": "relu", "implementation": "xla"}
+    model, params = build(attention=attention, **sizes)
+    counted = jax.jit(model.apply).lower(params, TOKENS[:1]).compile().cost_analysis()["flops"]
+    assert 0.95 < flops.masked_lm(model.config, 9, 11).flops / counted <= 1.0

@@ -30,7 +30,7 @@ def fresh(length=9, **changes):
 @pytest.fixture
 def exported(tmp_path):
     """A folder of a model, the model, and its parameters."""
-    model, variables = build()
+    model, variables = build(depth=2)
     pretrained.export(str(tmp_path / "roberta"), model.config, variables["params"])
     return tmp_path / "roberta", model, variables["params"]
 

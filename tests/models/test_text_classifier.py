@@ -146,3 +146,10 @@ def test_mistakes_are_one_sentence():
     model, params = build(positions="none", attention="super")
     with pytest.raises(UsageError, match=r"8.*9|9.*8"):
         apply(model, params, jnp.ones((1, 9), int), jnp.array([9]))
+
+
+@pytest.mark.parametrize("pool", ["mean", "class_token"])
+def test_analytic_flops_equal_xlas_count(pool):
+    model, params = build(pool=pool, width=128, mlp=256, heads=4, implementation="xla", positions="none")
+    counted = jax.jit(model.apply).lower(params, TOKENS[:1], LENGTHS[:1]).compile().cost_analysis()["flops"]
+    assert 0.95 < flops.text_classifier(model.config, 8, 3).flops / counted <= 1.0

@@ -12,7 +12,7 @@ from attention import Mask
 from models import pretrained
 from models.hugging_face import BIN, MSGPACK, SAFETENSORS
 from models.masked_lm import MaskedLM, MaskedLMConfig
-from tests.models.test_masked_lm import TOKENS, apply, build, random_params
+from tests.models.test_masked_lm import CONFIG, TOKENS, apply, build, random_params
 from tests.models.test_pretrained import as_flax
 
 WHY = "parity needs PyTorch and transformers: pip install -r requirements-parity.txt"
@@ -155,7 +155,7 @@ def test_new_projections_leave_the_rest_the_checkpoints(saved):
 
 
 def test_our_export_loads_there(tmp_path):
-    model, variables = build(length=9, embedding_dropout=0.1, dropout=0.1)
+    model, variables = build(depth=2, embedding_dropout=0.1, dropout=0.1)
     pretrained.export(str(tmp_path / "ours"), model.config, variables["params"])
     theirs, told = transformers.RobertaForMaskedLM.from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not any(told[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
@@ -178,7 +178,7 @@ def test_parameters_of_roberta_base_are_theirs():
 def test_config_fields_are_described(saved):
     _, folder = saved
     model, *_ = ours(folder)
-    assert model.config == dataclasses.replace(build()[0].config, token_types=2, **DROPOUTS_OF_TRANSFORMERS)
+    assert model.config == dataclasses.replace(CONFIG, token_types=2, **DROPOUTS_OF_TRANSFORMERS)
 
 
 DROPOUTS_OF_TRANSFORMERS = {"embedding_dropout": 0.1, "dropout": 0.1, "attention_dropout": 0.1}
