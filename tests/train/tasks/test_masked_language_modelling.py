@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from attention import UsageError
-from tests.train.tasks.test_language_modelling import first, measured, noisy
+from models import pretrained
+from tests.train.tasks.test_language_modelling import TINY, first, measured, noisy
 from tests.train.tasks.test_language_modelling import task_of as _task_of
+from train import configs, loop
 
 WORDS = ("the", "cat", "sat", "on", "mat", "and", "dog", "slept", "near", "a", "the", "the")
 
@@ -86,3 +88,21 @@ def test_another_padding_than_the_tokenisers_is_refused(folder):
 def test_a_tokeniser_without_a_mask_is_refused(folder):
     with pytest.raises(UsageError, match="needs a tokeniser with a mask token"):
         task_of(folder, data__tokeniser="words(size=9)")
+
+
+def test_training_starts_from_published_weights_and_says_what_was_loaded(folder, tmp_path, capsys):
+    task = task_of(folder)
+    params = noisy(task)
+    pretrained.export(str(tmp_path / "published"), task.model.config, params)
+    assert task.pretrained(params) == (params, "")
+    start = {"model.pretrained": str(tmp_path / "published"), "train.length": "1 step", "optimizer.learning_rate": "0"}
+    data = {"data.source": f"file:{folder}", "data.tokeniser": "words(marks=True)", "model.padding_token": "0"}
+    config, plain = configs.resolve("configs/mlm_pydoc.py", TINY | data | start)
+    result = loop.train_and_evaluate(config, plain, tmp_path / "run")
+    assert f"From {tmp_path / 'published'}: {len(jax.tree.leaves(params))} arrays loaded." in capsys.readouterr().out
+    assert result["final"]["test"] == pytest.approx(measured(task, params), rel=1e-5)
+
+
+def test_published_weights_that_are_not_there_are_one_sentence(folder, tmp_path):
+    with pytest.raises(UsageError, match="nowhere"):
+        task_of(folder, model__pretrained=tmp_path / "nowhere")
