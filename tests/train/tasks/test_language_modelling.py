@@ -119,7 +119,9 @@ def test_baselines_are_ngrams_of_bytes_and_the_unigram_of_words(folder):
     task = task_of(folder, data__tokeniser="words(size=9)")
     words, train, test = task.baselines(), *(task.corpus.splits[split].ids for split in ("train", "test"))
     assert set(words) == {"unigram_perplexity", "unigram_bits_per_byte"}
-    assert words["unigram_perplexity"] == pytest.approx(np.exp(ngram_losses(train, test, 0, 9).mean()))
+    assert words["unigram_perplexity"] == pytest.approx(
+        np.exp(ngram_losses(train, test, 0, task.corpus.tokeniser.size).mean())
+    )
 
 
 def test_the_manuals_baselines_are_where_they_should_be():
