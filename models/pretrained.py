@@ -121,7 +121,7 @@ def describe(source: str) -> Described:
     """
     theirs = hugging_face.read_config(source)
     needed = {*FIELDS.values(), *DROPOUTS.values(), "model_type", "vocab_size", "max_position_embeddings"}
-    if missing := sorted(needed - set(theirs)):
+    if missing := sorted(needed - {name for name, value in theirs.items() if value is not None}):
         raise UsageError(f"The config.json of {source} lacks {', '.join(missing)}.")
     if theirs["model_type"] != "roberta":
         raise UsageError(f"{source} is a model of type {theirs['model_type']!r}; only 'roberta' can be loaded.")

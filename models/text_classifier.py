@@ -74,7 +74,7 @@ class TextClassifier(nn.Module):
 
         Args:
           tokens: Texts with trailing padding.
-          lengths: Real tokens of each text; one without any is classified as it would be by the biases.
+          lengths: Real tokens of each text; the mean over none is zeros.
           train: Whether there is dropout.
 
         Raises:

@@ -317,6 +317,33 @@ def test_without_a_network_the_hub_is_one_sentence(run_python):
     assert "check the network" in printed
 
 
+def test_the_hub_is_asked_for_each_file_in_turn(exported, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub", reason="the Hugging Face hub's package is not installed")
+    folder, _, params = exported
+    (folder / SAFETENSORS).unlink()
+    (folder / MSGPACK).write_bytes(serialization.msgpack_serialize(as_flax(params)))
+    asked = []
+
+    def download(repository, file):
+        asked.append((repository, file))
+        if repository != "a/roberta":
+            raise hub.errors.HFValidationError("no such name")
+        if not (folder / file).exists():
+            raise hub.errors.EntryNotFoundError("404")
+        return str(folder / file)
+
+    monkeypatch.setattr(hub, "hf_hub_download", download)
+    loaded, report = pretrained.load("a/roberta", *fresh())
+    chex.assert_trees_all_equal(loaded, params)
+    assert report.source == "a/roberta"
+    assert asked == [("a/roberta", file) for file in (CONFIG, SAFETENSORS, MSGPACK)]
+    with pytest.raises(UsageError, match="There is no folder 'a/bert', and no such public model on the hub"):
+        pretrained.describe("a/bert")
+    (folder / MSGPACK).unlink()
+    with pytest.raises(UsageError, match=r"The model a/roberta on the hub has no model\.safetensors or flax_model"):
+        pretrained.load("a/roberta", *fresh())
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

@@ -36,7 +36,7 @@ def make(**changes):
 
 def logits_of(model, tokens=PADDED, **options):
     with torch.no_grad():
-        return model(torch.as_tensor(tokens), **options).logits.numpy()
+        return model(torch.tensor(tokens), **options).logits.numpy()
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_logits_are_equal_with_other_activations(tmp_path, activation):
 def test_gradients_are_equal(saved):
     theirs, folder = saved
     model, params, _ = ours(folder)
-    tokens, labels = torch.as_tensor(np.asarray(TOKENS)), torch.as_tensor(np.asarray(TOKENS[:, ::-1]).copy())
+    tokens, labels = (torch.tensor(np.asarray(TOKENS[:, ::step])).long() for step in (1, -1))
     theirs(tokens, labels=labels).loss.backward()
 
     def loss(params):
