@@ -121,8 +121,6 @@ def test_baselines_are_ngrams_of_bytes_and_the_unigram_of_words(folder):
     assert set(words) == {"unigram_perplexity", "unigram_bits_per_byte"}
     losses = ngram_losses(train, test, 0, task.corpus.tokeniser.size)
     assert words["unigram_perplexity"] == pytest.approx(np.exp(losses.mean()))
-        np.exp(ngram_losses(train, test, 0, task.corpus.tokeniser.size).mean())
-    )
 
 
 def test_the_manuals_baselines_are_where_they_should_be():
