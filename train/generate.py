@@ -1,6 +1,6 @@
 """Let a trained language model continue prompts.
 
-python -m train.generate --workdir=runs/gpt --prompt="The return statement" --tokens=200 --temperature=0.8 --top-p=0.95
+python -m train.generate --workdir=runs/gpt --prompt="The return statement" --tokens=100 --temperature=0.8 --top-p=0.95
 """
 
 import argparse
@@ -43,6 +43,9 @@ def continuations(
     tokeniser = tokenisers.loads(workdir.read_file(directory, "tokeniser.json"))
     encoded = [tokeniser.encode(prompt) for prompt in prompts]
     _check_prompts(prompts, encoded, config.data.context)
+    longest = max(map(len, encoded)) + tokens
+    if longest > config.data.context:
+        print(f"{longest} tokens are more than the {config.data.context} of training: expect less.", file=sys.stderr)
     model = language_modelling.build(config, tokeniser.size)
     params = _params(directory, step, config, model)
     end = tokeniser.special["end"] if config.data.end_token else -1

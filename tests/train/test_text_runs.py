@@ -121,6 +121,11 @@ def test_mistakes_of_generation_are_one_sentence(gpt, capsys, flags, message):
     assert printed.count("\n") == 1
 
 
+def test_more_tokens_than_were_trained_on_are_said_to_be(gpt, capsys):
+    assert generate.main(["--workdir", str(gpt), "--prompt", "x", "--tokens", "16"]) == 0
+    assert "17 tokens are more than the 16 of training" in capsys.readouterr().err
+
+
 def test_only_language_models_generate(run_of, capsys):
     assert generate.main(["--workdir", str(run_of("mlm_pydoc")), "--prompt", "x"]) == 2
     assert "only models of language_modelling generate text" in capsys.readouterr().err
