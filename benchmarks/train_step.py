@@ -1,6 +1,7 @@
 """Time of the jitted training step, of the whole loop around it, and of the same model in Keras 3 and PyTorch.
 
     python -m benchmarks.train_step --config=configs/vit_cifar100.py --config.data.data_dir=DIR --against=keras,torch
+    python -m benchmarks.train_step --config=configs/gpt_pydoc.py --against=torch,torch_compiled
 
 Everything is measured in turn within one process, round after round, since machines drift; medians are over rounds.
 """
@@ -9,10 +10,7 @@ import argparse
 import dataclasses
 import importlib
 import json
-import os
-import platform
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -23,38 +21,37 @@ from typing import Any
 import jax
 import numpy as np
 
-from models import flops
-from train import configs, loop, sharding, tasks, workdir
+from benchmarks import measure
+from train import configs, loop, sharding, tasks
 from train.checkpoints import Checkpoints
 from train.config import Config
 from train.main import parse
 
 Step = Callable[[np.ndarray, np.ndarray], float]
+COMPILED = "_compiled"
+INPUTS = {"vit": ("image", "label"), "gpt": ("tokens", "targets")}  # of a batch, by model
 
 
 def main() -> None:
     """Measures, prints a table and writes JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", default="configs/vit_digits.py")
-    parser.add_argument("--against", default="", help="keras, torch or both, with requirements-bench.txt")
+    parser.add_argument("--against", default="", help="keras, torch, torch_compiled: see requirements-bench.txt")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4, help="steps of each contestant in a round")
     parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
     flags, rest = parser.parse_known_args()
     config, _ = configs.resolve(flags.config, parse(rest)[1])
-    result = {"command": " ".join(["python -m benchmarks.train_step", *sys.argv[1:]]), **environment()}
+    result = measure.header("train_step")
     result["loop"] = loop_against_step(config, flags.rounds, flags.steps)
     if flags.against:
         others = flags.against.split(",")
-        result["versions"] |= {name: metadata.version(name) for name in others}
+        packages = sorted({name.removesuffix(COMPILED) for name in others})
+        result["versions"] |= {name: metadata.version(name) for name in packages}
         result["stacks"] = stacks(config, others, flags.rounds, flags.steps)
     print(markdown(result))
     if flags.out:
         flags.out.write_text(json.dumps(result, indent=2) + "\n")
-
-
-def environment() -> dict[str, Any]:
-    return {"cpus": os.cpu_count(), "machine": platform.machine()} | workdir.environment()
 
 
 def loop_against_step(config: Config, rounds: int, steps: int) -> dict[str, Any]:
@@ -123,37 +120,48 @@ def stacks(config: Config, others: list[str], rounds: int, steps: int) -> dict[s
     for _ in range(rounds):
         drawn = [next(batches) for _ in range(steps)]
         for name in names:
-            seconds[name].append(_timed(contestants[name], drawn, losses[name]))
+            seconds[name].append(_timed(contestants[name], drawn, INPUTS[config.model.name], losses[name]))
     ratios = {
         name: statistics.median(b / a for a, b in zip(seconds["bench"], seconds[name], strict=True)) for name in names
     }
-    work = 3 * config.data.batch_size * flops.vit(config.model, task.image_shape, task.model.classes).flops
+    work = 3 * config.data.batch_size * task.forward_flops()
     best = {name: statistics.median(values[1:] or values) for name, values in seconds.items()}
-    return {"seconds": best, "ratio_to_bench": ratios, "losses": losses, "flops_a_step": work}
+    units = {"unit": task.unit, "units_a_step": config.data.batch_size * task.units_per_example}
+    return {"seconds": best, "ratio_to_bench": ratios, "losses": losses, "flops_a_step": work, **units}
 
 
-def _timed(step: Step, batches: list[dict[str, np.ndarray]], losses: list[float]) -> float:
+def _timed(step: Step, batches: list[dict[str, np.ndarray]], inputs: tuple[str, str], losses: list[float]) -> float:
     started = time.perf_counter()
-    losses += [step(batch["image"], batch["label"]) for batch in batches]
+    losses += [step(*(batch[name] for name in inputs)) for batch in batches]
     return (time.perf_counter() - started) / len(batches)
 
 
 def _ours(config: Config, task: Any, params: Any) -> Step:
     trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
     train_step = jax.jit(trainer.train_step, donate_argnames="state")
-    state = trainer.init(params)
+    state, names = trainer.init(params), INPUTS[config.model.name]
 
-    def step(images: np.ndarray, labels: np.ndarray) -> float:
+    def step(*inputs: np.ndarray) -> float:
         nonlocal state
-        state, report = train_step(state, {"image": images, "label": labels})
+        batch = dict(zip(names, inputs, strict=True))
+        state, report = train_step(state, batch | {"weight": np.ones(inputs[1].shape, np.float32)})
         return float(report["sums"]["loss"] / report["sums"]["weight"])
 
     return step
 
 
 def _theirs(name: str, config: Config, task: Any, params: Any) -> Step:
+    stack = name.removesuffix(COMPILED)
+    make_step = importlib.import_module(f"benchmarks.{config.model.name}_{stack}").make_step
+    options = {
+        "learning_rate": config.optimizer.learning_rate,
+        "weight_decay": config.optimizer.weight_decay,
+        **({"compiled": True} if name.endswith(COMPILED) else {}),
+    }
     model = config.model
-    return importlib.import_module(f"benchmarks.vit_{name}").make_step(
+    if model.name == "gpt":
+        return make_step(params, config=model, length=task.model.length, **options)
+    return make_step(
         params | {"positions": params["positions"]["table"]},
         depth=model.depth,
         width=model.width,
@@ -162,8 +170,7 @@ def _theirs(name: str, config: Config, task: Any, params: Any) -> Step:
         patch=model.patch,
         classes=task.model.classes,
         dropout=model.dropout,
-        learning_rate=config.optimizer.learning_rate,
-        weight_decay=config.optimizer.weight_decay,
+        **options,
     )
 
 
@@ -179,10 +186,11 @@ def _markdown(result: dict[str, Any]) -> Iterator[str]:
     yield f"\nloop / step: median {ratio['median']:.3f}, from {ratio['min']:.3f} to {ratio['max']:.3f}\n"
     if "stacks" in result:
         table = result["stacks"]
-        yield "| stack | seconds a step | times the bench's | GFLOP/s |\n| --- | --- | --- | --- |"
+        yield f"| stack | seconds a step | times the bench's | {table['unit']}/s | GFLOP/s |\n|{' --- |' * 5}"
         for name, value in table["seconds"].items():
             rate = table["flops_a_step"] / value / 1e9
-            yield f"| {name} | {value:.3f} | {table['ratio_to_bench'][name]:.2f} | {rate:.0f} |"
+            speed = table["units_a_step"] / value
+            yield f"| {name} | {value:.3f} | {table['ratio_to_bench'][name]:.2f} | {speed:,.0f} | {rate:.0f} |"
         names = list(table["losses"])
         yield f"\n| step | {' | '.join(names)} |\n| --- |{' --- |' * len(names)}"
         for step, losses in enumerate(zip(*table["losses"].values(), strict=True), 1):
@@ -190,4 +198,4 @@ def _markdown(result: dict[str, Any]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    main()
+    measure.command(main)

@@ -9,20 +9,21 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from models.vit import ViTConfig
 from train.config import Config, MeshConfig, TrainConfig
-from train.data.images import ImageData
 from train.optimizer import OptimizerConfig
+from train.tasks import TASKS
 
 PAGE = Path(__file__).parent / "configs.md"
-SECTIONS = {
-    "": (Config, "The experiment"),
-    "model.": (ViTConfig, "`model`, for `vit`"),
-    "data.": (ImageData, "`data`, for `image_classification`"),
-    "optimizer.": (OptimizerConfig, "`optimizer`"),
-    "train.": (TrainConfig, "`train`"),
-    "mesh.": (MeshConfig, "`mesh`"),
-}
+MODELS = {name: cls for task in TASKS.values() for name, cls in task.model_types.items()}
+SECTIONS = (
+    ("", Config, "The experiment"),
+    *(("model.", cls, f"`model`, for `{name}`") for name, cls in MODELS.items()),
+    *(("data.", task.data_type, f"`data`, for `{name}`") for name, task in TASKS.items()),
+    ("optimizer.", OptimizerConfig, "`optimizer`"),
+    ("train.", TrainConfig, "`train`"),
+    ("mesh.", MeshConfig, "`mesh`"),
+)
+PREFIXES = {prefix for prefix, _, _ in SECTIONS}
 INTRODUCTION = """# Config fields
 
 Every leaf of every config. All are overridden as `--config.FIELD=VALUE`. A duration is a string with its unit, such as
@@ -33,7 +34,7 @@ ATTRIBUTE = re.compile(r"^  (\w+): (.*(?:\n    .*)*)", re.MULTILINE)
 
 def page() -> str:
     """The whole page."""
-    return INTRODUCTION + "".join(_section(prefix, *section) for prefix, section in SECTIONS.items())
+    return INTRODUCTION + "".join(_section(*section) for section in SECTIONS)
 
 
 def _section(prefix: str, cls: type, title: str) -> str:
@@ -41,11 +42,11 @@ def _section(prefix: str, cls: type, title: str) -> str:
 
 
 def _rows(prefix: str, cls: type) -> Iterator[str]:
-    documented = dict(row for base in cls.__mro__ for row in ATTRIBUTE.findall(inspect.getdoc(base) or ""))
+    documented = dict(row for base in reversed(cls.__mro__) for row in ATTRIBUTE.findall(inspect.getdoc(base) or ""))
     for name in (field.name for field in dataclasses.fields(cls)):
         text = documented[name]
         meaning = " ".join(text.split()).replace("|", "\\|")
-        if f"{prefix}{name}." not in SECTIONS:
+        if f"{prefix}{name}." not in PREFIXES:
             yield f"| `{prefix}{name}` | {meaning} |\n"
 
 

@@ -365,12 +365,14 @@ class Mlp(nn.Module):
     Attributes:
       hidden: Hidden units.
       activation: A name of `ACTIVATIONS`.
-      dropout: Rate after the activation and after the second layer.
+      hidden_dropout: Rate after the activation.
+      dropout: Rate after the second layer.
       dtype: Compute dtype.
     """
 
     hidden: int
     activation: str = "gelu"
+    hidden_dropout: float = 0.0
     dropout: float = 0.0
     dtype: DTypeLike = jnp.float32
 
@@ -378,7 +380,7 @@ class Mlp(nn.Module):
     def __call__(self, x: Float[Array, "B L D"], *, train: bool) -> Float[Array, "B L D"]:
         """An array like `x`."""
         hidden = ACTIVATIONS[self.activation](Linear((self.hidden,), dtype=self.dtype, name="up")(x))
-        hidden = Dropout(self.dropout, name="dropout_hidden")(hidden, train=train)
+        hidden = Dropout(self.hidden_dropout, name="dropout_hidden")(hidden, train=train)
         out = Linear((x.shape[-1],), dtype=self.dtype, name="down")(hidden)
         return Dropout(self.dropout, name="dropout_out")(out, train=train)
 

@@ -5,7 +5,7 @@ import math
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from attention.errors import UsageError
 
@@ -44,6 +44,19 @@ def rotate(x: Float[Array, "*B L N H"], first: int | jax.Array) -> Float[Array, 
 def _angles(length: int, width: int, first: int | jax.Array) -> Float[Array, "L half"]:
     rates = jnp.exp(-math.log(BASE) * jnp.arange(0, width, 2) / width)
     return (first + jnp.arange(length))[:, None] * rates[None, :]
+
+
+def after_padding(tokens: Int[Array, "B L"], padding: int) -> Int[Array, "B L"]:
+    """Position of each token as RoBERTa counts: from padding + 1 on over the real ones, and `padding` where it is that.
+
+    Fairseq's `make_positions`, which RoBERTa's published weights were trained with.
+
+    Args:
+      tokens: Sequences, with padding anywhere.
+      padding: The token that is padding.
+    """
+    real = (tokens != padding).astype(jnp.int32)
+    return padding + jnp.cumsum(real, axis=1) * real
 
 
 class Positions(nn.Module):

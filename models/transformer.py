@@ -37,7 +37,7 @@ class TransformerConfig:
       mlp: Hidden units of each block's MLP.
       norm: LayerNorm before (`pre`) or after (`post`) each residual.
       norm_epsilon: LayerNorm's ε.
-      positions: `learned`, `sinusoidal` or `none`, and for language models `rotary`.
+      positions: `learned`, `sinusoidal` or `none`, and in models of texts `rotary`.
       activation: The MLP's: `gelu` (exact), `gelu_tanh`, `relu` or `swish`.
       embedding_dropout: Rate on the embeddings.
       dropout: Rate on the attention layers' outputs and both layers of each MLP.
@@ -64,6 +64,7 @@ class TransformerConfig:
     remat: str
 
     POSITIONS: ClassVar[tuple[str, ...]] = ADDED
+    DROPS_HIDDEN: ClassVar[bool] = True  # whether `dropout` is on the hidden units of MLPs too
 
     def __post_init__(self):
         for field in ("depth", "width", "heads", "mlp"):
@@ -109,7 +110,7 @@ class TransformerConfig:
         return [
             make(
                 attention=attention,
-                mlp=Mlp(self.mlp, self.activation, self.dropout, dtype, parent=None),
+                mlp=Mlp(self.mlp, self.activation, self.dropout * self.DROPS_HIDDEN, self.dropout, dtype, parent=None),
                 norm=self.norm,
                 epsilon=self.norm_epsilon,
                 dropout=self.dropout,

@@ -17,6 +17,10 @@ if CACHE:
     atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
     os.environ |= {"JAX_COMPILATION_CACHE_DIR": CACHE, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
+# Text is tokenised once for all tests, and never into the user's own cache.
+os.environ["ATTENTION_BENCH_CACHE"] = tempfile.mkdtemp(prefix="text-")
+atexit.register(shutil.rmtree, os.environ["ATTENTION_BENCH_CACHE"], ignore_errors=True)
+
 import jax
 import jaxtyping
 import pytest

@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import jax
 from orbax.checkpoint import v1 as ocp
 
 from attention.errors import UsageError
-from train.state import TrainState
+from train.state import Params, TrainState
 
 _policies = ocp.training.preservation_policies
 
@@ -107,7 +107,7 @@ class Checkpoints:
             )
         return None
 
-    def load(self, step: int, abstract: TrainState) -> TrainState:
+    def load(self, step: int, abstract: Any) -> Any:
         """The state of one step.
 
         Raises:
@@ -119,6 +119,44 @@ class Checkpoints:
             raise UsageError(
                 f"The checkpoint of step {step} cannot be read ({_first_line(error)}); there are {self.steps()}."
             ) from error
+
+    def load_params(self, step: int, abstract: Params, averaged: bool) -> Params:
+        """The parameters of one step alone, without what the optimizer keeps.
+
+        Args:
+          step: One of `steps`.
+          abstract: Their shapes, dtypes and shardings.
+          averaged: Whether to load their moving average.
+
+        Raises:
+          UsageError: they cannot be read.
+        """
+        name = "ema" if averaged else "params"
+        context = ocp.Context()
+        context.pytree.loading.partial_load = True
+        with context:
+            return self.load(step, {name: abstract})[name]
+
+    def choose(self, step: str, best: Callable[[], int]) -> int:
+        """The step that `last`, `best` or a number names.
+
+        Args:
+          step: As a person writes it.
+          best: Says which is the best.
+
+        Raises:
+          UsageError: it has no checkpoint.
+        """
+        steps = self.steps()
+        if not steps:
+            raise UsageError(f"{self._workdir} has no checkpoint yet.")
+        if step == "last":
+            return steps[-1]
+        if step == "best":
+            return best()
+        if step not in map(str, steps):
+            raise UsageError(f"--step={step} has no checkpoint; choose last, best or one of {steps}.")
+        return int(step)
 
     def _set_aside(self, damaged: dict[int, Exception]) -> None:
         for step, error in damaged.items():

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from attention.errors import UsageError, unknown
 from train import configs, loop, sharding, tasks, workdir
-from train.checkpoints import Checkpoints, abstract_state
+from train.checkpoints import Checkpoints
 from train.main import parse
 
 
@@ -41,13 +41,13 @@ def evaluate(
         raise unknown("split", split, task.sources)
     mesh = sharding.make_mesh(config.mesh)
     loop.check_splits(config, mesh)
-    trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
     with jax.set_mesh(mesh), Checkpoints(directory, config.train.keep) as checkpoints:
-        chosen = _choose(step, checkpoints.steps(), directory)
-        abstract = abstract_state(loop.init_state(trainer, task, config.seed, mesh))
-        params = checkpoints.load(chosen, abstract).averaged()
-        batches = task.eval_batches(split, jax.process_index(), jax.process_count())
-        return chosen, loop.evaluate(jax.jit(trainer.eval_step), params, batches, mesh)
+        chosen = checkpoints.choose(step, lambda: workdir.read_result(directory)["best_step"])
+        shapes = jax.eval_shape(task.init, jax.random.key(0))
+        abstract = jax.tree.map(lambda x, s: x.update(sharding=s), shapes, sharding.state_shardings(shapes, mesh))
+        params = checkpoints.load_params(chosen, abstract, averaged=config.train.ema > 0)
+        eval_step = jax.jit(lambda params, batch: task.loss(params, batch, None))
+        return chosen, loop.evaluate(task, split, eval_step, params, mesh)
 
 
 def _config(directory: Path, overrides: Mapping[str, str]) -> dict[str, Any]:
@@ -59,18 +59,6 @@ def _config(directory: Path, overrides: Mapping[str, str]) -> dict[str, Any]:
             )
         configs.override(plain, field, text)
     return plain.to_dict()
-
-
-def _choose(step: str, steps: list[int], directory: Path) -> int:
-    if not steps:
-        raise UsageError(f"{directory} has no checkpoint yet.")
-    if step == "last":
-        return steps[-1]
-    if step == "best":
-        return workdir.read_result(directory)["best_step"]
-    if step not in map(str, steps):
-        raise UsageError(f"--step={step} has no checkpoint; choose last, best or one of {steps}.")
-    return int(step)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,7 +14,7 @@ from train.checkpoints import Checkpoints, abstract_state
 from train.config import Config
 from train.durations import Duration
 from train.interrupts import Interrupts
-from train.progress import Averages, Clock, Display, averages, duration_text
+from train.progress import Averages, Clock, Display, averages, duration_text, numbers_text
 from train.state import TrainState
 from train.step import Trainer
 from train.writers import Writers, read_record, write_json
@@ -78,7 +78,7 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
     check_splits(config, mesh)
     task = tasks.find(config.task)(config)
     plan = Plan.of(config, task.train_examples)
-    workdir.claim(directory, resolved)
+    workdir.claim(directory, resolved, task.files())
     with (
         workdir.lock(directory),
         jax.set_mesh(mesh),
@@ -135,13 +135,13 @@ def init_state(trainer: Trainer, task: Any, seed: int, mesh: jax.sharding.Mesh) 
     return jax.jit(init, out_shardings=sharding.state_shardings(jax.eval_shape(init), mesh))()
 
 
-def evaluate(eval_step: Any, params: Any, batches: Any, mesh: jax.sharding.Mesh) -> dict[str, float]:
-    """Averages over a split: sums of all batches, divided once."""
+def evaluate(task: Any, split: str, eval_step: Any, params: Any, mesh: jax.sharding.Mesh) -> dict[str, float]:
+    """A split's metrics: sums of all its batches, divided once."""
     total: dict[str, float] = {}
-    for batch in batches:
+    for batch in task.eval_batches(split, jax.process_index(), jax.process_count()):
         sums = jax.device_get(eval_step(params, sharding.to_devices(batch, mesh)))
         total = {name: total.get(name, 0.0) + float(value) for name, value in sums.items()}
-    return averages(total)
+    return task.metrics(split, averages(total))
 
 
 class Run:
@@ -150,6 +150,7 @@ class Run:
     def __init__(self, config, task, plan: Plan, mesh, directory: Path, checkpoints: Checkpoints):
         self.task, self.plan, self.mesh, self.directory, self.checkpoints = task, plan, mesh, directory, checkpoints
         self.batch_size = config.data.batch_size
+        self.rate = f"{task.unit}_per_second"
         self.trainer = make_trainer(config, task, plan)
         self.train_step = jax.jit(self.trainer.train_step, donate_argnames="state")
         self.eval_step = jax.jit(self.trainer.eval_step)
@@ -161,6 +162,7 @@ class Run:
     def start(self) -> None:
         """Restores where there is something to restore, and says what is trained."""
         restored = self.checkpoints.restore(self.abstract, self.batches)
+        loaded = "" if restored else self._load_pretrained()
         self.state, progress = restored or (self.state, {})
         self.step = int(self.state.step)
         if self.step > self.plan.total:
@@ -170,11 +172,13 @@ class Run:
             )
         self.clock = Clock(progress.get("clock"))
         self.averages = Averages(progress.get("averages"))
-        self.best = progress.get("best", {"step": 0, "value": -np.inf})
+        self.best = progress.get("best", {"step": 0, "value": -np.inf})  # the greater value is the better
         first = jax.process_index() == 0
         self.writers = Writers(self.directory, step=self.step, size=progress.get("record_size", 0), active=first)
-        self.display = Display(self.plan.total, self.step)
+        self.display = Display(self.plan.total, self.step, self.task.unit)
         self._header()
+        if loaded:
+            self.display.say(loaded)
 
     def fit(self, interrupts: Interrupts) -> bool:
         """Takes the steps that are left; False where it was interrupted, after saving."""
@@ -211,7 +215,8 @@ class Run:
             "best": self._at("train", self.best["step"]) | self._at("validation", self.best["step"]) | {"test": best},
             "seconds": self.clock.seconds,
             "wall_seconds": self.clock.wall,
-            "examples_per_second": self.clock.examples_per_second,
+            self.rate: self.clock.per_second,
+            "baselines": self.task.baselines(),
             **self.task.describe(self.state.params),
             **workdir.environment(),
         }
@@ -226,6 +231,14 @@ class Run:
         for name in ("writers", "display", "batches"):
             if hasattr(getattr(self, name, None), "close"):
                 getattr(self, name).close()
+
+    def _load_pretrained(self) -> str:
+        """Puts published weights in the place of random ones, where the task has some, and reports what they were."""
+        params, report = self.task.pretrained(self.state.params)
+        if report:
+            shardings = jax.tree.map(lambda leaf: leaf.sharding, self.abstract)
+            self.state = jax.jit(self.trainer.init, out_shardings=shardings)(params)
+        return report
 
     def _stops_after(self, step: int) -> bool:
         plan = self.plan
@@ -244,7 +257,7 @@ class Run:
             )
         self.averages.add(report)
         if self._compiled:
-            self.clock.lap(self.batch_size)
+            self.clock.lap(self.batch_size * self.task.units_per_example)
         else:
             self.clock.skip()
             self._compiled = True
@@ -254,14 +267,15 @@ class Run:
         """Log line, evaluation and checkpoint, in this order, where they are due."""
         plan, step = self.plan, self.step
         if plan.due(plan.log_every, step):
-            self._write("train", self.averages.take(), self.clock.examples_per_second)
+            self._write("train", self.task.metrics("train", self.averages.take()), self.clock.per_second)
         improved = False
         if plan.due(plan.eval_every, step):
             metrics, speed = self._evaluate("validation", self.state.averaged())
             self._write("validation", metrics, speed)
-            improved = metrics[self.task.best] >= self.best["value"]
+            value = metrics[self.task.best] if self.task.best_is_highest else -metrics[self.task.best]
+            improved = value >= self.best["value"]
             if improved:
-                self.best = {"step": step, "value": metrics[self.task.best]}
+                self.best = {"step": step, "value": value}
         if improved or interrupted or plan.due(plan.checkpoint_every, step):
             self._save()
         self.clock.skip()
@@ -276,28 +290,28 @@ class Run:
         self.checkpoints.save(self.step, self.state, self.batches, progress, self.best["step"])
 
     def _evaluate(self, split: str, params: Any) -> tuple[dict[str, float], float]:
-        """A split's metrics, and examples per second."""
-        batches = self.task.eval_batches(split, jax.process_index(), jax.process_count())
+        """A split's metrics, and examples or tokens per second."""
         started = time.perf_counter()
-        metrics = evaluate(self.eval_step, params, batches, self.mesh)
+        metrics = evaluate(self.task, split, self.eval_step, params, self.mesh)
         if not np.isfinite(metrics["loss"]):
             last = max(self.checkpoints.steps(), default=0)
             raise NonFiniteLossError(
                 f"The loss on {split} data was {metrics['loss']} after step {self.step}; the last good checkpoint is "
                 f"step {last}. Try a lower optimizer.learning_rate."
             )
-        return metrics, len(self.task.sources[split]) / (time.perf_counter() - started)
+        units = len(self.task.sources[split]) * self.task.units_per_example
+        return metrics, units / (time.perf_counter() - started)
 
     def _write(self, split: str, metrics: dict[str, float], speed: float) -> None:
-        """One line of the record: metrics, seconds of training so far, examples per second of what was measured."""
-        timing = {"seconds": self.clock.seconds, "examples_per_second": speed}
+        """One line of the record: metrics, seconds of training so far, throughput of what was measured."""
+        timing = {"seconds": self.clock.seconds, self.rate: speed}
         line = {"step": self.step, "split": split} | metrics | timing
         self.writers.write(line)
         self.display.metrics(line, self.plan.total)
 
     def _at(self, split: str, step: int) -> dict[str, dict[str, float]]:
         lines = [line for line in read_record(self.directory) if line["split"] == split and line["step"] == step]
-        omitted = ("step", "split", "seconds", "examples_per_second")
+        omitted = ("step", "split", "seconds", self.rate)
         return {split: {k: v for k, v in lines[-1].items() if k not in omitted}} if lines else {}
 
     def _header(self) -> None:
@@ -317,10 +331,10 @@ class Run:
             say(f"Continuing after step {self.step} of {self.directory}")
 
     def _footer(self, result: dict[str, Any]) -> None:
-        best = self.task.best
-        self.display.say(
-            f"Test {best} {result['final']['test'][best]:.4f} at the last step ({self.step}), "
-            f"{result['best']['test'][best]:.4f} at the best ({result['best_step']}, chosen on validation data), "
-            f"after {duration_text(self.clock.seconds)} of training"
-        )
-        self.display.say(f"Everything is in {self.directory}: result.json, metrics.jsonl, curves.png, checkpoints/")
+        say, test = self.display.say, {at: numbers_text(result[at]["test"]) for at in ("final", "best")}
+        trained = duration_text(self.clock.seconds)
+        say(f"Test at the last step ({self.step}), after {trained} of training: {test['final']}")
+        say(f"Test at step {self.best['step']}, of the best {self.task.best} on validation data: {test['best']}")
+        if result["baselines"]:
+            say("Baselines on test: " + numbers_text(result["baselines"]))
+        say(f"Everything is in {self.directory}: result.json, metrics.jsonl, curves.png, checkpoints/")

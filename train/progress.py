@@ -18,15 +18,15 @@ class Clock:
     """
 
     def __init__(self, saved: dict[str, float] | None = None):
-        self.seconds, self.examples = (saved["seconds"], saved["examples"]) if saved else (0.0, 0)
+        self.seconds, self.units = (saved["seconds"], saved["units"]) if saved else (0.0, 0)
         self._start_seconds, self._laps, self._last = self.seconds, 0, time.perf_counter()
         self._wall_before, self._born = (saved["wall"] if saved else 0.0), time.monotonic()
 
-    def lap(self, examples: int) -> None:
-        """Counts a step."""
+    def lap(self, units: int) -> None:
+        """Counts a step of so many examples or tokens."""
         now = time.perf_counter()
         self.seconds += now - self._last
-        self.examples += examples
+        self.units += units
         self._laps += 1
         self._last = now
 
@@ -37,7 +37,7 @@ class Clock:
     @property
     def saved(self) -> dict[str, float]:
         """For a checkpoint."""
-        return {"seconds": self.seconds, "examples": self.examples, "wall": self.wall}
+        return {"seconds": self.seconds, "units": self.units, "wall": self.wall}
 
     @property
     def wall(self) -> float:
@@ -45,9 +45,9 @@ class Clock:
         return self._wall_before + time.monotonic() - self._born
 
     @property
-    def examples_per_second(self) -> float:
-        """Over the whole run, restarts included."""
-        return self.examples / self.seconds if self.seconds else 0.0
+    def per_second(self) -> float:
+        """Examples or tokens, over the whole run, restarts included."""
+        return self.units / self.seconds if self.seconds else 0.0
 
     def remaining(self, steps: int) -> float:
         """Seconds that so many more steps will take at this process's pace."""
@@ -92,9 +92,10 @@ class Display:
     Args:
       total: Steps of the run.
       step: Steps already taken.
+      unit: What the clock counts.
     """
 
-    def __init__(self, total: int, step: int):
+    def __init__(self, total: int, step: int, unit: str):
         self._active = jax.process_index() == 0
         terminal = self._active and sys.stderr.isatty()
         self._bar = tqdm(
@@ -104,7 +105,7 @@ class Display:
             dynamic_ncols=True,
             bar_format="{n_fmt}/{total_fmt} {bar} {postfix}",
         )
-        self._total = total
+        self._total, self._unit = total, unit
         self._said = time.monotonic()
 
     def say(self, text: str) -> None:
@@ -117,7 +118,7 @@ class Display:
     def advance(self, step: int, loss: float, clock: Clock) -> None:
         """Moves the bar to `step`; without a terminal it is a line where nothing was said for a minute."""
         left = duration_text(clock.remaining(self._total - step))
-        text = f"loss {loss:.4f}, {clock.examples_per_second:,.4g} examples/s, {left} left"
+        text = f"loss {loss:.4f}, {clock.per_second:,.4g} {self._unit}/s, {left} left"
         if not self._bar.disable:
             self._bar.n = step
             self._bar.set_postfix_str(text)
@@ -126,16 +127,17 @@ class Display:
 
     def metrics(self, line: dict[str, Any], total: int) -> None:
         """One line of metrics as a person reads it."""
-        numbers = ", ".join(f"{k} {_number(v)}" for k, v in line.items() if k not in ("step", "split", "seconds"))
-        self.say(f"step {line['step']}/{total} {line['split']}: {numbers}")
+        numbers = {name: value for name, value in line.items() if name not in ("step", "split", "seconds")}
+        self.say(f"step {line['step']}/{total} {line['split']}: {numbers_text(numbers)}")
 
     def close(self) -> None:
         """Leaves the bar as it is."""
         self._bar.close()
 
 
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+def numbers_text(numbers: dict[str, float]) -> str:
+    """Named numbers as a person reads them."""
+    return ", ".join(f"{k} {v:,.0f}" if abs(v) >= 1000 else f"{k} {v:.4g}" for k, v in numbers.items())
 
 
 def duration_text(seconds: float) -> str:

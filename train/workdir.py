@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from attention.errors import UsageError
-from train.writers import write_json
+from train.writers import write_json, write_text
 
 # What may differ between two starts of the same run: durations, where things are and how they are computed.
 MAY_CHANGE = (
@@ -23,6 +23,8 @@ MAY_CHANGE = (
     "train.checkpoint_every",
     "train.keep",
     "data.data_dir",
+    "data.cache_dir",
+    "data.streaming",
     "data.workers",
     "data.eval_batch_size",
     "mesh.",
@@ -31,8 +33,13 @@ LOCK = ".lock"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
-def claim(workdir: Path, config: dict[str, Any]) -> None:
+def claim(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None:
     """Makes the folder and writes `config.json`, or checks that the folder's own config is the same run's.
+
+    Args:
+      workdir: The folder.
+      config: The resolved config.
+      files: From name to text, such as `tokeniser.json`: written too, and the same in every start of the run.
 
     Raises:
       UsageError: the folder cannot be written, is another run's, or holds files but no run.
@@ -42,6 +49,7 @@ def claim(workdir: Path, config: dict[str, Any]) -> None:
         before = _read_json(path) if path.exists() else None
         if before is not None:
             _refuse_another(before, config, workdir)
+            _refuse_other_files(files, workdir)
         elif workdir.is_dir() and any(workdir.iterdir()):
             raise UsageError(f"{workdir} is not empty and holds no config.json; choose another --workdir.")
         if jax.process_index() == 0:
@@ -49,6 +57,8 @@ def claim(workdir: Path, config: dict[str, Any]) -> None:
             (workdir / LOCK).open("a").close()  # proves that the folder can be written
             if before != config:
                 write_json(path, config)
+            for name, text in files.items():
+                write_text(workdir / name, text)
     except OSError as error:
         raise UsageError(
             f"The work directory {workdir} cannot be written ({error.strerror}); choose another --workdir."
@@ -111,6 +121,31 @@ def _refuse_another(before: dict[str, Any], now: dict[str, Any], workdir: Path) 
     if differ:
         changes = "; ".join(f"{field} was {old.get(field)!r} and is now {new.get(field)!r}" for field in differ)
         raise UsageError(f"{workdir} holds a run of another config: {changes}. Choose another --workdir.")
+
+
+def _refuse_other_files(files: dict[str, str], workdir: Path) -> None:
+    for name, text in files.items():
+        path = workdir / name
+        if path.exists() and path.read_text(encoding="utf-8") != text:
+            raise UsageError(
+                f"{path} is not what the data give now, so the run's parameters mean something else: "
+                "put the data back as they were, or choose another --workdir."
+            )
+
+
+def read_file(workdir: Path, name: str) -> str:
+    """The text of a file that the run keeps with its config.
+
+    Raises:
+      UsageError: there is none.
+    """
+    path = workdir / name
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read ({error.strerror}); give the --workdir of a run that has it."
+        ) from error
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -39,4 +39,4 @@ def tiny():
 def record(workdir: Path) -> list[dict]:
     """The lines of metrics.jsonl without the wall clock's."""
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in ("seconds", "examples_per_second")} for line in lines]
+    return [{k: v for k, v in line.items() if not k.endswith(("seconds", "_per_second"))} for line in lines]

@@ -52,13 +52,30 @@ def recorded(config, read, prefix=""):
     return copy
 
 
-def test_every_leaf_is_read(tmp_path, tiny):
-    flags, overrides = parse(tiny(tmp_path / "run", train__length="2 steps"))
-    config, plain = configs.resolve(flags["--config"], overrides)
+SPLITS = {"data.train_split": "train", "data.validation_split": "train", "data.test_split": "train"}
+# Only for sources beyond the machine, see tests/train/data.
+REMOTE = {"data.revision", "data.streaming", "data.data_dir"}
+TASKS = {
+    "vit_digits": ({}, set()),
+    "gpt_pydoc": ({"data.context": "8"}, REMOTE),
+    "mlm_pydoc": ({"data.context": "8", "data.tokeniser": "words(marks=True)", "model.padding_token": "0"}, REMOTE),
+    "classify_imdb": ({"data.context": "8", "optimizer.schedule": "cosine"}, REMOTE),
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_leaf_is_read(tmp_path, tiny, name):
+    changes, unneeded = TASKS[name]
+    if name != "vit_digits":
+        file = tmp_path / "reviews.csv"
+        file.write_text("text,label\n" + "a good film that I liked,1\nnot a good film at all,0\n" * 20)
+        changes = {"data.source": f"file:{file}"} | SPLITS | changes
+    flags, overrides = parse(tiny(tmp_path / "run", config=f"configs/{name}.py", train__length="2 steps"))
+    config, plain = configs.resolve(flags["--config"], overrides | changes)
     read = set()
     loop.train_and_evaluate(recorded(config, read), plain, tmp_path / "run")
     unread = set(flatten(plain)) - read
-    assert unread == {"model.name"}  # it chooses the dataclass, see test_mistakes_are_one_sentence
+    assert unread == {"model.name"} | unneeded  # the name chooses the dataclass, see test_mistakes_are_one_sentence
 
 
 def test_overrides_keep_their_types():
@@ -109,7 +126,7 @@ def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
         (["--config.model.heads=5"], "model.heads=5 does not divide model.width=64"),
         (["--config.model.patch=3"], "model.patch=3 does not divide images of 8x8 pixels"),
         (["--config.model.name=vitt"], "Unknown model of the task image_classification 'vitt'. Did you mean 'vit'?"),
-        (["--config.task=images"], "Unknown task 'images'. Valid: image_classification."),
+        (["--config.task=images"], "Unknown task 'images'. Valid: image_classification, language_modelling,"),
         (["--config.train.length=20"], "train.length='20' is not a duration"),
         (["--config.train.precision=fp16"], "Unknown train.precision 'fp16'"),
         (["--config.train.accumulate=3"], "data.batch_size=32 does not divide over"),
@@ -191,5 +208,6 @@ def test_the_page_of_fields_is_made_from_the_code_and_has_every_leaf():
     from docs.make_configs import PAGE, page
 
     assert PAGE.read_text(encoding="utf-8") == page(), "run python -m docs.make_configs"
-    for field in flatten(configs.load("configs/vit_digits.py").to_dict()):
-        assert f"| `{field}` |" in page()
+    for file in FILES:
+        for field in flatten(configs.load(f"configs/{file}").to_dict()):
+            assert f"| `{field}` |" in page()

@@ -25,12 +25,12 @@ def test_the_clock_leaves_out_what_is_skipped_and_goes_on_after_a_restart(monkey
     clock.skip()
     clock.lap(10)
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock._born + 60.0)
-    assert clock.saved == {"seconds": 5.0, "examples": 20, "wall": 60.0}
-    assert clock.examples_per_second == 4.0
+    assert clock.saved == {"seconds": 5.0, "units": 20, "wall": 60.0}
+    assert clock.per_second == 4.0
     assert clock.remaining(4) == 10.0
     again = Clock(clock.saved)
     again.lap(10)
-    assert (again.seconds, again.examples, again.wall) == (6.0, 30, 60.0)
+    assert (again.seconds, again.units, again.wall) == (6.0, 30, 60.0)
     assert again.remaining(4) == 4.0
 
 

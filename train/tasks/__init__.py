@@ -2,11 +2,20 @@
 
 from attention.errors import unknown
 from train.tasks.image_classification import ImageClassification
+from train.tasks.language_modelling import LanguageModelling
+from train.tasks.masked_language_modelling import MaskedLanguageModelling
+from train.tasks.task import Task
+from train.tasks.text_classification import TextClassification
 
-TASKS = {"image_classification": ImageClassification}
+TASKS: dict[str, type[Task]] = {
+    "image_classification": ImageClassification,
+    "language_modelling": LanguageModelling,
+    "masked_language_modelling": MaskedLanguageModelling,
+    "text_classification": TextClassification,
+}
 
 
-def find(name: str) -> type:
+def find(name: str) -> type[Task]:
     """The task of that name.
 
     Raises:

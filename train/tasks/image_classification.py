@@ -4,26 +4,20 @@ from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
-import optax
-from jaxtyping import Array, Float, Int
 
 from attention.errors import UsageError
 from models import flops
 from models.vit import ViT, ViTConfig
 from train.config import Config
-from train.data import chain, pipeline
+from train.data import chain, image_batches
 from train.data.images import ImageData
+from train.losses import cross_entropy, in_top
 from train.step import Batch, Sums
+from train.tasks.task import Task
 
 
-class ImageClassification:
-    """A classifier and its images. Batches hold `image`, `label`, and `weight` 0 on padding.
-
-    Attributes:
-      best: The metric that chooses the best checkpoint; the highest value on validation data wins.
-      train_examples: Images in an epoch.
-      model: The network.
-    """
+class ImageClassification(Task):
+    """A classifier and its images. Batches hold `image`, `label`, and `weight` 0 on padding."""
 
     best = "accuracy"
     data_type = ImageData
@@ -54,11 +48,11 @@ class ImageClassification:
 
     def train_batches(self, process_index: int, process_count: int) -> Iterator:
         """Shuffled, augmented batches without end; a `grain` iterator, whose state is saved and restored."""
-        return pipeline.train_batches(self.sources["train"], self._data, self._seed, process_index, process_count)
+        return image_batches.train_batches(self.sources["train"], self._data, self._seed, process_index, process_count)
 
     def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
         """Every example of a split once, the last batch padded."""
-        return pipeline.eval_batches(self.sources[split], self._data, process_index, process_count)
+        return image_batches.eval_batches(self.sources[split], self._data, process_index, process_count)
 
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
         """Sums over the batch; with a key in training (dropout, smoothed labels), without in evaluation."""
@@ -77,16 +71,9 @@ class ImageClassification:
             "weight": jnp.sum(weight),
         }
 
-    def describe(self, params: dict) -> dict[str, str | int]:
-        """What the run's header and `result.json` say of the model."""
-        attention = params["block_0"]["attention"]
-        return {
-            "attention": self.model.config.attention,
-            "parameters": flops.parameters(params),
-            "attention_layer_parameters": flops.parameters(attention),
-            "tokens": self.model.length,
-            "forward_flops_per_example": flops.vit(self.model.config, self.image_shape, self.model.classes).flops,
-        }
+    def forward_flops(self) -> int:
+        """See `models.flops`."""
+        return flops.vit(self.model.config, self.image_shape, self.model.classes).flops
 
     def _shape(self, split: str, transforms: str) -> tuple[int, int, int]:
         return chain.output_shape(chain.parse(transforms), self.sources[split].image_shape)
@@ -112,18 +99,3 @@ class ImageClassification:
     def _trace(self, shape: tuple[int, int, int], train: bool) -> None:
         keys = {"params": jax.random.key(0), "dropout": jax.random.key(0)}
         jax.eval_shape(lambda image: self.model.init(keys, image, train), jnp.zeros((1, *shape)))
-
-
-def cross_entropy(logits: Float[Array, "B C"], labels: Int[Array, "B"], smoothing: float = 0.0) -> Float[Array, "B"]:
-    """−Σ_c target_c log softmax(logits)_c in nats, with the label's target 1 − smoothing + smoothing/C."""
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    if not smoothing:
-        return losses
-    uniform = -jnp.mean(jax.nn.log_softmax(logits), axis=-1)
-    return (1 - smoothing) * losses + smoothing * uniform
-
-
-def in_top(logits: Float[Array, "B C"], labels: Int[Array, "B"], k: int) -> Float[Array, "B"]:
-    """1 where the label is among the k classes of the highest logits (of equal ones, the first count), else 0."""
-    _, best = jax.lax.top_k(logits, min(k, logits.shape[-1]))
-    return jnp.any(best == labels[:, None], axis=-1).astype(jnp.float32)

@@ -41,3 +41,44 @@ def tfds_folder() -> str:
     if not root or not (Path(root) / "tfds").is_dir():
         pytest.skip("set ATTENTION_BENCH_DATA to a folder whose subfolder tfds holds prepared mnist and cifar100")
     return str(Path(root) / "tfds")
+
+
+@pytest.fixture
+def real_text() -> Path:
+    """Folder of the sets `wikitext2`, `imdb` and `tinyshakespeare`, which is ATTENTION_BENCH_DATA."""
+    root = os.environ.get("ATTENTION_BENCH_DATA")
+    if not root or not (Path(root) / "wikitext2").is_dir():
+        pytest.skip("set ATTENTION_BENCH_DATA to a folder whose subfolders wikitext2 and imdb hold those sets")
+    return Path(root)
+
+
+@pytest.fixture
+def text_fields(tmp_path) -> dict:
+    """What all `data` sections for text have, small."""
+    return {
+        "source": "pydoc",
+        "revision": "",
+        "streaming": False,
+        "data_dir": "",
+        "cache_dir": str(tmp_path / "cache"),
+        "text_column": "text",
+        "train_split": "train",
+        "validation_split": "validation",
+        "test_split": "test",
+        "tokeniser": "bytes",
+        "context": 16,
+        "batch_size": 4,
+        "eval_batch_size": 4,
+        "workers": 0,
+    }
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A folder of plain text with three splits."""
+    place = tmp_path / "texts"
+    place.mkdir()
+    (place / "train.txt").write_text("".join(f"Line {i} says that {i * i} is a square.\n" for i in range(60)))
+    (place / "valid.txt").write_text("Seven words are in this second line.\n\nÄöü!\n")
+    (place / "test.txt").write_text("The end.\n")
+    return place

@@ -16,7 +16,7 @@ from PIL import Image
 from tensorflow_datasets.proto import tf_example_pb2
 
 from attention.errors import UsageError
-from train.data import chain, tfds_records
+from train.data import chain, tfds_sets
 from train.data.sources import load
 
 NO_TENSORFLOW = (
@@ -154,7 +154,7 @@ class TestPreparing:
 
     @pytest.fixture
     def tensorflow(self, monkeypatch):
-        monkeypatch.setattr(tfds_records.importlib.util, "find_spec", lambda name: SimpleNamespace(name=name))
+        monkeypatch.setattr(tfds_sets.importlib.util, "find_spec", lambda name: SimpleNamespace(name=name))
 
     @pytest.fixture
     def network(self, monkeypatch):
@@ -173,7 +173,7 @@ class TestPreparing:
         return calls
 
     def test_without_tensorflow(self, tmp_path, monkeypatch, calls):
-        monkeypatch.setattr(tfds_records.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(tfds_sets.importlib.util, "find_spec", lambda name: None)
         with pytest.raises(UsageError, match=f"tfds:mnist is not prepared in {tmp_path}, and {NO_TENSORFLOW}"):
             load("tfds:mnist", "train", data_dir=str(tmp_path))
         assert not calls

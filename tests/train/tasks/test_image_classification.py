@@ -9,7 +9,7 @@ import pytest
 from attention import UsageError
 from train import configs, tasks
 from train.data import images, sources
-from train.tasks.image_classification import cross_entropy, in_top
+from train.losses import cross_entropy, in_top
 
 LOGITS = jax.random.normal(jax.random.key(0), (6, 10)) * 3
 LABELS = jnp.array([0, 3, 9, 2, 2, 7])

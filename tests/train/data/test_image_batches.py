@@ -10,7 +10,7 @@ from orbax.checkpoint import v1 as ocp
 
 from attention.errors import UsageError
 from train.data import chain, pipeline
-from train.data.pipeline import eval_batches, train_batches
+from train.data.image_batches import eval_batches, train_batches
 
 AUGMENT = "pad_crop(padding=2)|flip|normalise(mean=0.5, std=0.25)"
 
@@ -179,7 +179,7 @@ class TestResume:
     RESUME = """
 import dataclasses, hashlib, itertools, json, sys
 from train.data.images import ImageData
-from train.data.pipeline import train_batches
+from train.data.image_batches import train_batches
 options, state, count = json.loads(sys.argv[1])
 data = ImageData(**options)
 batches = train_batches(data.load("train"), data, seed=7)

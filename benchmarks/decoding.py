@@ -1,0 +1,96 @@
+"""Generation with a cache against running the whole context again for each token, and what the cache takes.
+
+    python -m benchmarks.decoding --config.model.width=512 --config.model.heads=8 --out=benchmarks/results/decoding.json
+
+Every mechanism, as a language model of the config, generates from one token to `--length`. Running again takes as many
+forward passes of that length, of which a few are timed; rounds give median, least and greatest ratio.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import measure
+from models.gpt import GPT
+from models.mechanisms import MECHANISMS
+from train import configs
+from train.decoding import Sampling, generate
+from train.main import parse
+
+
+def main() -> None:
+    """Measures, prints a table and writes JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--config", default="configs/gpt_pydoc.py")
+    parser.add_argument("--attention", action="append", help="a mechanism; may be given again; all without it")
+    parser.add_argument("--length", type=int, default=1024, help="tokens generated, and of the context run again")
+    parser.add_argument("--batch", type=int, default=1, help="sequences at a time")
+    parser.add_argument("--vocabulary", type=int, default=260)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
+    flags, rest = parser.parse_known_args()
+    # A table of positions serves mechanisms without queries and keys too.
+    config = configs.resolve(flags.config, {"model.positions": "learned"} | parse(rest)[1])[0].model
+    result = measure.header("decoding") | {
+        "model": dataclasses.asdict(config),
+        "length": flags.length,
+        "batch": flags.batch,
+        "mechanisms": {},
+    }
+    for attention in flags.attention or MECHANISMS:
+        model = GPT(dataclasses.replace(config, attention=attention), flags.vocabulary, flags.length)
+        result["mechanisms"][attention] = measured(model, flags.batch, flags.rounds)
+        print(".", end="", file=sys.stderr, flush=True)
+    print(table(result["mechanisms"]))
+    if flags.out:
+        flags.out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def measured(model: GPT, batch: int, rounds: int) -> dict[str, Any]:
+    """Both ways in turn, round after round, and the bytes of all layers' caches."""
+    tokens, prompts = model.length - 1, [np.array([0])] * batch
+    params = model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
+    context = jnp.zeros((batch, model.length), jnp.int32)
+    again = jax.jit(lambda params, context: jnp.argmax(model.apply({"params": params}, context)[:, -1], axis=-1))
+    ways = {
+        "cached": lambda: generate(model, params, prompts, tokens, Sampling(temperature=0), jax.random.key(0)),
+        "again": lambda: again(params, context),
+    }
+    timings = measure.paired(ways, "cached", rounds, budget=120.0)
+    return {
+        "tokens_per_second": batch * tokens / timings["cached"].seconds,
+        "times_faster": [tokens * ratio for ratio in timings["again"].ratio],
+        "cache_bytes": cache_bytes(model, batch),
+    }
+
+
+def cache_bytes(model: GPT, batch: int) -> dict[str, int]:
+    """Of all layers, full: what stands for keys, for values, and a running state."""
+    caches = model.init_caches(batch, model.length)
+
+    def total(*names: str) -> int:
+        return sum(leaf.nbytes for cache in caches for name in names for leaf in jax.tree.leaves(getattr(cache, name)))
+
+    return {"key": total("key"), "value": total("raw", "value"), "state": total("state")}
+
+
+def table(mechanisms: dict[str, Any]) -> str:
+    """The figures as a table; times faster is the median of the rounds."""
+    titles = ("mechanism", "tokens/s", "times faster", "key KiB", "value KiB", "state KiB")
+    return measure.markdown(titles, (_cells(name, row) for name, row in mechanisms.items()))
+
+
+def _cells(name: str, row: dict[str, Any]) -> tuple[str, ...]:
+    parts = (f"{row['cache_bytes'][part] / 1024:,.0f}" for part in ("key", "value", "state"))
+    return f"`{name}`", f"{row['tokens_per_second']:,.0f}", f"{row['times_faster'][0]:.1f}", *parts
+
+
+if __name__ == "__main__":
+    measure.command(main)

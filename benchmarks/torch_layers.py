@@ -1,0 +1,106 @@
+"""What the speed comparison's models share in PyTorch: layers from our parameters, one block, one training step."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Params = Mapping[str, Any]
+ACTIVATIONS = {"gelu": functional.gelu, "relu": functional.relu}
+
+
+def tensor(array: np.ndarray) -> nn.Parameter:
+    """A parameter in float32."""
+    return nn.Parameter(torch.tensor(np.asarray(array, np.float32)))
+
+
+def linear(kernel: np.ndarray, bias: np.ndarray | None) -> nn.Linear:
+    """A linear layer from a kernel (inputs, outputs) and its bias, if there is one."""
+    layer = nn.utils.skip_init(nn.Linear, *kernel.shape, bias=bias is not None)
+    layer.weight = tensor(kernel.T)
+    if bias is not None:
+        layer.bias = tensor(bias)
+    return layer
+
+
+def norm(params: Params, epsilon: float = 1e-6) -> nn.LayerNorm:
+    """A LayerNorm."""
+    layer = nn.LayerNorm(params["scale"].shape, eps=epsilon)
+    layer.weight, layer.bias = tensor(params["scale"]), tensor(params["bias"])
+    return layer
+
+
+class Block(nn.Module):
+    """One Transformer block with `scaled_dot_product_attention` and one product for query, key and value."""
+
+    def __init__(
+        self,
+        params: Params,
+        heads: int,
+        dropout: float,
+        attention_dropout: float,
+        *,
+        activation: str = "gelu",
+        pre_norm: bool = True,
+        epsilon: float = 1e-6,
+        causal: bool = False,
+    ):
+        super().__init__()
+        attention, mlp, width = params["attention"], params["mlp"], params["norm_mlp"]["scale"].size
+        inputs = [attention[name] for name in ("query", "key", "value")]
+        biased = "bias" in attention["out"]
+        kernel = np.concatenate([layer["kernel"].reshape(width, -1) for layer in inputs], axis=1)
+        bias = np.concatenate([layer["bias"].reshape(-1) for layer in inputs]) if biased else None
+        self.qkv = linear(kernel, bias)
+        self.out = linear(attention["out"]["kernel"].reshape(-1, width), attention["out"]["bias"] if biased else None)
+        self.up, self.down = (linear(mlp[name]["kernel"], mlp[name]["bias"]) for name in ("up", "down"))
+        self.norm_attention, self.norm_mlp = norm(params["norm_attention"], epsilon), norm(params["norm_mlp"], epsilon)
+        self.heads, self.rate, self.dropout = heads, attention_dropout, nn.Dropout(dropout)
+        self.activation, self.pre_norm, self.causal = ACTIVATIONS[activation], pre_norm, causal
+
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """The block's output; x is (batch, tokens, width), rotation the cosines and sines of rotary positions."""
+        if self.pre_norm:
+            x = x + self._attention(self.norm_attention(x), rotation)
+            return x + self._mlp(self.norm_mlp(x))
+        x = self.norm_attention(x + self._attention(x, rotation))
+        return self.norm_mlp(x + self._mlp(x))
+
+    def _attention(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
+        b, t, d = x.shape
+        query, key, value = self.qkv(x).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        if rotation is not None:
+            query, key = _rotated(query, *rotation), _rotated(key, *rotation)
+        rate = self.rate if self.training else 0.0
+        h = functional.scaled_dot_product_attention(query, key, value, dropout_p=rate, is_causal=self.causal)
+        return self.dropout(self.out(h.transpose(1, 2).reshape(b, t, d)))
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        return self.dropout(self.down(self.dropout(self.activation(self.up(x)))))
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    low, high = x.chunk(2, dim=-1)
+    return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
+
+
+def training_step(
+    model: nn.Module, learning_rate: float, weight_decay: float, compiled: bool
+) -> Callable[[np.ndarray, np.ndarray], float]:
+    """One training step with fused AdamW on every parameter: from inputs and labels to the mean cross-entropy."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=weight_decay, fused=True)
+    forward = torch.compile(model) if compiled else model
+
+    def step(inputs: np.ndarray, labels: np.ndarray) -> float:
+        optimizer.zero_grad(set_to_none=True)
+        logits = forward(torch.from_numpy(inputs))
+        targets = torch.as_tensor(labels, dtype=torch.int64)
+        loss = functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step

@@ -1,0 +1,155 @@
+"""Files of a Hugging Face model, from a folder or the hub, and the arrays in them under PyTorch's names."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flax import serialization, traverse_util
+
+from attention.errors import UsageError
+
+CONFIG = "config.json"
+SAFETENSORS = "model.safetensors"
+MSGPACK = "flax_model.msgpack"
+BIN = "pytorch_model.bin"
+
+HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+FROM_FLAX = {"kernel": "weight", "scale": "weight", "embedding": "weight"}
+
+Arrays = dict[str, np.ndarray]
+
+
+def find(source: str, *names: str) -> Path:
+    """The first of some files that a model has.
+
+    Args:
+      source: A folder, or else a name on the hub, such as `roberta-base`.
+      names: The files, the best first.
+
+    Raises:
+      UsageError: no such model, none of the files, no network, or no package to use it.
+    """
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        return _download(source, names)
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise UsageError(f"The folder {source} has no {' or '.join(names)}, so no model can be read from it.")
+
+
+def _download(name: str, files: tuple[str, ...]) -> Path:
+    if not HUB_NAME.fullmatch(name):
+        raise UsageError(f"There is no folder {name!r}; give one, or a name on the Hugging Face hub: roberta-base.")
+    try:
+        from huggingface_hub import errors, hf_hub_download
+    except ImportError as error:
+        raise UsageError(
+            f"There is no folder {name!r}, and to look for it on the Hugging Face hub needs a package: "
+            "pip install huggingface_hub."
+        ) from error
+    unreachable = None
+    for file in files:
+        try:
+            return Path(hf_hub_download(name, file))
+        except errors.LocalEntryNotFoundError as error:  # is an EntryNotFoundError too
+            unreachable = error
+        except errors.EntryNotFoundError:
+            continue
+        except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
+            raise UsageError(f"There is no folder {name!r}, and no such public model on the hub.") from error
+        except OSError as error:
+            unreachable = error
+    if unreachable is None:
+        raise UsageError(f"The model {name} on the hub has no {' or '.join(files)}.")
+    raise UsageError(
+        f"There is no folder {name!r}, and {' or '.join(files)} of that model cannot be fetched from the Hugging Face "
+        "hub; check the network, or give a folder with the files."
+    ) from unreachable
+
+
+def read_config(source: str) -> dict[str, Any]:
+    """A model's `config.json`.
+
+    Raises:
+      UsageError: see `find`; or the file is damaged.
+    """
+    path = find(source, CONFIG)
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UsageError(f"{path} is no JSON: {error}.") from error
+    if not isinstance(config, dict):
+        raise UsageError(f"{path} must hold a JSON object, not a {type(config).__name__}.")
+    return config
+
+
+def read_weights(source: str) -> Arrays:
+    """A model's weights under PyTorch's names, dense ones as (outputs, inputs), whatever file they come from.
+
+    Args:
+      source: See `find`. Of several files the first of safetensors, Flax and PyTorch is read.
+
+    Raises:
+      UsageError: see `find`; or the file is damaged, or needs PyTorch, which is not there.
+    """
+    path = find(source, SAFETENSORS, MSGPACK, BIN)
+    read = {SAFETENSORS: _read_safetensors, MSGPACK: _read_msgpack, BIN: _read_bin}[path.name]
+    try:
+        return read(path)
+    except UsageError:
+        raise
+    except Exception as error:  # each format has errors of its own
+        raise UsageError(f"{path} cannot be read, so it may be damaged: {error}.") from error
+
+
+def write(folder: Path, config: dict[str, Any], weights: Arrays) -> None:
+    """A folder that `transformers` loads.
+
+    Args:
+      folder: Where; it is made.
+      config: Of `config.json`.
+      weights: Under PyTorch's names.
+
+    Raises:
+      UsageError: the folder holds a model already, or cannot be written.
+    """
+    from safetensors.numpy import save_file
+
+    for name in (CONFIG, SAFETENSORS):
+        if (folder / name).exists():
+            raise UsageError(f"The folder {folder} has a {name} already; choose another.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        contiguous = {name: np.ascontiguousarray(array) for name, array in weights.items()}
+        save_file(contiguous, folder / SAFETENSORS, metadata={"format": "pt"})
+        (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"The folder {folder} cannot be written: {error}.") from error
+
+
+def _read_safetensors(path: Path) -> Arrays:
+    try:
+        from safetensors.flax import load_file
+    except ImportError as error:
+        raise UsageError(f"To read {path} needs a package: pip install safetensors.") from error
+    return {name: np.asarray(array) for name, array in load_file(path).items()}  # NumPy alone has no bfloat16
+
+
+def _read_msgpack(path: Path) -> Arrays:
+    flat = traverse_util.flatten_dict(serialization.msgpack_restore(path.read_bytes()))
+    names = {(*key[:-1], FROM_FLAX.get(key[-1], key[-1])): key for key in flat}
+    return {".".join(name): flat[key].T if key[-1] == "kernel" else flat[key] for name, key in names.items()}
+
+
+def _read_bin(path: Path) -> Arrays:
+    try:
+        import torch
+    except ImportError as error:
+        raise UsageError(
+            f"To read {path} needs PyTorch: pip install torch, or convert the file to {SAFETENSORS}."
+        ) from error
+    weights = torch.load(path, map_location="cpu", weights_only=True)
+    return {name: tensor.float().numpy() for name, tensor in weights.items()}

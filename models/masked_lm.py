@@ -1,0 +1,128 @@
+"""RoBERTa (Liu et al. 2019): a bidirectional encoder that names masked tokens, with any mechanism in each layer."""
+
+import dataclasses
+from typing import ClassVar
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from attention import Mask
+from attention.activations import gelu
+from attention.errors import UsageError
+from models.layers import Dropout, Linear
+from models.positions import POSITIONS, Positions, after_padding
+from models.transformer import TransformerConfig
+
+INITIAL = nn.initializers.normal(0.02)
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLMConfig(TransformerConfig):
+    """What a masked language model is. RoBERTa is `post`, `learned`, `gelu`, with ε = 1e-5.
+
+    Attributes:
+      dropout: Rate on the attention layers' and the MLPs' outputs.
+      padding_token: The tokeniser's token of padding; 1 in RoBERTa's. Learned positions count the others.
+      token_types: Kinds of tokens that have an embedding each; 1 in RoBERTa, whose tokens are all of type 0.
+      pretrained: Folder or name on the Hugging Face hub of weights to start from; '' starts from random ones.
+    """
+
+    padding_token: int
+    token_types: int
+    pretrained: str
+
+    POSITIONS: ClassVar[tuple[str, ...]] = POSITIONS
+    DROPS_HIDDEN: ClassVar[bool] = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        for field, least in (("padding_token", 0), ("token_types", 1)):
+            if getattr(self, field) < least:
+                raise UsageError(f"model.{field} must be at least {least}, but it is {getattr(self, field)}.")
+
+
+class MaskedLM(nn.Module):
+    """Tokens, some of them masked, to the logits of what they were.
+
+    Attributes:
+      config: What it is.
+      vocabulary: Number of tokens.
+      length: ℓ, the longest sequence that what has a fixed length is built for; 512 in RoBERTa.
+      dtype: Compute dtype; parameters are float32.
+    """
+
+    config: MaskedLMConfig
+    vocabulary: int
+    length: int
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens: Int[Array, "B L"],
+        mask: Mask | None = None,
+        train: bool = False,
+        types: Int[Array, "B L"] | None = None,
+    ) -> Float[Array, "B L vocabulary"]:
+        """Logits in float32; those at padding mean nothing.
+
+        Args:
+          tokens: The sequences.
+          mask: `Mask(key_lengths=lengths)` where padding trails, or `Mask(dense=real[:, None, None, :])` with True at
+            real tokens. Without it tokens attend to padding too, as in the published models.
+          train: Whether there is dropout.
+          types: The type of each token; 0 where it is not given.
+
+        Raises:
+          UsageError: more tokens than ℓ, where something has a fixed length.
+        """
+        config, mask = self.config, mask or Mask()
+        embed = nn.Embed(self.vocabulary, config.width, dtype=self.dtype, embedding_init=INITIAL, name="embed")
+        x = self._positioned(embed(tokens), tokens)
+        types = jnp.zeros_like(tokens) if types is None else types
+        x = x + nn.Embed(
+            config.token_types, config.width, dtype=self.dtype, embedding_init=INITIAL, name="token_types"
+        )(types)
+        x = mask.without_unreachable(x, tokens.shape[1], rank=4)
+        x = nn.LayerNorm(config.norm_epsilon, dtype=self.dtype, name="norm_embedding")(x)
+        x = Dropout(config.embedding_dropout, name="dropout_embedding")(x, train=train)
+        for block in config.blocks(self.length, self.dtype):
+            x = block(x, mask, train)
+        if config.norm == "pre":
+            x = nn.LayerNorm(config.norm_epsilon, dtype=self.dtype, name="norm")(x)
+        return Head(config.norm_epsilon, self.dtype, name="head")(x, embed).astype(jnp.float32)
+
+    def _positioned(self, x: Float[Array, "B L D"], tokens: Int[Array, "B L"]) -> Float[Array, "B L D"]:
+        """Embeddings with their positions: a learned table is read as RoBERTa's, all others from the left."""
+        config = self.config
+        if config.positions != "learned":
+            return Positions(config.positions, self.length, name="positions")(x)
+        if tokens.shape[1] > self.length:
+            raise UsageError(
+                f"Positions were learned for {self.length} tokens, but this sequence has {tokens.shape[1]}."
+            )
+        rows = config.padding_token + 1 + self.length
+        table = nn.Embed(rows, config.width, dtype=self.dtype, embedding_init=INITIAL, name="positions")
+        return x + table(after_padding(tokens, config.padding_token))
+
+
+class Head(nn.Module):
+    """Hidden states to logits: dense, GELU, LayerNorm, and the embeddings as kernel with a bias.
+
+    Attributes:
+      epsilon: LayerNorm's ε.
+      dtype: Compute dtype.
+    """
+
+    epsilon: float
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B L D"], embed: nn.Embed) -> Float[Array, "B L vocabulary"]:
+        """Logits, as products with the rows of `embed`."""
+        x = gelu(Linear((x.shape[-1],), dtype=self.dtype, name="dense")(x))
+        x = nn.LayerNorm(self.epsilon, dtype=self.dtype, name="norm")(x)
+        bias = self.param("bias", nn.initializers.zeros_init(), (embed.num_embeddings,))
+        return embed.attend(x) + bias.astype(self.dtype)[None, None]

@@ -1,0 +1,113 @@
+"""A Transformer encoder that classifies texts, with any attention mechanism in each layer.
+
+As in the Keras example "Text classification with Transformer" (Nandan 2020), which 004's experiments on reviews follow:
+post-norm blocks, mean over tokens, a small dense layer before the classes.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from attention import Mask
+from attention.activations import ACTIVATIONS
+from attention.errors import UsageError
+from models.layers import Dropout, Linear, check_choice
+from models.positions import POSITIONS, Positions
+from models.transformer import TransformerConfig
+
+POOLS = ("mean", "class_token")
+
+
+@dataclasses.dataclass(frozen=True)
+class TextClassifierConfig(TransformerConfig):
+    """What a classifier of texts is.
+
+    Attributes:
+      dropout: Rate on the attention layers' and the MLPs' outputs, and before each layer of the classifier.
+      pool: What the classifier reads: the `mean` over real tokens, or a `class_token` put before them.
+      head_hidden: Units of the layer before the classes, with the activation of the MLPs; 0 is no such layer.
+    """
+
+    pool: str
+    head_hidden: int
+
+    POSITIONS: ClassVar[tuple[str, ...]] = POSITIONS
+    DROPS_HIDDEN: ClassVar[bool] = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_choice("model.pool", self.pool, POOLS)
+        if self.head_hidden < 0:
+            raise UsageError(f"model.head_hidden must be at least 0, but it is {self.head_hidden}.")
+
+    def tokens(self, words: int | Int[Array, "B"]) -> int | Int[Array, "B"]:
+        """ℓ for a text, or for each, of so many tokens: one more where there is a class token."""
+        return words + (self.pool == "class_token")
+
+
+class TextClassifier(nn.Module):
+    """Texts to class logits. What is behind a text's length reaches neither them nor any gradient.
+
+    Attributes:
+      config: What it is.
+      vocabulary: Number of tokens.
+      classes: Number of logits.
+      length: Tokens of the longest text that what has a fixed length is built for.
+      dtype: Compute dtype; parameters are float32.
+    """
+
+    config: TextClassifierConfig
+    vocabulary: int
+    classes: int
+    length: int
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, tokens: Int[Array, "B L"], lengths: Int[Array, "B"], train: bool = False
+    ) -> Float[Array, "B classes"]:
+        """Logits in float32.
+
+        Args:
+          tokens: Texts with trailing padding.
+          lengths: Real tokens of each text; the mean over none is zeros.
+          train: Whether there is dropout.
+
+        Raises:
+          UsageError: more tokens than the length, where something has a fixed length.
+        """
+        config = self.config
+        start = nn.initializers.normal(0.02)
+        x = nn.Embed(self.vocabulary, config.width, dtype=self.dtype, embedding_init=start, name="embed")(tokens)
+        if config.pool == "class_token":
+            token = self.param("class_token", start, (1, 1, config.width))
+            x = jnp.concatenate([jnp.broadcast_to(token.astype(x.dtype), (len(x), 1, config.width)), x], axis=1)
+        mask = Mask(key_lengths=config.tokens(lengths))
+        x = Positions(config.positions, config.tokens(self.length), name="positions")(x)
+        x = mask.without_unreachable(x, x.shape[1], rank=4)
+        x = Dropout(config.embedding_dropout, name="dropout_embedding")(x, train=train)
+        for block in config.blocks(config.tokens(self.length), self.dtype):
+            x = block(x, mask, train)
+        if config.norm == "pre":
+            x = nn.LayerNorm(config.norm_epsilon, dtype=self.dtype, name="norm")(x)
+        pooled = x[:, 0] if config.pool == "class_token" else mean_of_real(x, lengths)
+        return self._classified(pooled, train).astype(jnp.float32)
+
+    def _classified(self, x: Float[Array, "B D"], train: bool) -> Float[Array, "B classes"]:
+        config = self.config
+        if config.head_hidden:
+            x = Dropout(config.dropout, name="dropout_pooled")(x, train=train)
+            x = ACTIVATIONS[config.activation](Linear((config.head_hidden,), dtype=self.dtype, name="head_hidden")(x))
+        x = Dropout(config.dropout, name="dropout_head")(x, train=train)
+        return Linear((self.classes,), dtype=self.dtype, name="head")(x)
+
+
+def mean_of_real(x: Float[Array, "B L D"], lengths: Int[Array, "B"]) -> Float[Array, "B D"]:
+    """The mean over each text's first `lengths` tokens, added up in float32 at least; zeros where there are none."""
+    real = Mask(key_lengths=lengths).real_keys(x.shape[1])[..., None]
+    total = jnp.sum(x, axis=1, where=real, dtype=jnp.promote_types(x.dtype, jnp.float32))
+    return (total / jnp.maximum(lengths, 1)[:, None]).astype(x.dtype)

@@ -1,0 +1,217 @@
+"""RoBERTa's architecture: its parameters, its positions, its padding. `tests/parity` compares it with transformers'."""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import special
+
+from attention import Mask, UsageError
+from models import flops
+from models.masked_lm import MaskedLM, MaskedLMConfig
+from models.positions import after_padding
+
+CONFIG = MaskedLMConfig(
+    name="masked_lm",
+    attention="dot_product",
+    implementation="auto",
+    depth=2,
+    width=16,
+    heads=2,
+    mlp=32,
+    norm="post",
+    norm_epsilon=1e-5,
+    positions="learned",
+    activation="gelu",
+    embedding_dropout=0.0,
+    dropout=0.0,
+    attention_dropout=0.0,
+    attention_bias=True,
+    remat="none",
+    padding_token=1,
+    token_types=1,
+    pretrained="",
+)
+ROBERTA_BASE = dataclasses.replace(CONFIG, depth=12, width=768, heads=12, mlp=3072)
+TOKENS = jax.random.randint(jax.random.key(0), (2, 9), 2, 11)
+
+
+def build(length=9, depth=1, **changes):
+    model = MaskedLM(dataclasses.replace(CONFIG, depth=depth, **changes), vocabulary=11, length=length)
+    return model, random_params(model, TOKENS[:, :length])
+
+
+def apply(model, *arrays, rngs=None, **options):
+    """`model.apply`, compiled as a whole."""
+    options |= {"train": options.get("train", False)}
+    return jax.jit(lambda *arrays: model.apply(*arrays, rngs=rngs, **options))(*arrays)
+
+
+def random_params(model, *inputs, seed=0):
+    """Parameters of which every one counts: initial biases are zero, and embeddings small. Nothing is compiled."""
+    noise = np.random.default_rng(seed)
+
+    def fill(path, leaf):
+        middle = 1.0 if path[-1].key == "scale" else 0.0
+        return jnp.asarray(noise.normal(middle, 0.3, leaf.shape), leaf.dtype)
+
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)
+    return jax.tree_util.tree_map_with_path(fill, shapes)
+
+
+def test_parameters_of_roberta_base():
+    """124,697,433 in `RobertaForMaskedLM.from_pretrained("roberta-base")`, tied arrays counted once."""
+    model = MaskedLM(ROBERTA_BASE, vocabulary=50_265, length=512)
+    params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 512), int))
+    assert flops.parameters(params) == 124_697_433
+
+
+def test_positions_count_what_is_not_padding():
+    tokens = jnp.array([[5, 7, 6, 1, 1], [1, 1, 4, 9, 1], [1, 1, 1, 1, 1]])
+    expected = [[2, 3, 4, 1, 1], [1, 1, 2, 3, 1], [1, 1, 1, 1, 1]]
+    np.testing.assert_array_equal(after_padding(tokens, 1), expected)
+    np.testing.assert_array_equal(after_padding(tokens + 3, 0), np.arange(1, 6) * np.ones((3, 1), int))
+
+
+def layer_norm(x, params):
+    x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    return x * params["scale"] + params["bias"]
+
+
+def dense(x, params, axes=1):
+    return np.tensordot(x, params["kernel"], axes) + params["bias"]
+
+
+def gelu(x):
+    return x * 0.5 * (1 + special.erf(x / np.sqrt(2)))
+
+
+def test_logits_are_those_of_the_equations():
+    """Post-norm blocks on normalised embeddings, and the head, written out in NumPy."""
+    model, variables = build()
+    params = jax.tree.map(np.asarray, variables["params"])
+    tokens = np.asarray(TOKENS)
+    x = params["embed"]["embedding"][tokens] + params["positions"]["embedding"][2:11]
+    x = layer_norm(x + params["token_types"]["embedding"][0], params["norm_embedding"])
+    block = params["block_0"]
+    q, k, v = (dense(x, block["attention"][name]) for name in ("query", "key", "value"))
+    scores = np.einsum("btnh,bsnh->bnts", q, k) / np.sqrt(8)
+    weights = special.softmax(scores, axis=-1)
+    out = dense(np.einsum("bnts,bsnh->btnh", weights, v), block["attention"]["out"], axes=2)
+    x = layer_norm(x + out, block["norm_attention"])
+    x = layer_norm(x + dense(gelu(dense(x, block["mlp"]["up"])), block["mlp"]["down"]), block["norm_mlp"])
+    x = layer_norm(gelu(dense(x, params["head"]["dense"])), params["head"]["norm"])
+    expected = x @ params["embed"]["embedding"].T + params["head"]["bias"]
+    np.testing.assert_allclose(apply(model, variables, TOKENS), expected, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("attention", ["dot_product", "mlp_roberta", "super", "neural"])
+def test_padding_after_a_text_is_as_if_it_were_not_there(attention):
+    model, params = build(attention=attention)
+    padded = TOKENS.at[0, 6:].set(1)
+    logits = apply(model, params, padded, Mask(key_lengths=jnp.array([6, 9])))
+    np.testing.assert_allclose(logits[:1, :6], apply(model, params, padded[:1, :6]), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("attention", ["dot_product", "neural"])
+def test_a_padding_mask_may_have_padding_anywhere(attention):
+    """Positions count real tokens alone, so padding in front changes nothing either."""
+    model, params = build(attention=attention)
+    left = jnp.concatenate([jnp.ones((2, 3), int), TOKENS[:, :6]], axis=1)
+    logits = apply(model, params, left, Mask(dense=(left != 1)[:, None, None, :]))
+    np.testing.assert_allclose(logits[:, 3:], apply(model, params, TOKENS[:, :6]), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_no_nan_of_padding_reaches_a_real_token_or_a_gradient(dense):
+    model, params = build()
+    padded = TOKENS.at[:, 6:].set(1)
+    params["params"]["positions"]["embedding"] = params["params"]["positions"]["embedding"].at[1].set(jnp.nan)
+    mask = Mask(dense=(padded != 1)[:, None, None, :]) if dense else Mask(key_lengths=jnp.array([6, 6]))
+
+    def loss(params):
+        logits = apply(model, params, padded, mask)[:, :6]
+        return jnp.sum(jnp.sin(logits)), logits
+
+    gradient, logits = jax.jit(jax.grad(loss, has_aux=True))(params)
+    assert np.all(np.isfinite(logits))
+    chex.assert_tree_all_finite(gradient)
+    assert np.all(gradient["params"]["positions"]["embedding"][1] == 0)
+
+
+def test_without_a_mask_padding_is_attended_to():
+    model, params = build()
+    padded = TOKENS.at[:, 6:].set(1)
+    everything, real = (apply(model, params, padded, mask) for mask in (None, Mask(key_lengths=jnp.array([6, 6]))))
+    assert np.abs(everything - real)[:, :6].max() > 1e-3
+
+
+def test_every_token_sees_every_other():
+    model, params = build()
+    jacobian = jax.jit(jax.jacrev(lambda x: model.apply(x, TOKENS[:1])[0].sum(-1)))(params)
+    assert np.all(np.abs(jacobian["params"]["positions"]["embedding"][:, 2:11]).max(-1) > 1e-6)
+
+
+def test_types_choose_among_their_embeddings():
+    model, params = build(token_types=2)
+    zeros, ones = (apply(model, params, TOKENS, types=jnp.full_like(TOKENS, kind)) for kind in (0, 1))
+    chex.assert_trees_all_equal(zeros, apply(model, params, TOKENS))
+    swapped = jax.tree.map(lambda x: x, params)
+    swapped["params"]["token_types"]["embedding"] = params["params"]["token_types"]["embedding"][::-1]
+    chex.assert_trees_all_close(ones, apply(model, swapped, TOKENS), atol=1e-6)
+    assert np.abs(zeros - ones).max() > 1e-3
+
+
+@pytest.mark.parametrize("place", ["embedding_dropout", "dropout", "attention_dropout"])
+def test_dropout_is_off_in_evaluation_and_keyed_in_training(place):
+    model, params = build(**{place: 0.3})
+    train = lambda seed: apply(model, params, TOKENS, train=True, rngs={"dropout": jax.random.key(seed)})  # noqa: E731
+    chex.assert_trees_all_equal(apply(model, params, TOKENS), apply(build()[0], params, TOKENS))
+    chex.assert_trees_all_equal(train(0), train(0))
+    assert np.abs(train(0) - train(1)).max() > 1e-3
+
+
+def test_hidden_units_of_mlps_are_not_dropped():
+    """RoBERTa drops an MLP's outputs alone."""
+
+    def shown(params, key):
+        of_mlps = lambda module, _: module.name in ("dropout_hidden", "dropout_out")  # noqa: E731
+        options = {"capture_intermediates": of_mlps, "mutable": "intermediates"}
+        return model.apply(params, TOKENS, train=True, rngs={"dropout": key}, **options)[1]["intermediates"]
+
+    model, params = build(dropout=0.5)
+    mlp = jax.jit(shown)(params, jax.random.key(0))["block_0"]["mlp"]
+    zeros = {name: np.mean(np.asarray(mlp[name]["__call__"][0]) == 0) for name in ("dropout_hidden", "dropout_out")}
+    assert zeros["dropout_hidden"] == 0
+    assert 0.4 < zeros["dropout_out"] < 0.6
+
+
+def test_pre_norm_ends_in_a_layer_norm_and_other_positions_have_no_table():
+    pre, sinusoidal, rotary = (
+        build(**changes)[1]["params"]
+        for changes in ({"norm": "pre"}, {"positions": "sinusoidal"}, {"positions": "rotary"})
+    )
+    assert "norm" in pre
+    assert "norm" not in sinusoidal
+    assert "positions" not in {*sinusoidal, *rotary}
+
+
+def test_mistakes_are_one_sentence():
+    with pytest.raises(UsageError, match=r"model\.padding_token must be at least 0, but it is -1"):
+        dataclasses.replace(CONFIG, padding_token=-1)
+    with pytest.raises(UsageError, match=r"model\.token_types must be at least 1, but it is 0"):
+        dataclasses.replace(CONFIG, token_types=0)
+    model, params = build(length=5)
+    with pytest.raises(UsageError, match="Positions were learned for 5 tokens, but this sequence has 9"):
+        apply(model, params, TOKENS)
+
+
+@pytest.mark.parametrize("attention", ["dot_product", "mlp_roberta"])
+def test_analytic_flops_equal_xlas_count(attention):
+    sizes = {"width": 128, "mlp": 256, "heads": 4, "activation": "relu", "implementation": "xla"}
+    model, params = build(attention=attention, **sizes)
+    counted = jax.jit(model.apply).lower(params, TOKENS[:1]).compile().cost_analysis()["flops"]
+    assert 0.95 < flops.masked_lm(model.config, 9, 11).flops / counted <= 1.0

@@ -1,0 +1,184 @@
+"""Our RoBERTa against transformers': the same logits from the same weights, in and out of every file format."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import serialization
+
+from attention import Mask
+from models import pretrained
+from models.hugging_face import BIN, MSGPACK, SAFETENSORS
+from models.masked_lm import MaskedLM, MaskedLMConfig
+from tests.models.test_masked_lm import CONFIG, TOKENS, apply, build, random_params
+from tests.models.test_pretrained import as_flax
+
+WHY = "parity needs PyTorch and transformers: pip install -r requirements-parity.txt"
+torch = pytest.importorskip("torch", reason=WHY)
+transformers = pytest.importorskip("transformers", reason=WHY)
+
+PADDED = np.array([[5, 3, 9, 2, 7, 4, 8], [4, 6, 10, 3, 1, 1, 1], [1, 1, 2, 8, 5, 7, 1]])
+REAL = PADDED != 1
+
+
+def make(**changes):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 11, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    more = {"intermediate_size": 32, "max_position_embeddings": 11, "type_vocab_size": 2, "layer_norm_eps": 1e-5}
+    model = transformers.RobertaForMaskedLM(transformers.RobertaConfig(**{**sizes, **more, **changes})).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # biases are zero and LayerNorms one at first: noise makes all count
+            parameter += 0.3 * torch.randn_like(parameter)
+    return model
+
+
+def logits_of(model, tokens=PADDED, **options):
+    with torch.no_grad():
+        return model(torch.tensor(tokens), **options).logits.numpy()
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A tiny RoBERTa of transformers', and the folder that it saved."""
+    model = make()
+    model.save_pretrained(tmp_path / "theirs")
+    return model, str(tmp_path / "theirs")
+
+
+def ours(folder, attention="dot_product"):
+    described = pretrained.describe(folder)
+    rest = {"name": "masked_lm", "attention": attention, "implementation": "auto", "remat": "none", "pretrained": ""}
+    config = MaskedLMConfig(**described.fields, **rest)
+    model = MaskedLM(config, described.vocabulary, described.length)
+    params, report = pretrained.load(folder, config, random_params(model, TOKENS)["params"])
+    return model, {"params": params}, report
+
+
+def difference(found, expected, where=slice(None)):
+    return np.abs(np.asarray(found) - expected)[where].max()
+
+
+def test_logits_are_equal_with_and_without_a_padding_mask(saved):
+    theirs, folder = saved
+    model, params, report = ours(folder)
+    assert (report.new, report.skipped) == ((), ())
+    masked = logits_of(theirs, attention_mask=torch.as_tensor(REAL.astype(int)))
+    dense = Mask(dense=jnp.asarray(REAL)[:, None, None, :])
+    assert difference(apply(model, params, jnp.asarray(PADDED), dense), masked, REAL) < 1e-4
+    lengths = Mask(key_lengths=jnp.array([7, 4]))  # of the two whose padding trails
+    assert difference(apply(model, params, jnp.asarray(PADDED[:2]), lengths), masked[:2], REAL[:2]) < 1e-4
+    assert difference(apply(model, params, jnp.asarray(PADDED)), logits_of(theirs)) < 1e-4
+    assert difference(logits_of(theirs), masked, REAL) > 1e-2  # the mask does something
+
+
+def test_logits_are_equal_with_types(saved):
+    theirs, folder = saved
+    model, params, _ = ours(folder)
+    types = np.arange(9) % 2 * np.ones((2, 1), int)
+    expected = logits_of(theirs, np.asarray(TOKENS), token_type_ids=torch.as_tensor(types))
+    assert difference(apply(model, params, TOKENS, types=jnp.asarray(types)), expected) < 1e-4
+
+
+@pytest.mark.parametrize("activation", ["gelu_new", "gelu_pytorch_tanh", "relu", "silu"])
+def test_logits_are_equal_with_other_activations(tmp_path, activation):
+    theirs = make(hidden_act=activation, type_vocab_size=1, layer_norm_eps=1e-6, pad_token_id=0)
+    theirs.save_pretrained(tmp_path)
+    model, params, _ = ours(str(tmp_path))
+    assert difference(apply(model, params, TOKENS), logits_of(theirs, np.asarray(TOKENS))) < 1e-4
+
+
+def test_gradients_are_equal(saved):
+    theirs, folder = saved
+    model, params, _ = ours(folder)
+    tokens, labels = (torch.tensor(np.asarray(TOKENS[:, ::step])).long() for step in (1, -1))
+    theirs(tokens, labels=labels).loss.backward()
+
+    def loss(params):
+        chances = jax.nn.log_softmax(model.apply(params, TOKENS))
+        return -jnp.mean(jnp.take_along_axis(chances, TOKENS[:, ::-1, None], axis=-1))
+
+    gradient = jax.jit(jax.grad(loss))(params)["params"]["block_0"]
+    block = theirs.roberta.encoder.layer[0]
+    for found, expected in (
+        (gradient["mlp"]["up"]["kernel"], block.intermediate.dense.weight),
+        (gradient["attention"]["query"]["kernel"].reshape(16, 16), block.attention.self.query.weight),
+        (gradient["attention"]["out"]["kernel"].reshape(16, 16), block.attention.output.dense.weight),
+    ):
+        np.testing.assert_allclose(found, expected.grad.numpy().T, atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("format", ["msgpack", "bin"])
+def test_other_formats_give_the_same_parameters(saved, tmp_path, format):
+    theirs, folder = saved
+    _, expected, _ = ours(folder)
+    path = tmp_path / "theirs"
+    (path / SAFETENSORS).unlink()
+    if format == "bin":
+        torch.save(theirs.state_dict(), path / BIN)
+    else:
+        (path / MSGPACK).write_bytes(serialization.msgpack_serialize(as_flax(expected["params"])))
+    model, params, report = ours(folder)
+    jax.tree.map(np.testing.assert_array_equal, params, expected)
+    assert (report.new, report.skipped) == ((), ())
+    assert difference(apply(model, params, jnp.asarray(PADDED)), logits_of(theirs)) < 1e-4
+
+
+def test_a_half_precision_checkpoint_loads(saved, tmp_path):
+    theirs, _ = saved
+    theirs.to(torch.bfloat16).save_pretrained(tmp_path / "half")
+    model, params, _ = ours(str(tmp_path / "half"))
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+    assert difference(apply(model, params, jnp.asarray(PADDED)), logits_of(theirs.float())) < 1e-4
+
+
+def test_an_encoder_saved_alone_leaves_the_head_new(saved, tmp_path):
+    theirs, _ = saved
+    theirs.roberta.save_pretrained(tmp_path / "encoder")
+    _, params, report = ours(str(tmp_path / "encoder"))
+    assert {name.split("/")[0] for name in report.new} == {"head"}
+    table = theirs.roberta.embeddings.word_embeddings.weight.detach().numpy()
+    np.testing.assert_array_equal(params["params"]["embed"]["embedding"], table)
+
+
+def test_new_projections_leave_the_rest_the_checkpoints(saved):
+    _, folder = saved
+    _, plain, _ = ours(folder)
+    model, params, report = ours(folder, "mlp_roberta")
+    projections = {f"block_{i}/attention/{p}" for i in (0, 1) for p in ("query", "key", "value")}
+    assert {name.rsplit("/", 2)[0] for name in report.new} == projections
+    assert len(report.skipped) == 12
+    out = lambda tree: tree["params"]["block_1"]["attention"]["out"]["kernel"]  # noqa: E731
+    np.testing.assert_array_equal(out(params), out(plain))
+    assert np.all(np.isfinite(apply(model, params, TOKENS)))
+
+
+def test_our_export_loads_there(tmp_path):
+    model, variables = build(depth=2, embedding_dropout=0.1, dropout=0.1)
+    pretrained.export(str(tmp_path / "ours"), model.config, variables["params"])
+    theirs, told = transformers.RobertaForMaskedLM.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(told[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert theirs.config.hidden_dropout_prob == 0.1
+    assert theirs.config.attention_probs_dropout_prob == 0.0
+    theirs.eval()
+    assert difference(apply(model, variables, TOKENS), logits_of(theirs, np.asarray(TOKENS))) < 1e-4
+    mask = torch.as_tensor(REAL.astype(int))
+    found = apply(model, variables, jnp.asarray(PADDED), Mask(dense=jnp.asarray(REAL)[:, None, None, :]))
+    assert difference(found, logits_of(theirs, attention_mask=mask), REAL) < 1e-4
+
+
+def test_parameters_of_roberta_base_are_theirs():
+    with torch.device("meta"):
+        sizes = {"max_position_embeddings": 514, "type_vocab_size": 1}
+        theirs = transformers.RobertaForMaskedLM(transformers.RobertaConfig(**sizes))
+    assert sum(parameter.numel() for parameter in theirs.parameters()) == 124_697_433
+
+
+def test_config_fields_are_described(saved):
+    _, folder = saved
+    model, *_ = ours(folder)
+    assert model.config == dataclasses.replace(CONFIG, token_types=2, **DROPOUTS_OF_TRANSFORMERS)
+
+
+DROPOUTS_OF_TRANSFORMERS = {"embedding_dropout": 0.1, "dropout": 0.1, "attention_dropout": 0.1}

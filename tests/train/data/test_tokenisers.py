@@ -1,0 +1,230 @@
+import collections
+import json
+import pickle
+import re
+
+import numpy as np
+import pytest
+import tokenizers
+
+from attention.errors import UsageError
+from train.data import tokenisers
+from train.data.tokenisers import loads, make
+
+TEXTS = [
+    "The cat sat on the mat. The mat was flat!",
+    "A cat -- a BIG cat -- isn't a dog; <br />dogs bark.",
+    "naïve Ünïcode 猫 😀\n\ttabs and  spaces \n",
+    "the <s> of the <mask> is [MASK] no </s> token <unk>",
+] * 5
+SPECS = ["bytes", "words(size=12)", "words(marks=True)", "bpe(size=300)", "wordpiece(size=120, lower=True)"]
+
+
+@pytest.fixture(scope="module", params=SPECS)
+def tokeniser(request):
+    return make(request.param, TEXTS)
+
+
+class TestAll:
+    def test_json_comes_back(self, tokeniser):
+        copy = loads(tokeniser.dumps())
+        assert copy.dumps() == tokeniser.dumps()
+        assert (copy.size, copy.special) == (tokeniser.size, tokeniser.special)
+        for text in [*TEXTS, "other words"]:
+            np.testing.assert_array_equal(copy.encode(text), tokeniser.encode(text))
+
+    def test_ids_are_below_the_size_and_no_mark_comes_from_text(self, tokeniser):
+        marks = {i for name, i in tokeniser.special.items() if name != "unknown"}
+        for text in TEXTS:
+            ids = tokeniser.encode(text)
+            assert ids.dtype == np.int32
+            assert len(ids) > 3
+            assert ids.min() >= 0
+            assert ids.max() < tokeniser.size
+            assert not marks & set(ids.tolist())
+
+    def test_batches_are_the_texts_one_by_one(self, tokeniser):
+        for ids, text in zip(tokeniser.encode_batch([*TEXTS, ""]), [*TEXTS, ""], strict=True):
+            np.testing.assert_array_equal(ids, tokeniser.encode(text))
+
+    def test_decoding_leaves_out_special_tokens(self, tokeniser):
+        ids = tokeniser.encode(TEXTS[0])
+        marks = [i for name, i in tokeniser.special.items() if name != "unknown"]
+        assert tokeniser.decode([*marks, *ids, *marks]) == tokeniser.decode(ids) != ""
+
+    def test_nothing(self, tokeniser):
+        assert tokeniser.encode("").shape == (0,)
+        assert tokeniser.decode([]) == ""
+
+    def test_training_again_gives_the_same(self, tokeniser, request):
+        assert make(request.node.callspec.params["tokeniser"], TEXTS).dumps() == tokeniser.dumps()
+
+    def test_pickles(self, tokeniser):
+        np.testing.assert_array_equal(
+            pickle.loads(pickle.dumps(tokeniser)).encode("the cat"), tokeniser.encode("the cat")
+        )
+
+
+class TestBytes:
+    def test_they_are_utf8(self):
+        assert make("bytes").encode("aä€").tolist() == list("aä€".encode())
+
+    @pytest.mark.parametrize("text", TEXTS[:4])
+    def test_round_trip(self, text):
+        assert make("bytes").decode(make("bytes").encode(text)) == text
+
+    def test_cut_characters_are_marked(self):
+        assert make("bytes").decode("ä".encode()[:1]) == "\ufffd"
+
+
+class TestWords:
+    def test_vocabulary_is_that_of_a_counter(self):
+        """Standardised by Keras' own expression."""
+        keras = r'[!"#$%&()\*\+,-\./:;<=>?@\[\\\]^_`{|}~\']'
+        counts = collections.Counter(word for text in TEXTS for word in re.sub(keras, "", text.lower()).split())
+        expected = sorted(counts, key=lambda word: (-counts[word], word))[:10]
+        tokeniser = make("words(size=12)", TEXTS)
+        assert tokeniser.words == tuple(expected)
+        assert tokeniser.words[:2] == ("the", "a")
+        assert tokeniser.size == 12
+        assert tokeniser.special == {"pad": 0, "unknown": 1}
+
+    def test_ids_by_hand(self):
+        tokeniser = make("words(size=6)", ["b a a, c b A!"])
+        assert tokeniser.words == ("a", "b", "c")
+        assert tokeniser.encode("C, a zebra (b)").tolist() == [4, 2, 1, 3]
+        assert tokeniser.decode([4, 2, 1, 3, 0, 0]) == "c a [UNK] b"
+
+    def test_marks_follow_the_unknown(self):
+        tokeniser = make("words(size=7, marks=True)", ["b a a c b A"])
+        assert tokeniser.special == {"pad": 0, "unknown": 1, "mask": 2, "start": 3, "end": 4}
+        assert tokeniser.words == ("a", "b")
+        assert tokeniser.encode("a b c").tolist() == [5, 6, 1]
+
+    def test_words_as_they_are(self):
+        tokeniser = make("words(lower=False, strip=False)", ["The <unk> , the end ."])
+        assert set(tokeniser.words) == {"The", "<unk>", ",", "the", "end", "."}
+
+    def test_more_ids_than_words(self):
+        assert make("words(size=1000)", ["a b"]).size == 4
+
+
+class TestSubwords:
+    @pytest.mark.parametrize("text", [*TEXTS[:4], "\r\n entirely → different \0 text"])
+    def test_bpe_is_lossless(self, text):
+        tokeniser = make("bpe(size=300)", TEXTS)
+        assert tokeniser.decode(tokeniser.encode(text)) == text
+
+    def test_sizes(self):
+        assert make("bpe(size=300)", TEXTS).size == 300
+        assert make("wordpiece(size=100)", TEXTS).size == 100
+
+    def test_lines_apart_are_the_text_in_one(self):
+        """So a file may be encoded line by line."""
+        tokeniser = make("bpe(size=300)", TEXTS)
+        lines = ["The cat\n", " sat on\n", "the mat.\n"]
+        np.testing.assert_array_equal(np.concatenate(tokeniser.encode_batch(lines)), tokeniser.encode("".join(lines)))
+
+    def test_wordpiece_by_hand(self):
+        """Every word of such a small text is one piece; a new word is the longest pieces from the left."""
+        tokeniser = make("wordpiece(size=200)", ["low lower lowest slow"] * 3)
+        vocabulary = json.loads(tokeniser.dumps())["model"]["vocab"]
+        assert tokeniser.encode("lower low").tolist() == [vocabulary["lower"], vocabulary["low"]]
+        pieces = sorted(vocabulary, key=vocabulary.get)
+        assert "".join(pieces[i].removeprefix("##") for i in tokeniser.encode("slowest")) == "slowest"
+        assert tokeniser.encode("xyz").tolist() == [tokeniser.special["unknown"]]
+
+    def test_special_names(self):
+        names = {"pad", "mask", "start", "end"}
+        assert make("bpe(size=300)", TEXTS).special.keys() == names
+        assert make("wordpiece(size=100)", TEXTS).special.keys() == names | {"unknown"}
+
+    def test_the_package_reads_what_we_write(self, tmp_path):
+        tokeniser = make("bpe(size=300)", TEXTS)
+        (tmp_path / "tokeniser.json").write_text(tokeniser.dumps())
+        theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokeniser.json"))
+        assert theirs.encode("The cat sat").ids == tokeniser.encode("The cat sat").tolist()
+
+    def test_padding_and_truncation_of_a_file_are_ignored(self, tmp_path):
+        theirs = tokenizers.Tokenizer.from_str(make("bpe(size=300)", TEXTS).dumps())
+        theirs.enable_truncation(2)
+        theirs.enable_padding(length=9)
+        assert len(loads(theirs.to_str()).encode(TEXTS[0])) > 9
+
+
+class TestFiles:
+    @pytest.mark.parametrize("spec", ["bytes", "words(size=12)", "bpe(size=300)"])
+    def test_a_file_gives_the_same(self, tmp_path, spec):
+        tokeniser = make(spec, TEXTS)
+        (tmp_path / "t.json").write_text(tokeniser.dumps(), encoding="utf-8")
+        assert make(f"file:{tmp_path}/t.json").dumps() == tokeniser.dumps()
+        assert not tokenisers.needs_fitting(f"file:{tmp_path}/t.json")
+
+    def test_no_file(self, tmp_path):
+        with pytest.raises(UsageError, match=r"Cannot read the tokeniser file '.*none.json' \(No such file"):
+            make(f"file:{tmp_path}/none.json")
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            ("{", r"cannot be used: This is no tokeniser, but '{'"),
+            ("[1]", "This is no tokeniser"),
+            ('{"kind": "words"}', "This is no tokeniser"),
+            ('{"model": 3}', "The package tokenizers cannot read this tokeniser"),
+        ],
+    )
+    def test_no_tokeniser(self, tmp_path, content, message):
+        (tmp_path / "t.json").write_text(content)
+        with pytest.raises(UsageError, match=message):
+            make(f"file:{tmp_path}/t.json")
+
+    def test_binary(self, tmp_path):
+        (tmp_path / "t.json").write_bytes(b"\xff\xfe\0")
+        with pytest.raises(UsageError, match=r"The tokeniser file '.*t.json' cannot be used"):
+            make(f"file:{tmp_path}/t.json")
+
+
+class TestHub:
+    def test_without_network(self, monkeypatch):
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        with pytest.raises(UsageError, match=r"Cannot fetch tokenizer.json of 'no/such', which data.tokeniser names"):
+            make("hf:no/such")
+
+    def test_a_revision_is_asked_for(self, monkeypatch, tmp_path):
+        asked = []
+
+        def download(repository, file, revision, **options):
+            asked.append((repository, file, revision))
+            (tmp_path / file).write_text(make("bpe(size=300)", TEXTS).dumps())
+            return str(tmp_path / file)
+
+        monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+        assert make("hf:bert-base-cased@abc").size == 300
+        assert make("hf:bert-base-cased").size == 300
+        assert asked == [("bert-base-cased", "tokenizer.json", revision) for revision in ("abc", None)]
+
+    def test_without_the_package(self, monkeypatch):
+        monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
+        with pytest.raises(UsageError, match=r"Subwords need the package tokenizers .*requirements.txt"):
+            make("bpe(size=300)", TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("byte", r"Unknown data.tokeniser 'byte'\. Did you mean 'bytes'"),
+        ("", "Unknown data.tokeniser ''"),
+        ("bytes|bytes", "Unknown data.tokeniser"),
+        ("words(sise=3)", r"Unknown option of words 'sise'\. Did you mean 'size'"),
+        ("words(size='a')", r"words\(size='a'\) must be a whole number"),
+        ("words(size=True)", "must be a whole number"),
+        ("words(lower=1)", r"words\(lower=1\) must be True or False"),
+        ("words(size=5)", r"too small; use at least 6"),
+        ("bpe", r"bpe needs size: write bpe\(size=\.\.\.\)"),
+        ("bpe(size=200)", r"bpe\(size=200\) is too small; use at least 260"),
+        ("file:", "Unknown data.tokeniser|Cannot read"),
+    ],
+)
+def test_mistakes(spec, message):
+    with pytest.raises(UsageError, match=message):
+        tokenisers.check(spec)

@@ -1,0 +1,139 @@
+"""Perplexities against what they must be, and against sums by hand."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from train import configs, loop, sharding, tasks
+from train.baselines import ngram_losses
+from train.config import MeshConfig
+from train.data.tokenisers import ByteTokeniser
+from train.tasks import language_modelling
+
+TEXT = {
+    "train": "the cat sat on the mat. " * 9,
+    "validation": "a rat sat.",
+    "test": "the rat ate a cat on my mat, é!",
+}
+TINY = {"model.depth": "1", "model.width": "8", "model.heads": "2", "model.mlp": "8", "data.context": "8"}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for split, text in TEXT.items():
+        (tmp_path / f"{split}.txt").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def task_of(folder, config="configs/gpt_pydoc.py", **changes):
+    changes = {name.replace("__", "."): str(value) for name, value in changes.items()}
+    config, _ = configs.resolve(config, TINY | {"data.source": f"file:{folder}"} | changes)
+    return tasks.find(config.task)(config)
+
+
+def noisy(task):
+    """Parameters whose every array matters."""
+    params, keys = task.init(jax.random.key(0)), iter(jax.random.split(jax.random.key(1), 99))
+    return jax.tree.map(lambda x: x + 0.3 * jax.random.normal(next(keys), x.shape), params)
+
+
+def first(batches):
+    """The first batch, on the device."""
+    return jax.tree.map(jnp.asarray, next(iter(batches)))
+
+
+def measured(task, params, split="test"):
+    mesh = sharding.make_mesh(MeshConfig(-1, 1, 1))
+    return loop.evaluate(task, split, jax.jit(lambda p, batch: task.loss(p, batch, None)), params, mesh)
+
+
+@pytest.mark.parametrize("stride", [0, 3])
+def test_a_uniform_models_perplexity_is_the_number_of_tokens(folder, stride):
+    task = task_of(folder, data__eval_stride=stride)
+    metrics = measured(task, jax.tree.map(jnp.zeros_like, task.init(jax.random.key(0))))
+    assert metrics["perplexity"] == pytest.approx(260, rel=1e-5)
+    assert metrics["bits_per_byte"] == pytest.approx(math.log2(260), rel=1e-5)
+    assert ("window_perplexity" in metrics) == (stride > 0)
+    if stride:
+        assert metrics["window_perplexity"] == pytest.approx(260, rel=1e-5)
+
+
+def test_loss_does_not_depend_on_batches_and_their_padding(folder):
+    params = noisy(task_of(folder))
+    results = [measured(task_of(folder, data__eval_batch_size=size), params) for size in (1, 3, 64)]
+    for other in results[1:]:
+        assert other == pytest.approx(results[0], rel=1e-5)
+
+
+def test_strided_perplexities_are_those_by_hand(folder):
+    task = task_of(folder, data__eval_stride=3)
+    params, ids = noisy(task), ByteTokeniser().encode(TEXT["test"])
+    true, windows, seen = [], [], 0
+    for start in range(0, len(ids), 3):
+        tokens, targets = ids[start : start + 8], ids[start + 1 : start + 9]
+        tokens = tokens[: len(targets)]
+        logits = task.model.apply({"params": params}, jnp.asarray(tokens)[None])[0]
+        losses = -jax.nn.log_softmax(logits)[np.arange(len(targets)), targets]
+        new = np.arange(start + 1, start + 1 + len(targets)) > seen
+        true += losses[new].tolist()
+        seen = max(seen, start + len(targets))
+        windows += losses.tolist() if len(targets) == 8 else []
+        if seen == len(ids) - 1:
+            break
+    assert len(true) == len(ids) - 1
+    metrics = measured(task, params)
+    assert metrics["loss"] == pytest.approx(np.mean(true), rel=1e-5)
+    assert metrics["perplexity"] == pytest.approx(np.exp(np.mean(true)), rel=1e-5)
+    assert metrics["window_perplexity"] == pytest.approx(np.exp(np.mean(windows)), rel=1e-5)
+    assert abs(np.mean(true) - np.mean(windows)) > 1e-3
+
+
+def test_bits_are_of_the_texts_bytes_whatever_a_token_is(folder):
+    task = task_of(folder, data__tokeniser="words(size=9)")
+    metrics = measured(task, noisy(task))
+    words, size = len(TEXT["test"].split()), len(TEXT["test"].encode())
+    assert metrics["bits_per_byte"] == pytest.approx(metrics["loss"] / math.log(2) * words / size)
+
+
+def test_a_model_of_nothing_but_noise_has_a_perplexity_all_the_same(folder):
+    assert task_of(folder).metrics("test", {"loss": 1e6})["perplexity"] == math.exp(700)
+    assert math.isnan(task_of(folder).metrics("test", {"loss": math.nan})["perplexity"])
+
+
+def test_labels_are_smoothed_in_training_alone(folder):
+    smooth, plain = (task_of(folder, train__label_smoothing=rate, model__dropout=0.0) for rate in (0.3, 0.0))
+    params, key = noisy(plain), jax.random.key(0)
+    batch = first(plain.train_batches(0, 1))
+    losses = [[float(t.loss(params, batch, k)["loss"]) for t in (smooth, plain)] for k in (key, None)]
+    assert abs(losses[0][0] - losses[0][1]) > 0.1
+    assert losses[1][0] == losses[1][1] == pytest.approx(losses[0][1], rel=1e-5)
+
+
+def test_baselines_are_ngrams_of_bytes_and_the_unigram_of_words(folder):
+    found = task_of(folder).baselines()
+    assert set(found) == {f"context_{n}_{name}" for n in (2, 5) for name in ("perplexity", "bits_per_byte")}
+    assert found["context_2_bits_per_byte"] == pytest.approx(math.log2(found["context_2_perplexity"]))
+    task = task_of(folder, data__tokeniser="words(size=9)")
+    words, train, test = task.baselines(), *(task.corpus.splits[split].ids for split in ("train", "test"))
+    assert set(words) == {"unigram_perplexity", "unigram_bits_per_byte"}
+    losses = ngram_losses(train, test, 0, task.corpus.tokeniser.size)
+    assert words["unigram_perplexity"] == pytest.approx(np.exp(losses.mean()))
+
+
+def test_the_manuals_baselines_are_where_they_should_be():
+    config, _ = configs.resolve("configs/gpt_pydoc.py", {})
+    found = tasks.find(config.task)(config).baselines()
+    assert 2.2 < found["context_2_bits_per_byte"] < 2.9
+    assert 1.5 < found["context_5_bits_per_byte"] < 2.1
+
+
+def test_the_papers_language_model_has_its_parameters():
+    """000's published code: 46,527,812 with dot-product attention, 275 more with neural scores in one layer."""
+    for attention, count in {"dot_product": 46_527_812, "neural(dim=2)|dot_product": 46_528_087}.items():
+        config, _ = configs.resolve("configs/gpt_wikitext103.py", {"model.attention": attention})
+        model = language_modelling.build(config, 28_996)
+        params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 8), jnp.int32))["params"]
+        assert sum(leaf.size for leaf in jax.tree.leaves(params)) == count

@@ -1,0 +1,108 @@
+"""Masked tokens: losses, the fixed masks of evaluation, and baselines on the same positions."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import UsageError
+from models import pretrained
+from tests.train.tasks.test_language_modelling import TINY, first, measured, noisy
+from tests.train.tasks.test_language_modelling import task_of as _task_of
+from train import configs, loop
+
+WORDS = ("the", "cat", "sat", "on", "mat", "and", "dog", "slept", "near", "a", "the", "the")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for seed, split in enumerate(("train", "validation", "test")):
+        drawn = np.random.default_rng(seed).choice(WORDS, 150)
+        (tmp_path / f"{split}.txt").write_text(" ".join(drawn), encoding="utf-8")
+    return tmp_path
+
+
+def task_of(folder, **changes):
+    fixed = {"data__tokeniser": "words(marks=True)", "model__padding_token": 0}
+    return _task_of(folder, config="configs/mlm_pydoc.py", **fixed | changes)
+
+
+def test_a_uniform_models_perplexity_is_the_number_of_tokens(folder):
+    task = task_of(folder)
+    metrics = measured(task, jax.tree.map(jnp.zeros_like, task.init(jax.random.key(0))))
+    assert metrics["perplexity"] == pytest.approx(task.corpus.tokeniser.size, rel=1e-5)
+    assert metrics["accuracy"] <= 1
+
+
+def test_loss_does_not_depend_on_batches_and_their_padding(folder):
+    params = noisy(task_of(folder))
+    results = [measured(task_of(folder, data__eval_batch_size=size), params) for size in (1, 3, 64)]
+    for other in results[1:]:
+        assert other == pytest.approx(results[0], rel=1e-5)
+
+
+def test_only_chosen_tokens_count_and_padding_is_not_attended_to(folder):
+    task = task_of(folder)
+    params = noisy(task)
+    batch = first(task.eval_batches("test", 0, 1))
+    sums = task.loss(params, batch, None)
+    total, right = 0.0, 0
+    for row, length in enumerate(batch["length"]):
+        if not length:
+            continue
+        logits = task.model.apply({"params": params}, batch["tokens"][row : row + 1, :length])[0]
+        chosen = np.flatnonzero(batch["weight"][row])
+        targets = batch["targets"][row, chosen]
+        total -= float(jax.nn.log_softmax(logits)[chosen, targets].sum())
+        right += int((np.asarray(logits).argmax(-1)[chosen] == targets).sum())
+    assert sums["weight"] == batch["weight"].sum()
+    assert float(sums["loss"]) == pytest.approx(total, rel=1e-4)
+    assert sums["accuracy"] == right
+
+
+def test_masks_of_evaluation_are_the_same_for_every_seed(folder):
+    one, two = (list(task_of(folder, seed=seed).eval_batches("test", 0, 1)) for seed in (0, 1))
+    for a, b in zip(one, two, strict=True):
+        np.testing.assert_array_equal(a["tokens"], b["tokens"])
+
+
+def test_baselines_are_on_the_same_positions(folder):
+    task = task_of(folder)
+    found, train = task.baselines(), task.corpus.splits["train"].ids
+    counts = np.bincount(train, minlength=task.corpus.tokeniser.size)
+    batches = list(task.eval_batches("test", 0, 1))
+    targets = np.concatenate([batch["targets"][batch["weight"] > 0] for batch in batches])
+    assert len(targets) == sum(batch["weight"].sum() for batch in batches)
+    assert found["most_frequent_accuracy"] == np.mean(targets == counts.argmax())
+    rough = math.exp(-np.mean(np.log((counts[targets] + 0.5) / (counts + 0.5).sum())))
+    assert found["unigram_perplexity"] == pytest.approx(rough, rel=0.05)
+
+
+def test_another_padding_than_the_tokenisers_is_refused(folder):
+    with pytest.raises(UsageError, match=r"model.padding_token is 1, but .* pads with 0; set --config.model.padding"):
+        task_of(folder, model__padding_token=1)
+
+
+def test_a_tokeniser_without_a_mask_is_refused(folder):
+    with pytest.raises(UsageError, match="needs a tokeniser with a mask token"):
+        task_of(folder, data__tokeniser="words(size=9)")
+
+
+def test_training_starts_from_published_weights_and_says_what_was_loaded(folder, tmp_path, capsys):
+    task = task_of(folder)
+    params = noisy(task)
+    pretrained.export(str(tmp_path / "published"), task.model.config, params)
+    assert task.pretrained(params) == (params, "")
+    start = {"model.pretrained": str(tmp_path / "published"), "train.length": "1 step", "optimizer.learning_rate": "0"}
+    data = {"data.source": f"file:{folder}", "data.tokeniser": "words(marks=True)", "model.padding_token": "0"}
+    config, plain = configs.resolve("configs/mlm_pydoc.py", TINY | data | start)
+    result = loop.train_and_evaluate(config, plain, tmp_path / "run")
+    assert f"From {tmp_path / 'published'}: {len(jax.tree.leaves(params))} arrays loaded." in capsys.readouterr().out
+    assert result["final"]["test"] == pytest.approx(measured(task, params), rel=1e-5)
+
+
+def test_published_weights_that_are_not_there_are_one_sentence(folder, tmp_path):
+    with pytest.raises(UsageError, match="nowhere"):
+        task_of(folder, model__pretrained=tmp_path / "nowhere")

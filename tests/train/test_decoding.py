@@ -1,0 +1,154 @@
+"""Decoding against whole forward passes, and sampling against NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import UsageError
+from models.mechanisms import MECHANISMS
+from tests.models.test_gpt import build
+from train.decoding import Sampling, generate
+
+GREEDY = Sampling(temperature=0)
+PROMPTS = [np.array([3, 1, 4, 1, 5]), np.array([9, 2]), np.array([6, 5, 3])]
+LOGITS = np.array([[2.0, 0.5, 2.0, -1.0, 0.0], [0.1, 0.2, 0.3, 0.4, 0.5]], np.float32)
+
+
+def again_and_again(model, params, tokens):
+    """Greedy without a cache: each whole sequence through the model for each new token."""
+    forward = jax.jit(lambda padded: model.apply(params, padded))
+
+    def continued(prompt):
+        sequence = prompt.tolist()
+        for _ in range(tokens):
+            padded = np.zeros((1, 12), np.int32)  # causal: what comes after changes nothing
+            padded[0, : len(sequence)] = sequence
+            sequence.append(int(jnp.argmax(forward(padded)[0, len(sequence) - 1])))
+        return sequence
+
+    return [continued(prompt) for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize("attention", [*MECHANISMS, "neural|delta", "super(per_head=True)", "gaussian(decay=0.1)"])
+def test_greedy_is_the_argmax_of_whole_forward_passes(attention):
+    model, params = build(attention=attention, depth=1 + ("|" in attention))
+    got = generate(model, params["params"], PROMPTS, 4, GREEDY, jax.random.key(0))
+    assert [row.tolist() for row in got] == again_and_again(model, params, 4)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "none"])
+def test_greedy_is_the_argmax_whatever_the_positions(positions):
+    model, params = build(positions=positions)
+    got = generate(model, params["params"], PROMPTS, 4, GREEDY, jax.random.key(0))
+    assert [row.tolist() for row in got] == again_and_again(model, params, 4)
+
+
+def test_a_continuation_depends_on_its_own_prompt_place_and_key():
+    model, params = build()
+
+    def sample(prompts, seed):
+        return [x.tolist() for x in generate(model, params["params"], prompts, 6, Sampling(), jax.random.key(seed))]
+
+    together = sample(PROMPTS, 0)
+    assert sample(PROMPTS, 0) == together
+    assert sample(PROMPTS[:1], 0) == together[:1]
+    assert sample(PROMPTS, 1) != together
+    twice = sample([PROMPTS[0]] * 2, 0)
+    assert twice[0] != twice[1]
+
+
+def test_sequences_stop_after_the_end():
+    model, params = build()
+    whole = generate(model, params["params"], PROMPTS, 6, GREEDY, jax.random.key(0))
+    end = int(whole[0][len(PROMPTS[0]) + 2])
+    for prompt, row, free in zip(
+        PROMPTS, generate(model, params["params"], PROMPTS, 6, GREEDY, jax.random.key(0), end), whole, strict=True
+    ):
+        new = free[len(prompt) :].tolist()
+        stop = len(prompt) + (new.index(end) + 1 if end in new else 6)
+        assert row.tolist() == free[:stop].tolist()
+
+
+def reference(logits, temperature=1.0, top_k=0, top_p=1.0):
+    """The distribution one token at a time, in double precision."""
+    logits = np.asarray(logits, np.float64) / temperature
+    order = np.argsort(-logits, kind="stable")
+    allowed = order[: top_k or len(order)]
+    probabilities = np.exp(logits[allowed]) / np.exp(logits[allowed]).sum()
+    kept, total = [], 0.0
+    for token, probability in zip(allowed, probabilities, strict=True):
+        if total >= top_p:
+            break
+        kept.append(token)
+        total += probability
+    out = np.zeros(len(logits))
+    out[kept] = np.exp(logits[kept]) / np.exp(logits[kept]).sum()
+    return out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"temperature": 0.5},
+        {"temperature": 3.0},
+        {"top_k": 1},
+        {"top_k": 3},
+        {"top_k": 99},
+        {"top_p": 0.6},
+        {"top_p": 1e-9},
+        {"temperature": 2.0, "top_k": 3, "top_p": 0.7},
+    ],
+)
+def test_distributions_are_those_of_numpy(options):
+    got = jax.nn.softmax(Sampling(**options).filtered(jnp.asarray(LOGITS)), axis=-1)
+    np.testing.assert_allclose(got, [reference(row, **options) for row in LOGITS], atol=1e-6)
+
+
+def test_draws_follow_the_distribution():
+    sampling = Sampling(temperature=1.5, top_k=3)
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    drawn = np.asarray(sampling.choose(jnp.broadcast_to(LOGITS[:1], (20_000, 5)), keys))
+    frequencies = np.bincount(drawn, minlength=5) / len(drawn)
+    np.testing.assert_allclose(frequencies, reference(LOGITS[0], temperature=1.5, top_k=3), atol=0.015)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": -1.0}, "temperature must be at least 0"),
+        ({"top_k": -1}, "top_k must be at least 0"),
+        ({"top_p": 0.0}, "top_p must be above 0 and at most 1"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        Sampling(**options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"positions": "learned"}, "13 tokens were asked for, but positions were learned for 12"),
+        ({"positions": "none", "attention": "super"}, "at most 12 tokens, but this one has 13"),
+        ({"positions": "none", "attention": "positional"}, "12"),
+    ],
+)
+def test_what_has_a_fixed_length_is_not_exceeded(changes, message):
+    model, params = build(**changes)
+    with pytest.raises(UsageError, match=message):
+        generate(model, params["params"], PROMPTS, 8, GREEDY, jax.random.key(0))
+
+
+def test_what_has_no_fixed_length_goes_on():
+    model, params = build(positions="rotary", attention="linear")
+    rows = generate(model, params["params"], PROMPTS, 20, GREEDY, jax.random.key(0))
+    assert [len(row) for row in rows] == [25, 22, 23]
+
+
+@pytest.mark.parametrize(("prompts", "tokens"), [([], 3), ([np.array([], int)], 3), (PROMPTS, 0)])
+def test_nothing_to_continue_is_refused(prompts, tokens):
+    model, params = build()
+    with pytest.raises(UsageError, match=r"at least one token|At least one token"):
+        generate(model, params["params"], prompts, tokens, GREEDY, jax.random.key(0))

@@ -1,0 +1,141 @@
+"""Runs on text, killed and started again bit for bit; their tokeniser, their best step, and what they generate."""
+
+import functools
+import json
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.train.conftest import arguments, record
+from tests.train.test_resume import KILL_AFTER, assert_same_run
+from train import evaluate, generate
+
+CONFIGS = {
+    "gpt_pydoc": {"data__eval_stride": 8},
+    "mlm_pydoc": {"data__tokeniser": "words(size=500, marks=True)", "model__padding_token": 0},
+}
+SMALL = {"data__context": 16, "data__train_split": "train[:8]", "data__test_split": "test[:2]"}
+
+
+def command(name, workdir):
+    return arguments(workdir, config=f"configs/{name}.py", **SMALL | CONFIGS[name])
+
+
+@pytest.fixture(scope="module")
+def run_of(tmp_path_factory):
+    """From a config's name to its finished run."""
+
+    @functools.cache
+    def run(name):
+        workdir = tmp_path_factory.mktemp(name) / "run"
+        subprocess.run([sys.executable, "-m", "train.main", *command(name, workdir)], check=True)
+        return workdir
+
+    return run
+
+
+@pytest.fixture(params=CONFIGS)
+def finished(request, run_of):
+    return request.param, run_of(request.param)
+
+
+@pytest.fixture
+def gpt(run_of):
+    return run_of("gpt_pydoc")
+
+
+def test_kill_9_and_again_is_bit_identical(finished, tmp_path, run_python):
+    """Packed windows, their cuts and their masks included."""
+    name, whole = finished
+    again = command(name, tmp_path / "run")
+    killed = run_python("-c", KILL_AFTER.format(step=6, signal="SIGKILL"), *again, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert "Continuing after step" in run_python("-m", "train.main", *again).stdout
+    assert_same_run(tmp_path / "run", whole)
+
+
+def test_the_best_step_has_the_lowest_loss(finished):
+    _, workdir = finished
+    lines = [line for line in record(workdir) if line["split"] == "validation"]
+    best = min(lines, key=lambda line: (line["loss"], -line["step"]))
+    result = json.loads((workdir / "result.json").read_text())
+    assert result["best_step"] == best["step"]
+    assert len(lines) == 3
+    assert result["tokens_per_second"] > 0
+    assert result["baselines"]
+
+
+def test_eight_devices_measure_the_same(finished, run_python):
+    _, workdir = finished
+    flags = ["--workdir", str(workdir), "--config.mesh.fsdp=2", "--config.mesh.tensor=2"]
+    printed = run_python("-m", "train.evaluate", *flags, devices=8).stdout
+    numbers = dict(word.split() for word in printed.partition(": ")[2].split(", "))
+    _, metrics = evaluate.evaluate(workdir)
+    assert metrics == json.loads((workdir / "result.json").read_text())["final"]["test"]
+    np.testing.assert_allclose([float(numbers[name]) for name in metrics], list(metrics.values()), rtol=1e-4)
+
+
+def test_another_tokeniser_is_refused(finished, tmp_path, run_python):
+    name, whole = finished
+    shutil.copytree(whole, tmp_path / "run")
+    path = tmp_path / "run" / "tokeniser.json"
+    assert path.is_file()
+    path.write_text(path.read_text().replace("{", "{ ", 1))
+    done = run_python("-m", "train.main", *command(name, tmp_path / "run"), check=False)
+    assert done.returncode == 2
+    assert "tokeniser.json is not what the data give now" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_generation_continues_prompts_and_follows_its_seed(gpt, capsys):
+    flags = ["--workdir", str(gpt), "--prompt", "The ", "--prompt", "Class", "--tokens", "8", "--samples", "2"]
+    printed = []
+    for seed in ("0", "0", "1"):
+        assert generate.main([*flags, "--seed", seed]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] != printed[2]
+    assert printed[0].startswith("The ")
+    assert printed[0].count("\n\nClass") == 2
+    assert generate.main([*flags, "--temperature", "0", "--top-k", "5", "--top-p", "0.9", "--step", "last"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--prompt", ""], "The prompt '' has no token"),
+        (["--prompt", "x" * 17], "has 17 tokens, but the model was trained on 16 at a time"),
+        (["--prompt", "x", "--step", "7"], "--step=7 has no checkpoint; choose last, best or one of"),
+        (["--prompt", "x", "--top-p", "2"], "top_p must be above 0 and at most 1"),
+        (["--prompt", "x", "--tokens", "0"], "At least one token must be asked for"),
+    ],
+)
+def test_mistakes_of_generation_are_one_sentence(gpt, capsys, flags, message):
+    assert generate.main(["--workdir", str(gpt), *flags]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: ")
+    assert message in printed
+    assert printed.count("\n") == 1
+
+
+def test_more_tokens_than_were_trained_on_are_said_to_be(gpt, capsys):
+    assert generate.main(["--workdir", str(gpt), "--prompt", "x", "--tokens", "16"]) == 0
+    assert "17 tokens are more than the 16 of training" in capsys.readouterr().err
+
+
+def test_only_language_models_generate(run_of, capsys):
+    assert generate.main(["--workdir", str(run_of("mlm_pydoc")), "--prompt", "x"]) == 2
+    assert "only models of language_modelling generate text" in capsys.readouterr().err
+
+
+def test_runs_that_lack_something_do_not_generate(gpt, tmp_path, capsys):
+    copy = tmp_path / "run"
+    shutil.copytree(gpt, copy, ignore=lambda folder, names: {"tokeniser.json", "checkpoints"} & set(names))
+    assert generate.main(["--workdir", str(copy), "--prompt", "x"]) == 2
+    assert "tokeniser.json cannot be read" in capsys.readouterr().err
+    shutil.copy(gpt / "tokeniser.json", copy)
+    assert generate.main(["--workdir", str(copy), "--prompt", "x"]) == 2
+    assert "has no checkpoint yet" in capsys.readouterr().err

@@ -1,0 +1,177 @@
+"""The `data` sections of configs for text."""
+
+import dataclasses
+
+from attention.errors import UsageError, unknown
+from train.data import text_sources, tokenisers
+from train.data.corpus import PARTS, Corpus, load
+from train.data.masking import Masking
+from train.data.splits import Split
+from train.data.text_batches import Labelled, MaskedTokens, NextToken, check_long_enough
+
+KEEP = ("first", "last")
+
+
+@dataclasses.dataclass(frozen=True)
+class CommonTextData:
+    """What all text has in common.
+
+    Attributes:
+      source: `pydoc` (the Python manual's topics, in the package), `file:PATH` (a file, folder or glob; see
+        `train.data.text_files.read`), `hf:NAME` or `hf:NAME:CONFIG` (a set on the Hugging Face hub or in a local
+        folder), or `tfds:NAME`.
+      revision: Of a hub set: a branch, tag or commit, such as `refs/convert/parquet`; '' is the default one.
+      streaming: Whether a hub set is read from the network as it is encoded, in place of being downloaded first.
+      data_dir: Where TFDS sets or the hub's downloads are; '' is the libraries' own default.
+      cache_dir: Where tokenised text is kept; '' is ATTENTION_BENCH_CACHE, else ~/.cache/attention_bench.
+      text_column: Of tables: the column of the text.
+      train_split: Such as `train[:90%]`, in documents: topics, lines of plain text, or rows; see `train.data.splits`.
+      validation_split: What "best" is chosen on.
+      test_split: What is measured at the end.
+      tokeniser: `bytes`, `words(size=20000)`, `bpe(size=8192)`, `wordpiece(size=30522)`, `file:PATH` or `hf:NAME`;
+        see `train.data.tokenisers`. Those with a size learn their vocabulary from the training split.
+      context: Tokens in an example.
+      batch_size: Training examples a step, over all processes.
+      eval_batch_size: Examples an evaluation step, over all processes.
+      workers: Processes that prepare batches; 0 does it in a thread, which is fast enough for text.
+    """
+
+    source: str
+    revision: str
+    streaming: bool
+    data_dir: str
+    cache_dir: str
+    text_column: str
+    train_split: str
+    validation_split: str
+    test_split: str
+    tokeniser: str
+    context: int
+    batch_size: int
+    eval_batch_size: int
+    workers: int
+
+    def __post_init__(self):
+        text_sources.check(self.source)
+        tokenisers.check(self.tokeniser)
+        for part in PARTS:
+            Split.parse(getattr(self, f"{part}_split"))
+        for field in ("context", "batch_size", "eval_batch_size"):
+            if getattr(self, field) < 1:
+                raise UsageError(f"data.{field} must be at least 1, but it is {getattr(self, field)}.")
+        if self.workers < 0:
+            raise UsageError(f"data.workers must be at least 0 (0 is off), but it is {self.workers}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class TextData(CommonTextData):
+    """Text for language models.
+
+    Attributes:
+      end_token: Whether each document is followed by the tokeniser's end token.
+      eval_stride: Tokens between the windows of evaluation; 0 is `context`, so that they do not overlap.
+    """
+
+    end_token: bool
+    eval_stride: int
+
+    label_column = ""  # no field: this text has no classes
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 0 <= self.eval_stride <= self.context:
+            raise UsageError(
+                f"data.eval_stride must be between 0 (windows that do not overlap) and data.context = {self.context}, "
+                f"but it is {self.eval_stride}."
+            )
+
+    def load(self) -> Corpus:
+        """The corpus; see `train.data.corpus.load`.
+
+        Raises:
+          UsageError: as there, or the training split is shorter than a window.
+        """
+        corpus = load(self, self.end_token)
+        check_long_enough(corpus.splits["train"], self.context + 1)
+        return corpus
+
+    def examples(self, corpus: Corpus) -> dict[str, NextToken]:
+        """What `train.data.text_batches` makes batches of, by split."""
+        stride, pad = self.eval_stride or self.context, _pad(corpus)
+        return {part: NextToken(tokens, self.context, stride, pad) for part, tokens in corpus.splits.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedTextData(CommonTextData):
+    """Text for masked language models.
+
+    Attributes:
+      end_token: Whether each document is followed by the tokeniser's end token.
+      mask_rate: The probability of each token to be chosen for prediction.
+    """
+
+    end_token: bool
+    mask_rate: float
+
+    label_column = ""  # no field: this text has no classes
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.context < 3:
+            raise UsageError(f"data.context must be at least 3, for start and end tokens, but it is {self.context}.")
+        if not 0 < self.mask_rate <= 1:
+            raise UsageError(f"data.mask_rate must be above 0 and at most 1, but it is {self.mask_rate}.")
+
+    def load(self) -> Corpus:
+        """The corpus; see `train.data.corpus.load`.
+
+        Raises:
+          UsageError: as there, the training split is shorter than a window, or the tokeniser has no mask.
+        """
+        corpus = load(self, self.end_token)
+        Masking.of(corpus.tokeniser, self.mask_rate)
+        check_long_enough(corpus.splits["train"], self.context)
+        return corpus
+
+    def examples(self, corpus: Corpus) -> dict[str, MaskedTokens]:
+        """What `train.data.text_batches` makes batches of, by split."""
+        special, masking = corpus.tokeniser.special, Masking.of(corpus.tokeniser, self.mask_rate)
+        return {part: MaskedTokens(tokens, self.context, special, masking) for part, tokens in corpus.splits.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledTextData(CommonTextData):
+    """Documents with classes.
+
+    Attributes:
+      label_column: Of tables: the column of the class.
+      keep: Which tokens of a document that is longer than `context`: `first` or `last`.
+    """
+
+    label_column: str
+    keep: str
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.label_column:
+            raise UsageError("data.label_column must name the column of the class, but it is empty.")
+        if self.keep not in KEEP:
+            raise unknown("data.keep", self.keep, KEEP)
+
+    def load(self) -> Corpus:
+        """The corpus, with class names; see `train.data.corpus.load`.
+
+        Raises:
+          UsageError: as there.
+        """
+        return load(self)
+
+    def examples(self, corpus: Corpus) -> dict[str, Labelled]:
+        """What `train.data.text_batches` makes batches of, by split."""
+        pad = _pad(corpus)
+        return {part: Labelled(tokens, self.context, self.keep, pad) for part, tokens in corpus.splits.items()}
+
+
+def _pad(corpus: Corpus) -> int:
+    """Some tokenisers have no padding; whatever stands there has weight 0."""
+    return corpus.tokeniser.special.get("pad", 0)

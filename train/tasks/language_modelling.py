@@ -1,0 +1,86 @@
+"""Language modelling: the loss of the next token, as perplexity and in bits per byte of text."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from models import flops
+from models.gpt import GPT, GPTConfig
+from train.baselines import ngram_losses
+from train.config import Config
+from train.data.text import TextData
+from train.data.tokenisers import ByteTokeniser
+from train.losses import cross_entropy
+from train.step import Batch, Sums
+from train.tasks.text import TextTask, perplexity
+
+COUNTED = 20_000_000  # training tokens that a baseline counts; more take gigabytes and change its second digit
+
+
+class LanguageModelling(TextTask):
+    """A model of the next token and its text. Batches hold `tokens`, `targets`, and `weight` 0 on what does not count.
+
+    Evaluation looks at every token of a split once. Where its windows overlap (`data.eval_stride`), each token but
+    the first window's is predicted from at least context − stride others; `window_perplexity` is then what 000's
+    published code computes, the average over whole windows, in which a token counts as often as windows show it.
+    """
+
+    best = "loss"
+    best_is_highest = False
+    unit = "tokens"
+    data_type = TextData
+    model_types = {"gpt": GPTConfig}  # noqa: RUF012
+
+    def make_model(self, config: Config) -> GPT:
+        """See `build`."""
+        return build(config, self.corpus.tokeniser.size)
+
+    def inputs(self, batch: Batch) -> tuple[jax.Array]:
+        """The tokens."""
+        return (batch["tokens"],)
+
+    def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
+        """Sums over the batch's tokens, in nats."""
+        losses = cross_entropy(self.logits(params, batch, key), batch["targets"], self.smoothing(key))
+        sums = {"loss": jnp.sum(losses * batch["weight"]), "weight": jnp.sum(batch["weight"])}
+        if self._data.eval_stride and "window_weight" in batch:
+            window = batch["window_weight"]
+            sums |= {"window_loss": jnp.sum(losses * window), "window_weight": jnp.sum(window)}
+        return sums
+
+    def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
+        """Perplexities a token, and bits per byte, which do not depend on what a token is.
+
+        A tokeniser that loses text (unknown words) has an easier task: compare its bits with those of its like.
+        """
+        means = dict(means)
+        window_loss, windows = means.pop("window_loss", 0.0), means.pop("window_weight", 0.0)
+        means |= {"perplexity": perplexity(means["loss"]), "bits_per_byte": self._bits(split, means["loss"])}
+        return means | ({"window_perplexity": perplexity(window_loss / windows)} if windows else {})
+
+    def baselines(self) -> dict[str, float]:
+        """Of bytes, n-gram models with 2 and 5 bytes of context; of other tokens, the unigram."""
+        train, test = (self.corpus.splits[split].ids for split in ("train", "test"))
+        contexts = (2, 5) if isinstance(self.corpus.tokeniser, ByteTokeniser) else (0,)
+        found = {}
+        for context in contexts:
+            loss = float(np.mean(ngram_losses(train[:COUNTED], test, context, self.corpus.tokeniser.size)))
+            name = f"context_{context}" if context else "unigram"
+            found |= {f"{name}_perplexity": perplexity(loss), f"{name}_bits_per_byte": self._bits("test", loss)}
+        return found
+
+    def forward_flops(self) -> int:
+        """See `models.flops`."""
+        return flops.gpt(self.model.config, self.model.length, self.model.vocabulary).flops
+
+    def _bits(self, split: str, loss: float) -> float:
+        """Bits per byte of a split's text from the mean loss of its tokens in nats."""
+        text = self.corpus.splits[split]
+        return loss / math.log(2) * len(text.ids) / text.bytes
+
+
+def build(config: Config, vocabulary: int) -> GPT:
+    """The model of a config, for so many tokens."""
+    return GPT(config.model, vocabulary, config.data.context, jnp.dtype(config.train.precision))

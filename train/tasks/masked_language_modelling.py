@@ -1,0 +1,90 @@
+"""Masked language modelling: which tokens were masked (Devlin et al. 2019, §3.1; RoBERTa's, without sentence pairs)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention import Mask
+from attention.errors import UsageError
+from models import flops, pretrained
+from models.masked_lm import MaskedLM, MaskedLMConfig
+from train.baselines import ngram_losses
+from train.config import Config
+from train.data.text import MaskedTextData
+from train.losses import cross_entropy, in_top
+from train.step import Batch, Sums
+from train.tasks.text import TextTask, perplexity
+
+
+class MaskedLanguageModelling(TextTask):
+    """A model of masked tokens and its text. Batches hold `tokens`, `targets`, `length`, and `weight` 1 on the chosen.
+
+    The masks of evaluation are the same in every run.
+    """
+
+    best = "loss"
+    best_is_highest = False
+    unit = "tokens"
+    data_type = MaskedTextData
+    model_types = {"masked_lm": MaskedLMConfig}  # noqa: RUF012
+
+    def make_model(self, config: Config) -> MaskedLM:
+        """Of the config, for the corpus' tokens.
+
+        Raises:
+          UsageError: padding is another token than the model's, or the published weights are of another kind.
+        """
+        tokeniser, model = self.corpus.tokeniser, config.model
+        pad = tokeniser.special.get("pad", model.padding_token)
+        if pad != model.padding_token:
+            raise UsageError(
+                f"model.padding_token is {model.padding_token}, but data.tokeniser={config.data.tokeniser!r} pads with "
+                f"{pad}; set --config.model.padding_token={pad}."
+            )
+        if model.pretrained:
+            pretrained.describe(model.pretrained)  # what cannot be read is said before anything is compiled
+        return MaskedLM(model, tokeniser.size, config.data.context, jnp.dtype(config.train.precision))
+
+    def pretrained(self, params: dict) -> tuple[dict, str]:
+        """Published weights in place of those that have their like there."""
+        config = self.model.config
+        if not config.pretrained:
+            return params, ""
+        loaded, report = pretrained.load(config.pretrained, config, params)
+        return loaded, str(report)
+
+    def inputs(self, batch: Batch) -> tuple[Any, ...]:
+        """The tokens, and where padding begins."""
+        return batch["tokens"], Mask(key_lengths=batch["length"])
+
+    def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
+        """Sums over the batch's chosen tokens, in nats."""
+        logits, weight = self.logits(params, batch, key), batch["weight"]
+        losses = cross_entropy(logits, batch["targets"], self.smoothing(key))
+        return {
+            "loss": jnp.sum(losses * weight),
+            "accuracy": jnp.sum(in_top(logits, batch["targets"], 1) * weight),
+            "weight": jnp.sum(weight),
+        }
+
+    def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
+        """With the perplexity of chosen tokens."""
+        return means | {"perplexity": perplexity(means["loss"])}
+
+    def baselines(self) -> dict[str, float]:
+        """The unigram's perplexity, and the accuracy of always the most frequent token, on the same chosen tokens."""
+        train, size = self.corpus.splits["train"].ids, self.corpus.tokeniser.size
+        chosen = [batch["targets"][batch["weight"] > 0] for batch in self.eval_batches("test", 0, 1)]
+        targets = np.concatenate(chosen)
+        losses = ngram_losses(train, targets, 0, size)
+        most = np.bincount(train, minlength=size).argmax()
+        return {
+            "unigram_perplexity": perplexity(float(np.mean(losses))),
+            "most_frequent_accuracy": float(np.mean(targets == most)),
+        }
+
+    def forward_flops(self) -> int:
+        """See `models.flops`."""
+        return flops.masked_lm(self.model.config, self.model.length, self.model.vocabulary).flops

@@ -1,0 +1,82 @@
+"""What the loop asks of a task. A task's own file says what its data, its model and its loss are."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import jax
+
+from models import flops
+from train.step import Batch, Sums
+
+
+class Task:
+    """Data, model and loss of an experiment; made from a `train.config.Config`, before anything is compiled.
+
+    Attributes:
+      best: The metric that chooses the best checkpoint on validation data.
+      best_is_highest: Whether its highest value is the best, or its lowest.
+      unit: What throughput counts, `examples` or `tokens`.
+      units_per_example: How many of them an example is.
+      data_type: Dataclass of the config's section `data`.
+      model_types: Dataclasses of the section `model`, by the model's name.
+      sources: The examples of each split; `len` counts them.
+      train_examples: Examples in an epoch.
+      model: The network, built for at most `model.length` tokens.
+    """
+
+    best: ClassVar[str]
+    best_is_highest: ClassVar[bool] = True
+    unit: ClassVar[str] = "examples"
+    units_per_example: int = 1
+    data_type: ClassVar[type]
+    model_types: ClassVar[Mapping[str, type]]
+    sources: Mapping[str, Any]
+    train_examples: int
+    model: Any
+
+    def init(self, key: jax.Array) -> dict:
+        """Initial parameters."""
+        raise NotImplementedError
+
+    def train_batches(self, process_index: int, process_count: int) -> Iterator[Batch]:
+        """Shuffled batches without end; a `grain` iterator, whose state is saved and restored."""
+        raise NotImplementedError
+
+    def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
+        """Every example of a split once, the last batch padded."""
+        raise NotImplementedError
+
+    def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
+        """Sums over the batch, `weight` among them, which divides the others; a key in training, none in evaluation."""
+        raise NotImplementedError
+
+    def forward_flops(self) -> int:
+        """Operations of one forward pass of one example."""
+        raise NotImplementedError
+
+    def pretrained(self, params: dict) -> tuple[dict, str]:
+        """Parameters to start from, given freshly initialised ones, and a report; '' where nothing was loaded."""
+        return params, ""
+
+    def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
+        """What is reported of a split, from the sums divided by `weight`; what the task does not know stays."""
+        del split
+        return means
+
+    def files(self) -> dict[str, str]:
+        """Texts to keep in the work directory, by file name; a run whose texts have changed is not continued."""
+        return {}
+
+    def baselines(self) -> dict[str, float]:
+        """What simple models reach on test data, to print beside the result."""
+        return {}
+
+    def describe(self, params: dict) -> dict[str, str | int]:
+        """What the run's header and `result.json` say of the model."""
+        return {
+            "attention": self.model.config.attention,
+            "parameters": flops.parameters(params),
+            "attention_layer_parameters": flops.parameters(params["block_0"]["attention"]),
+            "tokens": self.model.length,
+            "forward_flops_per_example": self.forward_flops(),
+        }

@@ -1,0 +1,91 @@
+"""What tasks on text share: a corpus, its tokeniser, and batches of it."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from train.config import Config
+from train.data import text_batches
+from train.step import Batch
+from train.tasks.task import Task
+
+MOST = 700.0  # nats whose exponential a float holds
+
+
+class TextTask(Task):
+    """A task whose data are a corpus. A subclass makes `model` of the corpus, and calls it in `loss`.
+
+    Attributes:
+      corpus: Tokenised text.
+    """
+
+    def __init__(self, config: Config):
+        """Opens the corpus, which tokenises it the first time, and describes the model.
+
+        Raises:
+          UsageError: text that is not there, or a model that cannot be.
+        """
+        self._data, self._seed = config.data, config.seed
+        self._label_smoothing = config.train.label_smoothing
+        self.corpus = config.data.load()
+        self.sources = config.data.examples(self.corpus)
+        self.train_examples = len(self.sources["train"])
+        self.units_per_example = config.data.context if self.unit == "tokens" else 1
+        self.model = self.make_model(config)
+        self._check_model()
+
+    def make_model(self, config: Config) -> nn.Module:
+        """The network, for the corpus."""
+        raise NotImplementedError
+
+    def inputs(self, batch: Batch) -> tuple[Any, ...]:
+        """What the model takes of a batch, before whether it trains."""
+        raise NotImplementedError
+
+    def init(self, key: jax.Array) -> dict:
+        """Initial parameters."""
+        return self.model.init(key, *self.inputs(self._example()))["params"]
+
+    def train_batches(self, process_index: int, process_count: int) -> Iterator[Batch]:
+        """See `train.data.text_batches`."""
+        return text_batches.train_batches(self.sources["train"], self._data, self._seed, process_index, process_count)
+
+    def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
+        """See `train.data.text_batches`."""
+        return text_batches.eval_batches(self.sources[split], self._data, process_index, process_count)
+
+    def files(self) -> dict[str, str]:
+        """The tokeniser, without which the parameters mean nothing."""
+        return {"tokeniser.json": self.corpus.tokeniser.dumps()}
+
+    def describe(self, params: dict) -> dict[str, str | int]:
+        """With the number of tokens there are."""
+        return super().describe(params) | {"vocabulary": self.corpus.tokeniser.size}
+
+    def logits(self, params: dict, batch: Batch, key: jax.Array | None) -> jax.Array:
+        """Of the model, with dropout where there is a key."""
+        rngs = None if key is None else {"dropout": key}
+        return self.model.apply({"params": params}, *self.inputs(batch), train=key is not None, rngs=rngs)
+
+    def smoothing(self, key: jax.Array | None) -> float:
+        """Of labels: none in evaluation."""
+        return 0.0 if key is None else self._label_smoothing
+
+    def _example(self) -> Batch:
+        return {name: jnp.asarray(value)[None] for name, value in self.sources["validation"].evaluate(0).items()}
+
+    def _check_model(self) -> None:
+        """Traces the loss, which raises what the model cannot do, before anything is compiled or written."""
+        key = jax.random.key(0)
+        params = jax.eval_shape(self.init, key)
+        for train in (True, False):
+            jax.eval_shape(lambda p, train=train: self.loss(p, self._example(), key if train else None), params)
+
+
+def perplexity(loss: float) -> float:
+    """e to the mean loss in nats."""
+    return math.exp(min(loss, MOST)) if math.isfinite(loss) else loss
