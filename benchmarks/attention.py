@@ -39,12 +39,6 @@ GROWTH = (
     "neural, pallas",
     "neural(dim=16), chunked",
 )
-    BASELINE,
-    f"{BASELINE} cudnn",
-    OWN,
-    *(f"neural, {how}" for how in ("xla", "chunked", "pallas")),
-    YARDSTICKS[4],
-)
 PASSES = ("forward", "forward+backward")
 GB = 1e9
 
