@@ -18,7 +18,7 @@ from attention import flops
 from attention import reference as definitions
 from attention.activations import ACTIVATIONS
 from attention.errors import UsageError, unknown
-from attention.kernels import pair_chunked, pair_pallas, reference, xla
+from attention.kernels import pair_chunked, pair_pallas, reference, tiles, xla
 from attention.kernels.call import (
     Call,
     PairCall,

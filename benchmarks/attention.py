@@ -265,7 +265,7 @@ def _row(
     seconds = statistics.median(times[core.name])
     against = {other: measure.ratio(times, core.name, other) for other in (*YARDSTICKS, own_form(core.name))}
     row |= {"seconds": seconds, "rounds": len(times[core.name]), "flops_per_second": work["flops"] / seconds}
-    row["roofline"] = roof.seconds(**work) / seconds
+    row["roofline"] = roof.seconds(work["flops"], work["bytes"]) / seconds
     return row | {"ratios": {other: dataclasses.asdict(ratio) for other, ratio in against.items() if ratio}}
 
 

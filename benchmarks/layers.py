@@ -21,6 +21,7 @@ import optax
 from benchmarks import measure
 from models.gpt import GPT, GPTConfig
 from models.vit import ViT, ViTConfig
+from train import configs
 
 # 000's whole-model figures: GB and ms a sample, in training, on the authors' GPU.
 PAPER = {
@@ -33,19 +34,8 @@ PAPER = {
 }
 DIMS = ("2", "16", "None")
 SPECS = ("dot_product", *(f"neural(dim={dim}){rest}" for dim in DIMS for rest in ("|dot_product", "")))
-COMMON = {
-    "attention": "dot_product",
-    "heads": 8,
-    "mlp": 1024,
-    "norm": "post",
-    "norm_epsilon": 1e-5,
-    "positions": "sinusoidal",
-    "activation": "relu",
-    "embedding_dropout": 0.0,
-    "dropout": 0.0,
-    "attention_dropout": 0.0,
-    "attention_bias": False,
-}
+CONFIGS = {"gpt": "configs/gpt_wikitext103.py", "vit": "configs/vit_cifar_neural.py"}
+PLAIN = {"embedding_dropout": 0.0, "dropout": 0.0, "attention_dropout": 0.0}
 VOCABULARY, CONTEXT, CLASSES, SIDE = 28_996, 1024, 10, 224
 GB = 1e9
 
@@ -95,8 +85,9 @@ def rows(model: str, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def program(model: str, spec: str, flags: argparse.Namespace) -> measure.Program:
     """Loss and gradient of one batch, compiled."""
-    options = COMMON | {"attention": spec, "implementation": flags.implementation, "remat": flags.remat}
-    network, inputs, labels = {"gpt": _gpt, "vit": _vit}[model](options, flags)
+    section = configs.load(CONFIGS[model]).to_dict()
+    section["model"] |= PLAIN | {"attention": spec, "implementation": flags.implementation, "remat": flags.remat}
+    network, inputs, labels = {"gpt": _gpt, "vit": _vit}[model](configs.validate(section).model, flags)
     params = jax.jit(network.init)(jax.random.key(0), inputs)
 
     def loss(params, inputs, labels):
@@ -106,14 +97,12 @@ def program(model: str, spec: str, flags: argparse.Namespace) -> measure.Program
     return measure.Program.of(jax.value_and_grad(loss), params, inputs, labels)
 
 
-def _gpt(options: dict[str, Any], flags: argparse.Namespace) -> tuple[GPT, jax.Array, jax.Array]:
-    config = GPTConfig(name="gpt", depth=8, width=512, tied_output=False, scale_embeddings=True, **options)
+def _gpt(config: GPTConfig, flags: argparse.Namespace) -> tuple[GPT, jax.Array, jax.Array]:
     tokens = jax.random.randint(jax.random.key(1), (flags.batch, CONTEXT), 0, VOCABULARY)
     return GPT(config, VOCABULARY, CONTEXT, jnp.dtype(flags.precision)), tokens, jnp.roll(tokens, -1, axis=1)
 
 
-def _vit(options: dict[str, Any], flags: argparse.Namespace) -> tuple[ViT, jax.Array, jax.Array]:
-    config = ViTConfig(name="vit", depth=12, width=768, patch=8, pool="class_token", **options)
+def _vit(config: ViTConfig, flags: argparse.Namespace) -> tuple[ViT, jax.Array, jax.Array]:
     images = jax.random.normal(jax.random.key(1), (flags.batch, SIDE, SIDE, 3))
     model = ViT(config, CLASSES, config.tokens((SIDE, SIDE, 3)), jnp.dtype(flags.precision))
     return model, images, jnp.zeros(flags.batch, int)

@@ -5,8 +5,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import attention
 from attention import Mask

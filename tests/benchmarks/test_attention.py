@@ -1,5 +1,6 @@
 """The benchmark measures what it says: the paper's form is Neural Attention, ratios are within a round."""
 
+import dataclasses
 import json
 import sys
 import time
@@ -40,21 +41,23 @@ def test_ratios_are_within_a_round_and_a_budget_ends_a_contestant():
     def call(seconds):
         def run():
             time.sleep(seconds * pace[0])
-            pace[0] += 0.2
+            pace[0] += 0.1
             return jax.numpy.zeros(())
 
         return run
 
-    timings = measure.paired({"base": call(0.02), "double": call(0.04)}, "base", rounds=6, budget=0.15)
-    assert timings["base"].rounds == 6
-    assert timings["double"].rounds < 6
-    assert timings["base"].ratio == (1.0, 1.0, 1.0)
-    assert 1.5 < timings["double"].ratio[0] < 3.0
+    times = measure.in_turn({"base": call(0.02), "double": call(0.04)}, rounds=6, budget=0.35)
+    assert len(times["base"]) == 6
+    assert 3 <= len(times["double"]) < 6
+    assert measure.ratio(times, "base", "base") == measure.Ratio(1.0, 1.0, 1.0)
+    assert 1.5 < measure.ratio(times, "double", "base").median < 3.0
+    assert measure.ratio(times, "triple", "base") is None
 
 
 def test_the_command_writes_what_it_prints(tmp_path, monkeypatch, capsys):
     out = tmp_path / "attention.json"
     flags = f"attention --length=16 --heads=2 --width=8 --rounds=1 --only dot_product neural --growth 16 32 --out={out}"
+    flags += f" --plot={tmp_path}/growth.png"
     monkeypatch.setattr(sys, "argv", flags.split())
     attention.main()
     result = json.loads(out.read_text())
@@ -64,7 +67,7 @@ def test_the_command_writes_what_it_prints(tmp_path, monkeypatch, capsys):
         assert names <= set(rows)
         assert all(row["seconds"] > 0 and row["flops"] > 0 for row in rows.values())
     assert [row["length"] for row in result["growth"]] == [16, 32]
-    assert out.with_suffix(".png").stat().st_size > 5000
+    assert (tmp_path / "growth.png").stat().st_size > 5000
     assert "neural, paper" in capsys.readouterr().out
 
 
@@ -72,3 +75,25 @@ def test_unknown_mechanisms_are_named(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["attention", "--only", "neurall", "--growth"])
     with pytest.raises(UsageError, match="Did you mean 'neural'"):
         attention.main()
+
+
+def test_a_causal_mask_halves_the_work_of_pairs_and_no_other():
+    whole, half = (
+        attention.useful(attention.mechanism_of("dot_product"), dataclasses.replace(SHAPE, causal=causal))
+        for causal in (False, True)
+    )
+    assert 2 * half.flops == whole.flops  # it has no other
+    linear = attention.mechanism_of("linear")
+    assert attention.useful(linear, SHAPE).flops == linear.score.cost(SHAPE.sizes, 9, 9).flops
+    neural = attention.mechanism_of("neural")
+    once = neural.score.cost(SHAPE.sizes, 9, 0).flops + neural.score.cost(SHAPE.sizes, 0, 9).flops
+    assert once > 0
+    assert 2 * attention.useful(neural, SHAPE).flops == neural.score.cost(SHAPE.sizes, 9, 9).flops + once
+
+
+def test_nothing_is_run_that_needs_more_memory_than_allowed(monkeypatch, capsys):
+    flags = "attention --length=16 --heads=2 --width=8 --rounds=1 --only neural --growth --memory=0.00000001"
+    monkeypatch.setattr(sys, "argv", flags.split())
+    monkeypatch.setattr(measure, "in_turn", lambda calls, *_: 1 / 0 if calls else {})
+    attention.main()
+    assert "too much memory" in capsys.readouterr().out

@@ -1,0 +1,48 @@
+"""Whole models: 000's two, in each of its settings, and figures that go with the paper's."""
+
+import json
+import sys
+
+import jax
+
+from benchmarks import layers
+from models import flops
+from train import configs
+
+
+def test_small_ones_are_measured(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(layers, "CONTEXT", 8)
+    monkeypatch.setattr(layers, "VOCABULARY", 11)
+    monkeypatch.setattr(layers, "SIDE", 16)
+    small = {"depth": 2, "width": 16, "heads": 2, "mlp": 16}
+    load = configs.load
+
+    def smaller(spec):
+        config = load(spec)
+        config.model.update(small)
+        return config
+
+    monkeypatch.setattr(configs, "load", smaller)
+    out = tmp_path / "layers.json"
+    spec = "neural(dim=2)|dot_product"
+    monkeypatch.setattr(sys, "argv", ["layers", "--rounds=1", f"--out={out}", "--specs", "dot_product", spec])
+    layers.main()
+    result = json.loads(out.read_text())
+    for model, paper in (("gpt", [1.4, 7.8]), ("vit", [1.1, 6.6])):
+        rows = {row["attention"]: row for row in result[model]}
+        assert rows[spec]["paper"] == paper
+        assert rows[spec]["seconds_a_sample"] > 0
+        assert rows["dot_product"]["ratio"] == {"median": 1.0, "least": 1.0, "greatest": 1.0}
+    assert "neural(dim=2)\\|dot_product` |" in capsys.readouterr().out
+
+
+def test_the_models_are_000s():
+    counts = {}
+    for model, make, shape in (("gpt", layers._gpt, (1, 1024)), ("vit", layers._vit, (1, 224, 224, 3))):
+        section = configs.load(layers.CONFIGS[model]).to_dict()
+        section["model"]["attention"] = "dot_product"
+        flags = type("Flags", (), {"batch": 1, "precision": "float32"})
+        network, inputs, _ = make(configs.validate(section).model, flags)
+        assert inputs.shape == shape
+        counts[model] = flops.parameters(jax.eval_shape(network.init, jax.random.key(0), inputs))
+    assert counts == {"gpt": 46_527_812, "vit": 47_402_506}
