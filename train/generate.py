@@ -44,10 +44,10 @@ def continuations(
     encoded = [tokeniser.encode(prompt) for prompt in prompts]
     _check_prompts(prompts, encoded, config.data.context)
     longest = max(map(len, encoded)) + tokens
-    if longest > config.data.context:
-        print(f"{longest} tokens are more than the {config.data.context} of training: expect less.", file=sys.stderr)
     model = language_modelling.build(config, tokeniser.size)
     params = _params(directory, step, config, model)
+    if longest > config.data.context:
+        print(f"{longest} tokens are more than the {config.data.context} of training: expect less.", file=sys.stderr)
     end = tokeniser.special["end"] if config.data.end_token else -1
     rows = generate(model, params, encoded, tokens, sampling, jax.random.key(seed), end)
     return [tokeniser.decode(row) for row in rows]
