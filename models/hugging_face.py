@@ -1,5 +1,6 @@
 """Files of a Hugging Face model, from a folder or the hub, and the arrays in them under PyTorch's names."""
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -116,6 +117,7 @@ def write(folder: Path, config: dict[str, Any], weights: Arrays) -> None:
     Raises:
       UsageError: the folder holds a model already, or cannot be written.
     """
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     for name in (CONFIG, SAFETENSORS):
@@ -126,8 +128,11 @@ def write(folder: Path, config: dict[str, Any], weights: Arrays) -> None:
         contiguous = {name: np.ascontiguousarray(array) for name, array in weights.items()}
         save_file(contiguous, folder / SAFETENSORS, metadata={"format": "pt"})
         (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"The folder {folder} cannot be written: {error}.") from error
+    except (OSError, SafetensorError) as error:
+        with contextlib.suppress(OSError):  # where there is no folder
+            for name in (CONFIG, SAFETENSORS):
+                (folder / name).unlink(missing_ok=True)
+        raise UsageError(f"The folder {folder} cannot be written ({error}); nothing was left in it.") from error
 
 
 def _read_safetensors(path: Path) -> Arrays:

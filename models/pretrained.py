@@ -154,7 +154,8 @@ def load(source: str, config: MaskedLMConfig, params: Params) -> tuple[dict[str,
       UsageError: the checkpoint cannot be read, is of another architecture, or is not whole.
     """
     fresh = traverse_util.flatten_dict(params, sep="/")
-    _check_fit(source, describe(source), config, fresh)
+    rows = {name: len(fresh[f"{name}/embedding"]) for name in ("embed", "positions") if f"{name}/embedding" in fresh}
+    check_fit(source, config, rows["embed"], rows.get("positions", 0) - config.padding_token - 1)
     arrays = _canonical(source, hugging_face.read_weights(source))
     headless = not any(name.startswith("lm_head.") for name in arrays)
     named = {path: _their_name(path) for path in fresh}
@@ -197,16 +198,26 @@ def export(folder: str, config: MaskedLMConfig, params: Params) -> None:
     hugging_face.write(Path(folder).expanduser(), theirs, weights)
 
 
-def _check_fit(source: str, described: Described, config: MaskedLMConfig, fresh: Mapping[str, Any]) -> None:
-    """Raises UsageError with both values of everything in which a checkpoint and a model differ."""
+def check_fit(source: str, config: MaskedLMConfig, vocabulary: int, length: int) -> None:
+    """Whether a checkpoint's weights fit a model, as far as its `config.json` says.
+
+    Args:
+      source: A Hugging Face folder, or a name on the hub.
+      config: What the model is.
+      vocabulary: Its number of tokens.
+      length: ℓ, its longest sequence.
+
+    Raises:
+      UsageError: they do not, with both values of everything in which the two differ; or as `describe`.
+    """
+    described = describe(source)
     theirs = {f"model.{field}": described.fields[field] for field in (*FIELDS, *FIXED)}
     ours = {f"model.{field}": getattr(config, field) for field in (*FIELDS, *FIXED)}
-    theirs["the vocabulary"], ours["the vocabulary"] = described.vocabulary, len(fresh["embed/embedding"])
+    theirs["the vocabulary"], ours["the vocabulary"] = described.vocabulary, vocabulary
     wrong = [
         f"{field} is {ours[field]!r} but there {theirs[field]!r}" for field in ours if ours[field] != theirs[field]
     ]
     if not wrong:
-        length = len(fresh["positions/embedding"]) - config.padding_token - 1
         wrong = [f"the length is {length} but there {described.length}"] if length > described.length else []
     if wrong:
         raise UsageError(f"The model does not fit {source}: {'; '.join(wrong)}.")

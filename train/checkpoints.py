@@ -137,6 +137,22 @@ class Checkpoints:
         with context:
             return self.load(step, {name: abstract})[name]
 
+    def shape(self, step: int, *path: str) -> tuple[int, ...]:
+        """The shape of one array of one step, such as `params`, `embed`, `embedding`; nothing is loaded.
+
+        Raises:
+          UsageError: it cannot be read.
+        """
+        try:
+            leaf = self._orbax.metadata(step).metadata
+            for name in path:
+                leaf = leaf[name]
+            return tuple(leaf.shape)
+        except Exception as error:
+            raise UsageError(
+                f"The checkpoint of step {step} cannot be read ({_first_line(error)}); there are {self.steps()}."
+            ) from error
+
     def choose(self, step: str, best: Callable[[], int]) -> int:
         """The step that `last`, `best` or a number names.
 

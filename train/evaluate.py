@@ -33,10 +33,11 @@ def evaluate(
       The step and its metrics.
 
     Raises:
-      UsageError: no such run, checkpoint or split.
+      UsageError: no such run, checkpoint or split, or data that give another tokeniser than the run's.
     """
     config = configs.validate(_config(directory, overrides or {}))
     task = tasks.find(config.task)(config)
+    workdir.check_files(task.files(), directory)
     if split not in task.sources:
         raise unknown("split", split, task.sources)
     mesh = sharding.make_mesh(config.mesh)

@@ -17,6 +17,7 @@ from train import configs, workdir
 from train.checkpoints import Checkpoints
 from train.config import Config
 from train.data import tokenisers
+from train.data.tokenisers import Tokeniser
 from train.decoding import Sampling, generate
 from train.tasks import language_modelling
 
@@ -35,25 +36,31 @@ def continuations(
       step: `best` (needs a finished run), `last` or a step that has a checkpoint.
 
     Raises:
-      UsageError: no such run or checkpoint, another task, or a prompt that is empty or longer than the context.
+      UsageError: no such run or checkpoint, another task, a tokeniser of another size, or a prompt that is empty or
+        longer than the context.
     """
+    if not prompts:
+        raise UsageError("There is no prompt; give at least one, and --samples of at least 1.")
     config = configs.validate(workdir.read_config(directory))
     if config.task != "language_modelling":
         raise UsageError(f"{directory} is a run of {config.task}; only models of language_modelling generate text.")
     tokeniser = tokenisers.loads(workdir.read_file(directory, "tokeniser.json"))
-    encoded = [tokeniser.encode(prompt) for prompt in prompts]
-    _check_prompts(prompts, encoded, config.data.context)
-    longest = max(map(len, encoded)) + tokens
+    encoded = _encoded(prompts, tokeniser, config.data.context)
     model = language_modelling.build(config, tokeniser.size)
     params = _params(directory, step, config, model)
-    if longest > config.data.context:
-        print(f"{longest} tokens are more than the {config.data.context} of training: expect less.", file=sys.stderr)
     end = tokeniser.special["end"] if config.data.end_token else -1
     rows = generate(model, params, encoded, tokens, sampling, jax.random.key(seed), end)
+    longest = max(map(len, encoded)) + tokens
+    if longest > config.data.context:
+        print(f"{longest} tokens are more than the {config.data.context} of training: expect less.", file=sys.stderr)
     return [tokeniser.decode(row) for row in rows]
 
 
-def _check_prompts(prompts: Sequence[str], encoded: Sequence[np.ndarray], context: int) -> None:
+def _encoded(prompts: Sequence[str], tokeniser: Tokeniser, context: int) -> list[np.ndarray]:
+    try:
+        encoded = tokeniser.encode_batch([prompt.encode().decode() for prompt in prompts])
+    except UnicodeEncodeError as error:  # what a shell passes on of other encodings
+        raise UsageError(f"The prompt {error.object[:30]!r} is no text in UTF-8; type it in that encoding.") from error
     for prompt, ids in zip(prompts, encoded, strict=True):
         if not len(ids):
             raise UsageError(f"The prompt {prompt!r} has no token; say what is to be continued.")
@@ -62,6 +69,7 @@ def _check_prompts(prompts: Sequence[str], encoded: Sequence[np.ndarray], contex
                 f"The prompt {prompt[:30]!r}... has {len(ids)} tokens, but the model was trained on {context} at a "
                 "time; shorten it."
             )
+    return encoded
 
 
 def _params(directory: Path, step: str, config: Config, model: GPT) -> dict:
@@ -71,6 +79,12 @@ def _params(directory: Path, step: str, config: Config, model: GPT) -> dict:
     abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes)
     with Checkpoints(directory, config.train.keep) as checkpoints:
         chosen = checkpoints.choose(step, lambda: workdir.read_result(directory)["best_step"])
+        trained = checkpoints.shape(chosen, "params", "embed", "embedding")[0]
+        if trained != model.vocabulary:
+            raise UsageError(
+                f"{directory / 'tokeniser.json'} has {model.vocabulary} tokens, but the parameters of step {chosen} "
+                f"are for {trained}; put back the tokeniser that they were trained with."
+            )
         return checkpoints.load_params(chosen, abstract, averaged=config.train.ema > 0)
 
 

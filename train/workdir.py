@@ -49,7 +49,7 @@ def claim(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None:
         before = _read_json(path) if path.exists() else None
         if before is not None:
             _refuse_another(before, config, workdir)
-            _refuse_other_files(files, workdir)
+            check_files(files, workdir)
         elif workdir.is_dir() and any(workdir.iterdir()):
             raise UsageError(f"{workdir} is not empty and holds no config.json; choose another --workdir.")
         if jax.process_index() == 0:
@@ -111,7 +111,9 @@ def read_result(workdir: Path) -> dict[str, Any]:
     """
     path = workdir / "result.json"
     if not path.is_file():
-        raise UsageError(f"{workdir} has no result.json: the run has not finished; continue it with train.main.")
+        raise UsageError(
+            f"{workdir} has no result.json: the run has not finished; continue it with train.main, or give --step=last."
+        )
     return _read_json(path)
 
 
@@ -123,10 +125,11 @@ def _refuse_another(before: dict[str, Any], now: dict[str, Any], workdir: Path) 
         raise UsageError(f"{workdir} holds a run of another config: {changes}. Choose another --workdir.")
 
 
-def _refuse_other_files(files: dict[str, str], workdir: Path) -> None:
+def check_files(files: dict[str, str], workdir: Path) -> None:
+    """Raises a UsageError where a text that the run keeps is not the one of that name in `files`."""
     for name, text in files.items():
         path = workdir / name
-        if path.exists() and path.read_text(encoding="utf-8") != text:
+        if path.exists() and path.read_bytes() != text.encode():
             raise UsageError(
                 f"{path} is not what the data give now, so the run's parameters mean something else: "
                 "put the data back as they were, or choose another --workdir."
@@ -142,10 +145,8 @@ def read_file(workdir: Path, name: str) -> str:
     path = workdir / name
     try:
         return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be read ({error.strerror}); give the --workdir of a run that has it."
-        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read ({error}); give the --workdir of a run that has it.") from error
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -8,6 +8,7 @@ import chex
 import jax
 import numpy as np
 import pytest
+import safetensors
 from flax import serialization, traverse_util
 from safetensors.numpy import load_file, save_file
 
@@ -367,3 +368,16 @@ def test_no_model_is_overwritten(exported):
     (folder.parent / "file").touch()
     with pytest.raises(UsageError, match="cannot be written"):
         pretrained.export(str(folder.parent / "file" / "in"), model.config, params)
+
+
+def test_nothing_half_written_is_left_of_an_export(exported, tmp_path, monkeypatch):
+    _, model, params = exported
+
+    def full(weights, path, metadata):
+        path.write_bytes(b"half")
+        raise safetensors.SafetensorError("No space left on device")
+
+    monkeypatch.setattr("safetensors.numpy.save_file", full)
+    with pytest.raises(UsageError, match=r"cannot be written \(No space left on device\); nothing was left in it"):
+        pretrained.export(str(tmp_path / "new"), model.config, params)
+    assert not list((tmp_path / "new").iterdir())

@@ -13,6 +13,7 @@ import pytest
 from tests.train.conftest import arguments, record
 from tests.train.test_resume import KILL_AFTER, assert_same_run
 from train import evaluate, generate
+from train.data import tokenisers
 
 CONFIGS = {
     "gpt_pydoc": {"data__eval_stride": 8},
@@ -91,6 +92,25 @@ def test_another_tokeniser_is_refused(finished, tmp_path, run_python):
     assert done.stderr.count("\n") == 1
 
 
+def test_evaluation_refuses_another_tokeniser(finished, tmp_path, capsys):
+    _, whole = finished
+    shutil.copytree(whole, tmp_path / "run")
+    path = tmp_path / "run" / "tokeniser.json"
+    path.write_text(path.read_text().replace("{", "{ ", 1))
+    assert evaluate.main(["--workdir", str(tmp_path / "run")]) == 2
+    assert "tokeniser.json is not what the data give now" in capsys.readouterr().err
+
+
+def test_generation_refuses_a_tokeniser_of_another_size(gpt, tmp_path, capsys):
+    shutil.copytree(gpt, tmp_path / "run")
+    words = tokenisers.make("words", ["a tokeniser of some words"])
+    (tmp_path / "run" / "tokeniser.json").write_text(words.dumps())
+    assert generate.main(["--workdir", str(tmp_path / "run"), "--prompt", "words"]) == 2
+    printed = capsys.readouterr().err
+    assert "has 7 tokens, but the parameters of step" in printed
+    assert printed.count("\n") == 1
+
+
 def test_generation_continues_prompts_and_follows_its_seed(gpt, capsys):
     flags = ["--workdir", str(gpt), "--prompt", "The ", "--prompt", "Class", "--tokens", "8", "--samples", "2"]
     printed = []
@@ -111,6 +131,8 @@ def test_generation_continues_prompts_and_follows_its_seed(gpt, capsys):
         (["--prompt", "x", "--step", "7"], "--step=7 has no checkpoint; choose last, best or one of"),
         (["--prompt", "x", "--top-p", "2"], "top_p must be above 0 and at most 1"),
         (["--prompt", "x", "--tokens", "0"], "At least one token must be asked for"),
+        (["--prompt", "x", "--samples", "0"], "There is no prompt; give at least one, and --samples of at least 1"),
+        (["--prompt", "caf\udce9"], "is no text in UTF-8"),
     ],
 )
 def test_mistakes_of_generation_are_one_sentence(gpt, capsys, flags, message):

@@ -102,13 +102,23 @@ def _version(rows: Any, repository: str, data: Any) -> str:
 
 def _rows(rows: Any, where: str, data: Any, names: tuple[str, ...]) -> Iterator[Document]:
     columns = [column for column in (data.text_column, data.label_column) if column]
-    for number, row in enumerate(rows.select_columns(columns)):
+    for number, row in enumerate(_read_safely(rows.select_columns(columns), where)):
         text, label = row[data.text_column], row[data.label_column] if data.label_column else ""
         if not isinstance(text, str):
             raise UsageError(f"Row {number} of {where} has {text!r} in {data.text_column!r}, which is no text.")
         if label is None or (names and label == _UNLABELLED):
             raise UsageError(f"Row {number} of {where} has no class in {data.label_column!r}; use another split.")
         yield Document(text, names[label] if names else str(label))
+
+
+def _read_safely(rows: Any, where: str) -> Iterator[dict[str, Any]]:
+    try:
+        yield from rows
+    except Exception as error:  # a stream breaks off with errors of many libraries
+        raise UsageError(
+            f"Reading {where} broke off ({brief(error)}): check the network and start again, or set "
+            "data.streaming=False."
+        ) from error
 
 
 def _package(name: str) -> ModuleType:

@@ -129,7 +129,9 @@ def _wordpiece(vocabulary: dict[str, int], lower: bool) -> Any:
 
 def _continuing(tokenizer: Any, texts: Iterable[str]) -> list[str]:
     """`##c` for every character that a word can go on with."""
-    characters = set().union(*texts)
+    characters: set[str] = set()
+    for text in texts:  # one at a time: all of them together may not fit into memory
+        characters.update(text)
     normal = tokenizer.normalizer.normalize_str(" ".join(sorted(characters)))
     split = tokenizer.pre_tokenizer.pre_tokenize_str
     return [f"##{c}" for c in sorted(set(normal)) if [word for word, _ in split(f"a{c}")] == [f"a{c}"]]

@@ -26,6 +26,7 @@ class CommonTextData:
       cache_dir: Where tokenised text is kept; '' is ATTENTION_BENCH_CACHE, else ~/.cache/attention_bench.
       text_column: Of tables: the column of the text.
       train_split: Such as `train[:90%]`, in documents: topics, lines of plain text, or rows; see `train.data.splits`.
+        Documents with classes are shuffled first, always alike, so that slices of sorted sets have all classes.
       validation_split: What "best" is chosen on.
       test_split: What is measured at the end.
       tokeniser: `bytes`, `words(size=20000)`, `bpe(size=8192)`, `wordpiece(size=30522)`, `file:PATH` or `hf:NAME`;
@@ -89,10 +90,10 @@ class TextData(CommonTextData):
         """The corpus; see `train.data.corpus.load`.
 
         Raises:
-          UsageError: as there, or the training split is shorter than a window.
+          UsageError: as there, or the training split is shorter than a window, or another is empty.
         """
         corpus = load(self, self.end_token)
-        check_long_enough(corpus.splits["train"], self.context + 1)
+        check_long_enough(corpus.splits, train=self.context + 1, held_out=2)
         return corpus
 
     def examples(self, corpus: Corpus) -> dict[str, NextToken]:
@@ -126,11 +127,12 @@ class MaskedTextData(CommonTextData):
         """The corpus; see `train.data.corpus.load`.
 
         Raises:
-          UsageError: as there, the training split is shorter than a window, or the tokeniser has no mask.
+          UsageError: as there, the training split is shorter than a window, another is empty, or the tokeniser has
+            no mask.
         """
         corpus = load(self, self.end_token)
         Masking.of(corpus.tokeniser, self.mask_rate)
-        check_long_enough(corpus.splits["train"], self.context)
+        check_long_enough(corpus.splits, train=self.context, held_out=1)
         return corpus
 
     def examples(self, corpus: Corpus) -> dict[str, MaskedTokens]:
@@ -162,9 +164,15 @@ class LabelledTextData(CommonTextData):
         """The corpus, with class names; see `train.data.corpus.load`.
 
         Raises:
-          UsageError: as there.
+          UsageError: as there, or there is one class alone.
         """
-        return load(self)
+        corpus = load(self)
+        if corpus.num_classes < 2:
+            raise UsageError(
+                f"All documents have the class {corpus.class_names[0]!r} in {self.label_column!r}; name another "
+                "data.label_column, or give data of two classes at least."
+            )
+        return corpus
 
     def examples(self, corpus: Corpus) -> dict[str, Labelled]:
         """What `train.data.text_batches` makes batches of, by split."""

@@ -9,7 +9,7 @@ from jaxtyping import Int32
 
 from attention.errors import UsageError
 from train.data import pipeline
-from train.data.corpus import Tokens
+from train.data.corpus import LabelledTokens, Tokens
 from train.data.masking import Masking
 from train.data.windows import Cuts, Strides, padded, truncated
 
@@ -25,7 +25,7 @@ class Examples(Protocol):
     def __len__(self) -> int: ...
 
     def train(self, index: int, epoch: int, seed: int, rng: np.random.Generator) -> Example:
-        """The index-th example of an epoch; `seed` is the run's, `rng` the example's own."""
+        """The index-th example of an epoch; `seed` is that of all cuts, `rng` the example's own."""
 
     def evaluate(self, index: int) -> Example:
         """The index-th of `eval_length` examples."""
@@ -182,7 +182,7 @@ class Labelled:
 
     Examples hold `tokens` int32 (context,), the first or last of the document and padding after them, `length` int32,
     how many are no padding (0 where a document has no token), `label` int32, `weight` float32 (1), and `index`, the
-    document's number in the split.
+    document's row in the source, from 0 on.
 
     Attributes:
       text: The split.
@@ -191,7 +191,7 @@ class Labelled:
       pad: What fills up shorter ones.
     """
 
-    text: Tokens
+    text: LabelledTokens
     context: int
     keep: str
     pad: int
@@ -210,24 +210,27 @@ class Labelled:
 
     def evaluate(self, index: int) -> Example:
         """See `Examples`."""
-        start, stop = self.text.documents[index : index + 2]
-        ids = truncated(self.text.ids[start:stop], self.context, self.keep)
+        ids = truncated(self.text.ids(index), self.context, self.keep)
         return {
             "tokens": padded(ids, self.context, self.pad),
             "length": np.int32(len(ids)),
             "label": self.text.labels[index],
             "weight": np.float32(1),
-            "index": np.int64(index),
+            "index": np.int64(self.text.rows[index]),
         }
 
 
-def check_long_enough(text: Tokens, needed: int) -> None:
-    """Raises a UsageError where training text has fewer tokens than one window needs."""
-    if len(text.ids) < needed:
+def check_long_enough(splits: dict[str, Tokens], train: int, held_out: int) -> None:
+    """Raises a UsageError where training text has fewer than `train` tokens, or other text fewer than `held_out`."""
+    found = {part: len(text.ids) for part, text in splits.items()}
+    if found["train"] < train:
         raise UsageError(
-            f"The training split has {len(text.ids):,} tokens and one window needs {needed:,}; lower data.context or "
+            f"The training split has {found['train']:,} tokens and one window needs {train:,}; lower data.context or "
             "widen data.train_split."
         )
+    for part, tokens in found.items():
+        if tokens < held_out:
+            raise UsageError(f"The {part} split has {tokens} tokens, too few to predict one; widen data.{part}_split.")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,6 +22,7 @@ from train.data.documents import Document, Documents, digest
 _OPEN = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 _ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
 _SPLITS = ("train", "validation", "test")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read(path: str, split: str, text_column: str, label_column: str) -> Documents:
@@ -64,7 +65,10 @@ def _find(path: str, split: str) -> list[Path]:
         raise UsageError(f"There is no file to read at {path!r}; data.source names it: give {_FORMS}.")
     wanted = _ALIASES.get(split, split)
     if wanted not in groups:
-        raise unknown(f"split of file:{path}", split, groups)
+        raise UsageError(
+            f"{unknown(f'split of file:{path}', split, groups)} A part of one is a split too, such as "
+            f"{next(iter(groups))}[90%:]."
+        )
     return groups[wanted]
 
 
@@ -131,13 +135,16 @@ def _rows(
     file: Path, rows: Callable[[Path], Iterator[tuple[str, Any]]], columns: tuple[str, str]
 ) -> Iterator[Document]:
     """The two columns of a table whose rows come as (where, mapping)."""
-    for where, row in rows(file):
+    for number, (where, row) in enumerate(rows(file)):
+        place = f" ({where})" if number else ""  # rows of JSON may differ
         for field, column in zip(("data.text_column", "data.label_column"), columns, strict=True):
             if column and column not in row:
-                raise unknown(f"{field} for {str(file)!r}", column, row)
+                raise unknown(f"{field} for {str(file)!r}{place}", column, row)
         text, label = row[columns[0]], row[columns[1]] if columns[1] else ""
         if not isinstance(text, str):
             raise UsageError(f"{str(file)!r}, {where} has {text!r} in {columns[0]!r}, which is no text.")
+        if _SURROGATE.search(text):  # JSON can write halves of characters
+            raise UsageError(f"{str(file)!r}, {where} has half of a surrogate pair in {columns[0]!r}; mend it.")
         if label is None or (columns[1] and label == ""):
             raise UsageError(f"{str(file)!r}, {where} has no class in {columns[1]!r}.")
         yield Document(text, str(label))
@@ -188,7 +195,7 @@ def _parquet_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 for row in batch.to_pylist():
                     yield f"row {number}", row
                     number += 1
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, OSError) as error:
         raise UsageError(f"{str(file)!r} cannot be read as Parquet ({error}); write it again.") from error
 
 

@@ -131,7 +131,7 @@ def once(target: Path, build: Callable[[Path], None]) -> None:
                 finally:
                     _remove(partial)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         advice = "free some space there, or" if full else "mend that, or"
         raise UsageError(
             f"Cannot cache in {target.parent} ({error.strerror or error}): {advice} set data.cache_dir or "

@@ -227,10 +227,10 @@ def _from_file(path: Path) -> Tokeniser:
 
 
 def _parse(spec: str) -> specs.Call:
-    calls = specs.parse(spec)
-    if len(calls) != 1:
-        raise unknown("data.tokeniser", spec, KINDS)
-    [call] = calls
+    try:
+        [call] = specs.parse(spec)
+    except ValueError as error:  # it cannot be read, or is none or several
+        raise unknown("data.tokeniser", spec, KINDS) from error
     if call.name not in _OPTIONS:
         raise unknown("data.tokeniser", spec, KINDS)
     for option, value in call.options.items():

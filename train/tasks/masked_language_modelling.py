@@ -34,7 +34,7 @@ class MaskedLanguageModelling(TextTask):
         """Of the config, for the corpus' tokens.
 
         Raises:
-          UsageError: padding is another token than the model's, or the published weights are of another kind.
+          UsageError: padding is another token than the model's, or the published weights are of another model.
         """
         tokeniser, model = self.corpus.tokeniser, config.model
         pad = tokeniser.special.get("pad", model.padding_token)
@@ -44,7 +44,8 @@ class MaskedLanguageModelling(TextTask):
                 f"{pad}; set --config.model.padding_token={pad}."
             )
         if model.pretrained:
-            pretrained.describe(model.pretrained)  # what cannot be read is said before anything is compiled
+            # What does not fit is said before anything is compiled or written.
+            pretrained.check_fit(model.pretrained, model, tokeniser.size, config.data.context)
         return MaskedLM(model, tokeniser.size, config.data.context, jnp.dtype(config.train.precision))
 
     def pretrained(self, params: dict) -> tuple[dict, str]:

@@ -8,7 +8,7 @@ import pytest
 
 from attention.errors import UsageError
 from train.config import _structure
-from train.data import token_cache
+from train.data import corpus, token_cache
 from train.data.text import LabelledTextData, MaskedTextData, TextData
 
 REVIEWS = [("Great film, great fun", "good"), ("Bad.", "bad"), ("A bad, bad film", "bad"), ("Fine fun", "good")] * 3
@@ -118,6 +118,15 @@ class TestCorpus:
         (folder / "train.txt").write_text("Seventeen bytes.\n")
         language().load()
 
+    def test_nothing_to_measure(self, language, masked, folder):
+        splits = {"tokeniser": "words(marks=True)", "test_split": "train[-1:]"}
+        (folder / "train.txt").write_text("Some words on a line.\n" * 20 + "one\n")
+        with pytest.raises(UsageError, match=r"The test split has 1 tokens, too few to predict one; widen data.test_"):
+            language(**splits).load()
+        (folder / "train.txt").write_text("Some words on a line.\n" * 20 + "\n")
+        with pytest.raises(UsageError, match=r"The test split has 0 tokens, too few"):
+            masked(**splits).load()
+
     def test_end_tokens_need_one(self, language):
         with pytest.raises(UsageError, match=r"data.end_token asks for an end token, but 'words' has none"):
             language(tokeniser="words", end_token=True).load()
@@ -132,21 +141,76 @@ class TestClasses:
         text = labelled().load()
         assert text.class_names == ("bad", "good")
         assert text.num_classes == 2
-        expected = [int(label == "good") for _, label in REVIEWS]
-        assert text.splits["train"].labels.tolist() == expected
+        for tokens in text.splits.values():
+            expected = [int(REVIEWS[row][1] == "good") for row in tokens.rows]
+            assert tokens.labels.tolist() == expected
+            assert sorted(tokens.rows.tolist()) == list(range(len(REVIEWS)))
 
     def test_numbers_sort_as_numbers(self, labelled, tmp_path):
         (tmp_path / "reviews" / "train.csv").write_text("text,stars\nx,10\ny,9\nz,-1\n")
         (tmp_path / "reviews" / "test.csv").write_text("text,stars\ny,9\nz,10\n")
         text = labelled(validation_split="test").load()
         assert text.class_names == ("-1", "9", "10")
-        assert text.splits["train"].labels.tolist() == [2, 1, 0]
-        assert text.splits["test"].labels.tolist() == [1, 2]
+        train, test = text.splits["train"], text.splits["test"]
+        assert train.labels.tolist() == [(2, 1, 0)[row] for row in train.rows]
+        assert test.labels.tolist() == [(1, 2)[row] for row in test.rows]
 
-    def test_slices(self, labelled):
-        text = labelled(train_split="train[:4]", validation_split="train[5:7]").load()
-        assert text.splits["validation"].labels.tolist() == [0, 0]
+    def test_one_class_is_none(self, labelled, tmp_path):
+        (tmp_path / "reviews" / "train.csv").write_text("text,stars\nx,good\ny,good\n")
+        with pytest.raises(UsageError, match=r"All documents have the class 'good' in 'stars'; name another"):
+            labelled(validation_split="train", test_split="train").load()
 
+
+class TestShuffling:
+    """Of labelled documents before they are sliced: sets sorted by class are common."""
+
+    @pytest.fixture
+    def slices(self, labelled, tmp_path):
+        rows = [f"word{i} film,{'bad' if i < 100 else 'good'}" for i in range(200)]
+        (tmp_path / "reviews" / "train.csv").write_text("\n".join(["text,stars", *rows]) + "\n")
+        splits = {"train_split": "train[:90%]", "validation_split": "train[90%:]", "test_split": "train"}
+        return labelled(**splits, tokeniser="words").load()
+
+    def test_all_slices_of_a_sorted_set_have_both_classes(self, slices):
+        for part, least in (("train", 80), ("validation", 5)):
+            assert np.bincount(slices.splits[part].labels, minlength=2).min() >= least
+        whole = slices.splits["test"]
+        np.testing.assert_array_equal(whole.labels, whole.rows >= 100)
+
+    def test_slices_that_meet_are_disjoint_and_complete(self, slices):
+        train, validation = (slices.splits[part].rows.tolist() for part in ("train", "validation"))
+        assert (len(train), len(validation)) == (180, 20)
+        assert sorted(train + validation) == list(range(200))
+
+    def test_documents_keep_their_classes_and_words(self, slices):
+        tokens, decode = slices.splits["train"], slices.tokeniser.decode
+        for index in (0, 7, 179):
+            assert decode(tokens.ids(index)) == f"word{tokens.rows[index]} film"
+
+    def test_the_vocabulary_is_that_of_the_shuffled_slice(self, slices):
+        expected = {f"word{row}" for row in slices.splits["train"].rows} | {"film"}
+        assert set(slices.tokeniser.words) == expected
+
+    def test_the_order_is_always_the_same(self):
+        """Another one would change what was measured with it, and needs another `_ORDER`."""
+        assert corpus.shuffled(10).tolist() == [3, 2, 1, 8, 6, 0, 7, 4, 5, 9]
+        assert sorted(corpus.shuffled(1000).tolist()) == list(range(1000))
+
+    def test_the_order_is_part_of_what_caches_are_known_by(self, labelled, tmp_path, monkeypatch):
+        labelled(train_split="train[:6]").load()
+        monkeypatch.setattr(corpus, "_ORDER", -1)
+        labelled(train_split="train[:6]").load()
+        assert len(list((tmp_path / "cache" / "tokenisers").glob("*.json"))) == 2
+
+    def test_pickles_without_its_rows(self, slices):
+        tokens = slices.splits["train"]
+        expected = tokens.rows.tolist()
+        copy = pickle.dumps(tokens)
+        assert len(copy) < 1000
+        assert pickle.loads(copy).rows.tolist() == expected
+
+
+class TestStrangeClasses:
     def test_a_class_that_was_never_trained(self, labelled, tmp_path):
         (tmp_path / "reviews" / "test.csv").write_text("text,stars\nx,odd\n")
         with pytest.raises(

@@ -123,6 +123,15 @@ class TestCaching:
             _ = text.ids, text.token_offsets
 
 
+LIMITED = """
+import resource, sys
+from train import main
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+data = ["--config.data.cache_dir={cache}", "--workdir={cache}/run"]
+sys.exit(main.main(["--config=configs/gpt_pydoc.py", *data]))
+"""
+
+
 class TestInterruption:
     def failing(self, error):
         def read():
@@ -155,6 +164,17 @@ class TestInterruption:
                 build(tmp_path)
         assert all(name == "texts" or name.endswith(".lock") for name in everything(tmp_path))
         assert len(build(tmp_path)) == 4
+
+    def test_a_limit_on_the_size_of_files(self, tmp_path, run_python):
+        """The nearest to a full disk that needs no disk: writing fails half-way."""
+        program = LIMITED.format(limit=20_000, cache=str(tmp_path / "cache"))
+        done = run_python("-c", program, check=False)
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: Cannot cache in")
+        assert "(File too large): free some space there, or set data.cache_dir" in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix != ".lock"]
+        assert not (tmp_path / "cache" / "run").exists()
 
     def test_a_really_full_disk(self):
         """/dev/full takes nothing."""

@@ -62,6 +62,12 @@ class TestTables:
             ("a.jsonl", "[1]\n", r"line 1 is no JSON object"),
             ("a.jsonl", '{"text": 3, "n": 1}\n', r"line 1 has 3 in 'text', which is no text"),
             ("a.jsonl", '{"text": "a", "n": null}\n', r"line 1 has no class in 'n'"),
+            (
+                "a.jsonl",
+                '{"text": "a", "n": 1}\n{"txt": "a", "n": 1}\n',
+                r"a.jsonl' \(line 2\) 'text'\. .*Valid: n, txt",
+            ),
+            ("a.jsonl", '{"text": "\\ud83d", "n": 1}\n', r"line 1 has half of a surrogate pair in 'text'"),
             ("a.parquet", "text", r"cannot be read as Parquet"),
         ],
     )
@@ -140,7 +146,9 @@ class TestPaths:
     def test_unknown_split(self, folder):
         with pytest.raises(UsageError, match=r"'tests'\. Did you mean 'test'\? Valid: test, train, validation"):
             read(folder, "tests")
-        with pytest.raises(UsageError, match=r"Unknown split of file:.* 'test'\. Valid: train"):
+        with pytest.raises(
+            UsageError, match=r"Unknown split of file:.* 'test'\. Valid: train\. A part of one is .*train\[90%:\]"
+        ):
             read(folder / "train.txt", "test")
 
     def test_unknown_suffix(self, tmp_path):

@@ -93,6 +93,15 @@ class TestHub:
         assert [document.text for document in stream.read()] == [document.text for document in load().read()]
         assert stream.content != load(streaming=True, revision="old").content
 
+    def test_streams_that_break_off(self, load, monkeypatch):
+        def rows(self):
+            yield {"text": "a"}
+            raise ConnectionError("reset by peer")
+
+        monkeypatch.setattr("datasets.Dataset.__iter__", rows)
+        with pytest.raises(UsageError, match=r"Reading train of hf:.* broke off \(reset by peer\): check the network"):
+            list(load().read())
+
     def test_streams_need_the_hub(self, load, monkeypatch):
         with pytest.raises(UsageError, match=r"Cannot tell the version of hf:.*streaming needs the hub"):
             load(streaming=True)

@@ -222,7 +222,9 @@ class TestHub:
         ("words(size=5)", r"too small; use at least 6"),
         ("bpe", r"bpe needs size: write bpe\(size=\.\.\.\)"),
         ("bpe(size=200)", r"bpe\(size=200\) is too small; use at least 260"),
-        ("file:", "Unknown data.tokeniser|Cannot read"),
+        ("file:", "Unknown data.tokeniser 'file:'"),
+        ("bpe(300)", r"Unknown data.tokeniser 'bpe\(300\)'\. Valid: bpe\(size=8192\)"),
+        ("words(size=", r"Unknown data.tokeniser 'words\(size='"),
     ],
 )
 def test_mistakes(spec, message):

@@ -106,3 +106,12 @@ def test_training_starts_from_published_weights_and_says_what_was_loaded(folder,
 def test_published_weights_that_are_not_there_are_one_sentence(folder, tmp_path):
     with pytest.raises(UsageError, match="nowhere"):
         task_of(folder, model__pretrained=tmp_path / "nowhere")
+
+
+def test_published_weights_that_do_not_fit_are_refused_before_anything_is_written(folder, tmp_path):
+    task = task_of(folder)
+    pretrained.export(str(tmp_path / "published"), task.model.config, noisy(task))
+    with pytest.raises(UsageError, match=r"The model does not fit .*: model.mlp is 24 but there \d+\."):
+        task_of(folder, model__pretrained=tmp_path / "published", model__mlp=24)
+    with pytest.raises(UsageError, match=r"The model does not fit .*: the vocabulary is \d+ but there \d+\."):
+        task_of(folder, model__pretrained=tmp_path / "published", data__tokeniser="words(size=8, marks=True)")
