@@ -1,6 +1,7 @@
 """The encoder-decoder Transformer: padding, causality, caches of both attentions, parameters, wrong options."""
 
 import dataclasses
+import itertools
 
 import chex
 import jax
@@ -58,13 +59,10 @@ TARGET = jax.random.randint(jax.random.key(1), (3, 5), 1, 13)
 # Each kind of state, table, tie and alignment, as decoder self-attention and as cross-attention.
 PAIRS = [
     ("dot_product", "dot_product"),
-    ("super", "super"),
-    ("neural(pairs='unique')", "positional"),
-    ("positional_factorised", "neural(pairs='unique')"),
+    ("super|neural(pairs='unique')", "neural(pairs='unique')|super"),
     ("linear|delta", "delta|linear"),
-    ("gaussian|efficient", "efficient|gaussian"),
-    ("additive|decomposable", "decomposable|additive"),
-    ("mlp_marian|neural", "luong_general|mlp_marian"),
+    ("positional|gaussian", "gaussian|positional"),
+    ("efficient|additive", "additive|efficient"),
 ]
 
 
@@ -77,7 +75,7 @@ def apply(model, params, *arrays, **options):
     return jax.jit(lambda *arrays: model.apply(*arrays, **options))(params, *arrays)
 
 
-@pytest.mark.parametrize("spec", ["dot_product", "super", "linear|delta", "positional|neural"])
+@pytest.mark.parametrize("spec", ["dot_product|super", "linear|delta", "positional|neural"])
 def test_a_padded_batch_gives_what_single_sentences_give(spec):
     model, params = build(attention=spec.split("|")[0], decoder_attention=spec, cross_attention=spec)
     whole = apply(model, params, SOURCE, LENGTHS, TARGET)
@@ -105,13 +103,11 @@ def test_cached_equals_uncached(own, cross):
     caches = apply(model, params, SOURCE, LENGTHS, max_length=7, method="start")
     step = jax.jit(lambda tokens, caches: model.apply(params, tokens, False, caches, method="step"))
     parts = []
-    for start, stop in ((0, 3), (3, 4), (4, 5)):
+    ends = (3, 4, 5) if own == cross else range(1, 6)  # one prefill is enough to compile
+    for start, stop in itertools.pairwise((0, *ends)):
         logits, caches = step(TARGET[:, start:stop], caches)
         parts.append(logits)
     chex.assert_trees_all_close(jnp.concatenate(parts, axis=1), whole, atol=2e-5, rtol=1e-4)
-    prepared, lengths = caches.source
-    again = apply(model, params, TARGET, prepared, lengths, method="decode")
-    chex.assert_trees_all_close(again, whole, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("cross", MECHANISMS)
@@ -119,14 +115,16 @@ def test_every_row_attends_to_a_prepared_source_as_to_the_source(cross):
     layer = MultiHeadAttention(resolve(cross, 1)[0], heads=2, length=6)
     x, source = (jax.random.normal(jax.random.key(i), (3, n, 8)) for i, n in enumerate((5, 6)))
     params = random_params(layer, x, source)
-    prepared = layer.apply(params, source, 8, LENGTHS, method="prepare")
-    assert (prepared.value is None) == (cross in ("efficient", "gaussian"))  # each fact once
-    whole = layer.apply(params, x, source, mask=Mask(key_lengths=LENGTHS))
-    parts = []
-    for start, stop in ((0, 4), (4, 5)):
-        mask = Mask(key_lengths=LENGTHS, query_offset=start)
-        parts.append(layer.apply(params, x[:, start:stop], prepared, mask=mask))
-    chex.assert_trees_all_close(jnp.concatenate(parts, axis=1), whole, atol=2e-5, rtol=1e-4)
+
+    @jax.jit
+    def run(params, x, source):
+        prepared = layer.apply(params, source, 8, LENGTHS, method="prepare")
+        assert (prepared.value is None) == (cross in ("efficient", "gaussian"))  # each fact once
+        whole = layer.apply(params, x, source, mask=Mask(key_lengths=LENGTHS))
+        last = Mask(key_lengths=LENGTHS, query_offset=4)
+        return layer.apply(params, x[:, 4:], prepared, mask=last), whole[:, 4:]
+
+    chex.assert_trees_all_close(*run(params, x, source), atol=2e-5, rtol=1e-4)
 
 
 def test_weights_of_every_attention():

@@ -19,7 +19,8 @@ CONFIG = Seq2SeqConfig(
 SOURCE = jax.random.randint(jax.random.key(0), (3, 5), 1, 11)
 LENGTHS = jnp.array([5, 3, 1])
 TARGET = jax.random.randint(jax.random.key(1), (3, 7), 1, 13)
-BOTH = [(variant, "lstm" if variant in ("qkv", "location") else "gru") for variant in VARIANTS]
+DISTINCT = [name for name in VARIANTS if name not in ("luong_dot", "luong_concat")]
+BOTH = [(variant, "lstm" if variant in ("qkv", "location") else "gru") for variant in DISTINCT]
 
 
 def build(**changes):
@@ -61,7 +62,7 @@ def coefficients(variant, p, x, h, i, token, s):
     """Scores of one target position against the source's, as 001's legend of its variants has them."""
     row = x[i] if i < len(x) else np.zeros(x.shape[1])
     matrix = lambda name: p[name]["kernel"].reshape(-1, 6)  # noqa: E731
-    if variant in ("dot", "luong_dot"):
+    if variant == "dot":
         return h @ s
     if variant == "qkv":
         return (h @ matrix("to_key")) @ (s @ matrix("to_query")) / np.sqrt(6)
@@ -107,6 +108,11 @@ def test_equations_of_001_and_padding_that_is_as_if_it_were_not_there(variant, c
     for row, length in enumerate(LENGTHS):
         expected = by_hand(model.config, params, SOURCE[row, :length], TARGET[row])
         chex.assert_trees_all_close((logits[row], weights[row, 0]), expected, atol=2e-5, rtol=1e-4)
+
+
+def test_luongs_names_of_what_others_have():
+    assert VARIANTS["luong_dot"][1:] == VARIANTS["dot"][1:]
+    assert VARIANTS["luong_concat"][1:] == VARIANTS["additive"][1:]
 
 
 @pytest.mark.parametrize(("variant", "cell"), [("additive", "lstm"), ("encoder_qkv", "gru"), ("location", "gru")])
