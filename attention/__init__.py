@@ -5,6 +5,7 @@ from attention.dot import dot_product_attention
 from attention.errors import UnsupportedError, UsageError
 from attention.gaussian import gaussian_attention
 from attention.linear import delta_attention, linear_attention
+from attention.location import location_attention
 from attention.luong import luong_attention
 from attention.mask import Mask
 from attention.pairwise import additive_attention, neural_attention
@@ -21,6 +22,7 @@ __all__ = [
     "factorised_table",
     "gaussian_attention",
     "linear_attention",
+    "location_attention",
     "luong_attention",
     "neural_attention",
     "positional_attention",

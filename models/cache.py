@@ -1,12 +1,14 @@
-"""What a layer keeps between tokens while decoding: prepared keys, values, or a running state.
+"""What layers and models keep while decoding: prepared keys, values, or a running state.
 
-`MultiHeadAttention.init_cache` makes one. Arrays of `max_length` slots fill from the left; each fact is kept once:
-no values where they are the keys, no keys where the score looks at none.
+`MultiHeadAttention.init_cache` makes one for self-attention, whose arrays of `max_length` slots fill from the left, and
+`MultiHeadAttention.prepare` makes a `Source` for cross-attention, which no token changes. Each fact is kept once: no
+values where they are the keys, no keys where the score looks at none.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -46,6 +48,36 @@ class Cache:
     def advance(self, tokens: int) -> Cache:
         """With so many tokens more."""
         return dataclasses.replace(self, length=self.length + tokens)
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["key", "value"], meta_fields=["width"])
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """What one cross-attention layer sees of a whole source, the same for every token that attends to it.
+
+    Attributes:
+      key: Keys as the score prepared them, `(B, S, N, …)` each, or None.
+      value: Values, aligned if the mechanism does, or None where they are the keys.
+      width: E, of the inputs they were made of.
+    """
+
+    key: Any
+    value: Float[Array, "B S N H"] | None
+    width: int
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Decoding:
+    """What a model that writes a target to a source keeps between tokens. The first axis of all but scalars is B.
+
+    Attributes:
+      target: What every token changes: caches of layers, or a recurrent state.
+      source: What the source alone decides, and no token changes.
+    """
+
+    target: Any
+    source: Any
 
 
 def _written(old: jax.Array, new: jax.Array, length: Any) -> jax.Array:

@@ -8,9 +8,11 @@ from attention import flops
 from attention.flops import Cost
 from attention.score import Sizes
 from models import mechanisms
+from models.encoder_decoder import EncoderDecoderConfig
 from models.gpt import GPTConfig
 from models.masked_lm import MaskedLMConfig
 from models.mechanisms import Mechanism
+from models.seq2seq import VARIANTS, Seq2SeqConfig
 from models.text_classifier import TextClassifierConfig
 from models.transformer import TransformerConfig
 from models.vit import ViTConfig
@@ -21,14 +23,23 @@ def parameters(params: Any) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-def attention_layer(mechanism: Mechanism, length: int, width: int, heads: int) -> Cost:
-    """One forward pass of a self-attention layer over one sequence, its projections included."""
-    sizes = Sizes(width, heads, width // heads, length)
-    cost = mechanism.score.cost(sizes, length, length)
-    for piece in ("query", "key", "value", "out"):
+def attention_layer(mechanism: Mechanism, length: int, width: int, heads: int, keys: int | None = None) -> Cost:
+    """One forward pass of an attention layer over one sequence, its projections included.
+
+    Args:
+      mechanism: Which attention it is.
+      length: T.
+      width: D.
+      heads: N.
+      keys: S of a cross-attention; T where it is not given.
+    """
+    keys = length if keys is None else keys
+    sizes = Sizes(width, heads, width // heads, max(length, keys))
+    cost = mechanism.score.cost(sizes, length, keys)
+    for piece, tokens in (("query", length), ("key", keys), ("value", keys), ("out", length)):
         kind = mechanism.query if getattr(mechanism, piece) == "shared" else getattr(mechanism, piece)
-        cost += projection(kind, length, width)
-    return cost + flops.align(length, heads, width // heads) * (mechanism.align is not None)
+        cost += projection(kind, tokens, width)
+    return cost + flops.align(keys, heads, width // heads) * (mechanism.align is not None)
 
 
 def projection(kind: str, tokens: int, width: int) -> Cost:
@@ -68,6 +79,51 @@ def masked_lm(config: MaskedLMConfig, length: int, vocabulary: int) -> Cost:
 def gpt(config: GPTConfig, length: int, vocabulary: int) -> Cost:
     """One forward pass of one sequence; LayerNorms and residuals are left out, and reading embeddings."""
     return blocks(config, length) + flops.linear(length, config.width, vocabulary, bias=not config.tied_output)
+
+
+def encoder_decoder(config: EncoderDecoderConfig, source: int, target: int, vocabulary: int) -> Cost:
+    """One forward pass of one pair of sentences; LayerNorms and residuals are left out, and reading embeddings.
+
+    Args:
+      config: What the model is.
+      source: S, tokens of the source.
+      target: T, tokens of the target.
+      vocabulary: Of the target.
+    """
+    cost = blocks(config, source) + flops.linear(target, config.width, vocabulary, bias=config.output_bias)
+    specs = (config.decoder_attention, config.cross_attention)
+    for own, cross in zip(*(mechanisms.resolve(spec, config.decoder_depth) for spec in specs), strict=True):
+        cost += attention_layer(own, target, config.width, config.heads)
+        cost += attention_layer(cross, target, config.width, config.heads, keys=source)
+        cost += mlp(target, config.width, config.mlp, config.width)
+    return cost
+
+
+def seq2seq(config: Seq2SeqConfig, source: int, target: int, vocabulary: int) -> Cost:
+    """One forward pass of one pair of sentences, all tokens known; gates' activations are left out.
+
+    Args:
+      config: What the model is.
+      source: S, tokens of the source.
+      target: T, tokens of the target.
+      vocabulary: Of the target.
+    """
+    variant, hidden, gates = VARIANTS[config.attention], config.hidden, 3 if config.cell == "gru" else 4
+    compared = config.embedding if variant.encoder_only else hidden
+    cost = flops.linear(source, config.embedding + hidden, gates * hidden)
+    cost += flops.linear(target, config.embedding + 2 * hidden, gates * hidden)
+    if variant.score is None:
+        cost += flops.linear(target, config.embedding + hidden, source)
+        cost += Cost(target * source * (flops.SOFTMAX_FLOPS + 2 * hidden))
+    else:
+        width = hidden if variant.projected else compared
+        cost += variant.score.cost(Sizes(width, 1, width, source), target, source)
+        wider = hidden - width  # values are H wide, whatever is compared
+        cost += Cost(2 * target * source * wider, 4 * (target + source) * wider)
+    if variant.projected:
+        cost += flops.matmul(target, compared, hidden) + flops.matmul(source, compared, hidden)
+        cost += flops.matmul(source, hidden, hidden)
+    return cost + flops.linear(target, hidden, vocabulary)
 
 
 def blocks(config: TransformerConfig, length: int) -> Cost:

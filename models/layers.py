@@ -1,33 +1,24 @@
-"""The layers that every model is made of. They own parameters; the attention maths is in `attention/`."""
+"""Linear, dropout and attention layers. They own parameters; the attention maths is in `attention/`."""
 
 import dataclasses
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 import attention
-from attention.activations import ACTIVATIONS
 from attention.dropout import dropout, seed_of
 from attention.errors import UsageError, unknown
 from attention.kernels.call import check_implementation
 from attention.score import Params, Score, Sizes
-from models.cache import Cache
+from models.cache import Cache, Source
 from models.mechanisms import Mechanism
 from models.positions import rotate
-
-NORMS = ("pre", "post")
-
-
-def constrain(x: Float[Array, "B ..."]) -> Float[Array, "B ..."]:
-    """Splits the batch axis over the data and fsdp axes of the mesh in force; no mesh, no change."""
-    axes = tuple(axis for axis in ("data", "fsdp") if axis in jax.sharding.get_abstract_mesh().axis_names)
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(axes)) if axes else x
 
 
 class Dropout(nn.Module):
@@ -113,6 +104,17 @@ class MlpProjection(nn.Module):
         return Linear(self.outputs, gain=self.gain, dtype=self.dtype, name="down")(hidden)
 
 
+class Pieces(NamedTuple):
+    """What an attention layer owns: functions to heads and from them, and the arrays of its score and alignment."""
+
+    score: Params
+    query: Callable[[jax.Array], jax.Array]
+    key: Callable[[jax.Array], jax.Array | None]
+    value: Callable[[jax.Array], jax.Array] | None  # None where they are the keys
+    out: Callable[[jax.Array], jax.Array]
+    align: tuple[jax.Array, jax.Array] | None
+
+
 class MultiHeadAttention(nn.Module):
     """Multi-head attention of any mechanism, self- or cross-, whole sequences or token by token.
 
@@ -140,11 +142,10 @@ class MultiHeadAttention(nn.Module):
     rotary: bool = False
     dtype: DTypeLike = jnp.float32
 
-    @nn.compact
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        source: Float[Array, "B S E"] | None = None,
+        source: Float[Array, "B S E"] | Source | None = None,
         *,
         mask: attention.Mask | None = None,
         train: bool = False,
@@ -154,7 +155,7 @@ class MultiHeadAttention(nn.Module):
 
         Args:
           x: Inputs of the queries.
-          source: Inputs of the keys and values; `x` where it is not given.
+          source: Inputs of the keys and values, or what `prepare` made of them; `x` where it is not given.
           mask: Who may attend to whom. With a cache its keys are the cache's slots, and causal is understood.
           train: Whether attention weights are dropped.
           cache: From `init_cache`, or from the call before.
@@ -166,34 +167,52 @@ class MultiHeadAttention(nn.Module):
           UsageError: the width is no multiple of the heads, a fixed length is exceeded, or a cross-attention is
             asked for that the mechanism does not have.
         """
-        mechanism, score = self.mechanism, self.mechanism.score
-        self._check(x, source, cache)
-        check_implementation(self.implementation, score.implementations, mechanism.name)
+        self._check(x.shape[-1], source, cache)
         mask = mask or attention.Mask()
         if cache is None:
             x = _without_padding(x, mask) if source is None else x
-            source = mask.without_unreachable(x if source is None else source, x.shape[1], x.ndim + 1)
         else:
-            source = x = _without_padding(x, _from(mask, cache.length))
+            x = _without_padding(x, _from(mask, cache.length))
             mask = dataclasses.replace(mask, causal=True, query_offset=cache.length)
-        params = self._score_parameters(Sizes(source.shape[-1], self.heads, self._head(x.shape[-1]), self.length))
-        query, key, value = self._projected(x, source)
-        if self.rotary:
-            query, key = rotate(query, mask.query_offset), rotate(key, 0 if cache is None else cache.length)
-        query = score.prepare_query(params, query, self.implementation)
-        key = score.prepare_key(params, key, source, self.implementation)
-        value = key if mechanism.value == "tied" else value
-        if cache is not None:
-            key, value, cache = self._remember(cache, key, value, mask)
-        elif mechanism.align is not None:
-            value = self._align(value, mask)
+        prepared = isinstance(source, Source)
+        source = x if source is None else source
+        pieces = self._pieces(x.shape[-1], source.width if prepared else source.shape[-1])
+        query = self._query(pieces, x, mask)
+        if prepared:
+            key, value = source.key, source.key if source.value is None else source.value
+        elif cache is None:
+            source = mask.without_unreachable(source, x.shape[1], x.ndim + 1)
+            key, value = self._keys_and_values(pieces, source)
+            value = self._align(pieces, value, mask)
+        else:
+            key, value = self._keys_and_values(pieces, source, cache.length)
+            key, value, cache = self._remember(pieces, cache, key, value, mask)
         if cache is not None and cache.state is not None:
-            heads, state = score.advance(params, query, key, value, cache.state, _from(mask, cache.length))
+            state, visible = cache.state, _from(mask, cache.length)
+            heads, state = self.mechanism.score.advance(pieces.score, query, key, value, state, visible)
             cache = dataclasses.replace(cache, state=state)
         else:
-            heads = self._attend(params, query, key, value, mask, train)
-        out = heads.reshape(x.shape) if mechanism.out == "identity" else self._projection("out", x.shape[-1])(heads)
+            heads = self._attend(pieces.score, query, key, value, mask, train)
+        out = pieces.out(heads)
         return out if cache is None else (out, cache.advance(x.shape[1]))
+
+    def prepare(self, source: Float[Array, "B S E"], width: int, lengths: Int[Array, "B"] | None = None) -> Source:
+        """Keys and values of a source, which any number of calls then take in its place.
+
+        Args:
+          source: Inputs of the keys and values.
+          width: D, of the queries' inputs.
+          lengths: How much of each source is not padding; all where it is not given.
+
+        Raises:
+          UsageError: as a call would.
+        """
+        self._check(width, source, None)
+        mask = attention.Mask(key_lengths=lengths)
+        pieces = self._pieces(width, source.shape[-1])
+        key, value = self._keys_and_values(pieces, mask.without_unreachable(source, 1, source.ndim + 1))
+        value = self._align(pieces, value, mask)
+        return Source(key, None if value is key else value, source.shape[-1])
 
     def init_cache(self, batch: int, max_length: int, width: int) -> Cache:
         """An empty cache of `max_length` tokens for inputs `(batch, …, width)`; no parameters are needed.
@@ -227,8 +246,9 @@ class MultiHeadAttention(nn.Module):
             value=_zeros(value) if align or not same else None,
         )
 
-    def _check(self, x: jax.Array, source: jax.Array | None, cache: Cache | None) -> None:
+    def _check(self, width: int, source: jax.Array | Source | None, cache: Cache | None) -> None:
         mechanism = self.mechanism
+        check_implementation(self.implementation, mechanism.score.implementations, mechanism.name)
         if self.rotary and "none" in (mechanism.query, mechanism.key):
             raise UsageError(f"{mechanism.name} has no queries and keys to rotate; choose other positions than rotary.")
         if self.rotary and mechanism.value == "tied":
@@ -240,20 +260,33 @@ class MultiHeadAttention(nn.Module):
         if self.rotary:
             raise UsageError("Rotary positions are for self-attention; leave out the source.")
         if cache is not None:
-            raise UsageError("A decode cache is for self-attention; cross-attention takes its whole source each time.")
+            raise UsageError(
+                "A decode cache is for self-attention; cross-attention takes what prepare makes of a source."
+            )
         if not mechanism.score.cross:
             raise UsageError(f"{mechanism.name} with these options is for self-attention only; leave out the source.")
         as_it_is = {"identity", "shared"} & {mechanism.key, mechanism.value}
-        if source.shape[-1] != x.shape[-1] and as_it_is:
+        found = source.width if isinstance(source, Source) else source.shape[-1]
+        if found != width and as_it_is:
             raise UsageError(
                 f"{mechanism.name} has a key or value projection {min(as_it_is)!r}, so the source must be "
-                f"{x.shape[-1]} wide as the queries are, not {source.shape[-1]}."
+                f"{width} wide as the queries are, not {found}."
             )
 
     def _head(self, width: int) -> int:
         if width % self.heads:
             raise UsageError(f"{self.heads} heads do not divide a width of {width}; choose a divisor of {width}.")
         return width // self.heads
+
+    @nn.compact
+    def _pieces(self, width: int, source_width: int) -> Pieces:
+        mechanism = self.mechanism
+        score = self._score_parameters(Sizes(source_width, self.heads, self._head(width), self.length))
+        query = self._projection("query", width)
+        key = query if mechanism.key == "shared" else self._projection("key", width)
+        same = mechanism.value == "tied" or (mechanism.value == "identity" == mechanism.key)
+        value = None if same else self._projection("value", width)
+        return Pieces(score, query, key, value, self._projection("out", width), self._alignment())
 
     def _score_parameters(self, sizes: Sizes) -> Params:
         declared = self.mechanism.score.parameters(sizes)
@@ -266,14 +299,27 @@ class MultiHeadAttention(nn.Module):
 
         return self.param("score", start)
 
-    def _projected(self, x: jax.Array, source: jax.Array) -> tuple[jax.Array, jax.Array | None, jax.Array]:
-        """Queries, keys and values; values that are the same slices as the keys are the same object."""
-        mechanism, width = self.mechanism, x.shape[-1]
-        to_query = self._projection("query", width)
-        query = to_query(x)
-        key = to_query(source) if mechanism.key == "shared" else self._projection("key", width)(source)
-        same = mechanism.value == "tied" or (mechanism.value == "identity" == mechanism.key)
-        return query, key, key if same else self._projection("value", width)(source)
+    def _alignment(self) -> tuple[jax.Array, jax.Array] | None:
+        if self.mechanism.align is None:
+            return None
+        per_head = (self.heads,) if self.mechanism.align.per_head else ()
+        kernel_init = nn.initializers.glorot_uniform(batch_axis=(0,) if per_head else ())
+        kernel = self.param("align_kernel", kernel_init, (*per_head, self.length, self.length))
+        return kernel, self.param("align_bias", nn.initializers.zeros_init(), (*per_head, self.length))
+
+    def _query(self, pieces: Pieces, x: jax.Array, mask: attention.Mask) -> Any:
+        query = pieces.query(x)
+        query = rotate(query, mask.query_offset) if self.rotary else query
+        return self.mechanism.score.prepare_query(pieces.score, query, self.implementation)
+
+    def _keys_and_values(self, pieces: Pieces, source: jax.Array, first: Any = 0) -> tuple[Any, jax.Array]:
+        """Prepared keys, and values before their alignment, of tokens of which one is the first."""
+        slices = pieces.key(source)
+        key = rotate(slices, first) if self.rotary else slices
+        key = self.mechanism.score.prepare_key(pieces.score, key, source, self.implementation)
+        if self.mechanism.value == "tied":
+            return key, key
+        return key, slices if pieces.value is None else pieces.value(source)
 
     def _projection(self, piece: str, width: int) -> Any:
         """A projection to heads that together have a width, or from them to it."""
@@ -282,7 +328,7 @@ class MultiHeadAttention(nn.Module):
         if kind == "none" and piece == "key":
             return lambda x: None
         if kind in ("identity", "none"):
-            return lambda x: x.reshape(*x.shape[:-1], *outputs)
+            return lambda x: x.reshape(*x.shape[:-inputs], *outputs)
         gain = self.mechanism.score.query_gain(self._head(width)) if piece == "query" else 1.0
         gain = gain**0.5 if self.mechanism.key == "shared" else gain
         if kind == "linear":
@@ -317,7 +363,9 @@ class MultiHeadAttention(nn.Module):
         as_they_are = type(mechanism.score).prepare_key is Score.prepare_key and not self.rotary
         return mechanism.value == "tied" or (mechanism.key == "identity" == mechanism.value and as_they_are)
 
-    def _remember(self, cache: Cache, key: Any, value: Any, mask: attention.Mask) -> tuple[Any, Any, Cache]:
+    def _remember(
+        self, pieces: Pieces, cache: Cache, key: Any, value: Any, mask: attention.Mask
+    ) -> tuple[Any, Any, Cache]:
         """Keys and values of all slots, the new tokens' among them; of a recurrence, of the new tokens."""
         tokens, same, recurrent = value.shape[1], self._values_are_keys(), cache.state is not None
         if not recurrent:
@@ -327,19 +375,16 @@ class MultiHeadAttention(nn.Module):
                 raw = key
             else:
                 raw, cache = cache.append("raw", value)
-            value = self._align(raw, mask, rows=tokens)
+            value = self._align(pieces, raw, mask, rows=tokens)
         elif same and not recurrent:
             return key, key, cache
         if not recurrent:
             value, cache = cache.append("value", value)
         return key, value, cache
 
-    def _align(self, value: jax.Array, mask: attention.Mask, rows: int | None = None) -> Float[Array, "B R N H"]:
-        per_head = (self.heads,) if self.mechanism.align.per_head else ()
-        kernel_init = nn.initializers.glorot_uniform(batch_axis=(0,) if per_head else ())
-        kernel = self.param("align_kernel", kernel_init, (*per_head, self.length, self.length))
-        bias = self.param("align_bias", nn.initializers.zeros_init(), (*per_head, self.length))
-        return attention.align_values(value, kernel, bias, mask=mask, rows=rows)
+    def _align(self, pieces: Pieces, value: jax.Array, mask: attention.Mask, rows: int | None = None) -> jax.Array:
+        """W^A V + b `(B, R, N, H)`, or V where there is no alignment."""
+        return value if pieces.align is None else attention.align_values(value, *pieces.align, mask=mask, rows=rows)
 
 
 def _without_padding(x: jax.Array, mask: attention.Mask) -> jax.Array:
@@ -357,75 +402,6 @@ def _from(mask: attention.Mask, first: jax.Array) -> attention.Mask:
 
 def _zeros(like: Any) -> Any:
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-
-
-class Mlp(nn.Module):
-    """Two dense layers with an activation between, dropout after each.
-
-    Attributes:
-      hidden: Hidden units.
-      activation: A name of `ACTIVATIONS`.
-      hidden_dropout: Rate after the activation.
-      dropout: Rate after the second layer.
-      dtype: Compute dtype.
-    """
-
-    hidden: int
-    activation: str = "gelu"
-    hidden_dropout: float = 0.0
-    dropout: float = 0.0
-    dtype: DTypeLike = jnp.float32
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "B L D"], *, train: bool) -> Float[Array, "B L D"]:
-        """An array like `x`."""
-        hidden = ACTIVATIONS[self.activation](Linear((self.hidden,), dtype=self.dtype, name="up")(x))
-        hidden = Dropout(self.hidden_dropout, name="dropout_hidden")(hidden, train=train)
-        out = Linear((x.shape[-1],), dtype=self.dtype, name="down")(hidden)
-        return Dropout(self.dropout, name="dropout_out")(out, train=train)
-
-
-class Block(nn.Module):
-    """Attention and an MLP, each with a residual and a LayerNorm before (`pre`) or after it (`post`).
-
-    Attributes:
-      attention: The attention layer, unbound.
-      mlp: The MLP, unbound.
-      norm: `pre` or `post`.
-      epsilon: LayerNorm's ε.
-      dropout: Rate on the attention layer's output.
-      dtype: Compute dtype.
-    """
-
-    attention: MultiHeadAttention
-    mlp: Mlp
-    norm: str
-    epsilon: float
-    dropout: float
-    dtype: DTypeLike = jnp.float32
-
-    @nn.compact
-    def __call__(
-        self, x: Float[Array, "B L D"], mask: attention.Mask | None, train: bool, cache: Cache | None = None
-    ) -> Float[Array, "B L D"] | tuple[Float[Array, "B L D"], Cache]:
-        """An array like `x`, and with a cache the one for the next call."""
-
-        def attend(x):
-            out = self.attention(x, mask=mask, train=train, cache=cache)
-            out, new = (out, None) if cache is None else out
-            return Dropout(self.dropout, name="dropout_attention")(out, train=train), new
-
-        norm_attention = nn.LayerNorm(self.epsilon, dtype=self.dtype, name="norm_attention")
-        norm_mlp = nn.LayerNorm(self.epsilon, dtype=self.dtype, name="norm_mlp")
-        if self.norm == "pre":
-            out, cache = attend(norm_attention(x))
-            x = x + out
-            x = constrain(x + self.mlp(norm_mlp(x), train=train))
-        else:
-            out, cache = attend(x)
-            x = norm_attention(x + out)
-            x = constrain(norm_mlp(x + self.mlp(x, train=train)))
-        return x if cache is None else (x, cache)
 
 
 def check_choice(field: str, value: str, valid) -> None:

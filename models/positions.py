@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 from attention.errors import UsageError
 
 ADDED = ("learned", "sinusoidal", "none")
+HALVES = "sinusoidal_halves"  # the order of Marian's published weights
 POSITIONS = (*ADDED, "rotary")
 BASE = 10_000.0  # of both papers
 
@@ -18,6 +19,12 @@ def sinusoids(length: int, width: int, first: int | jax.Array = 0) -> Float[Arra
     """sin and cos of position / 10000^(2i/D) in turn (Vaswani et al. 2017, §3.5), of the positions from `first` on."""
     angles = _angles(length, width, first)
     return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(length, -1)[:, :width]
+
+
+def sinusoids_in_halves(length: int, width: int, first: int | jax.Array = 0) -> Float[Array, "L D"]:
+    """The same numbers as `sinusoids`, all sines before all cosines, as Marian and its published weights have them."""
+    angles = _angles(length, width, first)
+    return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)[:, :width]
 
 
 def rotate(x: Float[Array, "*B L N H"], first: int | jax.Array) -> Float[Array, "*B L N H"]:
@@ -59,11 +66,14 @@ def after_padding(tokens: Int[Array, "B L"], padding: int) -> Int[Array, "B L"]:
     return padding + jnp.cumsum(real, axis=1) * real
 
 
+WAVES = {"sinusoidal": sinusoids, HALVES: sinusoids_in_halves}
+
+
 class Positions(nn.Module):
     """Adds a position encoding.
 
     Attributes:
-      kind: A name of `ADDED`, or `rotary`, which attention layers see to.
+      kind: A name of `ADDED`, `sinusoidal_halves`, or `rotary`, which attention layers see to.
       length: The most tokens there may be, for the learned table.
     """
 
@@ -80,8 +90,8 @@ class Positions(nn.Module):
         tokens, width = x.shape[-2:]
         if self.kind in ("none", "rotary"):
             return x
-        if self.kind == "sinusoidal":
-            return x + sinusoids(tokens, width, first)[None].astype(x.dtype)
+        if self.kind in WAVES:
+            return x + WAVES[self.kind](tokens, width, first)[None].astype(x.dtype)
         if tokens > self.length:
             raise UsageError(f"Positions were learned for {self.length} tokens, but this sequence has {tokens}.")
         table = self.param("table", nn.initializers.normal(0.02), (1, self.length, width))

@@ -12,7 +12,8 @@ from attention.activations import ACTIVATIONS
 from attention.errors import UsageError
 from attention.kernels.call import parse_implementation
 from models import mechanisms
-from models.layers import NORMS, Block, Mlp, MultiHeadAttention, check_choice
+from models.blocks import NORMS, Block, Mlp
+from models.layers import MultiHeadAttention, check_choice
 from models.positions import ADDED
 
 REMAT = {
@@ -88,6 +89,10 @@ class TransformerConfig:
 
     def attention_layers(self, length: int, dtype: DTypeLike = jnp.float32) -> list[MultiHeadAttention]:
         """The attention of each block, unbound, built for at most `length` tokens."""
+        return self.layers_of(self.attention, self.depth, length, dtype)
+
+    def layers_of(self, spec: str, depth: int, length: int, dtype: DTypeLike) -> list[MultiHeadAttention]:
+        """Attention layers of any spec string, unbound, built for at most `length` tokens."""
         return [
             MultiHeadAttention(
                 mechanism=mechanism,
@@ -101,21 +106,33 @@ class TransformerConfig:
                 dtype=dtype,
                 parent=None,
             )
-            for mechanism in mechanisms.resolve(self.attention, self.depth)
+            for mechanism in mechanisms.resolve(spec, depth)
         ]
 
     def blocks(self, length: int, dtype: DTypeLike = jnp.float32) -> list[Block]:
         """The blocks `block_0` and so on, which belong to the module that asks for them; train is their third input."""
-        make = Block if self.remat == "none" else nn.remat(Block, policy=REMAT[self.remat], static_argnums=(3,))
         return [
-            make(
-                attention=attention,
-                mlp=Mlp(self.mlp, self.activation, self.dropout * self.DROPS_HIDDEN, self.dropout, dtype, parent=None),
-                norm=self.norm,
-                epsilon=self.norm_epsilon,
-                dropout=self.dropout,
-                dtype=dtype,
-                name=f"block_{layer}",
-            )
+            self.block(attention, dtype, name=f"block_{layer}")
             for layer, attention in enumerate(self.attention_layers(length, dtype))
         ]
+
+    def block(
+        self,
+        attention: MultiHeadAttention,
+        dtype: DTypeLike,
+        cross: MultiHeadAttention | None = None,
+        name: str | None = None,
+    ) -> Block:
+        """One block of such layers, which belongs to the module that asks for it."""
+        make = Block if self.remat == "none" else nn.remat(Block, policy=REMAT[self.remat], static_argnums=(3,))
+        mlp = Mlp(self.mlp, self.activation, self.dropout * self.DROPS_HIDDEN, self.dropout, dtype, parent=None)
+        return make(
+            attention=attention,
+            mlp=mlp,
+            norm=self.norm,
+            epsilon=self.norm_epsilon,
+            dropout=self.dropout,
+            dtype=dtype,
+            cross=cross,
+            name=name,
+        )

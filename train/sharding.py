@@ -17,9 +17,9 @@ BATCH = ("data", "fsdp")
 
 # The first pattern found in a parameter's path gives the mesh axis of each of its own axes.
 RULES: tuple[tuple[str, P], ...] = (
-    (r"attention/(query|key|value)/kernel$", P("fsdp", "tensor", None)),
-    (r"attention/(query|key|value)/bias$", P("tensor", None)),
-    (r"attention/out/kernel$", P("tensor", None, "fsdp")),
+    (r"(attention|cross)/(query|key|value)/kernel$", P("fsdp", "tensor", None)),
+    (r"(attention|cross)/(query|key|value)/bias$", P("tensor", None)),
+    (r"(attention|cross)/out/kernel$", P("tensor", None, "fsdp")),
     (r"mlp/up/kernel$", P("fsdp", "tensor")),
     (r"mlp/up/bias$", P("tensor")),
     (r"mlp/down/kernel$", P("tensor", "fsdp")),

@@ -75,6 +75,7 @@ print("split")
     ("path", "shape", "spec"),
     [
         ("params/block_3/attention/query/kernel", (64, 4, 16), P("fsdp", "tensor", None)),
+        ("params/decoder_1/cross/key/kernel", (64, 4, 16), P("fsdp", "tensor", None)),
         ("opt_state/1/mu/block_3/attention/out/kernel", (4, 16, 64), P("tensor", None, "fsdp")),
         ("params/block_0/attention/align_kernel", (16, 16), P("fsdp", None)),
         ("params/block_0/attention/query/kernel", (63, 3, 16), P(None, None, None)),

@@ -1,0 +1,252 @@
+"""Encoder and decoder (Vaswani et al. 2017; Marian of 003) with any mechanism in each of their attentions."""
+
+import dataclasses
+from typing import ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from attention import Mask
+from attention.errors import UsageError
+from models import mechanisms
+from models.cache import Cache, Decoding, Source
+from models.layers import Dropout, Linear, MultiHeadAttention
+from models.positions import ADDED, HALVES, Positions
+from models.transformer import TransformerConfig
+
+Caches = tuple[Cache, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderDecoderConfig(TransformerConfig):
+    """What an encoder-decoder is.
+
+    Vaswani's is `post`, `sinusoidal`, `relu`, with scaled, shared embeddings tied to the output. Marian's is that with
+    `swish`, `sinusoidal_halves`, ε = 1e-5 and a bias of the output.
+
+    Attributes:
+      attention: Mechanism spec string of the encoder's self-attention, see `models.mechanisms`.
+      depth: Number of the encoder's blocks.
+      positions: `learned`, `sinusoidal`, `sinusoidal_halves` (Marian's: all sines, then all cosines) or `none`.
+      dropout: Rate on the attention layers' and the MLPs' outputs.
+      decoder_attention: Spec string of the decoder's self-attention, which is causal.
+      cross_attention: Spec string of the decoder's attention to the encoder's output.
+      decoder_depth: Number of the decoder's blocks.
+      shared_embeddings: Whether source and target, of one vocabulary, have the same embeddings.
+      scale_embeddings: Whether embeddings are multiplied by √D (Vaswani et al. 2017, §3.4).
+      tied_output: Whether the target's embeddings are the output's kernel too; else it has its own.
+      output_bias: Whether the output has a bias, as Marian's `final_logits_bias`.
+    """
+
+    decoder_attention: str
+    cross_attention: str
+    decoder_depth: int
+    shared_embeddings: bool
+    scale_embeddings: bool
+    tied_output: bool
+    output_bias: bool
+
+    POSITIONS: ClassVar[tuple[str, ...]] = (*ADDED, HALVES)
+    DROPS_HIDDEN: ClassVar[bool] = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.decoder_depth < 1:
+            raise UsageError(f"model.decoder_depth must be at least 1, but it is {self.decoder_depth}.")
+        mechanisms.resolve(self.decoder_attention, self.decoder_depth)
+        for mechanism in mechanisms.resolve(self.cross_attention, self.decoder_depth):
+            if not mechanism.score.cross:
+                raise UsageError(
+                    f"model.cross_attention={self.cross_attention!r} has a {mechanism.name} whose options are for "
+                    "self-attention only; leave them out there."
+                )
+
+    def decoder_layers(self, length: int, dtype: DTypeLike) -> list[MultiHeadAttention]:
+        """The self-attention of each block of the decoder, unbound."""
+        return self.layers_of(self.decoder_attention, self.decoder_depth, length, dtype)
+
+    def cross_layers(self, length: int, dtype: DTypeLike) -> list[MultiHeadAttention]:
+        """The cross-attention of each block of the decoder, unbound."""
+        return self.layers_of(self.cross_attention, self.decoder_depth, length, dtype)
+
+
+class EncoderDecoder(nn.Module):
+    """Sources and the targets so far to the logits of their next tokens.
+
+    Nothing of a source's padding reaches a logit. Padding of a target is behind its real tokens, which do not see it.
+
+    Attributes:
+      config: What it is.
+      source_vocabulary: Number of the source's tokens.
+      target_vocabulary: Number of the target's tokens.
+      source_length: The longest source that what has a fixed length is built for.
+      target_length: The longest target that what has a fixed length is built for. Tables over pairs of positions in
+        cross-attention are square, for the longer of both.
+      dtype: Compute dtype; parameters are float32.
+    """
+
+    config: EncoderDecoderConfig
+    source_vocabulary: int
+    target_vocabulary: int
+    source_length: int
+    target_length: int
+    dtype: DTypeLike = jnp.float32
+
+    def setup(self):
+        """The embeddings, the blocks of both sides, and the output."""
+        config, dtype = self.config, self.dtype
+        if config.shared_embeddings and self.source_vocabulary != self.target_vocabulary:
+            raise UsageError(
+                f"model.shared_embeddings needs one vocabulary, but the source's has {self.source_vocabulary} tokens "
+                f"and the target's {self.target_vocabulary}; share the tokeniser or separate the embeddings."
+            )
+        start = nn.initializers.normal(config.width**-0.5 if config.scale_embeddings else 0.02)
+
+        def embeddings(vocabulary):
+            return nn.Embed(vocabulary, config.width, dtype=dtype, embedding_init=start)
+
+        self.embed = embeddings(self.source_vocabulary)
+        self.embed_target = self.embed if config.shared_embeddings else embeddings(self.target_vocabulary)
+        self.positions_source = Positions(config.positions, self.source_length)
+        self.positions_target = Positions(config.positions, self.target_length)
+        self.dropout = Dropout(config.embedding_dropout)
+        self.encoder = self._blocks("encoder", config.attention_layers(self.source_length, dtype))
+        cross = config.cross_layers(max(self.source_length, self.target_length), dtype)
+        self.decoder = self._blocks("decoder", config.decoder_layers(self.target_length, dtype), cross)
+        if config.norm == "pre":
+            self.encoder_norm = nn.LayerNorm(config.norm_epsilon, dtype=dtype)
+            self.decoder_norm = nn.LayerNorm(config.norm_epsilon, dtype=dtype)
+        if not config.tied_output:
+            self.head = Linear((self.target_vocabulary,), bias=False, dtype=dtype)
+        if config.output_bias:
+            self.head_bias = self.param("head_bias", nn.initializers.zeros_init(), (self.target_vocabulary,))
+
+    def __call__(
+        self,
+        source: Int[Array, "B S"],
+        source_lengths: Int[Array, "B"],
+        target: Int[Array, "B T"],
+        train: bool = False,
+    ) -> Float[Array, "B T vocabulary"]:
+        """Logits in float32 of the token after each of the target's.
+
+        Args:
+          source: Sentences with trailing padding.
+          source_lengths: Real tokens of each.
+          target: What the decoder reads: a token of the beginning, then the translation.
+          train: Whether there is dropout.
+
+        Raises:
+          UsageError: more tokens than a length, where something has a fixed length.
+        """
+        return self.decode(target, self.encode(source, source_lengths, train), source_lengths, train)
+
+    def encode(
+        self, source: Int[Array, "B S"], source_lengths: Int[Array, "B"], train: bool = False
+    ) -> Float[Array, "B S D"]:
+        """What the decoder attends to; what is behind a sentence's length means nothing."""
+        mask = Mask(key_lengths=source_lengths)
+        x = self.positions_source(self._scaled(self.embed(source)))
+        x = self.dropout(mask.without_unreachable(x, source.shape[1], rank=4), train=train)
+        for block in self.encoder:
+            x = block(x, mask, train)
+        return self.encoder_norm(x) if self.config.norm == "pre" else x
+
+    def decode(
+        self,
+        target: Int[Array, "B T"],
+        memory: Float[Array, "B S D"] | tuple[Source, ...],
+        source_lengths: Int[Array, "B"],
+        train: bool = False,
+        caches: Caches | None = None,
+    ) -> Float[Array, "B T vocabulary"] | tuple[Float[Array, "B T vocabulary"], Caches]:
+        """Logits in float32, and with caches those for the next call.
+
+        Args:
+          target: The targets from their start, or with caches what follows the tokens in them.
+          memory: From `encode`, or from `prepare`.
+          source_lengths: Real tokens of each source.
+          train: Whether there is dropout.
+          caches: From `init_caches`, or from the call before.
+
+        Raises:
+          UsageError: more tokens than a length, where something has a fixed length.
+        """
+        first = 0 if caches is None else caches[0].length
+        mask = Mask(causal=True) if caches is None else None
+        source_mask = Mask(key_lengths=source_lengths, query_offset=first)
+        x = self.positions_target(self._scaled(self.embed_target(target)), first)
+        x = self.dropout(x, train=train)
+        kept = []
+        for layer, block in enumerate(self.decoder):
+            source = memory[layer] if isinstance(memory, tuple) else memory
+            x = block(x, mask, train, None if caches is None else caches[layer], source, source_mask)
+            if caches is not None:
+                x, cache = x
+                kept.append(cache)
+        logits = self._logits(x)
+        return logits if caches is None else (logits, tuple(kept))
+
+    def init_caches(self, batch: int, max_length: int) -> Caches:
+        """An empty decode cache for each layer of the decoder.
+
+        Args:
+          batch: B.
+          max_length: The most target tokens that will be in them.
+
+        Raises:
+          UsageError: more tokens than learned positions.
+        """
+        if self.config.positions == "learned" and max_length > self.target_length:
+            raise UsageError(
+                f"{max_length} tokens were asked for, but positions were learned for {self.target_length}; "
+                "generate fewer, or train with longer targets."
+            )
+        layers = self.config.decoder_layers(self.target_length, self.dtype)
+        return tuple(layer.init_cache(batch, max_length, self.config.width) for layer in layers)
+
+    def prepare(self, memory: Float[Array, "B S D"], source_lengths: Int[Array, "B"]) -> tuple[Source, ...]:
+        """Keys and values of each cross-attention, which `decode` then need not make for every token."""
+        return tuple(block.prepare(memory, self.config.width, source_lengths) for block in self.decoder)
+
+    def start(self, source: Int[Array, "B S"], source_lengths: Int[Array, "B"], max_length: int) -> Decoding:
+        """What `step` keeps, before the first token of the targets.
+
+        Args:
+          source: Sentences with trailing padding.
+          source_lengths: Real tokens of each.
+          max_length: The most target tokens that will be read.
+
+        Raises:
+          UsageError: more tokens than a length, where something has a fixed length.
+        """
+        prepared = self.prepare(self.encode(source, source_lengths), source_lengths)
+        return Decoding(self.init_caches(len(source), max_length), (prepared, source_lengths))
+
+    def step(
+        self, tokens: Int[Array, "B T"], train: bool, caches: Decoding
+    ) -> tuple[Float[Array, "B T vocabulary"], Decoding]:
+        """Logits of what follows each of the next tokens, and what the next call takes."""
+        logits, target = self.decode(tokens, *caches.source, train, caches.target)
+        return logits, dataclasses.replace(caches, target=target)
+
+    def _blocks(
+        self, side: str, layers: list[MultiHeadAttention], cross: list[MultiHeadAttention] | None = None
+    ) -> list[nn.Module]:
+        cross = [None] * len(layers) if cross is None else cross
+        return [
+            self.config.block(layer, self.dtype, other, f"{side}_{index}")
+            for index, (layer, other) in enumerate(zip(layers, cross, strict=True))
+        ]
+
+    def _scaled(self, x: jax.Array) -> jax.Array:
+        return x * self.config.width**0.5 if self.config.scale_embeddings else x
+
+    def _logits(self, x: jax.Array) -> jax.Array:
+        x = self.decoder_norm(x) if self.config.norm == "pre" else x
+        logits = self.embed_target.attend(x) if self.config.tied_output else self.head(x)
+        logits = logits.astype(jnp.float32)
+        return logits + self.head_bias[None, None] if self.config.output_bias else logits

@@ -1,0 +1,346 @@
+"""The recurrent encoder-decoder with attention of 001: its drawing with sizes, its legends and its five variants.
+
+One recurrent layer reads the source, h_j = E(x_j, h_{j-1}). Another writes, started with the encoder's last state:
+
+    c_i = Σ_j w_ij v_j,   s_i = D([t_i; c_i], s_{i-1}),   logits_i = FC(s_i)
+
+where t_i is the embedding of the target's token, known (teacher forcing) or the model's own.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.nn import initializers
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int
+
+import attention
+from attention.dot import DotProduct
+from attention.errors import UsageError
+from attention.luong import Bilinear
+from attention.mask import Mask
+from attention.pairwise import Additive
+from attention.score import Score, Sizes
+from models.cache import Decoding
+from models.layers import Dropout, Linear, check_choice
+
+CELLS = {"gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell}
+
+
+class Variant(NamedTuple):
+    """What is compared with what.
+
+    Attributes:
+      source: Where it stands.
+      score: How; None where a layer on the query alone gives the coefficients.
+      encoder_only: Whether queries and keys are the source's embeddings, in place of decoder and encoder states.
+      projected: Whether queries, keys and values go through weight matrices.
+    """
+
+    source: str
+    score: Score | None
+    encoder_only: bool = False
+    projected: bool = False
+
+
+VARIANTS = {
+    "dot": Variant("001 variant 1", DotProduct(scale=1.0)),
+    "qkv": Variant("001 variant 2", DotProduct(), projected=True),
+    "encoder_dot": Variant("001 variant 3", DotProduct(scale=1.0), encoder_only=True),
+    "encoder_qkv": Variant("001 variant 4", DotProduct(), encoder_only=True, projected=True),
+    "location": Variant("001 variant 5; Luong et al. 2015, eq. 9", None),
+    "additive": Variant("Bahdanau et al. 2014, appendix A.1.2", Additive()),
+    "luong_dot": Variant("Luong et al. 2015, eq. 8", DotProduct(scale=1.0)),
+    "luong_general": Variant("Luong et al. 2015, eq. 8", Bilinear()),
+    "luong_concat": Variant("Luong et al. 2015, eq. 8", Additive()),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Seq2SeqConfig:
+    """What a recurrent encoder-decoder is. 001 draws embeddings of 300 numbers and states of 500.
+
+    Attributes:
+      name: Which model it is.
+      attention: 001's variants `dot`, `qkv`, `encoder_dot`, `encoder_qkv` and `location`, or `additive`, `luong_dot`,
+        `luong_general` or `luong_concat`.
+      cell: The recurrence of both layers: `gru` or `lstm`.
+      embedding: Width of the embeddings.
+      hidden: H, width of the states.
+      dropout: Rate on the embeddings, and on the decoder's states before the output.
+      teacher_forcing: Probability that in training the decoder reads the known token; else it reads the one that it
+        gives most to itself (001: say 1/2; Bengio et al. 2015). Each token of each sentence is drawn apart.
+    """
+
+    name: str
+    attention: str
+    cell: str
+    embedding: int
+    hidden: int
+    dropout: float
+    teacher_forcing: float
+
+    def __post_init__(self):
+        check_choice("model.attention", self.attention, VARIANTS)
+        check_choice("model.cell", self.cell, CELLS)
+        for field in ("embedding", "hidden"):
+            if getattr(self, field) < 1:
+                raise UsageError(f"model.{field} must be at least 1, but it is {getattr(self, field)}.")
+        if not 0.0 <= self.dropout < 1.0:
+            raise UsageError(f"model.dropout must be at least 0 and below 1, but it is {self.dropout}.")
+        if not 0.0 <= self.teacher_forcing <= 1.0:
+            raise UsageError(f"model.teacher_forcing must be from 0 to 1, but it is {self.teacher_forcing}.")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """What the decoder knows of a source.
+
+    Attributes:
+      query: Embeddings `(B, S, E)`, zero behind the source, where they are the queries.
+      key: Keys as the score prepared them, `(B, S, 1, …)`, or None where no key is looked at.
+      value: Values `(B, S, 1, H)`.
+      lengths: Real tokens of each source.
+    """
+
+    query: Float[Array, "B S E"] | None
+    key: Any
+    value: Float[Array, "B S 1 H"]
+    lengths: Int[Array, "B"]
+
+
+class State(NamedTuple):
+    """Where the decoder is: its cell's state, and how many tokens it has read."""
+
+    cell: Any
+    position: Int[Array, ""]
+
+    @property
+    def hidden(self) -> Float[Array, "B H"]:
+        """s."""
+        return self.cell[-1] if isinstance(self.cell, tuple) else self.cell
+
+
+class Coefficients(nn.Module):
+    """The attention module A of 001's drawing: which of the encoder's states count for the next token.
+
+    Attributes:
+      variant: What is compared with what.
+      hidden: H.
+      embedding: E.
+      length: S, the longest source that a fully-connected layer is built for.
+      dtype: Compute dtype.
+    """
+
+    variant: Variant
+    hidden: int
+    embedding: int
+    length: int
+    dtype: DTypeLike = jnp.float32
+
+    def setup(self):
+        """Kw, Qw and Vw where there are some, and what the score learns; or the fully-connected layer."""
+        score = self.variant.score
+        if self.variant.projected:
+            self.to_query, self.to_key, self.to_value = (
+                Linear((1, self.hidden), bias=False, dtype=self.dtype) for _ in range(3)
+            )
+        if score is None:
+            width = self.embedding + self.hidden
+            self.kernel = self.param("kernel", initializers.lecun_normal(), (width, self.length))
+            self.bias = self.param("bias", initializers.zeros, (self.length,))
+        else:
+            declared = score.parameters(Sizes(self.hidden, 1, self.hidden, self.length))
+            self.learned = {name: self.param(name, p.init, p.shape, jnp.float32) for name, p in declared.items()}
+
+    def remember(
+        self, embedded: Float[Array, "B S E"], states: Float[Array, "B S H"], lengths: Int[Array, "B"]
+    ) -> Memory:
+        """Keys and values, once for each source; zeros behind it."""
+        variant = self.variant
+        real = Mask(key_lengths=lengths).real_keys(states.shape[1])[..., None]
+        embedded, states = (jnp.where(real, x, jnp.zeros((), x.dtype)) for x in (embedded, states))
+        compared, key = embedded if variant.encoder_only else states, None
+        if variant.score is not None:
+            key = self.to_key(compared) if variant.projected else compared[:, :, None]
+            key = variant.score.prepare_key(dict(self.learned), key, compared, "auto")
+        value = self.to_value(states) if variant.projected else states[:, :, None]
+        return Memory(embedded if variant.encoder_only else None, key, value, lengths)
+
+    def __call__(
+        self, token: Float[Array, "B E"], state: State, memory: Memory
+    ) -> tuple[Float[Array, "B H"], Float[Array, "B S"]]:
+        """The context c_i and the weights w_i."""
+        variant = self.variant
+        options = {"mask": Mask(key_lengths=memory.lengths), "return_weights": True}
+        query = self._query(token, state, memory)[:, None]
+        if variant.score is None:
+            query = query[:, :, None]
+            out, weights = attention.location_attention(query, memory.value, self.kernel, self.bias, **options)
+        else:
+            query = self.to_query(query) if variant.projected else query[:, :, None]
+            learned = dict(self.learned)  # Linen froze it
+            query = variant.score.prepare_query(learned, query, "auto")
+            options |= {"bias": None, "dropout_rate": 0.0, "dropout_key": None, "implementation": "auto"}
+            out, weights = variant.score.attend(learned, query, memory.key, memory.value, **options)
+        return out[:, 0, 0], weights[:, 0, 0]
+
+    def _query(self, token: jax.Array, state: State, memory: Memory) -> jax.Array:
+        """s_{i-1}; of the encoder-only variants x_i, nothing behind the source; of the fully-connected layer [t_i; s].
+
+        001 leaves open what of the encoder falls to target position i: here the i-th row of coefficients.
+        """
+        if self.variant.score is None:
+            return jnp.concatenate([token, state.hidden], axis=-1)
+        if memory.query is None:
+            return state.hidden
+        row = jax.lax.dynamic_index_in_dim(memory.query, state.position, axis=1, keepdims=False)
+        return jnp.where(state.position < memory.query.shape[1], row, jnp.zeros((), row.dtype))
+
+
+class Seq2Seq(nn.Module):
+    """Sources and the targets so far to the logits of their next tokens.
+
+    `apply(..., mutable="attention")` also gives the weights `(B, 1, T, S)`: 001's alignment matrix.
+
+    Attributes:
+      config: What it is.
+      source_vocabulary: Number of the source's tokens.
+      target_vocabulary: Number of the target's tokens.
+      source_length: The longest source that a fully-connected layer of coefficients is built for.
+      target_length: The longest target; nothing depends on it.
+      dtype: Compute dtype; parameters are float32.
+    """
+
+    config: Seq2SeqConfig
+    source_vocabulary: int
+    target_vocabulary: int
+    source_length: int
+    target_length: int
+    dtype: DTypeLike = jnp.float32
+
+    def setup(self):
+        """Embeddings, E, A, and D's two layers."""
+        config, dtype, cell = self.config, self.dtype, CELLS[self.config.cell]
+        self.embed = nn.Embed(self.source_vocabulary, config.embedding, dtype=dtype)
+        self.embed_target = nn.Embed(self.target_vocabulary, config.embedding, dtype=dtype)
+        self.encoder = nn.RNN(cell(config.hidden, dtype=dtype), return_carry=True)
+        sizes = (config.hidden, config.embedding, self.source_length)
+        self.coefficients = Coefficients(VARIANTS[config.attention], *sizes, dtype)
+        self.decoder = cell(config.hidden, dtype=dtype)
+        self.dropout = Dropout(config.dropout)
+        self.head = Linear((self.target_vocabulary,), dtype=dtype)
+
+    def __call__(
+        self,
+        source: Int[Array, "B S"],
+        source_lengths: Int[Array, "B"],
+        target: Int[Array, "B T"],
+        train: bool = False,
+    ) -> Float[Array, "B T vocabulary"]:
+        """Logits in float32 of the token after each of the target's.
+
+        Args:
+          source: Sentences with trailing padding.
+          source_lengths: Real tokens of each, at least one.
+          target: A token of the beginning, then the translation, as far as it is known.
+          train: Whether there is dropout, and the model's own tokens take the place of some known ones.
+
+        Raises:
+          UsageError: a source that is longer than a fully-connected layer of coefficients is built for.
+        """
+        memory, state = self.encode(source, source_lengths, train)
+        if train and self.config.teacher_forcing < 1 and not self.is_initializing():
+            forced = jax.random.bernoulli(self.make_rng("dropout"), self.config.teacher_forcing, target.shape)
+            target = self.fed(target, forced.at[:, 0].set(True), memory, state)
+        return self.decode(target, memory, train, state)[0]
+
+    def encode(
+        self, source: Int[Array, "B S"], source_lengths: Int[Array, "B"], train: bool = False
+    ) -> tuple[Memory, State]:
+        """What the decoder attends to, and what it starts from; of padding there is nothing in either."""
+        embedded = self.dropout(self.embed(source), train=train)
+        cell, states = self.encoder(embedded, seq_lengths=source_lengths)
+        memory = self.coefficients.remember(embedded, states, source_lengths)
+        return memory, State(cell, jnp.zeros((), jnp.int32))
+
+    def decode(
+        self, target: Int[Array, "B T"], memory: Memory, train: bool, state: State
+    ) -> tuple[Float[Array, "B T vocabulary"], State]:
+        """Logits in float32 where every token is known, and the state after them.
+
+        Args:
+          target: The targets from their start, or what follows the tokens that were read.
+          memory: From `encode`.
+          train: Whether there is dropout.
+          state: From `encode`, or from the call before.
+        """
+        wanted = self.is_mutable_collection("attention") and not self.is_initializing()
+
+        def step(self, state, token, memory):
+            state, weights = self._advance(state, token, memory)
+            return state, (state.hidden, weights if wanted else None)
+
+        embedded = self.dropout(self.embed_target(target), train=train)
+        state, (states, weights) = _scan(step)(self, state, embedded, memory)
+        if wanted:
+            self.sow("attention", "weights", weights[:, None], reduce_fn=lambda _, new: new, init_fn=lambda: None)
+        return self.head(self.dropout(states, train=train)).astype(jnp.float32), state
+
+    def fed(
+        self, target: Int[Array, "B T"], forced: Bool[Array, "B T"], memory: Memory, state: State
+    ) -> Int[Array, "B T"]:
+        """The tokens that the decoder reads: the known one where it is forced, else the one it gave most to before.
+
+        No gradient goes through a choice, so `decode` of these tokens has all there is. Nothing is dropped here.
+
+        Args:
+          target: The known tokens.
+          forced: Where they are read; the first one has to be.
+          memory: From `encode`.
+          state: From `encode`.
+        """
+
+        def step(self, carry, inputs, memory):
+            state, own = carry
+            token = jnp.where(inputs[1], inputs[0], own)
+            state, _ = self._advance(state, self.embed_target(token), memory)
+            return (state, jnp.argmax(self.head(state.hidden), axis=-1).astype(target.dtype)), token
+
+        _, tokens = _scan(step)(self, (state, target[:, 0]), (target, forced), memory)
+        return tokens
+
+    def start(self, source: Int[Array, "B S"], source_lengths: Int[Array, "B"], max_length: int) -> Decoding:
+        """What `step` keeps, before the first token of the targets.
+
+        Args:
+          source: Sentences with trailing padding.
+          source_lengths: Real tokens of each, at least one.
+          max_length: Of the targets; a recurrence needs no room for them.
+        """
+        memory, state = self.encode(source, source_lengths)
+        return Decoding(state, memory)
+
+    def step(
+        self, tokens: Int[Array, "B T"], train: bool, caches: Decoding
+    ) -> tuple[Float[Array, "B T vocabulary"], Decoding]:
+        """Logits of what follows each of the next tokens, and what the next call takes."""
+        logits, state = self.decode(tokens, caches.source, train, caches.target)
+        return logits, dataclasses.replace(caches, target=state)
+
+    def _advance(self, state: State, token: Float[Array, "B E"], memory: Memory) -> tuple[State, Float[Array, "B S"]]:
+        """D's recurrent layer on one embedded token and its context; the weights of that."""
+        context, weights = self.coefficients(token, state, memory)
+        cell, _ = self.decoder(state.cell, jnp.concatenate([token, context], axis=-1))
+        return State(cell, state.position + 1), weights
+
+
+def _scan(step: Any) -> Any:
+    """`step` over the second axis of its inputs, with the same parameters and memory each time."""
+    return nn.scan(
+        step, variable_broadcast="params", split_rngs={"params": False}, in_axes=(1, nn.broadcast), out_axes=1
+    )

@@ -1,0 +1,261 @@
+"""The encoder-decoder Transformer: padding, causality, caches of both attentions, parameters, wrong options."""
+
+import dataclasses
+import itertools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import Mask, UsageError
+from models import flops
+from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from models.layers import MultiHeadAttention
+from models.mechanisms import MECHANISMS, resolve
+from models.positions import sinusoids, sinusoids_in_halves
+from tests.models.test_masked_lm import random_params
+
+CONFIG = EncoderDecoderConfig(
+    name="encoder_decoder",
+    attention="dot_product",
+    implementation="auto",
+    depth=1,
+    width=8,
+    heads=2,
+    mlp=12,
+    norm="post",
+    norm_epsilon=1e-5,
+    positions="sinusoidal",
+    activation="relu",
+    embedding_dropout=0.0,
+    dropout=0.0,
+    attention_dropout=0.0,
+    attention_bias=True,
+    remat="none",
+    decoder_attention="dot_product",
+    cross_attention="dot_product",
+    decoder_depth=2,
+    shared_embeddings=False,
+    scale_embeddings=True,
+    tied_output=True,
+    output_bias=False,
+)
+MARIAN = dataclasses.replace(
+    CONFIG,
+    depth=6,
+    decoder_depth=6,
+    width=512,
+    heads=8,
+    mlp=2048,
+    positions="sinusoidal_halves",
+    activation="swish",
+    shared_embeddings=True,
+)
+SOURCE = jax.random.randint(jax.random.key(0), (3, 6), 1, 11)
+LENGTHS = jnp.array([6, 3, 1])
+TARGET = jax.random.randint(jax.random.key(1), (3, 5), 1, 13)
+# Each kind of state, table, tie and alignment, as decoder self-attention and as cross-attention.
+PAIRS = [
+    ("dot_product", "dot_product"),
+    ("super|neural(pairs='unique')", "neural(pairs='unique')|super"),
+    ("linear|delta", "delta|linear"),
+    ("positional|gaussian", "gaussian|positional"),
+    ("efficient|additive", "additive|efficient"),
+]
+
+
+def build(vocabularies=(11, 13), lengths=(6, 7), **changes):
+    model = EncoderDecoder(dataclasses.replace(CONFIG, **changes), *vocabularies, *lengths)
+    return model, random_params(model, SOURCE[:, :4], LENGTHS, TARGET[:, :4])
+
+
+def apply(model, params, *arrays, **options):
+    return jax.jit(lambda *arrays: model.apply(*arrays, **options))(params, *arrays)
+
+
+@pytest.mark.parametrize("spec", ["dot_product|super", "linear|delta", "positional|neural"])
+def test_a_padded_batch_gives_what_single_sentences_give(spec):
+    model, params = build(attention=spec.split("|")[0], decoder_attention=spec, cross_attention=spec)
+    whole = apply(model, params, SOURCE, LENGTHS, TARGET)
+    alone = apply(model, params, SOURCE[1:2, :3], LENGTHS[1:2], TARGET[1:2])
+    chex.assert_trees_all_close(whole[1:2], alone, atol=2e-5, rtol=1e-4)
+    other = apply(model, params, SOURCE.at[1, 3:].set(10).at[2, 1:].set(9), LENGTHS, TARGET)
+    chex.assert_trees_all_close(whole, other, atol=1e-6)
+
+
+@pytest.mark.parametrize("changes", [{}, {"norm": "pre", "positions": "learned", "scale_embeddings": False}])
+def test_logits_depend_on_the_target_before_and_on_the_whole_source(changes):
+    model, params = build(**changes)
+    logits = apply(model, params, SOURCE, LENGTHS, TARGET)
+    changed = apply(model, params, SOURCE, LENGTHS, TARGET.at[:, 3].set(TARGET[:, 3] % 12 + 1))
+    chex.assert_trees_all_close(logits[:, :3], changed[:, :3], atol=1e-6)
+    assert np.all(np.abs(logits - changed)[:, 3:].max(axis=(0, 2)) > 1e-4)
+    changed = apply(model, params, SOURCE.at[0, 5].set(SOURCE[0, 5] % 10 + 1), LENGTHS, TARGET)
+    assert np.all(np.abs(logits - changed)[0].max(axis=-1) > 1e-4)
+
+
+@pytest.mark.parametrize(("own", "cross"), PAIRS)
+def test_cached_equals_uncached(own, cross):
+    model, params = build(decoder_attention=own, cross_attention=cross)
+    whole = apply(model, params, SOURCE, LENGTHS, TARGET)
+    caches = apply(model, params, SOURCE, LENGTHS, max_length=7, method="start")
+    step = jax.jit(lambda tokens, caches: model.apply(params, tokens, False, caches, method="step"))
+    parts = []
+    ends = (3, 4, 5) if own == cross else range(1, 6)  # one prefill is enough to compile
+    for start, stop in itertools.pairwise((0, *ends)):
+        logits, caches = step(TARGET[:, start:stop], caches)
+        parts.append(logits)
+    chex.assert_trees_all_close(jnp.concatenate(parts, axis=1), whole, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("cross", MECHANISMS)
+def test_every_row_attends_to_a_prepared_source_as_to_the_source(cross):
+    layer = MultiHeadAttention(resolve(cross, 1)[0], heads=2, length=6)
+    x, source = (jax.random.normal(jax.random.key(i), (3, n, 8)) for i, n in enumerate((5, 6)))
+    params = random_params(layer, x, source)
+
+    @jax.jit
+    def run(params, x, source):
+        prepared = layer.apply(params, source, 8, LENGTHS, method="prepare")
+        assert (prepared.value is None) == (cross in ("efficient", "gaussian"))  # each fact once
+        whole = layer.apply(params, x, source, mask=Mask(key_lengths=LENGTHS))
+        last = Mask(key_lengths=LENGTHS, query_offset=4)
+        return layer.apply(params, x[:, 4:], prepared, mask=last), whole[:, 4:]
+
+    chex.assert_trees_all_close(*run(params, x, source), atol=2e-5, rtol=1e-4)
+
+
+def test_weights_of_every_attention():
+    model, params = build()
+    _, found = model.apply(params, SOURCE, LENGTHS, TARGET, mutable="attention")
+    cross = found["attention"]["decoder_1"]["cross"]["weights"]
+    chex.assert_shape(cross, (3, 2, 5, 6))
+    chex.assert_trees_all_close(cross.sum(-1), jnp.ones((3, 2, 5)), atol=1e-5)
+    assert not np.any(cross[1, :, :, 3:])
+    chex.assert_shape(found["attention"]["encoder_0"]["attention"]["weights"], (3, 2, 6, 6))
+    chex.assert_shape(found["attention"]["decoder_0"]["attention"]["weights"], (3, 2, 5, 5))
+
+
+@pytest.mark.parametrize("changes", [{}, {"cross_attention": "super", "attention": "super", "norm": "pre"}])
+def test_no_gradient_of_padding_and_finite_ones_of_all_else(changes):
+    model, params = build(**changes)
+    source = jnp.where(Mask(key_lengths=LENGTHS).real_keys(6), SOURCE, 0)  # 0 stands in padding alone
+
+    def loss(params):
+        return jnp.sum(jnp.sin(model.apply(params, source, LENGTHS, TARGET)))
+
+    gradients = jax.jit(jax.grad(loss))(params)["params"]
+    chex.assert_tree_all_finite(gradients)
+    assert not np.any(gradients["embed"]["embedding"][0])
+    assert np.any(gradients["embed"]["embedding"][SOURCE[2, 0]])
+
+
+def test_remat_changes_nothing():
+    model, params = build()
+    loss = lambda model: lambda p: jnp.sum(model.apply(p, SOURCE, LENGTHS, TARGET) ** 2)  # noqa: E731
+    again, _ = build(remat="block")
+    found, expected = (jax.jit(jax.grad(loss(m)))(params) for m in (again, model))
+    chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def count(config, vocabularies, lengths):
+    model = EncoderDecoder(config, *vocabularies, *lengths)
+    ones = jnp.ones((1, 4), int)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), ones, jnp.array([4]), ones)
+    return flops.parameters(shapes), shapes["params"]
+
+
+def test_parameters_of_marian():
+    """opus-mt's architecture: published counts add 524,288 for two tables of 512 sinusoids, and no bias of the output.
+
+    Embeddings, then 6 blocks of attention, MLP and 2 norms, then 6 with one attention and one norm more.
+    """
+    attention, mlp, norm = 4 * (512 * 512 + 512), 512 * 2048 + 2048 + 2048 * 512 + 512, 2 * 512
+    blocks = 6 * (attention + mlp + 2 * norm) + 6 * (2 * attention + mlp + 3 * norm)
+    assert 58_101 * 512 + blocks + 524_288 == 74_410_496
+    assert count(MARIAN, (58_101, 58_101), (512, 512))[0] == 58_101 * 512 + blocks
+    with_bias = dataclasses.replace(MARIAN, output_bias=True)
+    assert count(with_bias, (58_101, 58_101), (512, 512))[0] == 58_101 * 513 + blocks
+    apart = dataclasses.replace(MARIAN, shared_embeddings=False, tied_output=False)
+    assert count(apart, (100, 200), (512, 512))[0] == (100 + 2 * 200) * 512 + blocks
+
+
+@pytest.mark.parametrize(
+    ("spec", "layer"), [("dot_product", 4_198_400), ("optimised", 3_148_800), ("efficient", 2_099_200)]
+)
+def test_attention_layers_of_004s_translation_models(spec, layer):
+    config = dataclasses.replace(CONFIG, attention=spec, decoder_attention=spec, cross_attention=spec)
+    _, params = count(dataclasses.replace(config, width=1024, heads=4), (20, 30), (16, 16))
+    layers = [
+        params["encoder_0"]["attention"],
+        *(params[f"decoder_{i}"][n] for i in (0, 1) for n in ("attention", "cross")),
+    ]
+    assert [flops.parameters(one) for one in layers] == [layer] * 5
+
+
+def test_operations_are_those_of_the_layers():
+    config = dataclasses.replace(CONFIG, decoder_depth=1)
+    s, t, d, m, v = 6, 5, 8, 12, 13
+    linear = lambda n, i, o: 2 * n * i * o + n * o  # noqa: E731
+    pairs = lambda q, k: 2 * q * k * (4 * d // 2 + 5)  # noqa: E731
+    mlp = lambda n: linear(n, d, m) + n * m + linear(n, m, d)  # noqa: E731
+    encoder = 4 * linear(s, d, d) + pairs(s, s) + mlp(s)
+    decoder = 6 * linear(t, d, d) + 2 * linear(s, d, d) + pairs(t, t) + pairs(t, s) + mlp(t)
+    assert flops.encoder_decoder(config, s, t, v).flops == encoder + decoder + 2 * t * d * v
+
+
+def test_outputs_are_tied_to_the_targets_embeddings_and_may_have_a_bias():
+    model, params = build(output_bias=True)
+    plain, _ = build()
+    bias = params["params"]["head_bias"]
+    rest = {"params": {n: p for n, p in params["params"].items() if n != "head_bias"}}
+    without = apply(plain, rest, SOURCE, LENGTHS, TARGET)
+    with_bias = apply(model, params, SOURCE, LENGTHS, TARGET)
+    chex.assert_trees_all_close(with_bias, without + bias[None, None], atol=1e-5)
+    shared, params = build((13, 13), shared_embeddings=True)
+    assert "embed_target" not in params["params"]
+    assert apply(shared, params, SOURCE, LENGTHS, TARGET).shape == (3, 5, 13)
+
+
+def test_sinusoids_in_halves_are_the_same_numbers():
+    plain, halves = sinusoids(5, 8, first=2), sinusoids_in_halves(5, 8, first=2)
+    np.testing.assert_array_equal(halves, np.concatenate([plain[:, ::2], plain[:, 1::2]], axis=1))
+
+
+def test_bfloat16_is_close():
+    model, params = build()
+    low = EncoderDecoder(CONFIG, 11, 13, 6, 7, jnp.bfloat16)
+    exact = apply(model, params, SOURCE, LENGTHS, TARGET)
+    found = apply(low, params, SOURCE, LENGTHS, TARGET)
+    assert found.dtype == jnp.float32
+    chex.assert_trees_all_close(found, exact, atol=0.06 * float(jnp.abs(exact).max()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cross_attention": "gaussian(decay=0.1)"}, "has a gaussian whose options are for self-attention only"),
+        ({"decoder_attention": "dotproduct"}, "Did you mean 'dot_product'"),
+        ({"cross_attention": "super|super|super"}, "names 3 layers, but the model has 2"),
+        ({"decoder_depth": 0}, "model.decoder_depth must be at least 1, but it is 0"),
+        ({"positions": "rotary"}, "Unknown model.positions 'rotary'"),
+        ({"shared_embeddings": True}, "needs one vocabulary, but the source's has 11 tokens and the target's 13"),
+    ],
+)
+def test_wrong_options_are_one_sentence(changes, message):
+    with pytest.raises(UsageError, match=message) as error:
+        build(**changes)
+    assert "\n" not in str(error.value)
+
+
+def test_sentences_longer_than_what_has_a_fixed_length():
+    model, params = build(lengths=(5, 7), positions="learned")
+    with pytest.raises(UsageError, match="Positions were learned for 5 tokens, but this sequence has 6"):
+        model.apply(params, SOURCE, LENGTHS, TARGET)
+    with pytest.raises(UsageError, match="8 tokens were asked for, but positions were learned for 7"):
+        model.init_caches(1, 8)
+    model, params = build(lengths=(6, 4), cross_attention="positional", decoder_attention="super")
+    with pytest.raises(UsageError, match="at most 4 tokens, but this one has 5"):
+        model.apply(params, SOURCE, LENGTHS, TARGET)
