@@ -61,7 +61,7 @@ def positional_attention(
     options = {"mask": mask, "bias": bias, "dropout_rate": dropout_rate, "dropout_key": dropout_key}
     call = Call(**common(queries, heads, value, return_weights=return_weights, **options))
     rows = jax.lax.dynamic_slice_in_dim(table, call.mask.query_offset, queries, table.ndim - 2)
-    scores = rows[..., :keys].astype(jnp.promote_types(table.dtype, jnp.float32))
+    scores = reference.precise(rows[..., :keys])
     scores = jnp.broadcast_to(scores, (heads, queries, keys)).reshape((1,) * len(batch) + (heads, queries, keys))
     out, weights = (xla.attend if implementation == "auto" else IMPLEMENTATIONS[implementation])(call, scores)
     return (out, weights) if return_weights else out

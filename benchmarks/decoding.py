@@ -9,6 +9,7 @@ forward passes of that length, of which a few are timed; rounds give median, lea
 import argparse
 import dataclasses
 import json
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,11 @@ def measured(model: GPT, batch: int, rounds: int) -> dict[str, Any]:
         "cached": lambda: generate(model, params, prompts, tokens, Sampling(temperature=0), jax.random.key(0)),
         "again": lambda: again(params, context),
     }
-    timings = measure.paired(ways, "cached", rounds, budget=120.0)
+    times = measure.in_turn(ways, rounds, budget=120.0)
+    ratio = measure.ratio(times, "again", "cached")
     return {
-        "tokens_per_second": batch * tokens / timings["cached"].seconds,
-        "times_faster": [tokens * ratio for ratio in timings["again"].ratio],
+        "tokens_per_second": batch * tokens / statistics.median(times["cached"]),
+        "times_faster": {name: tokens * value for name, value in dataclasses.asdict(ratio).items()},
         "cache_bytes": cache_bytes(model, batch),
     }
 
@@ -89,7 +91,7 @@ def table(mechanisms: dict[str, Any]) -> str:
 
 def _cells(name: str, row: dict[str, Any]) -> tuple[str, ...]:
     parts = (f"{row['cache_bytes'][part] / 1024:,.0f}" for part in ("key", "value", "state"))
-    return f"`{name}`", f"{row['tokens_per_second']:,.0f}", f"{row['times_faster'][0]:.1f}", *parts
+    return f"`{name}`", f"{row['tokens_per_second']:,.0f}", f"{row['times_faster']['median']:.1f}", *parts
 
 
 if __name__ == "__main__":

@@ -200,13 +200,8 @@ class EncoderDecoder(nn.Module):
         Raises:
           UsageError: more tokens than learned positions.
         """
-        if self.config.positions == "learned" and max_length > self.target_length:
-            raise UsageError(
-                f"{max_length} tokens were asked for, but positions were learned for {self.target_length}; "
-                "generate fewer, or train with longer targets."
-            )
         layers = self.config.decoder_layers(self.target_length, self.dtype)
-        return tuple(layer.init_cache(batch, max_length, self.config.width) for layer in layers)
+        return self.config.init_caches(layers, batch, max_length, self.target_length)
 
     def prepare(self, memory: Float[Array, "B S D"], source_lengths: Int[Array, "B"]) -> tuple[Source, ...]:
         """Keys and values of each cross-attention, which `decode` then need not make for every token."""

@@ -9,7 +9,6 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from attention import Mask
-from attention.errors import UsageError
 from models.cache import Cache
 from models.layers import Dropout, Linear
 from models.positions import POSITIONS, Positions
@@ -91,10 +90,5 @@ class GPT(nn.Module):
         Raises:
           UsageError: more tokens than learned positions.
         """
-        if self.config.positions == "learned" and max_length > self.length:
-            raise UsageError(
-                f"{max_length} tokens were asked for, but positions were learned for {self.length}; "
-                "generate fewer, or train with a longer context."
-            )
         layers = self.config.attention_layers(self.length, self.dtype)
-        return tuple(layer.init_cache(batch, max_length, self.config.width) for layer in layers)
+        return self.config.init_caches(layers, batch, max_length, self.length)

@@ -1,6 +1,7 @@
 """What Transformers share: the fields of their configs, and their blocks."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import ClassVar
 
 import flax.linen as nn
@@ -13,6 +14,7 @@ from attention.errors import UsageError
 from attention.kernels.call import parse_implementation
 from models import mechanisms
 from models.blocks import NORMS, Block, Mlp
+from models.cache import Cache
 from models.layers import MultiHeadAttention, check_choice
 from models.positions import ADDED
 
@@ -108,6 +110,27 @@ class TransformerConfig:
             )
             for mechanism in mechanisms.resolve(spec, depth)
         ]
+
+    def init_caches(
+        self, layers: Sequence[MultiHeadAttention], batch: int, max_length: int, longest: int
+    ) -> tuple[Cache, ...]:
+        """An empty decode cache for each layer.
+
+        Args:
+          layers: Which attend to the tokens so far.
+          batch: B.
+          max_length: The most tokens that will be in them.
+          longest: Tokens that learned positions are for.
+
+        Raises:
+          UsageError: more tokens than learned positions.
+        """
+        if self.positions == "learned" and max_length > longest:
+            raise UsageError(
+                f"{max_length} tokens were asked for, but positions were learned for {longest}; "
+                "generate fewer, or train with a longer context."
+            )
+        return tuple(layer.init_cache(batch, max_length, self.width) for layer in layers)
 
     def blocks(self, length: int, dtype: DTypeLike = jnp.float32) -> list[Block]:
         """The blocks `block_0` and so on, which belong to the module that asks for them; train is their third input."""

@@ -19,3 +19,14 @@ def in_top(logits: Float[Array, "*B C"], labels: Int[Array, "*B"], k: int) -> Fl
     """1 where the label is among the k classes of the highest logits (of equal ones, the first count), else 0."""
     _, best = jax.lax.top_k(logits, min(k, logits.shape[-1]))
     return jnp.any(best == labels[..., None], axis=-1).astype(jnp.float32)
+
+
+def sums(
+    logits: Float[Array, "*B C"], labels: Int[Array, "*B"], weight: Float[Array, "*B"], smoothing: float = 0.0
+) -> dict[str, Float[Array, ""]]:
+    """What a step adds up of predicted classes: `loss` in nats, `accuracy`, and the `weight` that divides both."""
+    return {
+        "loss": jnp.sum(cross_entropy(logits, labels, smoothing) * weight),
+        "accuracy": jnp.sum(in_top(logits, labels, 1) * weight),
+        "weight": jnp.sum(weight),
+    }

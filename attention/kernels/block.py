@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from attention.dropout import keep_columns
-from attention.kernels.plan import Plan, Rules, Tensors, product, score_dtype, zeros
-from attention.kernels.reference import precise
+from attention.kernels.plan import Plan, Rules, Tensors, product, zeros
+from attention.kernels.reference import precise, score_dtype
 
 
 class Block:

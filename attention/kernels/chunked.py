@@ -12,6 +12,7 @@ import jax
 from attention.errors import UnsupportedError
 from attention.kernels import plan, tiles
 from attention.kernels.call import DotCall
+from attention.kernels.reference import score_dtype
 
 
 def dot(call: DotCall) -> tuple[jax.Array, None]:
@@ -44,7 +45,7 @@ class DotScore:
 
     def __call__(self, rows: jax.Array, columns: jax.Array, weights: Any) -> jax.Array:
         """Scores `(b, K, R, C)` of `(b, K, R, H)` and `(b, K, C, H)`."""
-        if plan.score_dtype(rows) == rows.dtype:
+        if score_dtype(rows) == rows.dtype:
             return plan.product("bkrh,bkch->bkrc", rows * self.scale, columns)
         return plan.product("bkrh,bkch->bkrc", rows, columns) * self.scale  # scaled rows would be rounded once more
 

@@ -11,6 +11,7 @@ from attention.activations import ACTIVATIONS
 from attention.errors import UnsupportedError
 from attention.kernels import plan, tiles
 from attention.kernels.call import PairCall
+from attention.kernels.reference import precise
 
 # Layers as narrow as this are computed unit by unit: (2, 1) and (4, 4) were 1.5 to 3 times as fast as in products,
 # (16, 8) and one layer of 64 half as fast.
@@ -59,7 +60,7 @@ class WideScore:
 
     def split(self, x: jax.Array) -> Any:
         """As it is, in the precision of the scores."""
-        return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        return precise(x)
 
     def join(self, parts: Any) -> jax.Array:
         """As it is."""

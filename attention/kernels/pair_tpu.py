@@ -16,6 +16,7 @@ from jax.experimental.pallas import tpu as pltpu
 from attention.dropout import keep_columns, words_of
 from attention.kernels.pair_plan import Fixed, Operands, Plan
 from attention.kernels.pair_tile import form_of
+from attention.kernels.reference import score_dtype
 
 SCALARS = ("offset", "lengths", "seed", "sequence")
 
@@ -309,9 +310,8 @@ class _Tile:
 def _dot(x: jax.Array, y: jax.Array, axes: tuple[int, int]) -> jax.Array:
     """Product that sums over the axes; exact in float32, which a TPU would else round to bfloat16."""
     exact = jax.lax.Precision.HIGHEST if x.dtype != jnp.bfloat16 else None
-    kind = jnp.promote_types(x.dtype, jnp.float32)
     numbers = (((axes[0],), (axes[1],)), ((), ()))
-    return jax.lax.dot_general(x, y, numbers, precision=exact, preferred_element_type=kind)
+    return jax.lax.dot_general(x, y, numbers, precision=exact, preferred_element_type=score_dtype(x))
 
 
 def _forward_kernel(tile: _Tile, visible, at, ends) -> None:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from attention.dropout import RowWords
 from attention.kernels.call import Call
+from attention.kernels.reference import score_dtype
 
 
 @runtime_checkable
@@ -142,11 +143,6 @@ def _even(length: int, most: int) -> int:
     if length <= most:
         return length
     return -(-length // (8 * -(-length // most))) * 8
-
-
-def score_dtype(x: jax.Array) -> Any:
-    """The dtype of scores and sums: that of `x`, at least float32."""
-    return jnp.promote_types(x.dtype, jnp.float32)
 
 
 def zeros(tree: Any) -> Any:

@@ -70,9 +70,14 @@ def attend(call: Call, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
     return out.astype(call.value.dtype), weights.astype(call.value.dtype)
 
 
+def score_dtype(x: jax.Array) -> Any:
+    """The dtype of scores and sums: that of `x`, at least float32."""
+    return jnp.promote_types(x.dtype, jnp.float32)
+
+
 def precise(x: jax.Array) -> jax.Array:
     """At least in float32."""
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return x.astype(score_dtype(x))
 
 
 def spread_heads(x: jax.Array, heads: int) -> jax.Array:

@@ -6,20 +6,21 @@ import jax.numpy as jnp
 from attention.activations import ACTIVATIONS
 from attention.dropout import keep
 from attention.kernels.call import Call, DotCall, PairCall
+from attention.kernels.reference import score_dtype
 
 
 def dot(call: DotCall) -> tuple[jax.Array, jax.Array | None]:
     """Output `(*B, T, N, V)` and, where wanted, weights `(*B, N, T, S)`."""
     *batch, queries, heads, width = call.query.shape
     groups = call.key.shape[-2]
-    precise = jnp.promote_types(call.query.dtype, jnp.float32)
-    rounds = call.query.dtype != precise  # then scaled queries would be rounded once more
+    kind = score_dtype(call.query)
+    rounds = call.query.dtype != kind  # then scaled queries would be rounded once more
     query = call.query if rounds else call.query * call.scale
     scores = jnp.einsum(
         "...tkgh,...skh->...kgts",
         query.reshape(*batch, queries, groups, heads // groups, width),
         call.key,
-        preferred_element_type=precise,
+        preferred_element_type=kind,
     ).reshape(call.scores_shape)
     return attend(call, scores * call.scale if rounds else scores)
 
@@ -41,9 +42,8 @@ def pair_scores(call: PairCall) -> jax.Array:
             per_pair = bias.astype(hidden.dtype)[..., None, None, :]
             hidden = hidden + per_pair.reshape((1,) * (hidden.ndim - per_pair.ndim) + per_pair.shape)
         hidden = activation(hidden)
-    precise = jnp.promote_types(hidden.dtype, jnp.float32)
     vector = call.vector.astype(hidden.dtype)
-    return jnp.einsum(f"...ntsm,{heads}m->...nts", hidden, vector, preferred_element_type=precise)
+    return jnp.einsum(f"...ntsm,{heads}m->...nts", hidden, vector, preferred_element_type=score_dtype(hidden))
 
 
 def attend(call: Call, scores: jax.Array) -> tuple[jax.Array, jax.Array | None]:

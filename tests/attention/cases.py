@@ -123,6 +123,11 @@ def positional(lead: tuple[int, ...], factorised: bool = False) -> Case:
     return Case(call, shapes, ("xla",), grouped=False, unordered=False, equivariant=False)
 
 
+def location(w: dict[str, jax.Array], query: jax.Array, key: jax.Array, value: jax.Array, **options: Any) -> jax.Array:
+    """Of the keys nothing counts."""
+    return attention.location_attention(query, value, w["kernel"], w["kernel_bias"], **options)
+
+
 def linear(**options: Any) -> Case:
     """Linear attention."""
     return Case(
@@ -163,6 +168,13 @@ CASES = {
     "positional": positional((HEADS,)),
     "positional shared": positional(()),
     "positional factorised": positional((HEADS,), factorised=True),
+    "location": Case(
+        location,
+        {"kernel": (WIDTH, LENGTH), "kernel_bias": (LENGTH,)},
+        ("xla",),
+        grouped=False,
+        unordered=False,
+    ),
     "linear": linear(),
     "linear relu": linear(feature="relu"),
     "fast weights": linear(feature="identity", normalise=False),

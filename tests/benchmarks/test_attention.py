@@ -33,6 +33,19 @@ def test_every_row_of_the_table_is_measured_or_shares_its_core():
     core = lambda row: (row.score, row.align, row.value == "tied")  # noqa: E731
     names = {core.name.rsplit(", ", 1)[0] for core in attention.cores(SHAPE, attention.SPECS)}
     assert {core(rows[name]) for name in names & set(rows)} == {core(row) for row in rows.values()}
+    assert names & set(rows) == {
+        "dot_product",
+        "super",
+        "neural",
+        "additive",
+        "luong_dot",
+        "luong_general",
+        "gaussian",
+        "positional",
+        "positional_factorised",
+        "linear",
+        "delta",
+    }
 
 
 def test_ratios_are_within_a_round_and_a_budget_ends_a_contestant():

@@ -1,7 +1,11 @@
-"""What a decode cache takes, by part."""
+"""What a decode cache takes, by part, and that the command measures it beside the time."""
+
+import json
+import sys
 
 import pytest
 
+from benchmarks import decoding
 from benchmarks.decoding import cache_bytes
 from models.gpt import GPT
 from train import configs
@@ -28,3 +32,19 @@ def test_a_running_state_does_not_grow(attention):
 def test_efficient_attention_keeps_keys_that_are_values_once():
     parts = bytes_of("efficient")
     assert parts["key"] > 0 == parts["value"]
+
+
+def test_the_command_times_both_ways(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "decoding.json"
+    small = ["--config.model.depth=1", "--config.model.width=16", "--config.model.heads=2", "--config.model.mlp=16"]
+    flags = ["--length=12", "--rounds=1", "--attention=super", "--attention=delta", f"--out={out}"]
+    monkeypatch.setattr(sys, "argv", ["decoding", *small, *flags])
+    decoding.main()
+    rows = json.loads(out.read_text())["mechanisms"]
+    assert set(rows) == {"super", "delta"}
+    for row in rows.values():
+        faster = row["times_faster"]
+        assert 0 < faster["least"] == faster["median"] == faster["greatest"]  # one round
+        assert row["tokens_per_second"] > 0
+    # Twelve keys of 16 floats round to a KiB.
+    assert f"{rows['super']['times_faster']['median']:.1f} | 1 |" in capsys.readouterr().out

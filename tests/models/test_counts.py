@@ -11,35 +11,12 @@ from models.gpt import GPT
 from models.mechanisms import MECHANISMS, resolve
 from models.table import layer_parameters, table
 from models.vit import ViT
-from tests.models.test_gpt import CONFIG as SMALL_GPT
-from tests.models.test_vit import CONFIG as SMALL_VIT
-
-CIFAR_NEURAL = dataclasses.replace(
-    SMALL_VIT,
-    depth=12,
-    width=768,
-    heads=8,
-    mlp=1024,
-    patch=8,
-    norm="post",
-    positions="sinusoidal",
-    activation="relu",
-    attention_bias=False,
-)
+from train import configs
 
 
-GPT_OF_000 = dataclasses.replace(
-    SMALL_GPT,
-    depth=8,
-    width=512,
-    heads=8,
-    mlp=1024,
-    norm="post",
-    positions="sinusoidal",
-    activation="relu",
-    attention_bias=False,
-    tied_output=False,
-)
+def config_of(file, attention):
+    """The model of an experiment, with another mechanism."""
+    return dataclasses.replace(configs.resolve(f"configs/{file}.py", {})[0].model, attention=attention)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +30,7 @@ GPT_OF_000 = dataclasses.replace(
     ],
 )
 def test_gpt_of_000(attention, count):
-    model = GPT(dataclasses.replace(GPT_OF_000, attention=attention), vocabulary=28_996, length=1024)
+    model = GPT(config_of("gpt_wikitext103", attention), vocabulary=28_996, length=1024)
     params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1024), int))
     assert parameters(params) == count
 
@@ -68,7 +45,7 @@ def test_gpt_of_000(attention, count):
     ],
 )
 def test_vit_of_000(attention, classes, count):
-    model = ViT(dataclasses.replace(CIFAR_NEURAL, attention=attention), classes, length=785)
+    model = ViT(config_of("vit_cifar_neural", attention), classes, length=785)
     params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 224, 224, 3)))
     assert parameters(params) == count
 

@@ -15,25 +15,18 @@ from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from models.layers import MultiHeadAttention
 from models.mechanisms import MECHANISMS, resolve
 from models.positions import sinusoids, sinusoids_in_halves
+from tests.models.small import small
 from tests.models.test_masked_lm import random_params
 
-CONFIG = EncoderDecoderConfig(
+CONFIG = small(
+    EncoderDecoderConfig,
     name="encoder_decoder",
-    attention="dot_product",
-    implementation="auto",
     depth=1,
     width=8,
-    heads=2,
     mlp=12,
     norm="post",
-    norm_epsilon=1e-5,
     positions="sinusoidal",
     activation="relu",
-    embedding_dropout=0.0,
-    dropout=0.0,
-    attention_dropout=0.0,
-    attention_bias=True,
-    remat="none",
     decoder_attention="dot_product",
     cross_attention="dot_product",
     decoder_depth=2,

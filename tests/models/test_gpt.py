@@ -12,24 +12,11 @@ from attention import UsageError
 from models.gpt import GPT, GPTConfig
 from models.mechanisms import MECHANISMS
 from models.positions import rotate, sinusoids
+from tests.models.small import small
 
-CONFIG = GPTConfig(
+CONFIG = small(
+    GPTConfig,
     name="gpt",
-    attention="dot_product",
-    implementation="auto",
-    depth=2,
-    width=16,
-    heads=2,
-    mlp=32,
-    norm="pre",
-    norm_epsilon=1e-5,
-    positions="learned",
-    activation="gelu",
-    embedding_dropout=0.0,
-    dropout=0.0,
-    attention_dropout=0.0,
-    attention_bias=True,
-    remat="none",
     tied_output=True,
     scale_embeddings=False,
 )

@@ -13,24 +13,12 @@ from attention import Mask, UsageError
 from models import flops
 from models.masked_lm import MaskedLM, MaskedLMConfig
 from models.positions import after_padding
+from tests.models.small import small
 
-CONFIG = MaskedLMConfig(
+CONFIG = small(
+    MaskedLMConfig,
     name="masked_lm",
-    attention="dot_product",
-    implementation="auto",
-    depth=2,
-    width=16,
-    heads=2,
-    mlp=32,
     norm="post",
-    norm_epsilon=1e-5,
-    positions="learned",
-    activation="gelu",
-    embedding_dropout=0.0,
-    dropout=0.0,
-    attention_dropout=0.0,
-    attention_bias=True,
-    remat="none",
     padding_token=1,
     token_types=1,
     pretrained="",

@@ -11,25 +11,17 @@ import pytest
 from attention import UsageError
 from models import flops
 from models.text_classifier import TextClassifier, TextClassifierConfig, mean_of_real
+from tests.models.small import small
 from tests.models.test_masked_lm import apply, random_params
 
-CONFIG = TextClassifierConfig(
+CONFIG = small(
+    TextClassifierConfig,
     name="text_classifier",
-    attention="dot_product",
-    implementation="auto",
     depth=1,
-    width=16,
-    heads=2,
     mlp=24,
     norm="post",
     norm_epsilon=1e-6,
-    positions="learned",
     activation="relu",
-    embedding_dropout=0.0,
-    dropout=0.0,
-    attention_dropout=0.0,
-    attention_bias=True,
-    remat="none",
     pool="mean",
     head_hidden=20,
 )

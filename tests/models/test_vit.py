@@ -15,26 +15,15 @@ from attention.activations import gelu
 from models import flops
 from models.positions import sinusoids
 from models.vit import ViT, ViTConfig, patches
+from tests.models.small import small
 
-CONFIG = ViTConfig(
+CONFIG = small(
+    ViTConfig,
     name="vit",
     attention="super",
-    implementation="auto",
-    depth=2,
-    width=16,
-    heads=2,
-    mlp=32,
     patch=2,
     pool="class_token",
-    norm="pre",
     norm_epsilon=1e-6,
-    positions="learned",
-    activation="gelu",
-    embedding_dropout=0.0,
-    dropout=0.0,
-    attention_dropout=0.0,
-    attention_bias=True,
-    remat="none",
 )
 IMAGES = jax.random.normal(jax.random.key(0), (3, 8, 8, 3))
 

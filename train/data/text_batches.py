@@ -56,8 +56,23 @@ def eval_batches(
     return pipeline.eval_batches(examples.evaluate, examples.eval_length, data, process_index, process_count)
 
 
+class _Windows:
+    """Examples that are windows of a text: `_cuts` of an epoch of training, `_strides` of evaluation."""
+
+    _cuts: Cuts
+    _strides: Strides
+
+    def __len__(self) -> int:
+        return len(self._cuts)
+
+    @property
+    def eval_length(self) -> int:
+        """Windows of evaluation."""
+        return len(self._strides)
+
+
 @dataclasses.dataclass(frozen=True)
-class NextToken:
+class NextToken(_Windows):
     """Windows for language models.
 
     Examples hold `tokens` and `targets`, the tokens one further, both int32 (context,), `weight` float32 (context,),
@@ -76,14 +91,6 @@ class NextToken:
     context: int
     stride: int
     pad: int
-
-    def __len__(self) -> int:
-        return len(self._cuts)
-
-    @property
-    def eval_length(self) -> int:
-        """Windows of evaluation."""
-        return len(self._strides)
 
     def train(self, index: int, epoch: int, seed: int, rng: np.random.Generator) -> Example:
         """See `Examples`."""
@@ -110,7 +117,7 @@ class NextToken:
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedTokens:
+class MaskedTokens(_Windows):
     """Windows for masked language models, between the start and end tokens where the tokeniser has them.
 
     Examples hold `tokens` (corrupted) and `targets` (not), int32 (context,), `weight` float32 (context,), 1 on the
@@ -128,14 +135,6 @@ class MaskedTokens:
     context: int
     special: dict[str, int]
     masking: Masking
-
-    def __len__(self) -> int:
-        return len(self._cuts)
-
-    @property
-    def eval_length(self) -> int:
-        """Windows of evaluation."""
-        return len(self._strides)
 
     def train(self, index: int, epoch: int, seed: int, rng: np.random.Generator) -> Example:
         """See `Examples`."""

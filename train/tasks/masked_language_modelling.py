@@ -10,10 +10,10 @@ from attention import Mask
 from attention.errors import UsageError
 from models import flops, pretrained
 from models.masked_lm import MaskedLM, MaskedLMConfig
+from train import losses
 from train.baselines import ngram_losses
 from train.config import Config
 from train.data.text import MaskedTextData
-from train.losses import cross_entropy, in_top
 from train.step import Batch, Sums
 from train.tasks.text import TextTask, perplexity
 
@@ -62,13 +62,7 @@ class MaskedLanguageModelling(TextTask):
 
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
         """Sums over the batch's chosen tokens, in nats."""
-        logits, weight = self.logits(params, batch, key), batch["weight"]
-        losses = cross_entropy(logits, batch["targets"], self.smoothing(key))
-        return {
-            "loss": jnp.sum(losses * weight),
-            "accuracy": jnp.sum(in_top(logits, batch["targets"], 1) * weight),
-            "weight": jnp.sum(weight),
-        }
+        return losses.sums(self.logits(params, batch, key), batch["targets"], batch["weight"], self.smoothing(key))
 
     def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
         """With the perplexity of chosen tokens."""
@@ -79,10 +73,10 @@ class MaskedLanguageModelling(TextTask):
         train, size = self.corpus.splits["train"].ids, self.corpus.tokeniser.size
         chosen = [batch["targets"][batch["weight"] > 0] for batch in self.eval_batches("test", 0, 1)]
         targets = np.concatenate(chosen)
-        losses = ngram_losses(train, targets, 0, size)
+        unigram = ngram_losses(train, targets, 0, size)
         most = np.bincount(train, minlength=size).argmax()
         return {
-            "unigram_perplexity": perplexity(float(np.mean(losses))),
+            "unigram_perplexity": perplexity(float(np.mean(unigram))),
             "most_frequent_accuracy": float(np.mean(targets == most)),
         }
 

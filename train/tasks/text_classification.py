@@ -6,9 +6,9 @@ import numpy as np
 
 from models import flops
 from models.text_classifier import TextClassifier, TextClassifierConfig
+from train import losses
 from train.config import Config
 from train.data.text import LabelledTextData
-from train.losses import cross_entropy, in_top
 from train.step import Batch, Sums
 from train.tasks.text import TextTask
 
@@ -30,13 +30,7 @@ class TextClassification(TextTask):
 
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
         """Sums over the batch's texts."""
-        logits, weight = self.logits(params, batch, key), batch["weight"]
-        losses = cross_entropy(logits, batch["label"], self.smoothing(key))
-        return {
-            "loss": jnp.sum(losses * weight),
-            "accuracy": jnp.sum(in_top(logits, batch["label"], 1) * weight),
-            "weight": jnp.sum(weight),
-        }
+        return losses.sums(self.logits(params, batch, key), batch["label"], batch["weight"], self.smoothing(key))
 
     def baselines(self) -> dict[str, float]:
         """The accuracy of always the training split's most frequent class."""

@@ -1,6 +1,5 @@
 import dataclasses
 import hashlib
-import itertools
 import json
 
 import grain
@@ -9,6 +8,7 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 
 from attention.errors import UsageError
+from tests.train.data.streams import assert_same, stream, take
 from train.data import chain, pipeline
 from train.data.image_batches import eval_batches, train_batches
 
@@ -23,24 +23,6 @@ def augmented(defaults):
 @pytest.fixture
 def mixed(augmented):
     return dataclasses.replace(augmented, mixup=0.4)
-
-
-def take(batches, count):
-    taken = list(itertools.islice(batches, count))
-    batches.close()
-    return taken
-
-
-def stream(batches, count):
-    """`count` batches end to end."""
-    taken = take(batches, count)
-    return {key: np.concatenate([batch[key] for batch in taken]) for key in taken[0]}
-
-
-def assert_same(a, b):
-    assert a.keys() == b.keys()
-    for key in a:
-        np.testing.assert_array_equal(a[key], b[key], err_msg=key)
 
 
 class TestOrder:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from attention.errors import UsageError
+from tests.train.data.streams import assert_same, stream, take
 from train.data.text import LabelledTextData, MaskedTextData, TextData
 from train.data.text_batches import eval_batches, train_batches
 
@@ -33,23 +34,6 @@ def make(text_fields, folder, tmp_path):
         return data, data.examples(data.load())
 
     return make
-
-
-def take(batches, count):
-    taken = list(itertools.islice(batches, count))
-    batches.close()
-    return taken
-
-
-def stream(batches, count):
-    taken = take(batches, count)
-    return {key: np.concatenate([batch[key] for batch in taken]) for key in taken[0]}
-
-
-def assert_same(a, b):
-    assert a.keys() == b.keys()
-    for key in a:
-        np.testing.assert_array_equal(a[key], b[key], err_msg=key)
 
 
 class TestNextToken:

@@ -1,0 +1,23 @@
+"""Batches read to the end, or as far as a test looks."""
+
+import itertools
+
+import numpy as np
+
+
+def take(batches, count):
+    taken = list(itertools.islice(batches, count))
+    batches.close()
+    return taken
+
+
+def stream(batches, count):
+    """`count` batches end to end."""
+    taken = take(batches, count)
+    return {key: np.concatenate([batch[key] for batch in taken]) for key in taken[0]}
+
+
+def assert_same(a, b):
+    assert a.keys() == b.keys()
+    for key in a:
+        np.testing.assert_array_equal(a[key], b[key], err_msg=key)
