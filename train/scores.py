@@ -11,7 +11,7 @@ from pathlib import Path
 from sacrebleu.metrics import BLEU, CHRF
 
 from attention.errors import UsageError
-from train.data import text_files
+from train.data import files
 
 
 def scores(translations: Sequence[str], references: Sequence[str]) -> dict[str, float]:
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _aligned(translations: Path, references: Path) -> tuple[list[str], list[str]]:
     """The lines of both files; a UsageError names the first line that has no counterpart."""
-    found, wanted = ([line.rstrip("\n") for line in text_files.lines(path)] for path in (translations, references))
+    found, wanted = ([line.rstrip("\n") for line in files.lines(path)] for path in (translations, references))
     if len(found) < len(wanted):
         raise UsageError(
             f"{translations} has no translation in line {len(found) + 1}: it has {len(found)} lines, and {references} "

@@ -17,12 +17,13 @@ from tqdm import tqdm
 
 from attention.errors import UsageError
 from train import alignment, trained, workdir
-from train.beam import Search, translate
 from train.config import Config
-from train.data import text_files, tokenisers
+from train.data import files, tokenisers
 from train.data.tokenisers import Tokeniser
 from train.data.windows import padded
-from train.decoding import Sampling
+from train.decoding import translate
+from train.sampling import Sampling
+from train.search import Search
 from train.tasks import translation
 
 BATCH = 32  # sentences at a time
@@ -58,11 +59,11 @@ class Translator:
           UsageError: no such run or checkpoint, another task, or a tokeniser of another size.
         """
         config = trained.config_of(directory, "translation", "translate")
-        files = ("source_tokeniser.json", "target_tokeniser.json")
-        source, target = (tokenisers.loads(workdir.read_file(directory, file)) for file in files)
+        names = ("source_tokeniser.json", "target_tokeniser.json")
+        source, target = (tokenisers.loads(workdir.read_file(directory, name)) for name in names)
         model = translation.build(config, source.size, target.size)
         example = (np.zeros((1, 1), np.int32), np.ones(1, np.int32), np.zeros((1, 1), np.int32))
-        embeddings = {"embed": (files[0], source.size), "embed_target": (files[1], target.size)}
+        embeddings = {"embed": (names[0], source.size), "embed_target": (names[1], target.size)}
         if getattr(config.model, "shared_embeddings", False):
             del embeddings["embed_target"]
         init = lambda key: model.init(key, *example)["params"]  # noqa: E731
@@ -152,7 +153,7 @@ def translate_file(translator: Translator, source: Path, target: Path, search: S
     Raises:
       UsageError: a file that cannot be read or written.
     """
-    lines = [line.strip() for line in text_files.lines(source)]
+    lines = [line.strip() for line in files.lines(source)]
     shown = tqdm(lines, unit=" sentences", disable=None, dynamic_ncols=True)
     left_out = []
     try:

@@ -13,10 +13,11 @@ from models import flops
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from models.seq2seq import Seq2Seq, Seq2SeqConfig
 from train import losses, scores, sharding
-from train.beam import Search, translate
 from train.config import Config
 from train.data import translation
 from train.data.translation import TranslationData
+from train.decoding import translate
+from train.search import Search
 from train.step import Batch, Sums
 from train.tasks.task import Task
 from train.tasks.text import TextTask, perplexity
