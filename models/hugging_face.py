@@ -123,11 +123,9 @@ def write(folder: Path, documents: Mapping[str, dict[str, Any]], weights: Arrays
     from safetensors.numpy import save_file
 
     contiguous = {name: np.ascontiguousarray(array) for name, array in weights.items()}
-    write_files(
-        folder,
-        {SAFETENSORS: lambda path: save_file(contiguous, path, metadata={"format": "pt"})}
-        | {name: functools.partial(_write_json, document) for name, document in documents.items()},
-    )
+    writers = {name: functools.partial(_write_json, document) for name, document in documents.items()}
+    writers[SAFETENSORS] = lambda path: save_file(contiguous, path, metadata={"format": "pt"})
+    write_files(folder, writers)
 
 
 def write_files(folder: Path, files: Mapping[str, Callable[[Path], object]]) -> None:

@@ -187,7 +187,7 @@ def check_fit(
     }
     pairs["the vocabulary"] = vocabulary, described.vocabulary
     for name, token in described.special.items():
-        pairs[f"the token {name}"] = (token if special is None else special.get(name, "missing")), token
+        pairs[f"the token {name}"] = (token if special is None else special.get(name)), token
     wrong = [f"{what} is {ours!r} but there {theirs!r}" for what, (ours, theirs) in pairs.items() if ours != theirs]
     if not wrong and config.positions == "learned" and length > described.length:
         wrong = [f"the length is {length} but there {described.length}"]
