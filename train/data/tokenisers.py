@@ -1,7 +1,7 @@
-"""Tokenisers: text to ids and back. Bytes and words are here, subwords in `train.data.subwords`.
+"""Tokenisers: text to ids and back. Bytes and words are here, subwords in their own modules.
 
 Spec strings name them: `bytes`, `words(size=20000)`, `bpe(size=8192)`, `wordpiece(size=30522)`, `file:PATH`,
-`hf:NAME` or `hf:NAME@REVISION`.
+`hf:NAME` or `hf:NAME@REVISION`, and of a Marian `marian:FOLDER_OR_HUB_NAME/source.spm` and `…/target.spm`.
 """
 
 import collections
@@ -18,10 +18,19 @@ from jaxtyping import Int32, Integer
 
 from attention.errors import UsageError, unknown
 from models import specs
-from train.data import subwords
+from train.data import sentencepieces, subwords
 
 Ids = Int32[np.ndarray, " n"]
-KINDS = ("bytes", "words(size=20000)", "bpe(size=8192)", "wordpiece(size=30522)", "file:PATH", "hf:NAME")
+KINDS = (
+    "bytes",
+    "words(size=20000)",
+    "bpe(size=8192)",
+    "wordpiece(size=30522)",
+    "file:PATH",
+    "hf:NAME",
+    "marian:FOLDER/source.spm",
+)
+_READY = ("file", "hf", sentencepieces.KIND)
 
 
 class Tokeniser(Protocol):
@@ -177,13 +186,15 @@ _LEAST = {"words": 6, "bpe": 260, "wordpiece": 6}
 def check(spec: str) -> None:
     """Raises a UsageError unless `spec` is written as one of KINDS, with options that exist; opens nothing."""
     prefix, _, name = spec.partition(":")
-    if not (prefix in ("file", "hf") and name):
+    if prefix == sentencepieces.KIND:
+        sentencepieces.check(name)
+    elif not (prefix in _READY and name):
         _parse(spec)
 
 
 def needs_fitting(spec: str) -> bool:
     """Whether the tokeniser depends on the corpus."""
-    return spec.partition(":")[0] not in ("file", "hf") and _parse(spec).name in _FITTED
+    return spec.partition(":")[0] not in _READY and _parse(spec).name in _FITTED
 
 
 def make(spec: str, texts: Iterable[str] = ()) -> Tokeniser:
@@ -201,6 +212,8 @@ def make(spec: str, texts: Iterable[str] = ()) -> Tokeniser:
         return _from_file(Path(name).expanduser())
     if prefix == "hf" and name:
         return subwords.from_hub(name)
+    if prefix == sentencepieces.KIND:
+        return sentencepieces.read(name)
     call = _parse(spec)
     return _FITTED[call.name](texts, **call.options) if call.name in _FITTED else ByteTokeniser()
 
@@ -220,6 +233,8 @@ def loads(text: str) -> Tokeniser:
     match fields:
         case {"kind": "bytes"}:
             return ByteTokeniser()
+        case {"kind": sentencepieces.KIND}:
+            return sentencepieces.loads(fields)
         case {"kind": "words", "words": list(words), "lower": bool(lower), "strip": bool(strip), "marks": bool(marks)}:
             return WordTokeniser(tuple(words), lower, strip, marks)
     raise UsageError(f"This is no tokeniser, but {text[:40]!r}; write one with dumps, or with the package tokenizers.")
