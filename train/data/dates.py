@@ -138,4 +138,6 @@ def _check_locale(locale: str) -> None:
     known = babel.localedata.locale_identifiers()
     if locale not in known:
         near = difflib.get_close_matches(locale, known, n=_NEAR, cutoff=0.4)
-        raise UsageError(f"{unknown('language of dates', locale, near)} `pybabel --list-locales` lists all {len(known)}.")
+        raise UsageError(
+            f"{unknown('language of dates', locale, near)} `pybabel --list-locales` lists all {len(known)}."
+        )
