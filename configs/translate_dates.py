@@ -13,5 +13,11 @@ def get_config(attention: str = "dot_product"):
     """An encoder-decoder of 2 + 2 blocks, width 64, on at most 64 bytes."""
     config = defaults.translation()
     config.model.update(attention=attention, decoder_attention=attention, cross_attention=attention)
-    config.data.update(source="dates(sources=('en', 'fr', 'es'), targets=('de',))", buckets="32,48", translations=200)
+    config.data.update(
+        source="dates(sources=('en', 'fr', 'es'), targets=('de',))",
+        validation_split="validation[:1000]",
+        test_split="test[:2000]",
+        buckets="32,48",
+        translations=200,
+    )
     return config

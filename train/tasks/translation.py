@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from models import flops
+from models import flops, pretrained
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from models.seq2seq import Seq2Seq, Seq2SeqConfig
 from train import losses, scores, sharding
@@ -20,7 +20,7 @@ from train.decoding import translate
 from train.search import Search
 from train.step import Batch, Sums
 from train.tasks.task import Task
-from train.tasks.text import TextTask, perplexity
+from train.tasks.text import TextTask, load_pretrained, perplexity
 
 MODELS: dict[type, type[nn.Module]] = {EncoderDecoderConfig: EncoderDecoder, Seq2SeqConfig: Seq2Seq}
 
@@ -39,8 +39,16 @@ class Translation(TextTask):
 
     def make_model(self, config: Config) -> nn.Module:
         """See `build`."""
-        corpus = self.corpus
-        return build(config, corpus.source_tokeniser.size, corpus.target_tokeniser.size)
+        sizes = (self.corpus.source_tokeniser.size, self.corpus.target_tokeniser.size)
+        if isinstance(config.model, EncoderDecoderConfig) and config.model.pretrained:
+            # What does not fit is said before anything is compiled or written.
+            pretrained.check_fit(config.model.pretrained, config.model, max(sizes), self.tokens)
+        return build(config, *sizes)
+
+    def pretrained(self, params: dict) -> tuple[dict, str]:
+        """A published Marian's weights in place of those that have their like there."""
+        config = self.model.config
+        return load_pretrained(config, params) if isinstance(config, EncoderDecoderConfig) else (params, "")
 
     def inputs(self, batch: Batch) -> tuple[Any, ...]:
         """The sources, how many of their tokens are real, and what the decoder reads."""
