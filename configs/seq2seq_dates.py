@@ -4,16 +4,25 @@
 
 The argument is the attention: 001's `dot`, `qkv`, `encoder_dot`, `encoder_qkv` and `location`, or `additive` (without
 an argument), `luong_dot`, `luong_general`, `luong_concat`. Embeddings of 300 numbers and states of 500 are 001's
-drawing. Bytes in and out; no date of the test appears in training, in whatever form.
+drawing. Pieces of words in and out; no date of the test appears in training, in whatever form.
 """
 
 from configs import defaults
 
 
 def get_config(attention: str = "additive"):
-    """A GRU of 500 units that reads, another that writes, on at most 48 bytes."""
+    """A GRU of 500 units that reads, another that writes, on at most 24 pieces."""
     config = defaults.recurrent_translation()
     config.model.attention = attention
-    config.data.update(source="dates(sources=('en',), targets=('fr',))", buckets="32", translations=200)
-    config.data.update(source_length=48, target_length=48)
+    config.data.update(
+        source="dates(sources=('en',), targets=('fr',))",
+        validation_split="validation[:1000]",
+        test_split="test[:2000]",
+        source_tokeniser="bpe(size=400)",
+        source_length=24,
+        target_length=16,
+        buckets="12",
+        translations=200,
+    )
+    config.train.length = "1200 steps"
     return config

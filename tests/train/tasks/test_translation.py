@@ -40,7 +40,9 @@ def name(request):
 
 
 def task_of(folder, name, **changes):
-    fixed = {"data__source": f"file:{folder}"} | {f"data__{part}_split": part for part in ("train", "validation", "test")}
+    fixed = {"data__source": f"file:{folder}"} | {
+        f"data__{part}_split": part for part in ("train", "validation", "test")
+    }
     fixed |= {"data__source_column": 1, "data__target_column": 2, "data__source_length": 32, "data__target_length": 40}
     fixed |= {"data__buckets": "", "data__batch_size": 2, "data__eval_batch_size": 2, "data__translations": 0}
     changes = {key.replace("__", "."): str(value) for key, value in (fixed | SMALL[name] | changes).items()}
