@@ -24,5 +24,5 @@ def get_config(attention: str = "additive"):
         buckets="12",
         translations=200,
     )
-    config.train.length = "1200 steps"
+    config.train.length = "800 steps"
     return config
