@@ -42,7 +42,7 @@ def weights(
     Raises:
       UsageError: the mechanism has no weights.
     """
-    inputs = (source[None], np.array([len(source)], np.int32), tokens[None])
+    inputs = (jnp.asarray(source)[None], jnp.array([len(source)]), jnp.asarray(tokens)[None])
     _, kept = model.apply({"params": params}, *inputs, mutable="attention")
     kept = kept["attention"]
     blocks = sorted((name for name in kept if name.startswith("decoder_")), key=lambda name: int(name.split("_")[1]))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
@@ -62,7 +63,7 @@ class Translator:
         names = ("source_tokeniser.json", "target_tokeniser.json")
         source, target = (tokenisers.loads(workdir.read_file(directory, name)) for name in names)
         model = translation.build(config, source.size, target.size)
-        example = (np.zeros((1, 1), np.int32), np.ones(1, np.int32), np.zeros((1, 1), np.int32))
+        example = (jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32), jnp.zeros((1, 1), jnp.int32))
         embeddings = {"embed": (names[0], source.size), "embed_target": (names[1], target.size)}
         if getattr(config.model, "shared_embeddings", False):
             del embeddings["embed_target"]
@@ -110,8 +111,8 @@ class Translator:
         found = translate(
             self.model,
             self.params,
-            np.stack([padded(row, width, 0) for row in rows]),
-            np.array([len(row) for row in rows], np.int32),
+            jnp.stack([padded(row, width, 0) for row in rows]),
+            jnp.array([len(row) for row in rows], jnp.int32),
             search,
             key,
             special["start"],

@@ -21,7 +21,7 @@ DATES = {
     "data.source": "dates(sources=('en',), targets=('de',), first=2000, last=2003)",
     "data.validation_split": "validation[:40]",
     "data.test_split": "test[:40]",
-    "data.buckets": "32",
+    "data.buckets": "12",
     "data.translations": "5",
 }
 CONFIGS = {

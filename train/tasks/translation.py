@@ -22,8 +22,6 @@ from train.step import Batch, Sums
 from train.tasks.task import Task
 from train.tasks.text import TextTask, load_pretrained, perplexity
 
-MODELS: dict[type, type[nn.Module]] = {EncoderDecoderConfig: EncoderDecoder, Seq2SeqConfig: Seq2Seq}
-
 
 class Translation(TextTask):
     """A model that writes a target to a source, and its pairs. For what batches hold see `train.data.translation`.
@@ -176,4 +174,5 @@ def build(config: Config, source_vocabulary: int, target_vocabulary: int) -> nn.
     """The model of a config, for so many tokens."""
     data, dtype = config.data, jnp.dtype(config.train.precision)
     sizes = (source_vocabulary, target_vocabulary, data.source_length, data.target_length)
-    return MODELS[type(config.model)](config.model, *sizes, dtype)
+    model = EncoderDecoder if isinstance(config.model, EncoderDecoderConfig) else Seq2Seq
+    return model(config.model, *sizes, dtype)

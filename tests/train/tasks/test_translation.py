@@ -20,7 +20,12 @@ SMALL = {
         "data__source_tokeniser": "bytes",
         "data__target_tokeniser": "words(marks=True)",
     },
-    "seq2seq": {"config": "configs/seq2seq_dates.py", "model__embedding": 12, "model__hidden": 16},
+    "seq2seq": {
+        "config": "configs/seq2seq_dates.py",
+        "model__embedding": 12,
+        "model__hidden": 16,
+        "data__source_tokeniser": "bytes",
+    },
 }
 MESH = sharding.make_mesh(MeshConfig(-1, 1, 1))
 PAIRS = [("ein Hund", "a dog"), ("eine Katze", "a cat"), ("zwei Hunde und eine Katze", "two dogs and a cat, Sir")]
