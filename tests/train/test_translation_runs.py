@@ -94,6 +94,13 @@ def test_eight_devices_measure_the_same(finished, run_python):
     np.testing.assert_allclose([float(numbers[name]) for name in metrics], list(metrics.values()), rtol=1e-4)
 
 
+def test_a_run_is_measured_again_with_beams(transformer):
+    _, greedy = evaluate.evaluate(transformer, "last")
+    _, beams = evaluate.evaluate(transformer, "last", overrides={"data.beams": "3"})
+    assert greedy["loss"] == beams["loss"]
+    assert greedy["chrf"] != beams["chrf"]
+
+
 def test_sentences_and_files_are_translated_alike(finished, tmp_path, capsys):
     _, workdir = finished
     assert translate.main(["--workdir", str(workdir), "--step=last", *SENTENCES]) == 0

@@ -1,5 +1,6 @@
 """Translation: the loss of the target's next token, and BLEU, chrF and exact matches of what the model writes."""
 
+import functools
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -102,9 +103,8 @@ class Translation(TextTask):
         for batch in translation.eval_batches(sentences, self._data, *share, most):
             rows, indices = self._translated(params, batch, mesh)
             found |= {int(index): target.decode(row) for row, index in zip(rows, indices, strict=True) if index >= 0}
-        indices = np.array(sorted(found))
-        references = [target.normalise(text) for text in sentences.text.texts("target", indices)]
-        return [found[int(index)] for index in indices], references
+        indices = sorted(found)
+        return [found[index] for index in indices], self._references(split, tuple(indices))
 
     def remarks(self) -> list[str]:
         """How many pairs were left out."""
@@ -142,6 +142,11 @@ class Translation(TextTask):
         model = self.model
         count = flops.encoder_decoder if isinstance(model, EncoderDecoder) else flops.seq2seq
         return count(model.config, model.source_length, model.target_length, model.target_vocabulary).flops
+
+    @functools.cache  # noqa: B019  a task lives as long as its program, and finding them reads the whole source
+    def _references(self, split: str, indices: tuple[int, ...]) -> list[str]:
+        texts = self.sources[split].text.texts("target", np.array(indices))
+        return [self.corpus.target_tokeniser.normalise(text) for text in texts]
 
     def _translated(self, params: dict, batch: Batch, mesh: jax.sharding.Mesh) -> tuple[np.ndarray, np.ndarray]:
         """Of all processes: tokens, padded, and which pair each row is of."""
