@@ -186,8 +186,8 @@ def check_fit(
         for field in (*architecture.fields, *architecture.fixed)
     }
     pairs["the vocabulary"] = vocabulary, described.vocabulary
-    for name, token in described.special.items():
-        pairs[f"the token {name}"] = (token if special is None else special.get(name)), token
+    if special is not None:
+        pairs |= {f"the token {name}": (special.get(name), token) for name, token in described.special.items()}
     wrong = [f"{what} is {ours!r} but there {theirs!r}" for what, (ours, theirs) in pairs.items() if ours != theirs]
     if not wrong and config.positions == "learned" and length > described.length:
         wrong = [f"the length is {length} but there {described.length}"]
