@@ -41,7 +41,8 @@ class Translation(TextTask):
         sizes = (self.corpus.source_tokeniser.size, self.corpus.target_tokeniser.size)
         if isinstance(config.model, EncoderDecoderConfig) and config.model.pretrained:
             # What does not fit is said before anything is compiled or written.
-            pretrained.check_fit(config.model.pretrained, config.model, max(sizes), self.tokens)
+            special = self.corpus.target_tokeniser.special
+            pretrained.check_fit(config.model.pretrained, config.model, sizes[1], self.tokens, special)
         return build(config, *sizes)
 
     def pretrained(self, params: dict) -> tuple[dict, str]:

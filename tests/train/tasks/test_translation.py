@@ -1,11 +1,13 @@
 """Losses of pairs, padded or not, and what the model's own translations score."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from attention import UsageError
+from models import pretrained
 from tests.train.tasks.test_language_modelling import first, measured, noisy
 from train import configs, scores, sharding, tasks
 from train.config import MeshConfig
@@ -129,6 +131,36 @@ def test_long_pairs_are_remarked_upon(folder, name):
 def test_models_need_the_vocabularies_they_share(folder):
     with pytest.raises(UsageError, match="needs one vocabulary"):
         task_of(folder, "encoder_decoder", model__shared_embeddings=True)
+
+
+MARIAN = {
+    "config": "configs/translate_iwslt.py",
+    "data__source_tokeniser": "bytes",
+    "data__target_tokeniser": "",
+    "model__depth": 1,
+    "model__decoder_depth": 1,
+    "model__pretrained": "",
+}
+
+
+def test_published_weights_are_where_training_starts(folder, tmp_path):
+    before = task_of(folder, "encoder_decoder", **MARIAN)
+    params, special = noisy(before), before.corpus.target_tokeniser.special
+    pretrained.export(tmp_path / "published", before.model.config, params, special)
+    task = task_of(folder, "encoder_decoder", **MARIAN | {"model__pretrained": tmp_path / "published"})
+    loaded, report = task.pretrained(task.init(jax.random.key(5)))
+    chex.assert_trees_all_equal(loaded, params)
+    assert "arrays loaded" in report
+    assert before.pretrained(params) == (params, "")
+
+
+def test_published_weights_of_another_vocabulary_are_refused(folder, tmp_path):
+    before = task_of(folder, "encoder_decoder", **MARIAN)
+    params, special = noisy(before), before.corpus.target_tokeniser.special
+    pretrained.export(tmp_path / "published", before.model.config, params, special)
+    another = {"model__pretrained": tmp_path / "published", "data__source_tokeniser": "words(marks=True)"}
+    with pytest.raises(UsageError, match=r"the vocabulary is .* but there 260"):
+        task_of(folder, "encoder_decoder", **MARIAN | another)
 
 
 def test_the_task_keeps_both_tokenisers(folder, name):
