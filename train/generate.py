@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from attention.errors import UsageError
@@ -48,7 +49,7 @@ def continuations(
         directory,
         step,
         config,
-        lambda key: model.init(key, np.zeros((1, 1), np.int32))["params"],
+        lambda key: model.init(key, jnp.zeros((1, 1), jnp.int32))["params"],
         {"embed": (TOKENISER, tokeniser.size)},
     )
     end = tokeniser.special["end"] if config.data.end_token else -1

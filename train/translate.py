@@ -76,7 +76,12 @@ class Translator:
         return ids if len(ids) <= self.config.data.source_length else None
 
     def translations(self, texts: Iterable[str], search: Search, seed: int = 0) -> Iterator[str | None]:
-        """Each text's translation, in order; None where it is too long.
+        """Each text's translation, in order; None where it is too long. See `tokens`."""
+        for ids in self.tokens(texts, search, seed):
+            yield None if ids is None else self.target.decode(ids)
+
+    def tokens(self, texts: Iterable[str], search: Search, seed: int = 0) -> Iterator[np.ndarray | None]:
+        """The tokens of each text's translation, the end token among them, in order; None where it is too long.
 
         Args:
           texts: Read as they are needed.
@@ -87,21 +92,24 @@ class Translator:
         for number, batch in enumerate(_batches(texts)):
             yield from self._translated([self.encode(text) for text in batch], search, jax.random.fold_in(key, number))
 
-    def align(self, text: str, translated: str) -> alignment.Alignment:
+    def align(self, text: str, ids: np.ndarray) -> alignment.Alignment:
         """Which tokens of a text the model looks at for each token of a translation.
 
+        Args:
+          text: No longer than the model takes.
+          ids: The translation, the end token among them.
+
         Raises:
-          UsageError: either is too long, or the mechanism has no weights.
+          UsageError: the mechanism has no weights.
         """
         source = self.encode(text)
-        ids = np.append(self.target.encode(translated), self.target.special["end"])
-        if source is None or len(ids) > self.config.data.target_length:
-            raise UsageError(f"{text[:40]!r} or its translation is too long to be aligned; give a shorter sentence.")
         tokens = np.append(self.target.special["start"], ids[:-1])
         weights = alignment.weights(self.model, self.params, source, tokens)
         return alignment.Alignment(_words(self.source, source), _words(self.target, ids), weights)
 
-    def _translated(self, encoded: list[np.ndarray | None], search: Search, key: jax.Array) -> Iterator[str | None]:
+    def _translated(
+        self, encoded: list[np.ndarray | None], search: Search, key: jax.Array
+    ) -> Iterator[np.ndarray | None]:
         """Of one batch; it is filled up to one of a few shapes, which are compiled once."""
         rows = [ids if ids is not None else np.zeros(1, np.int32) for ids in encoded]
         rows += [np.zeros(1, np.int32)] * ((BATCH if len(rows) > 1 else 1) - len(rows))
@@ -119,8 +127,8 @@ class Translator:
             special["end"],
             special.get("pad", special["end"]),
         )
-        for ids, row in zip(encoded, np.asarray(found.tokens), strict=False):
-            yield None if ids is None else self.target.decode(row)
+        for ids, row, length in zip(encoded, np.asarray(found.tokens), np.asarray(found.lengths), strict=False):
+            yield None if ids is None else row[:length]
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
@@ -135,7 +143,8 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _words(tokeniser: Tokeniser, ids: np.ndarray) -> list[str]:
-    return [tokeniser.decode([i]) or "</s>" for i in ids]
+    """Of each token; a space that is one is drawn as such."""
+    return [tokeniser.decode([i]).replace(" ", "␣") or "</s>" for i in ids]
 
 
 def translate_file(translator: Translator, source: Path, target: Path, search: Search, seed: int = 0) -> list[int]:
@@ -205,8 +214,8 @@ def _run(flags: argparse.Namespace) -> int:
     for text in flags.text:
         if translator.encode(text) is None:
             raise UsageError(f"{text[:40]!r} has {too_long}; shorten it.")
-    found = list(translator.translations(flags.text, search, flags.seed))
-    print("\n".join(found))
+    found = list(translator.tokens(flags.text, search, flags.seed))
+    print("\n".join(translator.target.decode(ids) for ids in found))
     if flags.alignment:
         alignment.draw(translator.align(flags.text[0], found[0]), flags.alignment)
     return 0

@@ -57,6 +57,8 @@ def recorded(config, read, prefix=""):
                 read.add(prefix + name)
             return super().__getattribute__(name)
 
+        __hash__, __eq__ = object.__hash__, object.__eq__  # compiling hashes all fields, which is no use of them
+
     copy = object.__new__(Recorded)
     for name, value in values.items():
         object.__setattr__(copy, name, value)

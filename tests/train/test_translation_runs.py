@@ -145,9 +145,10 @@ def test_the_alignment_is_drawn(finished, tmp_path):
 def test_alignments_are_the_weights_of_the_tokens(finished):
     _, workdir = finished
     translator = translate.Translator.load(workdir, "last")
-    found = translator.align(SENTENCES[0], "Montag, 2. März 2020")
-    assert "".join(found.source) == SENTENCES[0] + "</s>"
-    assert len(found.target) == len("Montag, 2. März 2020".encode()) + 1
+    ids = np.append(translator.target.encode("Montag, 2. März 2020"), translator.target.special["end"])
+    found = translator.align(SENTENCES[0], ids)
+    assert "".join(found.source) == SENTENCES[0].replace(" ", "␣") + "</s>"
+    assert len(found.target) == len(ids)
     assert found.weights.shape == (len(found.target), len(found.source))
     np.testing.assert_allclose(found.weights.sum(axis=1), 1, rtol=1e-5)
 

@@ -1,6 +1,7 @@
 """Parallel text by name: `dates(...)`, `file:PATH`, `hf:NAME` or `tfds:NAME`, as streams of pairs."""
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from attention.errors import UsageError, unknown
@@ -9,7 +10,7 @@ from train.data import columns, hub, pair_files, tfds_sets
 from train.data.dates import Dates
 from train.data.documents import digest
 from train.data.pair_files import FIELDS
-from train.data.pairs import Pairs, stripped
+from train.data.pairs import Pair, Pairs, stripped
 
 KINDS = (
     "dates",
@@ -62,12 +63,17 @@ def _dates(source: str) -> Dates:
     return Dates.make(call.options)
 
 
+def _pairs(rows: Callable[..., Iterator[tuple[str, str, str]]], *arguments: Any) -> Iterator[Pair]:
+    """Of rows that a function reads; workers can be sent it, unlike a closure."""
+    return stripped(rows(*arguments))
+
+
 def _of_hub(name: str, split: str, data: Any, names: tuple[str, str]) -> Pairs:
     opened = hub.open_split(name, split, data)
     for field, column in zip(FIELDS, names, strict=True):
         opened.feature(field, column)
     content = digest([opened.version, *names])
-    return Pairs(opened.name, content, lambda: stripped(_hub_rows(opened, names)))
+    return Pairs(opened.name, content, functools.partial(_pairs, _hub_rows, opened, names))
 
 
 def _hub_rows(opened: hub.HubSplit, names: tuple[str, str]) -> Iterator[tuple[str, str, str]]:
@@ -80,7 +86,7 @@ def _of_tfds(name: str, split: str, data: Any, names: tuple[str, str]) -> Pairs:
     for field, column in zip(FIELDS, names, strict=True):
         opened.check_text(field, column)
     where, content, records = f"{split} of tfds:{name}", digest([opened.version, *names]), opened.records()
-    return Pairs(where, content, lambda: stripped(_tfds_rows(records, names, where)))
+    return Pairs(where, content, functools.partial(_pairs, _tfds_rows, records, names, where))
 
 
 def _tfds_rows(records: Sequence[dict[str, Any]], names: tuple[str, str], where: str) -> Iterator[tuple[str, str, str]]:
