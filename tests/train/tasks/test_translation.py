@@ -146,7 +146,7 @@ MARIAN = {
 def test_published_weights_are_where_training_starts(folder, tmp_path):
     before = task_of(folder, "encoder_decoder", **MARIAN)
     params, special = noisy(before), before.corpus.target_tokeniser.special
-    pretrained.export(tmp_path / "published", before.model.config, params, special)
+    pretrained.export(str(tmp_path / "published"), before.model.config, params, special)
     task = task_of(folder, "encoder_decoder", **MARIAN | {"model__pretrained": tmp_path / "published"})
     loaded, report = task.pretrained(task.init(jax.random.key(5)))
     chex.assert_trees_all_equal(loaded, params)
@@ -157,7 +157,7 @@ def test_published_weights_are_where_training_starts(folder, tmp_path):
 def test_published_weights_of_another_vocabulary_are_refused(folder, tmp_path):
     before = task_of(folder, "encoder_decoder", **MARIAN)
     params, special = noisy(before), before.corpus.target_tokeniser.special
-    pretrained.export(tmp_path / "published", before.model.config, params, special)
+    pretrained.export(str(tmp_path / "published"), before.model.config, params, special)
     another = {"model__pretrained": tmp_path / "published", "data__source_tokeniser": "words(marks=True)"}
     with pytest.raises(UsageError, match=r"the vocabulary is .* but there 260"):
         task_of(folder, "encoder_decoder", **MARIAN | another)
