@@ -39,6 +39,7 @@ class EncoderDecoderConfig(TransformerConfig):
       scale_embeddings: Whether embeddings are multiplied by √D (Vaswani et al. 2017, §3.4).
       tied_output: Whether the target's embeddings are the output's kernel too; else it has its own.
       output_bias: Whether the output has a bias, as Marian's `final_logits_bias`.
+      pretrained: Folder or name on the Hugging Face hub of weights to start from; '' starts from random ones.
     """
 
     decoder_attention: str
@@ -48,6 +49,7 @@ class EncoderDecoderConfig(TransformerConfig):
     scale_embeddings: bool
     tied_output: bool
     output_bias: bool
+    pretrained: str
 
     POSITIONS: ClassVar[tuple[str, ...]] = (*ADDED, HALVES)
     DROPS_HIDDEN: ClassVar[bool] = False

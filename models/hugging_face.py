@@ -1,8 +1,10 @@
 """Files of a Hugging Face model, from a folder or the hub, and the arrays in them under PyTorch's names."""
 
 import contextlib
+import functools
 import json
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from flax import serialization, traverse_util
 from attention.errors import UsageError
 
 CONFIG = "config.json"
+GENERATION = "generation_config.json"
 SAFETENSORS = "model.safetensors"
 MSGPACK = "flax_model.msgpack"
 BIN = "pytorch_model.bin"
@@ -106,33 +109,53 @@ def read_weights(source: str) -> Arrays:
         raise UsageError(f"{path} cannot be read, so it may be damaged: {error}.") from error
 
 
-def write(folder: Path, config: dict[str, Any], weights: Arrays) -> None:
+def write(folder: Path, documents: Mapping[str, dict[str, Any]], weights: Arrays) -> None:
     """A folder that `transformers` loads.
 
     Args:
       folder: Where; it is made.
-      config: Of `config.json`.
+      documents: What is in its JSON files, by their names: `config.json` and perhaps `generation_config.json`.
       weights: Under PyTorch's names.
 
     Raises:
       UsageError: the folder holds a model already, or cannot be written.
     """
-    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    for name in (CONFIG, SAFETENSORS):
+    contiguous = {name: np.ascontiguousarray(array) for name, array in weights.items()}
+    writers = {name: functools.partial(_write_json, document) for name, document in documents.items()}
+    writers[SAFETENSORS] = lambda path: save_file(contiguous, path, metadata={"format": "pt"})
+    write_files(folder, writers)
+
+
+def write_files(folder: Path, files: Mapping[str, Callable[[Path], object]]) -> None:
+    """Writes new files into a folder, all or none.
+
+    Args:
+      folder: Where; it is made.
+      files: By their names, what writes each to a path.
+
+    Raises:
+      UsageError: the folder has one of the files already, or cannot be written.
+    """
+    from safetensors import SafetensorError
+
+    for name in files:
         if (folder / name).exists():
             raise UsageError(f"The folder {folder} has a {name} already; choose another.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        contiguous = {name: np.ascontiguousarray(array) for name, array in weights.items()}
-        save_file(contiguous, folder / SAFETENSORS, metadata={"format": "pt"})
-        (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        for name, write_to in files.items():
+            write_to(folder / name)
     except (OSError, SafetensorError) as error:
         with contextlib.suppress(OSError):  # where there is no folder
-            for name in (CONFIG, SAFETENSORS):
+            for name in files:
                 (folder / name).unlink(missing_ok=True)
         raise UsageError(f"The folder {folder} cannot be written ({error}); nothing was left in it.") from error
+
+
+def _write_json(document: Mapping[str, Any], path: Path) -> None:
+    path.write_text(json.dumps(document, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
 
 
 def _read_safetensors(path: Path) -> Arrays:

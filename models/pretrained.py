@@ -1,4 +1,7 @@
-"""RoBERTa's published weights into `models.masked_lm`, for any mechanism that the parts fit, and back out."""
+"""Published weights into our models, for any mechanism that the parts fit, and back out.
+
+RoBERTa's into `models.masked_lm`, Marian's into `models.encoder_decoder`; `models.architectures` has what they are.
+"""
 
 import collections
 import dataclasses
@@ -13,52 +16,15 @@ from flax import traverse_util
 
 from attention.errors import UsageError
 from models import hugging_face, mechanisms
-from models.masked_lm import MaskedLMConfig
+from models.architectures import Architecture
+from models.marian import MARIAN
+from models.positions import sinusoids_in_halves
+from models.roberta import ROBERTA
+from models.transformer import TransformerConfig
 
-# Our fields and theirs, for all that decides what a RoBERTa computes.
-FIELDS = {
-    "depth": "num_hidden_layers",
-    "width": "hidden_size",
-    "heads": "num_attention_heads",
-    "mlp": "intermediate_size",
-    "norm_epsilon": "layer_norm_eps",
-    "activation": "hidden_act",
-    "padding_token": "pad_token_id",
-    "token_types": "type_vocab_size",
-}
-DROPOUTS = {
-    "embedding_dropout": "hidden_dropout_prob",
-    "dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-}
-FIXED = {"norm": "post", "positions": "learned", "attention_bias": True}
-# Of their optional fields, the only values that this architecture has.
-STANDARD = {"is_decoder": False, "position_embedding_type": "absolute", "tie_word_embeddings": True}
+ARCHITECTURES = (ROBERTA, MARIAN)
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "swish", "tanh": "tanh"}
 OTHER_NAMES = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "swish": "swish"}
-
-MODULES = {
-    "embed": "roberta.embeddings.word_embeddings",
-    "positions": "roberta.embeddings.position_embeddings",
-    "token_types": "roberta.embeddings.token_type_embeddings",
-    "norm_embedding": "roberta.embeddings.LayerNorm",
-    "head": "lm_head",
-    "head/dense": "lm_head.dense",
-    "head/norm": "lm_head.layer_norm",
-}
-OF_A_BLOCK = {
-    "attention/query": "attention.self.query",
-    "attention/key": "attention.self.key",
-    "attention/value": "attention.self.value",
-    "attention/out": "attention.output.dense",
-    "norm_attention": "attention.output.LayerNorm",
-    "mlp/up": "intermediate.dense",
-    "mlp/down": "output.dense",
-    "norm_mlp": "output.LayerNorm",
-}
-LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
-# Copies of other arrays, where they are saved at all.
-TIED = {"lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"}
 
 Params = Mapping[str, Any]
 
@@ -100,52 +66,42 @@ class Described:
     """A checkpoint's architecture, as this project says it.
 
     Attributes:
-      fields: Those of `MaskedLMConfig` that the checkpoint gives, rates of dropout among them.
-      vocabulary: Number of tokens.
-      length: ℓ, the longest sequence.
+      fields: Those of our model's config that the checkpoint gives, rates of dropout among them.
+      vocabulary: Number of tokens; of a Marian's sources and targets alike.
+      length: ℓ, the longest sequence that it was made for.
+      special: Of a Marian, the ids of `pad`, `start` (what the decoder reads first) and `end`.
     """
 
     fields: dict[str, Any]
     vocabulary: int
     length: int
+    special: dict[str, int]
 
 
 def describe(source: str) -> Described:
-    """What model a checkpoint is of: `MaskedLM(MaskedLMConfig(**fields, …), vocabulary, length)`.
+    """What model a checkpoint is of.
+
+    `MaskedLM(MaskedLMConfig(**fields, …), vocabulary, length)` where it is a RoBERTa, and where it is a Marian
+    `EncoderDecoder(EncoderDecoderConfig(**fields, …), vocabulary, vocabulary, length, length)`.
 
     Args:
       source: A Hugging Face folder, or a name on the hub.
 
     Raises:
-      UsageError: it cannot be read, or is no RoBERTa, or one with parts that the published ones do not have.
+      UsageError: it cannot be read, or is neither, or one with parts that the published ones do not have.
     """
-    theirs = hugging_face.read_config(source)
-    needed = {*FIELDS.values(), *DROPOUTS.values(), "model_type", "vocab_size", "max_position_embeddings"}
-    if missing := sorted(needed - {name for name, value in theirs.items() if value is not None}):
-        raise UsageError(f"The config.json of {source} lacks {', '.join(missing)}.")
-    if theirs["model_type"] != "roberta":
-        raise UsageError(f"{source} is a model of type {theirs['model_type']!r}; only 'roberta' can be loaded.")
-    for name, only in STANDARD.items():
-        if theirs.get(name, only) != only:
-            raise UsageError(f"{source} has {name}={theirs[name]!r}; only {only!r} can be loaded.")
-    fields = FIXED | {ours: theirs[name] for ours, name in (FIELDS | DROPOUTS).items()}
-    activation = fields["activation"]
-    if activation not in ACTIVATIONS | OTHER_NAMES:
-        raise UsageError(f"{source} has hidden_act={activation!r}; choose one with {', '.join(ACTIVATIONS)}.")
-    fields["activation"] = (ACTIVATIONS | OTHER_NAMES)[activation]
-    length = theirs["max_position_embeddings"] - theirs["pad_token_id"] - 1
-    return Described(fields, theirs["vocab_size"], length)
+    return _describe(source, ARCHITECTURES)
 
 
-def load(source: str, config: MaskedLMConfig, params: Params) -> tuple[dict[str, Any], Report]:
+def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[str, Any], Report]:
     """Puts a checkpoint's weights in the place of freshly initialised ones, wherever the model has their like.
 
-    Projections that the mechanism has in another form, and what else it adds, stay as they are initialised.
+    Projections that a mechanism has in another form, and what else it adds, stay as they are initialised.
 
     Args:
       source: A Hugging Face folder, or a name on the hub.
-      config: What the model is.
-      params: Of `MaskedLM`, without the collection's name.
+      config: What the model is: `MaskedLMConfig` or `EncoderDecoderConfig`.
+      params: Of the model, without the collection's name.
 
     Returns:
       Parameters of the same shapes, types and shardings, and what was loaded, skipped and new.
@@ -153,111 +109,188 @@ def load(source: str, config: MaskedLMConfig, params: Params) -> tuple[dict[str,
     Raises:
       UsageError: the checkpoint cannot be read, is of another architecture, or is not whole.
     """
+    architecture = _architecture(config)
     fresh = traverse_util.flatten_dict(params, sep="/")
-    rows = {name: len(fresh[f"{name}/embedding"]) for name in ("embed", "positions") if f"{name}/embedding" in fresh}
-    check_fit(source, config, rows["embed"], rows.get("positions", 0) - config.padding_token - 1)
-    arrays = _canonical(source, hugging_face.read_weights(source))
-    headless = not any(name.startswith("lm_head.") for name in arrays)
-    named = {path: _their_name(path) for path in fresh}
-    new = [path for path, name in named.items() if not name or (headless and name.startswith("lm_head."))]
+    positions = fresh.get("positions/embedding", ())
+    length = max(0, len(positions) - architecture.unused_positions(vars(config)))
+    check_fit(source, config, len(fresh["embed/embedding"]), length)
+    arrays = _canonical(source, architecture, hugging_face.read_weights(source))
+    headless = not any(name.startswith(architecture.head) for name in arrays)
+    named = {path: architecture.array(path) for path in fresh}
+    new = [path for path, name in named.items() if not name or (headless and name.startswith(architecture.head))]
     loaded = {path: name for path, name in named.items() if path not in new}
     if missing := sorted(set(loaded.values()) - set(arrays)):
         raise UsageError(f"{source} lacks {_drawn_together(tuple(missing))}; it is not whole.")
-    values = {path: _to_ours(source, path, arrays[name], fresh[path]) for path, name in loaded.items()}
+    values = {}
+    for path, name in loaded.items():
+        array = arrays[name][: len(fresh[path])] if path == "positions/embedding" else arrays[name]
+        values[path] = _to_ours(f"{name} of {source}", path, array, fresh[path], path in architecture.rows)
     cut = [path for path, name in loaded.items() if arrays[name].size > fresh[path].size]
     skipped = set(arrays) - set(loaded.values())
     report = Report(source, *(tuple(sorted(names)) for names in (loaded, cut, skipped, new)))
     return traverse_util.unflatten_dict(fresh | values, sep="/"), report
 
 
-def export(folder: str, config: MaskedLMConfig, params: Params) -> None:
-    """Writes a folder that `transformers.RobertaForMaskedLM.from_pretrained` loads.
+def export(
+    folder: str, config: TransformerConfig, params: Params, special: Mapping[str, int] | None = None, length: int = 512
+) -> None:
+    """Writes a folder that `from_pretrained` of `transformers`' RobertaForMaskedLM or MarianMTModel loads.
 
     Args:
       folder: Where; it is made.
-      config: What the model is.
-      params: Of `MaskedLM`, without the collection's name.
+      config: What the model is: `MaskedLMConfig` or `EncoderDecoderConfig`.
+      params: Of the model, without the collection's name.
+      special: A Marian's special tokens by name, as its tokeniser has them: `pad`, `start` and `end`.
+      length: The longest sequence of a Marian; that of a RoBERTa is as many as it has positions.
 
     Raises:
-      UsageError: RoBERTa has no such parts, or the folder holds a model already or cannot be written.
+      UsageError: such models have no such parts, an id is not given, or the folder holds a model already or cannot be
+        written.
     """
-    if set(mechanisms.resolve(config.attention, config.depth)) != {mechanisms.MECHANISMS["dot_product"]}:
-        raise UsageError(f"Only dot_product can be exported: transformers' RoBERTa has no {config.attention!r}.")
-    for field, only in FIXED.items():
-        if getattr(config, field) != only:
-            raise UsageError(f"Only model.{field}={only!r} can be exported, but it is {getattr(config, field)!r}.")
+    architecture, special = _architecture(config), special or {}
+    _check_exportable(architecture, config, special)
     flat = {path: np.asarray(value) for path, value in traverse_util.flatten_dict(params, sep="/").items()}
-    weights = {_their_name(path): _to_theirs(path, value) for path, value in flat.items()}
-    theirs = {name: getattr(config, ours) for ours, name in (FIELDS | DROPOUTS).items()}
-    theirs["hidden_act"] = {ours: name for name, ours in ACTIVATIONS.items()}[config.activation]
-    theirs |= STANDARD | {"model_type": "roberta", "architectures": ["RobertaForMaskedLM"]}
-    theirs |= {
+    weights = {architecture.array(path): _to_theirs(path, x, path in architecture.rows) for path, x in flat.items()}
+    positions = len(flat["positions/embedding"]) if "positions/embedding" in flat else length
+    theirs = _config_json(architecture, config) | {
         "vocab_size": len(flat["embed/embedding"]),
-        "max_position_embeddings": len(flat["positions/embedding"]),
+        "max_position_embeddings": positions,
     }
-    hugging_face.write(Path(folder).expanduser(), theirs, weights)
+    theirs |= {name: theirs[original] for name, original in architecture.same.items()}
+    theirs |= {name: special[token] for token, name in architecture.special.items()}
+    documents = {hugging_face.CONFIG: theirs}
+    if architecture.generation:
+        documents[hugging_face.GENERATION] = architecture.generation(special, length)
+    hugging_face.write(Path(folder).expanduser(), documents, weights)
 
 
-def check_fit(source: str, config: MaskedLMConfig, vocabulary: int, length: int) -> None:
+def check_fit(
+    source: str, config: TransformerConfig, vocabulary: int, length: int, special: Mapping[str, int] | None = None
+) -> None:
     """Whether a checkpoint's weights fit a model, as far as its `config.json` says.
 
     Args:
       source: A Hugging Face folder, or a name on the hub.
-      config: What the model is.
+      config: What the model is: `MaskedLMConfig` or `EncoderDecoderConfig`.
       vocabulary: Its number of tokens.
       length: ℓ, its longest sequence.
+      special: Ids of the tokeniser's special tokens by name, where they too must be the checkpoint's.
 
     Raises:
       UsageError: they do not, with both values of everything in which the two differ; or as `describe`.
     """
-    described = describe(source)
-    theirs = {f"model.{field}": described.fields[field] for field in (*FIELDS, *FIXED)}
-    ours = {f"model.{field}": getattr(config, field) for field in (*FIELDS, *FIXED)}
-    theirs["the vocabulary"], ours["the vocabulary"] = described.vocabulary, vocabulary
-    wrong = [
-        f"{field} is {ours[field]!r} but there {theirs[field]!r}" for field in ours if ours[field] != theirs[field]
-    ]
-    if not wrong:
-        wrong = [f"the length is {length} but there {described.length}"] if length > described.length else []
+    architecture = _architecture(config)
+    described = _describe(source, (architecture,))
+    pairs = {
+        f"model.{field}": (getattr(config, field), described.fields[field])
+        for field in (*architecture.fields, *architecture.fixed)
+    }
+    pairs["the vocabulary"] = vocabulary, described.vocabulary
+    if special is not None:
+        pairs |= {f"the token {name}": (special.get(name), token) for name, token in described.special.items()}
+    wrong = [f"{what} is {ours!r} but there {theirs!r}" for what, (ours, theirs) in pairs.items() if ours != theirs]
+    if not wrong and config.positions == "learned" and length > described.length:
+        wrong = [f"the length is {length} but there {described.length}"]
     if wrong:
         raise UsageError(f"The model does not fit {source}: {'; '.join(wrong)}.")
 
 
-def _canonical(source: str, arrays: hugging_face.Arrays) -> hugging_face.Arrays:
-    """With the names of a whole masked language model, and without copies of tied arrays."""
-    if not any(name.startswith("roberta.") for name in arrays):  # of a model without a head
-        arrays = {name if name.startswith("lm_head.") else f"roberta.{name}": value for name, value in arrays.items()}
-    for copy, original in TIED.items():
+def _architecture(config: TransformerConfig) -> Architecture:
+    return next(known for known in ARCHITECTURES if isinstance(config, known.config))
+
+
+def _describe(source: str, architectures: tuple[Architecture, ...]) -> Described:
+    """As `describe`, if it is of one of some architectures."""
+    theirs = hugging_face.read_config(source)
+    known = {architecture.model_type: architecture for architecture in architectures}
+    kind = theirs.get("model_type")
+    if kind is not None and kind not in known:
+        only = " and ".join(map(repr, known))
+        raise UsageError(f"{source} is a model of type {kind!r}; only {only} can be loaded.")
+    architecture = known.get(kind, architectures[0])
+    _check_described(source, architecture, theirs)
+    ours = architecture.fields | architecture.dropouts
+    fields = architecture.fixed | {field: theirs[name] for field, name in ours.items()}
+    activation = fields["activation"]
+    if activation not in ACTIVATIONS | OTHER_NAMES:
+        name = architecture.fields["activation"]
+        raise UsageError(f"{source} has {name}={activation!r}; choose one with {', '.join(ACTIVATIONS)}.")
+    fields["activation"] = (ACTIVATIONS | OTHER_NAMES)[activation]
+    length = theirs["max_position_embeddings"] - architecture.unused_positions(fields)
+    special = {token: theirs[name] for token, name in architecture.special.items()}
+    return Described(fields, theirs["vocab_size"], length, special)
+
+
+def _check_described(source: str, architecture: Architecture, theirs: dict[str, Any]) -> None:
+    """Whether a `config.json` is whole, and of nothing else than the architecture."""
+    tables = (architecture.fields, architecture.dropouts, architecture.special)
+    needed = {name for table in tables for name in table.values()}
+    needed |= {"model_type", "vocab_size", "max_position_embeddings"}
+    if missing := sorted(needed - {name for name, value in theirs.items() if value is not None}):
+        raise UsageError(f"The config.json of {source} lacks {', '.join(missing)}.")
+    only = architecture.standard | {name: theirs[other] for name, other in architecture.same.items()}
+    for name, value in only.items():
+        if theirs.get(name, value) != value:
+            raise UsageError(f"{source} has {name}={theirs[name]!r}; only {value!r} can be loaded.")
+
+
+def _check_exportable(architecture: Architecture, config: TransformerConfig, special: Mapping[str, int]) -> None:
+    for field, depth in architecture.attentions.items():
+        spec = getattr(config, field)
+        if set(mechanisms.resolve(spec, getattr(config, depth))) != {mechanisms.MECHANISMS["dot_product"]}:
+            raise UsageError(
+                f"Only dot_product can be exported: transformers' {architecture.title} has no {spec!r}, "
+                f"but that is model.{field}."
+            )
+    for field, only in architecture.fixed.items():
+        if getattr(config, field) != only:
+            raise UsageError(f"Only model.{field}={only!r} can be exported, but it is {getattr(config, field)!r}.")
+    if missing := [token for token in architecture.special if token not in special]:
+        raise UsageError(
+            f"An exported {architecture.title} needs the ids of its special tokens; give that of {', '.join(missing)}."
+        )
+
+
+def _config_json(architecture: Architecture, config: TransformerConfig) -> dict[str, Any]:
+    """What `config.json` says of a model, all but sizes and tokens."""
+    theirs = {name: getattr(config, ours) for ours, name in (architecture.fields | architecture.dropouts).items()}
+    theirs[architecture.fields["activation"]] = {ours: name for name, ours in ACTIVATIONS.items()}[config.activation]
+    kind = {"model_type": architecture.model_type, "architectures": [architecture.transformers]}
+    return theirs | architecture.standard | kind
+
+
+def _canonical(source: str, architecture: Architecture, arrays: hugging_face.Arrays) -> hugging_face.Arrays:
+    """With the names of a whole model, and without copies of tied arrays and what is no parameter."""
+    body, head = architecture.body, architecture.head
+    if not any(name.startswith(body) for name in arrays):  # of a model without a head
+        arrays = {name if name.startswith(head) else f"{body}{name}": value for name, value in arrays.items()}
+    for copy, original in architecture.tied.items():
         value = arrays.pop(copy, None)
         if value is not None and not np.array_equal(value, arrays.setdefault(original, value)):
             raise UsageError(f"{source} has a {copy} of its own, but the model ties it to {original}.")
+    for name in architecture.sinusoids:
+        table = arrays.pop(name, None)
+        # As far apart as half precision takes them.
+        if table is not None and not np.allclose(table, sinusoids_in_halves(*table.shape), atol=0.01):
+            raise UsageError(f"{source} has a {name} that is no table of sinusoids, but the model has no other.")
     return arrays
 
 
-def _their_name(path: str) -> str:
-    """The checkpoint's name of one of our parameters; '' where RoBERTa has no such thing."""
-    module, _, leaf = path.rpartition("/")
-    block = re.fullmatch(r"block_(\d+)/(.+)", module)
-    if block and block[2] in OF_A_BLOCK:
-        return f"roberta.encoder.layer.{block[1]}.{OF_A_BLOCK[block[2]]}.{LEAVES[leaf]}"
-    return f"{MODULES[module]}.{LEAVES[leaf]}" if module in MODULES else ""
-
-
-def _to_ours(source: str, path: str, array: np.ndarray, fresh: jax.Array) -> jax.Array:
-    """An array of the checkpoint in the shape of ours: transposed kernels, heads as an axis, as many positions."""
-    if path == "positions/embedding":
-        array = array[: len(fresh)]
-    shape = _to_theirs(path, np.broadcast_to(np.zeros(()), fresh.shape)).shape
+def _to_ours(what: str, path: str, array: np.ndarray, fresh: jax.Array, row: bool) -> jax.Array:
+    """An array of the checkpoint in the shape of ours: transposed kernels, heads as an axis."""
+    shape = _to_theirs(path, np.broadcast_to(np.zeros(()), fresh.shape), row).shape
     if array.shape != shape:
-        raise UsageError(f"{_their_name(path)} of {source} must have the shape {shape}, but it has {array.shape}.")
+        raise UsageError(f"{what} must have the shape {shape}, but it has {array.shape}.")
     array = array.T if path.endswith("/kernel") else array
     return jax.device_put(array.reshape(fresh.shape).astype(fresh.dtype), fresh.sharding)
 
 
-def _to_theirs(path: str, array: np.ndarray) -> np.ndarray:
+def _to_theirs(path: str, array: np.ndarray, row: bool) -> np.ndarray:
     """One of our arrays as PyTorch has it: dense weights as (outputs, inputs), heads side by side."""
     if path.endswith("/out/kernel"):
         return array.reshape(-1, array.shape[-1]).T
     if path.endswith("/kernel"):
         return array.reshape(len(array), -1).T
+    if row:
+        return array[None]
     return array if path.endswith("/embedding") else array.reshape(-1)

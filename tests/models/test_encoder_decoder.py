@@ -34,6 +34,7 @@ CONFIG = small(
     scale_embeddings=True,
     tied_output=True,
     output_bias=False,
+    pretrained="",
 )
 MARIAN = dataclasses.replace(
     CONFIG,

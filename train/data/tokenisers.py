@@ -1,7 +1,7 @@
-"""Tokenisers: text to ids and back. Bytes and words are here, subwords in `train.data.subwords`.
+"""Tokenisers: text to ids and back. Bytes and words are here, subwords in their own modules.
 
 Spec strings name them: `bytes`, `words(size=20000)`, `bpe(size=8192)`, `wordpiece(size=30522)`, `file:PATH`,
-`hf:NAME` or `hf:NAME@REVISION`.
+`hf:NAME` or `hf:NAME@REVISION`, and of a Marian `marian:FOLDER_OR_HUB_NAME/source.spm` and `…/target.spm`.
 """
 
 import collections
@@ -18,10 +18,19 @@ from jaxtyping import Int32, Integer
 
 from attention.errors import UsageError, unknown
 from models import specs
-from train.data import subwords
+from train.data import sentencepieces, subwords
 
 Ids = Int32[np.ndarray, " n"]
-KINDS = ("bytes", "words(size=20000)", "bpe(size=8192)", "wordpiece(size=30522)", "file:PATH", "hf:NAME")
+KINDS = (
+    "bytes",
+    "words(size=20000)",
+    "bpe(size=8192)",
+    "wordpiece(size=30522)",
+    "file:PATH",
+    "hf:NAME",
+    "marian:FOLDER/source.spm",
+)
+_READY = ("file", "hf", sentencepieces.KIND)
 
 
 class Tokeniser(Protocol):
@@ -45,6 +54,9 @@ class Tokeniser(Protocol):
     def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
         """The text of ids; special tokens but the unknown are left out."""
 
+    def normalise(self, text: str) -> str:
+        """The text as far as ids tell it, whatever the vocabulary: lower-cased, say; most tokenisers keep all."""
+
     def dumps(self) -> str:
         """JSON text from which `loads` makes the same tokeniser."""
 
@@ -66,6 +78,10 @@ class ByteTokeniser:
     def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
         """The text; bytes that are no UTF-8 become U+FFFD."""
         return bytes(int(i) for i in ids if i < 256).decode(errors="replace")
+
+    def normalise(self, text: str) -> str:
+        """The text as it is."""
+        return text
 
     def dumps(self) -> str:
         """There is only one."""
@@ -112,6 +128,10 @@ class WordTokeniser:
         first = len(self.special)
         words = ("[UNK]" if i == 1 else self.words[i - first] for i in map(int, ids) if i == 1 or i >= first)
         return " ".join(words)
+
+    def normalise(self, text: str) -> str:
+        """The words with spaces between them."""
+        return " ".join(_split(text, self.lower, self.strip))
 
     def dumps(self) -> str:
         """All fields."""
@@ -166,13 +186,15 @@ _LEAST = {"words": 6, "bpe": 260, "wordpiece": 6}
 def check(spec: str) -> None:
     """Raises a UsageError unless `spec` is written as one of KINDS, with options that exist; opens nothing."""
     prefix, _, name = spec.partition(":")
-    if not (prefix in ("file", "hf") and name):
+    if prefix == sentencepieces.KIND:
+        sentencepieces.check(name)
+    elif not (prefix in _READY and name):
         _parse(spec)
 
 
 def needs_fitting(spec: str) -> bool:
     """Whether the tokeniser depends on the corpus."""
-    return spec.partition(":")[0] not in ("file", "hf") and _parse(spec).name in _FITTED
+    return spec.partition(":")[0] not in _READY and _parse(spec).name in _FITTED
 
 
 def make(spec: str, texts: Iterable[str] = ()) -> Tokeniser:
@@ -190,6 +212,8 @@ def make(spec: str, texts: Iterable[str] = ()) -> Tokeniser:
         return _from_file(Path(name).expanduser())
     if prefix == "hf" and name:
         return subwords.from_hub(name)
+    if prefix == sentencepieces.KIND:
+        return sentencepieces.read(name)
     call = _parse(spec)
     return _FITTED[call.name](texts, **call.options) if call.name in _FITTED else ByteTokeniser()
 
@@ -209,6 +233,8 @@ def loads(text: str) -> Tokeniser:
     match fields:
         case {"kind": "bytes"}:
             return ByteTokeniser()
+        case {"kind": sentencepieces.KIND}:
+            return sentencepieces.loads(fields)
         case {"kind": "words", "words": list(words), "lower": bool(lower), "strip": bool(strip), "marks": bool(marks)}:
             return WordTokeniser(tuple(words), lower, strip, marks)
     raise UsageError(f"This is no tokeniser, but {text[:40]!r}; write one with dumps, or with the package tokenizers.")

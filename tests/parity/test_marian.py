@@ -1,0 +1,222 @@
+"""Our Marian against transformers': the same logits from the same weights, both ways, and the same tokens of texts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from models import pretrained
+from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from models.hugging_face import BIN, SAFETENSORS
+from tests.models.test_marian import MODEL, SPECIAL
+from tests.models.test_marian import build as build_ours
+from tests.models.test_masked_lm import random_params
+from tests.train.data.test_sentencepieces import TEXTS, write
+from train.data import sentencepieces, tokenisers
+
+WHY = "parity needs PyTorch and transformers: pip install -r requirements-parity.txt"
+torch = pytest.importorskip("torch", reason=WHY)
+transformers = pytest.importorskip("transformers", reason=WHY)
+
+SOURCE = np.array([[5, 3, 9, 2, 7, 8, 0], [4, 6, 0, 12, 12, 12, 12], [0, 12, 12, 12, 12, 12, 12]])
+LENGTHS = np.array([7, 3, 1])
+TARGET = np.array([[12, 8, 2, 5, 11], [12, 3, 10, 0, 12], [12, 7, 12, 12, 12]])
+REAL = np.arange(5) < np.array([5, 4, 2])[:, None]
+
+
+def make(seed=0, noise=0.3, **changes):
+    torch.manual_seed(seed)
+    sizes = {"vocab_size": 13, "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "max_position_embeddings": 24}
+    sizes |= {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
+    sizes |= {f"{side}_ffn_dim": 32 for side in ("encoder", "decoder")}
+    tokens = {"pad_token_id": 12, "decoder_start_token_id": 12, "eos_token_id": 0, "forced_eos_token_id": 0}
+    settings = {"activation_function": "swish", "scale_embedding": True, **sizes, **tokens, **changes}
+    model = transformers.MarianMTModel(transformers.MarianConfig(**settings)).eval()
+    tables = {model.model.encoder.embed_positions.weight, model.model.decoder.embed_positions.weight}
+    with torch.no_grad():
+        for parameter in (
+            *model.parameters(),
+            model.final_logits_bias,
+        ):  # zeros and ones at first: noise makes all count
+            if not any(parameter is table for table in tables):
+                parameter += noise * torch.randn_like(parameter)
+    return model
+
+
+def logits_of(model, source=SOURCE, target=TARGET):
+    lengths = LENGTHS[: len(source), None]
+    with torch.no_grad():
+        return model(
+            torch.as_tensor(source),
+            attention_mask=torch.as_tensor((np.arange(source.shape[1]) < lengths).astype(int)),
+            decoder_input_ids=torch.as_tensor(target),
+        ).logits.numpy()
+
+
+def ours(folder, **attentions):
+    described = pretrained.describe(folder)
+    rest = {name: getattr(MODEL, name) for name in ("name", "implementation", "remat", "pretrained")}
+    specs = dict.fromkeys(("attention", "decoder_attention", "cross_attention"), "dot_product") | attentions
+    config = EncoderDecoderConfig(**described.fields, **rest, **specs)
+    model = EncoderDecoder(config, *[described.vocabulary] * 2, *[described.length] * 2)
+    fresh = random_params(model, *map(jnp.asarray, (SOURCE, LENGTHS, TARGET)))["params"]
+    return model, *pretrained.load(folder, config, fresh)
+
+
+def apply(model, params, source=SOURCE, lengths=LENGTHS, target=TARGET):
+    return np.asarray(jax.jit(model.apply)({"params": params}, *map(jnp.asarray, (source, lengths, target))))
+
+
+def assert_same(found, expected, where=REAL):
+    np.testing.assert_allclose(found[where], expected[where], atol=1e-5, rtol=1e-5)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A tiny Marian of transformers', and the folder that it saved."""
+    model = make()
+    model.save_pretrained(tmp_path / "theirs")
+    return model, str(tmp_path / "theirs")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"activation_function": "relu", "decoder_layers": 3},
+        {"activation_function": "gelu", "scale_embedding": False, "encoder_layers": 1},
+    ],
+)
+def test_logits_are_equal_with_padding_on_both_sides(tmp_path, changes):
+    theirs = make(**changes)
+    theirs.save_pretrained(tmp_path)
+    model, params, report = ours(str(tmp_path))
+    assert (report.new, report.skipped, report.cut) == ((), (), ())
+    assert_same(apply(model, params), logits_of(theirs))
+    for row, (length, targets) in enumerate(zip(LENGTHS, REAL.sum(axis=1), strict=True)):  # alone, without padding
+        source, target = SOURCE[row : row + 1, :length], TARGET[row : row + 1, :targets]
+        with torch.no_grad():
+            alone = theirs(torch.as_tensor(source), decoder_input_ids=torch.as_tensor(target)).logits.numpy()
+        assert_same(apply(model, params)[row : row + 1, :targets], alone, slice(None))
+
+
+def test_every_weight_counts(saved):
+    """Else the logits would be equal though an array were loaded into another's place."""
+    _, folder = saved
+    model, params, _ = ours(folder)
+    arrays = [jnp.asarray(array) for array in (SOURCE, LENGTHS, TARGET)]
+    gradients = jax.jit(jax.grad(lambda params: jnp.sum(jnp.sin(model.apply({"params": params}, *arrays)))))(params)
+    for path, gradient in traverse_util.flatten_dict(gradients, sep="/").items():
+        if not path.endswith("key/bias"):  # which softmax removes
+            assert np.abs(gradient).max() > 1e-4, path
+
+
+def test_bin_files_give_the_same_parameters(saved, tmp_path):
+    """With everything that the published ones hold: copies of the embeddings and tables of positions."""
+    theirs, folder = saved
+    _, expected, _ = ours(folder)
+    (tmp_path / "theirs" / SAFETENSORS).unlink()
+    assert {"model.encoder.embed_positions.weight", "lm_head.weight"} <= set(theirs.state_dict())
+    torch.save(theirs.state_dict(), tmp_path / "theirs" / BIN)
+    _, params, report = ours(folder)
+    jax.tree.map(np.testing.assert_array_equal, params, expected)
+    assert (report.new, report.skipped) == ((), ())
+
+
+def test_a_half_precision_checkpoint_loads(saved, tmp_path):
+    theirs, _ = saved
+    theirs.to(torch.bfloat16).save_pretrained(tmp_path / "half")
+    model, params, _ = ours(str(tmp_path / "half"))
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+    again = transformers.MarianMTModel.from_pretrained(tmp_path / "half", dtype=torch.float32)
+    assert_same(apply(model, params), logits_of(again))
+
+
+def test_a_model_saved_without_its_head_leaves_the_bias_new(saved, tmp_path):
+    theirs, folder = saved
+    theirs.model.save_pretrained(tmp_path / "body")
+    _, params, report = ours(str(tmp_path / "body"))
+    assert (report.new, report.skipped) == (("head_bias",), ())
+    _, whole, _ = ours(folder)
+    jax.tree.map(np.testing.assert_array_equal, params["decoder_0"], whole["decoder_0"])
+
+
+@pytest.mark.parametrize("mechanism", ["mlp_marian", "mlp_qkv", "mlp_kv", "dual_linear"])
+def test_new_projections_leave_the_rest_the_checkpoints(saved, mechanism):
+    _, folder = saved
+    _, plain, _ = ours(folder)
+    fields = ("attention", "decoder_attention", "cross_attention")
+    model, params, report = ours(folder, **dict.fromkeys(fields, mechanism))
+    new = {name.split("/")[2] for name in report.new}
+    assert len(report.skipped) == 2 * len(new) * 4  # weight and bias, of 4 attentions
+    kept = {"query", "key", "value", "out"} - new
+    assert kept
+    for piece in kept:
+        jax.tree.map(
+            np.testing.assert_array_equal, params["decoder_0"]["cross"][piece], plain["decoder_0"]["cross"][piece]
+        )
+    jax.tree.map(np.testing.assert_array_equal, params["encoder_1"]["mlp"], plain["encoder_1"]["mlp"])
+    assert np.all(np.isfinite(apply(model, params)))
+
+
+@pytest.mark.parametrize("activation", ["swish", "relu"])
+def test_our_export_loads_there(tmp_path, activation):
+    model, params = build_ours(dropout=0.1, embedding_dropout=0.1, activation=activation)
+    pretrained.export(str(tmp_path / "ours"), model.config, params, SPECIAL, 24)
+    theirs, told = transformers.MarianMTModel.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(told[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    config, generation = theirs.config, theirs.generation_config
+    assert (config.dropout, config.attention_dropout, config.max_position_embeddings) == (0.1, 0.0, 24)
+    assert (config.pad_token_id, config.decoder_start_token_id, config.eos_token_id) == (12, 12, 0)
+    assert (generation.pad_token_id, generation.decoder_start_token_id, generation.max_length) == (12, 12, 24)
+    assert (generation.forced_eos_token_id, generation.bad_words_ids) == (0, [[12]])
+    assert_same(apply(model, params), logits_of(theirs.eval()))
+
+
+def test_parameters_of_opus_mt_are_theirs():
+    """Of transformers' count, which has no bias of the output and two tables of positions more."""
+    sizes = {"vocab_size": 58101, "d_model": 512, "encoder_layers": 6, "decoder_layers": 6}
+    sizes |= {f"{side}_ffn_dim": 2048 for side in ("encoder", "decoder")}
+    with torch.device("meta"):
+        theirs = transformers.MarianMTModel(transformers.MarianConfig(**sizes, max_position_embeddings=512))
+    assert sum(parameter.numel() for parameter in theirs.parameters()) == 74_410_496
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """The tokenisers of both sides, and transformers' for both."""
+    folder = tmp_path_factory.mktemp("tokeniser")
+    write(folder)
+    made = [tokenisers.make(f"marian:{folder}/{side}.spm") for side in ("source", "target")]
+    return *made, transformers.MarianTokenizer.from_pretrained(folder)
+
+
+def test_ids_of_texts_are_equal(both):
+    source, target, theirs = both
+    end, unknown = source.special["end"], source.special["unknown"]
+    assert (theirs.pad_token_id, theirs.eos_token_id, theirs.unk_token_id) == (source.special["pad"], end, unknown)
+    assert unknown in source.encode("猫")
+    for text in TEXTS:
+        assert [*source.encode(text), end] == theirs(text).input_ids
+        assert [*target.encode(text), end] == theirs(text_target=text).input_ids
+
+
+def test_texts_of_ids_are_equal(both):
+    source, target, theirs = both
+    ids = np.random.default_rng(0).integers(0, source.size, (50, 9))
+    for row in [*ids, *map(target.encode, TEXTS)]:
+        assert target.decode(row) == theirs.decode(row, skip_special_tokens=True, use_source_tokenizer=False)
+        assert source.decode(row) == theirs.decode(row, skip_special_tokens=True, use_source_tokenizer=True)
+
+
+def test_our_tokenisers_load_there_beside_a_model(both, tmp_path):
+    source, target, theirs = both
+    model, params = build_ours()
+    pretrained.export(str(tmp_path / "new"), model.config, params, SPECIAL)
+    sentencepieces.export(str(tmp_path / "new"), source, target)
+    for again in (transformers.AutoTokenizer, transformers.MarianTokenizer):
+        tokenizer = again.from_pretrained(tmp_path / "new")
+        assert isinstance(tokenizer, transformers.MarianTokenizer)
+        for text in TEXTS:
+            assert tokenizer(text, text_target=text) == theirs(text, text_target=text)
