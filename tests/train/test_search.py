@@ -288,5 +288,5 @@ def test_options_out_of_range_are_refused(options, message):
 @pytest.mark.parametrize("changes", [{"positions": "learned"}, {"decoder_attention": "super"}])
 def test_what_has_a_fixed_length_is_not_exceeded(changes):
     model, params = build(**changes)
-    with pytest.raises(UsageError, match="8 tokens|has 8"):
+    with pytest.raises(UsageError, match=r"8 tokens|has 8"):
         run(model, params, Search(1, 1.0, 8))
