@@ -13,7 +13,7 @@ from attention import Mask
 from attention.errors import UsageError
 from models import mechanisms
 from models.cache import Cache, Decoding, Source
-from models.layers import Dropout, Linear, MultiHeadAttention
+from models.layers import Dropout, Linear, MultiHeadAttention, tied_logits
 from models.positions import ADDED, HALVES, Positions
 from models.transformer import TransformerConfig
 
@@ -244,6 +244,6 @@ class EncoderDecoder(nn.Module):
 
     def _logits(self, x: jax.Array) -> jax.Array:
         x = self.decoder_norm(x) if self.config.norm == "pre" else x
-        logits = self.embed_target.attend(x) if self.config.tied_output else self.head(x)
+        logits = tied_logits(self.embed_target, x) if self.config.tied_output else self.head(x)
         logits = logits.astype(jnp.float32)
         return logits + self.head_bias[None, None] if self.config.output_bias else logits

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from attention import Mask
 from models.cache import Cache
-from models.layers import Dropout, Linear
+from models.layers import Dropout, Linear, tied_logits
 from models.positions import POSITIONS, Positions
 from models.transformer import TransformerConfig
 
@@ -76,7 +76,8 @@ class GPT(nn.Module):
                 x, cache = block(x, None, train, caches[layer])
                 kept.append(cache)
         x = nn.LayerNorm(config.norm_epsilon, dtype=self.dtype, name="norm")(x)
-        logits = embed.attend(x) if config.tied_output else Linear((self.vocabulary,), dtype=self.dtype, name="head")(x)
+        head = Linear((self.vocabulary,), dtype=self.dtype, name="head")
+        logits = tied_logits(embed, x) if config.tied_output else head(x)
         logits = logits.astype(jnp.float32)
         return logits if caches is None else (logits, tuple(kept))
 

@@ -71,6 +71,17 @@ class Linear(nn.Module):
         return rows.reshape(*lead, *self.outputs)
 
 
+def tied_logits(embed: nn.Embed, x: Float[Array, "B T D"]) -> Float[Array, "B T vocabulary"]:
+    """Products of `x` with all embeddings.
+
+    Those of one token come as a matrix times a vector, or XLA on a CPU would write the embeddings transposed for every
+    token that is decoded.
+    """
+    if x.shape[:2] != (1, 1):
+        return embed.attend(x)
+    return (embed.embedding.astype(x.dtype) @ x[0, 0])[None, None]
+
+
 class MlpProjection(nn.Module):
     """W2 σ(LayerNorm(W1 x + b1)) + b2 with 2D hidden units (003 §3.2), in place of a linear projection.
 

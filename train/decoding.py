@@ -1,7 +1,8 @@
-"""Tokens from a language model, one after the other: greedy or sampled, with caches, in one compiled program.
+"""Tokens one after the other, greedy, sampled or by beam search, with caches, in one compiled program.
 
-It serves every model with `init_caches(batch, max_length)` and `apply(params, tokens, train, caches)`, which gives
-logits and the caches of the next call.
+`generate` serves every model with `init_caches(batch, max_length)` and `apply(params, tokens, train, caches)`, which
+gives logits and the caches of the next call; `translate` those with `start(source, lengths, max_length)` in place of
+the former and a method `step` in place of the latter.
 """
 
 import dataclasses
@@ -15,53 +16,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention.errors import UsageError
-
-
-@dataclasses.dataclass(frozen=True)
-class Sampling:
-    """How the next token is chosen of its logits.
-
-    Attributes:
-      temperature: Divides the logits; 0 is greedy, the token of the highest.
-      top_k: Only so many of the most probable tokens may be drawn; 0 is all.
-      top_p: Only the most probable tokens that together have this probability (Holtzman et al. 2020, §3.1), after
-        `temperature` and `top_k`; 1 is all. The most probable one always may.
-    """
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-
-    def __post_init__(self):
-        if not self.temperature >= 0:
-            raise UsageError(f"temperature must be at least 0 (0 is greedy), but it is {self.temperature}.")
-        if self.top_k < 0:
-            raise UsageError(f"top_k must be at least 0 (0 is all tokens), but it is {self.top_k}.")
-        if not 0 < self.top_p <= 1:
-            raise UsageError(f"top_p must be above 0 and at most 1 (1 is all tokens), but it is {self.top_p}.")
-
-    def filtered(self, logits: Float[Array, "B V"]) -> Float[Array, "B V"]:
-        """Logits of the distribution that is drawn from: −∞ for tokens that may not be. For a temperature above 0."""
-        logits = logits.astype(jnp.float32) / self.temperature
-        if self.top_k:
-            logits = _keep_ranks(logits, jnp.arange(logits.shape[-1])[None, :] < self.top_k)
-        if self.top_p < 1:
-            probabilities = jax.nn.softmax(jnp.flip(jnp.sort(logits, axis=-1), axis=-1), axis=-1)
-            logits = _keep_ranks(logits, jnp.cumsum(probabilities, axis=-1) - probabilities < self.top_p)
-        return logits
-
-    def choose(self, logits: Float[Array, "B V"], keys: Key[Array, "B"]) -> Int[Array, "B"]:
-        """A token for each sequence, with its own key."""
-        if self.temperature == 0:
-            return jnp.argmax(logits, axis=-1).astype(jnp.int32)
-        return jax.vmap(jax.random.categorical)(keys, self.filtered(logits)).astype(jnp.int32)
-
-
-def _keep_ranks(logits: Float[Array, "B V"], keep: Bool[Array, "#B V"]) -> Float[Array, "B V"]:
-    """−∞ for the tokens whose rank by logit `keep` leaves out; of equal ones the first has the lower rank."""
-    ranks = jnp.argsort(jnp.argsort(-logits, axis=-1, stable=True), axis=-1)
-    kept = jnp.take_along_axis(jnp.broadcast_to(keep, logits.shape), ranks, axis=-1)
-    return jnp.where(kept, logits, -jnp.inf)
+from train.sampling import Sampling
+from train.search import Search, Special, Translations, one_by_one, with_beams
 
 
 def generate(
@@ -147,3 +103,66 @@ def _continue(
     start = (jnp.asarray(shortest, jnp.int32), given, caches, lengths + tokens)
     _, sequences, _, stops = jax.lax.while_loop(unfinished, step, start)
     return sequences, stops
+
+
+def translate(
+    model: Any,
+    params: dict,
+    source: Int[Array, "B S"],
+    lengths: Int[Array, "B"],
+    search: Search,
+    key: Key[Array, ""],
+    start: int,
+    end: int,
+    pad: int,
+) -> Translations:
+    """The targets of sources; compiled once for each shape of them, so pad to few.
+
+    Start (where it is not the end too) and padding are never chosen. A target depends on its source, its place in the
+    batch if it is drawn, and the key, not on padding and what else is in the batch.
+
+    It is what Hugging Face's `generate` gives with `num_beams`, `length_penalty`, `early_stopping=False`,
+    `max_length=search.max_length + 1` (the start counts there), `bad_words_ids=[[pad]]` and `forced_eos_token_id`,
+    as Marian's generation configs have the last two; where the start is not the padding, it is a bad word too.
+
+    Args:
+      model: Unbound.
+      params: Its parameters.
+      source: Sentences with trailing padding.
+      lengths: Real tokens of each, at least one.
+      search: How targets are searched.
+      key: Of the draws; other searches need it as well, and ignore it.
+      start: The id that the model reads first.
+      end: The id after which a target is finished.
+      pad: The id behind that.
+
+    Raises:
+      UsageError: sources or targets longer than what the model has a fixed length for: while it is traced, before
+        anything is compiled.
+    """
+    special = Special(*(jnp.asarray(token, jnp.int32) for token in (start, end, pad)))
+    return _translate(model, search, params, source, lengths, key, special)[0]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _translate(
+    model: Any,
+    search: Search,
+    params: dict,
+    source: Int[Array, "B S"],
+    lengths: Int[Array, "B"],
+    key: Key[Array, ""],
+    special: Special,
+) -> tuple[Translations, Int[Array, ""]]:
+    """The targets, and how many steps the longest search took."""
+    started = model.apply({"params": params}, source, lengths, search.max_length, method="start")
+
+    def step(tokens: Int[Array, "B"], target: Any) -> tuple[Float[Array, "B V"], Any]:
+        caches = dataclasses.replace(started, target=target)
+        logits, caches = model.apply({"params": params}, tokens[:, None], False, caches, method="step")
+        return logits[:, 0], caches.target
+
+    if search.beams > 1:
+        return with_beams(step, started.target, search, special, len(source))
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(len(source)))
+    return one_by_one(step, started.target, search, special, keys)

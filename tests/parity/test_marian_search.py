@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from train.search import Search
 
 from models import pretrained
 from tests.models.test_marian import SPECIAL
 from tests.parity.test_marian import make, ours, torch, transformers
 from train.decoding import translate
+from train.search import Search
 
 RANDOM = np.random.default_rng(0)
 MANY = RANDOM.integers(1, 8, 12)

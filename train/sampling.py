@@ -1,0 +1,82 @@
+"""How a token is chosen of its logits: the highest, or one that is drawn."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from attention.errors import UsageError
+
+BLOCK = 128  # logits that `highest` takes the maximum of first
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen of its logits.
+
+    Attributes:
+      temperature: Divides the logits; 0 is greedy, the token of the highest.
+      top_k: Only so many of the most probable tokens may be drawn; 0 is all.
+      top_p: Only the most probable tokens that together have this probability (Holtzman et al. 2020, §3.1), after
+        `temperature` and `top_k`; 1 is all. The most probable one always may.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self):
+        if not self.temperature >= 0:
+            raise UsageError(f"temperature must be at least 0 (0 is greedy), but it is {self.temperature}.")
+        if self.top_k < 0:
+            raise UsageError(f"top_k must be at least 0 (0 is all tokens), but it is {self.top_k}.")
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"top_p must be above 0 and at most 1 (1 is all tokens), but it is {self.top_p}.")
+
+    def filtered(self, logits: Float[Array, "B V"]) -> Float[Array, "B V"]:
+        """Logits of the distribution that is drawn from: −∞ for tokens that may not be. For a temperature above 0."""
+        logits = logits.astype(jnp.float32) / self.temperature
+        if self.top_k:
+            logits = _keep_ranks(logits, jnp.arange(logits.shape[-1])[None, :] < self.top_k)
+        if self.top_p < 1:
+            probabilities = jax.nn.softmax(jnp.flip(jnp.sort(logits, axis=-1), axis=-1), axis=-1)
+            logits = _keep_ranks(logits, jnp.cumsum(probabilities, axis=-1) - probabilities < self.top_p)
+        return logits
+
+    def choose(self, logits: Float[Array, "B V"], keys: Key[Array, "B"]) -> Int[Array, "B"]:
+        """A token for each sequence, with its own key."""
+        if self.temperature == 0:
+            return highest(logits, 1)[1][:, 0]
+        return jax.vmap(jax.random.categorical)(keys, self.filtered(logits)).astype(jnp.int32)
+
+
+def _keep_ranks(logits: Float[Array, "B V"], keep: Bool[Array, "#B V"]) -> Float[Array, "B V"]:
+    """−∞ for the tokens whose rank by logit `keep` leaves out; of equal ones the first has the lower rank."""
+    ranks = jnp.argsort(jnp.argsort(-logits, axis=-1, stable=True), axis=-1)
+    kept = jnp.take_along_axis(jnp.broadcast_to(keep, logits.shape), ranks, axis=-1)
+    return jnp.where(kept, logits, -jnp.inf)
+
+
+def highest(logits: Float[Array, "R V"], count: int) -> tuple[Float[Array, "R count"], Int[Array, "R count"]]:
+    """What `jax.lax.top_k` gives, faster where V is large: it looks only into blocks with the highest maxima.
+
+    Whatever is among the first `count`, equal ones by place, is in one of the first `count` blocks by maximum.
+
+    Args:
+      logits: R rows.
+      count: How many of each; at most V.
+    """
+    size, width = BLOCK, logits.shape[-1]
+    whole = width // size * size
+    if width <= size * (count + 1):
+        return jax.lax.top_k(logits, count)
+    blocks = logits[:, :whole].reshape(-1, whole // size, size).max(axis=-1)
+    if whole < width:
+        blocks = jnp.concatenate([blocks, logits[:, whole:].max(axis=-1, keepdims=True)], axis=-1)
+    chosen = jnp.sort(jax.lax.top_k(blocks, count)[1], axis=-1)
+    places = chosen[:, :, None] * size + jnp.arange(size, dtype=chosen.dtype)[None, None]
+    places = places.reshape(-1, count * size)
+    inside = jnp.take_along_axis(logits, jnp.minimum(places, width - 1), axis=-1, mode="clip")
+    values, order = jax.lax.top_k(jnp.where(places < width, inside, -jnp.inf), count)
+    return values, jnp.take_along_axis(places, order, axis=-1, mode="clip")
