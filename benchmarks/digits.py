@@ -8,21 +8,15 @@ table in `docs/mechanisms.md`. Stopped at any moment, it goes on where it was.
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
+from benchmarks import runs
 from models.mechanisms import MECHANISMS
 
-ROOT = Path(__file__).parent.parent
-RESULT = ROOT / "benchmarks/results/digits_cpu.json"
-DOCS = ROOT / "docs/mechanisms.md"
+RESULT = runs.ROOT / "benchmarks/results/digits_cpu.json"
+DOCS = runs.ROOT / "docs/mechanisms.md"
 START, END = "<!-- digits: made by benchmarks/digits.py -->", "<!-- end of digits -->"
 # Beside the rows of the table: what the papers used, or what design choices are worth a look.
 VARIANTS = ("neural(dim=16)", "neural(dim=None)", "gaussian(sigma=0.05)", "linear(feature='identity', normalise=False)")
@@ -35,60 +29,25 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", nargs="*", default=[*MECHANISMS, *VARIANTS], help="spec strings")
     arguments = parser.parse_args()
-    todo = [(spec, seed) for seed in range(arguments.seeds) for spec in arguments.only]
-    train_all(todo, arguments.runs)
+    todo = {
+        folder(spec, seed, arguments.runs): (f"--config.model.attention={spec}", f"--config.seed={seed}")
+        for seed in range(arguments.seeds)
+        for spec in arguments.only
+    }
+    runs.train_all(todo, lambda result: f"{100 * result['best']['test']['accuracy']:.2f} %")
     done = {spec: results(spec, arguments.runs) for spec in [*MECHANISMS, *VARIANTS]}
     write({spec: found for spec, found in done.items() if found})
 
 
-def train_all(todo: Sequence[tuple[str, int]], runs: Path) -> None:
-    """One process on each CPU, so that none waits for another's threads."""
-    cpus: SimpleQueue[int] = SimpleQueue()
-    for cpu in sorted(os.sched_getaffinity(0)):
-        cpus.put(cpu)
-
-    def one(task: tuple[str, int]) -> None:
-        cpu = cpus.get()
-        try:
-            train(*task, runs, cpu)
-        finally:
-            cpus.put(cpu)
-
-    with ThreadPoolExecutor(cpus.qsize()) as pool:
-        list(pool.map(one, todo))
-
-
-def folder(spec: str, seed: int, runs: Path) -> Path:
+def folder(spec: str, seed: int, path: Path) -> Path:
     """The work directory of one run."""
-    name = "".join(c if c.isalnum() or c in "_.=" else "-" for c in spec)
-    return runs / f"{name}-{seed}"
+    return path / f"{runs.name_of(spec)}-{seed}"
 
 
-def train(spec: str, seed: int, runs: Path, cpu: int) -> None:
-    """Runs the command line unless its result is there; says what came of it."""
-    workdir = folder(spec, seed, runs)
-    if not (workdir / "result.json").exists():
-        workdir.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "train.main", f"--config.model.attention={spec}", f"--config.seed={seed}"]
-        command += [f"--workdir={workdir.resolve()}"]
-        with Path(f"{workdir}.log").open("w") as log:
-            pin = lambda: os.sched_setaffinity(0, {cpu})  # noqa: E731
-            code = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, preexec_fn=pin).returncode
-        if code:
-            print(f"{spec}, seed {seed}: failed, see {workdir}.log", flush=True)
-            return
-    accuracy = json.loads((workdir / "result.json").read_text())["best"]["test"]["accuracy"]
-    print(f"{spec}, seed {seed}: {100 * accuracy:.2f} %", flush=True)
-
-
-def results(spec: str, runs: Path) -> list[dict[str, Any]]:
+def results(spec: str, path: Path) -> list[dict[str, Any]]:
     """What each finished seed of one mechanism reached."""
-    found = []
-    for seed in range(100):
-        path = folder(spec, seed, runs) / "result.json"
-        if path.exists():
-            found.append({"seed": seed} | json.loads(path.read_text()))
-    return found
+    found = {seed: runs.result(folder(spec, seed, path)) for seed in range(100)}
+    return [{"seed": seed} | result for seed, result in found.items() if result]
 
 
 def write(done: dict[str, list[dict[str, Any]]]) -> None:
@@ -103,9 +62,7 @@ def write(done: dict[str, list[dict[str, Any]]]) -> None:
         "runs": {spec: [{key: run[key] for key in kept} for run in found] for spec, found in done.items()},
     }
     RESULT.write_text(json.dumps(record, indent=2) + "\n")
-    text = DOCS.read_text()
-    before, after = text.split(START)[0], text.split(END)[1]
-    DOCS.write_text(f"{before}{START}\n\n{table(done)}\n\n{END}{after}")
+    runs.put_between(DOCS, START, END, table(done))
 
 
 def table(done: dict[str, list[dict[str, Any]]]) -> str:

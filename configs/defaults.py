@@ -62,6 +62,71 @@ def text_classification() -> ConfigDict:
     return config
 
 
+def translation() -> ConfigDict:
+    """Vaswani's encoder-decoder, small, on dates; experiments change what differs."""
+    return _translation(
+        _transformer(
+            "encoder_decoder",
+            decoder_attention="dot_product",
+            cross_attention="dot_product",
+            decoder_depth=2,
+            shared_embeddings=True,
+            scale_embeddings=True,
+            tied_output=True,
+            output_bias=False,
+            pretrained="",
+            depth=2,
+            norm="post",
+            positions="sinusoidal",
+            activation="relu",
+            embedding_dropout=0.1,
+        )
+    )
+
+
+def recurrent_translation() -> ConfigDict:
+    """001's recurrent encoder-decoder on dates; experiments change what differs."""
+    model = {
+        "name": "seq2seq",
+        "attention": "additive",
+        "cell": "gru",
+        "embedding": 300,
+        "hidden": 500,
+        "dropout": 0.1,
+        "teacher_forcing": 1.0,
+    }
+    return _translation(model)
+
+
+def _translation(model: dict[str, Any]) -> ConfigDict:
+    data = {
+        "source": "dates()",
+        "revision": "",
+        "streaming": False,
+        "data_dir": "",
+        "cache_dir": "",
+        "source_column": "source",
+        "target_column": "target",
+        "train_split": "train",
+        "validation_split": "validation",
+        "test_split": "test",
+        "source_tokeniser": "bytes",
+        "target_tokeniser": "",
+        "source_length": 64,
+        "target_length": 64,
+        "buckets": "",
+        "batch_size": 64,
+        "eval_batch_size": 128,
+        "workers": 0,
+        "translations": 0,
+        "beams": 1,
+        "length_penalty": 1.0,
+    }
+    config = _experiment("translation", model, data)
+    config.optimizer.update(weight_decay=0.0, beta2=0.98)
+    return config
+
+
 def _experiment(task: str, model: dict[str, Any], data: dict[str, Any]) -> ConfigDict:
     optimizer = {
         "name": "adamw",
@@ -109,8 +174,7 @@ def _transformer(name: str, **more: Any) -> dict[str, Any]:
         "attention_dropout": 0.1,
         "attention_bias": True,
         "remat": "none",
-        **more,
-    }
+    } | more
 
 
 def _text(**more: Any) -> dict[str, Any]:

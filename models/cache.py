@@ -32,8 +32,8 @@ class Cache:
 
     length: Int[Array, ""]
     key: Any = None
-    raw: Float[Array, "B L N H"] | None = None
-    value: Float[Array, "B L N H"] | None = None
+    raw: Float[Array, "*B L N H"] | None = None
+    value: Float[Array, "*B L N H"] | None = None
     state: Any = None
 
     def append(self, name: str, new: Any) -> tuple[Any, Cache]:

@@ -94,6 +94,10 @@ class Seq2SeqConfig:
         if not 0.0 <= self.teacher_forcing <= 1.0:
             raise UsageError(f"model.teacher_forcing must be from 0 to 1, but it is {self.teacher_forcing}.")
 
+    def split_by_tensor(self) -> dict[str, int]:
+        """Sizes that the mesh axis `tensor` splits: none."""
+        return {}
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)

@@ -89,6 +89,10 @@ class TransformerConfig:
         check_choice("model.remat", self.remat, REMAT)
         mechanisms.resolve(self.attention, self.depth)
 
+    def split_by_tensor(self) -> dict[str, int]:
+        """Sizes that the mesh axis `tensor` splits, by their config fields."""
+        return {"model.heads": self.heads, "model.mlp": self.mlp}
+
     def attention_layers(self, length: int, dtype: DTypeLike = jnp.float32) -> list[MultiHeadAttention]:
         """The attention of each block, unbound, built for at most `length` tokens."""
         return self.layers_of(self.attention, self.depth, length, dtype)

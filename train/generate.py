@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from attention.errors import UsageError
-from models.gpt import GPT
-from train import configs, workdir
-from train.checkpoints import Checkpoints
-from train.config import Config
+from train import trained, workdir
 from train.data import tokenisers
 from train.data.tokenisers import Tokeniser
 from train.decoding import Sampling, generate
 from train.tasks import language_modelling
+
+TOKENISER = "tokeniser.json"
 
 
 def continuations(
@@ -41,13 +41,17 @@ def continuations(
     """
     if not prompts:
         raise UsageError("There is no prompt; give at least one, and --samples of at least 1.")
-    config = configs.validate(workdir.read_config(directory))
-    if config.task != "language_modelling":
-        raise UsageError(f"{directory} is a run of {config.task}; only models of language_modelling generate text.")
-    tokeniser = tokenisers.loads(workdir.read_file(directory, "tokeniser.json"))
+    config = trained.config_of(directory, "language_modelling", "generate text")
+    tokeniser = tokenisers.loads(workdir.read_file(directory, TOKENISER))
     encoded = _encoded(prompts, tokeniser, config.data.context)
     model = language_modelling.build(config, tokeniser.size)
-    params = _params(directory, step, config, model)
+    params = trained.load_params(
+        directory,
+        step,
+        config,
+        lambda key: model.init(key, jnp.zeros((1, 1), jnp.int32))["params"],
+        {"embed": (TOKENISER, tokeniser.size)},
+    )
     end = tokeniser.special["end"] if config.data.end_token else -1
     rows = generate(model, params, encoded, tokens, sampling, jax.random.key(seed), end)
     longest = max(map(len, encoded)) + tokens
@@ -70,22 +74,6 @@ def _encoded(prompts: Sequence[str], tokeniser: Tokeniser, context: int) -> list
                 "time; shorten it."
             )
     return encoded
-
-
-def _params(directory: Path, step: str, config: Config, model: GPT) -> dict:
-    """On the first device."""
-    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 1), np.int32))["params"]
-    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes)
-    with Checkpoints(directory, config.train.keep) as checkpoints:
-        chosen = checkpoints.choose(step, lambda: workdir.read_result(directory)["best_step"])
-        trained = checkpoints.shape(chosen, "params", "embed", "embedding")[0]
-        if trained != model.vocabulary:
-            raise UsageError(
-                f"{directory / 'tokeniser.json'} has {model.vocabulary} tokens, but the parameters of step {chosen} "
-                f"are for {trained}; put back the tokeniser that they were trained with."
-            )
-        return checkpoints.load_params(chosen, abstract, averaged=config.train.ema > 0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -107,8 +107,7 @@ def check_splits(config: Config, mesh: jax.sharding.Mesh) -> None:
         {
             "data.batch_size": (config.data.batch_size, "mesh.data x mesh.fsdp x train.accumulate", parts),
             "data.eval_batch_size": (config.data.eval_batch_size, "mesh.data x mesh.fsdp", across),
-            "model.heads": (config.model.heads, "mesh.tensor", tensor),
-            "model.mlp": (config.model.mlp, "mesh.tensor", tensor),
+            **{field: (size, "mesh.tensor", tensor) for field, size in config.model.split_by_tensor().items()},
         }
     )
 
@@ -136,12 +135,12 @@ def init_state(trainer: Trainer, task: Any, seed: int, mesh: jax.sharding.Mesh) 
 
 
 def evaluate(task: Any, split: str, eval_step: Any, params: Any, mesh: jax.sharding.Mesh) -> dict[str, float]:
-    """A split's metrics: sums of all its batches, divided once."""
+    """A split's metrics: sums of all its batches, divided once, and what else the task measures."""
     total: dict[str, float] = {}
     for batch in task.eval_batches(split, jax.process_index(), jax.process_count()):
         sums = jax.device_get(eval_step(params, sharding.to_devices(batch, mesh)))
         total = {name: total.get(name, 0.0) + float(value) for name, value in sums.items()}
-    return task.metrics(split, averages(total))
+    return task.metrics(split, averages(total)) | task.measured(split, params, mesh)
 
 
 class Run:
@@ -325,6 +324,8 @@ class Run:
         )
         say(f"Devices: {jax.device_count()} {jax.devices()[0].platform}, mesh {mesh}")
         say(f"Data: {counts}; {plan.total:,} steps of {self.batch_size}")
+        for remark in self.task.remarks():
+            say(remark)
         if plan.warmup != plan.warmup_wanted:
             say(f"The warm-up of {plan.warmup_wanted} steps is longer than the run; it is cut to {plan.warmup}.")
         if self.step:

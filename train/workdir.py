@@ -27,6 +27,9 @@ MAY_CHANGE = (
     "data.streaming",
     "data.workers",
     "data.eval_batch_size",
+    "data.translations",
+    "data.beams",
+    "data.length_penalty",
     "mesh.",
 )
 LOCK = ".lock"

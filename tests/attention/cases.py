@@ -33,6 +33,7 @@ class Case:
       unordered: Whether the order of keys (with their values) does not matter.
       equivariant: Whether permuting queries permutes outputs.
       needs_causal: Whether it raises without a causal mask.
+      used: Which of query, key and value count.
     """
 
     call: Callable[..., Any]
@@ -45,6 +46,7 @@ class Case:
     unordered: bool = True
     equivariant: bool = True
     needs_causal: bool = False
+    used: tuple[int, ...] = (0, 1, 2)
 
     def weights(self, dtype: Any = jnp.float64, seed: int = 7) -> dict[str, jax.Array]:
         """Random weights; biases are positive, so that no ReLU is dead for all pairs."""
@@ -120,7 +122,7 @@ def positional(lead: tuple[int, ...], factorised: bool = False) -> Case:
         table = attention.factorised_table(**w) if factorised else w["table"]
         return attention.positional_attention(value, table, queries=query.shape[-3], **options)
 
-    return Case(call, shapes, ("xla",), grouped=False, unordered=False, equivariant=False)
+    return Case(call, shapes, ("xla",), grouped=False, unordered=False, equivariant=False, used=(2,))
 
 
 def location(w: dict[str, jax.Array], query: jax.Array, key: jax.Array, value: jax.Array, **options: Any) -> jax.Array:
@@ -174,6 +176,7 @@ CASES = {
         ("xla",),
         grouped=False,
         unordered=False,
+        used=(0, 2),
     ),
     "linear": linear(),
     "linear relu": linear(feature="relu"),

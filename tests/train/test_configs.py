@@ -20,9 +20,20 @@ def test_configs_are_valid_plain_and_without_none(file):
     assert {type(value) for value in flatten(plain).values()} <= {str, int, float, bool, tuple}
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if not file.endswith("_super.py")])
+@pytest.mark.parametrize("file", [file for file in FILES if not file.endswith(("_super.py", "seq2seq_dates.py"))])
 def test_configs_take_a_mechanism(file):
     assert configs.validate(configs.load(f"configs/{file}:efficient").to_dict()).model.attention == "efficient"
+
+
+def test_recurrent_configs_take_001s_variants():
+    config = configs.validate(configs.load("configs/seq2seq_dates.py:encoder_qkv").to_dict())
+    assert config.model.attention == "encoder_qkv"
+
+
+def test_002s_gaussians_are_of_two_widths():
+    model = configs.validate(configs.load("configs/translate_anki.py:gaussian").to_dict()).model
+    assert model.attention == model.decoder_attention == "gaussian(sigma=0.01)"
+    assert model.cross_attention == "gaussian(sigma=0.05)"
 
 
 def test_the_super_config_is_an_alias():
@@ -46,6 +57,8 @@ def recorded(config, read, prefix=""):
                 read.add(prefix + name)
             return super().__getattribute__(name)
 
+        __hash__, __eq__ = object.__hash__, object.__eq__  # compiling hashes all fields, which is no use of them
+
     copy = object.__new__(Recorded)
     for name, value in values.items():
         object.__setattr__(copy, name, value)
@@ -55,22 +68,30 @@ def recorded(config, read, prefix=""):
 SPLITS = {"data.train_split": "train", "data.validation_split": "train", "data.test_split": "train"}
 # Only for sources beyond the machine, see tests/train/data.
 REMOTE = {"data.revision", "data.streaming", "data.data_dir"}
+PAIRS = {"data.validation_split": "validation[:40]", "data.test_split": "test[:40]"}
+PAIRS |= {"data.source": "dates(first=2000, last=2003)", "data.translations": "3", "data.beams": "2"}
+OF_TABLES = {"data.source_column", "data.target_column"}
+RECURRENT = {"model.embedding": "8", "model.hidden": "8", "model.teacher_forcing": "0.5"}
 TASKS = {
     "vit_digits": ({}, set()),
     "gpt_pydoc": ({"data.context": "8"}, REMOTE),
     "mlm_pydoc": ({"data.context": "8", "data.tokeniser": "words(marks=True)", "model.padding_token": "0"}, REMOTE),
     "classify_imdb": ({"data.context": "8", "optimizer.schedule": "cosine"}, REMOTE),
+    "translate_dates": (PAIRS, REMOTE | OF_TABLES),
+    "seq2seq_dates": (PAIRS | RECURRENT, REMOTE | OF_TABLES),
 }
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_leaf_is_read(tmp_path, tiny, name):
     changes, unneeded = TASKS[name]
-    if name != "vit_digits":
+    if "data.source" not in changes and name != "vit_digits":
         file = tmp_path / "reviews.csv"
         file.write_text("text,label\n" + "a good film that I liked,1\nnot a good film at all,0\n" * 20)
         changes = {"data.source": f"file:{file}"} | SPLITS | changes
     flags, overrides = parse(tiny(tmp_path / "run", config=f"configs/{name}.py", train__length="2 steps"))
+    if name == "seq2seq_dates":
+        overrides = {field: text for field, text in overrides.items() if not field.startswith("model.")}
     config, plain = configs.resolve(flags["--config"], overrides | changes)
     read = set()
     loop.train_and_evaluate(recorded(config, read), plain, tmp_path / "run")

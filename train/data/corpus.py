@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from jaxtyping import Int32, Int64, Integer
@@ -150,9 +150,9 @@ def load(data: Any, end: bool = False) -> Corpus:
     parts = {part: Split.parse(getattr(data, f"{part}_split")) for part in PARTS}
     # All are opened before the first is read: what is missing is said at once.
     documents = {part.name: text_sources.load(data, part.name) for part in parts.values()}
-    cache_dir = _cache_dir(data.cache_dir)
+    cache_dir = cache_folder(data.cache_dir)
     chosen = _Texts(documents[parts["train"].name], parts["train"], bool(data.label_column))
-    tokeniser = _tokeniser(data.tokeniser, chosen, cache_dir)
+    tokeniser = learned_tokeniser(data.tokeniser, chosen, cache_dir)
     if end and "end" not in tokeniser.special:
         raise UsageError(
             f"data.end_token asks for an end token, but {data.tokeniser!r} has none; set it to False (or, for words, "
@@ -167,7 +167,8 @@ def load(data: Any, end: bool = False) -> Corpus:
     return Corpus(tokeniser, splits, names)
 
 
-def _cache_dir(path: str) -> Path:
+def cache_folder(path: str) -> Path:
+    """Root of all caches: what `data.cache_dir` names, or where it is when that is ''."""
     return Path(path or os.environ.get("ATTENTION_BENCH_CACHE") or "~/.cache/attention_bench").expanduser()
 
 
@@ -207,8 +208,16 @@ class _Texts:
         return np.trim_zeros(chosen, "b")  # reading ends with the last one
 
 
-def _tokeniser(spec: str, texts: _Texts, cache_dir: Path) -> Tokeniser:
-    """Trained on the training split alone, once; or as it is."""
+class Texts(Protocol):
+    """What a vocabulary is learned from; `content` is a digest of it."""
+
+    content: str
+
+    def __iter__(self) -> Iterator[str]: ...
+
+
+def learned_tokeniser(spec: str, texts: Texts, cache_dir: Path) -> Tokeniser:
+    """The tokeniser of a spec string: trained on the training split alone, once; or as it is."""
     if not tokenisers.needs_fitting(spec):
         return tokenisers.make(spec)
     path = cache_dir / "tokenisers" / f"{digest([spec, texts.content])}.json"

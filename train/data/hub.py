@@ -1,38 +1,64 @@
 """Hugging Face: text sets by hub name or local folder through `datasets`, and single files of repositories."""
 
-import functools
+import dataclasses
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from attention.errors import UsageError, unknown
-from train.data.documents import Document, Documents, digest
+from attention.errors import UsageError
+from train.data import columns
+from train.data.documents import digest
 
-_UNLABELLED = -1  # what sets with class names give to test examples whose class is secret
+
+@dataclasses.dataclass(frozen=True)
+class HubSplit:
+    """A split of a set.
+
+    Attributes:
+      name: For messages, such as `train of hf:NAME`.
+      version: Differs whenever the rows differ.
+      features: By column; of nested columns mappings of their own.
+      rows: What `datasets` loaded.
+    """
+
+    name: str
+    version: str
+    features: Mapping[str, Any]
+    rows: Any
+
+    def feature(self, field: str, column: str) -> Any:
+        """Of a column, which the config field `field` names; raises a UsageError where there is none."""
+        return columns.require(self.features, column, field, self.name.partition(" of ")[2])
+
+    def read(self, names: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Rows with these columns, each with where it stands, for messages.
+
+        Raises:
+          UsageError: on the way, where the network breaks off.
+        """
+        outer = {name if name in self.features else name.partition(".")[0] for name in names}
+        for number, row in enumerate(_read_safely(self.rows.select_columns(sorted(outer)), self.name)):
+            yield f"Row {number} of {self.name}", row
 
 
-def read(name: str, split: str, data: Any) -> Documents:
-    """One split of a set, one document a row.
+def open_split(name: str, split: str, data: Any) -> HubSplit:
+    """Opens one split of a set.
 
     Args:
       name: `OWNER/NAME`, or `OWNER/NAME:CONFIG`; OWNER/NAME may be a local folder.
       split: A plain name, no slice.
-      data: Fields `text_column`, `label_column` ('' for none), `revision`, `streaming` and `data_dir`.
+      data: Fields `revision`, `streaming` and `data_dir`.
 
     Raises:
-      UsageError: the set, split or column is not there or cannot be fetched.
+      UsageError: the set or split is not there or cannot be fetched.
     """
     repository, _, config = name.partition(":")
     rows = _load(repository, config, split, data)
-    features = rows.features if rows.features is not None else dict.fromkeys(next(iter(rows)))
-    for field, column in (("data.text_column", data.text_column), ("data.label_column", data.label_column)):
-        if column and column not in features:
-            raise unknown(f"{field} for hf:{name}", column, features)
-    names = getattr(features[data.label_column], "names", ()) if data.label_column else ()
-    content = digest([_version(rows, repository, data), name, split, data.text_column, data.label_column])
-    where = f"{split} of hf:{name}"
-    return Documents(where, content, functools.partial(_rows, rows, where, data, tuple(names)), tuple(names))
+    features = rows.features if rows.features is not None else next(iter(rows))
+    nested = {column: dict.fromkeys(getattr(feature, "languages", ())) for column, feature in features.items()}
+    version = digest([_version(rows, repository, data), name, split])
+    return HubSplit(f"{split} of hf:{name}", version, {c: nested[c] or f for c, f in features.items()}, rows)
 
 
 def fetch(repository: str, file: str, revision: str, field: str, otherwise: str) -> str:
@@ -98,17 +124,6 @@ def _version(rows: Any, repository: str, data: Any) -> str:
             f"Cannot tell the version of hf:{repository} ({brief(error)}): streaming needs the hub; set "
             "data.streaming=False."
         ) from error
-
-
-def _rows(rows: Any, where: str, data: Any, names: tuple[str, ...]) -> Iterator[Document]:
-    columns = [column for column in (data.text_column, data.label_column) if column]
-    for number, row in enumerate(_read_safely(rows.select_columns(columns), where)):
-        text, label = row[data.text_column], row[data.label_column] if data.label_column else ""
-        if not isinstance(text, str):
-            raise UsageError(f"Row {number} of {where} has {text!r} in {data.text_column!r}, which is no text.")
-        if label is None or (names and label == _UNLABELLED):
-            raise UsageError(f"Row {number} of {where} has no class in {data.label_column!r}; use another split.")
-        yield Document(text, names[label] if names else str(label))
 
 
 def _read_safely(rows: Any, where: str) -> Iterator[dict[str, Any]]:

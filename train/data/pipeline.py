@@ -50,7 +50,7 @@ def train_batches(examples: grain.MapDataset, data: Sizes, process_index: int, p
     Raises:
       UsageError: the batch size is not a multiple of the processes.
     """
-    share = _share(data.batch_size, process_count, "data.batch_size")
+    share = per_process(data.batch_size, process_count, "data.batch_size")
     # Dropping a remainder that an endless stream has not keeps the length an integer that Python can take.
     batches = examples.batch(share, drop_remainder=True)
     return BatchIterator(batches[process_index::process_count], data.workers)
@@ -75,7 +75,7 @@ def eval_batches(
     Raises:
       UsageError: the evaluation batch size is not a multiple of the processes.
     """
-    share = _share(data.eval_batch_size, process_count, "data.eval_batch_size")
+    share = per_process(data.eval_batch_size, process_count, "data.eval_batch_size")
     nothing = {name: np.zeros_like(value) for name, value in example(0).items()} | {"index": np.int64(-1)}
     filled = -(-length // data.eval_batch_size) * data.eval_batch_size
     examples = grain.MapDataset.range(filled).map(_Filled(example, length, nothing))
@@ -142,7 +142,8 @@ class _Filled:
         return self.example(int(index)) if index < self.length else self.nothing
 
 
-def _share(batch_size: int, process_count: int, field: str) -> int:
+def per_process(batch_size: int, process_count: int, field: str) -> int:
+    """Examples of a batch that fall to each process; a UsageError where they do not divide."""
     if batch_size % process_count:
         raise UsageError(f"{field} = {batch_size} does not divide among {process_count} processes; use a multiple.")
     return batch_size // process_count

@@ -3,11 +3,13 @@
 import dataclasses
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 from attention.errors import UsageError
 
-_FORM = re.compile(r"(?P<name>[\w.-]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
+_BOUND = r"-?\d+|-?\d+(\.\d+)?%"
+_FORM = re.compile(rf"(?P<name>[\w.-]+)(\[(?P<start>{_BOUND})?:(?P<stop>{_BOUND})?\])?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Split:
                 "such as 'train', 'train[:90%]' or 'train[1000:-500]'."
             )
         split = cls(text, match["name"], match["start"] or "", match["stop"] or "")
-        if any(bound.endswith("%") and abs(int(bound[:-1])) > 100 for bound in (split.start, split.stop)):
+        if any(bound.endswith("%") and abs(Fraction(bound[:-1])) > 100 for bound in (split.start, split.stop)):
             raise UsageError(f"The split {text!r} has a percentage beyond 100; use at most 100%.")
         return split
 
@@ -66,7 +68,7 @@ class Split:
 
 def _position(bound: str, length: int) -> int:
     if bound.endswith("%"):
-        percent = int(bound[:-1])
+        percent = Fraction(bound[:-1])
         return round(length * (percent + 100 * bound.startswith("-")) / 100)
     return int(bound) + length * bound.startswith("-")
 

@@ -62,6 +62,11 @@ class SubwordTokeniser:
         hidden = {i for name, i in self.special.items() if name != "unknown"}
         return self._tokenizer.decode([int(i) for i in ids if int(i) not in hidden], skip_special_tokens=False)
 
+    def normalise(self, text: str) -> str:
+        """What the package's normaliser makes of the text: lower case, say."""
+        normalizer = self._tokenizer.normalizer
+        return normalizer.normalize_str(text) if normalizer else text
+
     def dumps(self) -> str:
         """The package's own JSON."""
         return self._tokenizer.to_str(pretty=True)

@@ -1,6 +1,7 @@
 """The `data` sections of configs for text."""
 
 import dataclasses
+from typing import ClassVar
 
 from attention.errors import UsageError, unknown
 from train.data import text_sources, tokenisers
@@ -13,25 +14,16 @@ KEEP = ("first", "last")
 
 
 @dataclasses.dataclass(frozen=True)
-class CommonTextData:
-    """What all text has in common.
+class SplitData:
+    """What all data of text have in common: where they are, and how they are cut.
 
     Attributes:
-      source: `pydoc` (the Python manual's topics, in the package), `file:PATH` (a file, folder or glob; see
-        `train.data.text_files.read`), `hf:NAME` or `hf:NAME:CONFIG` (a set on the Hugging Face hub or in a local
-        folder), or `tfds:NAME`.
       revision: Of a hub set: a branch, tag or commit, such as `refs/convert/parquet`; '' is the default one.
       streaming: Whether a hub set is read from the network as it is encoded, in place of being downloaded first.
       data_dir: Where TFDS sets or the hub's downloads are; '' is the libraries' own default.
       cache_dir: Where tokenised text is kept; '' is ATTENTION_BENCH_CACHE, else ~/.cache/attention_bench.
-      text_column: Of tables: the column of the text.
-      train_split: Such as `train[:90%]`, in documents: topics, lines of plain text, or rows; see `train.data.splits`.
-        Documents with classes are shuffled first, always alike, so that slices of sorted sets have all classes.
       validation_split: What "best" is chosen on.
       test_split: What is measured at the end.
-      tokeniser: `bytes`, `words(size=20000)`, `bpe(size=8192)`, `wordpiece(size=30522)`, `file:PATH` or `hf:NAME`;
-        see `train.data.tokenisers`. Those with a size learn their vocabulary from the training split.
-      context: Tokens in an example.
       batch_size: Training examples a step, over all processes.
       eval_batch_size: Examples an evaluation step, over all processes.
       workers: Processes that prepare batches; 0 does it in a thread, which is fast enough for text.
@@ -42,26 +34,51 @@ class CommonTextData:
     streaming: bool
     data_dir: str
     cache_dir: str
-    text_column: str
     train_split: str
     validation_split: str
     test_split: str
-    tokeniser: str
-    context: int
     batch_size: int
     eval_batch_size: int
     workers: int
 
+    SIZES: ClassVar[tuple[str, ...]] = ("batch_size", "eval_batch_size")  # at least 1
+
     def __post_init__(self):
-        text_sources.check(self.source)
-        tokenisers.check(self.tokeniser)
         for part in PARTS:
             Split.parse(getattr(self, f"{part}_split"))
-        for field in ("context", "batch_size", "eval_batch_size"):
+        for field in self.SIZES:
             if getattr(self, field) < 1:
                 raise UsageError(f"data.{field} must be at least 1, but it is {getattr(self, field)}.")
         if self.workers < 0:
             raise UsageError(f"data.workers must be at least 0 (0 is off), but it is {self.workers}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class CommonTextData(SplitData):
+    """What text of one language has in common.
+
+    Attributes:
+      source: `pydoc` (the Python manual's topics, in the package), `file:PATH` (a file, folder or glob; see
+        `train.data.text_files.read`), `hf:NAME` or `hf:NAME:CONFIG` (a set on the Hugging Face hub or in a local
+        folder), or `tfds:NAME`.
+      text_column: Of tables: the column of the text.
+      train_split: Such as `train[:90%]`, in documents: topics, lines of plain text, or rows; see `train.data.splits`.
+        Documents with classes are shuffled first, always alike, so that slices of sorted sets have all classes.
+      tokeniser: `bytes`, `words(size=20000)`, `bpe(size=8192)`, `wordpiece(size=30522)`, `file:PATH` or `hf:NAME`;
+        see `train.data.tokenisers`. Those with a size learn their vocabulary from the training split.
+      context: Tokens in an example.
+    """
+
+    text_column: str
+    tokeniser: str
+    context: int
+
+    SIZES: ClassVar[tuple[str, ...]] = ("context", *SplitData.SIZES)
+
+    def __post_init__(self):
+        super().__post_init__()
+        text_sources.check(self.source)
+        tokenisers.check(self.tokeniser)
 
 
 @dataclasses.dataclass(frozen=True)

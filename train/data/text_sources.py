@@ -3,7 +3,7 @@
 from typing import Any
 
 from attention.errors import UsageError, unknown
-from train.data import hub, manual, text_files, tfds_text
+from train.data import hub_text, manual, text_files, tfds_text
 from train.data.documents import Documents
 
 KINDS = ("pydoc", "file:PATH", "hf:NAME", "hf:NAME:CONFIG", "tfds:NAME", "tfds:NAME/CONFIG")
@@ -31,7 +31,7 @@ def load(data: Any, split: str) -> Documents:
     if kind == "file":
         return text_files.read(name, split, data.text_column, data.label_column)
     if kind == "hf":
-        return hub.read(name, split, data)
+        return hub_text.read(name, split, data)
     if kind == "tfds":
         return tfds_text.read(name, split, data)
     if data.label_column:

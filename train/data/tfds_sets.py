@@ -9,6 +9,8 @@ from types import ModuleType
 from typing import Any
 
 from attention.errors import UsageError, unknown
+from train.data import columns
+from train.data.documents import digest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +40,19 @@ class TfdsSplit:
         if key not in fitting:
             raise unknown(f"{field} for tfds:{self.name}", key, fitting)
 
+    def check_text(self, field: str, column: str) -> None:
+        """Raises a UsageError unless `column`, which the config field `field` names, is text; see `columns`."""
+        columns.require(_texts(self.features), column, field, f"tfds:{self.name}")
+
     @property
     def files(self) -> list[Any]:
         """Paths of the records."""
         return list(self.builder.info.splits[self.split].filepaths)
+
+    @property
+    def version(self) -> str:
+        """Differs whenever the records differ."""
+        return digest([self.builder.info.full_name, *((file.name, os.path.getsize(file)) for file in self.files)])
 
     def records(self, decoders: dict[str, Any] | None = None) -> Sequence[dict[str, Any]]:
         """Random access to the examples.
@@ -89,6 +100,14 @@ def open_split(name: str, split: str, data_dir: str) -> TfdsSplit:
     if split not in builder.info.splits:
         raise unknown(f"split of tfds:{name}", split, builder.info.splits)
     return TfdsSplit(name, split, folder, builder)
+
+
+def _texts(features: Any) -> dict[str, Any]:
+    """The features that are text, nested as they are."""
+    kinds = package().features
+    texts = {name: feature for name, feature in features.items() if isinstance(feature, kinds.Text)}
+    nested = {name: _texts(feature) for name, feature in features.items() if isinstance(feature, kinds.FeaturesDict)}
+    return texts | {name: inner for name, inner in nested.items() if inner}
 
 
 def package() -> ModuleType:

@@ -1,11 +1,10 @@
 """Text of TensorFlow Datasets, one document an example."""
 
 import functools
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from train.data import tfds_sets
+from train.data import columns, tfds_sets
 from train.data.documents import Document, Documents, digest
 
 
@@ -20,22 +19,20 @@ def read(name: str, split: str, data: Any) -> Documents:
     Raises:
       UsageError: the set, split or feature is not there or cannot be read.
     """
-    tfds = tfds_sets.package()
     opened = tfds_sets.open_split(name, split, data.data_dir)
-    opened.check_feature("data.text_column", data.text_column, tfds.features.Text)
-    names = ()
+    opened.check_text("data.text_column", data.text_column)
+    classes = ()
     if data.label_column:
-        opened.check_feature("data.label_column", data.label_column, tfds.features.ClassLabel)
-        names = tuple(opened.features[data.label_column].names)
-    records = opened.records()
-    sizes = [(file.name, os.path.getsize(file)) for file in opened.files]
-    content = digest([opened.builder.info.full_name, sizes, data.text_column, data.label_column])
-    columns = (data.text_column, data.label_column)
-    return Documents(f"{split} of tfds:{name}", content, functools.partial(_documents, records, columns, names), names)
+        opened.check_feature("data.label_column", data.label_column, tfds_sets.package().features.ClassLabel)
+        classes = tuple(opened.features[data.label_column].names)
+    content = digest([opened.version, data.text_column, data.label_column])
+    read = functools.partial(_documents, opened.records(), data.text_column, data.label_column, classes)
+    return Documents(f"{split} of tfds:{name}", content, read, classes)
 
 
 def _documents(
-    records: Sequence[dict[str, Any]], columns: tuple[str, str], names: tuple[str, ...]
+    records: Sequence[dict[str, Any]], text_column: str, label_column: str, classes: tuple[str, ...]
 ) -> Iterator[Document]:
     for record in records:
-        yield Document(record[columns[0]].decode(), names[int(record[columns[1]])] if names else "")
+        text = columns.get(record, text_column).decode()
+        yield Document(text, classes[int(record[label_column])] if classes else "")

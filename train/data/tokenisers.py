@@ -54,6 +54,9 @@ class Tokeniser(Protocol):
     def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
         """The text of ids; special tokens but the unknown are left out."""
 
+    def normalise(self, text: str) -> str:
+        """The text as far as ids tell it, whatever the vocabulary: lower-cased, say; most tokenisers keep all."""
+
     def dumps(self) -> str:
         """JSON text from which `loads` makes the same tokeniser."""
 
@@ -75,6 +78,10 @@ class ByteTokeniser:
     def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
         """The text; bytes that are no UTF-8 become U+FFFD."""
         return bytes(int(i) for i in ids if i < 256).decode(errors="replace")
+
+    def normalise(self, text: str) -> str:
+        """The text as it is."""
+        return text
 
     def dumps(self) -> str:
         """There is only one."""
@@ -121,6 +128,10 @@ class WordTokeniser:
         first = len(self.special)
         words = ("[UNK]" if i == 1 else self.words[i - first] for i in map(int, ids) if i == 1 or i >= first)
         return " ".join(words)
+
+    def normalise(self, text: str) -> str:
+        """The words with spaces between them."""
+        return " ".join(_split(text, self.lower, self.strip))
 
     def dumps(self) -> str:
         """All fields."""

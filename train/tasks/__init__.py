@@ -6,12 +6,14 @@ from train.tasks.language_modelling import LanguageModelling
 from train.tasks.masked_language_modelling import MaskedLanguageModelling
 from train.tasks.task import Task
 from train.tasks.text_classification import TextClassification
+from train.tasks.translation import Translation
 
 TASKS: dict[str, type[Task]] = {
     "image_classification": ImageClassification,
     "language_modelling": LanguageModelling,
     "masked_language_modelling": MaskedLanguageModelling,
     "text_classification": TextClassification,
+    "translation": Translation,
 }
 
 

@@ -15,7 +15,7 @@ from train.baselines import ngram_losses
 from train.config import Config
 from train.data.text import MaskedTextData
 from train.step import Batch, Sums
-from train.tasks.text import TextTask, perplexity
+from train.tasks.text import TextTask, load_pretrained, perplexity
 
 
 class MaskedLanguageModelling(TextTask):
@@ -50,11 +50,7 @@ class MaskedLanguageModelling(TextTask):
 
     def pretrained(self, params: dict) -> tuple[dict, str]:
         """Published weights in place of those that have their like there."""
-        config = self.model.config
-        if not config.pretrained:
-            return params, ""
-        loaded, report = pretrained.load(config.pretrained, config, params)
-        return loaded, str(report)
+        return load_pretrained(self.model.config, params)
 
     def inputs(self, batch: Batch) -> tuple[Any, ...]:
         """The tokens, and where padding begins."""

@@ -21,7 +21,7 @@ class Task:
       model_types: Dataclasses of the section `model`, by the model's name.
       sources: The examples of each split; `len` counts them.
       train_examples: Examples in an epoch.
-      model: The network, built for at most `model.length` tokens.
+      model: The network.
     """
 
     best: ClassVar[str]
@@ -63,6 +63,21 @@ class Task:
         del split
         return means
 
+    def measured(self, split: str, params: dict, mesh: jax.sharding.Mesh) -> dict[str, float]:
+        """What is reported of a split beside the loss, such as scores of texts that the model writes.
+
+        Args:
+          split: Which one.
+          params: Of the model, on the mesh.
+          mesh: Where batches are split.
+        """
+        del split, params, mesh
+        return {}
+
+    def remarks(self) -> list[str]:
+        """Lines to print of the data, before the first step."""
+        return []
+
     def files(self) -> dict[str, str]:
         """Texts to keep in the work directory, by file name; a run whose texts have changed is not continued."""
         return {}
@@ -76,7 +91,16 @@ class Task:
         return {
             "attention": self.model.config.attention,
             "parameters": flops.parameters(params),
-            "attention_layer_parameters": flops.parameters(params["block_0"]["attention"]),
-            "tokens": self.model.length,
+            "attention_layer_parameters": flops.parameters(self.attention_layer(params)),
+            "tokens": self.tokens,
             "forward_flops_per_example": self.forward_flops(),
         }
+
+    @property
+    def tokens(self) -> int:
+        """The longest sequence that attention sees."""
+        return self.model.length
+
+    def attention_layer(self, params: dict) -> dict:
+        """Parameters of the first attention layer."""
+        return params["block_0"]["attention"]

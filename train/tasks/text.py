@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from models import pretrained
 from train.config import Config
 from train.data import text_batches
 from train.step import Batch
@@ -84,6 +85,14 @@ class TextTask(Task):
         params = jax.eval_shape(self.init, key)
         for train in (True, False):
             jax.eval_shape(lambda p, train=train: self.loss(p, self._example(), key if train else None), params)
+
+
+def load_pretrained(config: Any, params: dict) -> tuple[dict, str]:
+    """Parameters with published weights where `config.pretrained` names some, and a report; see `Task.pretrained`."""
+    if not config.pretrained:
+        return params, ""
+    loaded, report = pretrained.load(config.pretrained, config, params)
+    return loaded, str(report)
 
 
 def perplexity(loss: float) -> float:

@@ -46,7 +46,7 @@ def test_slices_that_meet_share_nothing_and_leave_nothing():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "train[", "train[5]", "train[:5%:]", "train+test", "train[a:]", "train[:5.5%]", "tra in"]
+    "text", ["", "train[", "train[5]", "train[:5%:]", "train+test", "train[a:]", "train[:5.5]", "train[:5.%]", "tra in"]
 )
 def test_unreadable(text):
     with pytest.raises(UsageError, match=r"Cannot read the split .*: write a name with an optional slice"):

@@ -47,7 +47,9 @@ class TestTables:
     @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet"])
     def test_missing_columns_name_those_there_are(self, tmp_path, name):
         write_tables(tmp_path)
-        with pytest.raises(UsageError, match=rf"data.text_column for '.*{name}' 'review'\. .*Valid: class, id, text"):
+        with pytest.raises(
+            UsageError, match=rf"data.text_column for '.*{name}' \(.*\) 'review'\. .*Valid: class, id, text"
+        ):
             read(tmp_path / name, text="review")
         with pytest.raises(UsageError, match=r"data.label_column .* 'clas'\. Did you mean 'class'"):
             read(tmp_path / name, label="clas")
@@ -57,17 +59,17 @@ class TestTables:
         [
             ("a.csv", "text,n\na,1\nb\n", r"line 3 has 1 fields and the header 2"),
             ("a.csv", 'text,n\na,1\n"b,2\n', r"line 3 is not as CSV should be"),
-            ("a.csv", "text,n\na,\n", r"line 2 has no class in 'n'"),
+            ("a.csv", "text,n\na,\n", r"a.csv' \(line 2\) has no class in 'n'"),
             ("a.jsonl", '{"text": "a", "n": 1}\n{"text"\n', r"line 2 is no JSON .*write one object a line"),
             ("a.jsonl", "[1]\n", r"line 1 is no JSON object"),
-            ("a.jsonl", '{"text": 3, "n": 1}\n', r"line 1 has 3 in 'text', which is no text"),
-            ("a.jsonl", '{"text": "a", "n": null}\n', r"line 1 has no class in 'n'"),
+            ("a.jsonl", '{"text": 3, "n": 1}\n', r"\(line 1\) has 3 in 'text', which is no text"),
+            ("a.jsonl", '{"text": "a", "n": null}\n', r"\(line 1\) has no class in 'n'"),
             (
                 "a.jsonl",
                 '{"text": "a", "n": 1}\n{"txt": "a", "n": 1}\n',
                 r"a.jsonl' \(line 2\) 'text'\. .*Valid: n, txt",
             ),
-            ("a.jsonl", '{"text": "\\ud83d", "n": 1}\n', r"line 1 has half of a surrogate pair in 'text'"),
+            ("a.jsonl", '{"text": "\\ud83d", "n": 1}\n', r"\(line 1\) has half of a surrogate pair in 'text'"),
             ("a.parquet", "text", r"cannot be read as Parquet"),
         ],
     )

@@ -1,0 +1,310 @@
+"""A Marian of opus-mt's size: sentences and training tokens a second, here and in Hugging Face's transformers.
+
+    python -m benchmarks.marian --against=transformers --rounds=5 --out=benchmarks/results/translation_cpu.json
+
+Random weights, the same in both, and all take their turn in every round. Besides: beam search with caches against the
+same that runs the decoder over all places for each token, and 002's model with `gaussian` against `dot_product`.
+"""
+
+import argparse
+import dataclasses
+import importlib
+import json
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import measure
+from models import pretrained
+from models.encoder_decoder import EncoderDecoder
+from train import configs, losses, optimizer
+from train.config import Config
+from train.decoding import translate
+from train.main import parse
+from train.search import Search, Special, with_beams
+from train.step import Trainer
+from train.tasks import translation
+
+CONFIG, PROJECTION = "configs/translate_iwslt.py", "configs/translate_anki.py"
+BATCHES, BEAMS = (1, 16), (1, 4)
+BUDGET = 300.0  # seconds a contestant
+
+
+@dataclasses.dataclass(frozen=True)
+class Marian:
+    """The model of the comparison.
+
+    Attributes:
+      config: It is `config.model`.
+      model: Unbound.
+      params: Random.
+      source: Tokens of a sentence.
+    """
+
+    config: Config
+    model: EncoderDecoder
+    params: dict
+    source: int
+
+    @property
+    def special(self) -> dict[str, int]:
+        """Ids as opus-mt has them: the start is the padding, the last of all."""
+        last = self.model.target_vocabulary - 1
+        return {"start": last, "end": 0, "pad": last}
+
+    def sentences(self, batch: int) -> np.ndarray:
+        """Sources `(B, S)` of random words, all of one length."""
+        return np.random.default_rng(0).integers(1, self.model.source_vocabulary - 1, (batch, self.source))
+
+    def lengths(self, batch: int) -> np.ndarray:
+        """Of those."""
+        return np.full(batch, self.source, np.int32)
+
+    def decoder_bytes(self) -> int:
+        """What a step reads of weights: of the decoder all but keys and values of sources, and the output's."""
+        own = [part for name, part in self.params.items() if name.startswith("decoder_")]
+        sources = [block["cross"][name] for block in own for name in ("key", "value")]
+        output = [part for name, part in self.params.items() if name in ("embed", "head_bias")]
+        return _bytes(own) - _bytes(sources) + _bytes(output)
+
+
+def main() -> None:
+    """Measures, prints tables and writes JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--against", default="", help="transformers: see requirements-parity.txt; nothing without it")
+    parser.add_argument("--source", type=int, default=32, help="tokens of a source, and of a target in training")
+    parser.add_argument(
+        "--tokens", type=int, default=64, help="of every target that is searched, neither more nor less"
+    )
+    parser.add_argument("--again", type=int, default=128, help="tokens of the target that is searched without caches")
+    parser.add_argument("--vocabulary", type=int, default=58_101)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
+    flags, rest = parser.parse_known_args()
+    overrides = parse(rest)[1]
+    marian = build(configs.resolve(CONFIG, {"model.pretrained": ""} | overrides)[0], flags)
+    result = measure.header("marian") | {"model": dataclasses.asdict(marian.config.model), "tokens": flags.tokens}
+    with tempfile.TemporaryDirectory() as folder:
+        if flags.against:
+            special = marian.special
+            pretrained.export(
+                f"{folder}/marian", marian.model.config, marian.params, special, marian.model.source_length
+            )
+            result["versions"] |= {name: metadata.version(name) for name in ("torch", flags.against)}
+        theirs = f"{folder}/marian" if flags.against else ""
+        result["searches"] = list(searches(marian, theirs, flags))
+        result["again"] = again(marian, flags)
+        result["training"] = training(marian, theirs, flags)
+    result["projection"] = projection(overrides, flags)
+    print(markdown(result))
+    if flags.out:
+        flags.out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def build(config: Config, flags: argparse.Namespace) -> Marian:
+    """With random weights."""
+    longest = max(flags.source, flags.tokens, flags.again)
+    lengths = dataclasses.replace(config.data, source_length=longest, target_length=longest)
+    config = dataclasses.replace(config, data=lengths)
+    model = translation.build(config, flags.vocabulary, flags.vocabulary)
+    ones = jnp.ones((1, 2), jnp.int32)
+    params = jax.jit(model.init)(jax.random.key(0), ones, jnp.array([2]), ones)["params"]
+    return Marian(config, model, params, flags.source)
+
+
+def searches(marian: Marian, theirs: str, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Greedy and beam search of each batch: seconds of both, their ratio, and what a step does of reads and products.
+
+    A step's bytes are the weights'; the caches', which are less, are not among them.
+    """
+    roof = measure.Roof.measured(jnp.float32)
+    calls = {"bench": _our_search(marian)}
+    if theirs:
+        calls["transformers"] = importlib.import_module("benchmarks.marian_torch").make_search(theirs)
+    weights = marian.decoder_bytes()
+    for beams in BEAMS:
+        for batch in BATCHES:
+            source = marian.sentences(batch)
+            runs = {name: lambda call=call: call(source, beams, flags.tokens) for name, call in calls.items()}  # noqa: B023
+            times = measure.in_turn(runs, flags.rounds, BUDGET)
+            step = statistics.median(times["bench"]) / flags.tokens
+            yield {
+                "beams": beams,
+                "batch": batch,
+                "sentences_per_second": {name: batch / statistics.median(seconds) for name, seconds in times.items()},
+                "times_faster": _ratio(times, "transformers", "bench"),
+                "same_tokens": _same(runs),
+                "milliseconds_a_step": 1e3 * step,
+                "weight_bytes_a_step": weights,
+                "gigabytes_per_second": weights / step / 1e9,
+                "of_bandwidth": weights / step / roof.bandwidth,
+                "of_flops": 2 * batch * beams * weights / 4 / step / roof.flops,
+            }
+
+
+def _our_search(marian: Marian) -> Callable[[np.ndarray, int, int], np.ndarray]:
+    def search(source: np.ndarray, beams: int, tokens: int) -> np.ndarray:
+        how, key = Search(beams, 1.0, tokens, min_length=tokens), jax.random.key(0)
+        arrays = source.astype(np.int32), marian.lengths(len(source))
+        return np.asarray(translate(marian.model, marian.params, *arrays, how, key, **marian.special).tokens)
+
+    return search
+
+
+def _same(calls: dict[str, Callable[[], np.ndarray]]) -> float:
+    """How many of the tokens that they find are the same."""
+    first, *others = (call() for call in calls.values())
+    return float(np.mean([np.mean(first == other) for other in others])) if others else 1.0
+
+
+def again(marian: Marian, flags: argparse.Namespace) -> dict[str, Any]:
+    """Beam search of one sentence with caches, and the same search that keeps the tokens alone."""
+    source, beams = marian.sentences(1).astype(np.int32), BEAMS[-1]
+    search = Search(beams, 1.0, flags.again, min_length=flags.again)
+    special = Special(*(jnp.asarray(marian.special[name], jnp.int32) for name in Special._fields))
+
+    def apply(params: dict, *arrays: Any, method: str) -> Any:
+        return marian.model.apply({"params": params}, *arrays, method=method)
+
+    @jax.jit
+    def uncached(params: dict, source: jax.Array, lengths: jax.Array) -> jax.Array:
+        memory = apply(params, source, lengths, method="encode")
+
+        def step(last: jax.Array, before: tuple) -> tuple:
+            position, tokens = before
+            tokens = jax.lax.dynamic_update_slice_in_dim(tokens, last[:, None], position, axis=1)
+            logits = apply(params, tokens, memory, lengths, method="decode")
+            return jnp.take(logits, position, axis=1), (position + 1, tokens)
+
+        nothing = jnp.zeros((), jnp.int32), jnp.zeros((len(source), flags.again), jnp.int32)
+        return with_beams(step, nothing, search, special, len(source))[0].tokens
+
+    cached = _our_search(marian)
+    runs = {
+        "cached": lambda: cached(source, beams, flags.again),
+        "again": lambda: np.asarray(uncached(marian.params, source, marian.lengths(1))),
+    }
+    times = measure.in_turn(runs, min(flags.rounds, 3), BUDGET)
+    return {
+        "tokens": flags.again,
+        "seconds": {name: statistics.median(seconds) for name, seconds in times.items()},
+        "times_faster": _ratio(times, "again", "cached"),
+        "same_tokens": _same(runs),
+    }
+
+
+def training(marian: Marian, theirs: str, flags: argparse.Namespace) -> dict[str, Any]:
+    """Tokens a second, sources' and targets', of a step of 16 sentences, with the losses of all steps."""
+    batch, source = BATCHES[-1], marian.sentences(BATCHES[-1])
+    target = np.roll(source, 1, axis=0)
+    read = np.concatenate([np.full((batch, 1), marian.special["start"]), target[:, :-1]], axis=1)
+    steps = {"bench": _step(marian.config, marian.model, marian.params, source, read, target)}
+    if theirs:
+        rate = marian.config.optimizer.learning_rate
+        step = importlib.import_module("benchmarks.marian_torch").make_step(theirs, marian.source, rate)
+        pairs = np.concatenate([source, read], axis=1)
+        steps["transformers"] = lambda: step(pairs, target)
+    found: dict[str, list[float]] = {name: [] for name in steps}
+    runs = {name: lambda name=name: found[name].append(steps[name]()) for name in steps}
+    times = measure.in_turn(runs, flags.rounds, BUDGET)
+    return {
+        "tokens_per_second": {name: pairs_of(batch, marian) / statistics.median(took) for name, took in times.items()},
+        "times_faster": _ratio(times, "transformers", "bench"),
+        "losses": found,
+    }
+
+
+def pairs_of(batch: int, marian: Marian) -> int:
+    """Tokens of a batch, on both sides."""
+    return 2 * batch * marian.source
+
+
+def projection(overrides: dict[str, str], flags: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of a training step of 002's model, with its projection attention and with dot products."""
+    runs = {}
+    for attention in ("dot_product", "gaussian"):
+        config = configs.resolve(f"{PROJECTION}:{attention}", overrides)[0]
+        size, data = min(flags.vocabulary, 15_000), config.data
+        model = translation.build(config, size, size)
+        draw = np.random.default_rng(0).integers(1, size, (2, data.batch_size, data.target_length))
+        params = jax.jit(model.init)(jax.random.key(0), *map(jnp.asarray, _inputs(draw[0], draw[1])))["params"]
+        runs[attention] = _step(config, model, params, draw[0], draw[1], draw[1])
+    times = measure.in_turn(runs, 2 * flags.rounds + 1, BUDGET)
+    return {
+        "seconds": {name: statistics.median(seconds) for name, seconds in times.items()},
+        "gaussian_over_dot_product": _ratio(times, "gaussian", "dot_product"),
+        "paper": 129 / 174,
+    }
+
+
+def _inputs(source: np.ndarray, read: np.ndarray) -> tuple[np.ndarray, ...]:
+    return source.astype(np.int32), np.full(len(source), source.shape[1], np.int32), read.astype(np.int32)
+
+
+def _step(
+    config: Config, model: EncoderDecoder, params: dict, source: np.ndarray, read: np.ndarray, target: np.ndarray
+) -> Callable[[], float]:
+    """A config's training step again and again on one batch; gives the mean loss."""
+
+    def loss(params: dict, batch: tuple, key: jax.Array | None) -> dict[str, jax.Array]:
+        logits = model.apply({"params": params}, *batch[:3], True, rngs={"dropout": key})
+        return losses.sums(logits, batch[3], jnp.ones(batch[3].shape))
+
+    plain = dataclasses.replace(config.optimizer, schedule="constant", clip=0.0, weight_decay=0.0)
+    rate = optimizer.schedule(plain, 0, 1)
+    trainer = Trainer(loss, optimizer.optimizer(plain, rate), rate, jax.random.key(1), accumulate=1, ema=0.0)
+    train_step = jax.jit(trainer.train_step, donate_argnums=0)
+    state, batch = trainer.init(jax.tree.map(jnp.copy, params)), (*_inputs(source, read), target.astype(np.int32))
+
+    def step() -> float:
+        nonlocal state
+        state, report = train_step(state, batch)
+        return float(report["sums"]["loss"] / report["sums"]["weight"])
+
+    return step
+
+
+def _ratio(times: measure.Times, name: str, baseline: str) -> dict[str, float] | None:
+    ratio = measure.ratio(times, name, baseline)
+    return ratio and dataclasses.asdict(ratio)
+
+
+def _bytes(tree: Any) -> int:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The figures as tables."""
+    titles = ("beams", "batch", *result["searches"][0]["sentences_per_second"], "times faster", "ms a step")
+    titles += ("weights GB/s", "of bandwidth", "of FLOP/s")
+    table = measure.markdown(titles, map(_cells, result["searches"]))
+    again, training, projection = (result[name] for name in ("again", "training", "projection"))
+    speed = ", ".join(f"{name} {value:,.0f}" for name, value in training["tokens_per_second"].items())
+    lines = [
+        f"Cached beam search of {again['tokens']} tokens: {_spread(again['times_faster'])} times faster than uncached",
+        f"Training tokens/s: {speed}; times faster: {_spread(training['times_faster'])}",
+        f"gaussian / dot_product: {_spread(projection['gaussian_over_dot_product'])}, 002: {projection['paper']:.2f}",
+    ]
+    return "\n\n".join([table, *lines])
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    speeds = (f"{value:.2f}" for value in row["sentences_per_second"].values())
+    parts = (f"{100 * row[name]:.0f} %" for name in ("of_bandwidth", "of_flops"))
+    figures = (f"{row['milliseconds_a_step']:.1f}", f"{row['gigabytes_per_second']:.0f}", *parts)
+    return [str(row["beams"]), str(row["batch"]), *speeds, _spread(row["times_faster"]), *figures]
+
+
+def _spread(ratio: dict[str, float] | None) -> str:
+    return f"{ratio['median']:.2f} ({ratio['least']:.2f} – {ratio['greatest']:.2f})" if ratio else ""
+
+
+if __name__ == "__main__":
+    measure.command(main)

@@ -1,0 +1,40 @@
+"""That the command measures searches, both ways of them, and training steps; transformers only where it is."""
+
+import importlib.util
+import json
+import sys
+
+import pytest
+
+from benchmarks import marian
+
+SMALL = ["width=16", "heads=2", "mlp=16", "depth=1", "decoder_depth=1"]
+THERE = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
+
+
+@pytest.mark.parametrize(
+    "against", ["", pytest.param("transformers", marks=pytest.mark.skipif(not THERE, reason="torch"))]
+)
+def test_the_command_measures_everything(against, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "marian.json"
+    flags = ["--rounds=1", "--source=4", "--tokens=5", "--again=6", "--vocabulary=40", f"--out={out}"]
+    sizes = [f"--config.model.{size}" for size in SMALL]
+    monkeypatch.setattr(sys, "argv", ["marian", *flags, *sizes, f"--against={against}"])
+    monkeypatch.setattr(marian, "BATCHES", (1, 2))
+    marian.main()
+    result = json.loads(out.read_text())
+    contestants = {"bench", against} - {""}
+    assert [(row["beams"], row["batch"]) for row in result["searches"]] == [(1, 1), (1, 2), (4, 1), (4, 2)]
+    for row in result["searches"]:
+        assert set(row["sentences_per_second"]) == contestants
+        assert row["same_tokens"] == 1.0
+        # Attention, cross-attention's queries and outputs, MLP and three norms with biases; the output with its own.
+        weights = 6 * (16 * 16 + 16) + 2 * 16 * 16 + 32 + 3 * 32 + 40 * 17
+        assert row["weight_bytes_a_step"] == 4 * weights
+    assert result["again"]["same_tokens"] == 1.0
+    assert set(result["training"]["tokens_per_second"]) == contestants
+    first = [losses[0] for losses in result["training"]["losses"].values()]
+    assert max(first) - min(first) < 0.5  # the same weights, other dropout
+    ratio = result["projection"]["gaussian_over_dot_product"]
+    assert 0 < ratio["least"] <= ratio["median"] <= ratio["greatest"]
+    assert f"{ratio['median']:.2f}" in capsys.readouterr().out

@@ -1,0 +1,168 @@
+"""Losses of pairs, padded or not, and what the model's own translations score."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import UsageError
+from models import pretrained
+from tests.train.tasks.test_language_modelling import first, measured, noisy
+from train import configs, scores, sharding, tasks
+from train.config import MeshConfig
+
+SMALL = {
+    "encoder_decoder": {
+        "config": "configs/translate_anki.py",
+        "model__width": 16,
+        "model__heads": 2,
+        "model__mlp": 16,
+        "model__decoder_depth": 2,
+        "data__source_tokeniser": "bytes",
+        "data__target_tokeniser": "words(marks=True)",
+    },
+    "seq2seq": {
+        "config": "configs/seq2seq_dates.py",
+        "model__embedding": 12,
+        "model__hidden": 16,
+        "data__source_tokeniser": "bytes",
+    },
+}
+MESH = sharding.make_mesh(MeshConfig(-1, 1, 1))
+PAIRS = [("ein Hund", "a dog"), ("eine Katze", "a cat"), ("zwei Hunde und eine Katze", "two dogs and a cat, Sir")]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for split, repeated in {"train": 3, "val": 2, "test": 1}.items():
+        lines = [f"{source}\t{target}" for source, target in PAIRS] * repeated
+        (tmp_path / f"{split}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture(params=SMALL)
+def name(request):
+    return request.param
+
+
+def task_of(folder, name, **changes):
+    fixed = {"data__source": f"file:{folder}"} | {
+        f"data__{part}_split": part for part in ("train", "validation", "test")
+    }
+    fixed |= {"data__source_column": 1, "data__target_column": 2, "data__source_length": 32, "data__target_length": 40}
+    fixed |= {"data__buckets": "", "data__batch_size": 2, "data__eval_batch_size": 2, "data__translations": 0}
+    changes = {key.replace("__", "."): str(value) for key, value in (fixed | SMALL[name] | changes).items()}
+    config, _ = configs.resolve(changes.pop("config"), changes)
+    return tasks.find(config.task)(config)
+
+
+def test_an_indifferent_model_has_the_perplexity_of_its_vocabulary(folder, name):
+    task = task_of(folder, name)
+    metrics = measured(task, jax.tree.map(jnp.zeros_like, task.init(jax.random.key(0))))
+    assert metrics["perplexity"] == pytest.approx(task.corpus.target_tokeniser.size, rel=1e-5)
+
+
+def test_nothing_depends_on_batches_and_their_padding(folder, name):
+    params = noisy(task_of(folder, name))
+    changes = ({}, {"data__eval_batch_size": 7}, {"data__buckets": "10"})
+    results = [measured(task_of(folder, name, **change), params) for change in changes]
+    for other in results[1:]:
+        assert other == pytest.approx(results[0], rel=1e-5)
+
+
+def test_sums_are_those_of_each_pair_alone(folder, name):
+    task = task_of(folder, name)
+    params, batch = noisy(task), first(task.eval_batches("test", 0, 1))
+    sums = task.loss(params, batch, None)
+    losses, correct = [], []
+    for row, length in enumerate(batch["source_length"]):
+        written = int(batch["weight"][row].sum())
+        source, tokens, targets = (
+            batch["source"][row, :length],
+            *(batch[n][row, :written] for n in ("tokens", "targets")),
+        )
+        logits = task.model.apply({"params": params}, source[None], length[None], tokens[None])[0]
+        losses += (-jax.nn.log_softmax(logits)[np.arange(written), targets]).tolist()
+        correct += (np.argmax(logits, axis=-1) == targets).tolist()
+    assert sums["weight"] == len(losses)
+    assert float(sums["loss"]) == pytest.approx(sum(losses), rel=1e-5)
+    assert float(sums["accuracy"]) == sum(correct)
+
+
+def test_accuracy_with_padding_counts_it_as_right(folder, name):
+    metrics = measured(task_of(folder, name), noisy(task_of(folder, name)))
+    task = task_of(folder, name)
+    tokens = sum(len(task.corpus.target_tokeniser.encode(target)) + 1 for _, target in PAIRS)
+    padding = len(PAIRS) * 40 - tokens
+    expected = (metrics["accuracy"] * tokens + padding) / (tokens + padding)
+    assert metrics["accuracy_with_padding"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_scores_are_of_the_models_own_translations(folder, name):
+    task = task_of(folder, name)
+    params = noisy(task)
+    with jax.set_mesh(MESH):
+        found, wanted = task.translations("test", params, MESH)
+    lowered = [target.lower().replace(",", "") if name == "encoder_decoder" else target for _, target in PAIRS]
+    assert wanted == lowered
+    metrics = measured(task, params)
+    assert {key: metrics[key] for key in scores.scores(found, wanted)} == scores.scores(found, wanted)
+
+
+def test_evaluations_translate_as_many_sentences_as_they_are_told(folder, name):
+    task = task_of(folder, name, data__translations=4)
+    params = noisy(task)
+    with jax.set_mesh(MESH):
+        assert len(task.translations("validation", params, MESH, 4)[0]) == 4
+        assert "bleu" in task.measured("validation", params, MESH)
+        assert task.measured("train", params, MESH) == {}
+        assert task_of(folder, name).measured("validation", params, MESH) == {}
+
+
+def test_long_pairs_are_remarked_upon(folder, name):
+    task = task_of(folder, name, data__source_length=16)
+    assert task.remarks() == [
+        "Left out, as longer than 16 and 40 tokens: 3 train, 2 validation, 1 test pairs",
+    ]
+    assert task_of(folder, name).remarks() == []
+
+
+def test_models_need_the_vocabularies_they_share(folder):
+    with pytest.raises(UsageError, match="needs one vocabulary"):
+        task_of(folder, "encoder_decoder", model__shared_embeddings=True)
+
+
+MARIAN = {
+    "config": "configs/translate_iwslt.py",
+    "data__source_tokeniser": "bytes",
+    "data__target_tokeniser": "",
+    "model__depth": 1,
+    "model__decoder_depth": 1,
+    "model__pretrained": "",
+}
+
+
+def test_published_weights_are_where_training_starts(folder, tmp_path):
+    before = task_of(folder, "encoder_decoder", **MARIAN)
+    params, special = noisy(before), before.corpus.target_tokeniser.special
+    pretrained.export(str(tmp_path / "published"), before.model.config, params, special)
+    task = task_of(folder, "encoder_decoder", **MARIAN | {"model__pretrained": tmp_path / "published"})
+    loaded, report = task.pretrained(task.init(jax.random.key(5)))
+    chex.assert_trees_all_equal(loaded, params)
+    assert "arrays loaded" in report
+    assert before.pretrained(params) == (params, "")
+
+
+def test_published_weights_of_another_vocabulary_are_refused(folder, tmp_path):
+    before = task_of(folder, "encoder_decoder", **MARIAN)
+    params, special = noisy(before), before.corpus.target_tokeniser.special
+    pretrained.export(str(tmp_path / "published"), before.model.config, params, special)
+    another = {"model__pretrained": tmp_path / "published", "data__source_tokeniser": "words(marks=True)"}
+    with pytest.raises(UsageError, match=r"the vocabulary is .* but there 260"):
+        task_of(folder, "encoder_decoder", **MARIAN | another)
+
+
+def test_the_task_keeps_both_tokenisers(folder, name):
+    files = task_of(folder, name).files()
+    assert sorted(files) == ["source_tokeniser.json", "target_tokeniser.json"]

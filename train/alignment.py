@@ -1,0 +1,70 @@
+"""Which source tokens a model looks at for each target token: 001's alignment matrix, as numbers and as a picture."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+from matplotlib.figure import Figure
+
+from attention.errors import UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class Alignment:
+    """Weights of a translation.
+
+    Attributes:
+      source: Its source's tokens.
+      target: Its tokens, each written while looking at the source.
+      weights: A row for each target token, `(T, S)`, which sums to 1.
+    """
+
+    source: list[str]
+    target: list[str]
+    weights: Float[np.ndarray, "T S"]
+
+
+def weights(
+    model: nn.Module, params: dict[str, Any], source: Int[np.ndarray, " S"], tokens: Int[np.ndarray, " T"]
+) -> Float[np.ndarray, "T S"]:
+    """Weights of the attention to the source: of a Transformer's last block, the mean of its heads.
+
+    Args:
+      model: Of `models.encoder_decoder` or `models.seq2seq`, unbound.
+      params: Its parameters.
+      source: Tokens of a source, without padding.
+      tokens: What the decoder reads, from the start token on.
+
+    Raises:
+      UsageError: the mechanism has no weights.
+    """
+    inputs = (jnp.asarray(source)[None], jnp.array([len(source)]), jnp.asarray(tokens)[None])
+    _, kept = model.apply({"params": params}, *inputs, mutable="attention")
+    kept = kept["attention"]
+    blocks = sorted((name for name in kept if name.startswith("decoder_")), key=lambda name: int(name.split("_")[1]))
+    layer = kept[blocks[-1]]["cross"] if blocks else kept
+    return np.asarray(jnp.mean(layer["weights"][0], axis=0))
+
+
+def draw(alignment: Alignment, path: Path) -> None:
+    """Draws the matrix: source tokens above, target tokens at the left, dark where the weight is high.
+
+    Raises:
+      UsageError: the file cannot be written, or matplotlib knows no format of its name.
+    """
+    rows, columns = alignment.weights.shape
+    figure = Figure(figsize=(1 + columns * 0.28, 1 + rows * 0.28), layout="constrained")
+    axes = figure.subplots()
+    try:
+        axes.imshow(alignment.weights, cmap="Greys", vmin=0, vmax=1)
+        axes.set_xticks(range(columns), alignment.source, rotation=90 if max(map(len, alignment.source)) > 2 else 0)
+        axes.set_yticks(range(rows), alignment.target)
+        axes.xaxis.tick_top()
+        axes.tick_params(length=0)
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be drawn ({error}); name a .png, .svg or .pdf that can be written.") from error

@@ -1,0 +1,104 @@
+"""Examples of about the same length in one batch, so that little of it is padding.
+
+Which examples are in which batch is a function of (seed, epoch) alone, so a run that is resumed sees the same ones.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+from jaxtyping import Int64
+
+from attention.errors import UsageError
+
+NOTHING = -1  # fills up the last batches of evaluation
+
+
+@dataclasses.dataclass(frozen=True)
+class Batches:
+    """Which examples each batch holds.
+
+    Attributes:
+      examples: Places in what was grouped, `(batches, batch_size)`; NOTHING fills up.
+      bucket: Which bucket's length each batch is padded to.
+    """
+
+    examples: Int64[np.ndarray, "batches batch_size"]
+    bucket: Int64[np.ndarray, " batches"]
+
+    def __len__(self) -> int:
+        return len(self.bucket)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Buckets:
+    """Examples grouped by their length.
+
+    Attributes:
+      lengths: Of each example, at most the last of `bounds`.
+      bounds: Lengths that batches are padded to, rising.
+      batch_size: Examples in a batch.
+    """
+
+    lengths: Int64[np.ndarray, " n"]
+    bounds: tuple[int, ...]
+    batch_size: int
+
+    @functools.cached_property
+    def bucket(self) -> Int64[np.ndarray, " n"]:
+        """The smallest bucket that each example fits in."""
+        return np.searchsorted(self.bounds, self.lengths)
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Of training: whole batches only."""
+        return len(self.lengths) // self.batch_size
+
+    def train(self, seed: int, epoch: int) -> Batches:
+        """An epoch in an order of its own: every example once, but fewer of the longest than a batch holds.
+
+        What is left over of a bucket joins the next longer one.
+        """
+        order, mixed = (np.random.PCG64(key) for key in np.random.SeedSequence([seed, epoch]).spawn(2))
+        order = np.argsort(order.random_raw(len(self.lengths)), kind="stable")
+        left, groups = order[:0], []
+        for number in range(len(self.bounds)):
+            members = np.concatenate([left, order[self.bucket[order] == number]])
+            whole = len(members) // self.batch_size * self.batch_size
+            groups.append(members[:whole].reshape(-1, self.batch_size))
+            left = members[whole:]
+        batches = _joined(groups)
+        shuffled = np.argsort(mixed.random_raw(len(batches)), kind="stable")
+        return Batches(batches.examples[shuffled], batches.bucket[shuffled])
+
+    def evaluation(self) -> Batches:
+        """Every example once, the shortest bucket first, the last batch of each bucket filled up."""
+        groups = []
+        for number in range(len(self.bounds)):
+            members = np.flatnonzero(self.bucket == number)
+            fill = np.full(-len(members) % self.batch_size, NOTHING)
+            groups.append(np.concatenate([members, fill]).reshape(-1, self.batch_size))
+        return _joined(groups)
+
+
+def _joined(groups: list[np.ndarray]) -> Batches:
+    bucket = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    return Batches(np.concatenate(groups), bucket)
+
+
+def parse_bounds(text: str, longest: int) -> tuple[int, ...]:
+    """`'8,16'` and a longest of 32 as `(8, 16, 32)`; '' as `(32,)`.
+
+    Raises:
+      UsageError: it is no list of rising lengths from 1 to below the longest.
+    """
+    try:
+        bounds = tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        bounds = (0,)
+    if list(bounds) != sorted(set(bounds)) or any(not 0 < bound < longest for bound in bounds):
+        raise UsageError(
+            f"data.buckets must be rising lengths between 1 and {longest - 1}, below the longest sentence, such as "
+            f"'{max(1, longest // 4)},{max(2, longest // 2)}', or '' for none, but it is {text!r}."
+        )
+    return (*bounds, longest)

@@ -1,0 +1,184 @@
+"""Translation: the loss of the target's next token, and BLEU, chrF and exact matches of what the model writes."""
+
+import functools
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+
+from models import flops, pretrained
+from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from models.seq2seq import Seq2Seq, Seq2SeqConfig
+from train import losses, scores, sharding
+from train.config import Config
+from train.data import translation
+from train.data.translation import TranslationData
+from train.decoding import translate
+from train.search import Search
+from train.step import Batch, Sums
+from train.tasks.task import Task
+from train.tasks.text import TextTask, load_pretrained, perplexity
+
+
+class Translation(TextTask):
+    """A model that writes a target to a source, and its pairs. For what batches hold see `train.data.translation`.
+
+    Pairs that are longer than the config's lengths are left out, in training and in evaluation, and counted.
+    References are compared as the target's tokeniser can tell them (`normalise`): in lower case, say.
+    """
+
+    best = "loss"
+    best_is_highest = False
+    data_type = TranslationData
+    model_types: ClassVar = {"encoder_decoder": EncoderDecoderConfig, "seq2seq": Seq2SeqConfig}
+
+    def make_model(self, config: Config) -> nn.Module:
+        """See `build`."""
+        sizes = (self.corpus.source_tokeniser.size, self.corpus.target_tokeniser.size)
+        if isinstance(config.model, EncoderDecoderConfig) and config.model.pretrained:
+            # What does not fit is said before anything is compiled or written.
+            special = self.corpus.target_tokeniser.special
+            pretrained.check_fit(config.model.pretrained, config.model, sizes[1], self.tokens, special)
+        return build(config, *sizes)
+
+    def pretrained(self, params: dict) -> tuple[dict, str]:
+        """A published Marian's weights in place of those that have their like there."""
+        config = self.model.config
+        return load_pretrained(config, params) if isinstance(config, EncoderDecoderConfig) else (params, "")
+
+    def inputs(self, batch: Batch) -> tuple[Any, ...]:
+        """The sources, how many of their tokens are real, and what the decoder reads."""
+        return batch["source"], batch["source_length"], batch["tokens"]
+
+    def train_batches(self, process_index: int, process_count: int) -> Iterator[Batch]:
+        """See `train.data.translation`."""
+        sentences = self.sources["train"]
+        return translation.train_batches(sentences, self._data, self._seed, process_index, process_count)
+
+    def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
+        """See `train.data.translation`."""
+        return translation.eval_batches(self.sources[split], self._data, process_index, process_count)
+
+    def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
+        """Sums over the batch's target tokens, in nats, and how many tokens of padding would fill all targets."""
+        weight = batch["weight"]
+        sums = losses.sums(self.logits(params, batch, key), batch["targets"], weight, self.smoothing(key))
+        sentences = jnp.sum(jnp.any(weight > 0, axis=1))
+        return sums | {"padding": sentences * self._data.target_length - sums["weight"]}
+
+    def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
+        """With the perplexity of a token, and the accuracy as 002 measures it.
+
+        Its targets are all filled up to one length, and it counts that padding, which a model trained on it gets right.
+        """
+        means = dict(means)
+        padding = means.pop("padding")
+        padded = (means["accuracy"] + padding) / (1 + padding)
+        return means | {"perplexity": perplexity(means["loss"]), "accuracy_with_padding": padded}
+
+    def measured(self, split: str, params: dict, mesh: jax.sharding.Mesh) -> dict[str, float]:
+        """BLEU, chrF and exact matches: of all test sentences, and of some others where the config says so."""
+        most = 0 if split == "test" else self._data.translations
+        if split == "test" or (split == "validation" and most):
+            return scores.scores(*self.translations(split, params, mesh, most))
+        return {}
+
+    def translations(
+        self, split: str, params: dict, mesh: jax.sharding.Mesh, most: int = 0
+    ) -> tuple[list[str], list[str]]:
+        """What the model makes of a split's sentences, and their references, in the split's order.
+
+        Args:
+          split: Which one.
+          params: Of the model, on the mesh.
+          mesh: Where batches are split.
+          most: Only the first so many sentences; 0 is all.
+        """
+        sentences, target = self.sources[split], self.corpus.target_tokeniser
+        share = (jax.process_index(), jax.process_count())
+        found: dict[int, str] = {}
+        for batch in translation.eval_batches(sentences, self._data, *share, most):
+            rows, indices = self._translated(params, batch, mesh)
+            found |= {int(index): target.decode(row) for row, index in zip(rows, indices, strict=True) if index >= 0}
+        indices = sorted(found)
+        return [found[index] for index in indices], self._references(split, tuple(indices))
+
+    def remarks(self) -> list[str]:
+        """How many pairs were left out."""
+        counts = {split: sentences.too_long for split, sentences in self.sources.items()}
+        lengths = f"{self._data.source_length} and {self._data.target_length} tokens"
+        left_out = ", ".join(f"{count:,} {split}" for split, count in counts.items() if count)
+        return [f"Left out, as longer than {lengths}: {left_out} pairs"] if left_out else []
+
+    def files(self) -> dict[str, str]:
+        """The tokenisers, without which the parameters mean nothing."""
+        tokenisers = {"source": self.corpus.source_tokeniser, "target": self.corpus.target_tokeniser}
+        return {f"{side}_tokeniser.json": tokeniser.dumps() for side, tokeniser in tokenisers.items()}
+
+    def describe(self, params: dict) -> dict[str, Any]:
+        """With vocabularies, pairs that were left out, and what decides the scores."""
+        return {
+            **Task.describe(self, params),
+            "vocabulary": self.corpus.target_tokeniser.size,
+            "source_vocabulary": self.corpus.source_tokeniser.size,
+            **{f"too_long_{split}": sentences.too_long for split, sentences in self.sources.items()},
+            **scores.signatures(),
+        }
+
+    @property
+    def tokens(self) -> int:
+        """The longest of both sides."""
+        return max(self._data.source_length, self._data.target_length)
+
+    def attention_layer(self, params: dict) -> dict:
+        """Of the encoder; of a recurrent model what its score learns, which may be nothing."""
+        return params["encoder_0"]["attention"] if "encoder_0" in params else params.get("coefficients", {})
+
+    def forward_flops(self) -> int:
+        """See `models.flops`."""
+        model = self.model
+        count = flops.encoder_decoder if isinstance(model, EncoderDecoder) else flops.seq2seq
+        return count(model.config, model.source_length, model.target_length, model.target_vocabulary).flops
+
+    @functools.cache  # noqa: B019  a task lives as long as its program, and finding them reads the whole source
+    def _references(self, split: str, indices: tuple[int, ...]) -> list[str]:
+        texts = self.sources[split].text.texts("target", np.array(indices))
+        return [self.corpus.target_tokeniser.normalise(text) for text in texts]
+
+    def _translated(self, params: dict, batch: Batch, mesh: jax.sharding.Mesh) -> tuple[np.ndarray, np.ndarray]:
+        """Of all processes: tokens, padded, and which pair each row is of."""
+        ours = sharding.to_devices({name: batch[name] for name in ("source", "source_length", "index")}, mesh)
+        special = self.corpus.target_tokeniser.special
+        found = translate(
+            self.model,
+            params,
+            ours["source"],
+            ours["source_length"],
+            search(self._data),
+            jax.random.key(0),
+            special["start"],
+            special["end"],
+            special.get("pad", special["end"]),
+        )
+        return multihost_utils.process_allgather((found.tokens, ours["index"]), tiled=True)
+
+    def _example(self) -> Batch:
+        batch = self.sources["validation"].batch(np.zeros(1, np.int64), self._data.bounds[-1])
+        return {name: jnp.asarray(value) for name, value in batch.items()}
+
+
+def search(data: TranslationData) -> Search:
+    """How the config wants translations to be found."""
+    return Search(data.beams, data.length_penalty, data.target_length)
+
+
+def build(config: Config, source_vocabulary: int, target_vocabulary: int) -> nn.Module:
+    """The model of a config, for so many tokens."""
+    data, dtype = config.data, jnp.dtype(config.train.precision)
+    sizes = (source_vocabulary, target_vocabulary, data.source_length, data.target_length)
+    model = EncoderDecoder if isinstance(config.model, EncoderDecoderConfig) else Seq2Seq
+    return model(config.model, *sizes, dtype)

@@ -1,0 +1,63 @@
+"""What a run has learned, for programs that use it: its config, its tokenisers and its parameters."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from attention.errors import UsageError
+from train import configs, workdir
+from train.checkpoints import Checkpoints
+from train.config import Config
+
+
+def config_of(directory: Path, task: str, purpose: str) -> Config:
+    """The config of a run.
+
+    Args:
+      directory: Its work directory.
+      task: What it must be a run of.
+      purpose: What only such runs can do, for the message.
+
+    Raises:
+      UsageError: there is no run, or it is of another task.
+    """
+    config = configs.validate(workdir.read_config(directory))
+    if config.task != task:
+        raise UsageError(f"{directory} is a run of {config.task}; only models of {task} {purpose}.")
+    return config
+
+
+def load_params(
+    directory: Path,
+    step: str,
+    config: Config,
+    init: Callable[[jax.Array], Any],
+    vocabularies: dict[str, tuple[str, int]],
+) -> dict:
+    """Parameters of a checkpoint, on the first device.
+
+    Args:
+      directory: The run's work directory.
+      step: `best` (needs a finished run), `last` or a step that has a checkpoint.
+      config: The run's.
+      init: Makes such parameters of a key.
+      vocabularies: From the name of an embedding to the tokeniser's file and size.
+
+    Raises:
+      UsageError: no such checkpoint, or a tokeniser of another size than that embedding.
+    """
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    shapes = jax.eval_shape(init, jax.random.key(0))
+    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes)
+    with Checkpoints(directory, config.train.keep) as checkpoints:
+        chosen = checkpoints.choose(step, lambda: workdir.read_result(directory)["best_step"])
+        for name, (file, size) in vocabularies.items():
+            trained = checkpoints.shape(chosen, "params", name, "embedding")[0]
+            if trained != size:
+                raise UsageError(
+                    f"{directory / file} has {size} tokens, but the parameters of step {chosen} are for {trained}; put "
+                    "back the tokeniser that they were trained with."
+                )
+        return checkpoints.load_params(chosen, abstract, averaged=config.train.ema > 0)

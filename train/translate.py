@@ -1,0 +1,234 @@
+"""Let a trained model translate: a sentence, or a file of one sentence a line into another file.
+
+python -m train.translate --workdir=runs/dates "en>de Monday, March 2, 2020" --alignment=alignment.png
+python -m train.translate --workdir=runs/dates --input=sentences.txt --output=translations.txt --beams=4
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+from attention.errors import UsageError
+from train import alignment, trained, workdir
+from train.config import Config
+from train.data import files, tokenisers
+from train.data.tokenisers import Tokeniser
+from train.data.windows import padded
+from train.decoding import translate
+from train.sampling import Sampling
+from train.search import Search
+from train.tasks import translation
+
+BATCH = 32  # sentences at a time
+
+
+@dataclasses.dataclass(frozen=True)
+class Translator:
+    """A trained model of translation.
+
+    Attributes:
+      config: Of its run.
+      source: The tokeniser of what it reads.
+      target: The tokeniser of what it writes.
+      model: The network, unbound.
+      params: Its parameters.
+    """
+
+    config: Config
+    source: Tokeniser
+    target: Tokeniser
+    model: nn.Module
+    params: dict
+
+    @classmethod
+    def load(cls, directory: Path, step: str = "best") -> "Translator":
+        """What a run has learned.
+
+        Args:
+          directory: The work directory of a run of the task `translation`.
+          step: `best` (needs a finished run), `last` or a step that has a checkpoint.
+
+        Raises:
+          UsageError: no such run or checkpoint, another task, or a tokeniser of another size.
+        """
+        config = trained.config_of(directory, "translation", "translate")
+        names = ("source_tokeniser.json", "target_tokeniser.json")
+        source, target = (tokenisers.loads(workdir.read_file(directory, name)) for name in names)
+        model = translation.build(config, source.size, target.size)
+        example = (jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32), jnp.zeros((1, 1), jnp.int32))
+        embeddings = {"embed": (names[0], source.size), "embed_target": (names[1], target.size)}
+        if getattr(config.model, "shared_embeddings", False):
+            del embeddings["embed_target"]
+        init = lambda key: model.init(key, *example)["params"]  # noqa: E731
+        return cls(config, source, target, model, trained.load_params(directory, step, config, init, embeddings))
+
+    def encode(self, text: str) -> np.ndarray | None:
+        """A sentence's tokens and the end token; None where they are more than the model was trained for."""
+        ids = np.append(self.source.encode(text), self.source.special["end"])
+        return ids if len(ids) <= self.config.data.source_length else None
+
+    def translations(self, texts: Iterable[str], search: Search, seed: int = 0) -> Iterator[str | None]:
+        """Each text's translation, in order; None where it is too long. See `tokens`."""
+        for ids in self.tokens(texts, search, seed):
+            yield None if ids is None else self.target.decode(ids)
+
+    def tokens(self, texts: Iterable[str], search: Search, seed: int = 0) -> Iterator[np.ndarray | None]:
+        """The tokens of each text's translation, the end token among them, in order; None where it is too long.
+
+        Args:
+          texts: Read as they are needed.
+          search: How translations are found.
+          seed: Of draws.
+        """
+        key = jax.random.key(seed)
+        for number, batch in enumerate(_batches(texts)):
+            yield from self._translated([self.encode(text) for text in batch], search, jax.random.fold_in(key, number))
+
+    def align(self, text: str, ids: np.ndarray) -> alignment.Alignment:
+        """Which tokens of a text the model looks at for each token of a translation.
+
+        Args:
+          text: No longer than the model takes.
+          ids: The translation, the end token among them.
+
+        Raises:
+          UsageError: the mechanism has no weights.
+        """
+        source = self.encode(text)
+        tokens = np.append(self.target.special["start"], ids[:-1])
+        weights = alignment.weights(self.model, self.params, source, tokens)
+        return alignment.Alignment(_words(self.source, source), _words(self.target, ids), weights)
+
+    def _translated(
+        self, encoded: list[np.ndarray | None], search: Search, key: jax.Array
+    ) -> Iterator[np.ndarray | None]:
+        """Of one batch; it is filled up to one of a few shapes, which are compiled once."""
+        rows = [ids if ids is not None else np.zeros(1, np.int32) for ids in encoded]
+        rows += [np.zeros(1, np.int32)] * ((BATCH if len(rows) > 1 else 1) - len(rows))
+        longest = max(map(len, rows))
+        width = min(self.config.data.source_length, max(16, 1 << (longest - 1).bit_length()))
+        special = self.target.special
+        found = translate(
+            self.model,
+            self.params,
+            jnp.stack([padded(row, width, 0) for row in rows]),
+            jnp.array([len(row) for row in rows], jnp.int32),
+            search,
+            key,
+            special["start"],
+            special["end"],
+            special.get("pad", special["end"]),
+        )
+        for ids, row, length in zip(encoded, np.asarray(found.tokens), np.asarray(found.lengths), strict=False):
+            yield None if ids is None else row[:length]
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    batch = []
+    for text in texts:
+        batch.append(text)
+        if len(batch) == BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _words(tokeniser: Tokeniser, ids: np.ndarray) -> list[str]:
+    """Of each token; a space that is one is drawn as such."""
+    return [tokeniser.decode([i]).replace(" ", "␣") or "</s>" for i in ids]
+
+
+def translate_file(translator: Translator, source: Path, target: Path, search: Search, seed: int = 0) -> list[int]:
+    """Translates a file of one sentence a line into another one, with a progress bar on a terminal.
+
+    Args:
+      translator: With what.
+      source: What to read; it may be compressed.
+      target: What to write: a line for each, empty where a sentence is empty or too long.
+      search: How translations are found.
+      seed: Of draws.
+
+    Returns:
+      The numbers of the lines that were too long.
+
+    Raises:
+      UsageError: a file that cannot be read or written.
+    """
+    lines = [line.strip() for line in files.lines(source)]
+    shown = tqdm(lines, unit=" sentences", disable=None, dynamic_ncols=True)
+    left_out = []
+    try:
+        with target.open("w", encoding="utf-8") as file:
+            for number, found in enumerate(translator.translations(shown, search, seed), 1):
+                left_out += [number] if found is None else []
+                file.write((found or "").replace("\n", " ") + "\n")
+    except OSError as error:
+        raise UsageError(f"{target} cannot be written ({error.strerror}); give another --output.") from error
+    return left_out
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m train.translate", description=__doc__.splitlines()[0])
+    parser.add_argument("text", nargs="*", help="sentences to translate")
+    parser.add_argument("--workdir", type=Path, required=True, help="the run's folder")
+    parser.add_argument("--input", type=Path, help="a file of one sentence a line, in place of sentences")
+    parser.add_argument("--output", type=Path, help="where its translations go, a line each")
+    parser.add_argument("--alignment", type=Path, help="where to draw what the first sentence's translation looks at")
+    parser.add_argument("--beams", type=int, default=0, help="1 is greedy; the run's own without it")
+    parser.add_argument("--length-penalty", type=float, help="of beam search; the run's own without it")
+    parser.add_argument("--temperature", type=float, default=0.0, help="of draws; 0 takes the most probable token")
+    parser.add_argument("--seed", type=int, default=0, help="of draws")
+    parser.add_argument("--step", default="best", help="best, last or a step that has a checkpoint")
+    return parser
+
+
+def _run(flags: argparse.Namespace) -> int:
+    if bool(flags.text) == bool(flags.input) or bool(flags.input) != bool(flags.output):
+        raise UsageError("Give sentences to translate, or --input=FILE and --output=FILE.")
+    if flags.input and flags.alignment:
+        raise UsageError("--alignment draws one sentence; give it in place of --input.")
+    translator = Translator.load(flags.workdir, flags.step)
+    own = translation.search(translator.config.data)
+    search = dataclasses.replace(
+        own,
+        beams=flags.beams or own.beams,
+        length_penalty=own.length_penalty if flags.length_penalty is None else flags.length_penalty,
+        sampling=Sampling(flags.temperature),
+    )
+    too_long = f"more than the {translator.config.data.source_length} tokens that the model was trained for"
+    if flags.input:
+        left_out = translate_file(translator, flags.input, flags.output, search, flags.seed)
+        if left_out:
+            numbers = ", ".join(map(str, left_out[:10])) + (", ..." if len(left_out) > 10 else "")
+            print(f"Not translated, since they have {too_long}: {len(left_out)} lines ({numbers}).", file=sys.stderr)
+        return int(bool(left_out))
+    for text in flags.text:
+        if translator.encode(text) is None:
+            raise UsageError(f"{text[:40]!r} has {too_long}; shorten it.")
+    found = list(translator.tokens(flags.text, search, flags.seed))
+    print("\n".join(translator.target.decode(ids) for ids in found))
+    if flags.alignment:
+        alignment.draw(translator.align(flags.text[0], found[0]), flags.alignment)
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    try:
+        return _run(_parser().parse_args(arguments))
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
