@@ -53,5 +53,7 @@ def get_config(attention: str = "dot_product"):
         beams=4,
     )
     config.optimizer.update(learning_rate=5e-5, schedule="linear", warmup="0 steps", beta2=0.999)
-    config.train.update(length="6 epochs", log_every="100 steps", eval_every="1 epoch", checkpoint_every="1000 steps")
+    config.train.update(
+        length="6 epochs", log_every="200 steps", eval_every="1000 steps", checkpoint_every="1000 steps"
+    )
     return config
