@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _aligned(translations: Path, references: Path) -> tuple[list[str], list[str]]:
     """The lines of both files; a UsageError names the first line that has no counterpart."""
-    found, wanted = ([line.rstrip("\n") for line in files.lines(path)] for path in (translations, references))
+    found, wanted = ([line.rstrip("\r\n") for line in files.lines(path)] for path in (translations, references))
     if len(found) < len(wanted):
         raise UsageError(
             f"{translations} has no translation in line {len(found) + 1}: it has {len(found)} lines, and {references} "

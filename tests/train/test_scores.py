@@ -63,6 +63,12 @@ def test_empty_lines_are_named_and_count_as_nothing(files, capsys):
     assert printed.out.startswith(f"bleu {scores.scores(['', *FOUND[1:]], WANTED)['bleu']:.6g}")
 
 
+def test_line_ends_of_another_system_are_no_difference(files, capsys):
+    files[1].write_bytes("\r\n".join([*WANTED, ""]).encode())
+    assert scores.main([f"--translations={files[0]}", f"--references={files[1]}"]) == 0
+    assert f"exact_match {1 / 4:.6g}" in capsys.readouterr().out
+
+
 def test_missing_translations_are_no_scores():
     with pytest.raises(ValueError, match=r"shorter|longer"):
         scores.scores(FOUND[:2], WANTED)
