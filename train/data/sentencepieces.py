@@ -70,6 +70,10 @@ class MarianTokeniser:
         text = self._processor.decode_pieces([piece for piece in pieces if piece not in SPECIAL.values()])
         return text.replace(SPACE, " ").strip()
 
+    def normalise(self, text: str) -> str:
+        """The text as it is: published scores are of references as they are written."""
+        return text
+
     def dumps(self) -> str:
         """The model in base 64, and the vocabulary."""
         spm = base64.b64encode(self.spm).decode()

@@ -8,6 +8,7 @@ import pytest
 
 from attention import UsageError
 from models import pretrained
+from tests.train.data import test_sentencepieces as published
 from tests.train.tasks.test_language_modelling import first, measured, noisy
 from train import configs, scores, sharding, tasks
 from train.config import MeshConfig
@@ -161,6 +162,17 @@ def test_published_weights_of_another_vocabulary_are_refused(folder, tmp_path):
     another = {"model__pretrained": tmp_path / "published", "data__source_tokeniser": "words(marks=True)"}
     with pytest.raises(UsageError, match=r"the vocabulary is .* but there 260"):
         task_of(folder, "encoder_decoder", **MARIAN | another)
+
+
+def test_references_of_a_published_tokeniser_are_as_they_are_written(folder, tmp_path):
+    (tmp_path / "marian").mkdir()
+    published.write(tmp_path / "marian")
+    sides = {f"data__{side}_tokeniser": f"marian:{tmp_path}/marian/{side}.spm" for side in ("source", "target")}
+    task = task_of(folder, "encoder_decoder", **MARIAN | sides)
+    with jax.set_mesh(MESH):
+        found, wanted = task.translations("test", noisy(task), MESH)
+    assert wanted == [target for _, target in PAIRS]
+    assert len(found) == len(wanted)
 
 
 def test_the_task_keeps_both_tokenisers(folder, name):
