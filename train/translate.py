@@ -83,6 +83,8 @@ class Translator:
     def tokens(self, texts: Iterable[str], search: Search, seed: int = 0) -> Iterator[np.ndarray | None]:
         """The tokens of each text's translation, the end token among them, in order; None where it is too long.
 
+        Of an empty text it is the end token alone.
+
         Args:
           texts: Read as they are needed.
           search: How translations are found.
@@ -90,7 +92,9 @@ class Translator:
         """
         key = jax.random.key(seed)
         for number, batch in enumerate(_batches(texts)):
-            yield from self._translated([self.encode(text) for text in batch], search, jax.random.fold_in(key, number))
+            found = self._translated([self.encode(text) for text in batch], search, jax.random.fold_in(key, number))
+            for text, ids in zip(batch, found, strict=True):
+                yield ids if text.strip() else np.array([self.target.special["end"]], np.int32)
 
     def align(self, text: str, ids: np.ndarray) -> alignment.Alignment:
         """Which tokens of a text the model looks at for each token of a translation.

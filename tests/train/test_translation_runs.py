@@ -135,6 +135,15 @@ def test_long_sentences_are_named_and_counted(transformer, tmp_path, capsys):
     assert written[1] == ""
 
 
+def test_translations_of_nothing_are_empty(finished, tmp_path):
+    _, workdir = finished
+    (tmp_path / "in.txt").write_text(f"\n{SENTENCES[0]}\n \n", encoding="utf-8")
+    files = [f"--input={tmp_path / 'in.txt'}", f"--output={tmp_path / 'out.txt'}"]
+    assert translate.main(["--workdir", str(workdir), "--step=last", *files]) == 0
+    written = (tmp_path / "out.txt").read_text(encoding="utf-8").split("\n")
+    assert [bool(line) for line in written] == [False, True, False, False]
+
+
 def test_the_alignment_is_drawn(finished, tmp_path):
     _, workdir = finished
     picture = tmp_path / "alignment.png"
