@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -53,7 +52,7 @@ def continuations(
         {"embed": (TOKENISER, tokeniser.size)},
     )
     end = tokeniser.special["end"] if config.data.end_token else -1
-    rows = generate(model, params, encoded, tokens, sampling, jax.random.key(seed), end)
+    rows = generate(model, params, encoded, tokens, sampling, trained.key_of(seed), end)
     longest = max(map(len, encoded)) + tokens
     if longest > config.data.context:
         print(f"{longest} tokens are more than the {config.data.context} of training: expect less.", file=sys.stderr)

@@ -29,6 +29,13 @@ def config_of(directory: Path, task: str, purpose: str) -> Config:
     return config
 
 
+def key_of(seed: int) -> jax.Array:
+    """The key of `--seed`; raises a UsageError where it is too large for one."""
+    if not -(2**63) <= seed < 2**63:
+        raise UsageError(f"--seed must have at most 64 bits, but it is {seed}.")
+    return jax.random.key(seed)
+
+
 def load_params(
     directory: Path,
     step: str,

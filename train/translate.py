@@ -90,7 +90,7 @@ class Translator:
           search: How translations are found.
           seed: Of draws.
         """
-        key = jax.random.key(seed)
+        key = trained.key_of(seed)
         for number, batch in enumerate(_batches(texts)):
             found = self._translated([self.encode(text) for text in batch], search, jax.random.fold_in(key, number))
             for text, ids in zip(batch, found, strict=True):

@@ -186,6 +186,7 @@ def test_another_tokeniser_is_refused(transformer, tmp_path, capsys):
         (["text", "--beams=-1"], "beams must be at least 1"),
         (["text", "--beams=2", "--temperature=1"], "2 beams are searched, not drawn"),
         (["text", "--step=7"], "7"),
+        (["text", f"--seed={2**63}"], "--seed must have at most 64 bits"),
     ],
 )
 def test_mistakes_are_one_sentence(transformer, capsys, flags, message):
