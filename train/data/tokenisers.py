@@ -183,13 +183,13 @@ _OPTIONS = {
 _LEAST = {"words": 6, "bpe": 260, "wordpiece": 6}
 
 
-def check(spec: str) -> None:
-    """Raises a UsageError unless `spec` is written as one of KINDS, with options that exist; opens nothing."""
+def check(spec: str, field: str = "data.tokeniser") -> None:
+    """Raises a UsageError, which names the config's field, unless `spec` is as one of KINDS; opens nothing."""
     prefix, _, name = spec.partition(":")
     if prefix == sentencepieces.KIND:
         sentencepieces.check(name)
     elif not (prefix in _READY and name):
-        _parse(spec)
+        _parse(spec, field)
 
 
 def needs_fitting(spec: str) -> bool:
@@ -245,20 +245,20 @@ def _from_file(path: Path) -> Tokeniser:
         return loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(
-            f"Cannot read the tokeniser file {str(path)!r} ({error.strerror}); data.tokeniser names it: give a JSON "
+            f"Cannot read the tokeniser file {str(path)!r} ({error.strerror}); the config names it: give a JSON "
             "file such as tokeniser.json of a work directory or tokenizer.json of a hub repository."
         ) from error
     except ValueError as error:
         raise UsageError(f"The tokeniser file {str(path)!r} cannot be used: {error}") from error
 
 
-def _parse(spec: str) -> specs.Call:
+def _parse(spec: str, field: str = "data.tokeniser") -> specs.Call:
     try:
         [call] = specs.parse(spec)
     except ValueError as error:  # it cannot be read, or is none or several
-        raise unknown("data.tokeniser", spec, KINDS) from error
+        raise unknown(field, spec, KINDS) from error
     if call.name not in _OPTIONS:
-        raise unknown("data.tokeniser", spec, KINDS)
+        raise unknown(field, spec, KINDS)
     for option, value in call.options.items():
         if option not in _OPTIONS[call.name]:
             raise unknown(f"option of {call.name}", option, _OPTIONS[call.name])

@@ -57,8 +57,9 @@ class TranslationData(SplitData):
     def __post_init__(self):
         super().__post_init__()
         pair_sources.check(self.source)
-        for spec in filter(None, (self.source_tokeniser, self.target_tokeniser)):
-            tokenisers.check(spec)
+        tokenisers.check(self.source_tokeniser, "data.source_tokeniser")
+        if self.target_tokeniser:
+            tokenisers.check(self.target_tokeniser, "data.target_tokeniser")
         if self.translations < 0:
             raise UsageError(f"data.translations must be at least 0 (0 is none), but it is {self.translations}.")
         self.bounds  # noqa: B018

@@ -164,7 +164,8 @@ def test_long_pairs_are_left_out_and_counted(make):
         ({"beams": 0}, "data.beams must be at least 1"),
         ({"translations": -1}, "data.translations must be at least 0"),
         ({"source": "nowhere"}, "data.source"),
-        ({"target_tokeniser": "word"}, "data.tokeniser"),
+        ({"target_tokeniser": "word"}, "Unknown data.target_tokeniser 'word'"),
+        ({"source_tokeniser": ""}, "Unknown data.source_tokeniser ''"),
         ({"batch_size": 39}, "but 39 are needed"),
     ],
 )
