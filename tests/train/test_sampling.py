@@ -74,5 +74,5 @@ def test_highest_is_top_k_whatever_is_equal(width, count):
     few = jax.random.randint(jax.random.key(width), (3, width), 0, 6).astype(jnp.float32)
     none = few.at[0].set(-jnp.inf).at[1, width // 2 :].set(-jnp.inf)
     for logits in (few, none, jax.random.normal(jax.random.key(0), (3, width))):
-        found = jax.jit(highest, static_argnums=1)(logits, count)
+        found = tuple(jax.jit(highest, static_argnums=1)(logits, count))
         jax.tree.map(np.testing.assert_array_equal, found, tuple(jax.lax.top_k(logits, count)))
