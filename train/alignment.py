@@ -1,6 +1,7 @@
 """Which source tokens a model looks at for each target token: 001's alignment matrix, as numbers and as a picture."""
 
 import dataclasses
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,12 @@ def draw(alignment: Alignment, path: Path) -> None:
     axes = figure.subplots()
     try:
         axes.imshow(alignment.weights, cmap="Greys", vmin=0, vmax=1)
-        axes.set_xticks(range(columns), alignment.source, rotation=90 if max(map(len, alignment.source)) > 2 else 0)
-        axes.set_yticks(range(rows), alignment.target)
+        source, target = ([text.replace("$", r"\$") for text in side] for side in (alignment.source, alignment.target))
+        axes.set_xticks(range(columns), source, rotation=90 if max(map(len, source)) > 2 else 0)
+        axes.set_yticks(range(rows), target)
         axes.xaxis.tick_top()
         axes.tick_params(length=0)
-        figure.savefig(path, dpi=150)
+        with warnings.catch_warnings(action="ignore"):  # characters that the font has not are drawn as boxes
+            figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be drawn ({error}); name a .png, .svg or .pdf that can be written.") from error

@@ -101,8 +101,8 @@ class Config:
     mesh: MeshConfig
 
     def __post_init__(self):
-        if self.seed < 0:
-            raise UsageError(f"seed must be at least 0, but it is {self.seed}.")
+        if not 0 <= self.seed < 2**62:
+            raise UsageError(f"seed must be at least 0 and below 2**62, but it is {self.seed}.")
 
 
 def build(config: Mapping[str, Any], model_type: type, data_type: type) -> Config:

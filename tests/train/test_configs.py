@@ -152,7 +152,7 @@ def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
         (["--config.train.precision=fp16"], "Unknown train.precision 'fp16'"),
         (["--config.train.accumulate=3"], "data.batch_size=32 does not divide over"),
         (["--config.train.length=0 steps"], "train.length must be more than 0, but it is '0 steps'"),
-        (["--config.seed=-1"], "seed must be at least 0, but it is -1"),
+        (["--config.seed=-1"], "seed must be at least 0 and below 2**62, but it is -1"),
         (["--config.model.implementation=cudnn"], "it needs an NVIDIA GPU and this is cpu; it computes in bfloat16"),
         (["--config.mesh.data=3"], "mesh.data=3, mesh.fsdp=1, mesh.tensor=1 does not fit the 1 devices"),
         (["--config.mesh.data=-1", "--config.mesh.fsdp=-1"], "Only one axis of the mesh may be -1"),

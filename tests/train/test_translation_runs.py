@@ -162,6 +162,13 @@ def test_alignments_are_the_weights_of_the_tokens(finished):
     np.testing.assert_allclose(found.weights.sum(axis=1), 1, rtol=1e-5)
 
 
+def test_tokens_that_no_font_has_are_drawn_quietly(tmp_path, recwarn):
+    odd = alignment.Alignment(["$x", "$y", "\x00"], ["漢", "\x07"], np.ones((2, 3)) / 3)
+    alignment.draw(odd, tmp_path / "alignment.png")
+    assert not recwarn.list
+    assert (tmp_path / "alignment.png").stat().st_size > 1000
+
+
 def test_pictures_that_cannot_be_written(tmp_path):
     with pytest.raises(UsageError, match=r"\.txt cannot be drawn"):
         alignment.draw(alignment.Alignment(["a"], ["b"], np.ones((1, 1))), tmp_path / "alignment.txt")

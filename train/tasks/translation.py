@@ -123,11 +123,18 @@ class Translation(TextTask):
         """With vocabularies, pairs that were left out, and what decides the scores."""
         return {
             **Task.describe(self, params),
+            **self._other_attentions(),
             "vocabulary": self.corpus.target_tokeniser.size,
             "source_vocabulary": self.corpus.source_tokeniser.size,
             **{f"too_long_{split}": sentences.too_long for split, sentences in self.sources.items()},
             **scores.signatures(),
         }
+
+    def _other_attentions(self) -> dict[str, str]:
+        config = self.model.config
+        if not isinstance(config, EncoderDecoderConfig):
+            return {}
+        return {"decoder_attention": config.decoder_attention, "cross_attention": config.cross_attention}
 
     @property
     def tokens(self) -> int:
