@@ -31,6 +31,13 @@ jaxtyping.install_import_hook(["attention", "models"], "beartype.beartype")
 ROOT = pathlib.Path(__file__).parent.parent
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiled_programs_of_one_file():
+    """Each keeps memory maps, of which a process may have 65,530: the whole suite compiles more than that takes."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture
 def x64():
     """Double precision within one test."""
