@@ -111,7 +111,7 @@ def main() -> None:
 def build(config: Config, flags: argparse.Namespace) -> Marian:
     """With random weights."""
     longest = max(flags.source, flags.tokens, flags.again)
-    lengths = dataclasses.replace(config.data, source_length=longest, target_length=longest)
+    lengths = dataclasses.replace(config.data, source_length=longest, target_length=longest, buckets="")
     config = dataclasses.replace(config, data=lengths)
     model = translation.build(config, flags.vocabulary, flags.vocabulary)
     ones = jnp.ones((1, 2), jnp.int32)
