@@ -147,7 +147,7 @@ def together() -> Iterator[None]:
     failed = [index for index, message in enumerate(said) if message]
     if failed:
         message = said[failed[0]]
-        where = "" if set(said) == {message} else f"Process {failed[0]} of {len(said)}: "
+        where = "" if failed[0] == 0 else f"Process {failed[0]} of {len(said)}: "  # unmarked, it is the first's own
         raise SharedError(where + message) from own
 
 
@@ -190,7 +190,7 @@ def ending_alone() -> Iterator[None]:
     except (SharedError, FloatingPointError, SystemExit):  # every process sees the same loss
         raise
     except BaseException as error:
-        if not jax.distributed.is_initialized():
+        if _jax.global_state.num_processes == 1:
             raise
         _leave(error)
 

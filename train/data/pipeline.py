@@ -5,17 +5,22 @@ all processes. So batch size, processes, threads and workers change how the stre
 it holds, and resuming is starting to read at a position.
 """
 
+import asyncio
 import dataclasses
-from collections.abc import Callable
+import json
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import grain
+import jax
 import numpy as np
 from absl import flags
 
 from attention.errors import UsageError
 
 Batch = dict[str, np.ndarray]
+
+STATE = "state.json"  # of an iterator, in its folder of a checkpoint
 
 # One thread is the fastest: making small examples holds the interpreter, and more threads only contend for it.
 _READ = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
@@ -111,6 +116,21 @@ class BatchIterator(grain.DatasetIterator):
         self._stop()
         self._taken = state["taken"]
 
+    async def save(self, directory: Any) -> Awaitable[None]:
+        """For Orbax. All processes have taken equally many, so the first one's word is every process's, however many.
+
+        Args:
+          directory: To be awaited.
+        """
+        return _write(directory, json.dumps(self.get_state()) if jax.process_index() == 0 else "")
+
+    async def load(self, directory: Any) -> Awaitable[None]:
+        """For Orbax: `set_state` of what `save` wrote, by this or another number of processes."""
+        return self._read(directory / STATE)
+
+    async def _read(self, file: Any) -> None:
+        self.set_state(json.loads(await asyncio.to_thread(file.read_text)))
+
     def close(self) -> None:
         """Stops threads and workers."""
         self._stop()
@@ -128,6 +148,12 @@ class BatchIterator(grain.DatasetIterator):
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
+
+
+async def _write(directory: Any, text: str) -> None:
+    folder = await directory.await_creation()
+    if text:
+        await asyncio.to_thread((folder / STATE).write_text, text)
 
 
 @dataclasses.dataclass(frozen=True)
