@@ -114,10 +114,11 @@ class Job:
 
 
 def _environment(devices: int) -> dict[str, str]:
-    if not devices:
-        return dict(os.environ)
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-    return os.environ | {"XLA_FLAGS": flags.strip()}
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ  # else JAX's C++ says more than we do when a process ends
+    if devices:
+        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+        environment["XLA_FLAGS"] = flags.strip()
+    return environment
 
 
 def _start(command: list[str], index: int, environment: dict[str, str]) -> subprocess.Popen:
@@ -131,7 +132,8 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody listens at."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
@@ -160,7 +162,7 @@ def launch(processes: int, devices: int, arguments: Sequence[str], module: str =
       arguments: Of each of them.
       module: Which takes the flags of `train.distributed`.
     """
-    place = [f"--coordinator=127.0.0.1:{_free_port()}", f"--num-processes={processes}"]
+    place = [f"--coordinator=127.0.0.1:{free_port()}", f"--num-processes={processes}"]
 
     def command(index: int) -> list[str]:
         return [sys.executable, "-m", module, *place, f"--process-id={index}", *arguments]
