@@ -9,6 +9,7 @@ import importlib.util
 import itertools
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
@@ -20,6 +21,7 @@ from attention.errors import UsageError
 FLAGS = ("--coordinator", "--num-processes", "--process-id")
 HEARTBEAT = 30  # seconds of silence after which a process counts as dead, and the others end
 JOINING = 300  # seconds until all processes must have come
+ALONE = 3  # exit code
 FOREVER = 7 * 24 * 3600 * 1000  # milliseconds: a process that dies ends a wait, not the clock
 _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
 _rounds = itertools.count()
@@ -117,13 +119,28 @@ def _checked(flags: dict[str, str]) -> tuple[str, int, int]:
 
 
 def _initialize(**where: object) -> None:
+    # JAX would end the process with a stack of C++ functions if its own, longer wait were over.
+    late = threading.Timer(JOINING, _end_late)
+    late.daemon = True
+    late.start()
     try:
-        jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT, initialization_timeout=JOINING, **where)
+        jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT, initialization_timeout=JOINING + 60, **where)
     except (RuntimeError, ValueError) as error:
         raise UsageError(
-            f"The processes did not find one another within {JOINING} s ({str(error).splitlines()[0]}); start as many "
-            "as are announced, each with a number of its own, and check that they reach the coordinator's port."
+            f"This process cannot join the others ({str(error).splitlines()[0]}); see docs/scaling.md."
         ) from error
+    finally:
+        late.cancel()
+
+
+def _end_late() -> None:
+    print(
+        f"error: After {JOINING} s not all processes have come; start as many as are announced, each with a number of "
+        "its own, and check that they reach the first one's port.",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(ALONE)
 
 
 @contextlib.contextmanager
@@ -168,7 +185,10 @@ def of_first(text: str) -> str:
 
 
 def exit_code(program: Callable[[], None]) -> int:
-    """Runs a program to its end or its error, which is told once: 0 done, 1 it failed, 2 a mistake of the user's."""
+    """Runs a program to its end or its error, which is told once: 0 done, 1 it failed, 2 a mistake of the user's.
+
+    A process that fails alone, of several, exits with ALONE.
+    """
     try:
         with ending_alone():
             program()
@@ -205,4 +225,4 @@ def _leave(error: BaseException) -> None:
         traceback.print_exception(error)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(1)
+    os._exit(ALONE)

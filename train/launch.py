@@ -173,8 +173,8 @@ def launch(processes: int, devices: int, arguments: Sequence[str], module: str =
     if failed is None:
         return 0
     codes = {process.returncode for process in job.processes}
-    if len(codes) == 1 and codes != {-signal.SIGKILL} and min(codes) > 0:
-        return codes.pop()  # all ended alike, and the first one has said why
+    if len(codes) == 1 and codes <= {1, 2}:
+        return codes.pop()  # all raised the same error, and the first one has told it
     print(
         f"Process {failed} of {processes} {_death(job.processes[failed].returncode)}; "
         "the same command continues from the last checkpoint.",

@@ -86,6 +86,16 @@ def test_alone_there_is_nobody_to_agree_with():
     assert distributed.is_first()
 
 
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_process_that_waits_in_vain_says_so(run_python, process):
+    flags = [f"--coordinator=127.0.0.1:{launch.free_port()}", "--num-processes=2", f"--process-id={process}"]
+    program = f"from train import distributed; distributed.JOINING = 1; distributed.join({flags})"
+    done = run_python("-c", program, check=False)
+    assert done.returncode == distributed.ALONE
+    assert done.stderr.startswith("error: After 1 s not all processes have come;")
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(("error", "code"), [(UsageError("a mistake"), 2), (FloatingPointError("not finite"), 1)])
 def test_an_error_is_one_sentence_and_a_code(error, code, capsys):
     def program():
