@@ -5,6 +5,7 @@ What may have happened to it since, `train.digest` notices.
 """
 
 import contextlib
+import json
 import logging
 import re
 import shutil
@@ -17,7 +18,7 @@ import jax
 from orbax.checkpoint import v1 as ocp
 
 from attention.errors import UsageError
-from train import digest
+from train import digest, distributed
 from train.state import Params, TrainState
 from train.writers import why_unwritable
 
@@ -27,10 +28,7 @@ _METADATA = "_CHECKPOINT_METADATA"  # Orbax's: where it stands, there is a check
 
 
 class Checkpoints:
-    """The checkpoints of one work directory.
-
-    A context manager that finishes what it is writing, and within which a full disk is a UsageError, whatever could
-    not be written.
+    """The checkpoints of one work directory; a context manager that finishes what it is writing.
 
     Args:
       workdir: The run's folder; checkpoints stand in `checkpoints/<step>`.
@@ -47,14 +45,21 @@ class Checkpoints:
     def __enter__(self) -> "Checkpoints":
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, *traceback: object) -> None:
+    def __exit__(self, kind: type | None, *exception: object) -> None:
         try:
             self.wait()
         except UsageError:
             if kind is None:  # else what ended the run is what there is to say
                 raise
-        if isinstance(error, OSError):
+
+    @contextlib.contextmanager
+    def telling_of_a_full_disk(self) -> Iterator[None]:
+        """Within it, a full disk is a UsageError, whatever could not be written."""
+        try:
+            yield
+        except OSError as error:
             self._explain(error, f"{self._workdir} cannot be written")
+            raise
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, in order."""
@@ -101,12 +106,10 @@ class Checkpoints:
           UsageError: there are checkpoints, but none can be read; or files stand where they go.
         """
         damaged: dict[int, Exception] = {}
-        _ignore_late_callbacks()
         self._tidy()
-        for step in reversed(self._numbered()):
+        for step in json.loads(distributed.of_first(json.dumps(self._numbered()[::-1]))):
             try:
-                content = self._content(step)
-                state = self._read(step, abstract, content)
+                state, content = self._read(step, abstract)
             except Exception as error:
                 damaged[step] = error
             else:
@@ -120,14 +123,14 @@ class Checkpoints:
             )
         return None
 
-    def load(self, step: int, abstract: Any) -> Any:
-        """The state of one step.
+    def load(self, step: int, abstract: Any, partial: bool = False) -> Any:
+        """The state of one step, or what `abstract` has of it where it is to be `partial`.
 
         Raises:
           UsageError: it cannot be read.
         """
         try:
-            return self._read(step, abstract, self._content(step))
+            return self._read(step, abstract, partial)[0]
         except Exception as error:
             raise UsageError(
                 f"The checkpoint of step {step} cannot be read ({_first_line(error)}); there are {self.steps()}."
@@ -145,10 +148,7 @@ class Checkpoints:
           UsageError: they cannot be read.
         """
         name = "ema" if averaged else "params"
-        context = ocp.Context()
-        context.pytree.loading.partial_load = True
-        with context:
-            return self.load(step, {name: abstract})[name]
+        return self.load(step, {name: abstract}, partial=True)[name]
 
     def shape(self, step: int, *path: str) -> tuple[int, ...]:
         """The shape of one array of one step, such as `params`, `embed`, `embedding`; nothing is loaded.
@@ -193,13 +193,21 @@ class Checkpoints:
             return []
         return sorted(int(path.name) for path in self._folder.iterdir() if _STEP.fullmatch(path.name) and path.is_dir())
 
-    def _content(self, step: int) -> dict[str, Any]:
-        return digest.unseal(ocp.checkpointables_metadata(self._folder / str(step)).custom_metadata)
-
-    def _read(self, step: int, abstract: Any, content: dict[str, Any]) -> Any:
-        state = ocp.load(self._folder / str(step), abstract)
-        digest.verify(state, content["digests"])
-        return state
+    def _read(self, step: int, abstract: Any, partial: bool = False) -> tuple[Any, dict[str, Any]]:
+        """State and content; what one of several processes cannot read, none of them has read."""
+        path, read, failure = self._folder / str(step), None, ""
+        _ignore_late_callbacks()
+        try:
+            content = digest.unseal(ocp.checkpointables_metadata(path).custom_metadata)
+            with _reading(partial):
+                read = ocp.load(path, abstract), content
+        except Exception as error:
+            failure = _first_line(error)
+        failures = [said for said in distributed.exchange(failure) if said]
+        if failures:
+            raise digest.DamagedError(failures[0])
+        digest.verify(read[0], read[1]["digests"])
+        return read
 
     def _tidy(self) -> None:
         """Removes what killed processes left unfinished; refuses what is in the way."""
@@ -248,7 +256,18 @@ class Checkpoints:
             ) from error
 
 
+def _reading(partial: bool) -> ocp.Context:
+    """How to load: without Orbax's barriers, since processes that can read must not wait for one that cannot."""
+    context = ocp.Context()
+    context.pytree.loading.partial_load = partial
+    context.multiprocessing.primary_host = jax.process_index()
+    context.multiprocessing.active_processes = {jax.process_index()}
+    return context
+
+
 def _first_line(error: BaseException) -> str:
+    if isinstance(error, digest.DamagedError):
+        return str(error)
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {str(error).strip()[:100]}".splitlines()[0]

@@ -13,7 +13,7 @@ import jax
 from ml_collections import ConfigDict
 
 from attention.errors import UsageError, unknown
-from train import configs, loop, sharding, tasks, workdir
+from train import configs, distributed, loop, sharding, tasks, workdir
 from train.checkpoints import Checkpoints
 from train.main import parse
 
@@ -35,13 +35,14 @@ def evaluate(
     Raises:
       UsageError: no such run, checkpoint or split, or data that give another tokeniser than the run's.
     """
-    config = configs.validate(_config(directory, overrides or {}))
-    task = tasks.find(config.task)(config)
-    workdir.check_files(task.files(), directory)
-    if split not in task.sources:
-        raise unknown("split", split, task.sources)
-    mesh = sharding.make_mesh(config.mesh)
-    loop.check_splits(config, mesh)
+    with distributed.together():
+        config = configs.validate(_config(directory, overrides or {}))
+        task = tasks.find(config.task)(config)
+        workdir.check_files(task.files(), directory)
+        if split not in task.sources:
+            raise unknown("split", split, task.sources)
+        mesh = sharding.make_mesh(config.mesh)
+        loop.check_splits(config, mesh)
     with jax.set_mesh(mesh), Checkpoints(directory, config.train.keep) as checkpoints:
         chosen = checkpoints.choose(step, lambda: workdir.read_result(directory)["best_step"])
         shapes = jax.eval_shape(task.init, jax.random.key(0))
@@ -69,13 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--step", default="last", help="last, best or a step that has a checkpoint")
     parser.add_argument("--split", default="test", help="train, validation or test")
     flags, rest = parser.parse_known_args(arguments)
-    try:
-        step, metrics = evaluate(flags.workdir, flags.step, flags.split, parse(rest)[1])
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(f"step {step} {flags.split}: " + ", ".join(f"{name} {value:.6g}" for name, value in metrics.items()))
-    return 0
+
+    def program() -> None:
+        step, metrics = evaluate(flags.workdir, flags.step, flags.split, parse(distributed.join(rest))[1])
+        if distributed.is_first():
+            numbers = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
+            print(f"step {step} {flags.split}: {numbers}")
+
+    return distributed.exit_code(program)
 
 
 if __name__ == "__main__":

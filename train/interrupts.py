@@ -1,17 +1,30 @@
 """SIGTERM and SIGINT ask the loop to save and stop; asked twice, the process ends at once."""
 
+import ctypes
+import functools
 import signal
+from collections.abc import Callable
 from types import FrameType
+
+import jax
+from jax.experimental import multihost_utils
 
 
 class Interrupts:
-    """A context manager; `requested` turns True when the process is asked to stop."""
+    """A context manager, whose `stop_after` says when to save and stop.
+
+    Of several processes any may be asked. They agree by JAX's preemption service, which listens to SIGTERM itself, in
+    C and out of Python's sight: what it has installed there is called in turn, for SIGINT too.
+    """
 
     def __init__(self):
-        self.requested = False
+        self._requested = False
         self._before: dict[int, object] = {}
+        self._notice: Callable[[int], None] | None = None
 
     def __enter__(self) -> "Interrupts":
+        if jax.process_count() > 1:
+            self._notice = _handler_in_c(signal.SIGTERM)
         for number in (signal.SIGTERM, signal.SIGINT):
             try:
                 self._before[number] = signal.signal(number, self._handle)
@@ -23,7 +36,29 @@ class Interrupts:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def stop_after(self, step: int) -> bool:
+        """Whether to save and stop after this step; to be asked once after every step, by all processes.
+
+        Several processes get True at the same step, the next that none of them has passed. A signal that comes after
+        the question is heard after the next step.
+        """
+        if self._notice:
+            return multihost_utils.reached_preemption_sync_point(step)
+        return self._requested
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
+        self._requested = True
         for known, handler in self._before.items():
             signal.signal(known, handler)
+        if self._notice:
+            self._notice(signal.SIGTERM)
+
+
+@functools.cache
+def _handler_in_c(number: int) -> Callable[[int], None] | None:
+    """The function that the process has for a signal, taken out once and for all; None where it has none."""
+    libc = ctypes.CDLL(None)
+    libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
+    address = libc.signal(number, int(signal.SIG_DFL))
+    ignored = (None, int(signal.SIG_DFL), int(signal.SIG_IGN))
+    return None if address in ignored else ctypes.CFUNCTYPE(None, ctypes.c_int)(address)

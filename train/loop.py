@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from attention.errors import UsageError
-from train import curves, optimizer, sharding, tasks, workdir
+from train import curves, distributed, optimizer, sharding, tasks, workdir
 from train.checkpoints import Checkpoints, abstract_state
 from train.config import Config
 from train.durations import Duration
@@ -74,16 +74,19 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
       UsageError: a mistake of the user's, before anything is compiled or written.
       NonFiniteLossError: the loss or gradient norm of a step was not finite.
     """
-    mesh = sharding.make_mesh(config.mesh)
-    check_splits(config, mesh)
-    task = tasks.find(config.task)(config)
-    plan = Plan.of(config, task.train_examples)
+    with distributed.together():
+        mesh = sharding.make_mesh(config.mesh)
+        check_splits(config, mesh)
+        task = tasks.find(config.task)(config)
+        plan = Plan.of(config, task.train_examples)
     workdir.claim(directory, resolved, task.files())
     with (
         workdir.lock(directory),
         jax.set_mesh(mesh),
         Interrupts() as interrupts,
         Checkpoints(directory, config.train.keep) as checkpoints,
+        distributed.ending_alone(),
+        checkpoints.telling_of_a_full_disk(),
     ):
         run = Run(config, task, plan, mesh, directory, checkpoints)
         try:
@@ -189,7 +192,7 @@ class Run:
             if pending:
                 self._read(*pending)
             pending = (self.step, report, batch["index"])
-            stopping = interrupts.requested  # read once: a signal that comes later is heard after the next step
+            stopping = interrupts.stop_after(self.step)
             if self._stops_after(self.step) or stopping:
                 self._read(*pending)
                 pending = None
@@ -326,6 +329,8 @@ class Run:
         self.display.metrics(line, self.plan.total)
 
     def _at(self, split: str, step: int) -> dict[str, dict[str, float]]:
+        if jax.process_index():  # only the first process writes, and is sure to read, the record
+            return {}
         lines = [line for line in read_record(self.directory) if line["split"] == split and line["step"] == step]
         omitted = ("step", "split", "seconds", self.rate)
         return {split: {k: v for k, v in lines[-1].items() if k not in omitted}} if lines else {}

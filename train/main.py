@@ -4,6 +4,7 @@ python -m train.main --config=configs/vit_cifar100.py:super --workdir=runs/super
 """
 
 import logging
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -16,12 +17,16 @@ HELP = f"""Train one model on one data set and evaluate it.
 
   python -m train.main [--config=FILE[:ARGUMENT]] [--workdir=DIR]
                        [--config.FIELD=VALUE ...]
+                       [--coordinator=HOST:PORT --num-processes=N --process-id=I]
 
   --config=FILE[:ARGUMENT]  the experiment; {DEFAULT_CONFIG} without it
   --workdir=DIR             the run's folder; runs/<config>-<time> without it;
                             an existing run is continued
   --config.FIELD=VALUE      overrides a leaf of the config,
                             such as --config.model.attention=efficient
+  --coordinator=HOST:PORT   with --num-processes=N and --process-id=I: this is one
+                            of N processes; under SLURM, Open MPI, GKE and Cloud
+                            TPU without flags; on one machine see train.launch
 
 Examples:
   python -m train.main
@@ -63,13 +68,18 @@ def run(arguments: Sequence[str]) -> None:
     Raises:
       UsageError: any mistake in the arguments.
     """
-    flags, overrides = parse(arguments)
-    from train import configs, loop
+    from train import distributed
 
-    spec = flags.get("--config", DEFAULT_CONFIG)
-    config, plain = configs.resolve(spec, overrides)
-    default = Path("runs") / f"{configs.name_of(spec)}-{time.strftime('%Y%m%d-%H%M%S')}"
-    loop.train_and_evaluate(config, plain, Path(flags.get("--workdir", default)))
+    arguments = distributed.join(arguments)
+    with distributed.together():
+        flags, overrides = parse(arguments)
+        from train import configs, loop
+
+        spec = flags.get("--config", DEFAULT_CONFIG)
+        config, plain = configs.resolve(spec, overrides)
+        default = Path("runs") / f"{configs.name_of(spec)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    directory = Path(distributed.of_first(flags.get("--workdir", str(default))))
+    loop.train_and_evaluate(config, plain, directory)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,16 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(HELP)
         return 0
     logging.getLogger("jax").setLevel(logging.ERROR)
-    try:
-        run(arguments)
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except FloatingPointError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    from train import distributed
+
+    return distributed.exit_code(lambda: run(arguments))
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the program at once where the loop does not hear it
     sys.exit(main())

@@ -2,16 +2,20 @@
 
 import contextlib
 import fcntl
+import hashlib
 import json
+import secrets
 import subprocess
+import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import jax
 
 from attention.errors import UsageError
+from train import distributed
 from train.writers import TEMPORARY, write_json, write_text
 
 # What may differ between two starts of the same run: durations, where things are and how they are computed.
@@ -33,6 +37,7 @@ MAY_CHANGE = (
     "mesh.",
 )
 LOCK = ".lock"
+SHARED_WITHIN = 30.0  # seconds that a network's file system may take to show one machine what another has written
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
@@ -45,8 +50,26 @@ def claim(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None:
       files: From name to text, such as `tokeniser.json`: written too, and the same in every start of the run.
 
     Raises:
-      UsageError: the folder cannot be written, is another run's, or holds files but no run.
+      UsageError: the folder cannot be written, is another run's, or holds files but no run; or the processes of a run
+        have different configs or files.
     """
+    with distributed.together():
+        _check_same(config, files)
+        if distributed.is_first():
+            _claim(workdir, config, files)
+
+
+def _check_same(config: dict[str, Any], files: dict[str, str]) -> None:
+    digests = distributed.exchange(hashlib.sha256(json.dumps([config, files], sort_keys=True).encode()).hexdigest())
+    for index, digest in enumerate(digests):
+        if digest != digests[0]:
+            raise UsageError(
+                f"Process {index} of {len(digests)} has another config or other data than process 0; start all of them "
+                "with the same command and the same data."
+            )
+
+
+def _claim(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None:
     path = workdir / "config.json"
     try:
         before = _read_json(path) if path.exists() else None
@@ -55,14 +78,13 @@ def claim(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None:
             check_files(files, workdir)
         elif workdir.is_dir() and any(path.suffix != TEMPORARY for path in workdir.iterdir()):
             raise UsageError(f"{workdir} is not empty and holds no config.json; choose another --workdir.")
-        if jax.process_index() == 0:
-            workdir.mkdir(parents=True, exist_ok=True)
-            if before != config:
-                write_json(path, config)  # first of all: with it, a folder is a run's, whenever the process is killed
-            (workdir / "checkpoints").mkdir(exist_ok=True)
-            (workdir / LOCK).open("a").close()  # proves that the folder can be written
-            for name, text in files.items():
-                write_text(workdir / name, text)
+        workdir.mkdir(parents=True, exist_ok=True)
+        if before != config:
+            write_json(path, config)  # first of all: with it, a folder is a run's, whenever the process is killed
+        (workdir / "checkpoints").mkdir(exist_ok=True)
+        (workdir / LOCK).open("a").close()  # proves that the folder can be written
+        for name, text in files.items():
+            write_text(workdir / name, text)
     except OSError as error:
         raise UsageError(
             f"The work directory {workdir} cannot be written ({error.strerror}); free space there, or choose another "
@@ -72,18 +94,42 @@ def claim(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None:
 
 @contextlib.contextmanager
 def lock(workdir: Path) -> Iterator[None]:
-    """Holds the folder for this run; a second run of it raises UsageError in place of mixing its lines with ours."""
-    if jax.process_index() != 0:
+    """Holds the folder for this run; a second run of it raises UsageError in place of mixing its lines with ours.
+
+    So does a run of several processes that do not all see the folder.
+    """
+    with contextlib.ExitStack() as held:
+        with distributed.together():
+            token = distributed.of_first(secrets.token_hex(8))
+            if distributed.is_first():
+                _take(held.enter_context((workdir / LOCK).open("r+")), workdir, token)
+        with distributed.together():
+            _check_shared(workdir, token)
         yield
-        return
-    with (workdir / LOCK).open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+
+
+def _take(file: TextIO, workdir: Path, token: str) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise UsageError(
+            f"Another process is training in {workdir}; wait for it or choose another --workdir."
+        ) from error
+    file.truncate()
+    file.write(token)
+    file.flush()
+
+
+def _check_shared(workdir: Path, token: str) -> None:
+    """Whether the token that the first process has written is here."""
+    deadline = time.monotonic() + SHARED_WITHIN
+    while not (workdir / LOCK).exists() or (workdir / LOCK).read_text() != token:
+        if time.monotonic() > deadline:
             raise UsageError(
-                f"Another process is training in {workdir}; wait for it or choose another --workdir."
-            ) from error
-        yield
+                f"{workdir} is not the folder that process 0 writes to; choose a --workdir on storage that all "
+                "machines share."
+            )
+        time.sleep(0.2)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

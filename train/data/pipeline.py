@@ -103,7 +103,7 @@ class BatchIterator(grain.DatasetIterator):
         return batch
 
     def get_state(self) -> dict[str, int]:
-        """How many batches were taken."""
+        """How many batches were taken: the same in every process, and for any number of them."""
         return {"taken": self._taken}
 
     def set_state(self, state: dict[str, int]) -> None:

@@ -1,0 +1,82 @@
+"""Run in each of several processes: what they find out about one another, as JSON.
+
+python -m tests.train.agreeing FOLDER
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from attention.errors import UsageError
+from tests.train.tasks.test_language_modelling import noisy
+from tests.train.tasks.test_translation import task_of
+from train import distributed, sharding, workdir
+from train.config import MeshConfig
+
+
+def error(program: Callable[[], object]) -> list[str]:
+    """The kind and the sentence of the error that a program ends with."""
+    try:
+        program()
+    except UsageError as error:
+        return [type(error).__name__, str(error)]
+    return []
+
+
+def fail(*processes: int) -> None:
+    """Fails in some of the processes, with one sentence."""
+    with distributed.together():
+        if jax.process_index() in processes:
+            raise UsageError("No good.")
+
+
+def hold(*folders: Path) -> None:
+    """Locks a folder after the other."""
+    if folders:
+        with workdir.lock(folders[0]):
+            hold(*folders[1:])
+
+
+def translations(folder: Path) -> list[list[str]]:
+    """What a model of noise makes of the validation pairs, and the references."""
+    task = task_of(folder, "encoder_decoder")
+    mesh = sharding.make_mesh(MeshConfig(-1, 1, 1))
+    params = jax.device_put(noisy(task), NamedSharding(mesh, PartitionSpec()))
+    return list(task.translations("validation", params, mesh))
+
+
+def main(argument: str) -> dict[str, object]:
+    """All of it, in the same order in every process."""
+    folder, here = Path(argument), jax.process_index()
+    run, own = folder / "run", folder / f"of_{here}"
+    claim = lambda path, seed: lambda: workdir.claim(path, {"seed": seed}, {"words.json": "[]"})  # noqa: E731
+    found = {
+        "process": here,
+        "processes": jax.process_count(),
+        "devices": [jax.local_device_count(), jax.device_count()],
+        "said": distributed.exchange(f"I am {here}"),
+        "first": distributed.of_first(f"I am {here}"),
+        "one fails": error(lambda: fail(1)),
+        "all fail": error(lambda: fail(0, 1)),
+        "none fails": error(fail),
+        "claimed": error(claim(run, 0)),
+        "claimed by another config": error(claim(run, 1)),
+        "claimed by different configs": error(claim(folder / "other", here)),
+        "locked": error(lambda: hold(run)),
+        "locked twice": error(lambda: hold(run, run)),
+        "locked again": error(lambda: hold(run)),
+    }
+    found["claimed apart"] = error(claim(own, 0))
+    with mock.patch.object(workdir, "SHARED_WITHIN", 0.5):
+        found["not shared"] = error(lambda: hold(own))
+    return found | {"translations": translations(folder / "pairs")}
+
+
+if __name__ == "__main__":
+    rest = distributed.join(sys.argv[1:])
+    print(json.dumps(main(*rest)))

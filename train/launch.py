@@ -1,0 +1,200 @@
+"""Start several processes of a training on this machine, which find one another and end together.
+
+python -m train.launch --processes=2 -- --config=configs/vit_digits.py --workdir=runs/two
+"""
+
+import contextlib
+import ctypes
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from attention.errors import UsageError, unknown
+
+HELP = """Start several processes of train.main on this machine.
+
+  python -m train.launch --processes=N [--devices-per-process=D] -- [flags of train.main]
+
+  --processes=N            how many, at least 1
+  --devices-per-process=D  fake CPU devices in each, to try a mesh
+
+The first process's output is passed on, and the others' errors with their
+number in front. SIGTERM and SIGINT go to all. When one process dies, the
+others are ended, and the last line says which it was."""
+FLAGS = ("--processes", "--devices-per-process")
+MOMENT = 5.0  # seconds that the others have to end by themselves, and again after SIGTERM
+_DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
+
+
+def parse(arguments: Sequence[str]) -> tuple[int, int, list[str]]:
+    """Processes, fake devices in each (0: whatever there is), and what is left for `train.main`.
+
+    Raises:
+      UsageError: a flag that is unknown or no number from 1 on.
+    """
+    own, separator, rest = _split(list(arguments))
+    flags = {}
+    for argument in own:
+        name, _, value = argument.partition("=")
+        if name not in FLAGS:
+            hint = "" if separator else " What is train.main's stands behind --."
+            raise UsageError(f"{unknown('argument', argument, [*FLAGS, '--help'])}{hint}")
+        if not value.isdecimal() or not int(value):
+            raise UsageError(f"{name} must be a number from 1 on, but it is {value!r}: write {name}=2.")
+        flags[name] = int(value)
+    if "--processes" not in flags:
+        raise UsageError("--processes is missing: write --processes=2.")
+    return flags["--processes"], flags.get("--devices-per-process", 0), rest
+
+
+def _split(arguments: list[str]) -> tuple[list[str], bool, list[str]]:
+    if "--" not in arguments:
+        return arguments, False, []
+    place = arguments.index("--")
+    return arguments[:place], True, arguments[place + 1 :]
+
+
+class Job:
+    """The processes of one training on this machine."""
+
+    def __init__(self, command: Callable[[int], list[str]], count: int, devices: int):
+        self._ended: queue.Queue[int] = queue.Queue()  # numbers of processes, in the order of their ends
+        environment = _environment(devices)
+        self.processes = [_start(command(index), index, environment) for index in range(count)]
+        self._threads = [threading.Thread(target=self._watch, args=(index,)) for index in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self) -> int | None:
+        """Until all have ended; which one failed first, if any did. Then the others are not waited for long."""
+        left = len(self.processes)
+        while left:
+            index = self._ended.get()
+            left -= 1
+            if self.processes[index].returncode:
+                self._end_others(left)
+                return index
+        return None
+
+    def send(self, number: int) -> None:
+        """A signal to all that still run."""
+        for process in self.processes:
+            process.send_signal(number)
+
+    def _end_others(self, left: int) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            left -= self._ended_within(MOMENT, left)
+            if left:
+                self.send(number)
+        for thread in self._threads:
+            thread.join()
+
+    def _ended_within(self, seconds: float, most: int) -> int:
+        deadline, count = time.monotonic() + seconds, 0
+        with contextlib.suppress(queue.Empty):
+            while count < most:
+                self._ended.get(timeout=max(0.0, deadline - time.monotonic()))
+                count += 1
+        return count
+
+    def _watch(self, index: int) -> None:
+        """Passes on what a process other than the first says of errors, and notes its end."""
+        process = self.processes[index]
+        if process.stderr:
+            for line in process.stderr:
+                print(f"[{index}] {line}", end="", file=sys.stderr, flush=True)
+        process.wait()
+        self._ended.put(index)
+
+
+def _environment(devices: int) -> dict[str, str]:
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ  # else JAX's C++ says more than we do when a process ends
+    if devices:
+        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+        environment["XLA_FLAGS"] = flags.strip()
+    return environment
+
+
+def _start(command: list[str], index: int, environment: dict[str, str]) -> subprocess.Popen:
+    """In a process group of its own, so that Ctrl-C reaches it once, through us; it never outlives us."""
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True} if index else {}
+    return subprocess.Popen(command, env=environment, process_group=0, preexec_fn=_end_with_parent, **streams)
+
+
+def _end_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens at."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@contextlib.contextmanager
+def _forwarding(job: Job) -> Iterator[None]:
+    before = {n: signal.signal(n, lambda number, _: job.send(number)) for n in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _death(returncode: int) -> str:
+    return f"died by {signal.Signals(-returncode).name}" if returncode < 0 else f"ended with exit code {returncode}"
+
+
+def launch(processes: int, devices: int, arguments: Sequence[str], module: str = "train.main") -> int:
+    """Runs a module in so many processes; returns the exit code: 0 where all ended well.
+
+    Args:
+      processes: How many.
+      devices: Fake CPU devices in each; 0 is whatever there is.
+      arguments: Of each of them.
+      module: Which takes the flags of `train.distributed`.
+    """
+    place = [f"--coordinator=127.0.0.1:{free_port()}", f"--num-processes={processes}"]
+
+    def command(index: int) -> list[str]:
+        return [sys.executable, "-m", module, *place, f"--process-id={index}", *arguments]
+
+    job = Job(command, processes, devices)
+    with _forwarding(job):
+        failed = job.wait()
+    if failed is None:
+        return 0
+    codes = {process.returncode for process in job.processes}
+    if len(codes) == 1 and codes <= {1, 2}:
+        return codes.pop()  # all raised the same error, and the first one has told it
+    print(
+        f"Process {failed} of {processes} {_death(job.processes[failed].returncode)}; "
+        "the same command continues from the last checkpoint.",
+        file=sys.stderr,
+    )
+    return 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if {"--help", "-h"} & set(_split(arguments)[0]):
+        print(HELP)
+        return 0
+    try:
+        return launch(*parse(arguments))
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
