@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 from jax._src import distributed as _jax  # the store has no public name; Orbax takes it from here too
@@ -59,7 +59,7 @@ def join(arguments: Sequence[str]) -> list[str]:
     return rest
 
 
-def in_cluster(environment: os._Environ | dict[str, str]) -> bool:
+def in_cluster(environment: Mapping[str, str]) -> bool:
     """Whether a scheduler has started this process as one of several, which JAX then finds by itself."""
     if all(name in environment for name in _SLURM):
         # An interactive shell in a job of many tasks is a step of one task, of which SLURM_NTASKS knows nothing.
@@ -69,17 +69,21 @@ def in_cluster(environment: os._Environ | dict[str, str]) -> bool:
     if "TPU_WORKER_HOSTNAMES" in environment or "TPU_PROCESS_ADDRESSES" in environment:
         return "," in environment.get("TPU_PROCESS_ADDRESSES", environment.get("TPU_WORKER_HOSTNAMES", ""))
     if "KUBERNETES_SERVICE_HOST" in environment and "JOB_COMPLETION_INDEX" in environment:
-        return True
+        return _installed("kubernetes")  # without it JAX cannot ask, and the pods of a job may be runs of their own
     return _on_cloud_tpu()
 
 
 def _on_cloud_tpu() -> bool:
     """Whether this is a machine of a Cloud TPU slice; one machine alone may be joined too."""
-    if importlib.util.find_spec("libtpu") is None:
+    if not _installed("libtpu"):
         return False
     from jax._src.clusters import GceTpuCluster
 
     return GceTpuCluster.is_env_present()
+
+
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
 
 
 def is_first() -> bool:

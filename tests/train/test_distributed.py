@@ -33,7 +33,8 @@ KUBERNETES = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
         KUBERNETES | {"JOB_COMPLETION_INDEX": "0"},
     ],
 )
-def test_a_scheduler_is_noticed(environment):
+def test_a_scheduler_is_noticed(environment, monkeypatch):
+    monkeypatch.setattr(distributed, "_installed", lambda package: package == "kubernetes")
     assert distributed.in_cluster(environment)
 
 
@@ -47,6 +48,7 @@ def test_a_scheduler_is_noticed(environment):
         OPEN_MPI | {"OMPI_COMM_WORLD_SIZE": "1"},
         {"TPU_WORKER_HOSTNAMES": "localhost"},
         KUBERNETES,  # any pod
+        KUBERNETES | {"JOB_COMPLETION_INDEX": "0"},  # without the package that asks Kubernetes
     ],
 )
 def test_a_process_alone_stays_alone(environment):
