@@ -60,7 +60,7 @@ def loop_against_step(config: Config, rounds: int, steps: int) -> dict[str, Any]
     plan = dataclasses.replace(loop.Plan.of(config, task.train_examples), total=1, eval_every=0, checkpoint_every=0)
     mesh = sharding.make_mesh(config.mesh)
     with tempfile.TemporaryDirectory() as folder, jax.set_mesh(mesh), Checkpoints(Path(folder), 1) as checkpoints:
-        run = _SilentRun(config, task, plan, mesh, Path(folder), checkpoints)
+        run = SilentRun(config, task, plan, mesh, Path(folder), checkpoints)
         run.start()
         run.fit_more(2)
         batch = sharding.to_devices(next(run.batches), mesh)
@@ -76,10 +76,11 @@ def loop_against_step(config: Config, rounds: int, steps: int) -> dict[str, Any]
     }
 
 
-class _SilentRun(loop.Run):
+class SilentRun(loop.Run):
     """A run without evaluation and checkpoints, whose end moves on."""
 
     def fit_more(self, steps: int) -> float:
+        """Takes so many steps; returns the seconds of one."""
         self.plan = dataclasses.replace(self.plan, total=self.step + steps)
         started = time.perf_counter()
         self.fit(_NeverInterrupted())

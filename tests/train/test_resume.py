@@ -13,7 +13,7 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 
 from tests.train.conftest import arguments, record
-from train import evaluate
+from train import evaluate, main
 from train.workdir import lock
 
 KILL_AFTER = """
@@ -189,3 +189,22 @@ def test_a_loss_that_is_not_finite_stops_with_the_step_and_the_batch(tmp_path, r
     assert "at step 2, on the training examples [" in done.stderr
     assert "the last good checkpoint is step" in done.stderr
     assert not [p for p in (tmp_path / "run" / "checkpoints").glob("*") if p.name.isdigit() and int(p.name) >= 2]
+
+
+def test_a_damaged_best_gives_way_to_the_best_that_is_left(uninterrupted, tmp_path, capsys):
+    workdir = tmp_path / "run"
+    shutil.copytree(uninterrupted, workdir)
+    best = json.loads((workdir / "result.json").read_text())["best_step"]
+    assert best < 12, "no other checkpoint is the best: choose other options"
+    (workdir / "checkpoints" / str(best) / "state" / "manifest.ocdbt").unlink()
+    (workdir / "result.json").unlink()
+    assert main.main(arguments(workdir, **OPTIONS)) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "It was the best" in line]
+    left = {int(path.name) for path in (workdir / "checkpoints").iterdir()} - {best}
+    values = {line["step"]: line["accuracy"] for line in record(workdir) if line["split"] == "validation"}
+    expected = max(left & values.keys(), key=lambda step: (values[step], step))
+    assert line.startswith(f"The checkpoint of step {best} cannot be read (")
+    assert line.endswith(f"the best that is left is step {expected}.")
+    result = json.loads((workdir / "result.json").read_text())
+    assert result["best_step"] == expected
+    assert result["best"]["validation"]["accuracy"] == values[expected]

@@ -1,0 +1,144 @@
+"""What durability costs: steps while a checkpoint is written, how long a save holds the loop, digests, restarts.
+
+    python -m benchmarks.endurance --out=benchmarks/results/endurance_cpu.json
+
+Steps with and without a save under way take turns within one process, round after round; medians are over rounds.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from benchmarks import measure
+from benchmarks.train_step import SilentRun
+from train import configs, digest, loop, sharding, tasks
+from train.checkpoints import Checkpoints
+from train.main import parse
+
+# The digits at their default size, and with the state of vit_cifar100: the sizes of a small and a middling checkpoint.
+MODELS = {
+    "vit_digits": [],
+    "as vit_cifar100": [f"--config.model.{field}" for field in ("depth=8", "width=256", "heads=8", "mlp=512")],
+}
+ROOT = Path(__file__).parent.parent
+
+
+def main() -> None:
+    """Measures, prints a table and writes JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of steps in half a round")
+    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
+    flags = parser.parse_args()
+    result = measure.header("endurance")
+    result["saving"] = {name: saving(more, flags.rounds, flags.seconds) for name, more in MODELS.items()}
+    result["restart"] = restart(flags.rounds)
+    print(markdown(result))
+    if flags.out:
+        flags.out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def saving(overrides: list[str], rounds: int, seconds: float) -> dict[str, Any]:
+    """Medians over rounds, in seconds: a step alone, a step while a checkpoint is written, and the parts of a save."""
+    config, _ = configs.resolve("configs/vit_digits.py", parse(overrides)[1])
+    task, mesh = tasks.find(config.task)(config), sharding.make_mesh(config.mesh)
+    plan = dataclasses.replace(loop.Plan.of(config, task.train_examples), total=1, eval_every=0, checkpoint_every=0)
+    with tempfile.TemporaryDirectory() as folder, jax.set_mesh(mesh), Checkpoints(Path(folder), 1) as checkpoints:
+        (Path(folder) / "checkpoints").mkdir()
+        run = SilentRun(config, task, plan, mesh, Path(folder), checkpoints)
+        run.start()
+        steps = max(2, round(seconds / run.fit_more(5)))
+        times = [_round(run, steps) for _ in range(rounds + 1)][1:]
+        run.close()
+    ratios = [each["step while saving"] / each["step"] for each in times]
+    medians = {name: statistics.median(each[name] for each in times) for name in times[0]}
+    spread = {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(run.state))
+    return {"state_bytes": size, "steps": steps, "seconds": medians, "while_saving_over_alone": spread}
+
+
+def _round(run: SilentRun, steps: int) -> dict[str, float]:
+    alone = run.fit_more(steps)
+    digests = _seconds(lambda: digest.digests(run.state))
+    started = time.perf_counter()
+    run.checkpoints.save(run.step, run.state, run.batches, {}, [])
+    blocked = time.perf_counter() - started
+    under_way = run.fit_more(steps)
+    run.checkpoints.wait()
+    # The same once more with nothing beside it: how long a write takes, and reading it.
+    run.fit_more(1)
+    written = _seconds(lambda: (run.checkpoints.save(run.step, run.state, run.batches, {}, []), run.checkpoints.wait()))
+    read = _seconds(lambda: run.checkpoints.restore(run.abstract, run.batches))
+    return {
+        "step": alone,
+        "step while saving": under_way,
+        "save, until the loop goes on": blocked,
+        "of which digests": digests,
+        "save, until on disk": written,
+        "restore": read,
+    }
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    jax.block_until_ready(call())
+    return time.perf_counter() - started
+
+
+def restart(rounds: int) -> dict[str, float]:
+    """Seconds from the command to the first step written down, of the first start and of later ones of one run."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {
+            "JAX_COMPILATION_CACHE_DIR": f"{folder}/compiled",
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        }
+        found = [_start(Path(folder) / "run", 10 * (number + 1), environment) for number in range(rounds + 1)]
+    return {"first": found[0], "again": statistics.median(found[1:])}
+
+
+def _start(workdir: Path, length: int, environment: dict[str, str]) -> float:
+    record = workdir / "metrics.jsonl"
+    before = record.stat().st_size if record.exists() else 0
+    flags = [f"--config.train.length={length} steps", "--config.train.log_every=1 steps", f"--workdir={workdir}"]
+    started = time.perf_counter()
+    with subprocess.Popen(
+        [sys.executable, "-m", "train.main", *flags], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL
+    ) as process:
+        # The report of the length before is cut off at the start, so the file is longer only once a step is taken.
+        while process.poll() is None and _steps(record) <= (length - 10 if before else 0):
+            time.sleep(0.01)
+        taken = time.perf_counter() - started
+    return taken
+
+
+def _steps(record: Path) -> int:
+    lines = record.read_text().splitlines() if record.exists() else []
+    return max((json.loads(line)["step"] for line in lines if line.endswith("}")), default=0)
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The figures as a table."""
+    models = result["saving"]
+    rows = [["state, MB", *(f"{each['state_bytes'] / 1e6:,.1f}" for each in models.values())]]
+    for name in next(iter(models.values()))["seconds"]:
+        rows.append([f"{name}, ms", *(f"{1e3 * each['seconds'][name]:,.1f}" for each in models.values())])
+    ratios = [each["while_saving_over_alone"] for each in models.values()]
+    rows.append(["while saving / alone", *(f"{r['median']:.2f} ({r['min']:.2f} – {r['max']:.2f})" for r in ratios)])
+    times = result["restart"]
+    last = f"\n\nFrom the command to the first step: {times['first']:.1f} s, then {times['again']:.1f} s."
+    return measure.markdown(["", *models], rows) + last
+
+
+if __name__ == "__main__":
+    measure.command(main)
