@@ -1,10 +1,16 @@
-"""Checkpoints with Orbax: asynchronous, the newest few and the best kept, damaged ones passed over."""
+"""Checkpoints with Orbax: asynchronous, the newest few and the best kept, damaged ones passed over.
 
-import dataclasses
+Orbax writes `<step>.orbax-checkpoint-tmp` and renames it once it is whole, so a folder named by a step was whole once.
+What may have happened to it since, `train.digest` notices.
+"""
+
+import contextlib
+import json
 import logging
+import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +18,13 @@ import jax
 from orbax.checkpoint import v1 as ocp
 
 from attention.errors import UsageError
+from train import digest, distributed
 from train.state import Params, TrainState
+from train.writers import why_unwritable
 
-_policies = ocp.training.preservation_policies
-
-
-@dataclasses.dataclass
-class _KeepBest(_policies.PreservationPolicy):
-    """Preserves one step, whichever is the best at the time."""
-
-    step: int = -1
-
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-        return [checkpoint.step == self.step for checkpoint in checkpoints]
+_STEP = re.compile(r"0|[1-9]\d*")
+_UNFINISHED = ".orbax-checkpoint-tmp"
+_METADATA = "_CHECKPOINT_METADATA"  # Orbax's: where it stands, there is a checkpoint
 
 
 class Checkpoints:
@@ -38,40 +38,57 @@ class Checkpoints:
     def __init__(self, workdir: Path, keep: int):
         logging.getLogger("absl").setLevel(logging.CRITICAL)
         self._workdir = workdir.absolute()
-        self._best = _KeepBest()
-        policy = _policies.AnyPreservationPolicy([_policies.LatestN(keep), self._best])
-        self._orbax = ocp.training.Checkpointer(self._workdir / "checkpoints", preservation_policy=policy)
+        self._folder = self._workdir / "checkpoints"
+        self._keep, self._best = keep, frozenset[int]()
+        self._writing: Any = None  # Orbax's response, and the step
 
     def __enter__(self) -> "Checkpoints":
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self._orbax.close()
+    def __exit__(self, kind: type | None, *exception: object) -> None:
+        try:
+            self.wait()
+        except UsageError:
+            if kind is None:  # else what ended the run is what there is to say
+                raise
+
+    @contextlib.contextmanager
+    def telling_of_a_full_disk(self) -> Iterator[None]:
+        """Within it, a full disk is a UsageError, whatever could not be written."""
+        try:
+            yield
+        except OSError as error:
+            self._explain(error, f"{self._workdir} cannot be written")
+            raise
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, in order."""
-        return sorted(checkpoint.step for checkpoint in self._orbax.checkpoints)
+        return [step for step in self._numbered() if (self._folder / str(step) / _METADATA).is_file()]
 
-    def save(self, step: int, state: TrainState, batches: Any, progress: dict, best: int) -> None:
-        """Starts writing state, data iterator and progress (plain JSON values); `best` is the best step so far.
+    def save(self, step: int, state: TrainState, batches: Any, progress: dict, best: Iterable[int]) -> None:
+        """Starts writing state, data iterator and progress (plain JSON values); `best` are the best steps so far.
 
         Raises:
-          UsageError: what was being written before could not be, as on a full disk.
+          UsageError: this one, or the one that was being written before, could not be, as on a full disk.
         """
-        self._best.step = best
-        try:
-            items = {"state": state, "data": batches}
-            # Without force, Orbax skips a save while the one before is still being written.
-            self._orbax.save_checkpointables_async(step, items, force=True, custom_metadata=progress)
-        except OSError as error:
-            raise self._unwritable(error) from error
+        self.wait()
+        self._best = frozenset(best)
+        content = {"progress": progress, "data": batches.get_state(), "digests": digest.digests(state)}
+        with self._stopping_at_a_full_disk(step):
+            path = self._folder / str(step)
+            self._writing = ocp.save_async(path, state, custom_metadata=digest.seal(content)), step
 
     def wait(self) -> None:
-        """Until all that was saved is on disk."""
-        try:
-            self._orbax.wait()
-        except OSError as error:
-            raise self._unwritable(error) from error
+        """Until what was saved is on disk, and what need not be kept is gone.
+
+        Raises:
+          UsageError: it could not be written, as on a full disk.
+        """
+        if self._writing:
+            (response, step), self._writing = self._writing, None
+            with self._stopping_at_a_full_disk(step):
+                response.result()
+            self._retire()
 
     def restore(self, abstract: TrainState, batches: Any) -> tuple[TrainState, dict] | None:
         """The newest readable checkpoint's state and progress; `batches` is set to where it was.
@@ -86,35 +103,34 @@ class Checkpoints:
           State and progress, or None where no checkpoint was ever written.
 
         Raises:
-          UsageError: there are checkpoints, but none can be read.
+          UsageError: there are checkpoints, but none can be read; or files stand where they go.
         """
         damaged: dict[int, Exception] = {}
-        _ignore_late_callbacks()
-        for step in reversed(self.steps()):
+        self._tidy()
+        for step in json.loads(distributed.of_first(json.dumps(self._numbered()[::-1]))):
             try:
-                loaded = self._orbax.load_checkpointables(step, {"state": abstract, "data": batches})
-                progress = self._orbax.checkpointables_metadata(step).custom_metadata
-                restored = loaded["state"], dict(progress)
+                state, content = self._read(step, abstract)
             except Exception as error:
                 damaged[step] = error
             else:
                 self._set_aside(damaged)
-                return restored
+                batches.set_state(content["data"])
+                return state, content["progress"]
         if damaged:
             raise UsageError(
-                f"None of the checkpoints in {self._workdir / 'checkpoints'} can be read (steps {sorted(damaged)}; "
+                f"None of the checkpoints in {self._folder} can be read (steps {sorted(damaged)}; "
                 f"{_first_line(damaged[max(damaged)])}); choose another --workdir to start afresh."
             )
         return None
 
-    def load(self, step: int, abstract: Any) -> Any:
-        """The state of one step.
+    def load(self, step: int, abstract: Any, partial: bool = False) -> Any:
+        """The state of one step, or what `abstract` has of it where it is to be `partial`.
 
         Raises:
           UsageError: it cannot be read.
         """
         try:
-            return self._orbax.load(step, abstract)
+            return self._read(step, abstract, partial)[0]
         except Exception as error:
             raise UsageError(
                 f"The checkpoint of step {step} cannot be read ({_first_line(error)}); there are {self.steps()}."
@@ -132,10 +148,7 @@ class Checkpoints:
           UsageError: they cannot be read.
         """
         name = "ema" if averaged else "params"
-        context = ocp.Context()
-        context.pytree.loading.partial_load = True
-        with context:
-            return self.load(step, {name: abstract})[name]
+        return self.load(step, {name: abstract}, partial=True)[name]
 
     def shape(self, step: int, *path: str) -> tuple[int, ...]:
         """The shape of one array of one step, such as `params`, `embed`, `embedding`; nothing is loaded.
@@ -144,7 +157,7 @@ class Checkpoints:
           UsageError: it cannot be read.
         """
         try:
-            leaf = self._orbax.metadata(step).metadata
+            leaf = ocp.metadata(self._folder / str(step)).metadata
             for name in path:
                 leaf = leaf[name]
             return tuple(leaf.shape)
@@ -174,25 +187,87 @@ class Checkpoints:
             raise UsageError(f"--step={step} has no checkpoint; choose last, best or one of {steps}.")
         return int(step)
 
+    def _numbered(self) -> list[int]:
+        """Folders named by a step, in order: checkpoints, and what is left of them."""
+        if not self._folder.is_dir():
+            return []
+        return sorted(int(path.name) for path in self._folder.iterdir() if _STEP.fullmatch(path.name) and path.is_dir())
+
+    def _read(self, step: int, abstract: Any, partial: bool = False) -> tuple[Any, dict[str, Any]]:
+        """State and content; what one of several processes cannot read, none of them has read."""
+        path, read, failure = self._folder / str(step), None, ""
+        _ignore_late_callbacks()
+        try:
+            content = digest.unseal(ocp.checkpointables_metadata(path).custom_metadata)
+            with _reading(partial):
+                read = ocp.load(path, abstract), content
+        except Exception as error:
+            failure = _first_line(error)
+        failures = [said for said in distributed.exchange(failure) if said]
+        if failures:
+            raise digest.DamagedError(failures[0])
+        digest.verify(read[0], read[1]["digests"])
+        return read
+
+    def _tidy(self) -> None:
+        """Removes what killed processes left unfinished; refuses what is in the way."""
+        for path in self._folder.iterdir() if self._folder.is_dir() else ():
+            if _STEP.fullmatch(path.name) and not path.is_dir():
+                raise UsageError(f"{path} is a file, and a checkpoint of that name is a folder; move it elsewhere.")
+            if path.name.endswith(_UNFINISHED) and jax.process_index() == 0:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _retire(self) -> None:
+        """Removes all but the newest few and the best; renamed first, so that none is ever half there."""
+        if jax.process_index() == 0:
+            for step in set(self.steps()[: -self._keep]) - self._best:
+                path = self._folder / str(step)
+                shutil.rmtree(path.rename(path.with_name(path.name + _UNFINISHED)), ignore_errors=True)
+
     def _set_aside(self, damaged: dict[int, Exception]) -> None:
-        for step, error in damaged.items():
-            print(f"Checkpoint {step} is damaged ({_first_line(error)}); moved to damaged/, the one before is used.")
-            if jax.process_index() == 0:
+        if jax.process_index() == 0:
+            for step, error in damaged.items():
+                print(
+                    f"Checkpoint {step} is damaged ({_first_line(error)}); moved to damaged/, the one before is used."
+                )
                 target = self._workdir / "damaged"
                 target.mkdir(exist_ok=True)
                 shutil.rmtree(target / str(step), ignore_errors=True)
-                shutil.move(self._workdir / "checkpoints" / str(step), target / str(step))
-        if damaged:
-            self._orbax.reload()
+                shutil.move(self._folder / str(step), target / str(step))
 
-    def _unwritable(self, error: OSError) -> UsageError:
-        return UsageError(
-            f"A checkpoint could not be written to {self._workdir / 'checkpoints'} ({error.strerror or error}); "
-            f"the last good one is step {max(self.steps(), default=0)}: free space and run the same command again."
-        )
+    @contextlib.contextmanager
+    def _stopping_at_a_full_disk(self, step: int) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            unfinished = self._folder / f"{step}{_UNFINISHED}"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            self._explain(error, f"The checkpoint of step {step} could not be written to {self._folder}")
+            raise
+
+    def _explain(self, error: Exception, what: str) -> None:
+        """Raises a UsageError where an error is that a disk takes no more."""
+        reason = why_unwritable(error)
+        if reason:
+            last = max(self.steps(), default=0)
+            raise UsageError(
+                f"{what} ({reason}); the last good checkpoint is step {last}: free space and run the same command "
+                "again."
+            ) from error
+
+
+def _reading(partial: bool) -> ocp.Context:
+    """How to load: without Orbax's barriers, since processes that can read must not wait for one that cannot."""
+    context = ocp.Context()
+    context.pytree.loading.partial_load = partial
+    context.multiprocessing.primary_host = jax.process_index()
+    context.multiprocessing.active_processes = {jax.process_index()}
+    return context
 
 
 def _first_line(error: BaseException) -> str:
+    if isinstance(error, digest.DamagedError):
+        return str(error)
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {str(error).strip()[:100]}".splitlines()[0]

@@ -86,6 +86,7 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
         Interrupts() as interrupts,
         Checkpoints(directory, config.train.keep) as checkpoints,
         distributed.ending_alone(),
+        checkpoints.telling_of_a_full_disk(),
     ):
         run = Run(config, task, plan, mesh, directory, checkpoints)
         try:
@@ -206,9 +207,8 @@ class Run:
         self.checkpoints.wait()
         last, speed = self._evaluate("test", self.state.averaged())
         self._write("test", last, speed)
-        best = last
-        if self.best["step"] != self.step:
-            best, _ = self._evaluate("test", self.checkpoints.load(self.best["step"], self.abstract).averaged())
+        state = self._best_state()
+        best = last if self.best["step"] == self.step else self._evaluate("test", state.averaged())[0]
         result = {
             "steps": self.step,
             "best_step": self.best["step"],
@@ -232,6 +232,24 @@ class Run:
         for name in ("writers", "display", "batches"):
             if hasattr(getattr(self, name, None), "close"):
                 getattr(self, name).close()
+
+    def _best_state(self) -> TrainState:
+        """The state of the best step; where its checkpoint is damaged, of the best that is left, saying so."""
+        left = {*self.checkpoints.steps(), self.step}
+        while self.best["step"] != self.step:
+            try:
+                return self.checkpoints.load(self.best["step"], self.abstract)
+            except UsageError as error:
+                left.discard(self.best["step"])
+                lines = [line for line in read_record(self.directory) if line["split"] == "validation"]
+                bests = [{"step": line["step"], "value": self._value(line)} for line in lines if line["step"] in left]
+                self.best = max(bests, key=lambda best: (best["value"], best["step"]))
+                self.display.say(f"{error} It was the best; the best that is left is step {self.best['step']}.")
+        return self.state
+
+    def _value(self, metrics: dict[str, float]) -> float:
+        """Of what the task calls the best, the greater the better."""
+        return metrics[self.task.best] if self.task.best_is_highest else -metrics[self.task.best]
 
     def _load_pretrained(self) -> str:
         """Puts published weights in the place of random ones, where the task has some, and reports what they were."""
@@ -273,7 +291,7 @@ class Run:
         if plan.due(plan.eval_every, step):
             metrics, speed = self._evaluate("validation", self.state.averaged())
             self._write("validation", metrics, speed)
-            value = metrics[self.task.best] if self.task.best_is_highest else -metrics[self.task.best]
+            value = self._value(metrics)
             improved = value >= self.best["value"]
             if improved:
                 self.best = {"step": step, "value": value}
@@ -286,9 +304,9 @@ class Run:
             "clock": self.clock.saved,
             "averages": self.averages.saved,
             "best": self.best,
-            "record_size": self.writers.size,
+            "record_size": self.writers.sync(),
         }
-        self.checkpoints.save(self.step, self.state, self.batches, progress, self.best["step"])
+        self.checkpoints.save(self.step, self.state, self.batches, progress, [self.best["step"]])
 
     def _evaluate(self, split: str, params: Any) -> tuple[dict[str, float], float]:
         """A split's metrics, and examples or tokens per second."""

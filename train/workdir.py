@@ -16,7 +16,7 @@ import jax
 
 from attention.errors import UsageError
 from train import distributed
-from train.writers import write_json, write_text
+from train.writers import TEMPORARY, write_json, write_text
 
 # What may differ between two starts of the same run: durations, where things are and how they are computed.
 MAY_CHANGE = (
@@ -76,17 +76,19 @@ def _claim(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None
         if before is not None:
             _refuse_another(before, config, workdir)
             check_files(files, workdir)
-        elif workdir.is_dir() and any(workdir.iterdir()):
+        elif workdir.is_dir() and any(path.suffix != TEMPORARY for path in workdir.iterdir()):
             raise UsageError(f"{workdir} is not empty and holds no config.json; choose another --workdir.")
-        (workdir / "checkpoints").mkdir(parents=True, exist_ok=True)
-        (workdir / LOCK).open("a").close()  # proves that the folder can be written
+        workdir.mkdir(parents=True, exist_ok=True)
         if before != config:
-            write_json(path, config)
+            write_json(path, config)  # first of all: with it, a folder is a run's, whenever the process is killed
+        (workdir / "checkpoints").mkdir(exist_ok=True)
+        (workdir / LOCK).open("a").close()  # proves that the folder can be written
         for name, text in files.items():
             write_text(workdir / name, text)
     except OSError as error:
         raise UsageError(
-            f"The work directory {workdir} cannot be written ({error.strerror}); choose another --workdir."
+            f"The work directory {workdir} cannot be written ({error.strerror}); free space there, or choose another "
+            "--workdir."
         ) from error
 
 

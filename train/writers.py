@@ -1,11 +1,28 @@
 """Where metrics go: `metrics.jsonl`, which is the record, and TensorBoard."""
 
+import contextlib
+import errno
 import json
 import os
+import re
+import time
 from pathlib import Path
 from typing import Any
 
 from attention.errors import UsageError
+
+TEMPORARY = ".tmp"  # of a file that is being written
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
+
+
+def why_unwritable(error: BaseException) -> str:
+    """What the operating system said, where an error is that a disk takes no more; else nothing.
+
+    TensorStore, which writes checkpoints, raises ValueErrors that end in `[os_error_code='28']`.
+    """
+    quoted = re.search(r"\[os_error_code='(\d+)'\]", str(error))
+    number = int(quoted[1]) if quoted else getattr(error, "errno", None)
+    return os.strerror(number) if number in UNWRITABLE else ""
 
 
 class Record:
@@ -13,28 +30,30 @@ class Record:
 
     Args:
       workdir: The run's folder.
-      size: Bytes of the record that belong to the restored checkpoint; what was written after it is cut off.
+      size: Bytes of the record that belong to the restored checkpoint; what was written after it is cut off, and so
+        is a line that is not whole.
     """
 
     def __init__(self, workdir: Path, size: int):
-        self._path = workdir / "metrics.jsonl"
-        if self._path.exists():
-            os.truncate(self._path, min(size, self._path.stat().st_size))
-        self._file = self._path.open("a", encoding="utf-8")
+        path = workdir / "metrics.jsonl"
+        if path.exists():
+            os.truncate(path, path.read_bytes()[:size].rfind(b"\n") + 1)
+        self._file = path.open("a", encoding="utf-8")
 
     def write(self, line: dict[str, Any]) -> None:
         """Appends one object."""
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
 
-    @property
-    def size(self) -> int:
-        """Bytes written so far."""
-        return self._path.stat().st_size
+    def sync(self) -> int:
+        """Puts on disk what was written so far, and returns its bytes."""
+        os.fsync(self._file.fileno())
+        return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
         """Closes the file."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # of a line that could not be written, which was raised before
+            self._file.close()
 
 
 def read_record(workdir: Path) -> list[dict[str, Any]]:
@@ -53,7 +72,7 @@ def read_record(workdir: Path) -> list[dict[str, Any]]:
 
 
 class TensorBoard:
-    """TensorBoard events of the same numbers.
+    """TensorBoard events of the same numbers, written at once: tensorboardX's own thread would lose its errors.
 
     Args:
       workdir: The run's folder.
@@ -61,19 +80,33 @@ class TensorBoard:
     """
 
     def __init__(self, workdir: Path, step: int):
-        from tensorboardX import SummaryWriter
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import SessionLog
 
-        self._writer = SummaryWriter(str(workdir / "tensorboard"), purge_step=step + 1)
+        folder = workdir / "tensorboard"
+        folder.mkdir(exist_ok=True)
+        self._events = EventsWriter(str(folder / "events"))
+        self._add(step + 1, session_log=SessionLog(status=SessionLog.START))
+        self._events.flush()
 
     def write(self, line: dict[str, Any]) -> None:
         """Adds every number of a line as `split/name`."""
+        from tensorboardX.summary import scalar
+
         for name, value in line.items():
             if name not in ("step", "split"):
-                self._writer.add_scalar(f"{line['split']}/{name}", value, line["step"])
+                self._add(line["step"], summary=scalar(f"{line['split']}/{name}", value))
+        self._events.flush()
 
     def close(self) -> None:
-        """Flushes and closes."""
-        self._writer.close()
+        """Closes the file."""
+        with contextlib.suppress(OSError):  # as for the record
+            self._events.close()
+
+    def _add(self, step: int, **content: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        self._events.write_event(Event(wall_time=time.time(), step=step, **content))
 
 
 class Writers:
@@ -88,10 +121,9 @@ class Writers:
         for writer in self._writers:
             writer.write(line)
 
-    @property
-    def size(self) -> int:
-        """Bytes of the record, to be kept with a checkpoint."""
-        return self._record.size if self._record else 0
+    def sync(self) -> int:
+        """Puts the record on disk; returns its bytes, to be kept with a checkpoint."""
+        return self._record.sync() if self._record else 0
 
     def close(self) -> None:
         """Closes them all."""
@@ -105,7 +137,14 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file whole or not at all."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    """Writes a file whole or not at all, whatever ends the process or the power."""
+    temporary = path.with_suffix(TEMPORARY)
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

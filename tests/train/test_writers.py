@@ -17,7 +17,7 @@ LINE = {"step": 3, "split": "train", "loss": 0.5, "accuracy": 0.25}
 def test_what_was_written_after_the_checkpoint_is_cut_off(tmp_path):
     record = Record(tmp_path, 0)
     record.write(LINE)
-    size = record.size
+    size = record.sync()
     record.write(LINE | {"step": 4})
     record.close()
     with (tmp_path / "metrics.jsonl").open("a") as file:
@@ -48,7 +48,7 @@ def test_other_processes_write_nothing(tmp_path):
     writers = Writers(tmp_path, step=0, size=0, active=False)
     writers.write(LINE)
     writers.close()
-    assert writers.size == 0
+    assert writers.sync() == 0
     assert not list(tmp_path.iterdir())
 
 

@@ -5,22 +5,17 @@ all processes. So batch size, processes, threads and workers change how the stre
 it holds, and resuming is starting to read at a position.
 """
 
-import asyncio
 import dataclasses
-import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import grain
-import jax
 import numpy as np
 from absl import flags
 
 from attention.errors import UsageError
 
 Batch = dict[str, np.ndarray]
-
-STATE = "state.json"  # of an iterator, in its folder of a checkpoint
 
 # One thread is the fastest: making small examples holds the interpreter, and more threads only contend for it.
 _READ = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
@@ -108,28 +103,13 @@ class BatchIterator(grain.DatasetIterator):
         return batch
 
     def get_state(self) -> dict[str, int]:
-        """How many batches were taken."""
+        """How many batches were taken: the same in every process, and for any number of them."""
         return {"taken": self._taken}
 
     def set_state(self, state: dict[str, int]) -> None:
         """Goes to where `get_state` was called, on this iterator or another one of the same data and seed."""
         self._stop()
         self._taken = state["taken"]
-
-    async def save(self, directory: Any) -> Awaitable[None]:
-        """For Orbax. All processes have taken equally many, so the first one's word is every process's, however many.
-
-        Args:
-          directory: To be awaited.
-        """
-        return _write(directory, json.dumps(self.get_state()) if jax.process_index() == 0 else "")
-
-    async def load(self, directory: Any) -> Awaitable[None]:
-        """For Orbax: `set_state` of what `save` wrote, by this or another number of processes."""
-        return self._read(directory / STATE)
-
-    async def _read(self, file: Any) -> None:
-        self.set_state(json.loads(await asyncio.to_thread(file.read_text)))
 
     def close(self) -> None:
         """Stops threads and workers."""
@@ -148,12 +128,6 @@ class BatchIterator(grain.DatasetIterator):
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
-
-
-async def _write(directory: Any, text: str) -> None:
-    folder = await directory.await_creation()
-    if text:
-        await asyncio.to_thread((folder / STATE).write_text, text)
 
 
 @dataclasses.dataclass(frozen=True)
