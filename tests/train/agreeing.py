@@ -13,8 +13,6 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from attention.errors import UsageError
-from tests.train.tasks.test_language_modelling import noisy
-from tests.train.tasks.test_translation import task_of
 from train import distributed, sharding, workdir
 from train.config import MeshConfig
 
@@ -44,6 +42,9 @@ def hold(*folders: Path) -> None:
 
 def translations(folder: Path) -> list[list[str]]:
     """What a model of noise makes of the validation pairs, and the references."""
+    from tests.train.tasks.test_language_modelling import noisy  # they use devices, so only after joining
+    from tests.train.tasks.test_translation import task_of
+
     task = task_of(folder, "encoder_decoder")
     mesh = sharding.make_mesh(MeshConfig(-1, 1, 1))
     params = jax.device_put(noisy(task), NamedSharding(mesh, PartitionSpec()))
