@@ -12,9 +12,11 @@ from typing import Any
 import jax
 
 from attention.errors import UsageError
+from train.data.stated import SIZES_OF
 from train.writers import write_json, write_text
 
-# What may differ between two starts of the same run: durations, where things are and how they are computed.
+# What may differ between two starts of the same run: durations, where things are, how they are computed, and what is
+# said of the data, which they are checked against anyway.
 MAY_CHANGE = (
     "model.implementation",
     "train.length",
@@ -31,6 +33,7 @@ MAY_CHANGE = (
     "data.beams",
     "data.length_penalty",
     "mesh.",
+    *(f"data.{field}" for field in SIZES_OF),
 )
 LOCK = ".lock"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
