@@ -13,7 +13,7 @@ from attention import Mask
 from attention.errors import UsageError
 from models import mechanisms
 from models.cache import Cache, Decoding, Source
-from models.layers import Dropout, Linear, MultiHeadAttention, tied_logits
+from models.layers import Dropout, Embed, Linear, MultiHeadAttention, tied_logits
 from models.positions import ADDED, HALVES, Positions
 from models.transformer import TransformerConfig
 
@@ -108,7 +108,7 @@ class EncoderDecoder(nn.Module):
         start = nn.initializers.normal(config.width**-0.5 if config.scale_embeddings else 0.02)
 
         def embeddings(vocabulary):
-            return nn.Embed(vocabulary, config.width, dtype=dtype, embedding_init=start)
+            return Embed(vocabulary, config.width, dtype=dtype, embedding_init=start)
 
         self.embed = embeddings(self.source_vocabulary)
         self.embed_target = self.embed if config.shared_embeddings else embeddings(self.target_vocabulary)

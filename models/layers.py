@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
@@ -80,6 +81,20 @@ def tied_logits(embed: nn.Embed, x: Float[Array, "B T D"]) -> Float[Array, "B T 
     if x.shape[:2] != (1, 1):
         return embed.attend(x)
     return (embed.embedding.astype(x.dtype) @ x[0, 0])[None, None]
+
+
+class Embed(nn.Embed):
+    """`nn.Embed`; on a mesh, rows that are split by their width are put together before any is looked up.
+
+    XLA would else look them up for the whole batch on every device, and then split the batch again.
+    """
+
+    def __call__(self, tokens: Int[Array, "..."]) -> Float[Array, "... D"]:
+        """The rows of the tokens."""
+        table = self.embedding.astype(self.dtype)
+        if jax.sharding.get_abstract_mesh().axis_names:
+            table = jax.lax.with_sharding_constraint(table, PartitionSpec(PartitionSpec.UNCONSTRAINED, None))
+        return jnp.take(table, tokens, axis=0)
 
 
 class MlpProjection(nn.Module):

@@ -25,7 +25,7 @@ from attention.mask import Mask
 from attention.pairwise import Additive
 from attention.score import Score, Sizes
 from models.cache import Decoding
-from models.layers import Dropout, Linear, check_choice
+from models.layers import Dropout, Embed, Linear, check_choice
 
 CELLS = {"gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell}
 
@@ -230,8 +230,8 @@ class Seq2Seq(nn.Module):
     def setup(self):
         """Embeddings, E, A, and D's two layers."""
         config, dtype, cell = self.config, self.dtype, CELLS[self.config.cell]
-        self.embed = nn.Embed(self.source_vocabulary, config.embedding, dtype=dtype)
-        self.embed_target = nn.Embed(self.target_vocabulary, config.embedding, dtype=dtype)
+        self.embed = Embed(self.source_vocabulary, config.embedding, dtype=dtype)
+        self.embed_target = Embed(self.target_vocabulary, config.embedding, dtype=dtype)
         self.encoder = nn.RNN(cell(config.hidden, dtype=dtype), return_carry=True)
         sizes = (config.hidden, config.embedding, self.source_length)
         self.coefficients = Coefficients(VARIANTS[config.attention], *sizes, dtype)
