@@ -72,6 +72,17 @@ class Linear(nn.Module):
         return rows.reshape(*lead, *self.outputs)
 
 
+def look_up(embed: nn.Embed, tokens: Int[Array, "..."]) -> Float[Array, "... D"]:
+    """The embeddings of tokens; on a mesh, of a table that is put together where it is split by its width.
+
+    XLA would else look up all of the batch on every device, and then split the batch again.
+    """
+    table = embed.embedding.astype(embed.dtype)
+    if jax.sharding.get_abstract_mesh().axis_names:
+        table = jax.lax.with_sharding_constraint(table, PartitionSpec(PartitionSpec.UNCONSTRAINED, None))
+    return jnp.take(table, tokens, axis=0)
+
+
 def tied_logits(embed: nn.Embed, x: Float[Array, "B T D"]) -> Float[Array, "B T vocabulary"]:
     """Products of `x` with all embeddings.
 
@@ -81,20 +92,6 @@ def tied_logits(embed: nn.Embed, x: Float[Array, "B T D"]) -> Float[Array, "B T 
     if x.shape[:2] != (1, 1):
         return embed.attend(x)
     return (embed.embedding.astype(x.dtype) @ x[0, 0])[None, None]
-
-
-class Embed(nn.Embed):
-    """`nn.Embed`; on a mesh, rows that are split by their width are put together before any is looked up.
-
-    XLA would else look them up for the whole batch on every device, and then split the batch again.
-    """
-
-    def __call__(self, tokens: Int[Array, "..."]) -> Float[Array, "... D"]:
-        """The rows of the tokens."""
-        table = self.embedding.astype(self.dtype)
-        if jax.sharding.get_abstract_mesh().axis_names:
-            table = jax.lax.with_sharding_constraint(table, PartitionSpec(PartitionSpec.UNCONSTRAINED, None))
-        return jnp.take(table, tokens, axis=0)
 
 
 class MlpProjection(nn.Module):

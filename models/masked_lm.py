@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from attention import Mask
 from attention.activations import gelu
 from attention.errors import UsageError
-from models.layers import Dropout, Embed, Linear
+from models.layers import Dropout, Linear, look_up
 from models.positions import POSITIONS, Positions, after_padding
 from models.transformer import TransformerConfig
 
@@ -79,8 +79,8 @@ class MaskedLM(nn.Module):
           UsageError: more tokens than ℓ, where something has a fixed length.
         """
         config, mask = self.config, mask or Mask()
-        embed = Embed(self.vocabulary, config.width, dtype=self.dtype, embedding_init=INITIAL, name="embed")
-        x = self._positioned(embed(tokens), tokens)
+        embed = nn.Embed(self.vocabulary, config.width, dtype=self.dtype, embedding_init=INITIAL, name="embed")
+        x = self._positioned(look_up(embed, tokens), tokens)
         types = jnp.zeros_like(tokens) if types is None else types
         x = x + nn.Embed(
             config.token_types, config.width, dtype=self.dtype, embedding_init=INITIAL, name="token_types"
@@ -104,8 +104,8 @@ class MaskedLM(nn.Module):
                 f"Positions were learned for {self.length} tokens, but this sequence has {tokens.shape[1]}."
             )
         rows = config.padding_token + 1 + self.length
-        table = Embed(rows, config.width, dtype=self.dtype, embedding_init=INITIAL, name="positions")
-        return x + table(after_padding(tokens, config.padding_token))
+        table = nn.Embed(rows, config.width, dtype=self.dtype, embedding_init=INITIAL, name="positions")
+        return x + look_up(table, after_padding(tokens, config.padding_token))
 
 
 class Head(nn.Module):

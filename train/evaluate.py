@@ -13,7 +13,7 @@ import jax
 from ml_collections import ConfigDict
 
 from attention.errors import UsageError, unknown
-from train import configs, loop, sharding, tasks, workdir
+from train import compilation, configs, loop, sharding, tasks, workdir
 from train.checkpoints import Checkpoints
 from train.main import parse
 
@@ -69,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--step", default="last", help="last, best or a step that has a checkpoint")
     parser.add_argument("--split", default="test", help="train, validation or test")
     flags, rest = parser.parse_known_args(arguments)
+    compilation.keep_programs()
     try:
         step, metrics = evaluate(flags.workdir, flags.step, flags.split, parse(rest)[1])
     except UsageError as error:

@@ -73,7 +73,7 @@ def run(arguments: Sequence[str]) -> None:
       UsageError: any mistake in the arguments.
     """
     flags, overrides = parse(arguments)
-    from train import configs, loop
+    from train import compilation, configs, loop
 
     spec = flags.get("--config", DEFAULT_CONFIG)
     config, plain = configs.resolve(spec, overrides)
@@ -82,6 +82,7 @@ def run(arguments: Sequence[str]) -> None:
         return
     if "--devices" in flags:
         raise UsageError("--devices is for --dry-run; a run takes all devices that there are.")
+    compilation.keep_programs()
     default = Path("runs") / f"{configs.name_of(spec)}-{time.strftime('%Y%m%d-%H%M%S')}"
     loop.train_and_evaluate(config, plain, Path(flags.get("--workdir", default)))
 

@@ -14,14 +14,22 @@ from tests.train.conftest import TINY
 from train import configs, loop, sharding, tasks
 
 STEPS = 20
-DROPOUT = {"model.dropout": "0.2", "model.attention_dropout": "0.2", "model.embedding_dropout": "0.1"}
-COMMON = TINY | DROPOUT | {"model.heads": "8", "data.batch_size": "16", "optimizer.warmup": "2 steps"}
+DROPOUT = {"model.dropout": "0.1", "model.attention_dropout": "0.1", "model.embedding_dropout": "0.1"}
+COMMON = TINY | DROPOUT | {"model.heads": "8", "data.batch_size": "32", "optimizer.warmup": "2 steps"}
 PAIRS = {"data.source": "dates(sources=('en',), targets=('de',), first=2000, last=2003)"}
 PAIRS |= {"data.validation_split": "validation[:40]", "data.test_split": "test[:40]"}
 MODELS = {
-    "vit": ("vit_digits", {"data.train_transforms": "pad_crop(padding=1)|rotate(degrees=10)",}),
+    "vit": (
+        "vit_digits",
+        {
+            "data.train_transforms": "pad_crop(padding=1)|rotate(degrees=10)",
+        },
+    ),
     "gpt": ("gpt_pydoc", {"data.context": "16", "model.tied_output": "False"}),
-    "encoder_decoder": ("translate_dates", PAIRS | {"model.decoder_depth": "1", "data.buckets": "", "train.ema": "0.9"}),
+    "encoder_decoder": (
+        "translate_dates",
+        PAIRS | {"model.decoder_depth": "1", "data.buckets": "", "train.ema": "0.9"},
+    ),
 }
 
 

@@ -10,7 +10,6 @@ from train.data import chain, sources, stated
 from train.data.splits import Split
 from train.data.transforms import TRANSFORMS
 
-
 _SHAPE = re.compile(r"\d+x\d+x[1-9]\d*")
 _ANY = 256  # pixels of a side that varies
 
