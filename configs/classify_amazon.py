@@ -22,6 +22,7 @@ def get_config(attention: str = "dot_product"):
         train_split="train[:99%]",
         validation_split="train[99%:]",
         context=64,
+        classes=5,
         batch_size=256,
         eval_batch_size=1000,
     )

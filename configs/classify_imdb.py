@@ -20,6 +20,7 @@ def get_config(attention: str = "dot_product"):
         train_split="train[:90%]",
         validation_split="train[90%:]",
         context=32,
+        classes=2,
         batch_size=32,
         eval_batch_size=500,
     )

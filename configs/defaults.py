@@ -27,6 +27,8 @@ def image_classification() -> ConfigDict:
             "eval_transforms": "",
             "mixup": 0.0,
             "workers": 0,
+            "classes": 10,
+            "image_shape": "8x8x1",
         },
     )
     config.optimizer.update(warmup="2 epochs", beta2=0.999, weight_decay=1e-4)
@@ -54,7 +56,7 @@ def text_classification() -> ConfigDict:
     """A small encoder of words, which needs labelled text; experiments say which."""
     model = _transformer("text_classifier", pool="mean", head_hidden=20)
     model.update(norm="post", activation="relu", attention_dropout=0.0)
-    data = _text(label_column="label", keep="last")
+    data = _text(label_column="label", keep="last", classes=0)
     data.update(tokeniser="words(size=20000)")
     config = _experiment("text_classification", model, data)
     config.optimizer.update(name="adam", schedule="constant", warmup="0 steps", weight_decay=0.0, clip=0.0, beta2=0.999)
@@ -112,6 +114,8 @@ def _translation(model: dict[str, Any]) -> ConfigDict:
         "test_split": "test",
         "source_tokeniser": "bytes",
         "target_tokeniser": "",
+        "source_vocabulary": 0,
+        "target_vocabulary": 0,
         "source_length": 64,
         "target_length": 64,
         "buckets": "",
@@ -190,6 +194,7 @@ def _text(**more: Any) -> dict[str, Any]:
         "test_split": "test",
         "tokeniser": "bytes",
         "context": 128,
+        "vocabulary": 0,
         "batch_size": 16,
         "eval_batch_size": 16,
         "workers": 0,

@@ -34,6 +34,7 @@ def get_config(attention: str = "dot_product"):
     config.data.update(
         source="hf:Salesforce/wikitext:wikitext-103-raw-v1",
         tokeniser="hf:google-bert/bert-base-cased",
+        vocabulary=28996,
         context=1024,
         eval_stride=512,
     )

@@ -20,6 +20,7 @@ def get_config(attention: str = "dot_product"):
     config.data.update(
         source="hf:Salesforce/wikitext:wikitext-103-raw-v1",
         tokeniser="hf:FacebookAI/roberta-base",
+        vocabulary=50265,
         context=512,
         batch_size=8,
         eval_batch_size=8,

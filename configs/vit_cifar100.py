@@ -15,6 +15,8 @@ def get_config(attention: str = "dot_product"):
     config.model.update(attention=attention, depth=8, width=256, heads=8, mlp=512, pool="class_token")
     config.data.update(
         source="tfds:cifar100",
+        classes=100,
+        image_shape="32x32x3",
         train_split="train[:90%]",
         validation_split="train[90%:]",
         batch_size=32,

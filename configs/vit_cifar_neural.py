@@ -20,8 +20,9 @@ def get_config(attention: str = "neural(dim=3)|dot_product"):
     config.model.update(attention=attention, depth=12, width=768, heads=8, mlp=1024, patch=8, pool="class_token")
     config.model.update(norm="post", norm_epsilon=1e-5, positions="sinusoidal", activation="relu")
     config.model.update(embedding_dropout=0.1, attention_dropout=0.0, attention_bias=False)
-    config.data.update(source="tfds:cifar10", train_split="train[:90%]", validation_split="train[90%:]", batch_size=32)
-    config.data.update(eval_batch_size=32, train_transforms=NORMALISE, eval_transforms=NORMALISE, workers=2)
+    config.data.update(source="tfds:cifar10", classes=10, image_shape="32x32x3", workers=2)
+    config.data.update(train_split="train[:90%]", validation_split="train[90%:]", batch_size=32)
+    config.data.update(eval_batch_size=32, train_transforms=NORMALISE, eval_transforms=NORMALISE)
     config.optimizer.update(learning_rate=2.5e-5, schedule="constant", beta2=0.95, weight_decay=0.1)
     config.train.update(length="350 epochs", checkpoint_every="1 epoch")
     return config

@@ -18,6 +18,8 @@ def get_config(attention: str = "dot_product"):
     config.model.update(attention=attention, depth=8, width=768, heads=12, mlp=3072, patch=8, remat="dots")
     config.data.update(
         source="tfds:imagenet2012",
+        classes=1000,
+        image_shape="0x0x3",
         train_split="train[:99%]",
         validation_split="train[99%:]",
         test_split="validation",

@@ -15,6 +15,8 @@ def get_config(attention: str = "dot_product"):
     config.model.update(attention=attention, depth=2, width=128, heads=4, mlp=256, patch=4)
     config.data.update(
         source="tfds:mnist",
+        classes=10,
+        image_shape="28x28x1",
         train_split="train[:90%]",
         validation_split="train[90%:]",
         batch_size=128,

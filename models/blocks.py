@@ -88,7 +88,7 @@ class Block(nn.Module):
           source: What a cross-attention attends to, as it is or prepared.
           source_mask: Who may attend to what of it.
         """
-        kept = []
+        kept, x = [], constrain(x)
 
         def attend(x):
             out = self.attention(x, mask=mask, train=train, cache=cache)

@@ -13,7 +13,7 @@ from attention import Mask
 from attention.errors import UsageError
 from models import mechanisms
 from models.cache import Cache, Decoding, Source
-from models.layers import Dropout, Linear, MultiHeadAttention, tied_logits
+from models.layers import Dropout, Linear, MultiHeadAttention, look_up, tied_logits
 from models.positions import ADDED, HALVES, Positions
 from models.transformer import TransformerConfig
 
@@ -151,7 +151,7 @@ class EncoderDecoder(nn.Module):
     ) -> Float[Array, "B S D"]:
         """What the decoder attends to; what is behind a sentence's length means nothing."""
         mask = Mask(key_lengths=source_lengths)
-        x = self.positions_source(self._scaled(self.embed(source)))
+        x = self.positions_source(self._scaled(look_up(self.embed, source)))
         x = self.dropout(mask.without_unreachable(x, source.shape[1], rank=4), train=train)
         for block in self.encoder:
             x = block(x, mask, train)
@@ -180,7 +180,7 @@ class EncoderDecoder(nn.Module):
         first = 0 if caches is None else caches[0].length
         mask = Mask(causal=True) if caches is None else None
         source_mask = Mask(key_lengths=source_lengths, query_offset=first)
-        x = self.positions_target(self._scaled(self.embed_target(target)), first)
+        x = self.positions_target(self._scaled(look_up(self.embed_target, target)), first)
         x = self.dropout(x, train=train)
         kept = []
         for layer, block in enumerate(self.decoder):

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from attention import Mask
 from models.cache import Cache
-from models.layers import Dropout, Linear, tied_logits
+from models.layers import Dropout, Linear, look_up, tied_logits
 from models.positions import POSITIONS, Positions
 from models.transformer import TransformerConfig
 
@@ -65,7 +65,7 @@ class GPT(nn.Module):
         first = 0 if caches is None else caches[0].length
         start = nn.initializers.normal(config.width**-0.5 if config.scale_embeddings else 0.02)
         embed = nn.Embed(self.vocabulary, config.width, dtype=self.dtype, embedding_init=start, name="embed")
-        x = embed(tokens) * (config.width**0.5 if config.scale_embeddings else 1.0)
+        x = look_up(embed, tokens) * (config.width**0.5 if config.scale_embeddings else 1.0)
         x = Positions(config.positions, self.length, name="positions")(x, first)
         x = Dropout(config.embedding_dropout, name="dropout_embedding")(x, train=train)
         kept = []

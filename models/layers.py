@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
@@ -69,6 +70,17 @@ class Linear(nn.Module):
             bias = self.param("bias", nn.initializers.zeros_init(), self.outputs)
             rows = rows + bias.astype(self.dtype).reshape(1, -1)
         return rows.reshape(*lead, *self.outputs)
+
+
+def look_up(embed: nn.Embed, tokens: Int[Array, "..."]) -> Float[Array, "... D"]:
+    """The embeddings of tokens; on a mesh, of a table that is put together where it is split by its width.
+
+    XLA would else look up all of the batch on every device, and then split the batch again.
+    """
+    table = embed.embedding.astype(embed.dtype)
+    if jax.sharding.get_abstract_mesh().axis_names:
+        table = jax.lax.with_sharding_constraint(table, PartitionSpec(PartitionSpec.UNCONSTRAINED, None))
+    return jnp.take(table, tokens, axis=0)
 
 
 def tied_logits(embed: nn.Embed, x: Float[Array, "B T D"]) -> Float[Array, "B T vocabulary"]:

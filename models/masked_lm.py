@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from attention import Mask
 from attention.activations import gelu
 from attention.errors import UsageError
-from models.layers import Dropout, Linear
+from models.layers import Dropout, Linear, look_up
 from models.positions import POSITIONS, Positions, after_padding
 from models.transformer import TransformerConfig
 
@@ -80,7 +80,7 @@ class MaskedLM(nn.Module):
         """
         config, mask = self.config, mask or Mask()
         embed = nn.Embed(self.vocabulary, config.width, dtype=self.dtype, embedding_init=INITIAL, name="embed")
-        x = self._positioned(embed(tokens), tokens)
+        x = self._positioned(look_up(embed, tokens), tokens)
         types = jnp.zeros_like(tokens) if types is None else types
         x = x + nn.Embed(
             config.token_types, config.width, dtype=self.dtype, embedding_init=INITIAL, name="token_types"
@@ -105,7 +105,7 @@ class MaskedLM(nn.Module):
             )
         rows = config.padding_token + 1 + self.length
         table = nn.Embed(rows, config.width, dtype=self.dtype, embedding_init=INITIAL, name="positions")
-        return x + table(after_padding(tokens, config.padding_token))
+        return x + look_up(table, after_padding(tokens, config.padding_token))
 
 
 class Head(nn.Module):

@@ -25,7 +25,7 @@ from attention.mask import Mask
 from attention.pairwise import Additive
 from attention.score import Score, Sizes
 from models.cache import Decoding
-from models.layers import Dropout, Linear, check_choice
+from models.layers import Dropout, Linear, check_choice, look_up
 
 CELLS = {"gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell}
 
@@ -267,7 +267,7 @@ class Seq2Seq(nn.Module):
         self, source: Int[Array, "B S"], source_lengths: Int[Array, "B"], train: bool = False
     ) -> tuple[Memory, State]:
         """What the decoder attends to, and what it starts from; of padding there is nothing in either."""
-        embedded = self.dropout(self.embed(source), train=train)
+        embedded = self.dropout(look_up(self.embed, source), train=train)
         cell, states = self.encoder(embedded, seq_lengths=source_lengths)
         memory = self.coefficients.remember(embedded, states, source_lengths)
         return memory, State(cell, jnp.zeros((), jnp.int32))
@@ -289,7 +289,7 @@ class Seq2Seq(nn.Module):
             state, weights = self._advance(state, token, memory)
             return state, (state.hidden, weights if wanted else None)
 
-        embedded = self.dropout(self.embed_target(target), train=train)
+        embedded = self.dropout(look_up(self.embed_target, target), train=train)
         state, (states, weights) = _scan(step)(self, state, embedded, memory)
         if wanted:
             self.sow("attention", "weights", weights[:, None], reduce_fn=lambda _, new: new, init_fn=lambda: None)
@@ -312,7 +312,7 @@ class Seq2Seq(nn.Module):
         def step(self, carry, inputs, memory):
             state, own = carry
             token = jnp.where(inputs[1], inputs[0], own)
-            state, _ = self._advance(state, self.embed_target(token), memory)
+            state, _ = self._advance(state, look_up(self.embed_target, token), memory)
             return (state, jnp.argmax(self.head(state.hidden), axis=-1).astype(target.dtype)), token
 
         _, tokens = _scan(step)(self, (state, target[:, 0]), (target, forced), memory)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from attention import Mask
 from attention.activations import ACTIVATIONS
 from attention.errors import UsageError
-from models.layers import Dropout, Linear, check_choice
+from models.layers import Dropout, Linear, check_choice, look_up
 from models.positions import POSITIONS, Positions
 from models.transformer import TransformerConfig
 
@@ -82,7 +82,8 @@ class TextClassifier(nn.Module):
         """
         config = self.config
         start = nn.initializers.normal(0.02)
-        x = nn.Embed(self.vocabulary, config.width, dtype=self.dtype, embedding_init=start, name="embed")(tokens)
+        embed = nn.Embed(self.vocabulary, config.width, dtype=self.dtype, embedding_init=start, name="embed")
+        x = look_up(embed, tokens)
         if config.pool == "class_token":
             token = self.param("class_token", start, (1, 1, config.width))
             x = jnp.concatenate([jnp.broadcast_to(token.astype(x.dtype), (len(x), 1, config.width)), x], axis=1)

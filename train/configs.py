@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 from attention.errors import UsageError, unknown
 from train import tasks
 from train.config import Config, build
+from train.data.stated import SIZES_OF
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -29,6 +30,7 @@ def resolve(spec: str, overrides: Mapping[str, str]) -> tuple[Config, dict[str, 
     config = load(spec)
     for field, text in overrides.items():
         override(config, field, text)
+    _forget_sizes(config, overrides)
     plain = config.to_dict()
     return validate(plain), plain
 
@@ -92,6 +94,14 @@ def override(config: ConfigDict, field: str, text: str) -> None:
     for name in path:
         section = section[name]
     section[leaf] = _read(text, type(flat[field]), field)
+
+
+def _forget_sizes(config: ConfigDict, overrides: Mapping[str, str]) -> None:
+    """What the file states of its own data is not true of others: 0 or '', where no override states it anew."""
+    for size, fields in SIZES_OF.items():
+        changed = any(f"data.{field}" in overrides for field in fields)
+        if changed and f"data.{size}" not in overrides and size in config.data:
+            config.data[size] = type(config.data[size])()
 
 
 def _leaves(config: Mapping[str, Any], prefix: str = ""):

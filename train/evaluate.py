@@ -13,7 +13,7 @@ import jax
 from ml_collections import ConfigDict
 
 from attention.errors import UsageError, unknown
-from train import configs, distributed, loop, sharding, tasks, workdir
+from train import compilation, configs, distributed, loop, sharding, tasks, workdir
 from train.checkpoints import Checkpoints
 from train.main import parse
 
@@ -72,7 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags, rest = parser.parse_known_args(arguments)
 
     def program() -> None:
-        step, metrics = evaluate(flags.workdir, flags.step, flags.split, parse(distributed.join(rest))[1])
+        overrides = parse(distributed.join(rest))[1]
+        compilation.keep_programs()
+        step, metrics = evaluate(flags.workdir, flags.step, flags.split, overrides)
         if distributed.is_first():
             numbers = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
             print(f"step {step} {flags.split}: {numbers}")

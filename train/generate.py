@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.errors import UsageError
-from train import trained, workdir
+from train import compilation, trained, workdir
 from train.data import tokenisers
 from train.data.tokenisers import Tokeniser
 from train.decoding import Sampling, generate
@@ -88,6 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the draws")
     parser.add_argument("--step", default="best", help="best, last or a step that has a checkpoint")
     flags = parser.parse_args(arguments)
+    compilation.keep_programs()
     prompts = [prompt for prompt in flags.prompt for _ in range(flags.samples)]
     try:
         sampling = Sampling(flags.temperature, flags.top_k, flags.top_p)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from attention.errors import UsageError
-from train import curves, distributed, optimizer, sharding, tasks, workdir
+from train import curves, distributed, memory, optimizer, sharding, tasks, workdir
 from train.checkpoints import Checkpoints, abstract_state
 from train.config import Config
 from train.durations import Duration
@@ -345,6 +345,8 @@ class Run:
             f"{about['attention_layer_parameters']:,} in an attention layer, {about['tokens']} tokens"
         )
         say(f"Devices: {jax.device_count()} {jax.devices()[0].platform}, mesh {mesh}")
+        for line in memory.lines(self.abstract, self.mesh):
+            say(line)
         say(f"Data: {counts}; {plan.total:,} steps of {self.batch_size}")
         for remark in self.task.remarks():
             say(remark)

@@ -16,7 +16,7 @@ DEFAULT_CONFIG = "configs/vit_digits.py"
 HELP = f"""Train one model on one data set and evaluate it.
 
   python -m train.main [--config=FILE[:ARGUMENT]] [--workdir=DIR]
-                       [--config.FIELD=VALUE ...]
+                       [--config.FIELD=VALUE ...] [--dry-run [--devices=N]]
                        [--coordinator=HOST:PORT --num-processes=N --process-id=I]
 
   --config=FILE[:ARGUMENT]  the experiment; {DEFAULT_CONFIG} without it
@@ -24,6 +24,10 @@ HELP = f"""Train one model on one data set and evaluate it.
                             an existing run is continued
   --config.FIELD=VALUE      overrides a leaf of the config,
                             such as --config.model.attention=efficient
+  --dry-run                 without data and work directory, compiles a training
+                            step for the mesh on fake devices, and prints what
+                            it takes: memory a device, operations
+  --devices=N               how many of them; as many as the mesh has without it
   --coordinator=HOST:PORT   with --num-processes=N and --process-id=I: this is one
                             of N processes; under SLURM, Open MPI, GKE and Cloud
                             TPU without flags; on one machine see train.launch
@@ -33,7 +37,11 @@ Examples:
   python -m train.main --config=configs/vit_mnist.py:optimised \\
       --config.train.length='5 epochs'
   python -m train.main --config=configs/vit_cifar100_super.py \\
-      --workdir=runs/super --config.seed=1"""
+      --workdir=runs/super --config.seed=1
+  python -m train.main --dry-run --config=configs/gpt_wikitext103.py \\
+      --config.mesh.fsdp=4 --config.mesh.tensor=2"""
+VALUED = ("--config", "--workdir", "--devices")
+SWITCHES = ("--dry-run",)
 
 
 def parse(arguments: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -47,9 +55,9 @@ def parse(arguments: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
     while rest:
         argument = rest.pop(0)
         name, equals, value = argument.partition("=")
-        if not (name in ("--config", "--workdir") or name.startswith("--config.")):
-            raise unknown("argument", argument, ["--config", "--workdir", "--config.FIELD", "--help"])
-        if not equals:
+        if not (name in VALUED or argument in SWITCHES or name.startswith("--config.")):
+            raise unknown("argument", argument, [*VALUED, *SWITCHES, "--config.FIELD", "--help"])
+        if not equals and argument not in SWITCHES:
             if not rest or rest[0].startswith("--"):
                 raise UsageError(f"{name} needs a value: write {name}=VALUE.")
             value = rest.pop(0)
@@ -68,18 +76,41 @@ def run(arguments: Sequence[str]) -> None:
     Raises:
       UsageError: any mistake in the arguments.
     """
+    if "--dry-run" in arguments:
+        dry_run(arguments)
+        return
     from train import distributed
 
     arguments = distributed.join(arguments)
     with distributed.together():
         flags, overrides = parse(arguments)
-        from train import configs, loop
+        if "--devices" in flags:
+            raise UsageError("--devices is for --dry-run; a run takes all devices that there are.")
+        from train import compilation, configs, loop
 
         spec = flags.get("--config", DEFAULT_CONFIG)
         config, plain = configs.resolve(spec, overrides)
+        compilation.keep_programs()
         default = Path("runs") / f"{configs.name_of(spec)}-{time.strftime('%Y%m%d-%H%M%S')}"
     directory = Path(distributed.of_first(flags.get("--workdir", str(default))))
     loop.train_and_evaluate(config, plain, directory)
+
+
+def dry_run(arguments: Sequence[str]) -> None:
+    """Prints what a training step takes.
+
+    Raises:
+      UsageError: as a run would, or a flag that is for runs.
+    """
+    flags, overrides = parse(arguments)
+    if "--workdir" in flags:
+        raise UsageError("--dry-run writes nothing; leave out --workdir.")
+    from train import configs, dry
+
+    config, _ = configs.resolve(flags.get("--config", DEFAULT_CONFIG), overrides)
+    dry.use_fake_devices(config.mesh, flags.get("--devices", ""))
+    for line in dry.DryRun.of(config).report():
+        print(line, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

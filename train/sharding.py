@@ -15,15 +15,29 @@ from train.config import MeshConfig
 AXES = ("data", "fsdp", "tensor")
 BATCH = ("data", "fsdp")
 
-# The first pattern found in a parameter's path gives the mesh axis of each of its own axes.
+# The first pattern found in a parameter's path gives the mesh axis of each of its last axes; axes before those, such as
+# of stacked copies, stay whole. A rule of more axes than the array has is meant for another form of it: all is whole.
 RULES: tuple[tuple[str, P], ...] = (
-    (r"(attention|cross)/(query|key|value)/kernel$", P("fsdp", "tensor", None)),
-    (r"(attention|cross)/(query|key|value)/bias$", P("tensor", None)),
-    (r"(attention|cross)/out/kernel$", P("tensor", None, "fsdp")),
-    (r"mlp/up/kernel$", P("fsdp", "tensor")),
-    (r"mlp/up/bias$", P("tensor")),
-    (r"mlp/down/kernel$", P("tensor", "fsdp")),
-    (r"kernel$", P("fsdp")),
+    # Of inputs D, or hidden units of an MLP projection, to N heads of H; and back.
+    (r"(query|key|value)/(down/)?kernel$", P("fsdp", "tensor", None)),
+    (r"(query|key|value)/(down/)?bias$", P("tensor", None)),
+    (r"out/(up/)?kernel$", P("tensor", None, "fsdp")),
+    # Of scores and alignments, what is as long as a sequence.
+    (r"align_kernel$", P("fsdp", None)),
+    (r"score/(table|rows|columns)$", P("fsdp", None)),
+    (r"score/layer_\d+_kernel$", P("fsdp", None, None, None)),
+    (r"score/layer_\d+_bias$", P("fsdp", None, None)),
+    (r"score/", P()),
+    # D to hidden units and back.
+    (r"up/kernel$", P("fsdp", "tensor")),
+    (r"up/bias$", P("tensor")),
+    (r"down/kernel$", P("tensor", "fsdp")),
+    # Vocabularies and classes.
+    (r"embed(_target)?/embedding$", P("tensor", "fsdp")),
+    (r"head/kernel$", P("fsdp", "tensor")),
+    (r"head(/|_)bias$", P("tensor")),
+    (r"positions\w*/(table|embedding)$", P("fsdp")),
+    (r"kernel$", P("fsdp", None)),  # of cells, patches and small layers, which tensor leaves whole
     (r"", P()),
 )
 
@@ -58,12 +72,17 @@ def check_divisible(what: dict[str, tuple[int, str, int]]) -> None:
             raise UsageError(f"{field}={size} does not divide over {axes} = {parts}; make it a multiple of {parts}.")
 
 
+def rule(path: str) -> P:
+    """What the table says of a path."""
+    return next(spec for pattern, spec in RULES if re.search(pattern, path))
+
+
 def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> P:
     """The rule of one array; axes of the array that the mesh axis does not divide stay whole."""
-    rule = next(spec for pattern, spec in RULES if re.search(pattern, path))
-    if len(rule) > len(shape):
+    spec = rule(path)
+    if len(spec) > len(shape):
         return P()
-    axes = (*rule, *(None,) * (len(shape) - len(rule)))
+    axes = (*(None,) * (len(shape) - len(spec)), *spec)
     return P(*(axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in zip(axes, shape, strict=True)))
 
 

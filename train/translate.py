@@ -17,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from attention.errors import UsageError
-from train import alignment, trained, workdir
+from train import alignment, compilation, trained, workdir
 from train.config import Config
 from train.data import files, tokenisers
 from train.data.tokenisers import Tokeniser
@@ -227,6 +227,7 @@ def _run(flags: argparse.Namespace) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
+    compilation.keep_programs()
     try:
         return _run(_parser().parse_args(arguments))
     except UsageError as error:

@@ -16,9 +16,11 @@ import jax
 
 from attention.errors import UsageError
 from train import distributed
+from train.data.stated import SIZES_OF
 from train.writers import TEMPORARY, write_json, write_text
 
-# What may differ between two starts of the same run: durations, where things are and how they are computed.
+# What may differ between two starts of the same run: durations, where things are, how they are computed, and what is
+# said of the data, which they are checked against anyway.
 MAY_CHANGE = (
     "model.implementation",
     "train.length",
@@ -35,6 +37,7 @@ MAY_CHANGE = (
     "data.beams",
     "data.length_penalty",
     "mesh.",
+    *(f"data.{field}" for field in SIZES_OF),
 )
 LOCK = ".lock"
 SHARED_WITHIN = 30.0  # seconds that a network's file system may take to show one machine what another has written

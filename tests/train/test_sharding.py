@@ -1,5 +1,11 @@
 """One device or eight, whatever is split: the same losses; and what does not divide is said first."""
 
+import functools
+import json
+import re
+import subprocess
+import sys
+
 import jax
 import numpy as np
 import pytest
@@ -7,8 +13,10 @@ from jax.sharding import PartitionSpec as P
 
 from attention import UsageError
 from tests.train.conftest import arguments, record
+from tests.train.on_meshes import MODELS
+from train import configs, tasks
 from train.config import MeshConfig
-from train.sharding import check_divisible, make_mesh, parameter_spec
+from train.sharding import RULES, check_divisible, make_mesh, parameter_spec
 
 OPTIONS = {
     "train__length": "20 steps",
@@ -19,31 +27,54 @@ OPTIONS = {
     "model__dropout": 0.2,
     "model__attention_dropout": 0.2,
 }
-MESHES = [(8, 1, 1), (1, 8, 1), (2, 2, 2), (2, 1, 4)]
+ALL = ("8x1x1", "2x4x1", "2x2x2", "1x1x8")
+CHEAPEST = "gpt"
 
 
 @pytest.fixture(scope="module")
 def one_device(tmp_path_factory):
-    import subprocess
-    import sys
-
     workdir = tmp_path_factory.mktemp("one") / "run"
-    subprocess.run([sys.executable, "-m", "train.main", *arguments(workdir, **OPTIONS)], check=True)
-    return workdir
+    command = [sys.executable, "-m", "train.main", *arguments(workdir, **OPTIONS)]
+    return workdir, subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def losses(workdir):
     return np.array([line["loss"] for line in record(workdir) if line["split"] == "train"])
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-def test_eight_devices_train_as_one(one_device, tmp_path, run_python, mesh):
-    axes = dict(zip(("mesh__data", "mesh__fsdp", "mesh__tensor"), mesh, strict=True))
+def test_a_whole_run_on_eight_devices_is_that_on_one(one_device, tmp_path, run_python):
+    alone, printed = one_device
+    axes = {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}
     done = run_python("-m", "train.main", *arguments(tmp_path / "run", **OPTIONS, **axes), devices=8)
-    assert f"mesh data {mesh[0]} x fsdp {mesh[1]} x tensor {mesh[2]}" in done.stdout
-    np.testing.assert_allclose(losses(tmp_path / "run"), losses(one_device), rtol=0, atol=1e-5)
-    assert len(losses(one_device)) == 20
-    assert losses(one_device)[-1] < losses(one_device)[0]
+    assert "mesh data 2 x fsdp 2 x tensor 2" in done.stdout
+    assert "Whole on every device: " in done.stdout
+    assert "Whole on every device: " not in printed
+    np.testing.assert_allclose(losses(tmp_path / "run"), losses(alone), rtol=0, atol=1e-5)
+    assert len(losses(alone)) == 20
+    assert losses(alone)[-1] < losses(alone)[0]
+
+
+def on_meshes(run_python, model, meshes):
+    """Losses of 20 steps by mesh, each in the same process, the first on one device."""
+    done = run_python("-m", "tests.train.on_meshes", model, "1x1x1", *meshes, devices=8)
+    found = {mesh: np.array(values) for mesh, values in json.loads(done.stdout).items()}
+    assert len(np.unique(found["1x1x1"])) == 20
+    return found.pop("1x1x1"), found
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_trains_alike_on_a_mesh(run_python, model):
+    alone, found = on_meshes(run_python, model, ALL if model == CHEAPEST else ["2x2x2"])
+    for mesh, values in found.items():
+        np.testing.assert_allclose(values, alone, rtol=0, atol=1e-5, err_msg=mesh)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("model", [model for model in MODELS if model != CHEAPEST])
+def test_every_model_trains_alike_on_every_mesh(run_python, model):
+    alone, found = on_meshes(run_python, model, ALL)
+    for mesh, values in found.items():
+        np.testing.assert_allclose(values, alone, rtol=0, atol=1e-5, err_msg=mesh)
 
 
 def test_parameters_are_really_split(run_python):
@@ -65,7 +96,8 @@ for params in (state.params, state.ema, state.opt_state[1].mu):
     assert part(block["attention"]["out"]["kernel"]) == (2, 16, 32)
     assert part(block["mlp"]["up"]["kernel"]) == (32, 128)
     assert part(block["mlp"]["down"]["kernel"]) == (128, 32)
-    assert part(params["head"]["bias"]) == (10,)
+    assert part(params["head"]["bias"]) == (5,)
+    assert part(params["norm"]["scale"]) == (64,)
 print("split")
 """
     assert "split" in run_python("-c", code, devices=8).stdout
@@ -79,7 +111,15 @@ print("split")
         ("opt_state/1/mu/block_3/attention/out/kernel", (4, 16, 64), P("tensor", None, "fsdp")),
         ("params/block_0/attention/align_kernel", (16, 16), P("fsdp", None)),
         ("params/block_0/attention/query/kernel", (63, 3, 16), P(None, None, None)),
-        ("params/positions/table", (1, 16, 64), P(None, None, None)),
+        ("params/positions/table", (1, 16, 64), P(None, None, "fsdp")),
+        ("params/block_0/attention/out/up/kernel", (4, 16, 64), P("tensor", None, "fsdp")),
+        ("params/block_0/attention/out/down/kernel", (128, 64), P("tensor", "fsdp")),
+        ("params/block_0/attention/key/up/kernel", (64, 128), P("fsdp", "tensor")),
+        ("params/block_0/attention/score/layer_0_kernel", (32, 32, 4, 2), P("fsdp", None, None, None)),
+        ("params/block_0/attention/score/layer_0_kernel", (4, 2), P()),
+        ("params/embed_target/embedding", (400, 64), P("tensor", "fsdp")),
+        ("params/embed/embedding", (401, 64), P(None, "fsdp")),
+        ("params/stack/attention/query/kernel", (6, 64, 4, 16), P(None, "fsdp", "tensor", None)),
         ("step", (), P()),
     ],
 )
@@ -88,6 +128,59 @@ def test_rules(path, shape, spec):
         shape = {"data": 1, "fsdp": 2, "tensor": 4}  # noqa: RUF012
 
     assert parameter_spec(path, shape, Mesh) == spec
+
+
+# Of every family and every mechanism that has parameters of its own.
+SPECS = (
+    "vit_cifar100.py:super|mlp_qkv|dual_linear|decomposable",
+    "vit_imagenet.py",
+    "vit_cifar_neural.py:neural(dim=3)",
+    "gpt_wikitext103.py:neural|additive|luong_general|luong_concat|gaussian|delta|linear",
+    "gpt_wikitext103.py:positional|positional_factorised|neural(pairs='unique')",
+    "mlm_wikitext103.py:mlp_roberta",
+    "classify_imdb.py:super",
+    "classify_amazon.py",
+    "translate_europarl.py",
+    "translate_iwslt.py:mlp_marian",
+    "seq2seq_dates.py",
+    "seq2seq_dates.py:location",
+    "seq2seq_dates.py:qkv",
+    "seq2seq_dates.py:luong_general",
+)
+LARGE = 2**13
+# Not split: lengths and vocabularies that are odd.
+WHOLE = re.compile(r"align_kernel \(257, 257\)|head(/|_)bias \((50265|58101),\)")
+
+
+@functools.cache
+def parameters(spec):
+    """Shapes by path, of one block for each mechanism."""
+    layers = spec.count("|") + 1
+    depths = {"model.depth": str(layers)} | ({"model.decoder_depth": str(layers)} if "translate" in spec else {})
+    config, _ = configs.resolve(f"configs/{spec}", {} if "seq2seq" in spec else depths)
+    model = dict(vars(config.model)) | ({"pretrained": ""} if hasattr(config.model, "pretrained") else {})
+    config = type(config)(**vars(config) | {"model": type(config.model)(**model)})
+    shapes = jax.eval_shape(tasks.find(config.task)(config, dry=True).init, jax.random.key(0))
+    flat = jax.tree_util.tree_leaves_with_path(shapes)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in flat}
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_what_is_large_is_split(spec):
+    class Mesh:
+        shape = {"data": 2, "fsdp": 2, "tensor": 2}  # noqa: RUF012
+
+    whole = [
+        f"{path} {shape}"
+        for path, shape in parameters(spec).items()
+        if np.prod(shape) > LARGE and not any(parameter_spec(path, shape, Mesh))
+    ]
+    assert [name for name in whole if not WHOLE.search(name)] == []
+
+
+def test_no_rule_is_dead():
+    first = {next(pattern for pattern, _ in RULES if re.search(pattern, path)) for s in SPECS for path in parameters(s)}
+    assert first == {pattern for pattern, _ in RULES}
 
 
 def test_an_axis_may_take_the_rest_and_the_product_must_fit():

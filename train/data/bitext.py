@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int64, Integer
 
-from train.data import pair_sources, token_cache
+from train.data import pair_sources, stated, token_cache
 from train.data.corpus import PARTS, cache_folder, learned_tokeniser
 from train.data.documents import Document, Documents, digest
 from train.data.pairs import Pair, Pairs
@@ -111,6 +111,8 @@ def load(data: Any) -> Bitext:
     target = source
     if not shared:
         target = learned_tokeniser(data.target_tokeniser, _Texts(*training, SIDES[1:]), cache_dir)
+    stated.check("source_vocabulary", data.source_vocabulary, source.size)
+    stated.check("target_vocabulary", data.target_vocabulary, target.size)
     stored = {
         name: [
             token_cache.stored(_documents(pairs, side), tokeniser, False, cache_dir)

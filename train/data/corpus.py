@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Int32, Int64, Integer
 
 from attention.errors import UsageError
-from train.data import text_sources, token_cache, tokenisers
+from train.data import stated, text_sources, token_cache, tokenisers
 from train.data.documents import Documents, digest
 from train.data.splits import Split
 from train.data.token_cache import Stored
@@ -153,6 +153,7 @@ def load(data: Any, end: bool = False) -> Corpus:
     cache_dir = cache_folder(data.cache_dir)
     chosen = _Texts(documents[parts["train"].name], parts["train"], bool(data.label_column))
     tokeniser = learned_tokeniser(data.tokeniser, chosen, cache_dir)
+    stated.check("vocabulary", data.vocabulary, tokeniser.size)
     if end and "end" not in tokeniser.special:
         raise UsageError(
             f"data.end_token asks for an end token, but {data.tokeniser!r} has none; set it to False (or, for words, "

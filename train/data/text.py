@@ -4,8 +4,8 @@ import dataclasses
 from typing import ClassVar
 
 from attention.errors import UsageError, unknown
-from train.data import text_sources, tokenisers
-from train.data.corpus import PARTS, Corpus, load
+from train.data import stated, text_sources, tokenisers
+from train.data.corpus import PARTS, Corpus, LabelledTokens, Tokens, load
 from train.data.masking import Masking
 from train.data.splits import Split
 from train.data.text_batches import Labelled, MaskedTokens, NextToken, check_long_enough
@@ -67,11 +67,14 @@ class CommonTextData(SplitData):
       tokeniser: `bytes`, `words(size=20000)`, `bpe(size=8192)`, `wordpiece(size=30522)`, `file:PATH` or `hf:NAME`;
         see `train.data.tokenisers`. Those with a size learn their vocabulary from the training split.
       context: Tokens in an example.
+      vocabulary: Tokens that the tokeniser must have; 0 leaves it to the tokeniser, but for a dry run with one that
+        names no size.
     """
 
     text_column: str
     tokeniser: str
     context: int
+    vocabulary: int
 
     SIZES: ClassVar[tuple[str, ...]] = ("context", *SplitData.SIZES)
 
@@ -79,6 +82,16 @@ class CommonTextData(SplitData):
         super().__post_init__()
         text_sources.check(self.source)
         tokenisers.check(self.tokeniser)
+        stated.check_count("vocabulary", self.vocabulary)
+
+    def blank(self) -> Corpus:
+        """Stands for the corpus in a dry run: one window of zeros.
+
+        Raises:
+          UsageError: a size is not stated.
+        """
+        text = Tokens(stated.BlankText(self.context + 1), 0, 1)
+        return Corpus(blank_tokeniser("vocabulary", self.vocabulary, self.tokeniser), dict.fromkeys(PARTS, text))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,13 +178,16 @@ class LabelledTextData(CommonTextData):
     Attributes:
       label_column: Of tables: the column of the class.
       keep: Which tokens of a document that is longer than `context`: `first` or `last`.
+      classes: How many there are, which the data must have; 0 leaves it to them, but for a dry run.
     """
 
     label_column: str
     keep: str
+    classes: int
 
     def __post_init__(self):
         super().__post_init__()
+        stated.check_count("classes", self.classes)
         if not self.label_column:
             raise UsageError("data.label_column must name the column of the class, but it is empty.")
         if self.keep not in KEEP:
@@ -189,12 +205,28 @@ class LabelledTextData(CommonTextData):
                 f"All documents have the class {corpus.class_names[0]!r} in {self.label_column!r}; name another "
                 "data.label_column, or give data of two classes at least."
             )
+        stated.check("classes", self.classes, corpus.num_classes)
         return corpus
+
+    def blank(self) -> Corpus:
+        """See `CommonTextData.blank`."""
+        text = LabelledTokens(stated.BlankText(self.context), 0, 1, (0,))
+        names = tuple(map(str, range(stated.needed("classes", self.classes))))
+        return dataclasses.replace(super().blank(), splits=dict.fromkeys(PARTS, text), class_names=names)
 
     def examples(self, corpus: Corpus) -> dict[str, Labelled]:
         """What `train.data.text_batches` makes batches of, by split."""
         pad = _pad(corpus)
         return {part: Labelled(tokens, self.context, self.keep, pad) for part, tokens in corpus.splits.items()}
+
+
+def blank_tokeniser(field: str, vocabulary: int, spec: str) -> stated.BlankTokeniser:
+    """As large as the config's `field` or, where that is 0, the tokeniser's own spec string says.
+
+    Raises:
+      UsageError: neither does.
+    """
+    return stated.BlankTokeniser(stated.needed(field, vocabulary or tokenisers.stated_size(spec)))
 
 
 def _pad(corpus: Corpus) -> int:

@@ -197,6 +197,14 @@ def needs_fitting(spec: str) -> bool:
     return spec.partition(":")[0] not in _READY and _parse(spec).name in _FITTED
 
 
+def stated_size(spec: str) -> int:
+    """Ids that the spec string asks for; fitted to little text, a tokeniser may have fewer. 0 where it does not say."""
+    if spec.partition(":")[0] in _READY:
+        return 0
+    call = _parse(spec)
+    return call.options.get("size", 0) if call.name in _FITTED else ByteTokeniser.size
+
+
 def make(spec: str, texts: Iterable[str] = ()) -> Tokeniser:
     """The tokeniser that a spec string names.
 

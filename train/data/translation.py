@@ -9,10 +9,13 @@ import numpy as np
 from jaxtyping import Bool, Int64
 
 from attention.errors import UsageError
-from train.data import bitext, pair_sources, pipeline, tokenisers
+from train.data import bitext, pair_sources, pipeline, stated, tokenisers
 from train.data.bitext import Bitext, PairTokens
 from train.data.bucketing import NOTHING, Batches, Buckets, parse_bounds
-from train.data.text import SplitData
+from train.data.corpus import PARTS
+from train.data.pairs import Pairs
+from train.data.splits import Split
+from train.data.text import SplitData, blank_tokeniser
 from train.data.windows import padded
 
 
@@ -32,6 +35,9 @@ class TranslationData(SplitData):
       source_tokeniser: `bytes`, `words(size=15000, marks=True)`, `bpe(size=8000)`, `file:PATH`, `hf:NAME` or
         `marian:NAME/source.spm`; see `train.data.tokenisers`. It needs a start and an end token.
       target_tokeniser: Likewise; '' is the source's, which then learns from both sides.
+      source_vocabulary: Tokens that the source's tokeniser must have; 0 leaves it to the tokeniser, but for a dry run
+        with one that names no size.
+      target_vocabulary: Likewise of the target's; of a shared tokeniser, as many as the source's.
       source_length: Tokens of a source at most, its end token included. Longer pairs are left out, and counted.
       target_length: Tokens of a target at most, its end token included.
       buckets: Lengths below the longest that batches of shorter pairs are padded to, such as `8,16`; '' is none.
@@ -45,6 +51,8 @@ class TranslationData(SplitData):
     target_column: str
     source_tokeniser: str
     target_tokeniser: str
+    source_vocabulary: int
+    target_vocabulary: int
     source_length: int
     target_length: int
     buckets: str
@@ -60,6 +68,8 @@ class TranslationData(SplitData):
         tokenisers.check(self.source_tokeniser, "data.source_tokeniser")
         if self.target_tokeniser:
             tokenisers.check(self.target_tokeniser, "data.target_tokeniser")
+        for field in ("source_vocabulary", "target_vocabulary"):
+            stated.check_count(field, getattr(self, field))
         if self.translations < 0:
             raise UsageError(f"data.translations must be at least 0 (0 is none), but it is {self.translations}.")
         self.bounds  # noqa: B018
@@ -85,6 +95,20 @@ class TranslationData(SplitData):
                     "words(marks=True)."
                 )
         return found
+
+    def blank(self) -> Bitext:
+        """Stands for the pairs in a dry run: one pair of zeros, as long as may be.
+
+        Raises:
+          UsageError: a size is not stated.
+        """
+        source = blank_tokeniser("source_vocabulary", self.source_vocabulary, self.source_tokeniser)
+        target = source
+        if self.target_tokeniser:
+            target = blank_tokeniser("target_vocabulary", self.target_vocabulary, self.target_tokeniser)
+        sides = (stated.BlankText(length - 1) for length in (self.source_length, self.target_length))
+        pairs = PairTokens(Pairs("", "", lambda: iter(())), *sides, Split.parse("train"), order="")
+        return Bitext(source, target, dict.fromkeys(PARTS, pairs))
 
     def examples(self, corpus: Bitext) -> dict[str, "Sentences"]:
         """What batches are made of, by split."""

@@ -23,15 +23,16 @@ class ImageClassification(Task):
     data_type = ImageData
     model_types = {"vit": ViTConfig}  # noqa: RUF012
 
-    def __init__(self, config: Config):
-        """Opens the data and describes the model; nothing is computed.
+    def __init__(self, config: Config, dry: bool = False):
+        """Opens the data and describes the model; nothing is computed. See `Task` for `dry`.
 
         Raises:
           UsageError: data that are not there, or images that do not fit the model.
         """
         self._data, self._seed = config.data, config.seed
         self._label_smoothing = config.train.label_smoothing
-        self.sources = {split: config.data.load(split) for split in ("train", "validation", "test")}
+        splits = ("train", "validation", "test")
+        self.sources = {split: config.data.blank() if dry else config.data.load(split) for split in splits}
         self.train_examples = len(self.sources["train"])
         self.image_shape = self._shape("train", config.data.train_transforms)
         self.model = ViT(

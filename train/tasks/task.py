@@ -12,6 +12,8 @@ from train.step import Batch, Sums
 class Task:
     """Data, model and loss of an experiment; made from a `train.config.Config`, before anything is compiled.
 
+    Made with `dry=True`, there are no data: one blank example of the sizes that the config states is in their place.
+
     Attributes:
       best: The metric that chooses the best checkpoint on validation data.
       best_is_highest: Whether its highest value is the best, or its lowest.

@@ -24,15 +24,15 @@ class TextTask(Task):
       corpus: Tokenised text.
     """
 
-    def __init__(self, config: Config):
-        """Opens the corpus, which tokenises it the first time, and describes the model.
+    def __init__(self, config: Config, dry: bool = False):
+        """Opens the corpus, which tokenises it the first time, and describes the model; see `Task` for `dry`.
 
         Raises:
           UsageError: text that is not there, or a model that cannot be.
         """
         self._data, self._seed = config.data, config.seed
         self._label_smoothing = config.train.label_smoothing
-        self.corpus = config.data.load()
+        self.corpus = config.data.blank() if dry else config.data.load()
         self.sources = config.data.examples(self.corpus)
         self.train_examples = len(self.sources["train"])
         self.units_per_example = config.data.context if self.unit == "tokens" else 1

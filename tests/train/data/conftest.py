@@ -19,6 +19,8 @@ DEFAULTS = ImageData(
     eval_transforms="",
     mixup=0.0,
     workers=0,
+    classes=0,
+    image_shape="",
 )
 
 

@@ -1,0 +1,86 @@
+"""Sizes that a config states: checked against the data where they are there, and what stands for data in a dry run."""
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Int64, UInt16
+
+from attention.errors import UsageError
+
+# The fields of `data` that say how large something is, and those it is the size of: a config file whose source or
+# tokeniser is overridden no longer says how many classes or tokens there are.
+SIZES_OF = {
+    "classes": ("source", "label_key", "label_column"),
+    "image_shape": ("source", "image_key"),
+    "vocabulary": ("tokeniser",),
+    "source_vocabulary": ("source_tokeniser",),
+    "target_vocabulary": ("source_tokeniser", "target_tokeniser"),
+}
+
+
+def check(field: str, stated: int | str, found: int | str) -> None:
+    """Raises UsageError where a size is stated, and is another than that of the data."""
+    if stated and stated != found:
+        raise UsageError(
+            f"data.{field} is {stated}, but the data have {found}; set --config.data.{field}={found}, or give the data "
+            "that were meant."
+        )
+
+
+def needed(field: str, stated: int | str) -> int | str:
+    """The size that is stated.
+
+    Raises:
+      UsageError: it is not.
+    """
+    if not stated:
+        raise UsageError(f"Without data, nothing says what data.{field} is; give --config.data.{field}=...")
+    return stated
+
+
+def check_count(field: str, stated: int) -> None:
+    """Raises UsageError where a number is below 0, which is "not stated"."""
+    if stated < 0:
+        raise UsageError(f"data.{field} must be at least 0 (0 is not stated), but it is {stated}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class BlankTokeniser:
+    """Stands for a tokeniser of which only the size is known; where a model cares what pads, its config says it.
+
+    Attributes:
+      size: Ids are 0 … size - 1.
+    """
+
+    size: int
+
+    special = {"mask": 0, "start": 1, "end": 2}  # noqa: RUF012
+
+
+@dataclasses.dataclass(frozen=True)
+class BlankText:
+    """Stands for a `train.data.token_cache.Stored`: one document of zeros.
+
+    Attributes:
+      length: Its tokens.
+    """
+
+    length: int
+
+    def __len__(self) -> int:
+        return 1
+
+    @property
+    def ids(self) -> UInt16[np.ndarray, " tokens"]:
+        """See `Stored`."""
+        return np.zeros(self.length, np.uint16)
+
+    @property
+    def token_offsets(self) -> Int64[np.ndarray, " 2"]:
+        """See `Stored`."""
+        return np.array([0, self.length])
+
+    @property
+    def labels(self) -> Int64[np.ndarray, " 1"]:
+        """See `Stored`."""
+        return np.zeros(1, np.int64)

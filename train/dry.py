@@ -1,0 +1,122 @@
+"""A run without data and work directory: its training step, compiled for a mesh, and what XLA plans for it."""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from attention.errors import UsageError
+from train import loop, memory, sharding, tasks
+from train.config import Config, MeshConfig
+from train.state import TrainState
+from train.step import Batch, Trainer
+from train.tasks import Task
+
+
+def use_fake_devices(mesh: MeshConfig, devices: str) -> None:
+    """Has JAX run on so many fake devices, all of this machine's CPU; to be called before JAX looks for devices.
+
+    Args:
+      mesh: Says how many, where `devices` does not: one along an axis that takes the rest.
+      devices: A number, or ''.
+
+    Raises:
+      UsageError: `devices` is no number above 0.
+    """
+    if devices and not (devices.isdecimal() and int(devices)):
+        raise UsageError(f"--devices must be a number of devices, at least 1, but it is {devices!r}.")
+    sizes = dataclasses.astuple(mesh)
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", int(devices) if devices else math.prod(s for s in sizes if s > 0))
+
+
+@dataclasses.dataclass(frozen=True)
+class DryRun:
+    """A training step as shapes: nothing of it is on a device.
+
+    Attributes:
+      config: The experiment.
+      task: Of blank data.
+      mesh: The devices.
+      trainer: Has the step.
+      state: With shardings.
+      batch: Likewise, the largest there may be.
+    """
+
+    config: Config
+    task: Task
+    mesh: Mesh
+    trainer: Trainer
+    state: TrainState
+    batch: Batch
+
+    @classmethod
+    def of(cls, config: Config) -> "DryRun":
+        """Of a config, which says all sizes.
+
+        Raises:
+          UsageError: as a run would, or a size is not stated.
+        """
+        mesh = sharding.make_mesh(config.mesh)
+        loop.check_splits(config, mesh)
+        if hasattr(config.model, "pretrained"):  # weights have the shapes of random ones
+            config = dataclasses.replace(config, model=dataclasses.replace(config.model, pretrained=""))
+        small = dataclasses.replace(config.data, batch_size=1, eval_batch_size=1, workers=0)
+        task = tasks.find(config.task)(dataclasses.replace(config, data=small), dry=True)
+        trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
+        with jax.set_mesh(mesh):
+            state = jax.eval_shape(lambda: trainer.init(task.init(jax.random.key(0))))
+        state = jax.tree.map(lambda x, s: x.update(sharding=s), state, sharding.state_shardings(state, mesh))
+        return cls(config, task, mesh, trainer, state, batch_of(task, config.data.batch_size, mesh))
+
+    def lower(self) -> jax.stages.Lowered:
+        """The step, for the mesh."""
+        with jax.set_mesh(self.mesh):
+            return jax.jit(self.trainer.train_step, donate_argnames="state").lower(self.state, self.batch)
+
+    def report(self) -> Iterator[str]:
+        """Compiles, and says what it takes."""
+        config, task, mesh = self.config, self.task, self.mesh
+        about = task.describe(self.state.params)
+        axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
+        yield (
+            f"Dry run of {about['attention']}: {about['parameters']:,} parameters, "
+            f"{about['attention_layer_parameters']:,} in an attention layer, {about['tokens']} tokens"
+        )
+        yield f"Devices: {mesh.size} fake {mesh.devices.flat[0].platform}, mesh {axes}"
+        yield from memory.lines(self.state, mesh)
+        compiled = self.lower().compile()
+        size = config.data.batch_size
+        counted = memory.scaled(3 * size * task.forward_flops(), "FLOP")  # the backward pass is two forward ones
+        yield f"A step: {size * task.units_per_example:,} {task.unit}, {counted} counted, {_xla_flops(compiled, mesh)}"
+        yield _memory(compiled, self.state, self.batch)
+
+
+def batch_of(task: Task, size: int, mesh: Mesh) -> Batch:
+    """The shapes of a batch of so many examples, made of one."""
+    with contextlib.closing(task.train_batches(0, 1)) as batches:
+        one = next(batches)
+    split = NamedSharding(mesh, P(sharding.BATCH))
+    return {name: jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype, sharding=split) for name, x in one.items()}
+
+
+def _xla_flops(compiled: Any, mesh: Mesh) -> str:
+    analysis = compiled.cost_analysis() or {}
+    return memory.scaled(mesh.size * analysis.get("flops", 0), "FLOP") + " by XLA"
+
+
+def _memory(compiled: Any, state: TrainState, batch: Batch) -> str:
+    plan = compiled.memory_analysis()
+    fresh = plan.output_size_in_bytes - plan.alias_size_in_bytes  # what is not written over the old state
+    parts = {
+        "state": memory.bytes_a_device(state),
+        "batch": memory.bytes_a_device(batch),
+        "gradients and temporaries": plan.temp_size_in_bytes + fresh,
+    }
+    listed = ", ".join(f"{name} {memory.bytes_text(size)}" for name, size in parts.items())
+    return f"Memory a device during a step: {memory.bytes_text(sum(parts.values()))} ({listed})"
