@@ -17,11 +17,14 @@ from train.writers import write_json, write_text
 # What may differ between two starts of the same run: durations, where things are and how they are computed.
 MAY_CHANGE = (
     "model.implementation",
+    "model.scan",
+    "model.remat",
     "train.length",
     "train.log_every",
     "train.eval_every",
     "train.checkpoint_every",
     "train.keep",
+    "train.loss_chunk",
     "data.data_dir",
     "data.cache_dir",
     "data.streaming",
