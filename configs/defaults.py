@@ -151,6 +151,7 @@ def _experiment(task: str, model: dict[str, Any], data: dict[str, Any]) -> Confi
         "checkpoint_every": "250 steps",
         "keep": 2,
         "accumulate": 1,
+        "loss_chunk": 0,
         "precision": "float32",
         "ema": 0.0,
         "label_smoothing": 0.0,
@@ -177,6 +178,7 @@ def _transformer(name: str, **more: Any) -> dict[str, Any]:
         "dropout": 0.1,
         "attention_dropout": 0.1,
         "attention_bias": True,
+        "scan": False,
         "remat": "none",
     } | more
 

@@ -11,9 +11,10 @@ from jaxtyping import Array, Float, Int
 
 from attention import Mask
 from attention.errors import UsageError
-from models import mechanisms
+from models import mechanisms, stack
 from models.cache import Cache, Decoding, Source
-from models.layers import Dropout, Linear, MultiHeadAttention, look_up, tied_logits
+from models.layers import Dropout, Linear, MultiHeadAttention, look_up
+from models.output import Output
 from models.positions import ADDED, HALVES, Positions
 from models.transformer import TransformerConfig
 
@@ -144,7 +145,18 @@ class EncoderDecoder(nn.Module):
         Raises:
           UsageError: more tokens than a length, where something has a fixed length.
         """
-        return self.decode(target, self.encode(source, source_lengths, train), source_lengths, train)
+        return self.output(source, source_lengths, target, train).logits()
+
+    def output(
+        self,
+        source: Int[Array, "B S"],
+        source_lengths: Int[Array, "B"],
+        target: Int[Array, "B T"],
+        train: bool = False,
+    ) -> Output:
+        """What makes the logits of a call."""
+        memory = self.encode(source, source_lengths, train)
+        return self._decoded(target, memory, source_lengths, train, None)[0]
 
     def encode(
         self, source: Int[Array, "B S"], source_lengths: Int[Array, "B"], train: bool = False
@@ -153,8 +165,7 @@ class EncoderDecoder(nn.Module):
         mask = Mask(key_lengths=source_lengths)
         x = self.positions_source(self._scaled(look_up(self.embed, source)))
         x = self.dropout(mask.without_unreachable(x, source.shape[1], rank=4), train=train)
-        for block in self.encoder:
-            x = block(x, mask, train)
+        x = stack.run(self.encoder, x, mask, train, scan=self.config.scan)
         return self.encoder_norm(x) if self.config.norm == "pre" else x
 
     def decode(
@@ -177,11 +188,25 @@ class EncoderDecoder(nn.Module):
         Raises:
           UsageError: more tokens than a length, where something has a fixed length.
         """
+        output, caches = self._decoded(target, memory, source_lengths, train, caches)
+        return output.logits() if caches is None else (output.logits(), caches)
+
+    def _decoded(
+        self,
+        target: jax.Array,
+        memory: jax.Array | tuple[Source, ...],
+        source_lengths: jax.Array,
+        train: bool,
+        caches: Caches | None,
+    ) -> tuple[Output, Caches | None]:
         first = 0 if caches is None else caches[0].length
         mask = Mask(causal=True) if caches is None else None
         source_mask = Mask(key_lengths=source_lengths, query_offset=first)
         x = self.positions_target(self._scaled(look_up(self.embed_target, target)), first)
         x = self.dropout(x, train=train)
+        if not isinstance(memory, tuple) and caches is None:
+            x = stack.run(self.decoder, x, mask, train, None, memory, source_mask, scan=self.config.scan)
+            return self._output(x), None
         kept = []
         for layer, block in enumerate(self.decoder):
             source = memory[layer] if isinstance(memory, tuple) else memory
@@ -189,8 +214,7 @@ class EncoderDecoder(nn.Module):
             if caches is not None:
                 x, cache = x
                 kept.append(cache)
-        logits = self._logits(x)
-        return logits if caches is None else (logits, tuple(kept))
+        return self._output(x), None if caches is None else tuple(kept)
 
     def init_caches(self, batch: int, max_length: int) -> Caches:
         """An empty decode cache for each layer of the decoder.
@@ -242,8 +266,8 @@ class EncoderDecoder(nn.Module):
     def _scaled(self, x: jax.Array) -> jax.Array:
         return x * self.config.width**0.5 if self.config.scale_embeddings else x
 
-    def _logits(self, x: jax.Array) -> jax.Array:
+    def _output(self, x: jax.Array) -> Output:
         x = self.decoder_norm(x) if self.config.norm == "pre" else x
-        logits = tied_logits(self.embed_target, x) if self.config.tied_output else self.head(x)
-        logits = logits.astype(jnp.float32)
-        return logits + self.head_bias[None, None] if self.config.output_bias else logits
+        tied = self.config.tied_output
+        output = Output(x, self.embed_target.embedding, transposed=True) if tied else self.head.output(x)
+        return dataclasses.replace(output, bias=self.head_bias) if self.config.output_bias else output

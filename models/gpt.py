@@ -9,8 +9,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from attention import Mask
+from models import stack
 from models.cache import Cache
-from models.layers import Dropout, Linear, look_up, tied_logits
+from models.layers import Dropout, Linear, look_up
+from models.output import Output
 from models.positions import POSITIONS, Positions
 from models.transformer import TransformerConfig
 
@@ -47,11 +49,18 @@ class GPT(nn.Module):
     length: int
     dtype: DTypeLike = jnp.float32
 
-    @nn.compact
     def __call__(
         self, tokens: Int[Array, "B T"], train: bool = False, caches: Caches | None = None
     ) -> Float[Array, "B T vocabulary"] | tuple[Float[Array, "B T vocabulary"], Caches]:
-        """Logits in float32, and with caches those for the next call.
+        """Logits in float32, and with caches those for the next call; see `output`."""
+        found = self.output(tokens, train, caches)
+        return found.logits() if caches is None else (found[0].logits(), found[1])
+
+    @nn.compact
+    def output(
+        self, tokens: Int[Array, "B T"], train: bool = False, caches: Caches | None = None
+    ) -> Output | tuple[Output, Caches]:
+        """What makes the logits, and with caches those for the next call.
 
         Args:
           tokens: The sequences from their start, or with caches what follows the tokens in them.
@@ -69,17 +78,16 @@ class GPT(nn.Module):
         x = Positions(config.positions, self.length, name="positions")(x, first)
         x = Dropout(config.embedding_dropout, name="dropout_embedding")(x, train=train)
         kept = []
-        for layer, block in enumerate(config.blocks(self.length, self.dtype)):
-            if caches is None:
-                x = block(x, Mask(causal=True), train)
-            else:
-                x, cache = block(x, None, train, caches[layer])
-                kept.append(cache)
+        blocks = config.blocks(self.length, self.dtype)
+        if caches is None:
+            x = stack.run(blocks, x, Mask(causal=True), train, scan=config.scan)
+        for block, cache in zip(blocks, caches or (), strict=caches is not None):
+            x, cache = block(x, None, train, cache)
+            kept.append(cache)
         x = nn.LayerNorm(config.norm_epsilon, dtype=self.dtype, name="norm")(x)
         head = Linear((self.vocabulary,), dtype=self.dtype, name="head")
-        logits = tied_logits(embed, x) if config.tied_output else head(x)
-        logits = logits.astype(jnp.float32)
-        return logits if caches is None else (logits, tuple(kept))
+        output = Output(x, embed.embedding, transposed=True) if config.tied_output else head.output(x)
+        return output if caches is None else (output, tuple(kept))
 
     def init_caches(self, batch: int, max_length: int) -> Caches:
         """An empty decode cache for each layer.

@@ -19,7 +19,9 @@ from attention.kernels.call import check_implementation
 from attention.score import Params, Score, Sizes
 from models.cache import Cache, Source
 from models.mechanisms import Mechanism
+from models.output import Output
 from models.positions import rotate
+from models.stack import dropout_key
 
 
 class Dropout(nn.Module):
@@ -34,7 +36,7 @@ class Dropout(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*S"], *, train: bool) -> Float[Array, "*S"]:
         """An array like `x`."""
-        return dropout(x, self.rate, seed_of(self.make_rng("dropout"))) if train and self.rate else x
+        return dropout(x, self.rate, seed_of(dropout_key(self))) if train and self.rate else x
 
 
 class Linear(nn.Module):
@@ -56,20 +58,29 @@ class Linear(nn.Module):
     gain: float = 1.0
     dtype: DTypeLike = jnp.float32
 
-    @nn.compact
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         """`x` with its last `inputs` axes replaced by `outputs`."""
         lead, last = x.shape[: -self.inputs], x.shape[-self.inputs :]
+        kernel, bias = self.parameters(last)
+        matrix = kernel.astype(self.dtype).reshape(math.prod(last), -1)
+        rows = x.astype(self.dtype).reshape(-1, len(matrix)) @ matrix
+        if bias is not None:
+            rows = rows + bias.astype(self.dtype).reshape(1, -1)
+        return rows.reshape(*lead, *self.outputs)
+
+    def output(self, x: Float[Array, "B T D"]) -> Output:
+        """The same of an `x` in the compute dtype, put off."""
+        kernel, bias = self.parameters(x.shape[-1:])
+        return Output(x, kernel, None if bias is None else bias.astype(self.dtype))
+
+    @nn.compact
+    def parameters(self, last: tuple[int, ...]) -> tuple[Float[Array, "..."], Float[Array, "..."] | None]:
+        """Kernel and bias, for inputs whose last axes have these sizes."""
         shape = (*last, *self.outputs)
         axes = range(self.inputs), range(self.inputs, len(shape))
         kernel_init = nn.initializers.variance_scaling(self.gain**2, "fan_in", "truncated_normal", *axes)
         kernel = self.param("kernel", kernel_init, shape)
-        matrix = kernel.astype(self.dtype).reshape(math.prod(last), -1)
-        rows = x.astype(self.dtype).reshape(-1, len(matrix)) @ matrix
-        if self.bias:
-            bias = self.param("bias", nn.initializers.zeros_init(), self.outputs)
-            rows = rows + bias.astype(self.dtype).reshape(1, -1)
-        return rows.reshape(*lead, *self.outputs)
+        return kernel, self.param("bias", nn.initializers.zeros_init(), self.outputs) if self.bias else None
 
 
 def look_up(embed: nn.Embed, tokens: Int[Array, "..."]) -> Float[Array, "... D"]:
@@ -81,17 +92,6 @@ def look_up(embed: nn.Embed, tokens: Int[Array, "..."]) -> Float[Array, "... D"]
     if jax.sharding.get_abstract_mesh().axis_names:
         table = jax.lax.with_sharding_constraint(table, PartitionSpec(PartitionSpec.UNCONSTRAINED, None))
     return jnp.take(table, tokens, axis=0)
-
-
-def tied_logits(embed: nn.Embed, x: Float[Array, "B T D"]) -> Float[Array, "B T vocabulary"]:
-    """Products of `x` with all embeddings.
-
-    Those of one token come as a matrix times a vector, or XLA on a CPU would write the embeddings transposed for every
-    token that is decoded.
-    """
-    if x.shape[:2] != (1, 1):
-        return embed.attend(x)
-    return (embed.embedding.astype(x.dtype) @ x[0, 0])[None, None]
 
 
 class MlpProjection(nn.Module):
@@ -370,7 +370,7 @@ class MultiHeadAttention(nn.Module):
             mask=mask,
             bias=None,
             dropout_rate=self.dropout if dropped else 0.0,
-            dropout_key=self.make_rng("dropout") if dropped else None,
+            dropout_key=dropout_key(self) if dropped else None,
             return_weights=wanted,
             implementation=self.implementation,
         )

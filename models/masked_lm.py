@@ -11,7 +11,9 @@ from jaxtyping import Array, Float, Int
 from attention import Mask
 from attention.activations import gelu
 from attention.errors import UsageError
+from models import stack
 from models.layers import Dropout, Linear, look_up
+from models.output import Output
 from models.positions import POSITIONS, Positions, after_padding
 from models.transformer import TransformerConfig
 
@@ -58,7 +60,6 @@ class MaskedLM(nn.Module):
     length: int
     dtype: DTypeLike = jnp.float32
 
-    @nn.compact
     def __call__(
         self,
         tokens: Int[Array, "B L"],
@@ -66,7 +67,18 @@ class MaskedLM(nn.Module):
         train: bool = False,
         types: Int[Array, "B L"] | None = None,
     ) -> Float[Array, "B L vocabulary"]:
-        """Logits in float32; those at padding mean nothing.
+        """Logits in float32; see `output`."""
+        return self.output(tokens, mask, train, types).logits()
+
+    @nn.compact
+    def output(
+        self,
+        tokens: Int[Array, "B L"],
+        mask: Mask | None = None,
+        train: bool = False,
+        types: Int[Array, "B L"] | None = None,
+    ) -> Output:
+        """What makes the logits; those at padding mean nothing.
 
         Args:
           tokens: The sequences.
@@ -88,11 +100,10 @@ class MaskedLM(nn.Module):
         x = mask.without_unreachable(x, tokens.shape[1], rank=4)
         x = nn.LayerNorm(config.norm_epsilon, dtype=self.dtype, name="norm_embedding")(x)
         x = Dropout(config.embedding_dropout, name="dropout_embedding")(x, train=train)
-        for block in config.blocks(self.length, self.dtype):
-            x = block(x, mask, train)
+        x = stack.run(config.blocks(self.length, self.dtype), x, mask, train, scan=config.scan)
         if config.norm == "pre":
             x = nn.LayerNorm(config.norm_epsilon, dtype=self.dtype, name="norm")(x)
-        return Head(config.norm_epsilon, self.dtype, name="head")(x, embed).astype(jnp.float32)
+        return Head(config.norm_epsilon, self.dtype, name="head")(x, embed)
 
     def _positioned(self, x: Float[Array, "B L D"], tokens: Int[Array, "B L"]) -> Float[Array, "B L D"]:
         """Embeddings with their positions: a learned table is read as RoBERTa's, all others from the left."""
@@ -109,7 +120,7 @@ class MaskedLM(nn.Module):
 
 
 class Head(nn.Module):
-    """Hidden states to logits: dense, GELU, LayerNorm, and the embeddings as kernel with a bias.
+    """Hidden states to what makes logits: dense, GELU, LayerNorm, and the embeddings as kernel with a bias.
 
     Attributes:
       epsilon: LayerNorm's ε.
@@ -120,9 +131,9 @@ class Head(nn.Module):
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B L D"], embed: nn.Embed) -> Float[Array, "B L vocabulary"]:
-        """Logits, as products with the rows of `embed`."""
+    def __call__(self, x: Float[Array, "B L D"], embed: nn.Embed) -> Output:
+        """Of products with the rows of `embed`."""
         x = gelu(Linear((x.shape[-1],), dtype=self.dtype, name="dense")(x))
         x = nn.LayerNorm(self.epsilon, dtype=self.dtype, name="norm")(x)
         bias = self.param("bias", nn.initializers.zeros_init(), (embed.num_embeddings,))
-        return embed.attend(x) + bias.astype(self.dtype)[None, None]
+        return Output(x, embed.embedding, bias.astype(self.dtype), transposed=True)

@@ -26,6 +26,7 @@ from attention.pairwise import Additive
 from attention.score import Score, Sizes
 from models.cache import Decoding
 from models.layers import Dropout, Linear, check_choice, look_up
+from models.output import Output
 
 CELLS = {"gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell}
 
@@ -246,7 +247,17 @@ class Seq2Seq(nn.Module):
         target: Int[Array, "B T"],
         train: bool = False,
     ) -> Float[Array, "B T vocabulary"]:
-        """Logits in float32 of the token after each of the target's.
+        """Logits in float32 of the token after each of the target's; see `output`."""
+        return self.output(source, source_lengths, target, train).logits()
+
+    def output(
+        self,
+        source: Int[Array, "B S"],
+        source_lengths: Int[Array, "B"],
+        target: Int[Array, "B T"],
+        train: bool = False,
+    ) -> Output:
+        """What makes the logits of the token after each of the target's.
 
         Args:
           source: Sentences with trailing padding.
@@ -261,7 +272,7 @@ class Seq2Seq(nn.Module):
         if train and self.config.teacher_forcing < 1 and not self.is_initializing():
             forced = jax.random.bernoulli(self.make_rng("dropout"), self.config.teacher_forcing, target.shape)
             target = self.fed(target, forced.at[:, 0].set(True), memory, state)
-        return self.decode(target, memory, train, state)[0]
+        return self._decoded(target, memory, train, state)[0]
 
     def encode(
         self, source: Int[Array, "B S"], source_lengths: Int[Array, "B"], train: bool = False
@@ -283,6 +294,10 @@ class Seq2Seq(nn.Module):
           train: Whether there is dropout.
           state: From `encode`, or from the call before.
         """
+        output, state = self._decoded(target, memory, train, state)
+        return output.logits(), state
+
+    def _decoded(self, target: jax.Array, memory: Memory, train: bool, state: State) -> tuple[Output, State]:
         wanted = self.is_mutable_collection("attention") and not self.is_initializing()
 
         def step(self, state, token, memory):
@@ -293,7 +308,7 @@ class Seq2Seq(nn.Module):
         state, (states, weights) = _scan(step)(self, state, embedded, memory)
         if wanted:
             self.sow("attention", "weights", weights[:, None], reduce_fn=lambda _, new: new, init_fn=lambda: None)
-        return self.head(self.dropout(states, train=train)).astype(jnp.float32), state
+        return self.head.output(self.dropout(states, train=train)), state
 
     def fed(
         self, target: Int[Array, "B T"], forced: Bool[Array, "B T"], memory: Memory, state: State

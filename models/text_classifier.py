@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 from attention import Mask
 from attention.activations import ACTIVATIONS
 from attention.errors import UsageError
+from models import stack
 from models.layers import Dropout, Linear, check_choice, look_up
 from models.positions import POSITIONS, Positions
 from models.transformer import TransformerConfig
@@ -91,8 +92,8 @@ class TextClassifier(nn.Module):
         x = Positions(config.positions, config.tokens(self.length), name="positions")(x)
         x = mask.without_unreachable(x, x.shape[1], rank=4)
         x = Dropout(config.embedding_dropout, name="dropout_embedding")(x, train=train)
-        for block in config.blocks(config.tokens(self.length), self.dtype):
-            x = block(x, mask, train)
+        blocks = config.blocks(config.tokens(self.length), self.dtype)
+        x = stack.run(blocks, x, mask, train, scan=config.scan)
         if config.norm == "pre":
             x = nn.LayerNorm(config.norm_epsilon, dtype=self.dtype, name="norm")(x)
         pooled = x[:, 0] if config.pool == "class_token" else mean_of_real(x, lengths)

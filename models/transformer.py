@@ -18,10 +18,11 @@ from models.cache import Cache
 from models.layers import MultiHeadAttention, check_choice
 from models.positions import ADDED
 
-REMAT = {
-    "none": None,
-    "block": jax.checkpoint_policies.nothing_saveable,
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+POLICIES = jax.checkpoint_policies
+BLOCKS: dict[str, type[Block]] = {  # one class each: a scan takes blocks that are equal
+    "none": Block,
+    "block": nn.remat(Block, policy=POLICIES.nothing_saveable, static_argnums=(3,)),
+    "dots": nn.remat(Block, policy=POLICIES.dots_with_no_batch_dims_saveable, static_argnums=(3,)),
 }
 
 
@@ -46,6 +47,7 @@ class TransformerConfig:
       dropout: Rate on the attention layers' outputs and both layers of each MLP.
       attention_dropout: Rate on the attention weights.
       attention_bias: Whether linear projections of queries, keys, values and outputs have biases.
+      scan: Whether runs of blocks with one mechanism are compiled once and scanned, the function being the same.
       remat: What the backward pass computes again: `none`, every `block`, or all but matrix products (`dots`).
     """
 
@@ -64,6 +66,7 @@ class TransformerConfig:
     dropout: float
     attention_dropout: float
     attention_bias: bool
+    scan: bool
     remat: str
 
     POSITIONS: ClassVar[tuple[str, ...]] = ADDED
@@ -86,7 +89,7 @@ class TransformerConfig:
         check_choice("model.norm", self.norm, NORMS)
         check_choice("model.positions", self.positions, self.POSITIONS)
         check_choice("model.activation", self.activation, ACTIVATIONS)
-        check_choice("model.remat", self.remat, REMAT)
+        check_choice("model.remat", self.remat, BLOCKS)
         mechanisms.resolve(self.attention, self.depth)
 
     def split_by_tensor(self) -> dict[str, int]:
@@ -151,9 +154,8 @@ class TransformerConfig:
         name: str | None = None,
     ) -> Block:
         """One block of such layers, which belongs to the module that asks for it."""
-        make = Block if self.remat == "none" else nn.remat(Block, policy=REMAT[self.remat], static_argnums=(3,))
         mlp = Mlp(self.mlp, self.activation, self.dropout * self.DROPS_HIDDEN, self.dropout, dtype, parent=None)
-        return make(
+        return BLOCKS[self.remat](
             attention=attention,
             mlp=mlp,
             norm=self.norm,

@@ -8,6 +8,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from attention.errors import UsageError
+from models import stack
 from models.layers import Dropout, Linear, check_choice
 from models.positions import Positions
 from models.transformer import TransformerConfig
@@ -78,8 +79,7 @@ class ViT(nn.Module):
             x = jnp.concatenate([jnp.broadcast_to(token.astype(x.dtype), (len(x), 1, config.width)), x], axis=1)
         x = Positions(config.positions, self.length, name="positions")(x)
         x = Dropout(config.embedding_dropout, name="dropout_embedding")(x, train=train)
-        for block in config.blocks(self.length, self.dtype):
-            x = block(x, None, train)
+        x = stack.run(config.blocks(self.length, self.dtype), x, None, train, scan=config.scan)
         x = nn.LayerNorm(config.norm_epsilon, dtype=self.dtype, name="norm")(x)
         pooled = x[:, 0] if config.pool == "class_token" else x.mean(axis=1)
         return Linear((self.classes,), dtype=self.dtype, name="head")(pooled).astype(jnp.float32)

@@ -25,6 +25,8 @@ class TrainConfig:
       checkpoint_every: Between checkpoints; 0 saves only the best and the last.
       keep: How many of the newest checkpoints stay; the best always does.
       accumulate: Into how many parts a batch is split, one after the other, to save memory.
+      loss_chunk: Of how many tokens of each sequence logits are held at one time, to save memory where vocabularies are
+        large; 0 is all. The backward pass computes them again.
       precision: Compute dtype, `float32` or `bfloat16`; parameters and softmax are float32.
       ema: Decay of the moving average of the parameters that is evaluated; 0 is none.
       label_smoothing: Probability that the target gives away to all classes alike.
@@ -36,6 +38,7 @@ class TrainConfig:
     checkpoint_every: str
     keep: int
     accumulate: int
+    loss_chunk: int
     precision: str
     ema: float
     label_smoothing: float
@@ -48,6 +51,8 @@ class TrainConfig:
         for field in ("keep", "accumulate"):
             if getattr(self, field) < 1:
                 raise UsageError(f"train.{field} must be at least 1, but it is {getattr(self, field)}.")
+        if self.loss_chunk < 0:
+            raise UsageError(f"train.loss_chunk must be at least 0 (0 is off), but it is {self.loss_chunk}.")
         for field in ("ema", "label_smoothing"):
             if not 0.0 <= getattr(self, field) < 1.0:
                 raise UsageError(f"train.{field} must be at least 0 and below 1, but it is {getattr(self, field)}.")

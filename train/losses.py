@@ -1,9 +1,19 @@
 """Losses and accuracies of predicted classes, be they labels or tokens."""
 
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
+
+from models.blocks import constrain
+from models.output import Output
+
+Measure = Callable[[jax.Array, jax.Array], Any]  # logits and labels to a tree of arrays, each a number a label
 
 
 def cross_entropy(logits: Float[Array, "*B C"], labels: Int[Array, "*B"], smoothing: float = 0.0) -> Float[Array, "*B"]:
@@ -21,12 +31,44 @@ def in_top(logits: Float[Array, "*B C"], labels: Int[Array, "*B"], k: int) -> Fl
     return jnp.any(best == labels[..., None], axis=-1).astype(jnp.float32)
 
 
-def sums(
-    logits: Float[Array, "*B C"], labels: Int[Array, "*B"], weight: Float[Array, "*B"], smoothing: float = 0.0
-) -> dict[str, Float[Array, ""]]:
-    """What a step adds up of predicted classes: `loss` in nats, `accuracy`, and the `weight` that divides both."""
-    return {
-        "loss": jnp.sum(cross_entropy(logits, labels, smoothing) * weight),
-        "accuracy": jnp.sum(in_top(logits, labels, 1) * weight),
-        "weight": jnp.sum(weight),
-    }
+def of_classes(
+    logits: Float[Array, "*B C"], labels: Int[Array, "*B"], smoothing: float = 0.0
+) -> dict[str, Float[Array, "*B"]]:
+    """What is added up of each predicted class: `loss` in nats, and `accuracy`."""
+    return {"loss": cross_entropy(logits, labels, smoothing), "accuracy": in_top(logits, labels, 1)}
+
+
+def of_tokens(measure: Measure, output: Output, labels: Int[Array, "B T"], chunk: int) -> Any:
+    """`measure(logits, labels)`, with the logits of only so many tokens of each sequence at one time.
+
+    The backward pass computes them again. A chunk has tokens of all sequences, so a split of the batch over devices
+    stays as it is.
+
+    Args:
+      measure: Takes `(B, c, V)` and `(B, c)`, and gives a tree of `(B, c)`.
+      output: Of the model.
+      labels: A class for each token.
+      chunk: Tokens of each sequence; 0 is all, and no logits are computed twice.
+    """
+    if not chunk:
+        return measure(output.logits(), labels)
+    length = labels.shape[1]
+    chunk = min(chunk, length)
+
+    def pieces(x: jax.Array) -> jax.Array:
+        """`(n, B, c, ...)`, the last one filled up with zeros."""
+        x = jnp.pad(x, ((0, 0), (0, -length % chunk)) + ((0, 0),) * (x.ndim - 2))
+        return jnp.moveaxis(x.reshape(len(x), -1, chunk, *x.shape[2:]), 1, 0)
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def one(piece: tuple[jax.Array, jax.Array]) -> Any:
+        hidden, labels = piece
+        return measure(dataclasses.replace(output, hidden=constrain(hidden)).logits(), labels)
+
+    found = jax.lax.map(one, (pieces(output.hidden), pieces(labels)))
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(len(labels), -1)[:, :length], found)
+
+
+def sums(each: dict[str, Float[Array, "*B"]], weight: Float[Array, "*B"]) -> dict[str, Float[Array, ""]]:
+    """What a step adds up, and the `weight` that divides it."""
+    return {name: jnp.sum(values * weight) for name, values in each.items()} | {"weight": jnp.sum(weight)}

@@ -23,11 +23,14 @@ from train.writers import TEMPORARY, write_json, write_text
 # said of the data, which they are checked against anyway.
 MAY_CHANGE = (
     "model.implementation",
+    "model.scan",
+    "model.remat",
     "train.length",
     "train.log_every",
     "train.eval_every",
     "train.checkpoint_every",
     "train.keep",
+    "train.loss_chunk",
     "data.data_dir",
     "data.cache_dir",
     "data.streaming",

@@ -20,6 +20,7 @@ FIELDS = {
     "dropout": 0.0,
     "attention_dropout": 0.0,
     "attention_bias": True,
+    "scan": False,
     "remat": "none",
 }
 

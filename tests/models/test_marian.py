@@ -104,7 +104,7 @@ def test_tokens_and_lengths_are_written(exported):
 def test_a_folder_describes_the_model_to_build(exported):
     folder, _ = exported
     described = pretrained.describe(str(folder))
-    rest = {name: getattr(MODEL, name) for name in ("name", "implementation", "remat", "pretrained")}
+    rest = {name: getattr(MODEL, name) for name in ("name", "implementation", "scan", "remat", "pretrained")}
     rest |= dict.fromkeys(("attention", "decoder_attention", "cross_attention"), "dot_product")
     assert EncoderDecoderConfig(**described.fields, **rest) == MODEL
     assert (described.vocabulary, described.length) == (13, 24)

@@ -79,6 +79,7 @@ def test_a_folder_describes_the_model_to_build(exported):
         name="masked_lm",
         attention="dot_product",
         implementation="auto",
+        scan=False,
         remat="none",
         pretrained="",
     )

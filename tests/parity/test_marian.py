@@ -56,7 +56,7 @@ def logits_of(model, source=SOURCE, target=TARGET):
 
 def ours(folder, **attentions):
     described = pretrained.describe(folder)
-    rest = {name: getattr(MODEL, name) for name in ("name", "implementation", "remat", "pretrained")}
+    rest = {name: getattr(MODEL, name) for name in ("name", "implementation", "scan", "remat", "pretrained")}
     specs = dict.fromkeys(("attention", "decoder_attention", "cross_attention"), "dot_product") | attentions
     config = EncoderDecoderConfig(**described.fields, **rest, **specs)
     model = EncoderDecoder(config, *[described.vocabulary] * 2, *[described.length] * 2)

@@ -49,7 +49,8 @@ def saved(tmp_path):
 
 def ours(folder, attention="dot_product"):
     described = pretrained.describe(folder)
-    rest = {"name": "masked_lm", "attention": attention, "implementation": "auto", "remat": "none", "pretrained": ""}
+    rest = {"name": "masked_lm", "attention": attention, "implementation": "auto", "scan": False}
+    rest |= {"remat": "none", "pretrained": ""}
     config = MaskedLMConfig(**described.fields, **rest)
     model = MaskedLM(config, described.vocabulary, described.length)
     params, report = pretrained.load(folder, config, random_params(model, TOKENS)["params"])

@@ -13,7 +13,7 @@ from train.data import chain, image_batches
 from train.data.images import ImageData
 from train.losses import cross_entropy, in_top
 from train.step import Batch, Sums
-from train.tasks.task import Task
+from train.tasks.task import Task, refuse_loss_chunk
 
 
 class ImageClassification(Task):
@@ -27,8 +27,9 @@ class ImageClassification(Task):
         """Opens the data and describes the model; nothing is computed. See `Task` for `dry`.
 
         Raises:
-          UsageError: data that are not there, or images that do not fit the model.
+          UsageError: data that are not there, losses of tokens to be split, or images that do not fit the model.
         """
+        refuse_loss_chunk(config)
         self._data, self._seed = config.data, config.seed
         self._label_smoothing = config.train.label_smoothing
         splits = ("train", "validation", "test")

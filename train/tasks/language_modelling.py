@@ -43,7 +43,7 @@ class LanguageModelling(TextTask):
 
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
         """Sums over the batch's tokens, in nats."""
-        losses = cross_entropy(self.logits(params, batch, key), batch["targets"], self.smoothing(key))
+        losses = self.of_tokens(params, batch, key, cross_entropy)
         sums = {"loss": jnp.sum(losses * batch["weight"]), "weight": jnp.sum(batch["weight"])}
         if self._data.eval_stride and "window_weight" in batch:
             window = batch["window_weight"]

@@ -58,7 +58,7 @@ class MaskedLanguageModelling(TextTask):
 
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
         """Sums over the batch's chosen tokens, in nats."""
-        return losses.sums(self.logits(params, batch, key), batch["targets"], batch["weight"], self.smoothing(key))
+        return losses.sums(self.of_tokens(params, batch, key, losses.of_classes), batch["weight"])
 
     def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
         """With the perplexity of chosen tokens."""

@@ -5,7 +5,9 @@ from typing import Any, ClassVar
 
 import jax
 
+from attention.errors import UsageError
 from models import flops
+from train.config import Config
 from train.step import Batch, Sums
 
 
@@ -106,3 +108,12 @@ class Task:
     def attention_layer(self, params: dict) -> dict:
         """Parameters of the first attention layer."""
         return params["block_0"]["attention"]
+
+
+def refuse_loss_chunk(config: Config) -> None:
+    """Raises UsageError where losses of tokens are to be computed in chunks, of a task that has none."""
+    if config.train.loss_chunk:
+        raise UsageError(
+            f"train.loss_chunk={config.train.loss_chunk} is for predictions of tokens, and {config.task} has one an "
+            "example; set it to 0."
+        )

@@ -1,5 +1,6 @@
 """What tasks on text share: a corpus, its tokeniser, and batches of it."""
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from models import pretrained
+from train import losses
 from train.config import Config
 from train.data import text_batches
 from train.step import Batch
@@ -31,7 +33,7 @@ class TextTask(Task):
           UsageError: text that is not there, or a model that cannot be.
         """
         self._data, self._seed = config.data, config.seed
-        self._label_smoothing = config.train.label_smoothing
+        self._label_smoothing, self._loss_chunk = config.train.label_smoothing, config.train.loss_chunk
         self.corpus = config.data.blank() if dry else config.data.load()
         self.sources = config.data.examples(self.corpus)
         self.train_examples = len(self.sources["train"])
@@ -67,10 +69,17 @@ class TextTask(Task):
         """With the number of tokens there are."""
         return super().describe(params) | {"vocabulary": self.corpus.tokeniser.size}
 
-    def logits(self, params: dict, batch: Batch, key: jax.Array | None) -> jax.Array:
-        """Of the model, with dropout where there is a key."""
+    def applied(self, params: dict, batch: Batch, key: jax.Array | None, method: str = "__call__") -> Any:
+        """What a method of the model gives, with dropout where there is a key."""
         rngs = None if key is None else {"dropout": key}
-        return self.model.apply({"params": params}, *self.inputs(batch), train=key is not None, rngs=rngs)
+        inputs = self.inputs(batch)
+        return self.model.apply({"params": params}, *inputs, train=key is not None, rngs=rngs, method=method)
+
+    def of_tokens(self, params: dict, batch: Batch, key: jax.Array | None, measure: losses.Measure) -> Any:
+        """What a function of logits, targets and smoothing gives of each token; see `losses.of_tokens`."""
+        output = self.applied(params, batch, key, method="output")
+        measure = functools.partial(measure, smoothing=self.smoothing(key))
+        return losses.of_tokens(measure, output, batch["targets"], self._loss_chunk)
 
     def smoothing(self, key: jax.Array | None) -> float:
         """Of labels: none in evaluation."""

@@ -10,6 +10,7 @@ from train import losses
 from train.config import Config
 from train.data.text import LabelledTextData
 from train.step import Batch, Sums
+from train.tasks.task import refuse_loss_chunk
 from train.tasks.text import TextTask
 
 
@@ -21,7 +22,12 @@ class TextClassification(TextTask):
     model_types = {"text_classifier": TextClassifierConfig}  # noqa: RUF012
 
     def make_model(self, config: Config) -> TextClassifier:
-        """See `build`."""
+        """See `build`.
+
+        Raises:
+          UsageError: the config would split losses of tokens.
+        """
+        refuse_loss_chunk(config)
         return build(config, self.corpus.tokeniser.size, self.corpus.num_classes)
 
     def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
@@ -30,7 +36,8 @@ class TextClassification(TextTask):
 
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
         """Sums over the batch's texts."""
-        return losses.sums(self.logits(params, batch, key), batch["label"], batch["weight"], self.smoothing(key))
+        logits = self.applied(params, batch, key)
+        return losses.sums(losses.of_classes(logits, batch["label"], self.smoothing(key)), batch["weight"])
 
     def baselines(self) -> dict[str, float]:
         """The accuracy of always the training split's most frequent class."""

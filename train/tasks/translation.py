@@ -66,7 +66,7 @@ class Translation(TextTask):
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
         """Sums over the batch's target tokens, in nats, and how many tokens of padding would fill all targets."""
         weight = batch["weight"]
-        sums = losses.sums(self.logits(params, batch, key), batch["targets"], weight, self.smoothing(key))
+        sums = losses.sums(self.of_tokens(params, batch, key, losses.of_classes), weight)
         sentences = jnp.sum(jnp.any(weight > 0, axis=1))
         return sums | {"padding": sentences * self._data.target_length - sums["weight"]}
 

@@ -1,0 +1,106 @@
+"""Blocks one after the other; runs of like ones as one block that is compiled once and scanned over their parameters.
+
+Parameters stay where they are, `block_0` and so on: a scan stacks them within the program. So nothing else knows of it.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import flax
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax.core.scope import is_filter_empty
+from jaxtyping import Array, Float, Key, UInt32
+
+Path = tuple[str | int, ...]
+
+
+def run(blocks: Sequence[nn.Module], x: Float[Array, "B L D"], *inputs: Any, scan: bool) -> Float[Array, "B L D"]:
+    """`x` after all blocks.
+
+    Args:
+      blocks: Of one model, in their order. Each is called as `block(x, *inputs)`.
+      x: What the first one is given.
+      inputs: Of every block alike.
+      scan: Whether runs of blocks that differ in nothing but their parameters are scanned. The function is the same,
+        and so is its dropout. Where a block leaves more than its output (initial parameters, attention weights),
+        nothing is scanned.
+    """
+    if not scan or not is_filter_empty(blocks[0].scope.mutable):
+        for block in blocks:
+            x = block(x, *inputs)
+        return x
+    unbound = [block.unbind()[0] for block in blocks]
+    for _, places in itertools.groupby(range(len(blocks)), key=lambda place: unbound[place]):
+        x = _run_of_like([blocks[place] for place in places], x, inputs)
+    return x
+
+
+def dropout_key(module: nn.Module) -> Key[Array, ""]:
+    """`module.make_rng("dropout")`, which within a scan is what it would be in the block of that place."""
+    place = _PLACE.get()
+    return module.make_rng("dropout") if place is None else place.key(module)
+
+
+def _run_of_like(blocks: Sequence[nn.Module], x: jax.Array, inputs: tuple[Any, ...]) -> jax.Array:
+    if len(blocks) == 1:
+        return blocks[0](x, *inputs)
+    block = blocks[0].unbind()[0]
+    rngs = {name: lazy.rng for name, lazy in blocks[0].scope.rngs.items()}
+    paths = tuple(block.scope.rngs["dropout"].suffix for block in blocks) if "dropout" in rngs else ()
+
+    def body(x: jax.Array, numbered: tuple[Any, jax.Array]) -> tuple[jax.Array, None]:
+        params, index = numbered
+        with _placed(_Place(paths, index)):
+            return block.apply({"params": params}, x, *inputs, rngs=rngs), None
+
+    params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(block.variables["params"] for block in blocks))
+    return jax.lax.scan(body, x, (params, jnp.arange(len(blocks))))[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """Which block of a run is computed.
+
+    Attributes:
+      paths: What Linen folds into the keys of each of the run's blocks.
+      index: Which of them it is.
+    """
+
+    paths: tuple[Path, ...]
+    index: jax.Array
+
+    def key(self, module: nn.Module) -> jax.Array:
+        """The next key of a module within the block."""
+        scope = module.scope
+        scope.rng_counters["dropout"] += 1
+        lazy, count = scope.rngs["dropout"], scope.rng_counters["dropout"]
+        words = jnp.stack([_word((*path, *lazy.suffix, count)) for path in self.paths])
+        return jax.random.fold_in(lazy.rng, words[self.index])
+
+
+_PLACE: ContextVar[_Place | None] = ContextVar("place", default=None)
+
+
+@contextlib.contextmanager
+def _placed(place: _Place) -> Iterator[None]:
+    token = _PLACE.set(place)
+    try:
+        yield
+    finally:
+        _PLACE.reset(token)
+
+
+def _word(path: Path) -> UInt32[Array, ""]:
+    """What Linen (`flax.core.scope`) folds into a key for a path, which it does for one that is known only."""
+    digest = hashlib.sha1()
+    for part in path:
+        digest.update(b"\00" * flax.config.flax_fix_rng_separator)
+        digest.update(part.encode() if isinstance(part, str) else part.to_bytes((part.bit_length() + 7) // 8, "big"))
+    return jnp.uint32(int.from_bytes(digest.digest()[:4], "big"))

@@ -1,0 +1,137 @@
+"""A scan over blocks is the same function as the blocks one after the other: values, dropout, gradients, training."""
+
+import dataclasses
+
+import chex
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.core.scope import LazyRng
+
+from models import stack
+from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from models.gpt import GPT, GPTConfig
+from models.vit import ViT, ViTConfig
+from tests.jaxprs import equations
+from tests.models.small import small
+
+DROPOUT = {"embedding_dropout": 0.1, "dropout": 0.2, "attention_dropout": 0.2}
+SIZES = {"width": 8, "mlp": 12, "depth": 4, "implementation": "xla"}
+VIT = small(ViTConfig, name="vit", patch=4, pool="class_token", attention="super", **SIZES | DROPOUT)
+LANGUAGE = {"tied_output": False, "scale_embeddings": False, "attention": "neural(dim=2)|dot_product"}
+GPT_CONFIG = small(GPTConfig, name="gpt", **SIZES | DROPOUT | LANGUAGE)
+TRANSLATION = small(
+    EncoderDecoderConfig,
+    name="encoder_decoder",
+    decoder_attention="dot_product|additive",
+    cross_attention="dot_product",
+    decoder_depth=3,
+    shared_embeddings=True,
+    scale_embeddings=True,
+    tied_output=True,
+    output_bias=False,
+    pretrained="",
+    **SIZES | DROPOUT,
+)
+KEYS = jax.random.split(jax.random.key(0), 3)
+TOKENS = jax.random.randint(KEYS[0], (2, 7), 0, 11)
+FAMILIES = {
+    "vit": (VIT, lambda config: ViT(config, 5, 5), (jax.random.normal(KEYS[1], (2, 8, 8, 1)),), [4]),
+    "gpt": (GPT_CONFIG, lambda config: GPT(config, 11, 9), (TOKENS,), [3]),
+    "encoder_decoder": (
+        TRANSLATION,
+        lambda config: EncoderDecoder(config, 11, 11, 7, 6),
+        (TOKENS, jnp.array([7, 3]), jax.random.randint(KEYS[2], (2, 6), 0, 11)),
+        [4, 2],
+    ),
+}
+
+
+def build(family, **changes):
+    """A model and its inputs, with other options of its config."""
+    config, make, inputs, _ = FAMILIES[family]
+    return make(dataclasses.replace(config, **changes)), inputs
+
+
+def loss_of(model, inputs):
+    """A loss with dropout, as a function of parameters and a key."""
+
+    def loss(params, key):
+        out = model.apply({"params": params}, *inputs, train=True, rngs={"dropout": key})
+        return jnp.mean(jnp.square(out - 1.0))
+
+    return loss
+
+
+def initial(model, inputs):
+    return jax.jit(model.init)(jax.random.key(1), *inputs)["params"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scanned_is_unrolled(family):
+    """Initial values to the bit; with dropout, the loss and its gradient; then 20 steps of descent."""
+    (plain, inputs), (scanned, _) = build(family), build(family, scan=True)
+    params = initial(plain, inputs)
+    chex.assert_trees_all_equal(params, initial(scanned, inputs))
+    steps = [jax.jit(jax.value_and_grad(loss_of(model, inputs))) for model in (plain, scanned)]
+    (_, one), (_, other) = (step(params, jax.random.key(5)) for step in steps)
+    chex.assert_trees_all_close(one, other, rtol=1e-5, atol=1e-6)
+    losses = np.array([descend(step, params) for step in steps])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=0, atol=1e-5)
+    assert losses[0, -1] < 0.9 * losses[0, 0]
+
+
+def descend(step, params):
+    """Losses of 20 steps, each with its own dropout."""
+    losses = []
+    for number in range(20):
+        loss, gradient = step(params, jax.random.key(number))
+        params = jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient)
+        losses.append(float(loss))
+    return losses
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_runs_of_one_mechanism_are_scanned(family):
+    model, inputs = build(family, scan=True, implementation="reference")
+    params = jax.eval_shape(model.init, jax.random.key(1), *inputs)["params"]
+    jaxpr = jax.make_jaxpr(loss_of(model, inputs))(params, jax.random.key(0))
+    assert [eqn.params["length"] for eqn in equations(jaxpr) if eqn.primitive.name == "scan"] == FAMILIES[family][3]
+
+
+def test_every_layer_still_gives_its_attention_weights():
+    (plain, inputs), (scanned, _) = build("gpt"), build("gpt", scan=True)
+    variables = {"params": initial(plain, inputs)}
+    _, unrolled = plain.apply(variables, *inputs, mutable="attention")
+    _, weights = scanned.apply(variables, *inputs, mutable="attention")
+    assert sorted(weights["attention"]) == ["block_0", "block_1", "block_2", "block_3"]
+    chex.assert_trees_all_equal(weights, unrolled)
+
+
+@pytest.mark.parametrize("separated", [False, True])
+def test_keys_are_linens(separated):
+    before = flax.config.flax_fix_rng_separator
+    flax.config.update("flax_fix_rng_separator", separated)
+    try:
+        for path in (("block_3", "mlp", "dropout_out", 1), ("decoder_12", 300)):
+            found = jax.random.fold_in(KEYS[0], stack._word(path))
+            chex.assert_trees_all_equal(found, LazyRng.create(KEYS[0], *path).as_jax_rng())
+    finally:
+        flax.config.update("flax_fix_rng_separator", before)
+
+
+def test_remat_is_exact():
+    """The same loss to the bit, scanned or not; gradients to the rounding of sums that XLA orders anew."""
+    plain, inputs = build("gpt")
+    params, key = initial(plain, inputs), jax.random.key(5)
+    expected = jax.jit(jax.value_and_grad(loss_of(plain, inputs)))(params, key)
+    for remat, scan in (("block", False), ("dots", False), ("block", True), ("dots", True)):
+        model, _ = build("gpt", remat=remat, scan=scan)
+        loss = loss_of(model, inputs)
+        found = jax.jit(jax.value_and_grad(loss))(params, key)
+        assert found[0] == expected[0]
+        chex.assert_trees_all_close(found[1], expected[1], rtol=1e-6, atol=1e-7)
+        names = [eqn.primitive.name for eqn in equations(jax.make_jaxpr(loss)(params, key))]
+        assert names.count("remat2") + names.count("checkpoint") == (2 if scan else 4)
