@@ -44,7 +44,8 @@ def evaluate(
         mesh = sharding.make_mesh(config.mesh)
         loop.check_splits(config, mesh)
     with jax.set_mesh(mesh), Checkpoints(directory, config.train.keep) as checkpoints:
-        chosen = checkpoints.choose(step, lambda: workdir.read_result(directory)["best_step"])
+        with distributed.together():
+            chosen = checkpoints.choose(step, lambda: workdir.read_result(directory)["best_step"])
         shapes = jax.eval_shape(task.init, jax.random.key(0))
         abstract = jax.tree.map(lambda x, s: x.update(sharding=s), shapes, sharding.state_shardings(shapes, mesh))
         params = checkpoints.load_params(chosen, abstract, averaged=config.train.ema > 0)

@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import signal
+import threading
 from collections.abc import Callable
 from types import FrameType
 
@@ -23,13 +24,11 @@ class Interrupts:
         self._notice: Callable[[int], None] | None = None
 
     def __enter__(self) -> "Interrupts":
-        if jax.process_count() > 1:
-            self._notice = _handler_in_c(signal.SIGTERM)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            try:
+        if threading.current_thread() is threading.main_thread():  # elsewhere Python takes no handlers
+            if jax.process_count() > 1:
+                self._notice = _handler_in_c(signal.SIGTERM)
+            for number in (signal.SIGTERM, signal.SIGINT):
                 self._before[number] = signal.signal(number, self._handle)
-            except ValueError:  # not the main thread, as in some notebooks: their own handling stays
-                break
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -42,7 +41,7 @@ class Interrupts:
         Several processes get True at the same step, the next that none of them has passed. A signal that comes after
         the question is heard after the next step.
         """
-        if self._notice:
+        if jax.process_count() > 1:
             return multihost_utils.reached_preemption_sync_point(step)
         return self._requested
 

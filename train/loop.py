@@ -88,9 +88,11 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
         distributed.ending_alone(),
         checkpoints.telling_of_a_full_disk(),
     ):
-        run = Run(config, task, plan, mesh, directory, checkpoints)
+        with distributed.together():
+            run = Run(config, task, plan, mesh, directory, checkpoints)
         try:
-            run.start()
+            with distributed.together():
+                run.start()
             finished = run.fit(interrupts)
             return run.report() if finished else None
         finally:
