@@ -69,7 +69,7 @@ def test_a_full_disk_stops_with_a_sentence_wherever_it_is_met(whole, disk, capsy
     folder, resize = disk
     command = arguments(folder / "run", **OPTIONS)
     continued = set()
-    for size in (4, 16, 48, 160, 320, 480):
+    for size in (4, 16, 100, 250, 400):
         resize(size)
         assert main.main(command) == 2
         assert_one_sentence(capsys, "No space left on device")
