@@ -14,7 +14,7 @@ from orbax.checkpoint import v1 as ocp
 
 from tests.train.conftest import arguments, record
 from train import evaluate, main
-from train.workdir import lock
+from train.workdir import LOCK, lock
 
 KILL_AFTER = """
 import os, signal, sys
@@ -86,17 +86,22 @@ def test_a_damaged_newest_checkpoint_is_passed_over(uninterrupted, tmp_path, run
     assert_same_run(workdir, uninterrupted)
 
 
+def changed_at(workdir):
+    """When each file was, but for the lock, which says who holds it."""
+    return sorted((p, p.stat().st_mtime_ns) for p in workdir.rglob("*") if p.is_file() and p.name != LOCK)
+
+
 def test_when_all_checkpoints_are_damaged_nothing_is_overwritten(uninterrupted, tmp_path, run_python):
     workdir = tmp_path / "run"
     shutil.copytree(uninterrupted, workdir)
     for file in (workdir / "checkpoints").rglob("manifest.ocdbt"):
         file.write_bytes(b"")
-    before = sorted((p, p.stat().st_mtime_ns) for p in workdir.rglob("*") if p.is_file())
+    before = changed_at(workdir)
     done = run_python("-m", "train.main", *arguments(workdir, **OPTIONS), check=False)
     assert done.returncode == 2
     assert "None of the checkpoints" in done.stderr
     assert "Traceback" not in done.stderr
-    assert sorted((p, p.stat().st_mtime_ns) for p in workdir.rglob("*") if p.is_file()) == before
+    assert changed_at(workdir) == before
 
 
 def test_best_is_the_last_highest_validation_accuracy_and_is_kept(uninterrupted):
