@@ -119,6 +119,8 @@ def _start(workdir: Path, length: int, environment: dict[str, str]) -> float:
         while process.poll() is None and _steps(record) <= (length - 10 if before else 0):
             time.sleep(0.01)
         taken = time.perf_counter() - started
+    if process.returncode:
+        raise RuntimeError(f"The training ended with exit code {process.returncode}.")
     return taken
 
 

@@ -95,7 +95,8 @@ class SilentRun(loop.Run):
 
 
 class _NeverInterrupted:
-    requested = False
+    def stop_after(self, step: int) -> bool:
+        return False
 
 
 def _bare(run: loop.Run, batch: Any, steps: int) -> float:

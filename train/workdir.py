@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 import jax
 
@@ -77,7 +77,7 @@ def _check_same(config: dict[str, Any], files: dict[str, str]) -> None:
 
 def _claim(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None:
     path = workdir / "config.json"
-    try:
+    with _writing(workdir):
         before = _read_json(path) if path.exists() else None
         if before is not None:
             _refuse_another(before, config, workdir)
@@ -91,6 +91,12 @@ def _claim(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None
         (workdir / LOCK).open("a").close()  # proves that the folder can be written
         for name, text in files.items():
             write_text(workdir / name, text)
+
+
+@contextlib.contextmanager
+def _writing(workdir: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UsageError(
             f"The work directory {workdir} cannot be written ({error.strerror}); free space there, or choose another "
@@ -108,13 +114,14 @@ def lock(workdir: Path) -> Iterator[None]:
         with distributed.together():
             token = distributed.of_first(secrets.token_hex(8))
             if distributed.is_first():
-                _take(held.enter_context((workdir / LOCK).open("r+")), workdir, token)
+                with _writing(workdir):
+                    _take(held.enter_context((workdir / LOCK).open("rb+", buffering=0)), workdir, token)
         with distributed.together():
             _check_shared(workdir, token)
         yield
 
 
-def _take(file: TextIO, workdir: Path, token: str) -> None:
+def _take(file: BinaryIO, workdir: Path, token: str) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -122,8 +129,7 @@ def _take(file: TextIO, workdir: Path, token: str) -> None:
             f"Another process is training in {workdir}; wait for it or choose another --workdir."
         ) from error
     file.truncate()
-    file.write(token)
-    file.flush()
+    file.write(token.encode())
 
 
 def _check_shared(workdir: Path, token: str) -> None:

@@ -12,7 +12,7 @@ DOCS = ("reliability.md", "scaling.md")
 REFERENCE = re.compile(r"`(?:(?P<file>tests/[\w/]+\.py)(?:::)?)?(?P<dots>\.\.\.)?(?P<name>\w*)`")
 
 
-def tests_in(file):
+def names_in(file):
     tree = ast.parse((ROOT / file).read_text())
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name[:5] == "test_"}
 
@@ -24,7 +24,7 @@ def missing(text):
         file, name = match["file"] or file, match["name"]
         if not (match["file"] or match["dots"] or name.startswith("test_")):
             continue  # some other word in code's letters
-        names = tests_in(file) if file and (ROOT / file).is_file() else set()
+        names = names_in(file) if file and (ROOT / file).is_file() else set()
         known = any(test.endswith(name) for test in names) if match["dots"] else name in names | {""}
         if not names or not known:
             found.append(match[0])
