@@ -1,4 +1,4 @@
-"""Every config's step as shapes, without data; a few compiled, on fake devices; and what configs state of their data."""
+"""Every config's step as shapes, without data; a few compiled, on fake devices; and the sizes that configs state."""
 
 import dataclasses
 import math
@@ -188,7 +188,7 @@ def test_classes_of_text_are_checked(tmp_path):
     config, _ = configs.resolve("configs/classify_imdb.py", {"data.source": f"file:{file}"} | splits)
     tasks.find(config.task)(config)
     wrong = dataclasses.replace(config, data=dataclasses.replace(config.data, classes=3))
-    with pytest.raises(UsageError, match="data.classes is 3, but the data have 2"):
+    with pytest.raises(UsageError, match=r"data.classes is 3, but the data have 2"):
         tasks.find(wrong.task)(wrong)
 
 
