@@ -14,8 +14,9 @@ from jax.sharding import PartitionSpec as P
 from attention import UsageError
 from tests.train.conftest import arguments, record
 from tests.train.on_meshes import MODELS
-from train import configs, tasks
+from train import configs
 from train.config import MeshConfig
+from train.dry import DryRun
 from train.sharding import RULES, check_divisible, make_mesh, parameter_spec
 
 OPTIONS = {
@@ -157,10 +158,7 @@ def parameters(spec):
     layers = spec.count("|") + 1
     depths = {"model.depth": str(layers)} | ({"model.decoder_depth": str(layers)} if "translate" in spec else {})
     config, _ = configs.resolve(f"configs/{spec}", {} if "seq2seq" in spec else depths)
-    model = dict(vars(config.model)) | ({"pretrained": ""} if hasattr(config.model, "pretrained") else {})
-    config = type(config)(**vars(config) | {"model": type(config.model)(**model)})
-    shapes = jax.eval_shape(tasks.find(config.task)(config, dry=True).init, jax.random.key(0))
-    flat = jax.tree_util.tree_leaves_with_path(shapes)
+    flat = jax.tree_util.tree_leaves_with_path(DryRun.of(config).state.params)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in flat}
 
 
