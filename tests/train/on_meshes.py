@@ -33,10 +33,10 @@ MODELS = {
 }
 
 
-def losses(model: str, mesh: str) -> list[float]:
-    """Of each step, on the first devices, as many as the mesh `data x fsdp x tensor` has."""
+def losses(model: str, shape: str) -> list[float]:
+    """Of each step, on the first devices, as many as the shape of the mesh needs: `data x fsdp x tensor`."""
     file, changes = MODELS[model]
-    axes = dict(zip(("mesh.data", "mesh.fsdp", "mesh.tensor"), mesh.split("x"), strict=True))
+    axes = dict(zip(("mesh.data", "mesh.fsdp", "mesh.tensor"), shape.split("x"), strict=True))
     config, _ = configs.resolve(f"configs/{file}.py", COMMON | changes | axes)
     task = tasks.find(config.task)(config)
     trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))

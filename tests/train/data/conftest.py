@@ -69,6 +69,7 @@ def text_fields(tmp_path) -> dict:
         "test_split": "test",
         "tokeniser": "bytes",
         "context": 16,
+        "vocabulary": 0,
         "batch_size": 4,
         "eval_batch_size": 4,
         "workers": 0,

@@ -45,7 +45,7 @@ def labelled(text_fields, tmp_path):
 
     def make(**changes):
         fields = {"source": f"file:{place}", "label_column": "stars", "keep": "last", "tokeniser": "words(size=8)"}
-        return LabelledTextData(**text_fields | fields | changes)
+        return LabelledTextData(**text_fields | fields | {"classes": 0} | changes)
 
     return make
 

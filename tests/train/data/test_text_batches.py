@@ -28,7 +28,7 @@ def make(text_fields, folder, tmp_path):
         cls, fields = CHOICES[kind]
         fields = text_fields | fields | {"source": f"file:{folder}"}
         if kind == "labelled":
-            fields |= {"source": f"file:{tmp_path}/table.tsv", "tokeniser": "words"}
+            fields |= {"source": f"file:{tmp_path}/table.tsv", "tokeniser": "words", "classes": 0}
             fields |= {f"{part}_split": "train" for part in ("train", "validation", "test")}
         data = cls(**fields | changes)
         return data, data.examples(data.load())

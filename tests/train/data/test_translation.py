@@ -31,6 +31,8 @@ def make(tmp_path):
         **SLICES,
         "source_tokeniser": "words(marks=True)",
         "target_tokeniser": "bytes",
+        "source_vocabulary": 0,
+        "target_vocabulary": 0,
         "source_length": 8,
         "target_length": 32,
         "buckets": "12,16",

@@ -1,0 +1,86 @@
+"""Seconds from a command to the end of its first training step, with nothing compiled before and with all of it kept.
+
+    python -m benchmarks.startup --out=benchmarks/results/startup_cpu.json
+
+Each time is of a fresh process: one with an empty cache folder, then one with what that one left.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import measure
+from benchmarks.runs import ROOT
+
+CONFIGS = ("vit_digits", "gpt_pydoc")
+# The command, up to the end of its first step.
+FIRST_STEP = """
+import os, sys
+import jax
+from train import loop, main
+def stop(run, *step):
+    jax.block_until_ready(run.state)
+    os._exit(0)
+loop.Run._read = stop
+sys.exit(main.main(sys.argv[1:]) or 1)
+"""
+
+
+def main() -> None:
+    """Measures, prints a table and writes JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
+    flags = parser.parse_args()
+    result = measure.header("startup") | {"seconds": {name: seconds(name, flags.rounds) for name in CONFIGS}}
+    print(measure.markdown(("config", "cold", "warm", "warm / cold"), rows(result["seconds"])))
+    if flags.out:
+        flags.out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def seconds(name: str, rounds: int) -> dict[str, list[float]]:
+    """Of each round: cold and warm. Text is tokenised before the first."""
+    found: dict[str, list[float]] = {"cold": [], "warm": []}
+    with tempfile.TemporaryDirectory() as folder:
+        texts = f"--config.data.cache_dir={folder}/texts"
+        first_step(name, Path(folder) / "unmeasured", texts)
+        for number in range(rounds):
+            for times in found.values():
+                times.append(first_step(name, Path(folder) / str(number), texts))
+    return found
+
+
+def first_step(name: str, cache: Path, texts: str) -> float:
+    """Seconds of a fresh process that keeps its programs in a folder."""
+    own = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
+    environment = {k: v for k, v in os.environ.items() if k not in own} | {"ATTENTION_BENCH_CACHE": str(cache)}
+    flags = [
+        f"--config=configs/{name}.py",
+        "--config.train.log_every=1 step",
+        *([texts] if name != "vit_digits" else []),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", FIRST_STEP, *flags, f"--workdir={folder}/run"]
+        started = time.perf_counter()
+        subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+        return time.perf_counter() - started
+
+
+def rows(found: dict[str, dict[str, list[float]]]) -> list[list[Any]]:
+    """Medians."""
+    lines = []
+    for name, times in found.items():
+        cold, warm = (statistics.median(times[which]) for which in ("cold", "warm"))
+        lines.append([f"`{name}`", f"{cold:.1f}", f"{warm:.1f}", f"{warm / cold:.2f}"])
+    return lines
+
+
+if __name__ == "__main__":
+    measure.command(main)
