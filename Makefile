@@ -3,13 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-long lint clean
 
 demo: .venv/installed
 	$(BIN)/python -m train.main
 
 test: .venv/installed-test
 	$(BIN)/python -m pytest -q -n 2
+
+test-long: .venv/installed-test
+	$(BIN)/python -m pytest -q -m long
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .
