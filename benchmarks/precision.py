@@ -31,9 +31,10 @@ class Training:
 
 
 RARELY = ("--config.train.eval_every=0 steps", "--config.train.checkpoint_every=0 steps")
+SMALLER = ("--config.model.depth=2", "--config.model.width=64", "--config.model.mlp=256")
 TRAININGS = {
     "digits": Training("vit_digits", "accuracy", ("--config.train.length=300 steps", "--config.train.ema=0", *RARELY)),
-    "pydoc": Training("gpt_pydoc", "bits_per_byte", ("--config.train.length=200 steps", *RARELY)),
+    "pydoc": Training("gpt_pydoc", "bits_per_byte", ("--config.train.length=200 steps", *SMALLER, *RARELY)),
 }
 
 
@@ -63,9 +64,8 @@ def measured(folder: Path, seeds: range) -> dict[str, dict[str, list[float]]]:
         for seed in seeds
         for precision in PRECISIONS
     }
-    runs.train_all(
-        {place: _flags(*what) for what, place in places.items()}, lambda result: f"{result['seconds']:.0f} s"
-    )
+    todo = {place: _flags(*what) for what, place in places.items()}
+    runs.train_all(todo, lambda result: f"{result['seconds']:.0f} s")
     return {
         name: {precision: [_reached(name, places[name, precision, s]) for s in seeds] for precision in PRECISIONS}
         for name in TRAININGS

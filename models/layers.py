@@ -69,9 +69,9 @@ class Linear(nn.Module):
         return rows.reshape(*lead, *self.outputs)
 
     def output(self, x: Float[Array, "B T D"]) -> Output:
-        """The same of an `x` in the compute dtype, put off."""
+        """The same, put off."""
         kernel, bias = self.parameters(x.shape[-1:])
-        return Output(x, kernel, None if bias is None else bias.astype(self.dtype))
+        return Output(x.astype(self.dtype), kernel, None if bias is None else bias.astype(self.dtype))
 
     @nn.compact
     def parameters(self, last: tuple[int, ...]) -> tuple[Float[Array, "..."], Float[Array, "..."] | None]:

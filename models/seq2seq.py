@@ -168,7 +168,8 @@ class Coefficients(nn.Module):
         """Keys and values, once for each source; zeros behind it."""
         variant = self.variant
         real = Mask(key_lengths=lengths).real_keys(states.shape[1])[..., None]
-        embedded, states = (jnp.where(real, x, jnp.zeros((), x.dtype)) for x in (embedded, states))
+        # Recurrent states are kept in float32, and attended to in the compute dtype.
+        embedded, states = (jnp.where(real, x, 0).astype(self.dtype) for x in (embedded, states))
         compared, key = embedded if variant.encoder_only else states, None
         if variant.score is not None:
             key = self.to_key(compared) if variant.projected else compared[:, :, None]
@@ -182,7 +183,7 @@ class Coefficients(nn.Module):
         """The context c_i and the weights w_i."""
         variant = self.variant
         options = {"mask": Mask(key_lengths=memory.lengths), "return_weights": True}
-        query = self._query(token, state, memory)[:, None]
+        query = self._query(token, state, memory)[:, None].astype(self.dtype)
         if variant.score is None:
             query = query[:, :, None]
             out, weights = attention.location_attention(query, memory.value, self.kernel, self.bias, **options)

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+from jax.extend.core import JaxprEqn
 
 
-def equations(jaxpr: Any) -> Iterator[jax.extend.core.JaxprEqn]:
+def equations(jaxpr: Any) -> Iterator[JaxprEqn]:
     """All of them, those within loops and calls too."""
     for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         yield eqn

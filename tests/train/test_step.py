@@ -7,6 +7,7 @@ import numpy as np
 import optax
 import pytest
 
+from tests.train import small_tasks
 from train.step import Trainer
 
 BATCH = {
@@ -36,6 +37,27 @@ def test_ragged_parts_equal_the_whole_batch(accumulate):
     np.testing.assert_allclose(report["gradient_norm"], np.linalg.norm(gradient), rtol=1e-5)
     np.testing.assert_allclose(report["sums"]["loss"], ((x @ np.ones(3) - y) ** 2).sum(), rtol=1e-5)
     assert report["sums"]["weight"] == real.sum()
+
+
+@pytest.mark.parametrize("name", ["vit_digits", "classify_imdb", "gpt_pydoc", "mlm_pydoc"])
+def test_the_gradient_of_four_parts_is_that_of_the_whole_batch(name, tmp_path):
+    """Of the tasks' own losses: parts whose weights differ, one of which has none at all."""
+    dropout = ("embedding_dropout", "dropout", "attention_dropout")
+    changes = {f"model__{rate}": 0.0 for rate in dropout}
+    task = small_tasks.task_of(small_tasks.config_of(name, tmp_path, **changes))
+    params, batch = small_tasks.params_of(task), small_tasks.batch_of(task)
+    weight = np.array(batch.get("weight", jnp.ones(8)))
+    weight[1::4] = 0.0
+    weight[2] = 0.0
+    batch["weight"] = jnp.asarray(weight)
+    one, four = (trainer(parts, loss=task.loss) for parts in (1, 4))
+    parts = [weight[part::4].sum() for part in range(4)]
+    assert parts[1] == 0 < min(parts[0], parts[2], parts[3])
+    assert len({float(part) for part in parts}) > 2
+    expected, found = (jax.jit(each._gradient)(params, batch, jax.random.key(0)) for each in (one, four))
+    chex.assert_trees_all_close(found[1], expected[1], rtol=1e-6)
+    apart = optax.tree.norm(jax.tree.map(jnp.subtract, found[0], expected[0]))
+    assert apart < 1e-6 * optax.tree.norm(expected[0])
 
 
 def test_randomness_differs_by_step_and_part_and_by_nothing_else():

@@ -1,0 +1,119 @@
+"""Losses of tokens in chunks: the same numbers and gradients as of all logits at once, which are never there."""
+
+import functools
+import math
+
+import chex
+import jax
+import jax.numpy as jnp
+import pytest
+
+from models.output import Output
+from tests.jaxprs import equations
+from tests.train import small_tasks
+from train import losses
+
+B, T, D, V = 4, 7, 8, 50
+KEYS = jax.random.split(jax.random.key(0), 5)
+LABELS = jax.random.randint(KEYS[0], (B, T), 0, V)
+WEIGHT = jax.random.uniform(KEYS[1], (B, T))
+
+
+def output(transposed, bias, dtype=jnp.float32):
+    kernel = jax.random.normal(KEYS[2], (V, D) if transposed else (D, V))
+    hidden = jax.random.normal(KEYS[3], (B, T, D)).astype(dtype)
+    return Output(hidden, kernel, jax.random.normal(KEYS[4], (V,)).astype(dtype) if bias else None, transposed)
+
+
+def sums(chunk, smoothing=0.0):
+    """A step's loss and sums, as a function of an output."""
+
+    def of(output):
+        measure = functools.partial(losses.of_classes, smoothing=smoothing)
+        found = losses.sums(losses.of_tokens(measure, output, LABELS, chunk), WEIGHT)
+        return found["loss"], found
+
+    return jax.jit(jax.value_and_grad(of, has_aux=True))
+
+
+@pytest.mark.parametrize(("transposed", "bias"), [(False, True), (True, True), (True, False)])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_chunks_change_nothing(transposed, bias, smoothing):
+    (_, expected), gradient = sums(0, smoothing)(output(transposed, bias))
+    for chunk in (3, 7, 100):  # the last one ragged; as long as the sequence; longer
+        (_, found), again = sums(chunk, smoothing)(output(transposed, bias))
+        chex.assert_trees_all_close(found, expected, rtol=1e-6)
+        chex.assert_trees_all_close(again, gradient, rtol=1e-5, atol=1e-6)
+
+
+def test_the_loss_is_the_mean_over_tokens_of_minus_the_log_of_a_softmax():
+    found, _ = sums(2)(output(False, True))[0]
+    logits = output(False, True)
+    scores = jnp.einsum("btd,dv->btv", logits.hidden, logits.kernel) + logits.bias[None, None]
+    likelihood = jnp.take_along_axis(jax.nn.softmax(scores), LABELS[..., None], axis=-1)[..., 0]
+    assert float(found) == pytest.approx(float(-jnp.sum(WEIGHT * jnp.log(likelihood))), rel=1e-5)
+
+
+def test_chunks_of_bfloat16_differ_by_its_rounding_alone():
+    """Sums of float32 are the same; a kernel's gradient is added up in float32, over chunks in another order."""
+    low = output(True, False, jnp.bfloat16)
+    ((_, expected), gradient), ((_, found), again) = (sums(chunk)(low) for chunk in (0, 3))
+    chex.assert_trees_all_close(found, expected, rtol=1e-6)
+    assert again.kernel.dtype == jnp.float32
+    chex.assert_trees_all_close(again.kernel, gradient.kernel, rtol=2e-2, atol=2e-2)
+
+
+def test_the_logits_of_all_tokens_are_never_there():
+    largest = lambda jaxpr: max(math.prod(v.aval.shape) for e in equations(jaxpr) for v in e.outvars)  # noqa: E731
+    found = {chunk: largest(jax.make_jaxpr(sums(chunk))(output(True, True))) for chunk in (0, 2)}
+    assert found == {0: B * T * V, 2: max(B * 2 * V, V * D)}
+
+
+@pytest.mark.parametrize("name", ["gpt_pydoc", "mlm_pydoc", "translate_dates", "seq2seq_dates"])
+def test_every_task_of_tokens_takes_chunks(name, tmp_path):
+    whole = small_tasks.task_of(small_tasks.config_of(name, tmp_path, train__label_smoothing=0.1))
+    config = small_tasks.config_of(name, tmp_path, train__label_smoothing=0.1, train__loss_chunk=5)
+    params, batch = small_tasks.params_of(whole), small_tasks.batch_of(whole)
+    key = jax.random.key(0)
+    expected, found = (
+        jax.jit(jax.value_and_grad(lambda p, task=task: task.loss(p, batch, key)["loss"]))(params)
+        for task in (whole, small_tasks.task_of(config))
+    )
+    chex.assert_trees_all_close(found[0], expected[0], rtol=1e-6)
+    chex.assert_trees_all_close(found[1], expected[1], rtol=1e-4, atol=1e-5)
+
+
+ON_MESH = """
+import re
+import jax, jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from models.output import Output
+from train import losses
+from train.sharding import AXES
+
+B, T, D, V = 24, 10, 16, 64
+keys = jax.random.split(jax.random.key(0), 3)
+labels = jax.random.randint(keys[0], (B, T), 0, V)
+output = Output(jax.random.normal(keys[1], (B, T, D)), jax.random.normal(keys[2], (D, V)))
+def loss(output, labels):
+    return losses.sums(losses.of_tokens(losses.of_classes, output, labels, 4), jnp.ones((B, T)))["loss"]
+step = jax.value_and_grad(loss)
+expected = jax.jit(step)(output, labels)
+mesh = jax.make_mesh((2, 2, 2), AXES, axis_types=(AxisType.Auto,) * 3)
+with jax.set_mesh(mesh):
+    place = lambda x, spec: jax.device_put(x, NamedSharding(mesh, spec))
+    batch = P(("data", "fsdp"))
+    split = Output(place(output.hidden, batch), place(output.kernel, P("fsdp"))), place(labels, batch)
+    compiled = jax.jit(step).lower(*split).compile()
+    found = compiled(*split)
+for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    assert jnp.allclose(jax.device_get(a), b, rtol=1e-5, atol=1e-5)
+gathered = re.findall(r"= .*?\\[([\\d,]*)\\][^=]* all-gather", compiled.as_text())
+assert gathered and not any("24" in shape.split(",") for shape in gathered), gathered
+print("split")
+"""
+
+
+def test_chunks_leave_the_batch_split_over_devices(run_python):
+    """Compiled for a mesh of 2 x 2 x 2, parameters are gathered, and nothing with the whole batch."""
+    assert "split" in run_python("-c", ON_MESH, devices=8).stdout
