@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,12 @@ _policies = ocp.training.preservation_policies
 
 @dataclasses.dataclass
 class _KeepBest(_policies.PreservationPolicy):
-    """Preserves one step, whichever is the best at the time."""
+    """Preserves the best steps, whichever they are at the time."""
 
-    step: int = -1
+    steps: frozenset[int] = frozenset()
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-        return [checkpoint.step == self.step for checkpoint in checkpoints]
+        return [checkpoint.step in self.steps for checkpoint in checkpoints]
 
 
 class Checkpoints:
@@ -52,13 +52,13 @@ class Checkpoints:
         """Steps that have a checkpoint, in order."""
         return sorted(checkpoint.step for checkpoint in self._orbax.checkpoints)
 
-    def save(self, step: int, state: TrainState, batches: Any, progress: dict, best: int) -> None:
-        """Starts writing state, data iterator and progress (plain JSON values); `best` is the best step so far.
+    def save(self, step: int, state: TrainState, batches: Any, progress: dict, best: Iterable[int]) -> None:
+        """Starts writing state, data iterator and progress (plain JSON values); `best` are the best steps so far.
 
         Raises:
           UsageError: what was being written before could not be, as on a full disk.
         """
-        self._best.step = best
+        self._best.steps = frozenset(best)
         try:
             items = {"state": state, "data": batches}
             # Without force, Orbax skips a save while the one before is still being written.

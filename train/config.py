@@ -23,7 +23,8 @@ class TrainConfig:
       log_every: Between lines of training metrics, each the average since the line before.
       eval_every: Between evaluations on validation data; 0 evaluates only at the end.
       checkpoint_every: Between checkpoints; 0 saves only the best and the last.
-      keep: How many of the newest checkpoints stay; the best always does.
+      keep: How many of the newest checkpoints stay; the best always does, of every replica.
+      replicas: How many seeds are trained together in one program, from `seed` on; see `docs/replicas.md`.
       accumulate: Into how many parts a batch is split, one after the other, to save memory.
       precision: Compute dtype, `float32` or `bfloat16`; parameters and softmax are float32.
       ema: Decay of the moving average of the parameters that is evaluated; 0 is none.
@@ -35,6 +36,7 @@ class TrainConfig:
     eval_every: str
     checkpoint_every: str
     keep: int
+    replicas: int
     accumulate: int
     precision: str
     ema: float
@@ -45,7 +47,7 @@ class TrainConfig:
             Duration.parse(getattr(self, field), f"train.{field}")
         if not Duration.parse(self.length, "train.length").amount:
             raise UsageError(f"train.length must be more than 0, but it is {self.length!r}.")
-        for field in ("keep", "accumulate"):
+        for field in ("keep", "replicas", "accumulate"):
             if getattr(self, field) < 1:
                 raise UsageError(f"train.{field} must be at least 1, but it is {getattr(self, field)}.")
         for field in ("ema", "label_smoothing"):

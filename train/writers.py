@@ -66,10 +66,11 @@ class TensorBoard:
         self._writer = SummaryWriter(str(workdir / "tensorboard"), purge_step=step + 1)
 
     def write(self, line: dict[str, Any]) -> None:
-        """Adds every number of a line as `split/name`."""
+        """Adds every number of a line as `split/name`, of a replica as `split/name/replica_2`."""
+        whose = f"/replica_{line['replica']}" if "replica" in line else ""
         for name, value in line.items():
-            if name not in ("step", "split"):
-                self._writer.add_scalar(f"{line['split']}/{name}", value, line["step"])
+            if name not in ("step", "split", "replica"):
+                self._writer.add_scalar(f"{line['split']}/{name}{whose}", value, line["step"])
 
     def close(self) -> None:
         """Flushes and closes."""
