@@ -1,15 +1,18 @@
-# `make demo` trains the default model; `make test` runs the tests. Both make .venv first.
+# `make demo` trains the default model; `make test` runs the tests, `make test-long` their long forms. All make .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-long lint clean
 
 demo: .venv/installed
 	$(BIN)/python -m train.main
 
 test: .venv/installed-test
 	$(BIN)/python -m pytest -q -n 2
+
+test-long: .venv/installed-test
+	$(BIN)/python -m pytest -q -n 2 -m long
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .

@@ -147,7 +147,7 @@ class Run:
     """One run in one process: what the steps change, and what happens between them."""
 
     def __init__(self, config, task, plan: Plan, replicas: Replicas, directory: Path, checkpoints: Checkpoints):
-        self.task, self.plan, self.replicas = task, plan, replicas
+        self.task, self.plan, self.replicas, self.mesh = task, plan, replicas, replicas.mesh
         self.directory, self.checkpoints = directory, checkpoints
         self.batch_size = config.data.batch_size
         self.rate = f"{task.unit}_per_second"
@@ -218,7 +218,8 @@ class Run:
             **self.task.describe(self.one),
             **workdir.environment(),
         }
-        record = read_record(self.directory)
+        first = jax.process_index() == 0  # which alone writes, and is sure to read, the record
+        record = read_record(self.directory) if first else []
         own = [
             results.of_one(
                 [line for line in record if line.get("replica", 0) == replica],
@@ -231,7 +232,7 @@ class Run:
             for replica in range(len(self.replicas))
         ]
         result = results.of_all(own, self.replicas.seeds, shared)
-        if jax.process_index() == 0:
+        if first:
             write_json(self.directory / "result.json", result)
             curves.draw(record, self.directory / "curves.png")
         for line in results.told(result, self.task.best):
@@ -340,7 +341,7 @@ class Run:
     def _header(self) -> None:
         about = self.task.describe(self.one)
         counts = ", ".join(f"{len(source):,} {split}" for split, source in self.task.sources.items())
-        mesh = " x ".join(f"{axis} {size}" for axis, size in self.replicas.mesh.shape.items())
+        mesh = " x ".join(f"{axis} {size}" for axis, size in self.mesh.shape.items())
         say, plan = self.display.say, self.plan
         say(
             f"Training {about['attention']}: {about['parameters']:,} parameters, "
