@@ -165,10 +165,12 @@ class Replicas:
 
     def to_devices(self, batch: dict[str, np.ndarray], own: bool) -> Batch:
         """A batch as global arrays: of stacked batches where each replica has its own, else one that all share."""
+        return sharding.to_devices(batch, self.mesh, self.batch_spec(own))
+
+    def batch_spec(self, own: bool) -> P:
+        """How such a batch is split."""
         spec = P(self.batch_axes)
-        if own and len(self) > 1:
-            spec = P("data" if self._apart else None, *spec)
-        return sharding.to_devices(batch, self.mesh, spec)
+        return P("data" if self._apart else None, *spec) if own and len(self) > 1 else spec
 
 
 @jax.jit
