@@ -25,6 +25,7 @@ from benchmarks.train_step import SilentRun
 from train import configs, digest, loop, sharding, tasks
 from train.checkpoints import Checkpoints
 from train.main import parse
+from train.replicas import Replicas
 
 # The digits at their default size, and with the state of vit_cifar100: the sizes of a small and a middling checkpoint.
 MODELS = {
@@ -56,7 +57,7 @@ def saving(overrides: list[str], rounds: int, seconds: float) -> dict[str, Any]:
     plan = dataclasses.replace(loop.Plan.of(config, task.train_examples), total=1, eval_every=0, checkpoint_every=0)
     with tempfile.TemporaryDirectory() as folder, jax.set_mesh(mesh), Checkpoints(Path(folder), 1) as checkpoints:
         (Path(folder) / "checkpoints").mkdir()
-        run = SilentRun(config, task, plan, mesh, Path(folder), checkpoints)
+        run = SilentRun(config, task, plan, Replicas.of(config, mesh), Path(folder), checkpoints)
         run.start()
         steps = max(2, round(seconds / run.fit_more(5)))
         times = [_round(run, steps) for _ in range(rounds + 1)][1:]

@@ -26,6 +26,7 @@ from train import configs, loop, sharding, tasks
 from train.checkpoints import Checkpoints
 from train.config import Config
 from train.main import parse
+from train.replicas import Replicas
 
 Step = Callable[[np.ndarray, np.ndarray], float]
 COMPILED = "_compiled"
@@ -60,10 +61,10 @@ def loop_against_step(config: Config, rounds: int, steps: int) -> dict[str, Any]
     plan = dataclasses.replace(loop.Plan.of(config, task.train_examples), total=1, eval_every=0, checkpoint_every=0)
     mesh = sharding.make_mesh(config.mesh)
     with tempfile.TemporaryDirectory() as folder, jax.set_mesh(mesh), Checkpoints(Path(folder), 1) as checkpoints:
-        run = SilentRun(config, task, plan, mesh, Path(folder), checkpoints)
+        run = SilentRun(config, task, plan, Replicas.of(config, mesh), Path(folder), checkpoints)
         run.start()
         run.fit_more(2)
-        batch = sharding.to_devices(next(run.batches), mesh)
+        batch = run.replicas.to_devices(next(run.batches), own=True)
         times: dict[str, list[float]] = {"step": [], "loop": []}
         for _ in range(rounds):
             times["step"].append(_bare(run, batch, steps))
@@ -87,8 +88,8 @@ class SilentRun(loop.Run):
         jax.block_until_ready(self.state)
         return (time.perf_counter() - started) / steps
 
-    def _evaluate(self, split: str, params: Any) -> tuple[dict[str, float], float]:
-        return {self.task.best: 0.0}, 0.0
+    def _evaluate(self, split: str, params: Any) -> tuple[list[dict[str, float]], float]:
+        return [{self.task.best: 0.0}] * len(self.replicas), 0.0
 
     def _save(self) -> None:
         pass

@@ -150,6 +150,7 @@ def _experiment(task: str, model: dict[str, Any], data: dict[str, Any]) -> Confi
         "eval_every": "250 steps",
         "checkpoint_every": "250 steps",
         "keep": 2,
+        "replicas": 1,
         "accumulate": 1,
         "loss_chunk": 0,
         "precision": "float32",

@@ -23,7 +23,8 @@ class TrainConfig:
       log_every: Between lines of training metrics, each the average since the line before.
       eval_every: Between evaluations on validation data; 0 evaluates only at the end.
       checkpoint_every: Between checkpoints; 0 saves only the best and the last.
-      keep: How many of the newest checkpoints stay; the best always does.
+      keep: How many of the newest checkpoints stay; the best always does, of every replica.
+      replicas: How many seeds are trained together in one program, from `seed` on; see `docs/replicas.md`.
       accumulate: Into how many parts a batch is split, one after the other, to save memory.
       loss_chunk: Of how many tokens of each sequence logits are held at one time, to save memory where vocabularies are
         large; 0 is all. The backward pass computes them again.
@@ -37,6 +38,7 @@ class TrainConfig:
     eval_every: str
     checkpoint_every: str
     keep: int
+    replicas: int
     accumulate: int
     loss_chunk: int
     precision: str
@@ -48,7 +50,7 @@ class TrainConfig:
             Duration.parse(getattr(self, field), f"train.{field}")
         if not Duration.parse(self.length, "train.length").amount:
             raise UsageError(f"train.length must be more than 0, but it is {self.length!r}.")
-        for field in ("keep", "accumulate"):
+        for field in ("keep", "replicas", "accumulate"):
             if getattr(self, field) < 1:
                 raise UsageError(f"train.{field} must be at least 1, but it is {getattr(self, field)}.")
         if self.loss_chunk < 0:

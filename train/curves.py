@@ -5,7 +5,7 @@ from typing import Any
 
 
 def draw(lines: list[dict[str, Any]], path: Path) -> None:
-    """Draws the metrics that training and validation share; nothing where there are no lines.
+    """Draws the metrics that training and validation share, a line for each replica; nothing where there are none.
 
     Args:
       lines: Of `metrics.jsonl`.
@@ -23,9 +23,19 @@ def draw(lines: list[dict[str, Any]], path: Path) -> None:
     figure = Figure(figsize=(4.5 * len(metrics), 3.2), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
         for split, points in splits.items():
-            steps, values = [p["step"] for p in points], [p[name] for p in points]
-            axes.plot(steps, values, label=split, marker="o" if len(points) == 1 else None)
+            of_one = _by_replica(points)
+            colour = f"C{list(splits).index(split)}"
+            for replica, own in enumerate(of_one):
+                steps, values = [p["step"] for p in own], [p[name] for p in own]
+                style = {"marker": "o" if len(own) == 1 else None, "linewidth": None if len(of_one) == 1 else 0.8}
+                axes.plot(steps, values, label=None if replica else split, color=colour, **style)
         axes.set(xlabel="step", title=name)
         axes.grid(alpha=0.3)
         axes.legend(frameon=False)
     figure.savefig(path, dpi=120)
+
+
+def _by_replica(lines: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """One list where there are no replicas."""
+    numbers = sorted({line.get("replica", 0) for line in lines})
+    return [[line for line in lines if line.get("replica", 0) == number] for number in numbers]

@@ -8,11 +8,11 @@ from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from attention.errors import UsageError
 from train import loop, memory, sharding, tasks
 from train.config import Config, MeshConfig
+from train.replicas import Replicas
 from train.state import TrainState
 from train.step import Batch, Trainer
 from train.tasks import Task
@@ -42,16 +42,18 @@ class DryRun:
     Attributes:
       config: The experiment.
       task: Of blank data.
-      mesh: The devices.
+      replicas: What is trained together, and on which devices.
       trainer: Has the step.
-      state: With shardings.
+      one: The state of one replica.
+      state: Of all, with shardings.
       batch: Likewise, the largest there may be.
     """
 
     config: Config
     task: Task
-    mesh: Mesh
+    replicas: Replicas
     trainer: Trainer
+    one: TrainState
     state: TrainState
     batch: Batch
 
@@ -62,27 +64,27 @@ class DryRun:
         Raises:
           UsageError: as a run would, or a size is not stated.
         """
-        mesh = sharding.make_mesh(config.mesh)
-        loop.check_splits(config, mesh)
+        replicas = Replicas.of(config, sharding.make_mesh(config.mesh))
+        loop.check_splits(config, replicas)
         if hasattr(config.model, "pretrained"):  # weights have the shapes of random ones
             config = dataclasses.replace(config, model=dataclasses.replace(config.model, pretrained=""))
         small = dataclasses.replace(config.data, batch_size=1, eval_batch_size=1, workers=0)
         task = tasks.find(config.task)(dataclasses.replace(config, data=small), dry=True)
         trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
-        with jax.set_mesh(mesh):
-            state = jax.eval_shape(lambda: trainer.init(task.init(jax.random.key(0))))
-        state = jax.tree.map(lambda x, s: x.update(sharding=s), state, sharding.state_shardings(state, mesh))
-        return cls(config, task, mesh, trainer, state, batch_of(task, config.data.batch_size, mesh))
+        with jax.set_mesh(replicas.mesh):
+            one = jax.eval_shape(lambda: trainer.init(task.init(jax.random.key(0))))
+        batch = batch_of(task, config.data.batch_size, replicas)
+        return cls(config, task, replicas, trainer, one, replicas.abstract(one), batch)
 
     def lower(self) -> jax.stages.Lowered:
         """The step, for the mesh."""
-        with jax.set_mesh(self.mesh):
-            return jax.jit(self.trainer.train_step, donate_argnames="state").lower(self.state, self.batch)
+        with jax.set_mesh(self.replicas.mesh):
+            return self.replicas.train_step(self.trainer).lower(self.state, self.batch)
 
     def report(self) -> Iterator[str]:
         """Compiles, and says what it takes."""
-        config, task, mesh = self.config, self.task, self.mesh
-        about = task.describe(self.state.params)
+        task, mesh = self.task, self.replicas.mesh
+        about = task.describe(self.one.params)
         axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
         yield (
             f"Dry run of {about['attention']}: {about['parameters']:,} parameters, "
@@ -91,18 +93,20 @@ class DryRun:
         yield f"Devices: {mesh.size} fake {mesh.devices.flat[0].platform}, mesh {axes}"
         yield from memory.lines(self.state, mesh)
         compiled = self.lower().compile()
-        size = config.data.batch_size
+        size = self.config.data.batch_size * len(self.replicas)
         counted = memory.scaled(3 * size * task.forward_flops(), "FLOP")  # the backward pass is two forward ones
         yield f"A step: {size * task.units_per_example:,} {task.unit}, {counted} counted, {_xla_flops(compiled, mesh)}"
         yield _memory(compiled, self.state, self.batch)
 
 
-def batch_of(task: Task, size: int, mesh: Mesh) -> Batch:
-    """The shapes of a batch of so many examples, made of one."""
+def batch_of(task: Task, size: int, replicas: Replicas) -> Batch:
+    """The shapes of a batch of so many examples for each replica, made of one."""
     with contextlib.closing(task.train_batches(0, 1)) as batches:
         one = next(batches)
-    split = NamedSharding(mesh, P(sharding.BATCH))
-    return {name: jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype, sharding=split) for name, x in one.items()}
+    split, front = NamedSharding(replicas.mesh, replicas.batch_spec(own=True)), replicas.front
+    return {
+        name: jax.ShapeDtypeStruct((*front, size, *x.shape[1:]), x.dtype, sharding=split) for name, x in one.items()
+    }
 
 
 def _xla_flops(compiled: Any, mesh: Mesh) -> str:

@@ -9,17 +9,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 from ml_collections import ConfigDict
 
 from attention.errors import UsageError, unknown
-from train import compilation, configs, distributed, loop, sharding, tasks, workdir
-from train.checkpoints import Checkpoints
+from train import compilation, configs, distributed, loop, sharding, tasks, trained, workdir
 from train.main import parse
+from train.replicas import Replicas
 
 
 def evaluate(
-    directory: Path, step: str = "last", split: str = "test", overrides: Mapping[str, str] | None = None
+    directory: Path,
+    step: str = "last",
+    split: str = "test",
+    overrides: Mapping[str, str] | None = None,
+    replica: int = 0,
 ) -> tuple[int, dict[str, float]]:
     """Metrics of one checkpoint on one split.
 
@@ -28,12 +31,13 @@ def evaluate(
       step: `last`, `best` (needs a finished run) or a step that has a checkpoint.
       split: `train`, `validation` or `test`.
       overrides: Fields of the config that may differ from the run's, such as `mesh.data` or `data.data_dir`.
+      replica: Which one, of a run of several.
 
     Returns:
       The step and its metrics.
 
     Raises:
-      UsageError: no such run, checkpoint or split, or data that give another tokeniser than the run's.
+      UsageError: no such run, replica, checkpoint or split, or data that give another tokeniser than the run's.
     """
     with distributed.together():
         config = configs.validate(_config(directory, overrides or {}))
@@ -42,15 +46,20 @@ def evaluate(
         if split not in task.sources:
             raise unknown("split", split, task.sources)
         mesh = sharding.make_mesh(config.mesh)
-        loop.check_splits(config, mesh)
+        trained.check_replica(config, replica)
+        replicas, alone = Replicas.of(config, mesh), Replicas([config.seed + replica], mesh)
+        loop.check_splits(config, alone)
     with jax.set_mesh(mesh), Checkpoints(directory, config.train.keep) as checkpoints:
         with distributed.together():
-            chosen = checkpoints.choose(step, lambda: workdir.read_result(directory)["best_step"])
-        shapes = jax.eval_shape(task.init, jax.random.key(0))
-        abstract = jax.tree.map(lambda x, s: x.update(sharding=s), shapes, sharding.state_shardings(shapes, mesh))
-        params = checkpoints.load_params(chosen, abstract, averaged=config.train.ema > 0)
-        eval_step = jax.jit(lambda params, batch: task.loss(params, batch, None))
-        return chosen, loop.evaluate(task, split, eval_step, params, mesh)
+            chosen = checkpoints.choose(step, lambda: workdir.read_result(directory, replica)["best_step"])
+        params = trained.load_replica(checkpoints, chosen, task.init, config, replicas, replica)
+        eval_step = alone.eval_step(lambda params, batch: task.loss(params, batch, None))
+        return chosen, loop.evaluate(task, split, eval_step, params, alone)[0]
+
+
+def replicas_of(directory: Path) -> range:
+    """Numbers of a run's replicas."""
+    return range(configs.validate(workdir.read_config(directory)).train.replicas)
 
 
 def _config(directory: Path, overrides: Mapping[str, str]) -> dict[str, Any]:
@@ -70,15 +79,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workdir", type=Path, required=True, help="the run's folder")
     parser.add_argument("--step", default="last", help="last, best or a step that has a checkpoint")
     parser.add_argument("--split", default="test", help="train, validation or test")
+    parser.add_argument("--replica", type=int, help="which one, of a run of several; all without it")
     flags, rest = parser.parse_known_args(arguments)
 
     def program() -> None:
         overrides = parse(distributed.join(rest))[1]
         compilation.keep_programs()
-        step, metrics = evaluate(flags.workdir, flags.step, flags.split, overrides)
-        if distributed.is_first():
+        there = replicas_of(flags.workdir)
+        for replica in there if flags.replica is None else [flags.replica]:
+            step, metrics = evaluate(flags.workdir, flags.step, flags.split, overrides, replica)
+            whose = f"replica {replica} " if len(there) > 1 else ""
             numbers = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
-            print(f"step {step} {flags.split}: {numbers}")
+            if distributed.is_first():
+                print(f"{whose}step {step} {flags.split}: {numbers}", flush=True)
 
     return distributed.exit_code(program)
 

@@ -22,7 +22,13 @@ TOKENISER = "tokeniser.json"
 
 
 def continuations(
-    directory: Path, prompts: Sequence[str], tokens: int, sampling: Sampling, seed: int = 0, step: str = "best"
+    directory: Path,
+    prompts: Sequence[str],
+    tokens: int,
+    sampling: Sampling,
+    seed: int = 0,
+    step: str = "best",
+    replica: int = 0,
 ) -> list[str]:
     """Each prompt as the model of a run continues it.
 
@@ -33,10 +39,11 @@ def continuations(
       sampling: How they are chosen.
       seed: Of the draws.
       step: `best` (needs a finished run), `last` or a step that has a checkpoint.
+      replica: Which one, of a run of several.
 
     Raises:
-      UsageError: no such run or checkpoint, another task, a tokeniser of another size, or a prompt that is empty or
-        longer than the context.
+      UsageError: no such run, replica or checkpoint, another task, a tokeniser of another size, or a prompt that is
+        empty or longer than the context.
     """
     if not prompts:
         raise UsageError("There is no prompt; give at least one, and --samples of at least 1.")
@@ -50,6 +57,7 @@ def continuations(
         config,
         lambda key: model.init(key, jnp.zeros((1, 1), jnp.int32))["params"],
         {"embed": (TOKENISER, tokeniser.size)},
+        replica,
     )
     end = tokeniser.special["end"] if config.data.end_token else -1
     rows = generate(model, params, encoded, tokens, sampling, trained.key_of(seed), end)
@@ -87,12 +95,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--samples", type=int, default=1, help="continuations of each prompt")
     parser.add_argument("--seed", type=int, default=0, help="of the draws")
     parser.add_argument("--step", default="best", help="best, last or a step that has a checkpoint")
+    parser.add_argument("--replica", type=int, default=0, help="which one, of a run of several")
     flags = parser.parse_args(arguments)
     compilation.keep_programs()
     prompts = [prompt for prompt in flags.prompt for _ in range(flags.samples)]
     try:
         sampling = Sampling(flags.temperature, flags.top_k, flags.top_p)
-        texts = continuations(flags.workdir, prompts, flags.tokens, sampling, flags.seed, flags.step)
+        texts = continuations(flags.workdir, prompts, flags.tokens, sampling, flags.seed, flags.step, flags.replica)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,6 +1,7 @@
 """The whole program in order: devices and mesh, task, state, the steps, the report."""
 
 import dataclasses
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,14 @@ import jax
 import numpy as np
 
 from attention.errors import UsageError
-from train import curves, distributed, memory, optimizer, sharding, tasks, workdir
+from train import curves, distributed, memory, optimizer, results, sharding, tasks, workdir
 from train.checkpoints import Checkpoints, abstract_state
 from train.config import Config
 from train.durations import Duration
 from train.interrupts import Interrupts
-from train.progress import Averages, Clock, Display, averages, duration_text, numbers_text
-from train.state import TrainState
-from train.step import Trainer
+from train.progress import Averages, Clock, Display, averages
+from train.replicas import Replicas
+from train.step import Trainer, step_key
 from train.writers import Writers, read_record, write_json
 
 
@@ -76,8 +77,11 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
     """
     with distributed.together():
         mesh = sharding.make_mesh(config.mesh)
-        check_splits(config, mesh)
+        replicas = Replicas.of(config, mesh)
+        check_splits(config, replicas)
         task = tasks.find(config.task)(config)
+        if len(replicas) > 1:
+            task.check_stackable()
         plan = Plan.of(config, task.train_examples)
     workdir.claim(directory, resolved, task.files())
     with (
@@ -89,7 +93,7 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
         checkpoints.telling_of_a_full_disk(),
     ):
         with distributed.together():
-            run = Run(config, task, plan, mesh, directory, checkpoints)
+            run = Run(config, task, plan, replicas, directory, checkpoints)
         try:
             with distributed.together():
                 run.start()
@@ -99,19 +103,20 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
             run.close()
 
 
-def check_splits(config: Config, mesh: jax.sharding.Mesh) -> None:
+def check_splits(config: Config, replicas: Replicas) -> None:
     """Raises UsageError where a batch, the heads or the hidden units cannot be split as the mesh wants."""
-    across, tensor = mesh.shape["data"] * mesh.shape["fsdp"], mesh.shape["tensor"]
+    mesh, axes = replicas.mesh, " x ".join(f"mesh.{axis}" for axis in replicas.batch_axes)
+    across, tensor = math.prod(mesh.shape[axis] for axis in replicas.batch_axes), mesh.shape["tensor"]
     if across % jax.process_count():
         raise UsageError(
-            f"mesh.data x mesh.fsdp = {across} does not divide over {jax.process_count()} processes; "
+            f"{axes} = {across} does not divide over {jax.process_count()} processes; "
             "make it a multiple, since each process reads its own part of the batch."
         )
     parts = across * config.train.accumulate
     sharding.check_divisible(
         {
-            "data.batch_size": (config.data.batch_size, "mesh.data x mesh.fsdp x train.accumulate", parts),
-            "data.eval_batch_size": (config.data.eval_batch_size, "mesh.data x mesh.fsdp", across),
+            "data.batch_size": (config.data.batch_size, f"{axes} x train.accumulate", parts),
+            "data.eval_batch_size": (config.data.eval_batch_size, axes, across),
             **{field: (size, "mesh.tensor", tensor) for field, size in config.model.split_by_tensor().items()},
         }
     )
@@ -124,43 +129,41 @@ def make_trainer(config: Config, task: Any, plan: Plan) -> Trainer:
         loss=task.loss,
         optimizer=optimizer.optimizer(config.optimizer, learning_rate),
         learning_rate=learning_rate,
-        key=jax.random.key(config.seed + 1),
+        key=step_key(config.seed),
         accumulate=config.train.accumulate,
         ema=config.train.ema,
     )
 
 
-def init_state(trainer: Trainer, task: Any, seed: int, mesh: jax.sharding.Mesh) -> TrainState:
-    """The state before the first step, born where it is to lie."""
-
-    def init() -> TrainState:
-        return trainer.init(task.init(jax.random.key(seed)))
-
-    return jax.jit(init, out_shardings=sharding.state_shardings(jax.eval_shape(init), mesh))()
-
-
-def evaluate(task: Any, split: str, eval_step: Any, params: Any, mesh: jax.sharding.Mesh) -> dict[str, float]:
-    """A split's metrics: sums of all its batches, divided once, and what else the task measures."""
-    total: dict[str, float] = {}
+def evaluate(task: Any, split: str, eval_step: Any, params: Any, replicas: Replicas) -> list[dict[str, float]]:
+    """A split's metrics of each replica: sums of all batches, divided once, and what else the task measures."""
+    totals: list[dict[str, float]] = [{} for _ in replicas.seeds]
     for batch in task.eval_batches(split, jax.process_index(), jax.process_count()):
-        sums = jax.device_get(eval_step(params, sharding.to_devices(batch, mesh)))
-        total = {name: total.get(name, 0.0) + float(value) for name, value in sums.items()}
-    return task.metrics(split, averages(total)) | task.measured(split, params, mesh)
+        sums = jax.device_get(eval_step(params, replicas.to_devices(batch, own=False)))
+        for total, own in zip(totals, replicas.split(sums), strict=True):
+            total |= {name: total.get(name, 0.0) + float(value) for name, value in own.items()}
+    return [
+        task.metrics(split, averages(total)) | task.measured(split, own, replicas.mesh)
+        for total, own in zip(totals, replicas.each(params), strict=True)
+    ]
 
 
 class Run:
     """One run in one process: what the steps change, and what happens between them."""
 
-    def __init__(self, config, task, plan: Plan, mesh, directory: Path, checkpoints: Checkpoints):
-        self.task, self.plan, self.mesh, self.directory, self.checkpoints = task, plan, mesh, directory, checkpoints
+    def __init__(self, config, task, plan: Plan, replicas: Replicas, directory: Path, checkpoints: Checkpoints):
+        self.task, self.plan, self.replicas, self.mesh = task, plan, replicas, replicas.mesh
+        self.directory, self.checkpoints = directory, checkpoints
         self.batch_size = config.data.batch_size
         self.rate = f"{task.unit}_per_second"
         self.trainer = make_trainer(config, task, plan)
-        self.train_step = jax.jit(self.trainer.train_step, donate_argnames="state")
-        self.eval_step = jax.jit(self.trainer.eval_step)
-        self.batches = task.train_batches(jax.process_index(), jax.process_count())
-        self.state = init_state(self.trainer, task, config.seed, mesh)
+        self.train_step = replicas.train_step(self.trainer)
+        self.eval_step = replicas.eval_step(self.trainer.eval_step)
+        self.batches = replicas.train_batches(task)
+        self.state = replicas.init(self.trainer, task)
+        self.one = jax.eval_shape(task.init, jax.random.key(0))  # shapes of one replica's parameters
         self.abstract = abstract_state(self.state)
+        self._lost: set[int] = set()  # steps whose checkpoints turned out damaged
         self._compiled = False  # a process's first step compiles, and its time does not count
 
     def start(self) -> None:
@@ -168,15 +171,17 @@ class Run:
         restored = self.checkpoints.restore(self.abstract, self.batches)
         loaded = "" if restored else self._load_pretrained()
         self.state, progress = restored or (self.state, {})
-        self.step = int(self.state.step)
+        self.step = int(self.state.step.max())  # which all replicas share
         if self.step > self.plan.total:
             raise UsageError(
                 f"{self.directory} has been trained for {self.step} steps, but train.length is {self.plan.total} steps"
                 "; give as many, or another --workdir."
             )
         self.clock = Clock(progress.get("clock"))
-        self.averages = Averages(progress.get("averages"))
-        self.best = progress.get("best", {"step": 0, "value": -np.inf})  # the greater value is the better
+        saved = self.replicas.listed(progress["averages"]) if progress else [None] * len(self.replicas)
+        self.averages = [Averages(own) for own in saved]
+        worst = [{"step": 0, "value": -np.inf}] * len(self.replicas)  # the greater value is the better
+        self.best = self.replicas.listed(progress["best"]) if progress else worst
         first = jax.process_index() == 0
         self.writers = Writers(self.directory, step=self.step, size=progress.get("record_size", 0), active=first)
         self.display = Display(self.plan.total, self.step, self.task.unit)
@@ -189,7 +194,7 @@ class Run:
         pending = None
         while self.step < self.plan.total:
             batch = next(self.batches)
-            self.state, report = self.train_step(self.state, sharding.to_devices(batch, self.mesh))
+            self.state, report = self.train_step(self.state, self.replicas.to_devices(batch, own=True))
             self.step += 1
             if pending:
                 self._read(*pending)
@@ -209,24 +214,36 @@ class Run:
         self.checkpoints.wait()
         last, speed = self._evaluate("test", self.state.averaged())
         self._write("test", last, speed)
-        state = self._best_state()
-        best = last if self.best["step"] == self.step else self._evaluate("test", state.averaged())[0]
-        result = {
-            "steps": self.step,
-            "best_step": self.best["step"],
-            "final": self._at("train", self.step) | self._at("validation", self.step) | {"test": last},
-            "best": self._at("train", self.best["step"]) | self._at("validation", self.best["step"]) | {"test": best},
+        at_best = self._best_params()
+        best = last if at_best is None else self._evaluate("test", at_best)[0]
+        shared = {
             "seconds": self.clock.seconds,
             "wall_seconds": self.clock.wall,
             self.rate: self.clock.per_second,
             "baselines": self.task.baselines(),
-            **self.task.describe(self.state.params),
+            **self.task.describe(self.one),
             **workdir.environment(),
         }
-        if jax.process_index() == 0:
+        first = jax.process_index() == 0  # which alone writes, and is sure to read, the record
+        record = read_record(self.directory) if first else []
+        own = [
+            results.of_one(
+                [line for line in record if line.get("replica", 0) == replica],
+                self.step,
+                self.best[replica]["step"],
+                last[replica],
+                best[replica],
+                self.rate,
+            )
+            for replica in range(len(self.replicas))
+        ]
+        result = results.of_all(own, self.replicas.seeds, shared)
+        if first:
             write_json(self.directory / "result.json", result)
-            curves.draw(read_record(self.directory), self.directory / "curves.png")
-        self._footer(result)
+            curves.draw(record, self.directory / "curves.png")
+        for line in results.told(result, self.task.best):
+            self.display.say(line)
+        self.display.say(f"Everything is in {self.directory}: result.json, metrics.jsonl, curves.png, checkpoints/")
         return result
 
     def close(self) -> None:
@@ -235,31 +252,45 @@ class Run:
             if hasattr(getattr(self, name, None), "close"):
                 getattr(self, name).close()
 
-    def _best_state(self) -> TrainState:
-        """The state of the best step; where its checkpoint is damaged, of the best that is left, saying so."""
-        left = {*self.checkpoints.steps(), self.step}
-        while self.best["step"] != self.step:
-            try:
-                return self.checkpoints.load(self.best["step"], self.abstract)
-            except UsageError as error:
-                left.discard(self.best["step"])
-                lines = [line for line in read_record(self.directory) if line["split"] == "validation"]
-                bests = [{"step": line["step"], "value": self._value(line)} for line in lines if line["step"] in left]
-                self.best = max(bests, key=lambda best: (best["value"], best["step"]))
-                self.display.say(f"{error} It was the best; the best that is left is step {self.best['step']}.")
-        return self.state
-
     def _value(self, metrics: dict[str, float]) -> float:
         """Of what the task calls the best, the greater the better."""
         return metrics[self.task.best] if self.task.best_is_highest else -metrics[self.task.best]
 
     def _load_pretrained(self) -> str:
         """Puts published weights in the place of random ones, where the task has some, and reports what they were."""
-        params, report = self.task.pretrained(self.state.params)
-        if report:
+        loaded, said = zip(*map(self.task.pretrained, self.replicas.each(self.state.params)), strict=True)
+        if said[0]:
             shardings = jax.tree.map(lambda leaf: leaf.sharding, self.abstract)
-            self.state = jax.jit(self.trainer.init, out_shardings=shardings)(params)
-        return report
+            init = self.replicas.over(self.trainer.init, True)
+            self.state = jax.jit(init, out_shardings=shardings)(self.replicas.stack(loaded))
+        return said[0]
+
+    def _best_params(self) -> Any:
+        """What each replica evaluates at its own best step; None where that is the last one for all."""
+        loaded = {self.step: self.state.averaged()}
+        while missing := {best["step"] for best in self.best} - loaded.keys():
+            step = min(missing)
+            try:
+                loaded[step] = self.checkpoints.load(step, self.abstract).averaged()
+            except UsageError as error:
+                self._do_without(step, error)
+        params = loaded.pop(self.step)
+        for step, others in loaded.items():
+            params = self.replicas.chosen([best["step"] == step for best in self.best], others, params)
+        return params if loaded else None
+
+    def _do_without(self, step: int, error: UsageError) -> None:
+        """Puts the best of the steps that are left in the place of one whose checkpoint is damaged, saying so."""
+        self._lost.add(step)
+        left = {*self.checkpoints.steps(), self.step} - self._lost
+        lines = [line for line in read_record(self.directory) if line["split"] == "validation" and line["step"] in left]
+        for replica, best in enumerate(self.best):
+            if best["step"] == step:
+                own = [line for line in lines if line.get("replica", 0) == replica]
+                values = [{"step": line["step"], "value": self._value(line)} for line in own]
+                self.best[replica] = max(values, key=lambda best: (best["value"], best["step"]))
+        others = ", ".join(str(number) for number in sorted({best["step"] for best in self.best}))
+        self.display.say(f"{error} It was the best; the best that is left is step {others}.")
 
     def _stops_after(self, step: int) -> bool:
         plan = self.plan
@@ -267,36 +298,39 @@ class Run:
 
     def _read(self, step: int, report: dict[str, Any], index: np.ndarray) -> None:
         """Fetches a step's metrics, refuses what is not finite, counts time."""
-        report = jax.device_get(report)
-        loss = float(report["sums"]["loss"]) / float(report["sums"]["weight"])
-        if not (np.isfinite(loss) and np.isfinite(report["gradient_norm"])):
-            last = max(self.checkpoints.steps(), default=0)
-            raise NonFiniteLossError(
-                f"The loss was {loss} and the gradient norm {report['gradient_norm']} at step {step}, on the training "
-                f"examples {index.tolist()}; the last good checkpoint is step {last}. "
-                "Try a lower optimizer.learning_rate, a longer optimizer.warmup or optimizer.clip=1.0."
-            )
-        self.averages.add(report)
+        losses = []
+        for replica, own in enumerate(self.replicas.split(jax.device_get(report))):
+            losses.append(float(own["sums"]["loss"]) / float(own["sums"]["weight"]))
+            if not (np.isfinite(losses[-1]) and np.isfinite(own["gradient_norm"])):
+                last = max(self.checkpoints.steps(), default=0)
+                raise NonFiniteLossError(
+                    f"The loss{self.replicas.name(replica)} was {losses[-1]} and the gradient norm "
+                    f"{own['gradient_norm']} at step {step}, on the training examples "
+                    f"{self.replicas.split(index)[replica].tolist()}; the last good checkpoint is step {last}. "
+                    "Try a lower optimizer.learning_rate, a longer optimizer.warmup or optimizer.clip=1.0."
+                )
+            self.averages[replica].add(own)
         if self._compiled:
-            self.clock.lap(self.batch_size * self.task.units_per_example)
+            self.clock.lap(self.batch_size * self.task.units_per_example * len(self.replicas))
         else:
             self.clock.skip()
             self._compiled = True
-        self.display.advance(step, loss, self.clock)
+        self.display.advance(step, float(np.mean(losses)), self.clock)
 
     def _between_steps(self, interrupted: bool) -> None:
         """Log line, evaluation and checkpoint, in this order, where they are due."""
         plan, step = self.plan, self.step
         if plan.due(plan.log_every, step):
-            self._write("train", self.task.metrics("train", self.averages.take()), self.clock.per_second)
+            metrics = [self.task.metrics("train", own.take()) for own in self.averages]
+            self._write("train", metrics, self.clock.per_second)
         improved = False
         if plan.due(plan.eval_every, step):
             metrics, speed = self._evaluate("validation", self.state.averaged())
             self._write("validation", metrics, speed)
-            value = self._value(metrics)
-            improved = value >= self.best["value"]
-            if improved:
-                self.best = {"step": step, "value": value}
+            now = [{"step": step, "value": self._value(own)} for own in metrics]
+            before, pairs = self.best, zip(self.best, now, strict=True)
+            self.best = [new if new["value"] >= old["value"] else old for old, new in pairs]
+            improved = self.best != before
         if improved or interrupted or plan.due(plan.checkpoint_every, step):
             self._save()
         self.clock.skip()
@@ -304,41 +338,36 @@ class Run:
     def _save(self) -> None:
         progress = {
             "clock": self.clock.saved,
-            "averages": self.averages.saved,
-            "best": self.best,
+            "averages": self.replicas.together([own.saved for own in self.averages]),
+            "best": self.replicas.together(self.best),
             "record_size": self.writers.sync(),
         }
-        self.checkpoints.save(self.step, self.state, self.batches, progress, [self.best["step"]])
+        self.checkpoints.save(self.step, self.state, self.batches, progress, {best["step"] for best in self.best})
 
-    def _evaluate(self, split: str, params: Any) -> tuple[dict[str, float], float]:
-        """A split's metrics, and examples or tokens per second."""
+    def _evaluate(self, split: str, params: Any) -> tuple[list[dict[str, float]], float]:
+        """A split's metrics of each replica, and examples or tokens per second."""
         started = time.perf_counter()
-        metrics = evaluate(self.task, split, self.eval_step, params, self.mesh)
-        if not np.isfinite(metrics["loss"]):
-            last = max(self.checkpoints.steps(), default=0)
-            raise NonFiniteLossError(
-                f"The loss on {split} data was {metrics['loss']} after step {self.step}; the last good checkpoint is "
-                f"step {last}. Try a lower optimizer.learning_rate."
-            )
-        units = len(self.task.sources[split]) * self.task.units_per_example
+        metrics = evaluate(self.task, split, self.eval_step, params, self.replicas)
+        for replica, own in enumerate(metrics):
+            if not np.isfinite(own["loss"]):
+                last = max(self.checkpoints.steps(), default=0)
+                raise NonFiniteLossError(
+                    f"The loss{self.replicas.name(replica)} on {split} data was {own['loss']} after step {self.step}; "
+                    f"the last good checkpoint is step {last}. Try a lower optimizer.learning_rate."
+                )
+        units = len(self.task.sources[split]) * self.task.units_per_example * len(self.replicas)
         return metrics, units / (time.perf_counter() - started)
 
-    def _write(self, split: str, metrics: dict[str, float], speed: float) -> None:
-        """One line of the record: metrics, seconds of training so far, throughput of what was measured."""
+    def _write(self, split: str, metrics: list[dict[str, float]], speed: float) -> None:
+        """A line of the record for each replica: metrics, seconds of training, throughput of what was measured."""
         timing = {"seconds": self.clock.seconds, self.rate: speed}
-        line = {"step": self.step, "split": split} | metrics | timing
-        self.writers.write(line)
-        self.display.metrics(line, self.plan.total)
-
-    def _at(self, split: str, step: int) -> dict[str, dict[str, float]]:
-        if jax.process_index():  # only the first process writes, and is sure to read, the record
-            return {}
-        lines = [line for line in read_record(self.directory) if line["split"] == split and line["step"] == step]
-        omitted = ("step", "split", "seconds", self.rate)
-        return {split: {k: v for k, v in lines[-1].items() if k not in omitted}} if lines else {}
+        for replica, own in enumerate(metrics):
+            self.writers.write({"step": self.step, "split": split} | self.replicas.label(replica) | own | timing)
+        whose = split if len(metrics) == 1 else f"{split}, mean of {len(metrics)}"
+        self.display.metrics({"step": self.step, "split": whose} | results.mean(metrics) | timing, self.plan.total)
 
     def _header(self) -> None:
-        about = self.task.describe(self.abstract.params)
+        about = self.task.describe(self.one)
         counts = ", ".join(f"{len(source):,} {split}" for split, source in self.task.sources.items())
         mesh = " x ".join(f"{axis} {size}" for axis, size in self.mesh.shape.items())
         say, plan = self.display.say, self.plan
@@ -350,18 +379,11 @@ class Run:
         for line in memory.lines(self.abstract, self.mesh):
             say(line)
         say(f"Data: {counts}; {plan.total:,} steps of {self.batch_size}")
+        if len(self.replicas) > 1:
+            say(f"Replicas: {len(self.replicas)}, of seeds {self.replicas.seeds[0]} to {self.replicas.seeds[-1]}")
         for remark in self.task.remarks():
             say(remark)
         if plan.warmup != plan.warmup_wanted:
             say(f"The warm-up of {plan.warmup_wanted} steps is longer than the run; it is cut to {plan.warmup}.")
         if self.step:
             say(f"Continuing after step {self.step} of {self.directory}")
-
-    def _footer(self, result: dict[str, Any]) -> None:
-        say, test = self.display.say, {at: numbers_text(result[at]["test"]) for at in ("final", "best")}
-        trained = duration_text(self.clock.seconds)
-        say(f"Test at the last step ({self.step}), after {trained} of training: {test['final']}")
-        say(f"Test at step {self.best['step']}, of the best {self.task.best} on validation data: {test['best']}")
-        if result["baselines"]:
-            say("Baselines on test: " + numbers_text(result["baselines"]))
-        say(f"Everything is in {self.directory}: result.json, metrics.jsonl, curves.png, checkpoints/")

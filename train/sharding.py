@@ -96,7 +96,7 @@ def state_shardings(abstract: Any, mesh: Mesh) -> Any:
     return jax.tree_util.tree_map_with_path(of, abstract)
 
 
-def to_devices(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+def to_devices(batch: dict[str, np.ndarray], mesh: Mesh, spec: P = P(BATCH)) -> dict[str, jax.Array]:  # noqa: B008
     """A process's part of a batch as global arrays, split over the data and fsdp axes."""
-    sharding = NamedSharding(mesh, P(BATCH))
+    sharding = NamedSharding(mesh, spec)
     return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in batch.items()}

@@ -16,6 +16,11 @@ Sums = dict[str, jax.Array]
 LossFunction = Callable[[Params, Batch, jax.Array | None], Sums]
 
 
+def step_key(seed: int) -> jax.Array:
+    """The key of a run's steps: another one than that of its initial values, which is of the seed itself."""
+    return jax.random.key(seed + 1)
+
+
 @dataclasses.dataclass(frozen=True)
 class Trainer:
     """What a step needs and never changes.

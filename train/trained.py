@@ -7,9 +7,10 @@ from typing import Any
 import jax
 
 from attention.errors import UsageError
-from train import configs, workdir
+from train import configs, sharding, workdir
 from train.checkpoints import Checkpoints
-from train.config import Config
+from train.config import Config, MeshConfig
+from train.replicas import Replicas
 
 
 def config_of(directory: Path, task: str, purpose: str) -> Config:
@@ -42,8 +43,9 @@ def load_params(
     config: Config,
     init: Callable[[jax.Array], Any],
     vocabularies: dict[str, tuple[str, int]],
+    replica: int = 0,
 ) -> dict:
-    """Parameters of a checkpoint, on the first device.
+    """Parameters of a checkpoint, of one replica, on the first device.
 
     Args:
       directory: The run's work directory.
@@ -51,20 +53,47 @@ def load_params(
       config: The run's.
       init: Makes such parameters of a key.
       vocabularies: From the name of an embedding to the tokeniser's file and size.
+      replica: Which one, from 0.
 
     Raises:
-      UsageError: no such checkpoint, or a tokeniser of another size than that embedding.
+      UsageError: no such replica or checkpoint, or a tokeniser of another size than that embedding.
     """
-    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    shapes = jax.eval_shape(init, jax.random.key(0))
-    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes)
+    mesh = sharding.make_mesh(MeshConfig(1, 1, 1), jax.local_devices()[:1])
+    replicas = Replicas.of(config, mesh)
+    check_replica(config, replica)
     with Checkpoints(directory, config.train.keep) as checkpoints:
-        chosen = checkpoints.choose(step, lambda: workdir.read_result(directory)["best_step"])
+        chosen = checkpoints.choose(step, lambda: workdir.read_result(directory, replica)["best_step"])
         for name, (file, size) in vocabularies.items():
-            trained = checkpoints.shape(chosen, "params", name, "embedding")[0]
+            trained = checkpoints.shape(chosen, "params", name, "embedding")[-2]
             if trained != size:
                 raise UsageError(
                     f"{directory / file} has {size} tokens, but the parameters of step {chosen} are for {trained}; put "
                     "back the tokeniser that they were trained with."
                 )
-        return checkpoints.load_params(chosen, abstract, averaged=config.train.ema > 0)
+        return load_replica(checkpoints, chosen, init, config, replicas, replica)
+
+
+def check_replica(config: Config, replica: int) -> None:
+    """Raises UsageError where a run has no such replica."""
+    if not 0 <= replica < config.train.replicas:
+        raise UsageError(
+            f"--replica={replica} is none of this run's: train.replicas={config.train.replicas}, so give 0"
+            + (f" to {config.train.replicas - 1}." if config.train.replicas > 1 else ".")
+        )
+
+
+def load_replica(
+    checkpoints: Checkpoints,
+    step: int,
+    init: Callable[[jax.Array], Any],
+    config: Config,
+    replicas: Replicas,
+    replica: int,
+) -> dict:
+    """What one replica evaluates at a step, on the mesh as the parameters of a run of its own.
+
+    Raises:
+      UsageError: the checkpoint cannot be read.
+    """
+    abstract = replicas.abstract(jax.eval_shape(init, jax.random.key(0)))
+    return replicas.one(checkpoints.load_params(step, abstract, averaged=config.train.ema > 0), replica)

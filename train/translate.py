@@ -49,15 +49,16 @@ class Translator:
     params: dict
 
     @classmethod
-    def load(cls, directory: Path, step: str = "best") -> "Translator":
+    def load(cls, directory: Path, step: str = "best", replica: int = 0) -> "Translator":
         """What a run has learned.
 
         Args:
           directory: The work directory of a run of the task `translation`.
           step: `best` (needs a finished run), `last` or a step that has a checkpoint.
+          replica: Which one, of a run of several.
 
         Raises:
-          UsageError: no such run or checkpoint, another task, or a tokeniser of another size.
+          UsageError: no such run, replica or checkpoint, another task, or a tokeniser of another size.
         """
         config = trained.config_of(directory, "translation", "translate")
         names = ("source_tokeniser.json", "target_tokeniser.json")
@@ -68,7 +69,8 @@ class Translator:
         if getattr(config.model, "shared_embeddings", False):
             del embeddings["embed_target"]
         init = lambda key: model.init(key, *example)["params"]  # noqa: E731
-        return cls(config, source, target, model, trained.load_params(directory, step, config, init, embeddings))
+        params = trained.load_params(directory, step, config, init, embeddings, replica)
+        return cls(config, source, target, model, params)
 
     def encode(self, text: str) -> np.ndarray | None:
         """A sentence's tokens and the end token; None where they are more than the model was trained for."""
@@ -192,6 +194,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--temperature", type=float, default=0.0, help="of draws; 0 takes the most probable token")
     parser.add_argument("--seed", type=int, default=0, help="of draws")
     parser.add_argument("--step", default="best", help="best, last or a step that has a checkpoint")
+    parser.add_argument("--replica", type=int, default=0, help="which one, of a run of several")
     return parser
 
 
@@ -200,7 +203,7 @@ def _run(flags: argparse.Namespace) -> int:
         raise UsageError("Give sentences to translate, or --input=FILE and --output=FILE.")
     if flags.input and flags.alignment:
         raise UsageError("--alignment draws one sentence; give it in place of --input.")
-    translator = Translator.load(flags.workdir, flags.step)
+    translator = Translator.load(flags.workdir, flags.step, flags.replica)
     own = translation.search(translator.config.data)
     search = dataclasses.replace(
         own,

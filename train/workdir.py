@@ -166,8 +166,8 @@ def read_config(workdir: Path) -> dict[str, Any]:
     return _read_json(path)
 
 
-def read_result(workdir: Path) -> dict[str, Any]:
-    """What a finished run came to.
+def read_result(workdir: Path, replica: int = 0) -> dict[str, Any]:
+    """What a finished run came to; of several replicas, one of them.
 
     Raises:
       UsageError: the run has not finished.
@@ -177,7 +177,8 @@ def read_result(workdir: Path) -> dict[str, Any]:
         raise UsageError(
             f"{workdir} has no result.json: the run has not finished; continue it with train.main, or give --step=last."
         )
-    return _read_json(path)
+    result = _read_json(path)
+    return result["replicas"][replica] if "replicas" in result else result
 
 
 def _refuse_another(before: dict[str, Any], now: dict[str, Any], workdir: Path) -> None:

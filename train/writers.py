@@ -90,12 +90,13 @@ class TensorBoard:
         self._events.flush()
 
     def write(self, line: dict[str, Any]) -> None:
-        """Adds every number of a line as `split/name`."""
+        """Adds every number of a line as `split/name`, of a replica as `split/name/replica_2`."""
         from tensorboardX.summary import scalar
 
+        whose = f"/replica_{line['replica']}" if "replica" in line else ""
         for name, value in line.items():
-            if name not in ("step", "split"):
-                self._add(line["step"], summary=scalar(f"{line['split']}/{name}", value))
+            if name not in ("step", "split", "replica"):
+                self._add(line["step"], summary=scalar(f"{line['split']}/{name}{whose}", value))
         self._events.flush()
 
     def close(self) -> None:

@@ -11,7 +11,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from attention.errors import UnsupportedError
@@ -20,6 +19,7 @@ from attention.kernels.call import PairCall
 from attention.kernels.pair_plan import Fixed, Operands, Plan
 from attention.kernels.pair_tile import Network
 from attention.kernels.reference import precise
+from attention.mesh import free_axes
 
 BATCH_AXES, HEAD_AXES = ("data", "fsdp"), ("tensor",)  # of the mesh
 
@@ -175,22 +175,15 @@ _attend.defvjp(_forward, _backward)
 
 
 def _sizes(axes: tuple[str, ...]) -> list[int]:
-    """Of those of the axes that the mesh has and that are not split by hand already; all others if none are named."""
     mesh = jax.sharding.get_abstract_mesh()
-    return [mesh.shape[axis] for axis in _free(axes)]
-
-
-def _free(axes: tuple[str, ...] = ()) -> tuple[str, ...]:
-    mesh = jax.sharding.get_abstract_mesh()
-    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
-    return tuple(name for name, kind in kinds if kind != AxisType.Manual and (not axes or name in axes))
+    return [mesh.shape[axis] for axis in free_axes(*axes)]
 
 
 def _on_mesh(plan: Plan, operands: Operands, fixed: Fixed) -> jax.Array:
     """`_attend` on each device's sequences and heads: a kernel cannot be partitioned automatically."""
     if math.prod(_sizes(())) == 1:
         return _attend(plan, operands, fixed)
-    batch, heads = _free(BATCH_AXES), _free(HEAD_AXES)
+    batch, heads = free_axes(*BATCH_AXES), free_axes(*HEAD_AXES)
 
     def spec(x: jax.Array | None, *axes: tuple[str, ...]) -> P | None:
         return None if x is None else P(*(axis if size > 1 else () for axis, size in zip(axes, x.shape, strict=False)))
@@ -215,7 +208,7 @@ def _on_mesh(plan: Plan, operands: Operands, fixed: Fixed) -> jax.Array:
         functools.partial(_attend, plan),
         in_specs=specs,
         out_specs=spec(operands.query, batch, heads),
-        axis_names=frozenset(_free()),
+        axis_names=frozenset(free_axes()),
         check_vma=False,
     )
     return local(operands, fixed)

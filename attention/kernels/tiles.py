@@ -17,6 +17,7 @@ from attention.dropout import row_words
 from attention.kernels.block import Block
 from attention.kernels.call import Call
 from attention.kernels.plan import Plan, Rules, Score, Tensors, Tiling, zeros
+from attention.mesh import free_axes
 
 
 def why_not(call: Call) -> str:
@@ -151,4 +152,4 @@ def _over_sequences(plan: Plan, group: Callable, arguments: Any, sums: Any) -> t
 def _batch_shards() -> int:
     """Devices that the mesh in force splits a batch over."""
     mesh = jax.sharding.get_abstract_mesh()
-    return math.prod(mesh.shape[axis] for axis in ("data", "fsdp") if axis in mesh.axis_names)
+    return math.prod(mesh.shape[axis] for axis in free_axes("data", "fsdp"))

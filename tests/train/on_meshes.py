@@ -12,6 +12,7 @@ import jax
 
 from tests.train.conftest import TINY
 from train import configs, loop, sharding, tasks
+from train.replicas import Replicas
 
 STEPS = 20
 DROPOUT = {"model.dropout": "0.1", "model.attention_dropout": "0.1", "model.embedding_dropout": "0.1"}
@@ -43,9 +44,10 @@ def losses(model: str, shape: str) -> list[float]:
     found = []
     mesh = sharding.make_mesh(config.mesh, jax.devices()[: math.prod(map(int, axes.values()))])
     with jax.set_mesh(mesh), contextlib.closing(task.train_batches(0, 1)) as batches:
-        state, step = loop.init_state(trainer, task, config.seed, mesh), jax.jit(trainer.train_step)
+        replicas = Replicas.of(config, mesh)
+        state, step = replicas.init(trainer, task), replicas.train_step(trainer)
         for _ in range(STEPS):
-            state, report = step(state, sharding.to_devices(next(batches), mesh))
+            state, report = step(state, replicas.to_devices(next(batches), own=True))
             found.append(float(report["sums"]["loss"] / report["sums"]["weight"]))
     return found
 

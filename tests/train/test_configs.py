@@ -8,6 +8,7 @@ import pytest
 from attention import UsageError
 from train import configs, loop
 from train.main import main, parse
+from train.replicas import Replicas
 from train.workdir import flatten
 
 FILES = sorted(p.name for p in (configs.PACKAGE / "configs").glob("*.py") if p.stem not in ("__init__", "defaults"))
@@ -171,7 +172,7 @@ def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
 def test_mistakes_are_one_sentence_and_leave_nothing(arguments, message, capsys, monkeypatch, tmp_path):
     root = configs.PACKAGE
     compiled = []
-    monkeypatch.setattr(loop, "init_state", lambda *args: compiled.append(args))
+    monkeypatch.setattr(Replicas, "init", lambda *args: compiled.append(args))
     workdir = [] if any("workdir" in a for a in arguments) else [f"--workdir={tmp_path / 'run'}"]
     monkeypatch.chdir(root)
     assert main([*arguments, *workdir]) == 2

@@ -80,7 +80,7 @@ def test_every_model_trains_alike_on_every_mesh(run_python, model):
 def test_parameters_are_really_split(run_python):
     code = """
 import jax
-from train import configs, loop, sharding, tasks
+from train import configs, loop, replicas, sharding, tasks
 plain = configs.load("configs/vit_digits.py")
 plain.mesh.update(data=2, fsdp=2, tensor=2)
 config = configs.validate(plain.to_dict())
@@ -88,7 +88,7 @@ mesh = sharding.make_mesh(config.mesh)
 task = tasks.find(config.task)(config)
 trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
 with jax.set_mesh(mesh):
-    state = loop.init_state(trainer, task, 0, mesh)
+    state = replicas.Replicas([0], mesh).init(trainer, task)
 def part(x): return x.addressable_shards[0].data.shape
 for params in (state.params, state.ema, state.opt_state[1].mu):
     block = params["block_0"]

@@ -6,7 +6,7 @@ it holds, and resuming is starting to read at a position.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import grain
@@ -56,6 +56,18 @@ def train_batches(examples: grain.MapDataset, data: Sizes, process_index: int, p
     return BatchIterator(batches[process_index::process_count], data.workers)
 
 
+def stacked(iterators: Sequence["BatchIterator"]) -> "BatchIterator":
+    """Batches (R, B, ...) of R iterators that advance together, whose batches have one shape; one alone is itself."""
+    if len(iterators) == 1:
+        return iterators[0]
+    together = grain.experimental.ZipMapDataset([iterator.batches for iterator in iterators])
+    return BatchIterator(together.map(_stack), iterators[0].workers)
+
+
+def _stack(batches: tuple[Batch, ...]) -> Batch:
+    return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
+
+
 def eval_batches(
     example: Callable[[int], dict[str, Any]], length: int, data: Sizes, process_index: int, process_count: int
 ) -> "BatchIterator":
@@ -87,7 +99,7 @@ class BatchIterator(grain.DatasetIterator):
 
     def __init__(self, batches: grain.MapDataset, workers: int = 0):
         super().__init__()
-        self._batches, self._workers = batches, workers
+        self.batches, self.workers = batches, workers
         self._taken, self._ahead = 0, None
 
     def __next__(self) -> Batch:
@@ -117,11 +129,11 @@ class BatchIterator(grain.DatasetIterator):
         super().close()
 
     def _prefetching(self) -> grain.DatasetIterator:
-        ahead = self._batches[self._taken :].to_iter_dataset(_READ)
-        if self._workers:
+        ahead = self.batches[self._taken :].to_iter_dataset(_READ)
+        if self.workers:
             if not flags.FLAGS.is_parsed():  # Grain's workers read absl flags, which only absl's own main parses.
                 flags.FLAGS.mark_as_parsed()
-            ahead = ahead.mp_prefetch(grain.MultiprocessingOptions(self._workers, per_worker_buffer_size=2))
+            ahead = ahead.mp_prefetch(grain.MultiprocessingOptions(self.workers, per_worker_buffer_size=2))
         return iter(ahead)
 
     def _stop(self) -> None:

@@ -48,9 +48,10 @@ class ImageClassification(Task):
         """Initial parameters."""
         return self.model.init(key, jnp.zeros((1, *self.image_shape)))["params"]
 
-    def train_batches(self, process_index: int, process_count: int) -> Iterator:
+    def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> Iterator:
         """Shuffled, augmented batches without end; a `grain` iterator, whose state is saved and restored."""
-        return image_batches.train_batches(self.sources["train"], self._data, self._seed, process_index, process_count)
+        seed = self._seed + replica
+        return image_batches.train_batches(self.sources["train"], self._data, seed, process_index, process_count)
 
     def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
         """Every example of a split once, the last batch padded."""

@@ -42,9 +42,12 @@ class Task:
         """Initial parameters."""
         raise NotImplementedError
 
-    def train_batches(self, process_index: int, process_count: int) -> Iterator[Batch]:
-        """Shuffled batches without end; a `grain` iterator, whose state is saved and restored."""
+    def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> Iterator[Batch]:
+        """Shuffled batches without end, of the seed `config.seed + replica`; a `train.data.pipeline.BatchIterator`."""
         raise NotImplementedError
+
+    def check_stackable(self) -> None:
+        """Raises UsageError where training batches differ in shape, since replicas train on stacked ones."""
 
     def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
         """Every example of a split once, the last batch padded."""

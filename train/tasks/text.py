@@ -53,9 +53,10 @@ class TextTask(Task):
         """Initial parameters."""
         return self.model.init(key, *self.inputs(self._example()))["params"]
 
-    def train_batches(self, process_index: int, process_count: int) -> Iterator[Batch]:
+    def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> Iterator[Batch]:
         """See `train.data.text_batches`."""
-        return text_batches.train_batches(self.sources["train"], self._data, self._seed, process_index, process_count)
+        seed = self._seed + replica
+        return text_batches.train_batches(self.sources["train"], self._data, seed, process_index, process_count)
 
     def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
         """See `train.data.text_batches`."""

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
+from attention.errors import UsageError
 from models import flops, pretrained
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from models.seq2seq import Seq2Seq, Seq2SeqConfig
@@ -54,10 +55,18 @@ class Translation(TextTask):
         """The sources, how many of their tokens are real, and what the decoder reads."""
         return batch["source"], batch["source_length"], batch["tokens"]
 
-    def train_batches(self, process_index: int, process_count: int) -> Iterator[Batch]:
+    def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> Iterator[Batch]:
         """See `train.data.translation`."""
-        sentences = self.sources["train"]
-        return translation.train_batches(sentences, self._data, self._seed, process_index, process_count)
+        sentences, seed = self.sources["train"], self._seed + replica
+        return translation.train_batches(sentences, self._data, seed, process_index, process_count)
+
+    def check_stackable(self) -> None:
+        """See `Task`."""
+        if self._data.buckets:
+            raise UsageError(
+                f"data.buckets={self._data.buckets!r} gives batches of several lengths, which train.replicas cannot "
+                "stack; set --config.data.buckets= (none), or train.replicas=1."
+            )
 
     def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
         """See `train.data.translation`."""

@@ -1,0 +1,11 @@
+"""Axes of the device mesh in force."""
+
+import jax
+from jax.sharding import AxisType
+
+
+def free_axes(*names: str) -> tuple[str, ...]:
+    """Those of the named axes, or of all, that the mesh has and that are not split by hand already (`shard_map`)."""
+    mesh = jax.sharding.get_abstract_mesh()
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return tuple(name for name, kind in kinds if kind != AxisType.Manual and (not names or name in names))

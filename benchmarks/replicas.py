@@ -1,0 +1,121 @@
+"""Several seeds together, in one program (`train.replicas`), against the same seeds apart, one after the other.
+
+    python -m benchmarks.replicas --replicas=5 --rounds=7 --steps=200 --out=benchmarks/results/replicas_cpu.json
+
+The steady step alone: in one process, in turn, round after round. Whole runs: processes of `python -m train.main` from
+their start to their end, compilation included, each contestant with a cache of compiled programs that begins empty.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from benchmarks import measure, runs
+from train import configs, loop, sharding, tasks
+from train.config import Config
+from train.main import parse
+from train.replicas import Replicas
+
+CONFIGS = ("configs/vit_digits.py", "configs/gpt_pydoc.py")
+
+
+def main() -> None:
+    """Measures, prints a table and writes JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--configs", nargs="*", default=CONFIGS)
+    parser.add_argument("--replicas", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7, help="of the steady step")
+    parser.add_argument("--steps", type=int, default=200, help="of each whole run; 0 is no whole runs")
+    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
+    flags, rest = parser.parse_known_args()
+    overrides = parse(rest)[1]
+    result = measure.header("replicas") | {"replicas": flags.replicas, "configs": {}}
+    for spec in flags.configs:
+        config, _ = configs.resolve(spec, overrides)
+        found = {"step": steady(config, flags.replicas, flags.rounds)}
+        if flags.steps:
+            found["run"] = whole(spec, overrides, flags.replicas, flags.steps)
+        result["configs"][spec] = found
+    print(markdown(result))
+    if flags.out:
+        flags.out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def steady(config: Config, count: int, rounds: int) -> dict[str, Any]:
+    """Seconds of a step of all together, and of a step of each, one after the other; the ratio of each round."""
+    mesh = sharding.make_mesh(config.mesh)
+    with jax.set_mesh(mesh):
+        steps = {
+            "together": _step(config, [Replicas(range(config.seed, config.seed + count), mesh)]),
+            "apart": _step(config, [Replicas([config.seed + number], mesh) for number in range(count)]),
+        }
+        times = measure.in_turn(steps, rounds, budget=float("inf"))
+    seconds = {name: statistics.median(values) for name, values in times.items()}
+    return {"seconds": seconds, "together_over_apart": dataclasses.asdict(measure.ratio(times, "together", "apart"))}
+
+
+def _step(config: Config, contestants: list[Replicas]) -> Callable[[], Any]:
+    """One step of each of some programs, which are the first one's: programs of other seeds take as long."""
+    task = tasks.find(config.task)(config)
+    trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
+    train_step = contestants[0].train_step(trainer)
+    batches = contestants[0].train_batches(task)
+    batch = contestants[0].to_devices(next(batches), own=True)
+    batches.close()
+    states = [replicas.init(trainer, task) for replicas in contestants]
+
+    def step() -> Any:
+        for number, state in enumerate(states):
+            states[number], _ = train_step(state, batch)
+        return states
+
+    return step
+
+
+def whole(spec: str, overrides: dict[str, str], count: int, steps: int) -> dict[str, Any]:
+    """Seconds of the processes of one run of all, and of a run of each."""
+    flags = [f"--config={spec}", *(f"--config.{field}={text}" for field, text in overrides.items())]
+    flags.append(f"--config.train.length={steps} steps")
+    together = _seconds([[*flags, f"--config.train.replicas={count}"]])
+    apart = _seconds([[*flags, f"--config.seed={seed}"] for seed in range(count)])
+    return {"steps": steps, "seconds": {"together": together, "apart": apart}, "together_over_apart": together / apart}
+
+
+def _seconds(programs: list[list[str]]) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": f"{folder}/compiled"}
+        started = time.perf_counter()
+        for number, flags in enumerate(programs):
+            command = [sys.executable, "-m", "train.main", *flags, f"--workdir={folder}/{number}"]
+            subprocess.run(command, cwd=runs.ROOT, env=environment, stdout=subprocess.DEVNULL, check=True)
+        return time.perf_counter() - started
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The figures as a table."""
+    count, rows = result["replicas"], []
+    for spec, found in result["configs"].items():
+        ratio, seconds = found["step"]["together_over_apart"], found["step"]["seconds"]
+        spread = f"{ratio['median']:.2f} ({ratio['least']:.2f} – {ratio['greatest']:.2f})"
+        row = [f"`{spec}`, a step", *(f"{1000 * seconds[name]:.1f} ms" for name in ("together", "apart")), spread]
+        rows.append(row)
+        if "run" in found:
+            run = found["run"]
+            times = [f"{run['seconds'][name]:.0f} s" for name in ("together", "apart")]
+            rows.append([f"`{spec}`, a run of {run['steps']} steps", *times, f"{run['together_over_apart']:.2f}"])
+    return measure.markdown(["", f"{count} together", f"{count} apart", "together / apart"], rows)
+
+
+if __name__ == "__main__":
+    measure.command(main)
