@@ -59,7 +59,8 @@ def saving(overrides: list[str], rounds: int, seconds: float) -> dict[str, Any]:
         (Path(folder) / "checkpoints").mkdir()
         run = SilentRun(config, task, plan, Replicas.of(config, mesh), Path(folder), checkpoints)
         run.start()
-        steps = max(2, round(seconds / run.fit_more(5)))
+        run.fit_more(2)  # which compiles
+        steps = max(2, round(seconds / run.fit_more(3)))
         times = [_round(run, steps) for _ in range(rounds + 1)][1:]
         run.close()
     ratios = [each["step while saving"] / each["step"] for each in times]
@@ -85,7 +86,7 @@ def _round(run: SilentRun, steps: int) -> dict[str, float]:
         "step": alone,
         "step while saving": under_way,
         "save, until the loop goes on": blocked,
-        "of which digests": digests,
+        "digests alone": digests,
         "save, until on disk": written,
         "restore": read,
     }

@@ -69,17 +69,17 @@ class Storm:
         total = self._total()
         steps = sorted(draw.randrange(1, total - 1) for _ in range(self.kills))
         for index, step in enumerate(steps):
-            kind = KINDS[index % len(KINDS)]
+            kind, starts = KINDS[index % len(KINDS)], self._starts()
             with self._training() as process:
                 if kind == "start":
                     time.sleep(draw.uniform(0, start))
                 else:
-                    self._until(process, lambda step=step: self._step() >= step)
+                    self._until(process, lambda step=step, n=starts: self._starts() > n and self._step() >= step)
                 if kind == "write":
                     self._until(process, self._writing)
                 time.sleep(draw.uniform(0, 0.02))
                 assert process.poll() is None, f"it ended before signal {index + 1}, of step {step}"
-                self._hit(process, draw)
+                os.kill(self._victim(process, kind, draw), self.number)
                 code = process.wait(PATIENCE)
             log.append(f"{kind}, step {self._step()}, exit code {code}" + (", half written" if self._writing() else ""))
         with self._training() as process:
@@ -99,11 +99,12 @@ class Storm:
                 process.kill()
                 process.wait()
 
-    def _hit(self, process: subprocess.Popen, draw: random.Random) -> None:
-        """Signals the training, or one of its processes."""
+    def _victim(self, process: subprocess.Popen, kind: str, draw: random.Random) -> int:
+        """The training, or one of its processes: the first, where it is to be interrupted in finishing a checkpoint."""
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        several = self.processes > 1 and len(children) >= self.processes
-        os.kill(int(draw.choice(children)) if several else process.pid, self.number)
+        if self.processes == 1 or len(children) < self.processes:
+            return process.pid
+        return int(children[0] if kind == "write" else draw.choice(children))
 
     def _until(self, process: subprocess.Popen, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -117,6 +118,10 @@ class Storm:
         with contextlib.suppress(OSError, ValueError, IndexError):
             return json.loads((self.workdir / "metrics.jsonl").read_text().splitlines()[-1])["step"]
         return 0
+
+    def _starts(self) -> int:
+        """How often the training came as far as its first step, having cut back the record and tidied up."""
+        return len(list(self.workdir.glob("tensorboard/*")))
 
     def _writing(self) -> bool:
         """Whether a checkpoint is half there."""
@@ -151,12 +156,12 @@ def arrays(checkpoint: Path) -> Any:
 
 
 def without_clock(value):
-    """JSON values without what depends on the hour."""
+    """JSON values without what depends on the hour, or on a commit in the meantime."""
     if isinstance(value, list):
         return [without_clock(item) for item in value]
     if not isinstance(value, dict):
         return value
-    return {k: without_clock(v) for k, v in value.items() if not k.endswith(("seconds", "_per_second"))}
+    return {k: without_clock(v) for k, v in value.items() if not k.endswith(("seconds", "_per_second", "git"))}
 
 
 def main() -> None:
