@@ -72,6 +72,6 @@ def test_both_precisions_reach_the_same(tmp_path):
     found = precision.measured(tmp_path, range(3))
     means = {name: {p: statistics.mean(values) for p, values in of.items()} for name, of in found.items()}
     digits, pydoc = means["digits"], means["pydoc"]
-    assert digits["float32"] > 0.9
+    assert digits["float32"] > 0.8
     assert digits["bfloat16"] == pytest.approx(digits["float32"], abs=0.01)
     assert pydoc["bfloat16"] == pytest.approx(pydoc["float32"], rel=0.02)
