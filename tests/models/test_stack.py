@@ -103,9 +103,11 @@ def descend(step, params):
     return losses
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_runs_of_one_mechanism_are_scanned(family):
+def test_runs_of_one_mechanism_are_scanned(family, dtype):
     model, inputs = build(family, scan=True, implementation="reference")
+    model = model.clone(dtype=dtype)
     params = jax.eval_shape(model.init, jax.random.key(1), *inputs)["params"]
     jaxpr = jax.make_jaxpr(loss_of(model, inputs))(params, jax.random.key(0))
     assert [eqn.params["length"] for eqn in equations(jaxpr) if eqn.primitive.name == "scan"] == FAMILIES[family][3]

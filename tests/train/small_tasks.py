@@ -12,7 +12,7 @@ from train import configs, tasks
 from train.config import Config
 from train.main import parse
 
-SMALL = {"data__batch_size": 8, "model__attention_dropout": 0.1, "model__activation": "relu"}
+SMALL = {"data__batch_size": 8, "model__attention_dropout": 0.1}
 TEXT = SMALL | {"data__context": 16}
 DATES = {"data__source": "dates(first=2000, last=2003)"}
 DATES |= {"data__validation_split": "validation[:40]", "data__test_split": "test[:40]"}

@@ -1,0 +1,119 @@
+"""What a scan over layers saves in compiling, remat in memory, and chunks of logits in memory, at what cost in time.
+
+    python -m benchmarks.compiling --out=benchmarks/results/compiling_cpu.json
+
+Loss and gradient of a GPT on made-up tokens, compiled for this device; memory is XLA's temporary buffers.
+"""
+
+import argparse
+import dataclasses
+import functools
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks import measure
+from models.gpt import GPT
+from models.transformer import BLOCKS
+from train import configs, losses
+from train.config import Config
+
+CONFIG = "configs/gpt_pydoc.py"
+OPTIONS = {"model.depth": "12", "model.dropout": "0.0"}
+LAYERS = [(scan, remat) for remat in BLOCKS for scan in (False, True)]
+CHUNKS = (0, 64, 256)
+
+
+def main() -> None:
+    """Measures, prints tables and writes JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--vocabulary", type=int, default=28_996, help="of the chunked loss")
+    parser.add_argument("--batch", type=int, default=16, help="of the chunked loss")
+    parser.add_argument("--context", type=int, default=1024, help="of the chunked loss")
+    parser.add_argument("--time-chunks", action="store_true", help="run the chunked loss too, not only compile it")
+    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
+    flags = parser.parse_args()
+    result = measure.header("compiling") | {"layers": layers(flags.rounds)}
+    sizes = (flags.vocabulary, flags.batch, flags.context)
+    result["chunks"] = chunks(*sizes, flags.rounds if flags.time_chunks else 0)
+    print(markdown(result))
+    if flags.out:
+        flags.out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def layers(rounds: int) -> list[dict[str, Any]]:
+    """Twelve layers, one after the other or scanned, with each remat."""
+    config, _ = configs.resolve(CONFIG, OPTIONS)
+    of = {(scan, remat): dataclasses.replace(config.model, scan=scan, remat=remat) for scan, remat in LAYERS}
+    made = {key: dataclasses.replace(config, model=model) for key, model in of.items()}
+    programs = {key: compiled(config, 256, config.data.batch_size, config.data.context) for key, config in made.items()}
+    rows = [{"scan": scan, "remat": remat} for scan, remat in programs]
+    return measured(rows, list(programs.values()), rounds)
+
+
+def chunks(vocabulary: int, batch: int, context: int, rounds: int) -> list[dict[str, Any]]:
+    """One layer and a large vocabulary, with the logits of so many tokens of each sequence at one time."""
+    config, _ = configs.resolve(CONFIG, OPTIONS | {"model.depth": "1", "model.tied_output": "False"})
+    made = [dataclasses.replace(config, train=dataclasses.replace(config.train, loss_chunk=c)) for c in CHUNKS]
+    programs = [compiled(config, vocabulary, batch, context) for config in made]
+    sizes = {"vocabulary": vocabulary, "batch": batch, "context": context}
+    return measured([sizes | {"loss_chunk": chunk} for chunk in CHUNKS], programs, rounds)
+
+
+def compiled(config: Config, vocabulary: int, batch: int, context: int) -> tuple[float, Callable, int]:
+    """Seconds to trace and compile loss and gradient, what runs them, and bytes of temporary buffers."""
+    model = GPT(config.model, vocabulary, context)
+    shape = jax.ShapeDtypeStruct((batch, context), jnp.int32)
+
+    def loss(params: dict, tokens: jax.Array) -> jax.Array:
+        output = model.apply({"params": params}, tokens, train=True, method="output")
+        return jnp.mean(losses.of_tokens(losses.cross_entropy, output, tokens, config.train.loss_chunk))
+
+    params = jax.eval_shape(model.init, jax.random.key(0), shape)["params"]
+    started = time.perf_counter()
+    program = jax.jit(jax.value_and_grad(loss)).lower(params, shape).compile()
+    seconds = time.perf_counter() - started
+    arguments = lambda: jax.tree.map(lambda x: jnp.full(x.shape, 0.01, x.dtype), (params, shape))  # noqa: E731
+    return seconds, lambda: functools.partial(program, *arguments()), program.memory_analysis().temp_size_in_bytes
+
+
+def measured(rows: list[dict[str, Any]], programs: list[tuple], rounds: int) -> list[dict[str, Any]]:
+    """Rows with the figures of their programs; without rounds nothing is run."""
+    for row, (seconds, _, temp) in zip(rows, programs, strict=True):
+        row |= {"compile_seconds": seconds, "temp_bytes": temp}
+    if rounds:
+        calls = {str(number): make() for number, (_, make, _) in enumerate(programs)}
+        times = measure.in_turn(calls, rounds, budget=60.0)
+        for number, row in enumerate(rows):
+            row["seconds"] = statistics.median(times[str(number)])
+            row["times_the_first"] = dataclasses.asdict(measure.ratio(times, str(number), "0"))
+    return rows
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """Both tables."""
+    return "\n\n".join(_table(result[name]) for name in ("layers", "chunks"))
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    own = [name for name in rows[0] if name not in ("compile_seconds", "temp_bytes", "seconds", "times_the_first")]
+    titles = [*own, "compile s", "temp MB", "ms", "× first row"]
+    return measure.markdown(titles, ([*(row[name] for name in own), *_figures(row)] for row in rows))
+
+
+def _figures(row: dict[str, Any]) -> tuple[str, ...]:
+    memory = (f"{row['compile_seconds']:.1f}", f"{row['temp_bytes'] / 1e6:.1f}")
+    if "seconds" not in row:
+        return (*memory, "", "")
+    return (*memory, f"{1000 * row['seconds']:.0f}", f"{row['times_the_first']['median']:.2f}")
+
+
+if __name__ == "__main__":
+    measure.command(main)
