@@ -228,7 +228,7 @@ class Run:
         record = read_record(self.directory) if first else []
         own = [
             results.of_one(
-                [line for line in record if line.get("replica", 0) == replica],
+                results.of_replica(record, replica),
                 self.step,
                 self.best[replica]["step"],
                 last[replica],

@@ -30,6 +30,11 @@ def of_one(lines: Lines, steps: int, best_step: int, last: Metrics, best: Metric
     return {"steps": steps, "best_step": best_step, "final": at(steps, last), "best": at(best_step, best)}
 
 
+def of_replica(lines: Lines, replica: int) -> Lines:
+    """A replica's part of a record; all of a record without replicas."""
+    return [line for line in lines if line.get("replica", 0) == replica]
+
+
 def of_all(own: Sequence[dict[str, Any]], seeds: Sequence[int], shared: dict[str, Any]) -> dict[str, Any]:
     """What `result.json` holds: of one replica its own result, of several each one's, their mean and their spread.
 
