@@ -23,6 +23,7 @@ RULES: tuple[tuple[str, P], ...] = (
     (r"mlp/up/kernel$", P("fsdp", "tensor")),
     (r"mlp/up/bias$", P("tensor")),
     (r"mlp/down/kernel$", P("tensor", "fsdp")),
+    (r"conv_\w+/kernel$", P(None, None, "fsdp", "tensor")),
     (r"kernel$", P("fsdp")),
     (r"", P()),
 )
