@@ -104,8 +104,8 @@ class CNNConfig:
         return height * width
 
     def split_by_tensor(self) -> dict[str, int]:
-        """Sizes that the mesh axis `tensor` splits, by their config fields."""
-        return {"model.width": self.width}
+        """Sizes that the mesh axis `tensor` splits: none."""
+        return {}
 
 
 class CNN(nn.Module):

@@ -23,7 +23,8 @@ RULES: tuple[tuple[str, P], ...] = (
     (r"mlp/up/kernel$", P("fsdp", "tensor")),
     (r"mlp/up/bias$", P("tensor")),
     (r"mlp/down/kernel$", P("tensor", "fsdp")),
-    (r"conv_\w+/kernel$", P(None, None, "fsdp", "tensor")),
+    # Over tensor too, XLA (jaxlib 0.10.2, CPU) gave wrong gradients of a strided network on a mesh of 2 x 2 x 2.
+    (r"conv_\w+/kernel$", P(None, None, None, "fsdp")),
     (r"kernel$", P("fsdp")),
     (r"", P()),
 )

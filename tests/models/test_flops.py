@@ -5,7 +5,6 @@ operations, an exponential counted apart; the analytic count leaves out norms, r
 takes what is done number by number backward to cost what it does forward.
 """
 
-import dataclasses
 import functools
 import math
 
@@ -194,7 +193,10 @@ def test_operations_of_a_compiled_model_are_xlas(model):
     assert 0.96 < ratio < 1.0
 
 
-@pytest.mark.parametrize(("height", "width", "kernel", "stride"), [(8, 5, 3, 1), (7, 9, 2, 2), (4, 6, 7, 1), (5, 5, 3, 2)])
+SIZES = [(8, 5, 3, 1), (7, 9, 2, 2), (4, 6, 7, 1), (5, 5, 3, 2)]
+
+
+@pytest.mark.parametrize(("height", "width", "kernel", "stride"), SIZES)
 def test_operations_of_a_convolution_are_exactly_xlas(height, width, kernel, stride):
     """Zeros around the map are no operations, forward and in both gradients."""
     layout = ("NHWC", "HWIO", "NHWC")
