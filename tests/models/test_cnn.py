@@ -5,6 +5,7 @@ import dataclasses
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
@@ -21,7 +22,8 @@ SPECS = ("none", "squeeze_excitation(ratio=4)", "spatial(kernel=3)", "cbam(ratio
 
 def build(**changes):
     model = CNN(dataclasses.replace(CONFIG, **changes), classes=5, length=63)
-    return jax.jit(model.apply), jax.jit(model.init)(jax.random.key(1), IMAGES)
+    shapes, numbers = jax.eval_shape(model.init, jax.random.key(1), IMAGES), np.random.default_rng(0)
+    return jax.jit(model.apply), jax.tree.map(lambda x: numbers.normal(0, 0.3, x.shape).astype(x.dtype), shapes)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -52,7 +54,7 @@ def test_attention_is_on_the_residual_branch_and_zero_weights_halve_it(spec):
     params = variables["params"]
     for name in [name for name in params if "attention" in params[name]]:
         halves = 2 if "cbam" in spec else 1
-        params[name] |= {"attention": jax.tree.map(jnp.zeros_like, params[name]["attention"])}
+        params[name] |= {"attention": jax.tree.map(np.zeros_like, params[name]["attention"])}
         params[name] |= {"conv_out": {"kernel": params[name]["conv_out"]["kernel"] * 2**halves}}
     plain, fresh = build()
     undone = {n: dict(p) for n, p in params.items()}
@@ -111,7 +113,7 @@ def test_eight_devices_give_what_one_gives(run_python):
     code = """
 import jax, jax.numpy as jnp, numpy as np
 from train import configs, sharding, tasks
-plain = configs.load("configs/cnn_digits.py:cbam(ratio=4)")
+plain = configs.load("configs/cnn_digits.py:cbam(ratio=4, kernel=3)")
 plain.mesh.update(data=2, fsdp=2, tensor=2)
 plain.model.update(stages=2, width=8, dropout=0.0)
 config = configs.validate(plain.to_dict())
