@@ -2,9 +2,9 @@
 
 Eq. 24 says C ℓ d + 15 h ℓ², with C = 15, 12, 12 and 9 for standard, Optimised, Super and Efficient Attention. It leaves
 out every product of matrices: 6 ℓ d² for each projection (2 forward, 4 backward), 12 ℓ² d for the scores and the
-weighted values, and 6 ℓ² d for Super Attention's alignment. What it has is exactly three times what is done number by
-number forward, and ℓ d more: 5 operations for each score (the scale and softmax), and one for each bias of a projection's
-or the alignment's outputs.
+weighted values, and 6 ℓ² d for Super Attention's alignment. What it has is exactly three times ℓ d and what is done
+number by number forward: 5 operations for each score (the scale and softmax), and one for each bias of a
+projection's or the alignment's outputs.
 """
 
 import functools
