@@ -113,13 +113,13 @@ def test_eight_devices_give_what_one_gives(run_python):
     code = """
 import jax, jax.numpy as jnp, numpy as np
 from train import configs, sharding, tasks
-plain = configs.load("configs/cnn_digits.py:cbam(ratio=4, kernel=3)")
+plain = configs.load("configs/cnn_digits.py:none")
 plain.mesh.update(data=2, fsdp=2, tensor=2)
 plain.model.update(stages=2, width=8, dropout=0.0)
 config = configs.validate(plain.to_dict())
 task, mesh = tasks.find(config.task)(config), sharding.make_mesh(config.mesh)
 params = task.init(jax.random.key(0))
-batch = {"image": jax.random.uniform(jax.random.key(1), (8, 8, 8, 1)), "label": jnp.arange(8)}
+batch = {"image": jax.random.uniform(jax.random.key(1), (8, 4, 4, 1)), "label": jnp.arange(8)}
 step = jax.value_and_grad(lambda params, batch: task.loss(params, batch, None)["loss"])
 one = jax.jit(step)(params, batch)
 with jax.set_mesh(mesh):
