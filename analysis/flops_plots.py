@@ -46,8 +46,8 @@ def curves(counts: Mapping[str, tuple[Count, Sizes]], length: int, heads: int) -
         for name, colour in COLOURS.items():
             values = [count(name, length, width, heads) / 1e6 for width in widths]
             dashes = "--" if name == "super" else "-"  # it may lie on optimised
-            dashes, marker = ("", "o") if len(widths) < FEW else (dashes, None)
-            axes.plot(widths, values, dashes, color=colour, label=name, marker=marker, ms=4)
+            dashes, marker = ("none", "o") if len(widths) < FEW else (dashes, None)
+            axes.plot(widths, values, ls=dashes, color=colour, label=name, marker=marker, ms=4)
         axes.set(title=title, xlabel="d", ylabel="MFLOP, forward and backward", xlim=(0, None), ylim=(0, None))
         axes.grid(color="#e5e5e5")
         axes.spines[["top", "right"]].set_visible(False)
@@ -88,7 +88,7 @@ def _heat_map(axes: Axes, percent: list[list[float]], sizes: Sizes) -> Any:
 @matplotlib.rc_context(SIZES)
 def surfaces(counts: Mapping[str, tuple[Count, Sizes]]) -> Figure:
     """Operations over ℓ and d with one head, a panel for each way to count, as 004 Fig. 4."""
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
     panels = figure.subplots(1, len(counts), subplot_kw={"projection": "3d"})
     for axes, (title, (count, sizes)) in zip(panels, counts.items(), strict=True):
         lengths, widths = np.meshgrid(sizes, sizes)
@@ -102,6 +102,7 @@ def surfaces(counts: Mapping[str, tuple[Count, Sizes]]) -> Figure:
         axes.set_title(title, y=0.98)
         axes.set_box_aspect((1, 1, 0.9), zoom=0.75)
         axes.view_init(18, -60)
+        axes.locator_params(nbins=4)
     handles = [Patch(color=colour, alpha=0.6, label=name) for name, colour in COLOURS.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     return figure
