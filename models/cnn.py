@@ -167,7 +167,11 @@ class Residual(nn.Module):
 
 
 class Gated(nn.Module):
-    """Channel or spatial attention with its parameters."""
+    """Channel or spatial attention with its parameters.
+
+    Attributes:
+      gate: Which one.
+    """
 
     gate: Gate
 
