@@ -1,6 +1,7 @@
 """Attention mechanisms as pure functions of arrays, in the layout of `jax.nn.dot_product_attention`."""
 
 from attention.align import align_values
+from attention.channel import cbam, channel_attention, spatial_attention, squeeze_excitation
 from attention.dot import dot_product_attention
 from attention.errors import UnsupportedError, UsageError
 from attention.gaussian import gaussian_attention
@@ -17,6 +18,8 @@ __all__ = [
     "UsageError",
     "additive_attention",
     "align_values",
+    "cbam",
+    "channel_attention",
     "delta_attention",
     "dot_product_attention",
     "factorised_table",
@@ -26,4 +29,6 @@ __all__ = [
     "luong_attention",
     "neural_attention",
     "positional_attention",
+    "spatial_attention",
+    "squeeze_excitation",
 ]

@@ -180,7 +180,7 @@ class Gaussian(Score):
     def cost(self, sizes: Sizes, queries: int, keys: int) -> flops.Cost:
         """Dot products, and the norms."""
         norms = 3 * (queries + keys) * sizes.heads * sizes.head
-        return flops.dot_product(queries, keys, sizes.heads, sizes.head) + flops.Cost(norms)
+        return flops.dot_product(queries, keys, sizes.heads, sizes.head) + flops.Cost(pointwise=norms)
 
 
 def _unit(x: jax.Array) -> jax.Array:

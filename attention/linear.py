@@ -250,6 +250,12 @@ class Linear(Recurrence):
             head = jax.vmap(head)
         return jnp.moveaxis(head(query, key, value, allowed), -3, -2)
 
+    def cost(self, sizes: Sizes, queries: int, keys: int) -> flops.Cost:
+        """With a row for the sum of the features, and the division."""
+        columns = sizes.head + self.normalise
+        state = flops.running_state(queries, keys, sizes.heads, sizes.head, columns=columns)
+        return state + flops.Cost(pointwise=queries * sizes.heads * sizes.head) * self.normalise
+
     def start(self, sizes: Sizes, batch: tuple[int, ...], dtype: Any) -> jax.Array:
         """An empty W, with a row for the sum of the features."""
         shape = (*batch, sizes.heads, sizes.head + self.normalise, sizes.head)

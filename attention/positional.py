@@ -107,7 +107,7 @@ class Positional(Score):
     def cost(self, sizes: Sizes, queries: int, keys: int) -> flops.Cost:
         """Softmax of the table, then weighted values."""
         pairs, ends = queries * keys * sizes.heads, (queries + keys) * sizes.heads * sizes.head
-        return flops.Cost(pairs * (2 * sizes.head + flops.SOFTMAX_FLOPS), 4 * (pairs + ends))
+        return flops.Cost(pairs * 2 * sizes.head, pairs * flops.SOFTMAX_FLOPS, 4 * (pairs + ends))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,5 +138,6 @@ class FactorisedPositional(Positional):
         return factorised_table(params["rows"], params["columns"])
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> flops.Cost:
-        """The product of the factors too."""
-        return super().cost(sizes, queries, keys) + flops.matmul(queries, self.rank, keys) * sizes.heads
+        """The whole table's product of the factors too."""
+        table = flops.matmul(sizes.length, self.rank, sizes.length) * (sizes.heads if self.per_head else 1)
+        return super().cost(sizes, queries, keys) + table

@@ -159,8 +159,8 @@ def useful(mechanism: Mechanism, shape: Shape) -> Cost:
     if not shape.causal:
         return cost
     tokens = mechanism.score.cost(sizes, length, 0) + mechanism.score.cost(sizes, 0, length)
-    pairs = cost.flops - tokens.flops + mechanism.score.cost(sizes, 0, 0).flops
-    return Cost(cost.flops - pairs // 2, cost.bytes)
+    twice = cost + tokens + mechanism.score.cost(sizes, 0, 0) * -1
+    return Cost(twice.products // 2, twice.pointwise // 2, cost.bytes)
 
 
 def _jax_nn(causal: bool, implementation: str) -> Any:

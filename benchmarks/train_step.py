@@ -127,7 +127,7 @@ def stacks(config: Config, others: list[str], rounds: int, steps: int) -> dict[s
     ratios = {
         name: statistics.median(b / a for a, b in zip(seconds["bench"], seconds[name], strict=True)) for name in names
     }
-    work = 3 * config.data.batch_size * task.forward_flops()
+    work = config.data.batch_size * task.cost().training
     best = {name: statistics.median(values[1:] or values) for name, values in seconds.items()}
     units = {"unit": task.unit, "units_a_step": config.data.batch_size * task.units_per_example}
     return {"seconds": best, "ratio_to_bench": ratios, "losses": losses, "flops_a_step": work, **units}

@@ -36,6 +36,22 @@ def image_classification() -> ConfigDict:
     return config
 
 
+def convolutional() -> ConfigDict:
+    """A residual network of convolutions on the digits; experiments change what differs."""
+    config = image_classification()
+    config.model = {
+        "name": "cnn",
+        "attention": "none",
+        "stages": 3,
+        "depth": 1,
+        "width": 16,
+        "groups": 4,
+        "norm_epsilon": 1e-6,
+        "dropout": 0.1,
+    }
+    return config
+
+
 def language_modelling() -> ConfigDict:
     """A GPT of bytes on the Python manual; experiments change what differs."""
     model = _transformer("gpt", tied_output=True, scale_embeddings=False)

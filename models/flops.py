@@ -8,6 +8,8 @@ from attention import flops
 from attention.flops import Cost
 from attention.score import Sizes
 from models import mechanisms
+from models.cnn import CNNConfig
+from models.cnn import resolve as resolve_gates
 from models.encoder_decoder import EncoderDecoderConfig
 from models.gpt import GPTConfig
 from models.masked_lm import MaskedLMConfig
@@ -53,7 +55,7 @@ def projection(kind: str, tokens: int, width: int) -> Cost:
 
 def mlp(length: int, width: int, hidden: int, outputs: int) -> Cost:
     """One forward pass of a two-layer MLP over one sequence; the activation counts one operation a unit."""
-    return flops.linear(length, width, hidden) + Cost(length * hidden) + flops.linear(length, hidden, outputs)
+    return flops.linear(length, width, hidden) + Cost(pointwise=length * hidden) + flops.linear(length, hidden, outputs)
 
 
 def vit(config: ViTConfig, image_shape: tuple[int, int, int], classes: int) -> Cost:
@@ -61,7 +63,24 @@ def vit(config: ViTConfig, image_shape: tuple[int, int, int], classes: int) -> C
     length = config.tokens(image_shape)
     pixels = config.patch**2 * image_shape[-1]
     patches = length - (config.pool == "class_token")
-    return flops.linear(patches, pixels, config.width) + blocks(config, length) + flops.linear(1, config.width, classes)
+    embed = flops.linear(patches, pixels, config.width).of_data
+    return embed + blocks(config, length) + flops.linear(1, config.width, classes)
+
+
+def cnn(config: CNNConfig, image_shape: tuple[int, int, int], classes: int) -> Cost:
+    """One forward pass of one image; norms and residuals are left out."""
+    height, width, inputs = image_shape
+    cost = flops.convolution(height, width, 3, inputs, config.width).of_data
+    for stage, gate in enumerate(resolve_gates(config.attention, config.stages)):
+        channels = config.channels(stage)
+        if stage:
+            cost += flops.convolution(height, width, 2, channels // 2, channels, stride=2)
+            height, width = -(-height // 2), -(-width // 2)
+        block = flops.convolution(height, width, 3, channels, channels) * 2
+        block += Cost(pointwise=2 * height * width * channels)  # ReLU
+        block += gate.cost(height, width, channels) if gate else Cost()
+        cost += block * config.depth
+    return cost + flops.linear(1, config.channels(config.stages - 1), classes)
 
 
 def text_classifier(config: TextClassifierConfig, words: int, classes: int) -> Cost:
@@ -114,12 +133,12 @@ def seq2seq(config: Seq2SeqConfig, source: int, target: int, vocabulary: int) ->
     cost += flops.linear(target, config.embedding + 2 * hidden, gates * hidden)
     if variant.score is None:
         cost += flops.linear(target, config.embedding + hidden, source)
-        cost += Cost(target * source * (flops.SOFTMAX_FLOPS + 2 * hidden))
+        cost += Cost(2 * target * source * hidden, target * source * flops.SOFTMAX_FLOPS)
     else:
         width = hidden if variant.projected else compared
         cost += variant.score.cost(Sizes(width, 1, width, source), target, source)
         wider = hidden - width  # values are H wide, whatever is compared
-        cost += Cost(2 * target * source * wider, 4 * (target + source) * wider)
+        cost += Cost(2 * target * source * wider, bytes=4 * (target + source) * wider)
     if variant.projected:
         cost += flops.matmul(target, compared, hidden) + flops.matmul(source, compared, hidden)
         cost += flops.matmul(source, hidden, hidden)

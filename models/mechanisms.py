@@ -140,12 +140,9 @@ def resolve(spec: str, depth: int) -> tuple[Mechanism, ...]:
     Raises:
       UsageError: unknown names or options, or more items than layers.
     """
-    items = [_build(call) for call in specs.parse(spec)]
-    if not items:
+    if not spec.strip():
         raise UsageError(f"An attention mechanism is needed; choose from {', '.join(MECHANISMS)}.")
-    if len(items) > depth:
-        raise UsageError(f"{spec!r} names {len(items)} layers, but the model has {depth}; name at most {depth}.")
-    return tuple(items[min(layer, len(items) - 1)] for layer in range(depth))
+    return specs.one_each(spec, _build, "layer", depth)
 
 
 def _build(call: specs.Call) -> Mechanism:

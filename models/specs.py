@@ -1,10 +1,13 @@
 """Spec strings: `name`, `name(option=value)`, joined by `|`. They name attention mechanisms and image transforms."""
 
 import ast
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from attention.errors import UsageError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,26 @@ def parse(text: str) -> tuple[Call, ...]:
         raise UsageError(
             f"Cannot read {text!r}: write names with literal options, joined by '|', such as 'first(option=2)|second'."
         ) from error
+
+
+def one_each(text: str, build: Callable[[Call], T], of: str, count: int) -> tuple[T, ...]:
+    """What each of `count` layers or stages is made of; the last item of the spec string repeats.
+
+    Args:
+      text: The spec string.
+      build: What an item stands for; it raises what is unknown.
+      of: What there are `count` of, as it reads in a sentence.
+      count: How many.
+
+    Raises:
+      UsageError: no item, or more than `count`.
+    """
+    items = [build(call) for call in parse(text)]
+    if not items:
+        raise UsageError(f"An attention is needed for each {of}; name one.")
+    if len(items) > count:
+        raise UsageError(f"{text!r} names {len(items)} {of}s, but the model has {count}; name at most {count}.")
+    return tuple(items[min(index, len(items) - 1)] for index in range(count))
 
 
 def _alternatives(node: ast.expr) -> list[ast.expr]:

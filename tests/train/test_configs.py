@@ -21,7 +21,10 @@ def test_configs_are_valid_plain_and_without_none(file):
     assert {type(value) for value in flatten(plain).values()} <= {str, int, float, bool, tuple}
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if not file.endswith(("_super.py", "seq2seq_dates.py"))])
+OTHERS = ("_super.py", "seq2seq_dates.py", "cnn_digits.py")
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if not file.endswith(OTHERS)])
 def test_configs_take_a_mechanism(file):
     assert configs.validate(configs.load(f"configs/{file}:efficient").to_dict()).model.attention == "efficient"
 
@@ -29,6 +32,11 @@ def test_configs_take_a_mechanism(file):
 def test_recurrent_configs_take_001s_variants():
     config = configs.validate(configs.load("configs/seq2seq_dates.py:encoder_qkv").to_dict())
     assert config.model.attention == "encoder_qkv"
+
+
+def test_the_convolutional_config_takes_channel_and_spatial_attention():
+    config = configs.validate(configs.load("configs/cnn_digits.py:none|cbam(ratio=4)").to_dict())
+    assert config.model.attention == "none|cbam(ratio=4)"
 
 
 def test_002s_gaussians_are_of_two_widths():
@@ -75,6 +83,7 @@ OF_TABLES = {"data.source_column", "data.target_column"}
 RECURRENT = {"model.embedding": "8", "model.hidden": "8", "model.teacher_forcing": "0.5"}
 TASKS = {
     "vit_digits": ({}, set()),
+    "cnn_digits": ({"model.stages": "2", "model.width": "8"}, set()),
     "gpt_pydoc": ({"data.context": "8"}, REMOTE),
     "mlm_pydoc": ({"data.context": "8", "data.tokeniser": "words(marks=True)", "model.padding_token": "0"}, REMOTE),
     "classify_imdb": ({"data.context": "8", "optimizer.schedule": "cosine"}, REMOTE),
@@ -86,12 +95,12 @@ TASKS = {
 @pytest.mark.parametrize("name", TASKS)
 def test_every_leaf_is_read(tmp_path, tiny, name):
     changes, unneeded = TASKS[name]
-    if "data.source" not in changes and name != "vit_digits":
+    if "data.source" not in changes and not name.endswith("_digits"):
         file = tmp_path / "reviews.csv"
         file.write_text("text,label\n" + "a good film that I liked,1\nnot a good film at all,0\n" * 20)
         changes = {"data.source": f"file:{file}"} | SPLITS | changes
     flags, overrides = parse(tiny(tmp_path / "run", config=f"configs/{name}.py", train__length="2 steps"))
-    if name == "seq2seq_dates":
+    if name in ("seq2seq_dates", "cnn_digits"):  # which have no heads and no MLP
         overrides = {field: text for field, text in overrides.items() if not field.startswith("model.")}
     config, plain = configs.resolve(flags["--config"], overrides | changes)
     read = set()

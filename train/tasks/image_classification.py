@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from attention.errors import UsageError
 from models import flops
+from models.cnn import CNN, CNNConfig
 from models.vit import ViT, ViTConfig
 from train.config import Config
 from train.data import chain, image_batches
@@ -21,7 +22,7 @@ class ImageClassification(Task):
 
     best = "accuracy"
     data_type = ImageData
-    model_types = {"vit": ViTConfig}  # noqa: RUF012
+    model_types = {"vit": ViTConfig, "cnn": CNNConfig}  # noqa: RUF012
 
     def __init__(self, config: Config, dry: bool = False):
         """Opens the data and describes the model; nothing is computed. See `Task` for `dry`.
@@ -36,7 +37,8 @@ class ImageClassification(Task):
         self.sources = {split: config.data.blank() if dry else config.data.load(split) for split in splits}
         self.train_examples = len(self.sources["train"])
         self.image_shape = self._shape("train", config.data.train_transforms)
-        self.model = ViT(
+        model = CNN if isinstance(config.model, CNNConfig) else ViT
+        self.model = model(
             config.model,
             classes=self.sources["train"].num_classes,
             length=config.model.tokens(self.image_shape),
@@ -74,9 +76,14 @@ class ImageClassification(Task):
             "weight": jnp.sum(weight),
         }
 
-    def forward_flops(self) -> int:
+    def cost(self) -> flops.Cost:
         """See `models.flops`."""
-        return flops.vit(self.model.config, self.image_shape, self.model.classes).flops
+        count = flops.cnn if isinstance(self.model, CNN) else flops.vit
+        return count(self.model.config, self.image_shape, self.model.classes)
+
+    def attention_layer(self, params: dict) -> dict:
+        """Of the first block, which in a network of convolutions may have none."""
+        return params["block_0"].get("attention", {})
 
     def _shape(self, split: str, transforms: str) -> tuple[int, int, int]:
         return chain.output_shape(chain.parse(transforms), self.sources[split].image_shape)

@@ -71,9 +71,9 @@ class LanguageModelling(TextTask):
             found |= {f"{name}_perplexity": perplexity(loss), f"{name}_bits_per_byte": self._bits("test", loss)}
         return found
 
-    def forward_flops(self) -> int:
+    def cost(self) -> flops.Cost:
         """See `models.flops`."""
-        return flops.gpt(self.model.config, self.model.length, self.model.vocabulary).flops
+        return flops.gpt(self.model.config, self.model.length, self.model.vocabulary)
 
     def _bits(self, split: str, loss: float) -> float:
         """Bits per byte of a split's text from the mean loss of its tokens in nats."""

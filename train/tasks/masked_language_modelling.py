@@ -76,6 +76,6 @@ class MaskedLanguageModelling(TextTask):
             "most_frequent_accuracy": float(np.mean(targets == most)),
         }
 
-    def forward_flops(self) -> int:
+    def cost(self) -> flops.Cost:
         """See `models.flops`."""
-        return flops.masked_lm(self.model.config, self.model.length, self.model.vocabulary).flops
+        return flops.masked_lm(self.model.config, self.model.length, self.model.vocabulary)

@@ -57,8 +57,8 @@ class Task:
         """Sums over the batch, `weight` among them, which divides the others; a key in training, none in evaluation."""
         raise NotImplementedError
 
-    def forward_flops(self) -> int:
-        """Operations of one forward pass of one example."""
+    def cost(self) -> flops.Cost:
+        """Work on one example."""
         raise NotImplementedError
 
     def pretrained(self, params: dict) -> tuple[dict, str]:
@@ -100,7 +100,8 @@ class Task:
             "parameters": flops.parameters(params),
             "attention_layer_parameters": flops.parameters(self.attention_layer(params)),
             "tokens": self.tokens,
-            "forward_flops_per_example": self.forward_flops(),
+            "forward_flops_per_example": self.cost().flops,
+            "training_flops_per_example": self.cost().training,
         }
 
     @property

@@ -44,7 +44,7 @@ class TextClassification(TextTask):
         train, test = (self.corpus.splits[split].labels for split in ("train", "test"))
         return {"most_frequent_accuracy": float((test == np.bincount(train).argmax()).mean())}
 
-    def forward_flops(self) -> int:
+    def cost(self) -> flops.Cost:
         """See `models.flops`."""
         return flops.text_classifier(self.model.config, self.model.length, self.model.classes).flops
 

@@ -154,11 +154,11 @@ class Translation(TextTask):
         """Of the encoder; of a recurrent model what its score learns, which may be nothing."""
         return params["encoder_0"]["attention"] if "encoder_0" in params else params.get("coefficients", {})
 
-    def forward_flops(self) -> int:
+    def cost(self) -> flops.Cost:
         """See `models.flops`."""
         model = self.model
         count = flops.encoder_decoder if isinstance(model, EncoderDecoder) else flops.seq2seq
-        return count(model.config, model.source_length, model.target_length, model.target_vocabulary).flops
+        return count(model.config, model.source_length, model.target_length, model.target_vocabulary)
 
     @functools.cache  # noqa: B019  a task lives as long as its program, and finding them reads the whole source
     def _references(self, split: str, indices: tuple[int, ...]) -> list[str]:

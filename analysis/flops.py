@@ -1,0 +1,85 @@
+"""Operations of 004's four mechanisms: its eq. 24, an analytic count, and XLA's count of the compiled program.
+
+    python -m analysis.flops --out=DIR
+
+Writes pictures (as 004's Figs. 2, 3 and 4; PNG and SVG) and `flops.json`, and prints the tables of docs/flops.md.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from analysis import flops_plots
+from analysis.paper_flops import CONSTANTS, HEADS, RANGE, analytic, average, compiled, eq24, excess, grid
+from benchmarks import measure
+
+FEW = (16, 64, 256)  # sizes of compiled programs
+COUNTS = {"eq. 24": eq24, "analytic": analytic, "compiled": compiled}
+# Attention layers of 004's tables: ℓ, d, heads.
+SETTINGS = {
+    "MNIST, Table 5": (64, 128, 4),
+    "CIFAR-100, Table 6": (257, 256, 8),
+    "ImageNet, Table 1": (196, 768, 12),
+    "IMDB, Table 8": (32, 32, 4),
+    "Amazon, Table 9": (64, 64, 4),
+}
+
+
+def main() -> None:
+    """Counts, prints, draws."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="the folder for pictures and JSON")
+    out = parser.parse_args().out
+    out.mkdir(parents=True, exist_ok=True)
+    result = {"command": "python -m analysis.flops", "range": RANGE, "few": FEW} | counted()
+    (out / "flops.json").write_text(json.dumps(result, indent=1) + "\n")
+    print(settings_table(result["settings"]), averages_table(result["averages"]), sep="\n\n")
+    draw(out)
+
+
+def counted() -> dict[str, Any]:
+    """Operations at the papers' settings by each count, and standard attention's excess over Efficient Attention."""
+    settings = {}
+    for name, sizes in SETTINGS.items():
+        operations = {way: {m: count(m, *sizes) for m in CONSTANTS} for way, count in COUNTS.items()}
+        ratios = {way: excess(count, *sizes) for way, count in COUNTS.items()}
+        settings[name] = {"sizes": sizes, "operations": operations, "excess": ratios}
+    formulas = {way: COUNTS[way] for way in ("eq. 24", "analytic")}
+    averages = {way: {h: average(count, h) for h in HEADS} for way, count in formulas.items()}
+    few = {f"{way}, few sizes": {h: average(count, h, FEW, FEW) for h in HEADS} for way, count in COUNTS.items()}
+    greatest = {way: max(map(max, grid(count, 1, RANGE, RANGE))) for way, count in formulas.items()}
+    return {"settings": settings, "averages": averages | few, "greatest": greatest}
+
+
+def settings_table(settings: dict[str, Any]) -> str:
+    """A line for each setting: how much more standard than Efficient Attention takes, by each count."""
+    titles = ("layer", "ℓ", "d", "heads", "MFLOP standard", "Efficient", *COUNTS)
+    rows = []
+    for name, row in settings.items():
+        own = row["operations"]["analytic"]
+        mega = [f"{own[m] / 1e6:,.2f}" for m in ("dot_product", "efficient")]
+        rows.append((name, *row["sizes"], *mega, *(f"{100 * row['excess'][way]:.1f} %" for way in COUNTS)))
+    return measure.markdown(titles, rows)
+
+
+def averages_table(averages: dict[str, dict[int, float]]) -> str:
+    """A line for each count: the mean excess with each number of heads."""
+    rows = ((way, *(f"{100 * value:.1f} %" for value in row.values())) for way, row in averages.items())
+    return measure.markdown(("count", *(f"{h} heads" for h in HEADS)), rows)
+
+
+def draw(out: Path) -> None:
+    """All pictures."""
+    lines = tuple(range(64, 1025, 64))
+    panels = {"eq. 24": (eq24, lines), "analytic": (analytic, lines), "compiled": (compiled, (64, 256, 512, 1024))}
+    flops_plots.save(flops_plots.curves(panels, length=64, heads=1), out / "flops_curves")
+    maps = {"eq. 24": (eq24, RANGE), "analytic": (analytic, RANGE), "compiled": (compiled, FEW)}
+    flops_plots.save(flops_plots.heat_maps(maps, HEADS), out / "flops_heat_maps")
+    mesh = tuple(range(64, 513, 64))
+    space = {"eq. 24": (eq24, mesh), "analytic": (analytic, mesh), "compiled": (compiled, FEW)}
+    flops_plots.save(flops_plots.surfaces(space), out / "flops_surfaces")
+
+
+if __name__ == "__main__":
+    measure.command(main)

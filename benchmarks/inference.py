@@ -1,0 +1,194 @@
+"""004's Table 4 here: seconds for 5,000 samples, of each of its mechanisms in each of its tasks' models.
+
+    python -m benchmarks.inference --out=benchmarks/results/inference_cpu.json
+
+A round is a whole pass over all samples by each mechanism in turn, one batch after the other, each waited for; ratios
+are to dot-product attention in the same round. Models are those of the configs with random weights and random samples
+of full length; translation reads source and target at once, as in training, and writes nothing. With fewer `--samples`
+the seconds are of so many: nothing is scaled up.
+"""
+
+import argparse
+import dataclasses
+import json
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from benchmarks import measure
+from models.encoder_decoder import EncoderDecoder
+from models.text_classifier import TextClassifier
+from models.vit import ViT
+from train import configs
+from train.config import Config
+
+MECHANISMS = ("dot_product", "optimised", "efficient", "super")
+HEADS = (1, 4, 8)
+# 004's seconds on an Apple M2, by heads, in the order of MECHANISMS.
+PAPER = {
+    "vit_mnist": {1: (4.43, 4.19, 3.78, 4.21), 4: (5.27, 5.22, 4.71, 5.07), 8: (6.89, 6.37, 6.10, 6.65)},
+    "vit_cifar100": {
+        1: (34.84, 33.36, 31.50, 33.69),
+        4: (46.06, 44.17, 42.16, 44.47),
+        8: (62.08, 60.63, 58.60, 60.73),
+    },
+    "classify_imdb": {
+        1: (0.114, 0.109, 0.101, 0.112),
+        4: (0.183, 0.176, 0.170, 0.178),
+        8: (0.266, 0.262, 0.256, 0.264),
+    },
+    "classify_amazon": {1: (1.02, 1.00, 0.93, 0.99), 4: (1.77, 1.72, 1.66, 1.74), 8: (2.84, 2.77, 2.70, 2.77)},
+}
+
+Inputs = tuple[jax.Array, ...]
+Make = Callable[[Config, int], tuple[nn.Module, Inputs]]
+
+
+def main() -> None:
+    """Measures, prints tables, writes JSON after each group of models."""
+    flags = parse()
+    if flags.device:
+        jax.config.update("jax_platforms", flags.device)
+    result = measure.header("inference") | {"samples": flags.samples, "precision": flags.precision, "rows": []}
+    for task in flags.tasks:
+        for heads in flags.heads:
+            for batch in flags.batches:
+                rows = list(measured(task, heads, batch, flags))
+                result["rows"] += rows
+                print(f"\n{task}, {heads} heads, batches of {batch}\n\n{table(rows)}", flush=True)
+                if flags.out:
+                    flags.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=TASKS)
+    parser.add_argument("--attention", nargs="*", default=MECHANISMS, help="beside dot_product")
+    parser.add_argument("--heads", nargs="*", type=int, default=HEADS)
+    parser.add_argument("--batches", nargs="*", type=int, default=(1, 64), help="samples at a time")
+    parser.add_argument("--samples", type=int, default=5000, help="of a pass; the last batch is filled up")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--budget", type=float, default=600.0, help="seconds for one model, three rounds at least")
+    parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--device", default="", help="cpu, gpu or tpu; else what jax chooses")
+    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
+    return parser.parse_args()
+
+
+def measured(task: str, heads: int, batch: int, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Seconds of a pass with each mechanism, and how they compare with dot-product attention."""
+    specs = tuple(dict.fromkeys(("dot_product", *flags.attention)))
+    passes = {spec: whole_pass(task, spec, heads, batch, flags) for spec in specs}
+    times = measure.in_turn(passes, flags.rounds, flags.budget)
+    paper = dict(zip(MECHANISMS, PAPER.get(task, {}).get(heads, ()), strict=False))
+    for spec in specs:
+        yield {
+            "task": task,
+            "attention": spec,
+            "heads": heads,
+            "batch": batch,
+            "samples": flags.samples,
+            "rounds": len(times[spec]),
+            "seconds": statistics.median(times[spec]),
+            "least": min(times[spec]),
+            "greatest": max(times[spec]),
+            "ratio": dataclasses.asdict(measure.ratio(times, spec, "dot_product")),
+            "paper_seconds": paper.get(spec),
+        }
+
+
+def whole_pass(task: str, spec: str, heads: int, batch: int, flags: argparse.Namespace) -> Callable[[], Any]:
+    """A function that runs all samples through a compiled model, one batch after the other."""
+    config = config_of(task, spec, heads, flags.precision)
+    count = -(-flags.samples // batch)
+    network, inputs = TASKS[task](config, count * batch)
+    batches = [tuple(x[i * batch : (i + 1) * batch] for x in inputs) for i in range(count)]
+    params = jax.jit(network.init)(jax.random.key(0), *batches[0])
+    compiled = jax.jit(network.apply).lower(params, *batches[0]).compile()
+
+    def run() -> jax.Array:
+        for one in batches:
+            out = jax.block_until_ready(compiled(params, *one))
+        return out
+
+    return run
+
+
+def config_of(task: str, spec: str, heads: int, precision: str) -> Config:
+    """The config of a task, with a mechanism in all its layers."""
+    plain = configs.load(f"configs/{task}.py:{spec}").to_dict()
+    plain["model"]["heads"] = heads
+    plain["train"]["precision"] = precision
+    return configs.validate(plain)
+
+
+def images(side: int, channels: int, classes: int) -> Make:
+    """Square images to classes."""
+
+    def make(config: Config, samples: int) -> tuple[nn.Module, Inputs]:
+        shape = (side, side, channels)
+        model = ViT(config.model, classes, config.model.tokens(shape), jnp.dtype(config.train.precision))
+        return model, (jax.random.normal(jax.random.key(1), (samples, *shape)),)
+
+    return make
+
+
+def texts(vocabulary: int, classes: int) -> Make:
+    """Texts as long as the config's context to classes."""
+
+    def make(config: Config, samples: int) -> tuple[nn.Module, Inputs]:
+        length = config.data.context
+        model = TextClassifier(config.model, vocabulary, classes, length, jnp.dtype(config.train.precision))
+        return model, (_tokens(vocabulary, samples, length), jnp.full(samples, length))
+
+    return make
+
+
+def pairs(vocabulary: int) -> Make:
+    """Sentences as long as the config has them."""
+
+    def make(config: Config, samples: int) -> tuple[nn.Module, Inputs]:
+        source, target = config.data.source_length, config.data.target_length
+        sizes = (vocabulary, vocabulary, source, target)
+        model = EncoderDecoder(config.model, *sizes, jnp.dtype(config.train.precision))
+        tokens = [_tokens(vocabulary, samples, length) for length in (source, target)]
+        return model, (tokens[0], jnp.full(samples, source), tokens[1])
+
+    return make
+
+
+def _tokens(vocabulary: int, samples: int, length: int) -> jax.Array:
+    return jax.random.randint(jax.random.key(length), (samples, length), 1, vocabulary)
+
+
+TASKS: dict[str, Make] = {
+    "vit_mnist": images(32, 1, 10),
+    "vit_cifar100": images(32, 3, 100),
+    "classify_imdb": texts(20_000, 2),
+    "classify_amazon": texts(20_000, 5),
+    "translate_europarl": pairs(15_000),
+}
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Seconds of a pass, the ratio to dot_product with its range over the rounds, and the paper's own."""
+    base = rows[0]["paper_seconds"]
+
+    def cells(row: dict[str, Any]) -> list[str]:
+        ratio, paper = row["ratio"], row["paper_seconds"]
+        span = f"{ratio['median']:.3f} ({ratio['least']:.3f} to {ratio['greatest']:.3f})"
+        own = f"{paper} s, {paper / base:.3f}" if paper else ""
+        return [f"`{row['attention']}`".replace("|", "\\|"), f"{row['seconds']:.3f}", span, own]
+
+    titles = ("attention", f"s for {rows[0]['samples']:,} samples", "× dot_product", "paper")
+    return measure.markdown(titles, map(cells, rows))
+
+
+if __name__ == "__main__":
+    measure.command(main)

@@ -1,0 +1,187 @@
+"""A small residual network of convolutions with channel or spatial attention in each block, or none.
+
+A stage is blocks of as many channels; between stages the map halves and channels double. A block is
+x + attention(conv(ReLU(norm(conv(ReLU(norm(x))))))), both convolutions 3 x 3 (He et al. 2016, pre-activation), the
+attention on the residual branch (Hu et al. 2018, Fig. 3; Woo et al. 2018, Fig. 3). Norms are GroupNorms, so that an
+example's output is its own.
+"""
+
+import dataclasses
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from attention.channel import Cbam, Spatial, SqueezeExcitation
+from attention.errors import UsageError, unknown
+from models import specs
+from models.blocks import constrain
+from models.layers import Dropout, Linear
+
+Gate = SqueezeExcitation | Spatial
+GATES: dict[str, type[Gate] | None] = {
+    "none": None,
+    "squeeze_excitation": SqueezeExcitation,
+    "spatial": Spatial,
+    "cbam": Cbam,
+}
+
+
+def resolve(spec: str, stages: int) -> tuple[Gate | None, ...]:
+    """The attention of each stage.
+
+    Args:
+      spec: A spec string, such as `cbam(ratio=4)` or `none|squeeze_excitation`; the last item repeats.
+      stages: Number of stages.
+
+    Raises:
+      UsageError: unknown names or options, or more items than stages.
+    """
+    return specs.one_each(spec, _gate, "stage", stages)
+
+
+def _gate(call: specs.Call) -> Gate | None:
+    if call.name not in GATES:
+        raise unknown("attention of a cnn", call.name, GATES)
+    kind = GATES[call.name]
+    valid = [field.name for field in dataclasses.fields(kind)] if kind else []
+    for option in call.options:
+        if option not in valid:
+            raise unknown(f"option of {call.name}", option, valid)
+    return kind(**call.options) if kind else None
+
+
+@dataclasses.dataclass(frozen=True)
+class CNNConfig:
+    """What a residual network of convolutions is.
+
+    Attributes:
+      name: Which model it is.
+      attention: What each stage's blocks have: `none`, `squeeze_excitation(ratio=16)`, `spatial(kernel=7)` or
+        `cbam(ratio=16, kernel=7)`; one a stage with `|`, the last repeating.
+      stages: Number of stages.
+      depth: Blocks of a stage.
+      width: Channels of the first stage; each further stage has twice as many.
+      groups: Of channels that are normalised together.
+      norm_epsilon: ε of the norms.
+      dropout: Rate on what the classifier reads.
+    """
+
+    name: str
+    attention: str
+    stages: int
+    depth: int
+    width: int
+    groups: int
+    norm_epsilon: float
+    dropout: float
+
+    def __post_init__(self):
+        for field in ("stages", "depth", "width", "groups"):
+            if getattr(self, field) < 1:
+                raise UsageError(f"model.{field} must be at least 1, but it is {getattr(self, field)}.")
+        if not 0.0 <= self.dropout < 1.0:
+            raise UsageError(f"model.dropout must be at least 0 and below 1, but it is {self.dropout}.")
+        if self.norm_epsilon <= 0:
+            raise UsageError(f"model.norm_epsilon must be above 0, but it is {self.norm_epsilon}.")
+        if self.width % self.groups:
+            raise UsageError(
+                f"model.groups={self.groups} does not divide model.width={self.width}; "
+                f"choose a divisor of {self.width}."
+            )
+        for stage, gate in enumerate(resolve(self.attention, self.stages)):
+            if gate:
+                gate.parameters(self.channels(stage))
+
+    def channels(self, stage: int) -> int:
+        """Of a stage, the first being 0."""
+        return self.width * 2**stage
+
+    def tokens(self, image_shape: tuple[int, ...]) -> int:
+        """Positions of the first stage's map, for images of shape `(H, W, C)`."""
+        height, width, _ = image_shape
+        return height * width
+
+    def split_by_tensor(self) -> dict[str, int]:
+        """Sizes that the mesh axis `tensor` splits: none."""
+        return {}
+
+
+class CNN(nn.Module):
+    """Images to class logits.
+
+    Attributes:
+      config: What it is.
+      classes: Number of logits.
+      length: Positions of the first stage's map, which nothing here depends on.
+      dtype: Compute dtype; parameters are float32.
+    """
+
+    config: CNNConfig
+    classes: int
+    length: int
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "B H W C"], train: bool = False) -> Float[Array, "B classes"]:
+        """Logits in float32."""
+        config = self.config
+        x = convolution(config.width, 3, self.dtype, "conv_stem")(images)
+        for stage, gate in enumerate(resolve(config.attention, config.stages)):
+            if stage:
+                x = convolution(config.channels(stage), 2, self.dtype, f"conv_down_{stage}", stride=2)(x)
+            for block in range(config.depth):
+                name = f"block_{stage * config.depth + block}"
+                x = Residual(gate, config.groups, config.norm_epsilon, self.dtype, name=name)(x)
+        x = nn.relu(nn.GroupNorm(config.groups, epsilon=config.norm_epsilon, dtype=self.dtype, name="norm")(x))
+        x = Dropout(config.dropout, name="dropout_head")(x.mean((1, 2)), train=train)
+        return Linear((self.classes,), dtype=self.dtype, name="head")(x).astype(jnp.float32)
+
+
+class Residual(nn.Module):
+    """A residual block that keeps the map's shape.
+
+    Attributes:
+      gate: The attention on its residual branch, or none.
+      groups: Of channels that are normalised together.
+      epsilon: ε of the norms.
+      dtype: Compute dtype.
+    """
+
+    gate: Gate | None
+    groups: int
+    epsilon: float
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
+        """An array like `x`."""
+        y = x
+        for name in ("in", "out"):
+            y = nn.relu(nn.GroupNorm(self.groups, epsilon=self.epsilon, dtype=self.dtype, name=f"norm_{name}")(y))
+            y = convolution(x.shape[-1], 3, self.dtype, f"conv_{name}")(y)
+        if self.gate:
+            y = Gated(self.gate, name="attention")(y)
+        return constrain(x + y)
+
+
+class Gated(nn.Module):
+    """Channel or spatial attention with its parameters.
+
+    Attributes:
+      gate: Which one.
+    """
+
+    gate: Gate
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
+        """An array like `x`."""
+        declared = self.gate.parameters(x.shape[-1])
+        return self.gate({name: self.param(name, p.init, p.shape, jnp.float32) for name, p in declared.items()}, x)
+
+
+def convolution(channels: int, side: int, dtype: DTypeLike, name: str, stride: int = 1) -> nn.Module:
+    """A convolution with zeros around the map and without a bias: a norm follows each."""
+    return nn.Conv(channels, (side, side), stride, use_bias=False, dtype=dtype, name=name)
