@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from attention import Mask, align_values
-from attention.errors import UsageError
+from attention.errors import UsageError, unknown
 from models.weights import attention_weights
 from train import alignment, configs, trained, workdir
 from train.data import chain
@@ -107,6 +107,8 @@ def of_images(directory: Path, examples: Sequence[int], split: str = "test", ste
     """
     config = trained.config_of(directory, "image_classification", "look at images")
     task, params = trained.load(directory, step)
+    if split not in task.sources:
+        raise unknown("split", split, task.sources)
     source = task.sources[split]
     if wrong := [example for example in examples if not 0 <= example < len(source)]:
         raise UsageError(f"There is no example {wrong[0]} of {split}; there are 0 to {len(source) - 1}.")

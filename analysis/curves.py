@@ -111,7 +111,7 @@ def figure(
     """
     groups = {label: [seed for run in runs for seed in split_replicas(run)] for label, runs in groups.items()}
     metrics = _checked(groups, metrics, axes, epoch)
-    drawn = Figure(figsize=(3.4 * len(axes), 0.5 + 2.3 * len(metrics)))
+    drawn = Figure(figsize=(3.4 * len(axes), 0.3 + 2.3 * len(metrics) + 0.15 * len(groups)))
     looks = style.colours(groups)
     for row, metric in zip(drawn.subplots(len(metrics), len(axes), squeeze=False), metrics, strict=True):
         for place, axis in zip(row, axes, strict=True):
@@ -174,4 +174,6 @@ def _legend(drawn: Figure, groups: Groups, looks: Mapping[str, tuple[str, str]])
         for label, (colour, marker) in looks.items()
     ]
     handles += [Line2D([], [], color="#808080", linestyle=dashes, label=split) for split, dashes in SPLITS.items()]
-    drawn.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
+    widest = 0.7 + 0.075 * max(len(handle.get_label()) for handle in handles)  # inches, about
+    columns = max(1, min(len(handles), int(drawn.get_figwidth() / widest)))
+    drawn.legend(handles=handles, loc="outside lower center", ncols=columns)

@@ -27,12 +27,10 @@ def project(
       itself: Whether a point attends to itself too.
 
     Raises:
-      UsageError: σ is not above 0, there are no steps, or a point has nothing to attend to.
+      UsageError: σ is not above 0, or there are no steps.
     """
     if steps < 1:
         raise UsageError(f"At least one step must be asked for, not {steps}.")
-    if len(points) < 2:
-        raise UsageError(f"A projection needs at least 2 points, but there are {len(points)}.")
     others = None if itself else Mask(dense=~jnp.eye(len(points), dtype=bool)[None])
     found = [jnp.asarray(points)[:, None]]
     for _ in range(steps):
@@ -41,7 +39,13 @@ def project(
 
 
 def noisy_circle(count: int = 48, noise: float = 0.1, seed: int = 0) -> Float[np.ndarray, "count 2"]:
-    """Points around the unit circle, at random angles, with a normal error of both coordinates."""
+    """Points around the unit circle, at random angles, with a normal error of both coordinates.
+
+    Raises:
+      UsageError: fewer than 2 points, or a seed below 0.
+    """
+    if count < 2 or seed < 0:
+        raise UsageError(f"There must be at least 2 points and a seed of at least 0, not {count} and {seed}.")
     rng = np.random.default_rng(seed)
     angles = rng.uniform(0, 2 * np.pi, count)
     return np.stack([np.cos(angles), np.sin(angles)], axis=-1) + noise * rng.standard_normal((count, 2))

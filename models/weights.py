@@ -1,5 +1,6 @@
 """The attention weights of every layer of a model, for those who want to look at them."""
 
+import functools
 import re
 from typing import Any
 
@@ -21,7 +22,7 @@ def attention_weights(model: nn.Module, params: dict[str, Any], *inputs: Any) ->
     Raises:
       UnsupportedError: the model has no attention between tokens, or a mechanism has no weights.
     """
-    _, kept = model.apply({"params": params}, *inputs, mutable="attention")
+    _, kept = jax.jit(functools.partial(model.apply, mutable="attention"))({"params": params}, *inputs)
     found = {
         jax.tree_util.keystr(path[:-1], simple=True, separator="/"): leaf
         for path, leaf in jax.tree_util.tree_leaves_with_path(kept.get("attention", {}))

@@ -1,0 +1,188 @@
+"""Pictures of real runs: every kind is drawn, and shows what the run's model does."""
+
+import dataclasses
+import json
+import re
+import shlex
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import matplotlib.image
+import numpy as np
+import pytest
+
+from analysis import attention_maps, attention_pictures, pictures, surfaces
+from models.weights import attention_weights
+from tests.conftest import ROOT
+from tests.train.conftest import arguments
+from train import trained, translate
+from train.tasks import translation
+
+SHORT = {"train__length": "2 steps", "train__eval_every": "2 steps", "model__depth": "2"}
+TEXT = {"data__context": 16, "data__train_split": "train[:8]", "data__test_split": "test[:2]"}
+PAIRS = {
+    "data__source": "dates(sources=('en',), targets=('de',), first=2000, last=2001)",
+    "data__validation_split": "validation[:8]",
+    "data__test_split": "test[:8]",
+    "model__decoder_depth": 1,
+    "model__attention": "super",
+}
+RUNS = {
+    "vit": {"model__attention": "super", "model__pool": "class_token"},
+    "gpt": {"config": "configs/gpt_pydoc.py", "model__attention": "neural(hidden=(3,))|super"} | TEXT,
+    "dates": {"config": "configs/translate_dates.py"} | PAIRS,
+}
+TRAIN = "import json, sys; from train.main import main; sys.exit(any(main(run) for run in json.loads(sys.argv[1])))"
+SENTENCE = "en de 12/31/1999"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A tiny run of each kind of model, from one process."""
+    folder = tmp_path_factory.mktemp("runs")
+    commands = [arguments(folder / name, **SHORT | changes) for name, changes in RUNS.items()]
+    subprocess.run([sys.executable, "-c", TRAIN, json.dumps(commands)], cwd=ROOT, check=True)
+    return folder
+
+
+@pytest.mark.parametrize(("name", "inputs"), [("vit", np.ones((1, 8, 8, 1), np.float32)), ("gpt", np.arange(8)[None])])
+def test_weights_are_those_of_the_definition_and_their_rows_sum_to_1(runs, name, inputs):
+    """Of dot products before Super Attention's alignment, and of a pair's MLP."""
+    task, params = trained.load(runs / name, "last")
+    found = attention_weights(task.model, params, jnp.asarray(inputs))
+    literal = task.model.clone(config=dataclasses.replace(task.model.config, implementation="reference"))
+    expected = attention_weights(literal, params, jnp.asarray(inputs))
+    assert list(found) == ["block_0/attention", "block_1/attention"]
+    for path, weights in found.items():
+        np.testing.assert_allclose(weights, expected[path], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+
+
+def test_an_images_maps_are_the_class_tokens_weights(runs):
+    maps = attention_maps.of_images(runs / "vit", [3, 1], split="validation", step="last")
+    task, params = trained.load(runs / "vit", "last")
+    batch = next(iter(task.eval_batches("validation", 0, 1)))
+    _, kept = task.model.apply({"params": params}, batch["image"][jnp.array([3, 1])], mutable="attention")
+    for layer, drawn in enumerate(maps.layers):
+        weights = kept["attention"][f"block_{layer}"]["attention"]["weights"]
+        np.testing.assert_allclose(drawn.reshape(2, 4, 16), weights[:, :, 0, 1:], rtol=1e-5)
+    assert maps.labels == tuple(batch["label"][[3, 1]])
+    np.testing.assert_allclose(
+        maps.images, batch["image"][[3, 1]] / batch["image"][[3, 1]].max((1, 2, 3), keepdims=True)
+    )
+
+
+def test_an_images_rollout_is_abnars_with_aligned_weights(runs):
+    """Layer by layer in NumPy, with W^A of the parameters."""
+    maps = attention_maps.of_images(runs / "vit", [5], step="last")
+    task, params = trained.load(runs / "vit", "last")
+    image = task.sources["test"][5]["image"][None] / 255
+    _, kept = task.model.apply({"params": params}, jnp.asarray(image, jnp.float32), mutable="attention")
+    total = np.eye(17)
+    for layer, drawn in enumerate(maps.rollout):
+        block = f"block_{layer}"
+        weights = np.asarray(kept["attention"][block]["attention"]["weights"][0])
+        mixed = np.abs(weights @ np.asarray(params[block]["attention"]["align_kernel"])).mean(0)
+        total = (mixed / mixed.sum(1, keepdims=True) + np.eye(17)) / 2 @ total
+        np.testing.assert_allclose(drawn.reshape(16), total[0, 1:], rtol=1e-4)
+    np.testing.assert_allclose(total.sum(1), 1)
+
+
+def test_a_texts_maps_are_of_its_tokens(runs):
+    maps = attention_maps.of_text(runs / "gpt", "return it", step="last")
+    assert "".join(maps.rows) == "".join(maps.columns) == "return␣it"
+    assert list(maps.layers) == ["block_0/attention", "block_1/attention"]
+    for weights in (*maps.layers.values(), maps.rollout):
+        assert weights.shape[-2:] == (9, 9)
+        assert not np.triu(weights, 1).any()
+        np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+
+
+def test_a_translations_maps_are_its_alignment(runs):
+    maps = attention_maps.of_translation(runs / "dates", SENTENCE, step="last")
+    translator = translate.Translator.load(runs / "dates", "last")
+    (ids,) = translator.tokens([SENTENCE], translation.search(translator.config.data))
+    found = translator.align(SENTENCE, ids)
+    assert (maps.rows, maps.columns) == (found.target, found.source)
+    np.testing.assert_allclose(maps.layers["decoder_0/cross"].mean(0), found.weights, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("stack", "layers", "side"), [("encoder", 2, "columns"), ("decoder", 1, "rows")])
+def test_each_side_of_a_translator_looks_at_itself(runs, stack, layers, side):
+    cross = attention_maps.of_translation(runs / "dates", SENTENCE, step="last")
+    maps = attention_maps.of_translation(runs / "dates", SENTENCE, stack, "last")
+    assert maps.rows == maps.columns == getattr(cross, side)
+    assert list(maps.layers) == [f"{stack}_{layer}/attention" for layer in range(layers)]
+    assert maps.rollout.shape == (len(maps.rows), len(maps.rows))
+    assert bool(np.triu(maps.rollout, 1).any()) == (stack == "encoder")
+
+
+def test_the_surface_of_a_run_is_its_layers(runs):
+    _, params = trained.load(runs / "gpt", "last")
+    surface = surfaces.of_run(runs / "gpt", 1.0, step="last")
+    score = trained.load(runs / "gpt", "last")[0].model.config.attention_layers(16)[0].mechanism.score
+    np.testing.assert_array_equal(surface.z, surfaces.neural(score, params["block_0"]["attention"]["score"], 1.0).z)
+
+
+COMMANDS = {
+    "curves": "curves vit again=vit gpt --metrics loss",
+    "heads": "attention --workdir=vit --step=last --examples 3",
+    "examples": "attention --workdir=vit --step=last --examples 3 1 4",
+    "text": "attention --workdir=gpt --step=last --text='return it'",
+    "alignment": f"attention --workdir=dates --step=last --text='{SENTENCE}'",
+    "surface": "surface --workdir=gpt --step=last",
+    "projection": "projection --steps=2",
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_kind_is_drawn(runs, name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(runs)
+    assert pictures.main([*shlex.split(COMMANDS[name]), f"--out={tmp_path / name}"]) == 0
+    assert str(tmp_path / f"{name}.png") in capsys.readouterr().out
+    assert matplotlib.image.imread(tmp_path / f"{name}.png").std() > 0.05
+    assert "</svg>" in (tmp_path / f"{name}.svg").read_text()
+
+
+def test_a_picture_of_tokens_shows_every_head_and_the_rollout(runs):
+    maps = attention_maps.of_text(runs / "gpt", "return it", step="last")
+    shown = [axes for axes in attention_pictures.of_tokens(maps).axes if axes.get_visible()]
+    drawn = [weights for layer in maps.layers.values() for weights in layer] + [maps.rollout]
+    for axes, weights in zip(shown, drawn, strict=True):
+        np.testing.assert_array_equal(axes.images[0].get_array(), weights)
+    assert [label.get_text() for label in shown[0].get_yticklabels()] == maps.rows
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("attention --workdir=nothing", "has no config.json"),
+        ("attention --workdir=vit --examples 360", "There is no example 360 of test; there are 0 to 359."),
+        ("attention --workdir=vit --split=tests", "Unknown split 'tests'. Did you mean 'test'"),
+        ("attention --workdir=vit --text=a", "give --examples in place of --text"),
+        ("attention --workdir=gpt", "give the --text"),
+        ("attention --workdir=gpt --text=aaaaaaaaaaaaaaaaa", "has 17 tokens, but it must have 1 to 16"),
+        ("attention --workdir=dates --text=a --step=7", "--step=7 has no checkpoint"),
+        ("surface --workdir=vit", "Layer 0 of vit scores pairs with no MLP"),
+        ("surface --workdir=gpt --layers 5", "has no layer 5"),
+        ("surface --workdir=gpt --extent=-1", "must be a number above 0"),
+        ("curves gpt --metrics acuracy", "Unknown metric"),
+        ("projection --points=1", "at least 2 points"),
+        ("projection --out=vit/config.json/picture", "cannot be drawn"),
+    ],
+)
+def test_mistakes_are_one_sentence(runs, command, message, monkeypatch, capsys):
+    monkeypatch.chdir(runs)
+    assert pictures.main(shlex.split(command)) == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1
+
+
+def test_commands_of_the_docs_are_commands():
+    page = (ROOT / "docs/pictures.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    commands = re.findall(r"^ *python -m analysis\.pictures (.*)$", page, re.MULTILINE)
+    assert {command.split()[0] for command in commands} == {"curves", "attention", "surface", "projection"}
+    for command in commands:
+        pictures._parser().parse_args(shlex.split(command))
