@@ -1,1 +1,0 @@
-"""What finished runs have come to: tables, statistics and pictures. `train` does not know it."""

@@ -22,16 +22,21 @@ def attention_weights(model: nn.Module, params: dict[str, Any], *inputs: Any) ->
     Raises:
       UnsupportedError: the model has no attention between tokens, or a mechanism has no weights.
     """
-    _, kept = jax.jit(functools.partial(model.apply, mutable="attention"))({"params": params}, *inputs)
     found = {
         jax.tree_util.keystr(path[:-1], simple=True, separator="/"): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(kept.get("attention", {}))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(_kept(model, params, *inputs))
     }
     if not found:
         raise UnsupportedError(
             f"A {type(model).__name__} has no attention weights between tokens; choose another model."
         )
     return {path: found[path] for path in sorted(found, key=_numbers)}
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _kept(model: nn.Module, params: dict[str, Any], *inputs: Any) -> dict[str, Any]:
+    _, kept = model.apply({"params": params}, *inputs, mutable="attention")
+    return kept.get("attention", {})
 
 
 def _numbers(path: str) -> list[tuple[int, str]]:

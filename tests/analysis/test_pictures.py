@@ -1,12 +1,12 @@
 """Pictures of real runs: every kind is drawn, and shows what the run's model does."""
 
+import contextlib
 import dataclasses
 import json
 import re
 import shlex
-import subprocess
-import sys
 
+import jax
 import jax.numpy as jnp
 import matplotlib.image
 import numpy as np
@@ -16,33 +16,40 @@ from analysis import attention_maps, attention_pictures, pictures, surfaces
 from models.weights import attention_weights
 from tests.conftest import ROOT
 from tests.train.conftest import arguments
-from train import trained, translate
+from train import configs, tasks, trained, translate, workdir
+from train.checkpoints import Checkpoints
+from train.main import parse
 from train.tasks import translation
 
-SHORT = {"train__length": "2 steps", "train__eval_every": "2 steps", "model__depth": "2"}
-TEXT = {"data__context": 16, "data__train_split": "train[:8]", "data__test_split": "test[:2]"}
-PAIRS = {
-    "data__source": "dates(sources=('en',), targets=('de',), first=2000, last=2001)",
-    "data__validation_split": "validation[:8]",
-    "data__test_split": "test[:8]",
-    "model__decoder_depth": 1,
-    "model__attention": "super",
-}
 RUNS = {
     "vit": {"model__attention": "super", "model__pool": "class_token"},
-    "gpt": {"config": "configs/gpt_pydoc.py", "model__attention": "neural(hidden=(3,))|super"} | TEXT,
-    "dates": {"config": "configs/translate_dates.py"} | PAIRS,
+    "gpt": {"config": "configs/gpt_pydoc.py", "model__attention": "neural(hidden=(3,))|super", "data__context": 16},
+    "dates": {
+        "config": "configs/translate_dates.py",
+        "data__source": "dates(sources=('en',), targets=('de',), first=2000, last=2001)",
+        "data__validation_split": "validation",
+        "data__test_split": "test",
+        "model__attention": "super",
+        "model__decoder_depth": 1,
+    },
 }
-TRAIN = "import json, sys; from train.main import main; sys.exit(any(main(run) for run in json.loads(sys.argv[1])))"
+LINES = [{"step": step, "split": "validation", "loss": 1 / step, "seconds": 0.1 * step} for step in (1, 2, 3)]
 SENTENCE = "en de 12/31/1999"
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A tiny run of each kind of model, from one process."""
+    """A tiny run of each kind of model as it is before its first step: training would show nothing more here."""
     folder = tmp_path_factory.mktemp("runs")
-    commands = [arguments(folder / name, **SHORT | changes) for name, changes in RUNS.items()]
-    subprocess.run([sys.executable, "-c", TRAIN, json.dumps(commands)], cwd=ROOT, check=True)
+    for name, changes in RUNS.items():
+        flags, overrides = parse(arguments(folder / name, model__depth=2, train__ema=0.0, **changes))
+        config, plain = configs.resolve(flags["--config"], overrides)
+        task = tasks.find(config.task)(config)
+        workdir.claim(folder / name, plain, task.files())
+        params = jax.jit(task.init)(jax.random.key(0))
+        with Checkpoints(folder / name, keep=1) as checkpoints, contextlib.closing(task.train_batches(0, 1)) as batches:
+            checkpoints.save(0, {"params": params}, batches, {}, 0)
+        (folder / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES))
     return folder
 
 
@@ -63,9 +70,8 @@ def test_an_images_maps_are_the_class_tokens_weights(runs):
     maps = attention_maps.of_images(runs / "vit", [3, 1], split="validation", step="last")
     task, params = trained.load(runs / "vit", "last")
     batch = next(iter(task.eval_batches("validation", 0, 1)))
-    _, kept = task.model.apply({"params": params}, batch["image"][jnp.array([3, 1])], mutable="attention")
-    for layer, drawn in enumerate(maps.layers):
-        weights = kept["attention"][f"block_{layer}"]["attention"]["weights"]
+    kept = attention_weights(task.model, params, jnp.asarray(batch["image"][[3, 1]]))
+    for drawn, weights in zip(maps.layers, kept.values(), strict=True):
         np.testing.assert_allclose(drawn.reshape(2, 4, 16), weights[:, :, 0, 1:], rtol=1e-5)
     assert maps.labels == tuple(batch["label"][[3, 1]])
     np.testing.assert_allclose(
@@ -78,12 +84,11 @@ def test_an_images_rollout_is_abnars_with_aligned_weights(runs):
     maps = attention_maps.of_images(runs / "vit", [5], step="last")
     task, params = trained.load(runs / "vit", "last")
     image = task.sources["test"][5]["image"][None] / 255
-    _, kept = task.model.apply({"params": params}, jnp.asarray(image, jnp.float32), mutable="attention")
+    kept = attention_weights(task.model, params, jnp.asarray(image, jnp.float32))
     total = np.eye(17)
     for layer, drawn in enumerate(maps.rollout):
-        block = f"block_{layer}"
-        weights = np.asarray(kept["attention"][block]["attention"]["weights"][0])
-        mixed = np.abs(weights @ np.asarray(params[block]["attention"]["align_kernel"])).mean(0)
+        aligned = kept[f"block_{layer}/attention"][0] @ params[f"block_{layer}"]["attention"]["align_kernel"][None]
+        mixed = np.abs(aligned).mean(0)
         total = (mixed / mixed.sum(1, keepdims=True) + np.eye(17)) / 2 @ total
         np.testing.assert_allclose(drawn.reshape(16), total[0, 1:], rtol=1e-4)
     np.testing.assert_allclose(total.sum(1), 1)

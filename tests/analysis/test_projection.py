@@ -10,7 +10,7 @@ from attention import UsageError
 
 
 def test_noisy_points_move_nearer_to_their_circle():
-    points = projection.noisy_circle(count=100, noise=0.1, seed=1)
+    points = projection.noisy_circle(seed=1)
     moved = projection.project(points, sigma=0.2)[1]
     assert projection.from_circle(moved) < 0.6 * projection.from_circle(points)
 
@@ -37,7 +37,7 @@ def test_the_widths_limits_are_standing_still_and_the_mean():
 
 
 def test_steps_are_the_same_step_again():
-    points = projection.noisy_circle(count=10)
+    points = projection.noisy_circle()
     twice = projection.project(points, 0.3, steps=2)
     np.testing.assert_array_equal(twice[2], projection.project(twice[1], 0.3)[1])
 
