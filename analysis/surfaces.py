@@ -92,7 +92,7 @@ def neural(
     def scored(point: Float[Array, " width"]) -> Float[Array, ""]:
         return reference.neural_score(point, point, (), layers, ACTIVATIONS[score.activation])
 
-    return Surface(title, np.asarray(jax.vmap(jax.vmap(scored))(points)), extent)
+    return Surface(title, np.asarray(jax.jit(jax.vmap(jax.vmap(scored)))(points)), extent)
 
 
 def of_run(directory: Path, extent: float, layer: int = 0, head: int = 0, step: str = "best") -> Surface:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from analysis import attention_maps, attention_pictures, pictures, surfaces
+from attention.pairwise import Neural
 from models.weights import attention_weights
 from tests.conftest import ROOT
 from tests.train.conftest import arguments
@@ -48,7 +49,7 @@ def runs(tmp_path_factory):
         workdir.claim(folder / name, plain, task.files())
         params = jax.jit(task.init)(jax.random.key(0))
         with Checkpoints(folder / name, keep=1) as checkpoints, contextlib.closing(task.train_batches(0, 1)) as batches:
-            checkpoints.save(0, {"params": params}, batches, {}, 0)
+            checkpoints.save(0, {"params": params}, batches, {}, [0])
         (folder / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES))
     return folder
 
@@ -123,11 +124,10 @@ def test_each_side_of_a_translator_looks_at_itself(runs, stack, layers, side):
     assert bool(np.triu(maps.rollout, 1).any()) == (stack == "encoder")
 
 
-def test_the_surface_of_a_run_is_its_layers(runs):
+def test_the_surface_of_a_run_is_that_of_its_parameters(runs):
     _, params = trained.load(runs / "gpt", "last")
-    surface = surfaces.of_run(runs / "gpt", 1.0, step="last")
-    score = trained.load(runs / "gpt", "last")[0].model.config.attention_layers(16)[0].mechanism.score
-    np.testing.assert_array_equal(surface.z, surfaces.neural(score, params["block_0"]["attention"]["score"], 1.0).z)
+    expected = surfaces.neural(Neural(hidden=(3,)), params["block_0"]["attention"]["score"], 1.0)
+    np.testing.assert_array_equal(surfaces.of_run(runs / "gpt", 1.0, step="last").z, expected.z)
 
 
 COMMANDS = {
@@ -163,15 +163,16 @@ def test_a_picture_of_tokens_shows_every_head_and_the_rollout(runs):
     ("command", "message"),
     [
         ("attention --workdir=nothing", "has no config.json"),
-        ("attention --workdir=vit --examples 360", "There is no example 360 of test; there are 0 to 359."),
-        ("attention --workdir=vit --split=tests", "Unknown split 'tests'. Did you mean 'test'"),
+        ("attention --workdir=vit --step=last --examples 360", "There is no example 360 of test; there are 0 to 359."),
+        ("attention --workdir=vit --step=last --split=tests", "Unknown split 'tests'. Did you mean 'test'"),
         ("attention --workdir=vit --text=a", "give --examples in place of --text"),
         ("attention --workdir=gpt", "give the --text"),
-        ("attention --workdir=gpt --text=aaaaaaaaaaaaaaaaa", "has 17 tokens, but it must have 1 to 16"),
+        ("attention --workdir=gpt --step=last --text=aaaaaaaaaaaaaaaaa", "has 17 tokens, but it must have 1 to 16"),
+        ("attention --workdir=gpt --text=a", "gpt has no result.json: the run has not finished"),
         ("attention --workdir=dates --text=a --step=7", "--step=7 has no checkpoint"),
-        ("surface --workdir=vit", "Layer 0 of vit scores pairs with no MLP"),
-        ("surface --workdir=gpt --layers 5", "has no layer 5"),
-        ("surface --workdir=gpt --extent=-1", "must be a number above 0"),
+        ("surface --workdir=vit --step=last", "Layer 0 of vit scores pairs with no MLP"),
+        ("surface --workdir=gpt --step=last --layers 5", "has no layer 5"),
+        ("surface --workdir=gpt --step=last --extent=-1", "must be a number above 0"),
         ("curves gpt --metrics acuracy", "Unknown metric"),
         ("projection --points=1", "at least 2 points"),
         ("projection --out=vit/config.json/picture", "cannot be drawn"),
