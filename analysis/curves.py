@@ -70,12 +70,19 @@ def read(runs: Sequence[str]) -> dict[str, list[list[Record]]]:
     """
     groups: dict[str, list[list[Record]]] = {}
     for text in runs:
-        label, _, path = ("", "", text) if Path(text).is_dir() else text.rpartition("=")
-        config = workdir.read_config(Path(path))
-        if not (Path(path) / "metrics.jsonl").is_file():
+        label, path = _label(text)
+        config = workdir.read_config(path)
+        if not (path / "metrics.jsonl").is_file():
             raise UsageError(f"{path} has no metrics.jsonl yet; train it first.")
-        groups.setdefault(label or config["model"]["attention"], []).append(read_record(Path(path)))
+        groups.setdefault(label or config["model"]["attention"], []).append(read_record(path))
     return groups
+
+
+def _label(text: str) -> tuple[str, Path]:
+    """`LABEL=DIR` in two; either may have an = of its own, so the longest that is a folder is it."""
+    ends = [-1] + [place for place, character in enumerate(text) if character == "="]
+    found = next((end for end in ends if Path(text[end + 1 :]).is_dir()), ends[-1])
+    return text[: max(found, 0)], Path(text[found + 1 :])
 
 
 def split_replicas(records: Sequence[Record]) -> list[list[Record]]:

@@ -87,10 +87,12 @@ def neural(
         if not 0 <= head < heads:
             raise UsageError(f"There is no head {head}; there are 0 to {heads - 1}.")
         layers = [tuple(piece[head] for piece in layer) for layer in layers]
-    points = jnp.asarray(plane(extent, layers[0][0].shape[0] // 2), layers[0][0].dtype)
+    width = layers[0][0].shape[0] // 2
+    points = jnp.asarray(plane(extent, width), layers[0][0].dtype)
+    scale = (width if score.dim is None else params["down_query_kernel"].shape[-2]) ** -0.5 if score.scale else 1.0
 
     def scored(point: Float[Array, " width"]) -> Float[Array, ""]:
-        return reference.neural_score(point, point, (), layers, ACTIVATIONS[score.activation])
+        return scale * reference.neural_score(point, point, (), layers, ACTIVATIONS[score.activation])
 
     return Surface(title, np.asarray(jax.jit(jax.vmap(jax.vmap(scored)))(points)), extent)
 

@@ -105,8 +105,8 @@ def test_runs_are_grouped_by_their_label_or_their_attention(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps({"model": {"attention": attention}}))
         (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in SEEDS[seed]))
-    groups = curves.read([f"{tmp_path}/a", f"{tmp_path}/b=1", f"mine={tmp_path}/c"])
-    assert groups == {"super": SEEDS[:2], "mine": SEEDS[2:]}
+    groups = curves.read([f"{tmp_path}/a", f"{tmp_path}/b=1", f"d=2={tmp_path}/c", f"d=2={tmp_path}/b=1"])
+    assert groups == {"super": SEEDS[:2], "d=2": [SEEDS[2], SEEDS[1]]}
     png, svg = curves.draw(groups, tmp_path / "out")
     assert (png, svg) == (tmp_path / "out" / "curves.png", tmp_path / "out" / "curves.svg")
     assert png.is_file()

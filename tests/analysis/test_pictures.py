@@ -34,6 +34,14 @@ RUNS = {
         "model__decoder_depth": 1,
     },
 }
+TEXTS = {
+    "mlm": {
+        "config": "configs/mlm_pydoc.py",
+        "data__tokeniser": "words(size=99, marks=True)",
+        "model__padding_token": 0,
+    },
+    "reviews": {"config": "configs/classify_imdb.py", "model__pool": "class_token", "data__text_column": "text"},
+}
 LINES = [{"step": step, "split": "validation", "loss": 1 / step, "seconds": 0.1 * step} for step in (1, 2, 3)]
 SENTENCE = "en de 12/31/1999"
 
@@ -42,7 +50,11 @@ SENTENCE = "en de 12/31/1999"
 def runs(tmp_path_factory):
     """A tiny run of each kind of model as it is before its first step: training would show nothing more here."""
     folder = tmp_path_factory.mktemp("runs")
-    for name, changes in RUNS.items():
+    rows = "text,label\n" + "".join(f"{word} words of a text,{word}\n" for word in ("good", "bad") * 20)
+    for split in ("train", "validation", "test"):
+        (folder / f"{split}.csv").write_text(rows)
+    TEXTS["reviews"]["data__source"] = f"file:{folder}"
+    for name, changes in (RUNS | TEXTS).items():
         flags, overrides = parse(arguments(folder / name, model__depth=2, train__ema=0.0, **changes))
         config, plain = configs.resolve(flags["--config"], overrides)
         task = tasks.find(config.task)(config)
@@ -103,6 +115,15 @@ def test_a_texts_maps_are_of_its_tokens(runs):
         assert weights.shape[-2:] == (9, 9)
         assert not np.triu(weights, 1).any()
         np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "words"), [("mlm", ["the", "a", "of"]), ("reviews", ["<class>", "a", "text"])])
+def test_models_of_whole_texts_look_both_ways(runs, name, words):
+    maps = attention_maps.of_text(runs / name, " ".join(word for word in words if word != "<class>"), step="last")
+    assert maps.rows == maps.columns == words
+    for weights in (*maps.layers.values(), maps.rollout):
+        np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+        assert (weights > 0).all()
 
 
 def test_a_translations_maps_are_its_alignment(runs):

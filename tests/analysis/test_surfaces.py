@@ -1,5 +1,7 @@
 """Score surfaces against sums over hidden units."""
 
+import math
+
 import jax
 import numpy as np
 import pytest
@@ -54,6 +56,13 @@ def test_each_head_may_have_its_own():
         np.testing.assert_array_equal(surfaces.neural(score, params, 1.0, head).z, shared.z)
     with pytest.raises(UsageError, match="There is no head 2"):
         surfaces.neural(score, params, 1.0, head=2)
+
+
+@pytest.mark.parametrize("dim", [2, None])
+def test_scores_are_divided_by_the_root_of_the_heads_width_where_that_is_asked_for(dim):
+    params = parameters(Neural(dim=dim))
+    plain, scaled = (surfaces.neural(Neural(dim=dim, scale=scale), params, 1.0).z for scale in (False, True))
+    np.testing.assert_allclose(scaled, plain / math.sqrt(4), rtol=1e-5)
 
 
 def test_scores_without_a_surface():
