@@ -9,9 +9,12 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attention.errors import UsageError
+from models.weights import attention_weights
+from train.data.tokenisers import Tokeniser
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,12 +46,21 @@ def weights(
     Raises:
       UsageError: the mechanism has no weights.
     """
+    found = layers(model, params, source, tokens)
+    return np.mean([kept for name, kept in found.items() if not name.endswith("/attention")][-1], axis=0)
+
+
+def layers(
+    model: nn.Module, params: dict[str, Any], source: Int[np.ndarray, " S"], tokens: Int[np.ndarray, " T"]
+) -> dict[str, Float[np.ndarray, "N _ _"]]:
+    """Weights of every attention of both sides, by its path and in the order of the layers; see `weights`."""
     inputs = (jnp.asarray(source)[None], jnp.array([len(source)]), jnp.asarray(tokens)[None])
-    _, kept = model.apply({"params": params}, *inputs, mutable="attention")
-    kept = kept["attention"]
-    blocks = sorted((name for name in kept if name.startswith("decoder_")), key=lambda name: int(name.split("_")[1]))
-    layer = kept[blocks[-1]]["cross"] if blocks else kept
-    return np.asarray(jnp.mean(layer["weights"][0], axis=0))
+    return {name: np.asarray(kept[0]) for name, kept in attention_weights(model, params, *inputs).items()}
+
+
+def words(tokeniser: Tokeniser, ids: Int[np.ndarray, " n"]) -> list[str]:
+    """The text of each token; a space is drawn as such."""
+    return [tokeniser.decode([i]).replace(" ", "␣") or "</s>" for i in ids]
 
 
 def draw(alignment: Alignment, path: Path) -> None:
@@ -59,15 +71,19 @@ def draw(alignment: Alignment, path: Path) -> None:
     """
     rows, columns = alignment.weights.shape
     figure = Figure(figsize=(1 + columns * 0.28, 1 + rows * 0.28), layout="constrained")
-    axes = figure.subplots()
+    matrix(figure.subplots(), alignment)
     try:
-        axes.imshow(alignment.weights, cmap="Greys", vmin=0, vmax=1)
-        source, target = ([text.replace("$", r"\$") for text in side] for side in (alignment.source, alignment.target))
-        axes.set_xticks(range(columns), source, rotation=90 if max(map(len, source)) > 2 else 0)
-        axes.set_yticks(range(rows), target)
-        axes.xaxis.tick_top()
-        axes.tick_params(length=0)
         with warnings.catch_warnings(action="ignore"):  # characters that the font has not are drawn as boxes
             figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be drawn ({error}); name a .png, .svg or .pdf that can be written.") from error
+
+
+def matrix(axes: Axes, alignment: Alignment) -> None:
+    """Draws the matrix with its tokens on axes that there are."""
+    axes.imshow(alignment.weights, cmap="Greys", vmin=0, vmax=1)
+    source, target = ([text.replace("$", r"\$") for text in side] for side in (alignment.source, alignment.target))
+    axes.set_xticks(range(len(source)), source, rotation=90 if max(map(len, source)) > 2 else 0)
+    axes.set_yticks(range(len(target)), target)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)

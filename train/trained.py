@@ -7,10 +7,11 @@ from typing import Any
 import jax
 
 from attention.errors import UsageError
-from train import configs, sharding, workdir
+from train import configs, sharding, tasks, workdir
 from train.checkpoints import Checkpoints
 from train.config import Config, MeshConfig
 from train.replicas import Replicas
+from train.tasks.task import Task
 
 
 def config_of(directory: Path, task: str, purpose: str) -> Config:
@@ -28,6 +29,18 @@ def config_of(directory: Path, task: str, purpose: str) -> Config:
     if config.task != task:
         raise UsageError(f"{directory} is a run of {config.task}; only models of {task} {purpose}.")
     return config
+
+
+def load(directory: Path, step: str) -> tuple[Task, dict]:
+    """The task of a run, with its data, and the parameters of a checkpoint; see `load_params`.
+
+    Raises:
+      UsageError: no such run or checkpoint, or data that are not there or are others than it was trained on.
+    """
+    config = configs.validate(workdir.read_config(directory))
+    task = tasks.find(config.task)(config)
+    workdir.check_files(task.files(), directory)
+    return task, load_params(directory, step, config, task.init, {})
 
 
 def key_of(seed: int) -> jax.Array:

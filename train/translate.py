@@ -110,8 +110,8 @@ class Translator:
         """
         source = self.encode(text)
         tokens = np.append(self.target.special["start"], ids[:-1])
-        weights = alignment.weights(self.model, self.params, source, tokens)
-        return alignment.Alignment(_words(self.source, source), _words(self.target, ids), weights)
+        words, weights = alignment.words, alignment.weights(self.model, self.params, source, tokens)
+        return alignment.Alignment(words(self.source, source), words(self.target, ids), weights)
 
     def _translated(
         self, encoded: list[np.ndarray | None], search: Search, key: jax.Array
@@ -146,11 +146,6 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
             batch = []
     if batch:
         yield batch
-
-
-def _words(tokeniser: Tokeniser, ids: np.ndarray) -> list[str]:
-    """Of each token; a space that is one is drawn as such."""
-    return [tokeniser.decode([i]).replace(" ", "␣") or "</s>" for i in ids]
 
 
 def translate_file(translator: Translator, source: Path, target: Path, search: Search, seed: int = 0) -> list[int]:

@@ -1,0 +1,129 @@
+"""One quiet style for all pictures, colours that mean the same everywhere, and files that are the same bytes twice."""
+
+import itertools
+import re
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+import matplotlib
+from matplotlib.colors import LinearSegmentedColormap, to_rgba
+from matplotlib.figure import Figure
+
+from attention.errors import UsageError
+
+# Okabe and Ito's colours, which the colour-blind tell apart, without their yellow, which is too light for a line.
+BLACK, ORANGE, SKY, GREEN, BLUE, RED, PURPLE = (
+    "#000000",
+    "#e69f00",
+    "#56b4e9",
+    "#009e73",
+    "#0072b2",
+    "#d55e00",
+    "#cc79a7",
+)
+COLOURS = (BLACK, RED, BLUE, GREEN, ORANGE, SKY, PURPLE)
+MARKERS = ("o", "s", "^", "D", "v")
+# Of weights over an image: nothing is clear, the greatest weight covers it.
+HEAT = LinearSegmentedColormap.from_list("weights", [to_rgba(ORANGE, 0.0), to_rgba(ORANGE, 0.9)])
+SURFACE = "viridis"
+
+# Mechanisms that a paper compares differ in colour, all of them in colour or marker.
+MECHANISMS = {
+    "dot_product": (BLACK, "o"),
+    "optimised": (SKY, "o"),
+    "efficient": (GREEN, "o"),
+    "super": (RED, "o"),
+    "neural": (BLUE, "o"),
+    "gaussian": (ORANGE, "o"),
+    "mlp_qkv": (PURPLE, "o"),
+    "mlp_kv": (GREEN, "s"),
+    "dual_linear": (SKY, "s"),
+    "mlp_marian": (PURPLE, "s"),
+    "mlp_roberta": (PURPLE, "^"),
+    "additive": (RED, "s"),
+    "luong_dot": (BLACK, "s"),
+    "luong_general": (BLUE, "s"),
+    "luong_concat": (ORANGE, "s"),
+    "decomposable": (SKY, "^"),
+    "positional": (GREEN, "^"),
+    "positional_factorised": (BLUE, "^"),
+    "linear": (ORANGE, "^"),
+    "delta": (RED, "^"),
+}
+
+RC = {
+    "font.family": "DejaVu Sans",  # which Matplotlib brings along, so that pictures are the same everywhere
+    "font.size": 8,
+    "axes.titlesize": 9,
+    "axes.labelsize": 8,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#808080",
+    "axes.linewidth": 0.8,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e5e5e5",
+    "grid.linewidth": 0.6,
+    "xtick.color": "#808080",
+    "ytick.color": "#808080",
+    "xtick.labelcolor": "#404040",
+    "ytick.labelcolor": "#404040",
+    "lines.linewidth": 1.5,
+    "lines.markersize": 3.5,
+    "savefig.dpi": 120,
+    "svg.hashsalt": "attention bench",
+    "figure.constrained_layout.use": True,
+}
+
+quiet = matplotlib.rc_context(RC)  # `@quiet` draws what a function draws in this style
+
+
+def colours(labels: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Colour and marker of each label: those of the mechanism that it names first, else the first that are free."""
+    labels = list(labels)
+    found: dict[str, tuple[str, str]] = {}
+    for label in labels:
+        own = next((MECHANISMS[word] for word in re.findall(r"\w+", label) if word in MECHANISMS), None)
+        if own and own not in found.values():
+            found[label] = own
+    pairs = itertools.product(MARKERS, COLOURS)
+    free = ((colour, marker) for marker, colour in pairs if (colour, marker) not in found.values())
+    others = itertools.cycle([*free] or [(BLACK, "o")])
+    return {label: found[label] if label in found else next(others) for label in labels}
+
+
+def plain(text: str) -> str:
+    """The text as it is drawn: no dollar begins a formula."""
+    return text.replace("$", r"\$")
+
+
+@quiet
+def save(figure: Figure, path: Path) -> tuple[Path, Path]:
+    """Writes a figure as PNG and as SVG, the same bytes each time.
+
+    Args:
+      figure: What to write.
+      path: Without an ending, or with one of both; its folder is made.
+
+    Returns:
+      Both paths.
+
+    Raises:
+      UsageError: they cannot be written.
+    """
+    stem = path.with_suffix("") if path.suffix in (".png", ".svg") else path
+    png, svg = (stem.parent / f"{stem.name}.{ending}" for ending in ("png", "svg"))
+    try:
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph")  # characters that the font has not are drawn as boxes
+            figure.savefig(png, metadata={"Software": None})
+            figure.savefig(svg, metadata={"Date": None})
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be drawn ({error.strerror or error}); name a file that can be written."
+        ) from error
+    return png, svg
