@@ -214,9 +214,11 @@ class Run:
             "best": self._at("train", self.best["step"]) | self._at("validation", self.best["step"]) | {"test": best},
             "seconds": self.clock.seconds,
             "wall_seconds": self.clock.wall,
+            "seconds_per_epoch": self.clock.seconds_of(self.task.train_examples * self.task.units_per_example),
             self.rate: self.clock.per_second,
             "baselines": self.task.baselines(),
             **self.task.describe(self.state.params),
+            **workdir.peak_memory(),
             **workdir.environment(),
         }
         if jax.process_index() == 0:

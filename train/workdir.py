@@ -3,7 +3,9 @@
 import contextlib
 import fcntl
 import json
+import resource
 import subprocess
+import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -167,6 +169,17 @@ def environment() -> dict[str, Any]:
         "devices": f"{jax.device_count()} {jax.devices()[0].device_kind}",
         "git": _git_revision(),
     }
+
+
+def peak_memory() -> dict[str, Any]:
+    """The most memory that this process has held: on its fullest device, or where devices do not count it, in all."""
+    stats = [device.memory_stats() or {} for device in jax.local_devices()]
+    peaks = [found["peak_bytes_in_use"] for found in stats if "peak_bytes_in_use" in found]
+    if peaks:
+        return {"peak_memory_bytes": max(peaks), "peak_memory_of": "device"}
+    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return {"peak_memory_bytes": resident, "peak_memory_of": "process"}
 
 
 def _git_revision() -> str:
