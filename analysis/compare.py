@@ -188,7 +188,8 @@ def fairness(found: Found, against: Baseline) -> str:
         if max(abs(ratio - 1) for ratio in ratios) <= tolerance:
             equal.append(what)
         else:
-            unequal.append(f"{what} ({min(ratios):.2f} to {max(ratios):.2f} times the baseline's)")
+            extremes = dict.fromkeys(f"{ratio:.2f}" for ratio in (min(ratios), max(ratios)))
+            unequal.append(f"{what} ({' to '.join(extremes)} times the baseline's)")
     said = f"Compared at equal {_and(equal)}." if equal else "Nothing is equal in these comparisons."
     return said + (f" Not equal: {_and(unequal)}." if unequal else "")
 

@@ -191,10 +191,10 @@ def _notes(found: Found, against: Baseline | None, comparisons: Sequence[Compari
         tests = sum(not math.isnan(each.p) for each in comparisons)
         notes += [
             f"± of a difference is its {1 - LEVEL:.0%} confidence interval (t distribution), of that comparison alone.",
-            f"p is of a t-test, paired by seed (Welch's where it says unpaired), corrected by Holm's method for all {tests} "
-            f"tests of the table: where there is no difference at all, a table makes a false claim with a probability of "
-            f"at most {LEVEL:.0%}. The effect is the difference in standard deviations, Cohen's d_z (g where unpaired) "
-            "with Hedges' correction.",
+            "p is of a t-test, paired by seed (Welch's where it says unpaired), corrected by Holm's method for all "
+            f"tests of the table, {tests} in number: where there is no difference at all, a table makes a false claim "
+            f"with a probability of at most {LEVEL:.0%}. The effect is the difference in standard deviations, Cohen's "
+            "d_z (g where unpaired) with Hedges' correction.",
             compare.wilcoxon_text(comparisons),
         ]
     return (*filter(None, notes), *found.left_out)

@@ -161,7 +161,9 @@ def read(directory: Path) -> list[Run]:
     try:
         result, record = read_result(directory), read_record(directory)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{directory} was left out: {error}") from error
+        raise UsageError(f"{directory} was left out: it cannot be read ({error}).") from error
+    if not {"best", "best_step", "steps", "seconds"} <= set(result):
+        raise UsageError(f"{directory} was left out: its result.json holds no result of a run.")
     settings = {field: value for field, value in config.items() if not field.startswith(NOT_SETTINGS)}
     replicas = result.get("replicas", [{}])
     return [
