@@ -200,6 +200,15 @@ def _notes(found: Found, against: Baseline | None, comparisons: Sequence[Compari
     return (*filter(None, notes), *found.left_out)
 
 
+def _draw(found: Found, out: Path) -> None:
+    """Training curves of every group over its seeds."""
+    try:
+        from analysis import curves
+    except ImportError:  # pictures are a part of their own
+        return
+    curves.draw({each.label: [run.record for run in each.runs] for each in found.groups}, out)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m analysis.report", description=__doc__.splitlines()[0])
@@ -209,10 +218,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--at", default="", help=f"compare validation curves at equal {', '.join(compare.BUDGETS)}")
     parser.add_argument("--out", type=Path, help="where the files go; the first folder without it")
     flags = parser.parse_args(arguments)
+    out = flags.out or flags.folders[0]
     try:
         found = runs.find(flags.folders)
         made = report(found, flags.baseline, [name for name in flags.metric.split(",") if name], flags.at)
-        made.write(flags.out or flags.folders[0])
+        made.write(out)
+        _draw(found, out)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -162,20 +162,14 @@ def read(directory: Path) -> list[Run]:
         result, record = read_result(directory), read_record(directory)
     except (OSError, ValueError) as error:
         raise UsageError(f"{directory} was left out: it cannot be read ({error}).") from error
-    if not {"best", "best_step", "steps", "seconds"} <= set(result):
+    results = [result | own for own in result.get("replicas", [{}])]
+    if not all({"best", "best_step", "steps", "seconds"} <= set(own) for own in results):
         raise UsageError(f"{directory} was left out: its result.json holds no result of a run.")
     settings = {field: value for field, value in config.items() if not field.startswith(NOT_SETTINGS)}
-    replicas = result.get("replicas", [{}])
+    lines = [[line for line in record if line.get("replica", 0) == index] for index in range(len(results))]
     return [
-        Run(
-            directory,
-            config["seed"] + index,
-            settings,
-            result | own,
-            [line for line in record if line.get("replica", 0) == index],
-            len(replicas),
-        )
-        for index, own in enumerate(replicas)
+        Run(directory, config["seed"] + index, settings, own, lines[index], len(results))
+        for index, own in enumerate(results)
     ]
 
 

@@ -172,7 +172,7 @@ def _result(path: Path, outcome: str) -> str:
     if outcome == pool.STOPPED:
         return "stopped and saved"
     result = read_result(path)
-    return "finished" if "replicas" in result else numbers_text(result["best"]["test"])
+    return numbers_text(result.get("mean", result)["best"]["test"])  # `mean` is of seeds that were trained together
 
 
 def _literal(text: str) -> Any:

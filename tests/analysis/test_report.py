@@ -1,11 +1,14 @@
 """What is compared with what, how fairly, and what is said of it."""
 
 import math
+import sys
+import types
 
 import numpy as np
 import pytest
 from scipy import stats
 
+import analysis
 from analysis import compare, runs
 from analysis.report import main, report
 from analysis.statistics import holm
@@ -155,6 +158,18 @@ def test_the_page_has_it_all(grid, tmp_path, capsys):
     assert math.isclose(float(row["test_accuracy_plus_minus"]), np.std(np.add(BASE[4], GAINS["better"]), ddof=1))
     assert (tmp_path / "out/differences.csv").read_text().count("\n") == 1 + 2 * 4
     assert (tmp_path / "out/report.tex").read_text().count(r"\begin{tabular}") == 2
+
+
+def test_curves_are_drawn_of_the_records_of_each_group(grid, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setitem(sys.modules, "analysis.curves", types.SimpleNamespace(draw=lambda *given: drawn.append(given)))
+    monkeypatch.setattr(analysis, "curves", sys.modules["analysis.curves"], raising=False)
+    assert main([str(tmp_path / "runs"), f"--out={tmp_path}"]) == 0
+    ((groups, out),) = drawn
+    assert out == tmp_path
+    assert list(groups) == [each.label for each in grid.groups]
+    assert [len(records) for records in groups.values()] == [5] * 6
+    assert groups["better, heads 4"][0][0]["split"] == "train"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """A sweep that is killed, resumed and reported, and all that is refused before anything is trained."""
 
+import contextlib
+import io
 import json
 import math
 import shlex
@@ -23,10 +25,14 @@ def asked(workdir, *more, over="model.attention=dot_product,efficient", seeds=2,
     return [*arguments(workdir, **changes), f"--over={over}", f"--seeds={seeds}", *more]
 
 
+def directly(function, *arguments):
+    return function(*arguments)
+
+
 @pytest.fixture
 def here(monkeypatch):
     """Configs are looked at in this process, which needs no start."""
-    monkeypatch.setattr(matching, "apart", lambda function, *arguments: function(*arguments))
+    monkeypatch.setattr(matching, "apart", directly)
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +47,11 @@ def swept(tmp_path_factory):
     first.kill()
     assert "4 of 4" not in first.communicate()[0]
     assert any(workdir.rglob("metrics.jsonl"))
-    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert again.returncode == 0, again.stdout + again.stderr
-    return workdir, again.stdout
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(matching, "apart", directly)
+        assert sweep.main(asked(workdir, "--jobs=2")) == 0
+    return workdir, printed.getvalue()
 
 
 def results(workdir):
