@@ -1,16 +1,17 @@
 """Runs of `python -m train.main`, several at a time, each in a process on CPUs of its own."""
 
+import contextlib
 import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import IO
-
-from train.interrupts import Interrupts
 
 FINISHED, FAILED, STOPPED = "finished", "failed", "stopped"
 PAUSE = 0.1  # seconds between looks at the processes
@@ -31,10 +32,10 @@ def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Callable[[Path
       How each run stands: finished, failed, or stopped, to be continued.
     """
     pool = _Pool(todo, jobs, ended)
-    with Interrupts() as interrupts:
+    with _signals() as heard:
         while pool.busy:
             pool.collect()
-            if interrupts.requested:
+            if heard:
                 pool.stop()
             else:
                 pool.start()
@@ -60,6 +61,25 @@ def is_finished(workdir: Path) -> bool:
 def log_of(workdir: Path) -> Path:
     """What a run's process has printed."""
     return Path(f"{workdir}.log")
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[int]]:
+    """What was heard of SIGTERM and SIGINT, each of which does the next time what it did before."""
+    heard: list[int] = []
+    before: dict[int, object] = {}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        signal.signal(number, before[number])
+
+    if threading.current_thread() is threading.main_thread():  # elsewhere Python takes no handlers
+        before |= {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _Pool:

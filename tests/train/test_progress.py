@@ -8,12 +8,14 @@ import struct
 import subprocess
 import sys
 import termios
+import types
 
+import jax
 import pytest
 
 from tests.conftest import ROOT
 from tests.train.conftest import arguments
-from train import progress
+from train import progress, workdir
 from train.progress import Averages, Clock, averages, duration_text
 
 
@@ -27,11 +29,23 @@ def test_the_clock_leaves_out_what_is_skipped_and_goes_on_after_a_restart(monkey
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock._born + 60.0)
     assert clock.saved == {"seconds": 5.0, "units": 20, "wall": 60.0}
     assert clock.per_second == 4.0
+    assert clock.seconds_of(100) == 25.0
     assert clock.remaining(4) == 10.0
     again = Clock(clock.saved)
     again.lap(10)
     assert (again.seconds, again.units, again.wall) == (6.0, 30, 60.0)
     assert again.remaining(4) == 4.0
+
+
+def test_peak_memory_is_of_the_fullest_device_or_of_the_process(monkeypatch):
+    resident = workdir.peak_memory()
+    assert resident["peak_memory_of"] == "process"
+    with open("/proc/self/status") as status:
+        now = {line.split(":")[0]: line.split()[1] for line in status}
+    assert int(now["VmRSS"]) * 1024 / 2 < resident["peak_memory_bytes"] <= int(now["VmHWM"]) * 1024 * 1.01
+    device = lambda peak: types.SimpleNamespace(memory_stats=lambda: {"peak_bytes_in_use": peak})  # noqa: E731
+    monkeypatch.setattr(jax, "local_devices", lambda: [device(5), device(7)])
+    assert workdir.peak_memory() == {"peak_memory_bytes": 7, "peak_memory_of": "device"}
 
 
 def report(loss, weight, norm):
