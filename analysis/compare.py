@@ -39,6 +39,10 @@ class Baseline:
     field: str
     value: object
 
+    def pairs(self, found: Found) -> list[tuple[Group, Group]]:
+        """Every group that has a baseline, with it."""
+        return [(each, other) for each in found.groups if (other := self.of(each, found))]
+
     def of(self, group: Group, found: Found) -> Group | None:
         """The baseline of a group; none where it has none or is one itself."""
         wanted = {key: group.settings[key] for key in found.keys} | {self.field: self.value}
@@ -104,28 +108,33 @@ def baseline(found: Found, wanted: str) -> Baseline | None:
 
     Args:
       found: The groups.
-      wanted: A value, such as `dot_product`, or `FIELD=VALUE`; '' is `dot_product` where there is one, else the first.
+      wanted: A value, such as `dot_product`, or `FIELD=VALUE`; '' is `dot_product` where it can be
+        compared with, else the first that can be.
 
     Returns:
-      None where there is one group only.
+      None where no two groups differ in one key alone.
 
     Raises:
-      UsageError: no group has that value, or it is one of several fields.
+      UsageError: no group has that value, it is one of several fields, or nothing can be compared with it.
     """
-    values = [Baseline(key, each.settings[key]) for key in found.keys for each in found.groups]
-    if not values:
-        return None
+    values = list(dict.fromkeys(Baseline(key, each.settings[key]) for key in found.keys for each in found.groups))
     if not wanted:
-        return next((each for each in values if each.value == "dot_product"), values[0])
-    matching = dict.fromkeys(b for b in values if wanted in (str(b.value), f"{b.field}={b.value}"))
+        values.sort(key=lambda each: each.value != "dot_product")
+        return next((each for each in values if each.pairs(found)), None)
+    matching = [each for each in values if wanted in (str(each.value), f"{each.field}={each.value}")]
     if not matching:
-        raise unknown("baseline", wanted, {str(b.value) for b in values})
+        raise unknown("baseline", wanted, {str(each.value) for each in values})
     if len(matching) > 1:
         raise UsageError(
-            f"--baseline={wanted} is a value of {' and of '.join(b.field for b in matching)}; "
-            f"write --baseline={next(iter(matching)).field}={wanted}."
+            f"--baseline={wanted} is a value of {' and of '.join(each.field for each in matching)}; "
+            f"write --baseline={matching[0].field}={wanted}."
         )
-    return next(iter(matching))
+    if not matching[0].pairs(found):
+        raise UsageError(
+            f"No setting is like one of --baseline={wanted} in all but {matching[0].field}; choose another baseline, "
+            "or give none."
+        )
+    return matching[0]
 
 
 def compare(found: Found, against: Baseline, names: Sequence[str], measure: Measure) -> list[Comparison]:
@@ -137,8 +146,7 @@ def compare(found: Found, against: Baseline, names: Sequence[str], measure: Meas
       names: Of metrics.
       measure: What a run has of a metric.
     """
-    pairs = [(each, other) for each in found.groups if (other := against.of(each, found))]
-    raw = [_compare(each, other, name, measure) for name in names for each, other in pairs]
+    raw = [_compare(each, other, name, measure) for name in names for each, other in against.pairs(found)]
     p = np.array([float(comparison.difference.p) for comparison in raw])
     ranked = np.array([_within_reach(comparison, np.sum(~np.isnan(p))) for comparison in raw])
     corrected = zip(raw, statistics.holm(p).tolist(), statistics.holm(ranked).tolist(), strict=True)
@@ -180,11 +188,10 @@ def at_budget(found: Found, kind: str) -> tuple[float, Measure]:
 
 
 def fairness(found: Found, against: Baseline) -> str:
-    """What is equal between the groups and their baselines, and how far apart the rest is."""
-    pairs = [(each, other) for each in found.groups if (other := against.of(each, found))]
+    """What is equal between the groups and their baselines, of which there are some, and how far apart the rest is."""
     equal, unequal = [], []
     for what, (of, tolerance) in FAIRNESS.items():
-        ratios = [_mean(each, of) / _mean(other, of) for each, other in pairs]
+        ratios = [_mean(each, of) / _mean(other, of) for each, other in against.pairs(found)]
         if max(abs(ratio - 1) for ratio in ratios) <= tolerance:
             equal.append(what)
         else:
@@ -192,6 +199,11 @@ def fairness(found: Found, against: Baseline) -> str:
             unequal.append(f"{what} ({' to '.join(extremes)} times the baseline's)")
     said = f"Compared at equal {_and(equal)}." if equal else "Nothing is equal in these comparisons."
     return said + (f" Not equal: {_and(unequal)}." if unequal else "")
+
+
+def text_of(against: Baseline) -> str:
+    """The baseline in a heading."""
+    return f"`{against.value}`" if against.field == "model.attention" else f"{short(against.field)} {against.value}"
 
 
 def wilcoxon_text(comparisons: Sequence[Comparison]) -> str:
@@ -237,8 +249,3 @@ def _and(texts: Sequence[str]) -> str:
 
 def _mean(group: Group, of: Callable[[Run], float]) -> float:
     return float(np.mean([of(run) for run in group.runs]))
-
-
-def text_of(against: Baseline) -> str:
-    """The baseline in a heading."""
-    return f"`{against.value}`" if against.field == "model.attention" else f"{short(against.field)} {against.value}"

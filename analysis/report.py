@@ -185,8 +185,16 @@ def _notes(found: Found, against: Baseline | None, comparisons: Sequence[Compari
     ]
     if against:
         notes.append(f"Ranks, in brackets, are among rows that differ in {short(against.field)} alone.")
+    if rest := [short(field) for field in found.groups[0].settings if field not in found.keys]:
+        keys = " and ".join(map(short, found.keys))
+        notes.append(f"Rows differ in more than {keys}, and so may the reasons: {', '.join(rest)}.")
+    if against and (alone := _without_baseline(found, against)):
+        notes.append(f"There is no baseline that is like these in all else: {'; '.join(alone)}.")
     if any(run.together > 1 for each in found.groups for run in each.runs):
-        notes.append("Of seeds that were trained together in one program, each has an equal share of the seconds.")
+        notes.append(
+            "Of seeds that were trained together in one program, each has an equal share of the seconds; the memory is "
+            "of all."
+        )
     if comparisons:
         tests = sum(not math.isnan(each.p) for each in comparisons)
         notes += [
@@ -198,6 +206,11 @@ def _notes(found: Found, against: Baseline | None, comparisons: Sequence[Compari
             compare.wilcoxon_text(comparisons),
         ]
     return (*filter(None, notes), *found.left_out)
+
+
+def _without_baseline(found: Found, against: Baseline) -> list[str]:
+    paired = [group for pair in against.pairs(found) for group in pair]
+    return [each.label for each in found.groups if each not in paired]
 
 
 def _draw(found: Found, out: Path) -> None:

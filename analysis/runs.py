@@ -42,7 +42,7 @@ class Run:
       settings: All leaves of the config that make runs differ but for the seed, by their path.
       result: Of `result.json`; of the replica.
       record: Lines of `metrics.jsonl`; of the replica.
-      together: How many seeds were trained in one program; `seconds` are of all of them.
+      together: How many seeds were trained in one program; its seconds are of all of them, but for those per epoch.
     """
 
     path: Path
@@ -53,13 +53,9 @@ class Run:
     together: int
 
     def value(self, metric: str, split: str = "test") -> float:
-        """Of a metric: a cost of the whole run, or of a split at the best step; NaN where the run has none.
-
-        The seconds of seeds that were trained together are divided among them.
-        """
+        """Of a metric: a cost of the whole run, or of a split at the best step; NaN where the run has none."""
         if metric in metrics.COSTS:
-            found = self.result.get(metric, float("nan"))
-            return found / self.together if metric == "seconds_per_epoch" else found
+            return self.result.get(metric, float("nan"))
         if split == "train":
             return self._train_line().get(metric, float("nan"))
         return self.result["best"][split].get(metric, float("nan"))

@@ -12,6 +12,7 @@ import analysis
 from analysis import compare, runs
 from analysis.report import main, report
 from analysis.statistics import holm
+from attention import UsageError
 
 BASE = {4: (0.90, 0.91, 0.92, 0.90, 0.91), 8: (0.91, 0.92, 0.90, 0.92, 0.91)}
 GAINS = {"better": (0.051, 0.049, 0.052, 0.050, 0.053), "same": (0.010, -0.012, 0.003, -0.004, 0.001)}
@@ -160,6 +161,29 @@ def test_the_page_has_it_all(grid, tmp_path, capsys):
     assert (tmp_path / "out/report.tex").read_text().count(r"\begin{tabular}") == 2
 
 
+def test_what_has_no_baseline_is_named(tmp_path, write_run):
+    for attention, heads in (("dot_product", 4), ("super", 4), ("super", 8)):
+        for seed in (0, 1):
+            path = tmp_path / f"{attention}-{heads}-{seed}"
+            write_run(path, seed, 0.5 + seed / 10, model__attention=attention, model__heads=heads)
+    page = report(runs.find([tmp_path])).markdown()
+    assert "There is no baseline that is like these in all else: super, heads 8." in page
+    (tmp_path / "dot_product-4-0").rename(tmp_path.parent / "away")
+    (tmp_path / "dot_product-4-1").rename(tmp_path.parent / "away-too")
+    write_run(tmp_path / "lone", model__attention="dot_product", model__heads=16)
+    found = runs.find([tmp_path])
+    with pytest.raises(
+        UsageError, match=r"No setting is like one of --baseline=dot_product in all but model\.attention"
+    ):
+        compare.baseline(found, "dot_product")
+    assert compare.baseline(found, "") == compare.Baseline("model.heads", 4)
+    (tmp_path / "super-8-0").rename(tmp_path.parent / "super-0")
+    (tmp_path / "super-8-1").rename(tmp_path.parent / "super-1")
+    page = report(runs.find([tmp_path])).markdown()
+    assert "Rows differ in more than attention, and so may the reasons: heads." in page
+    assert "There is nothing to compare them with." in report(runs.find([tmp_path / "lone"])).markdown()
+
+
 def test_curves_are_drawn_of_the_records_of_each_group(grid, tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setitem(sys.modules, "analysis.curves", types.SimpleNamespace(draw=lambda *given: drawn.append(given)))
@@ -183,6 +207,7 @@ def test_curves_are_drawn_of_the_records_of_each_group(grid, tmp_path, monkeypat
         (["--metric=acuracy"], "Unknown metric 'acuracy'. Did you mean 'accuracy'?"),
         (["--metric=bleu"], "Unknown metric of these runs 'bleu'. Valid: accuracy,"),
         (["--at=hours"], "Unknown --at 'hours'. Valid: epochs, flops, seconds."),
+        (["--baseline=4"], "--baseline=4 is a value of model.depth and of model.heads"),
         (["--at=seconds"], "was not evaluated before the first run had finished; give all runs a shorter"),
     ],
 )
