@@ -177,9 +177,16 @@ def peak_memory() -> dict[str, Any]:
     peaks = [found["peak_bytes_in_use"] for found in stats if "peak_bytes_in_use" in found]
     if peaks:
         return {"peak_memory_bytes": max(peaks), "peak_memory_of": "device"}
-    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return {"peak_memory_bytes": resident, "peak_memory_of": "process"}
+    return {"peak_memory_bytes": _peak_resident(), "peak_memory_of": "process"}
+
+
+def _peak_resident() -> int:
+    """Bytes; Linux's `ru_maxrss` would count what the process that started this one had at that moment."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        (peak,) = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+        return int(peak) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _git_revision() -> str:

@@ -11,6 +11,7 @@ import termios
 import types
 
 import jax
+import numpy as np
 import pytest
 
 from tests.conftest import ROOT
@@ -38,11 +39,14 @@ def test_the_clock_leaves_out_what_is_skipped_and_goes_on_after_a_restart(monkey
 
 
 def test_peak_memory_is_of_the_fullest_device_or_of_the_process(monkeypatch):
-    resident = workdir.peak_memory()
-    assert resident["peak_memory_of"] == "process"
-    with open("/proc/self/status") as status:
-        (high,) = [int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM")]
-    assert 0.9 * high < resident["peak_memory_bytes"] < 1.1 * high
+    before, more = workdir.peak_memory(), 64 * 2**20
+    with open("/proc/self/statm") as file:
+        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    held = np.ones(before["peak_memory_bytes"] - resident + more, np.uint8)
+    after = workdir.peak_memory()
+    assert before["peak_memory_of"] == after["peak_memory_of"] == "process"
+    assert more / 2 < after["peak_memory_bytes"] - before["peak_memory_bytes"] < more * 2
+    del held
     device = lambda peak: types.SimpleNamespace(memory_stats=lambda: {"peak_bytes_in_use": peak})  # noqa: E731
     monkeypatch.setattr(jax, "local_devices", lambda: [device(5), device(7)])
     assert workdir.peak_memory() == {"peak_memory_bytes": 7, "peak_memory_of": "device"}
