@@ -126,15 +126,16 @@ def find(folders: Sequence[Path]) -> Found:
     """All finished runs in some folders and below.
 
     Raises:
-      UsageError: a folder that is not there, no finished run at all, or two of the same settings and seed.
+      UsageError: a folder that is not there, a damaged `sweep.json`, no finished run at all, or two of the same
+        settings and seed.
     """
     runs: list[Run] = []
     left_out: list[str] = []
     asked: dict[str, Sequence[Any]] = {}
     for directory in (directory for folder in folders for directory in _work_directories(folder)):
+        asked |= _asked(directory)
         try:
             runs += read(directory)
-            asked |= _asked(directory)
         except UsageError as error:
             left_out.append(str(error))
     if not runs:
@@ -211,7 +212,10 @@ def _work_directories(folder: Path) -> Iterator[Path]:
 def _asked(directory: Path) -> dict[str, Sequence[Any]]:
     """Fields and values of the sweep that a run is of; none where it is of none."""
     sweep = directory.absolute().parent.parent / SWEEP
-    return json.loads(sweep.read_text(encoding="utf-8"))["over"] if sweep.is_file() else {}
+    try:
+        return dict(json.loads(sweep.read_text(encoding="utf-8"))["over"]) if sweep.is_file() else {}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"{sweep} is damaged ({error}); remove it.") from error
 
 
 def _text(run: Run, field: str) -> str:

@@ -12,6 +12,7 @@ from attention.errors import UsageError
 from train import pool, workdir
 from train.configs import name_of
 from train.matching import Request
+from train.writers import write_json
 
 FILE = "sweep.json"
 ARGUMENT = "argument"  # of the config file, in place of a field
@@ -129,14 +130,27 @@ def read(directory: Path) -> dict[str, Any] | None:
     """The `sweep.json` of a folder; none where there is no folder or nothing in it.
 
     Raises:
-      UsageError: it is something else's folder.
+      UsageError: it is something else's folder, or the file is damaged.
     """
     path = directory / FILE
     if path.is_file():
-        return json.loads(path.read_text(encoding="utf-8"))
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return {name: found[name] for name in ("cells", *(field.name for field in dataclasses.fields(Sweep)))}
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise UsageError(f"{path} is no record of a sweep ({error}); choose another --workdir.") from error
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UsageError(f"{directory} is not empty and holds no {FILE}; choose another --workdir.")
     return None
+
+
+def write(directory: Path, record: Mapping[str, Any]) -> None:
+    """Makes the folder and writes `sweep.json`; raises a UsageError where that cannot be."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_json(directory / FILE, record)
+    except OSError as error:
+        raise UsageError(f"{directory} cannot be written ({error.strerror}); choose another --workdir.") from error
 
 
 def check_extends(before: Mapping[str, Any], now: Sweep, directory: Path) -> None:

@@ -20,7 +20,6 @@ from train.main import parse
 from train.matching import Prepared
 from train.progress import numbers_text
 from train.workdir import read_result
-from train.writers import write_json
 
 REPLICAS = ("auto", "yes", "no")
 EPILOG = """Commas inside brackets and quotes do not split: 'neural(dim=2)|dot_product' is one value.
@@ -47,8 +46,7 @@ def run(arguments: Sequence[str]) -> int:
     before = grid.read(flags.workdir)
     sweep, prepared = _plan(flags, Sweep(flags.config, overrides, over, [], flags.equal), before)
     todo = runs(sweep, prepared, flags.workdir)
-    flags.workdir.mkdir(parents=True, exist_ok=True)
-    write_json(flags.workdir / grid.FILE, _record(sweep, prepared))
+    grid.write(flags.workdir, _record(sweep, prepared))
     left = {path: own for path, own in todo.items() if not pool.is_finished(path)}
     if flags.print:
         for path, own in left.items():
@@ -210,12 +208,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code: 0 done or saved, 1 a run failed, 2 a mistake in the arguments."""
+    """The program; returns its exit code: 0 done or saved, 1 a run failed, 2 a mistake, 130 stopped at once."""
     try:
         return run(sys.argv[1:] if arguments is None else arguments)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # the first one is heard while runs are trained
+        return 130
 
 
 if __name__ == "__main__":

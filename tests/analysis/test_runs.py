@@ -94,6 +94,7 @@ def test_what_is_no_finished_run_is_named_and_left_out(tmp_path, write_run):
     [
         (["nowhere"], "nowhere is no folder; give folders of runs"),
         (["empty"], "There is no finished run in .*empty; give folders"),
+        (["swept"], r"sweep\.json is damaged \('over'\); remove it"),
         (["unfinished"], "There is no finished run in .*: .*unfinished was left out: the run has not finished"),
         (["one", "one"], "one and .*one are the same run, of seed 0; leave one of them out"),
     ],
@@ -102,5 +103,7 @@ def test_mistakes_are_one_sentence(tmp_path, write_run, folders, message):
     (tmp_path / "empty").mkdir()
     write_run(tmp_path / "one")
     write_run(tmp_path / "unfinished", finished=False)
+    write_run(tmp_path / "swept/setting/seed0")
+    (tmp_path / "swept/sweep.json").write_text("{}")
     with pytest.raises(UsageError, match=message):
         runs.find([tmp_path / folder for folder in folders])

@@ -121,3 +121,18 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
     for path in (tmp_path, tmp_path / "file"):
         with pytest.raises(UsageError, match=r"is not empty and holds no sweep\.json; choose another --workdir"):
             grid.read(path)
+
+
+def test_a_damaged_record_or_folder_is_one_sentence(tmp_path):
+    for text in ("{", "[]", '{"over": {}}'):
+        (tmp_path / "sweep.json").write_text(text)
+        with pytest.raises(UsageError, match=r"sweep\.json is no record of a sweep"):
+            grid.read(tmp_path)
+    with pytest.raises(UsageError, match=r"below cannot be written \(Not a directory\); choose another --workdir"):
+        grid.write(tmp_path / "sweep.json" / "below", {})
+
+
+def test_what_is_written_is_read(tmp_path):
+    record = dataclasses.asdict(SWEEP) | {"cells": {}}
+    grid.write(tmp_path, record)
+    assert grid.read(tmp_path) == record
