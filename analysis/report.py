@@ -166,16 +166,20 @@ def _column(found: Found, against: Baseline | None, figure: Figure) -> Column:
 
 
 def _introduction(found: Found, against: Baseline | None, at: str, budget: float) -> str:
-    count = sum(len(each.runs) for each in found.groups)
-    several = " and ".join(sorted({str(len(each.runs)) for each in found.groups}))
-    said = [f"{count} runs: {len(found.groups)} settings with {several} seeds each."]
+    counts = [len(each.runs) for each in found.groups]
+    seeds = " and ".join(map(str, sorted(set(counts))))
+    said = [f"{_count(len(counts), 'setting')}, {_count(sum(counts), 'run')}; seeds a setting: {seeds}."]
     if against is None:
-        return said[0] + " There is nothing to compare them with."
+        return f"{said[0]} There is nothing to compare with."
     said.append(f"The baseline is {compare.text_of(against)}. {compare.fairness(found, against)}")
     if at:
         unit = {"epochs": "training examples", "seconds": "seconds of training", "flops": "FLOPs of forward passes"}[at]
         said.append(f"Differences are of validation curves at {budget:,.4g} {unit}, when the first run had finished.")
     return " ".join(said)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _notes(found: Found, against: Baseline | None, comparisons: Sequence[Comparison]) -> tuple[str, ...]:

@@ -181,7 +181,10 @@ def test_what_has_no_baseline_is_named(tmp_path, write_run):
     (tmp_path / "super-8-1").rename(tmp_path.parent / "super-1")
     page = report(runs.find([tmp_path])).markdown()
     assert "Rows differ in more than attention, and so may the reasons: heads." in page
-    assert "There is nothing to compare them with." in report(runs.find([tmp_path / "lone"])).markdown()
+    assert (
+        "1 setting, 1 run; seeds a setting: 1. There is nothing to compare with."
+        in report(runs.find([tmp_path / "lone"])).markdown()
+    )
 
 
 def test_curves_are_drawn_of_the_records_of_each_group(grid, tmp_path, monkeypatch):

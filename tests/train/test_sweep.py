@@ -81,7 +81,7 @@ def test_the_report_of_a_sweep(swept, tmp_path, capsys):
     workdir, _ = swept
     assert report.main([str(workdir), f"--out={tmp_path}", "--metric=loss"]) == 0
     page, found = capsys.readouterr().out, results(workdir)
-    assert "4 runs: 2 settings with 2 seeds each. The baseline is `dot_product`. Compared at equal epochs." in page
+    assert "2 settings, 4 runs; seeds a setting: 2. The baseline is `dot_product`. Compared at equal epochs." in page
     losses = {name: [found[name, seed]["best"]["test"]["loss"] for seed in (0, 1)] for name in MECHANISMS}
     for name, values in losses.items():
         assert f"{statistics.mean(values):.4f} ± {statistics.stdev(values):.4f}" in page
