@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks import runs
 from models.mechanisms import MECHANISMS
+from train import pool
 
 RESULT = runs.ROOT / "benchmarks/results/digits_cpu.json"
 DOCS = runs.ROOT / "docs/mechanisms.md"
@@ -41,7 +42,7 @@ def main() -> None:
 
 def folder(spec: str, seed: int, path: Path) -> Path:
     """The work directory of one run."""
-    return path / f"{runs.name_of(spec)}-{seed}"
+    return path / f"{pool.name_of(spec)}-{seed}"
 
 
 def results(spec: str, path: Path) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from attention.errors import UsageError
 from benchmarks import measure, runs
+from train import pool
 
 DOCS = runs.ROOT / "docs/translation.md"
 BASELINE = "dot_product"
@@ -88,7 +89,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True, help="where the work directories are")
     arguments = parser.parse_args()
     chosen = SETS[arguments.set]
-    folders = {spec: arguments.runs / runs.name_of(spec) for spec in chosen.mechanisms}
+    folders = {spec: arguments.runs / pool.name_of(spec) for spec in chosen.mechanisms}
     flags = [f"--config.data.source=file:{arguments.data.resolve()}", *(f"--config.{flag}" for flag in chosen.flags)]
     todo = {folder: (f"--config={chosen.config}:{spec}", *flags) for spec, folder in folders.items()}
     runs.train_all(todo, lambda result: f"{result['best']['test']['bleu']:.2f} BLEU")

@@ -219,9 +219,11 @@ class Run:
         shared = {
             "seconds": self.clock.seconds,
             "wall_seconds": self.clock.wall,
+            "seconds_per_epoch": self.clock.seconds_of(self.task.train_examples * self.task.units_per_example),
             self.rate: self.clock.per_second,
             "baselines": self.task.baselines(),
             **self.task.describe(self.one),
+            **workdir.peak_memory(),
             **workdir.environment(),
         }
         first = jax.process_index() == 0  # which alone writes, and is sure to read, the record

@@ -49,6 +49,10 @@ class Clock:
         """Examples or tokens, over the whole run, restarts included."""
         return self.units / self.seconds if self.seconds else 0.0
 
+    def seconds_of(self, units: int) -> float:
+        """Seconds that so many examples or tokens take, at the whole run's pace; 0 before the first lap."""
+        return units * self.seconds / max(self.units, 1)
+
     def remaining(self, steps: int) -> float:
         """Seconds that so many more steps will take at this process's pace."""
         return steps * (self.seconds - self._start_seconds) / self._laps if self._laps else float("nan")

@@ -4,8 +4,10 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import resource
 import secrets
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from importlib import metadata
@@ -228,6 +230,24 @@ def environment() -> dict[str, Any]:
         "devices": f"{jax.device_count()} {jax.devices()[0].device_kind}",
         "git": _git_revision(),
     }
+
+
+def peak_memory() -> dict[str, Any]:
+    """The most memory that this process has held: on its fullest device, or where devices do not count it, in all."""
+    stats = [device.memory_stats() or {} for device in jax.local_devices()]
+    peaks = [found["peak_bytes_in_use"] for found in stats if "peak_bytes_in_use" in found]
+    if peaks:
+        return {"peak_memory_bytes": max(peaks), "peak_memory_of": "device"}
+    return {"peak_memory_bytes": _peak_resident(), "peak_memory_of": "process"}
+
+
+def _peak_resident() -> int:
+    """Bytes; Linux's `ru_maxrss` would count what the process that started this one had at that moment."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        (peak,) = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+        return int(peak) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _git_revision() -> str:

@@ -8,12 +8,15 @@ import struct
 import subprocess
 import sys
 import termios
+import types
 
+import jax
+import numpy as np
 import pytest
 
 from tests.conftest import ROOT
 from tests.train.conftest import arguments
-from train import progress
+from train import progress, workdir
 from train.progress import Averages, Clock, averages, duration_text
 
 
@@ -27,11 +30,26 @@ def test_the_clock_leaves_out_what_is_skipped_and_goes_on_after_a_restart(monkey
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock._born + 60.0)
     assert clock.saved == {"seconds": 5.0, "units": 20, "wall": 60.0}
     assert clock.per_second == 4.0
+    assert clock.seconds_of(100) == 25.0
     assert clock.remaining(4) == 10.0
     again = Clock(clock.saved)
     again.lap(10)
     assert (again.seconds, again.units, again.wall) == (6.0, 30, 60.0)
     assert again.remaining(4) == 4.0
+
+
+def test_peak_memory_is_of_the_fullest_device_or_of_the_process(monkeypatch):
+    before, more = workdir.peak_memory(), 64 * 2**20
+    with open("/proc/self/statm") as file:
+        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    held = np.ones(before["peak_memory_bytes"] - resident + more, np.uint8)
+    after = workdir.peak_memory()
+    assert before["peak_memory_of"] == after["peak_memory_of"] == "process"
+    assert more / 2 < after["peak_memory_bytes"] - before["peak_memory_bytes"] < more * 2
+    del held
+    device = lambda peak: types.SimpleNamespace(memory_stats=lambda: {"peak_bytes_in_use": peak})  # noqa: E731
+    monkeypatch.setattr(jax, "local_devices", lambda: [device(5), device(7)])
+    assert workdir.peak_memory() == {"peak_memory_bytes": 7, "peak_memory_of": "device"}
 
 
 def report(loss, weight, norm):

@@ -1,0 +1,66 @@
+"""What is reported of runs: which way each metric is better, its unit, and how it is printed. The one table of them."""
+
+import dataclasses
+import math
+
+from attention.errors import unknown
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """How a metric is read and printed.
+
+    Attributes:
+      title: In headings.
+      lower: Whether the lower value is the better one.
+      scale: What a value is multiplied by to be printed.
+      digits: Printed behind the point.
+      unit: Of printed differences.
+      exact: Whether it is counted, not measured, so that all seeds have the same.
+    """
+
+    title: str
+    lower: bool = False
+    scale: float = 1.0
+    digits: int = 2
+    unit: str = ""
+    exact: bool = False
+
+    def text(self, value: float, sign: str = "") -> str:
+        """A value as it is printed, without unit; `sign='+'` shows the sign of positive ones."""
+        return "–" if math.isnan(value) else f"{value * self.scale:{sign},.{self.digits}f}"
+
+    def with_unit(self, text: str) -> str:
+        """A printed difference with its unit."""
+        return f"{text} {self.unit}" if self.unit else text
+
+
+def _percentage(title: str) -> Metric:
+    return Metric(f"{title}, %", scale=100.0, unit="points")
+
+
+METRICS = {
+    "accuracy": _percentage("accuracy"),
+    "top5": _percentage("top-5 accuracy"),
+    "bleu": Metric("BLEU", unit="BLEU"),
+    "chrf": Metric("chrF", unit="chrF"),
+    "exact_match": _percentage("exact matches"),
+    "accuracy_with_padding": _percentage("accuracy with padding"),
+    "loss": Metric("loss", lower=True, digits=4),
+    "perplexity": Metric("perplexity", lower=True),
+    "window_perplexity": Metric("perplexity of windows", lower=True),
+    "bits_per_byte": Metric("bits per byte", lower=True, digits=4),
+    "seconds_per_epoch": Metric("seconds per epoch", lower=True, unit="s"),
+    "peak_memory_bytes": Metric("peak memory, MB", lower=True, scale=1e-6, digits=0, unit="MB"),
+    "attention_layer_parameters": Metric("parameters of one attention layer", lower=True, digits=0, exact=True),
+    "parameters": Metric("parameters", lower=True, digits=0, exact=True),
+}
+# Known of a run as a whole; all others are of a split.
+COSTS = ("attention_layer_parameters", "parameters", "seconds_per_epoch", "peak_memory_bytes")
+
+
+def find(name: str) -> Metric:
+    """The metric of a name; raises a UsageError where there is none."""
+    if name not in METRICS:
+        raise unknown("metric", name, METRICS)
+    return METRICS[name]

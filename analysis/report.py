@@ -1,0 +1,252 @@
+"""Finished runs as tables, with what may be said of their differences.
+
+python -m analysis.report runs/mnist --baseline=dot_product --metric=accuracy,loss --out=report
+"""
+
+import argparse
+import dataclasses
+import math
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from analysis import compare, metrics, runs, statistics, tables
+from analysis.compare import Baseline, Comparison
+from analysis.metrics import METRICS, Metric
+from analysis.runs import Found, Run, short
+from analysis.statistics import LEVEL
+from analysis.tables import Column, Number, Table
+from attention.errors import UsageError, unknown
+from train import tasks
+
+P, EFFECT = Metric("p", digits=4), Metric("effect")
+# A column's name and title, its metric, and what a run has of it.
+Figure = tuple[str, str, str, compare.Measure]
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a report says.
+
+    Attributes:
+      introduction: What was compared, and how fairly.
+      results: A row for each setting.
+      differences: A row for each comparison; no rows where there is nothing to compare.
+      notes: How to read them, and what was left out.
+    """
+
+    introduction: str
+    results: Table
+    differences: Table
+    notes: tuple[str, ...]
+
+    def markdown(self) -> str:
+        """The page."""
+        parts = ["# Comparison", self.introduction, tables.markdown(self.results).strip()]
+        if self.differences.rows:
+            parts += ["## Differences", tables.markdown(self.differences).strip()]
+        return "\n\n".join([*parts, "## Notes", "\n".join(f"- {note}" for note in self.notes)]) + "\n"
+
+    def write(self, out: Path) -> None:
+        """`report.md`, `report.tex` with both tables, and each as CSV: `report.csv`, `differences.csv`."""
+        out.mkdir(parents=True, exist_ok=True)
+        filled = {"report": self.results} | ({"differences": self.differences} if self.differences.rows else {})
+        texts = {f"{name}.csv": tables.comma_separated(table) for name, table in filled.items()}
+        texts |= {"report.md": self.markdown(), "report.tex": "\n".join(map(tables.latex, filled.values()))}
+        for name, text in texts.items():
+            (out / name).write_text(text, encoding="utf-8")
+
+
+def report(found: Found, wanted: str = "", names: Sequence[str] = (), at: str = "") -> Report:
+    """The report of some groups.
+
+    Args:
+      found: At least one group.
+      wanted: See `compare.baseline`.
+      names: Metrics to compare; without any, the one that the task chooses its best step by.
+      at: '' compares test data at the best step; else validation curves, see `compare.at_budget`.
+
+    Raises:
+      UsageError: a baseline, metric or budget that is not there.
+    """
+    names = names or _default_metrics(found)
+    budget, measure = compare.at_budget(found, at) if at else (math.nan, Run.value)
+    for name in names:
+        _check_measured(found, name, measure)
+    against = compare.baseline(found, wanted)
+    comparisons = compare.compare(found, against, names, measure) if against else []
+    columns = _settings(found) + _costs_and_metrics(found, against)
+    for name in names if at else ():
+        title = f"validation {METRICS[name].title}, at equal {at}"
+        columns.append(_column(found, against, (f"validation_{name}_at_{at}", title, name, measure)))
+    columns.append(Column("seeds", "seeds", tuple(str(len(each.runs)) for each in found.groups)))
+    return Report(
+        _introduction(found, against, at, budget),
+        Table(tuple(columns)),
+        differences(comparisons),
+        _notes(found, against, comparisons),
+    )
+
+
+def differences(comparisons: Sequence[Comparison]) -> Table:
+    """A row for each comparison."""
+
+    def column(name: str, title: str, cell: Callable[[Comparison], Number | str]) -> Column:
+        return Column(name, title, tuple(cell(each) for each in comparisons))
+
+    def difference(each: Comparison) -> Number:
+        return Number(float(each.difference.mean), METRICS[each.metric], float(each.difference.half_width), sign="+")
+
+    columns = [
+        column("setting", "setting", lambda each: each.group.label),
+        column("baseline", "against", lambda each: each.baseline.label),
+        column("metric", "metric", lambda each: METRICS[each.metric].title),
+        column("difference", "difference", difference),
+        column("p", "p", lambda each: Number(each.p, P)),
+        column("effect", "effect", lambda each: Number(float(each.difference.effect), EFFECT, sign="+")),
+        column("conclusion", "conclusion", lambda each: each.sentence),
+    ]
+    if not all(math.isnan(each.wilcoxon) for each in comparisons):
+        columns.insert(-1, column("p_wilcoxon", "p of Wilcoxon", lambda each: Number(each.wilcoxon, P)))
+    return Table(tuple(columns))
+
+
+def _default_metrics(found: Found) -> list[str]:
+    """What each task chooses its best step by."""
+    return list(dict.fromkeys(tasks.find(run.settings["task"]).best for each in found.groups for run in each.runs))
+
+
+def _check_measured(found: Found, name: str, measure: compare.Measure) -> None:
+    metrics.find(name)
+    values = {name: [measure(run, name) for each in found.groups for run in each.runs] for name in METRICS}
+    if all(math.isnan(value) for value in values[name]):
+        measured = [name for name, of_runs in values.items() if not all(math.isnan(value) for value in of_runs)]
+        raise unknown("metric of these runs", name, measured)
+
+
+def _settings(found: Found) -> list[Column]:
+    """What differs between the groups, but for what only repeats another column."""
+    columns: dict[tuple[str, ...], Column] = {}
+    fields = dict.fromkeys([*found.keys, *found.groups[0].settings])
+    for field in fields:
+        cells = tuple(str(each.settings[field]) for each in found.groups)
+        columns.setdefault(cells, Column(field, short(field), cells))
+    return list(columns.values())
+
+
+def _costs_and_metrics(found: Found, against: Baseline | None) -> list[Column]:
+    """All that any run has."""
+    figures: list[Figure] = [(name, METRICS[name].title, name, Run.value) for name in metrics.COSTS]
+    for split in ("train", "test"):
+        measure = lambda run, name, split=split: run.value(name, split)  # noqa: E731
+        of_split = [name for name in METRICS if name not in metrics.COSTS]
+        figures += [(f"{split}_{name}", f"{split} {METRICS[name].title}", name, measure) for name in of_split]
+    columns = [_column(found, against, figure) for figure in figures]
+    return [column for column in columns if not all(math.isnan(number.value) for number in column.numbers)]
+
+
+def _column(found: Found, against: Baseline | None, figure: Figure) -> Column:
+    """Mean and spread of each group, ranked among those that differ from it in the baseline's field alone."""
+    column, title, name, measure = figure
+    summaries = [statistics.summary(np.array([measure(run, name) for run in each.runs])) for each in found.groups]
+    means = [float(each.mean) for each in summaries]
+    blocks = [against.block(each, found) if against else () for each in found.groups]
+    placed = dict.fromkeys(range(len(means)), 0)
+    for block in set(blocks) if against else ():
+        inside = [i for i, other in enumerate(blocks) if other == block]
+        placed |= dict(zip(inside, tables.ranks([means[i] for i in inside], METRICS[name].lower), strict=True))
+    spreads = [math.nan if METRICS[name].exact else float(each.spread) for each in summaries]
+    cells = [
+        Number(mean, METRICS[name], spread, placed[i])
+        for i, (mean, spread) in enumerate(zip(means, spreads, strict=True))
+    ]
+    return Column(column, title, tuple(cells))
+
+
+def _introduction(found: Found, against: Baseline | None, at: str, budget: float) -> str:
+    counts = [len(each.runs) for each in found.groups]
+    seeds = " and ".join(map(str, sorted(set(counts))))
+    said = [f"{_count(len(counts), 'setting')}, {_count(sum(counts), 'run')}; seeds a setting: {seeds}."]
+    if against is None:
+        return f"{said[0]} There is nothing to compare with."
+    said.append(f"The baseline is {compare.text_of(against)}. {compare.fairness(found, against)}")
+    if at:
+        unit = {"epochs": "training examples", "seconds": "seconds of training", "flops": "FLOPs of forward passes"}[at]
+        said.append(f"Differences are of validation curves at {budget:,.4g} {unit}, when the first run had finished.")
+    return " ".join(said)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _notes(found: Found, against: Baseline | None, comparisons: Sequence[Comparison]) -> tuple[str, ...]:
+    notes = [
+        "Figures are means ± standard deviations over seeds, of the step that was best on validation data; those of "
+        "training data are of the last line of the record up to that step.",
+    ]
+    if against:
+        notes.append(f"Ranks, in brackets, are among rows that differ in {short(against.field)} alone.")
+    if rest := [short(field) for field in found.groups[0].settings if field not in found.keys]:
+        keys = " and ".join(map(short, found.keys))
+        notes.append(f"Rows differ in more than {keys}, and so may the reasons: {', '.join(rest)}.")
+    if against and (alone := _without_baseline(found, against)):
+        notes.append(f"There is no baseline that is like these in all else: {'; '.join(alone)}.")
+    if any(run.together > 1 for each in found.groups for run in each.runs):
+        notes.append(
+            "Of seeds that were trained together in one program, each has an equal share of the seconds; the memory is "
+            "of all."
+        )
+    if comparisons:
+        tests = sum(not math.isnan(each.p) for each in comparisons)
+        notes += [
+            f"± of a difference is its {1 - LEVEL:.0%} confidence interval (t distribution), of that comparison alone.",
+            "p is of a t-test, paired by seed (Welch's where it says unpaired), corrected by Holm's method for all "
+            f"tests of the table, {tests} in number: where there is no difference at all, a table makes a false claim "
+            f"with a probability of at most {LEVEL:.0%}. The effect is the difference in standard deviations, Cohen's "
+            "d_z (g where unpaired) with Hedges' correction.",
+            compare.wilcoxon_text(comparisons),
+        ]
+    return (*filter(None, notes), *found.left_out)
+
+
+def _without_baseline(found: Found, against: Baseline) -> list[str]:
+    paired = [group for pair in against.pairs(found) for group in pair]
+    return [each.label for each in found.groups if each not in paired]
+
+
+def _draw(found: Found, out: Path) -> None:
+    """Training curves of every group over its seeds."""
+    try:
+        from analysis import curves
+    except ImportError:  # pictures are a part of their own
+        return
+    curves.draw({each.label: [run.record for run in each.runs] for each in found.groups}, out)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m analysis.report", description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="+", type=Path, help="of finished runs, or folders above them")
+    parser.add_argument("--baseline", default="", help="a value such as dot_product, or FIELD=VALUE")
+    parser.add_argument("--metric", default="", help="what to compare, such as accuracy,loss")
+    parser.add_argument("--at", default="", help=f"compare validation curves at equal {', '.join(compare.BUDGETS)}")
+    parser.add_argument("--out", type=Path, help="where the files go; the first folder without it")
+    flags = parser.parse_args(arguments)
+    out = flags.out or flags.folders[0]
+    try:
+        found = runs.find(flags.folders)
+        made = report(found, flags.baseline, [name for name in flags.metric.split(",") if name], flags.at)
+        made.write(out)
+        _draw(found, out)
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(made.markdown(), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""Statistics of runs that differ in the seed: pure functions of arrays whose last axis is the seed.
+
+Axes before it are kept, so that one call serves one comparison or thousands. What cannot be known (the spread of one
+seed, the p-value of differences that are all the same) is NaN.
+"""
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Float
+from scipy import special, stats
+
+LEVEL = 0.05  # of all claims of a table together; intervals are those of 1 - LEVEL
+ROUNDING = 1e-12  # a spread below this part of the values is what rounding leaves of none
+
+Values = Float[np.ndarray, "*batch seeds"]
+Statistic = Float[np.ndarray, "*batch"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """Of one setting over its seeds.
+
+    Attributes:
+      mean: Over seeds.
+      spread: Sample standard deviation (ddof 1).
+      half_width: Of the t confidence interval of the mean.
+    """
+
+    mean: Statistic
+    spread: Statistic
+    half_width: Statistic
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """How much greater the values of one setting are than the baseline's.
+
+    Attributes:
+      mean: Of the values less the baseline's.
+      half_width: Of its t confidence interval, which is of this one comparison alone.
+      p: Two-sided, of this one comparison alone; see `holm`.
+      effect: The mean in standard deviations, with Hedges' correction: d_z of paired seeds, g of others.
+    """
+
+    mean: Statistic
+    half_width: Statistic
+    p: Statistic
+    effect: Statistic
+
+
+def summary(values: Values) -> Summary:
+    """Mean, spread and confidence interval of the mean."""
+    count = values.shape[-1]
+    spread = _spread(values)
+    return Summary(values.mean(-1), spread, _quantile(count - 1) * spread / np.sqrt(count))
+
+
+def paired(values: Values, baseline: Values) -> Difference:
+    """The paired t-test of values whose seeds are the baseline's, in the same order."""
+    count = values.shape[-1]
+    differences = values - baseline
+    mean = differences.mean(-1)
+    size = np.maximum(np.abs(values).max(-1), np.abs(baseline).max(-1))
+    spread = _without_rounding(_spread(differences), size)
+    error = spread / np.sqrt(count)
+    return Difference(
+        mean, _quantile(count - 1) * error, _p(mean, error, count - 1), hedges(count - 1) * _ratio(mean, spread)
+    )
+
+
+def unpaired(values: Values, baseline: Float[np.ndarray, "*batch others"]) -> Difference:
+    """Welch's t-test of values whose seeds are not the baseline's.
+
+    The effect is the difference in units of the root of the mean variance.
+    """
+    mean = values.mean(-1) - baseline.mean(-1)
+    counts = np.array([values.shape[-1], baseline.shape[-1]], float)
+    size = np.maximum(np.abs(values).max(-1), np.abs(baseline).max(-1))
+    variances = np.stack([_without_rounding(_spread(each), size) ** 2 for each in (values, baseline)], -1)
+    parts = variances / counts
+    error = np.sqrt(parts.sum(-1))
+    freedom = _ratio(parts.sum(-1) ** 2, (parts**2 / np.maximum(counts - 1, 1)).sum(-1))
+    effect = hedges(counts.sum() - 2) * _ratio(mean, np.sqrt(variances.mean(-1)))
+    return Difference(mean, _quantile(freedom) * error, _p(mean, error, freedom), effect)
+
+
+def holm(p: Float[np.ndarray, "*batch comparisons"]) -> Float[np.ndarray, "*batch comparisons"]:
+    """p-values corrected for all comparisons of the last axis (Holm 1979); NaN is no comparison and stays."""
+    order = np.argsort(p, -1)  # NaN comes last
+    tested = np.sum(~np.isnan(p), -1, keepdims=True)
+    factors = tested - np.arange(p.shape[-1])
+    stepped = np.maximum.accumulate(np.take_along_axis(p, order, -1) * factors, -1)
+    corrected = np.empty_like(p)
+    np.put_along_axis(corrected, order, np.minimum(stepped, 1.0), -1)
+    return corrected
+
+
+def hedges(freedom: float) -> float:
+    """The factor that takes the bias out of a standardised difference: Γ(m/2) / (√(m/2) Γ((m−1)/2)); NaN below m=2."""
+    if freedom < 2:
+        return np.nan
+    half = freedom / 2
+    return float(np.exp(special.gammaln(half) - special.gammaln(half - 0.5)) / np.sqrt(half))
+
+
+def least_wilcoxon(pairs: int) -> float:
+    """The least two-sided p-value that Wilcoxon's signed-rank test can give of so many pairs: all differ one way."""
+    return 2.0 ** (1 - pairs)
+
+
+def wilcoxon(values: Float[np.ndarray, "seeds"], baseline: Float[np.ndarray, "seeds"]) -> float:
+    """Two-sided p-value of Wilcoxon's signed-rank test; pairs that do not differ are left out."""
+    differences = (values - baseline)[values != baseline]
+    return float(stats.wilcoxon(differences).pvalue) if len(differences) else np.nan
+
+
+def _spread(values: Values) -> Statistic:
+    return values.std(-1, ddof=1) if values.shape[-1] > 1 else np.full(values.shape[:-1], np.nan)
+
+
+def _without_rounding(spread: Statistic, size: Statistic) -> Statistic:
+    """0 where there is no more spread than rounding makes of equal differences: such a one proves nothing."""
+    return np.where(spread <= ROUNDING * size, 0.0, spread)
+
+
+def _quantile(freedom: Statistic | int) -> Statistic:
+    """Of Student's t, for two-sided intervals; NaN without a degree of freedom."""
+    return stats.t.ppf(1 - LEVEL / 2, np.where(np.asarray(freedom) > 0, freedom, np.nan))
+
+
+def _p(mean: Statistic, error: Statistic, freedom: Statistic | int) -> Statistic:
+    return 2 * stats.t.sf(np.abs(_ratio(mean, error)), freedom)
+
+
+def _ratio(above: Statistic, below: Statistic) -> Statistic:
+    """NaN where the divisor is 0: without spread there is no scale."""
+    return np.divide(above, below, out=np.full(np.shape(above), np.nan), where=np.asarray(below) > 0)

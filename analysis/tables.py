@@ -1,0 +1,122 @@
+"""One model of a table, and what it becomes: Markdown, CSV, LaTeX."""
+
+import csv
+import dataclasses
+import io
+import math
+from collections.abc import Sequence
+
+from analysis.metrics import Metric
+
+LATEX = {
+    "\\": r"\textbackslash{}",
+    **{character: f"\\{character}" for character in "&%#_{}$"},
+    "±": r"$\pm$",
+    "–": "--",
+    "<": "$<$",
+    "|": r"\textbar{}",
+    "'": r"\textquotesingle{}",
+    "`": "",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """A figure of a table.
+
+    Attributes:
+      value: NaN is a dash.
+      metric: How it is printed.
+      spread: What stands behind ±; NaN is nothing.
+      rank: What stands in brackets; 0 is nothing.
+      sign: `+` shows the sign of positive ones.
+    """
+
+    value: float
+    metric: Metric
+    spread: float = math.nan
+    rank: int = 0
+    sign: str = ""
+
+    def __str__(self) -> str:
+        spread = "" if math.isnan(self.spread) else f" ± {self.metric.text(self.spread)}"
+        return self.metric.text(self.value, self.sign) + spread + (f" ({self.rank})" if self.rank else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column of figures or of texts.
+
+    Attributes:
+      name: In CSV, where what stands behind ± and ranks have columns of their own, called after it.
+      title: In headings.
+      cells: One for each row.
+    """
+
+    name: str
+    title: str
+    cells: tuple[Number | str, ...]
+
+    @property
+    def numbers(self) -> list[Number]:
+        """The figures among its cells."""
+        return [cell for cell in self.cells if isinstance(cell, Number)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Columns of one length."""
+
+    columns: tuple[Column, ...]
+
+    @property
+    def rows(self) -> list[tuple[Number | str, ...]]:
+        """The cells the other way."""
+        return list(zip(*(column.cells for column in self.columns), strict=True))
+
+
+def ranks(values: Sequence[float], lower: bool) -> list[int]:
+    """From 1, the best; equal values share a rank, and NaN has 0."""
+    scores = [-value if lower else value for value in values]
+    return [0 if math.isnan(score) else 1 + sum(other > score for other in scores) for score in scores]
+
+
+def markdown(table: Table) -> str:
+    """For a page."""
+    lines = [[column.title for column in table.columns]]
+    lines.append(["---:" if column.numbers else "---" for column in table.columns])
+    lines += [[str(cell).replace("|", "\\|") for cell in row] for row in table.rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def latex(table: Table) -> str:
+    """A `tabular` with the rules of the package booktabs."""
+    kinds = "".join("r" if column.numbers else "l" for column in table.columns)
+    cells = [[column.title for column in table.columns], *table.rows]
+    head, *body = (" & ".join(_escaped(str(cell)) for cell in row) + r" \\" for row in cells)
+    begin = rf"\begin{{tabular}}{{{kinds}}}"
+    return "\n".join([begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def comma_separated(table: Table) -> str:
+    """For programs: figures as they were measured, neither scaled nor rounded."""
+    columns = [filled for column in table.columns for filled in _plain(column)]
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(zip(*columns, strict=True))
+    return out.getvalue()
+
+
+def _plain(column: Column) -> list[list[str]]:
+    """The column's name and cells, and likewise its spreads and ranks where any cell has one."""
+    if not column.numbers:
+        return [[column.name, *map(str, column.cells)]]
+    found = []
+    for part, ending in (("value", ""), ("spread", "_plus_minus"), ("rank", "_rank")):
+        values = [getattr(number, part) for number in column.numbers]
+        if part == "value" or any(value and not math.isnan(value) for value in values):
+            found.append([column.name + ending, *("" if math.isnan(value) else repr(value) for value in values)])
+    return found
+
+
+def _escaped(text: str) -> str:
+    return "".join(LATEX.get(character, character) for character in text)

@@ -1,0 +1,40 @@
+"""Work directories that look finished, with figures of the test's own."""
+
+import json
+
+import pytest
+
+from train import configs
+
+
+@pytest.fixture(scope="session")
+def config():
+    return configs.load("configs/vit_digits.py").to_dict()
+
+
+@pytest.fixture
+def write_run(config):
+    """Writes a run of 4 epochs of 1,000 examples, evaluated after each; fields such as `model__heads=2`."""
+
+    def write(path, seed=0, accuracy=0.9, curve=(0.5, 0.7, 0.8, 0.85), finished=True, **changes):
+        costs = {"seconds": 8.0, "parameters": 1000, "forward_flops_per_example": 10, "steps": 40, "loss": 0.1}
+        costs |= {name: changes.pop(name) for name in list(changes) if "__" not in name}
+        plain = json.loads(json.dumps(config)) | {"seed": seed}
+        plain["data"]["batch_size"] = 100
+        for field, value in changes.items():
+            section, name = field.split("__")
+            plain[section][name] = value
+        steps, seconds, loss = costs["steps"], costs["seconds"], costs.pop("loss")
+        lines = [{"step": round(steps * i / len(curve)), "seconds": seconds * i / len(curve)} for i in (1, 2, 3, 4)]
+        record = [line | {"split": "train", "accuracy": a + 0.1} for line, a in zip(lines, curve, strict=True)]
+        record += [line | {"split": "validation", "accuracy": a} for line, a in zip(lines, curve, strict=True)]
+        test = {"accuracy": accuracy, "loss": loss}
+        result = costs | {"best_step": steps, "best": {"test": test}, "attention_layer_parameters": 100}
+        result |= {"seconds_per_epoch": seconds / 4, "peak_memory_bytes": 5e6}
+        path.mkdir(parents=True)
+        (path / "config.json").write_text(json.dumps(plain))
+        (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in record))
+        if finished:
+            (path / "result.json").write_text(json.dumps(result))
+
+    return write

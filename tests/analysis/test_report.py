@@ -1,0 +1,227 @@
+"""What is compared with what, how fairly, and what is said of it."""
+
+import math
+import sys
+import types
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import analysis
+from analysis import compare, runs
+from analysis.report import main, report
+from analysis.statistics import holm
+from attention import UsageError
+
+BASE = {4: (0.90, 0.91, 0.92, 0.90, 0.91), 8: (0.91, 0.92, 0.90, 0.92, 0.91)}
+GAINS = {"better": (0.051, 0.049, 0.052, 0.050, 0.053), "same": (0.010, -0.012, 0.003, -0.004, 0.001)}
+
+
+@pytest.fixture
+def grid(tmp_path, write_run):
+    """Two mechanisms beside the baseline, with 4 and 8 heads, 5 seeds each."""
+    for heads, base in BASE.items():
+        for seed, accuracy in enumerate(base):
+            attentions = {"dot_product": 0.0} | {name: gain[seed] for name, gain in GAINS.items()}
+            for name, gain in attentions.items():
+                path = tmp_path / "runs" / name / f"{heads}-{seed}"
+                write_run(path, seed, accuracy + gain, model__attention=name, model__heads=heads)
+    return runs.find([tmp_path / "runs"])
+
+
+def test_each_is_compared_with_the_baseline_of_its_own_block(grid):
+    against = compare.baseline(grid, "dot_product")
+    found = compare.compare(grid, against, ["accuracy"], runs.Run.value)
+    assert [(c.group.label, c.baseline.label) for c in found] == [
+        (f"{name}, heads {heads}", f"dot_product, heads {heads}") for name in ("better", "same") for heads in (4, 8)
+    ]
+    raw = [stats.ttest_1samp(gain, 0).pvalue for gain in GAINS.values() for _ in BASE]
+    np.testing.assert_allclose([c.p for c in found], holm(np.array(raw)))
+    np.testing.assert_allclose([c.difference.mean for c in found], [np.mean(g) for g in GAINS.values() for _ in BASE])
+
+
+def test_the_sentences(grid):
+    found = compare.compare(grid, compare.baseline(grid, ""), ["accuracy"], runs.Run.value)
+    width = stats.sem(GAINS["better"]) * stats.t.ppf(0.975, 4) * 100
+    assert found[0].sentence == f"better by 5.10 ± {width:.2f} points, 5 seeds, p < 0.001"
+    assert found[2].sentence.startswith("no difference can be claimed (-0.04 ± ")
+    assert found[2].sentence.endswith(" points, 5 seeds, p = 1)")
+
+
+def test_of_a_loss_the_lower_is_better(tmp_path, write_run):
+    for seed in range(5):
+        write_run(tmp_path / f"a{seed}", seed, loss=0.5 + seed / 100, model__attention="dot_product")
+        write_run(tmp_path / f"b{seed}", seed, loss=0.3 + seed / 99, model__attention="super")
+        write_run(tmp_path / f"c{seed}", seed, loss=0.9 + seed / 99, model__attention="efficient")
+    found = runs.find([tmp_path])
+    worse, better = compare.compare(found, compare.baseline(found, ""), ["loss"], runs.Run.value)
+    assert better.sentence.startswith("better by 0.1998 ± ")
+    assert worse.sentence.startswith("worse by 0.4002 ± ")
+
+
+def test_seeds_that_do_not_pair_are_compared_by_welchs_test(tmp_path, write_run):
+    ours, theirs = (0.91, 0.95, 0.93), (0.8, 0.82)
+    for seed, accuracy in enumerate(ours):
+        write_run(tmp_path / f"a{seed}", seed + 10, accuracy, model__attention="super")
+    for seed, accuracy in enumerate(theirs):
+        write_run(tmp_path / f"b{seed}", seed, accuracy, model__attention="dot_product")
+    found = runs.find([tmp_path])
+    (comparison,) = compare.compare(found, compare.baseline(found, ""), ["accuracy"], runs.Run.value)
+    assert math.isclose(comparison.p, stats.ttest_ind(ours, theirs, equal_var=False).pvalue)
+    assert "3 and 2 seeds, unpaired" in comparison.sentence
+    assert compare.wilcoxon_text([comparison]) == ""
+
+
+def test_seeds_that_only_one_has_do_not_count(tmp_path, write_run):
+    for seed, accuracy in enumerate((0.91, 0.95, 0.99)):
+        write_run(tmp_path / f"a{seed}", seed, accuracy, model__attention="super")
+    for seed, accuracy in enumerate((0.8, 0.82)):
+        write_run(tmp_path / f"b{seed}", seed, accuracy, model__attention="dot_product")
+    found = runs.find([tmp_path])
+    (comparison,) = compare.compare(found, compare.baseline(found, ""), ["accuracy"], runs.Run.value)
+    assert comparison.seeds == (2,)
+    assert math.isclose(comparison.p, stats.ttest_rel((0.91, 0.95), (0.8, 0.82)).pvalue)
+
+
+def test_one_seed_claims_nothing(tmp_path, write_run):
+    write_run(tmp_path / "a", accuracy=0.99, model__attention="super")
+    write_run(tmp_path / "b", accuracy=0.10, model__attention="dot_product")
+    made = report(runs.find([tmp_path]))
+    (conclusion,) = made.differences.columns[-1].cells
+    assert conclusion == "no difference can be claimed (+89.00 points, 1 seed, a spread needs two seeds)"
+
+
+def test_wilcoxon_where_it_can_reach_the_level(tmp_path, write_run):
+    gains = np.array([0.02, 0.03, 0.01, 0.05, 0.04, 0.06])
+    for seed, gain in enumerate(gains):
+        write_run(tmp_path / f"a{seed}", seed, 0.9 + gain, model__attention="super")
+        write_run(tmp_path / f"b{seed}", seed, 0.9, model__attention="dot_product")
+    for count, given in ((6, True), (5, False)):
+        found = runs.find([tmp_path / f"{name}{seed}" for name in "ab" for seed in range(count)])
+        made = report(found)
+        names = [column.name for column in made.differences.columns]
+        assert ("p_wilcoxon" in names) == given
+        assert ("of 5 pairs its p-value is at least 0.0625, so it could never" in made.markdown()) == (not given)
+    comparison = compare.compare(
+        found := runs.find([tmp_path]), compare.baseline(found, ""), ["accuracy"], runs.Run.value
+    )
+    assert math.isclose(comparison[0].wilcoxon, stats.wilcoxon(gains).pvalue)
+    two = compare.compare(found, compare.baseline(found, ""), ["accuracy", "loss"], runs.Run.value)
+    assert not math.isnan(two[0].wilcoxon)  # equal losses are no test, so nothing is corrected for
+
+
+def test_fairness_is_found_from_the_runs(tmp_path, write_run):
+    base = {"parameters": 1000, "forward_flops_per_example": 10, "steps": 40, "seconds": 8.0}
+    others = {"parameters": 1005, "forward_flops_per_example": 5, "steps": 80, "seconds": 9.0}
+    for seed in (0, 1):
+        write_run(tmp_path / f"a{seed}", seed, model__attention="dot_product", train__length="4 epochs", **base)
+        write_run(tmp_path / f"b{seed}", seed, model__attention="super", train__length="8 epochs", **others)
+    found = runs.find([tmp_path])
+    assert compare.fairness(found, compare.baseline(found, "")) == (
+        "Compared at equal parameters and FLOPs. "
+        "Not equal: epochs (2.00 times the baseline's) and training time (1.12 times the baseline's)."
+    )
+    assert found.keys == ("model.attention",)  # the length follows
+
+
+@pytest.mark.parametrize(
+    ("kind", "budget", "expected"),
+    # The slower one has twice the seconds and operations, and its curve is 0.5, 0.7, 0.8, 0.85 after each quarter.
+    [("epochs", 4000, 0.85), ("seconds", 8.0, 0.7), ("flops", 40_000, 0.7)],
+)
+def test_curves_are_compared_where_the_first_has_finished(tmp_path, write_run, kind, budget, expected):
+    write_run(tmp_path / "fast", model__attention="dot_product")
+    write_run(tmp_path / "slow", model__attention="super", seconds=16.0, forward_flops_per_example=20)
+    write_run(tmp_path / "between", model__attention="efficient", seconds=20.0, forward_flops_per_example=25)
+    found = runs.find([tmp_path])
+    reached, measure = compare.at_budget(found, kind)
+    values = {each.label: measure(each.runs[0], "accuracy") for each in found.groups}
+    assert reached == budget
+    assert math.isclose(values["dot_product"], 0.85)
+    assert math.isclose(values["super"], expected)
+    # 8 of its 20 seconds are 1.6 of its 4 evaluations, and 40,000 of its 100,000 operations are too.
+    assert math.isclose(values["efficient"], 0.85 if kind == "epochs" else 0.5 + 0.6 * 0.2)
+
+
+def test_the_page_has_it_all(grid, tmp_path, capsys):
+    assert main([str(tmp_path / "runs"), f"--out={tmp_path / 'out'}", "--metric=accuracy,seconds_per_epoch"]) == 0
+    page = capsys.readouterr().out
+    assert page == (tmp_path / "out/report.md").read_text()
+    assert (
+        "| better | 4 | 100 (1) | 1,000 (1) | 2.00 ± 0.00 (1) | 5 ± 0 (1) | 95.00 ± 0.00 (1) | 95.90 ± 0.91 (1) |"
+        in page
+    )
+    assert "Compared at equal epochs, parameters, FLOPs and training time." in page
+    lines = (tmp_path / "out/report.csv").read_text().splitlines()
+    assert len(lines) == 1 + len(grid.groups)
+    row = dict(zip(lines[0].split(","), lines[1].split(","), strict=True))
+    assert math.isclose(float(row["test_accuracy_plus_minus"]), np.std(np.add(BASE[4], GAINS["better"]), ddof=1))
+    assert (tmp_path / "out/differences.csv").read_text().count("\n") == 1 + 2 * 4
+    assert (tmp_path / "out/report.tex").read_text().count(r"\begin{tabular}") == 2
+
+
+def test_what_has_no_baseline_is_named(tmp_path, write_run):
+    for attention, heads in (("dot_product", 4), ("super", 4), ("super", 8)):
+        for seed in (0, 1):
+            path = tmp_path / f"{attention}-{heads}-{seed}"
+            write_run(path, seed, 0.5 + seed / 10, model__attention=attention, model__heads=heads)
+    page = report(runs.find([tmp_path])).markdown()
+    assert "There is no baseline that is like these in all else: super, heads 8." in page
+    (tmp_path / "dot_product-4-0").rename(tmp_path.parent / "away")
+    (tmp_path / "dot_product-4-1").rename(tmp_path.parent / "away-too")
+    write_run(tmp_path / "lone", model__attention="dot_product", model__heads=16)
+    found = runs.find([tmp_path])
+    with pytest.raises(
+        UsageError, match=r"No setting is like one of --baseline=dot_product in all but model\.attention"
+    ):
+        compare.baseline(found, "dot_product")
+    assert compare.baseline(found, "") == compare.Baseline("model.heads", 4)
+    (tmp_path / "super-8-0").rename(tmp_path.parent / "super-0")
+    (tmp_path / "super-8-1").rename(tmp_path.parent / "super-1")
+    page = report(runs.find([tmp_path])).markdown()
+    assert "Rows differ in more than attention, and so may the reasons: heads." in page
+    assert (
+        "1 setting, 1 run; seeds a setting: 1. There is nothing to compare with."
+        in report(runs.find([tmp_path / "lone"])).markdown()
+    )
+
+
+def test_curves_are_drawn_of_the_records_of_each_group(grid, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setitem(sys.modules, "analysis.curves", types.SimpleNamespace(draw=lambda *given: drawn.append(given)))
+    monkeypatch.setattr(analysis, "curves", sys.modules["analysis.curves"], raising=False)
+    assert main([str(tmp_path / "runs"), f"--out={tmp_path}"]) == 0
+    ((groups, out),) = drawn
+    assert out == tmp_path
+    assert list(groups) == [each.label for each in grid.groups]
+    assert [len(records) for records in groups.values()] == [5] * 6
+    assert groups["better, heads 4"][0][0]["split"] == "train"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--baseline=dot_prodct"], "Unknown baseline 'dot_prodct'. Did you mean 'dot_product'?"),
+        (
+            ["--baseline=8"],
+            "--baseline=8 is a value of model.depth and of model.heads; write --baseline=model.depth=8.",
+        ),
+        (["--metric=acuracy"], "Unknown metric 'acuracy'. Did you mean 'accuracy'?"),
+        (["--metric=bleu"], "Unknown metric of these runs 'bleu'. Valid: accuracy,"),
+        (["--at=hours"], "Unknown --at 'hours'. Valid: epochs, flops, seconds."),
+        (["--baseline=4"], "--baseline=4 is a value of model.depth and of model.heads"),
+        (["--at=seconds"], "was not evaluated before the first run had finished; give all runs a shorter"),
+    ],
+)
+def test_mistakes_are_one_sentence(tmp_path, write_run, capsys, flags, message):
+    write_run(tmp_path / "a", model__attention="dot_product", model__heads=8, model__depth=8)
+    write_run(tmp_path / "b", model__attention="super", model__heads=8, model__depth=8, seconds=1000.0)
+    write_run(tmp_path / "c", model__attention="super", model__heads=4, model__depth=8)
+    write_run(tmp_path / "d", model__attention="super", model__heads=4, model__depth=4)
+    assert main([str(tmp_path), *flags]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("error: ")
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+    assert not (tmp_path / "report.md").exists()

@@ -1,0 +1,109 @@
+"""Work directories become groups of seeds; what is no finished run is named."""
+
+import json
+
+import pytest
+
+from analysis import runs
+from attention import UsageError
+
+
+def labels(found):
+    return [(each.label, each.seeds) for each in found.groups]
+
+
+def test_runs_are_grouped_by_all_but_the_seed(tmp_path, write_run):
+    for attention in ("super", "dot_product"):
+        for heads in (16, 4):
+            for seed in (1, 0):
+                write_run(
+                    tmp_path / f"{attention}-{heads}-{seed}", seed, model__attention=attention, model__heads=heads
+                )
+    found = runs.find([tmp_path])
+    assert found.keys == ("model.attention", "model.heads")
+    mechanisms = ("dot_product", "super")
+    assert labels(found) == [(f"{a}, heads {h}", (0, 1)) for a in mechanisms for h in (4, 16)]
+
+
+def test_where_things_are_makes_no_difference(tmp_path, write_run):
+    write_run(tmp_path / "a", 0, data__data_dir="here", train__keep=1, mesh__data=1)
+    write_run(tmp_path / "b", 1, data__data_dir="there", train__keep=2, mesh__data=2)
+    assert labels(runs.find([tmp_path])) == [("all runs", (0, 1))]
+
+
+def test_what_follows_from_other_fields_is_no_key(tmp_path, write_run):
+    """Widths that were chosen for a mechanism and heads differ with both, and tell no rows apart."""
+    widths = {("dot_product", 1): 64, ("dot_product", 4): 64, ("super", 1): 70, ("super", 4): 72}
+    for (attention, heads), width in widths.items():
+        path = tmp_path / attention / f"{heads}"
+        write_run(path, model__attention=attention, model__heads=heads, model__width=width)
+    asked = {"over": {"model.attention": ["super", "dot_product"], "model.heads": ["4", "1"]}}
+    (tmp_path / "sweep.json").write_text(json.dumps(asked))
+    found = runs.find([tmp_path / "super", tmp_path / "dot_product"])
+    assert found.keys == ("model.attention", "model.heads")
+    assert [each.label for each in found.groups] == [
+        f"{a}, heads {h}" for a in ("super", "dot_product") for h in (4, 1)
+    ]
+    assert [each.settings["model.width"] for each in found.groups] == [72, 70, 64, 64]
+
+
+def test_seeds_that_were_trained_together_are_runs_of_their_own(tmp_path, write_run):
+    write_run(tmp_path / "run", seed=5, seconds=8.0)
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    del result["best"], result["best_step"]
+    own = [{"best": {"test": {"accuracy": accuracy}}, "best_step": 10} for accuracy in (0.25, 0.75)]
+    (tmp_path / "run/result.json").write_text(json.dumps(result | {"replicas": own}))
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    both = [line | {"replica": r, "accuracy": line["accuracy"] + r} for line in lines for r in (0, 1)]
+    (tmp_path / "run/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in both))
+    (group,) = runs.find([tmp_path]).groups
+    assert group.seeds == (5, 6)
+    assert [run.value("accuracy") for run in group.runs] == [0.25, 0.75]
+    assert [run.value("accuracy", "train") for run in group.runs] == [0.6, 1.6]
+    assert [point[2] for point in group.runs[1].curve("accuracy")] == [1.5, 1.7, 1.8, 1.85]
+    assert [run.seconds for run in group.runs] == [4.0] * 2
+    assert group.runs[0].curve("accuracy")[-1][1] == 4.0
+
+
+def test_what_is_no_finished_run_is_named_and_left_out(tmp_path, write_run):
+    write_run(tmp_path / "good")
+    write_run(tmp_path / "unfinished", finished=False)
+    write_run(tmp_path / "damaged", seed=1)
+    (tmp_path / "damaged/result.json").write_text("{")
+    write_run(tmp_path / "other", seed=2)
+    (tmp_path / "other/result.json").write_text('{"answer": 42}')
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign/config.json").write_text('{"model_type": "bert"}')
+    found = runs.find([tmp_path])
+    assert labels(found) == [("all runs", (0,))]
+    reasons = [
+        "cannot be read",
+        "its config.json is none of a run",
+        "result.json holds no result of a run",
+        "the run has not finished",
+    ]
+    for name, reason, sentence in zip(
+        ("damaged", "foreign", "other", "unfinished"), reasons, found.left_out, strict=True
+    ):
+        assert str(tmp_path / name) in sentence
+        assert reason in sentence
+
+
+@pytest.mark.parametrize(
+    ("folders", "message"),
+    [
+        (["nowhere"], "nowhere is no folder; give folders of runs"),
+        (["empty"], "There is no finished run in .*empty; give folders"),
+        (["swept"], r"sweep\.json is damaged \('over'\); remove it"),
+        (["unfinished"], "There is no finished run in .*: .*unfinished was left out: the run has not finished"),
+        (["one", "one"], "one and .*one are the same run, of seed 0; leave one of them out"),
+    ],
+)
+def test_mistakes_are_one_sentence(tmp_path, write_run, folders, message):
+    (tmp_path / "empty").mkdir()
+    write_run(tmp_path / "one")
+    write_run(tmp_path / "unfinished", finished=False)
+    write_run(tmp_path / "swept/setting/seed0")
+    (tmp_path / "swept/sweep.json").write_text("{}")
+    with pytest.raises(UsageError, match=message):
+        runs.find([tmp_path / folder for folder in folders])

@@ -1,0 +1,63 @@
+"""One table in three forms, against tables written by hand."""
+
+import math
+
+from analysis import metrics, tables
+from analysis.tables import Column, Number, Table
+
+TABLE = Table(
+    (
+        Column("model.attention", "attention", ("super", "neural|dot_product")),
+        Column(
+            "test_accuracy",
+            "test accuracy, %",
+            (Number(0.9862, metrics.find("accuracy"), 0.0011, 1), Number(0.5, metrics.find("accuracy"), 0.02, 2)),
+        ),
+        Column(
+            "parameters",
+            "parameters",
+            (Number(37184, metrics.find("parameters")), Number(math.nan, metrics.find("loss"))),
+        ),
+    )
+)
+
+
+def test_markdown():
+    assert tables.markdown(TABLE) == (
+        "| attention | test accuracy, % | parameters |\n"
+        "| --- | ---: | ---: |\n"
+        "| super | 98.62 ± 0.11 (1) | 37,184 |\n"
+        "| neural\\|dot_product | 50.00 ± 2.00 (2) | – |\n"
+    )
+
+
+def test_csv_has_figures_as_they_were_measured():
+    assert tables.comma_separated(TABLE) == (
+        "model.attention,test_accuracy,test_accuracy_plus_minus,test_accuracy_rank,parameters\n"
+        "super,0.9862,0.0011,1,37184\n"
+        "neural|dot_product,0.5,0.02,2,\n"
+    )
+
+
+def test_latex():
+    assert tables.latex(TABLE) == (
+        "\\begin{tabular}{lrr}\n\\toprule\n"
+        "attention & test accuracy, \\% & parameters \\\\\n\\midrule\n"
+        "super & 98.62 $\\pm$ 0.11 (1) & 37,184 \\\\\n"
+        "neural\\textbar{}dot\\_product & 50.00 $\\pm$ 2.00 (2) & -- \\\\\n"
+        "\\bottomrule\n\\end{tabular}\n"
+    )
+
+
+def test_ranks_as_the_paper_prints_them():
+    """004 Table 6, eight heads: test loss 2.89, 2.85, 2.85 and a fourth; equal ones share a rank."""
+    assert tables.ranks([2.89, 2.85, 2.85, 2.87], lower=True) == [4, 1, 1, 3]
+    assert tables.ranks([34.64, math.nan, 35.03], lower=False) == [2, 0, 1]
+
+
+def test_every_metric_is_printed_in_its_own_way():
+    assert metrics.find("accuracy").with_unit(metrics.find("accuracy").text(0.012, "+")) == "+1.20 points"
+    assert metrics.find("seconds_per_epoch").with_unit(metrics.find("seconds_per_epoch").text(1.5)) == "1.50 s"
+    assert metrics.find("peak_memory_bytes").text(5e8) == "500"
+    lower = {name for name, metric in metrics.METRICS.items() if metric.lower}
+    assert lower == {"loss", "perplexity", "window_perplexity", "bits_per_byte", *metrics.COSTS}

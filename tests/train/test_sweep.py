@@ -1,0 +1,229 @@
+"""A sweep that is killed, resumed and reported, and all that is refused before anything is trained."""
+
+import contextlib
+import io
+import json
+import math
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+import types
+
+import pytest
+
+from analysis import report
+from tests.conftest import ROOT
+from tests.train.conftest import arguments
+from train import grid, main, matching, pool, sweep
+
+MECHANISMS = ("dot_product", "efficient")
+
+
+def asked(workdir, *more, over="model.attention=dot_product,efficient", seeds=2, **changes):
+    return [*arguments(workdir, **changes), f"--over={over}", f"--seeds={seeds}", *more]
+
+
+def directly(function, *arguments):
+    return function(*arguments)
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Configs are looked at in this process, which needs no start."""
+    monkeypatch.setattr(matching, "apart", directly)
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """The folder of a sweep that was killed once its first run had a line, and what the second start printed."""
+    workdir = tmp_path_factory.mktemp("sweep") / "runs"
+    command = [sys.executable, "-m", "train.sweep", *asked(workdir, "--jobs=2")]
+    first = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not any(workdir.rglob("metrics.jsonl")) and first.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    first.kill()
+    assert "4 of 4" not in first.communicate()[0]
+    assert any(workdir.rglob("metrics.jsonl"))
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(matching, "apart", directly)
+        assert sweep.main(asked(workdir, "--jobs=2")) == 0
+    return workdir, printed.getvalue()
+
+
+def results(workdir):
+    paths = {(name, seed): workdir / f"attention={name}" / f"seed{seed}" for name in MECHANISMS for seed in (0, 1)}
+    return {key: json.loads((path / "result.json").read_text()) for key, path in paths.items()}
+
+
+def test_a_killed_sweep_is_resumed_and_every_run_stands_once(swept):
+    workdir, printed = swept
+    assert "4 of 4 runs have finished, 0 failed." in printed
+    found = results(workdir)
+    for (name, seed), result in found.items():
+        path = workdir / f"attention={name}" / f"seed{seed}"
+        lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+        steps = [(line["split"], line["step"]) for line in lines]
+        assert len(set(steps)) == len(steps)
+        assert json.loads((path / "config.json").read_text())["seed"] == seed
+        assert (result["attention"], result["steps"]) == (name, 12)
+        assert result["peak_memory_of"] == "process"
+        assert 2**26 < result["peak_memory_bytes"] < 2**40
+        epochs = 12 * 32 / 1149  # the clock leaves a process's first step out
+        assert result["seconds"] / epochs <= result["seconds_per_epoch"] <= result["seconds"] / epochs * 12 / 6
+    assert len({result["best"]["test"]["loss"] for result in found.values()}) == 4
+
+
+def test_the_report_of_a_sweep(swept, tmp_path, capsys):
+    workdir, _ = swept
+    assert report.main([str(workdir), f"--out={tmp_path}", "--metric=loss"]) == 0
+    page, found = capsys.readouterr().out, results(workdir)
+    assert "2 settings, 4 runs; seeds a setting: 2. The baseline is `dot_product`. Compared at equal epochs." in page
+    losses = {name: [found[name, seed]["best"]["test"]["loss"] for seed in (0, 1)] for name in MECHANISMS}
+    for name, values in losses.items():
+        assert f"{statistics.mean(values):.4f} ± {statistics.stdev(values):.4f}" in page
+        assert f"| {name} | {found[name, 0]['attention_layer_parameters']:,} " in page
+    differences = [ours - theirs for ours, theirs in zip(losses["efficient"], losses["dot_product"], strict=True)]
+    t = statistics.mean(differences) / (statistics.stdev(differences) / math.sqrt(2))
+    p = 1 - 2 / math.pi * math.atan(abs(t))  # Student's t of one degree of freedom is Cauchy's
+    assert f"| {p:.4f} |" in page
+    assert (tmp_path / "report.csv").exists()
+
+
+def test_a_finished_sweep_trains_nothing_and_more_values_extend_it(swept, here, capsys):
+    workdir, _ = swept
+    assert sweep.main(asked(workdir, "--print")) == 0
+    assert capsys.readouterr().out == ""
+    assert sweep.main(asked(workdir, "--print", seeds=3, over="model.attention=dot_product,super,efficient")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.rpartition("runs/")[2] for line in lines] == [
+        *(
+            f"attention={name}/seed{seed}"
+            for name, seed in (("dot_product", 2), ("super", 0), ("super", 1), ("super", 2))
+        ),
+        "attention=efficient/seed2",
+    ]
+
+
+def test_what_is_printed_can_be_run(tmp_path, here, capsys):
+    over = "model.attention=neural(dim=2,hidden=(4,2))|dot_product,super"
+    changes = {"model__depth": 2, "train__length": "2 steps"}
+    assert sweep.main(asked(tmp_path / "s", "--print", over=over, seeds=1, **changes)) == 0
+    commands = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+    assert [command[:3] for command in commands] == [["python", "-m", "train.main"]] * 2
+    flags, overrides = main.parse(commands[0][3:])
+    assert overrides["model.attention"] == "neural(dim=2,hidden=(4,2))|dot_product"
+    assert overrides["train.length"] == "2 steps"
+    assert flags["--workdir"].startswith(str(tmp_path / "s"))
+    assert not list(tmp_path.rglob("config.json"))
+
+
+def test_one_that_fails_is_named_in_the_end(tmp_path, here, monkeypatch, capsys):
+    code = "import pathlib, sys; print('the loss was nan') or sys.exit({})"
+    monkeypatch.setattr(
+        pool, "command", lambda own, path: [sys.executable, "-c", code.format(int("seed1" in path.name))]
+    )
+    assert sweep.main(asked(tmp_path / "s")) == 1
+    printed = capsys.readouterr().out
+    for name in MECHANISMS:
+        log = tmp_path / f"s/attention={name}/seed1.log"
+        assert f"attention={name}/seed1: failed, see {log}: the loss was nan" in printed
+        assert f"attention={name}/seed0: stopped and saved" in printed
+    assert "0 of 4 runs have finished, 2 failed." in printed
+    assert "The same command continues" in printed
+
+
+def test_seeds_that_are_trained_together_are_one_run(tmp_path):
+    asked_for = grid.Sweep("configs/vit_digits.py", {}, {"model.attention": ["super"]}, [[3, 4], [5]], "")
+    prepared = matching.Prepared(({"model.width": "8"},), (0,), 3, "gpu", True)
+    found = sweep.runs(asked_for, prepared, tmp_path)
+    rest = ["--config=configs/vit_digits.py", "--config.model.attention=super", "--config.model.width=8"]
+    assert found == {
+        tmp_path / "attention=super/seeds3-4": [*rest, "--config.seed=3", "--config.train.replicas=2"],
+        tmp_path / "attention=super/seed5": [*rest, "--config.seed=5"],
+    }
+
+
+def test_what_was_matched_is_written_and_kept(tmp_path, here, monkeypatch, capsys):
+    assert sweep.main(asked(tmp_path / "s", "--print", "--equal=flops", seeds=1)) == 0
+    first = capsys.readouterr().out
+    cells = json.loads((tmp_path / "s/sweep.json").read_text())["cells"]
+    assert cells["attention=dot_product"]["chosen"] == {}
+    length = cells["attention=efficient"]["chosen"]["train.length"]
+    assert f"--config.train.length={length}" in shlex.split(first.splitlines()[1])
+    assert abs(cells["attention=efficient"]["flops"] / cells["attention=dot_product"]["flops"] - 1) < 0.05  # 12 steps
+    monkeypatch.setattr(matching, "match_operations", None)
+    assert sweep.main(asked(tmp_path / "s", "--print", "--equal=flops", seeds=1)) == 0
+    assert capsys.readouterr().out == first
+
+
+class Submitit(types.ModuleType):
+    """What `submitit` has, and what was asked of it."""
+
+    def __init__(self):
+        super().__init__("submitit")
+        self.submitted = []
+
+    def AutoExecutor(self, folder):
+        self.folder = folder
+        return self
+
+    def update_parameters(self, *, timeout_min=0, slurm_partition=""):
+        self.parameters = (timeout_min, slurm_partition)
+
+    def map_array(self, function, commands):
+        self.submitted = [(function, command) for command in commands]
+        return [types.SimpleNamespace(job_id=f"7_{index}") for index, _ in enumerate(commands)]
+
+
+def test_slurm_gets_the_runs_that_are_left(tmp_path, here, monkeypatch, capsys):
+    fake = Submitit()
+    monkeypatch.setitem(sys.modules, "submitit", fake)
+    (tmp_path / "s").mkdir()
+    assert sweep.main(asked(tmp_path / "s", "--slurm=timeout_min=60,slurm_partition=gpu")) == 0
+    assert fake.parameters == (60, "gpu")
+    assert fake.folder == tmp_path / "s/slurm"
+    assert [function for function, _ in fake.submitted] == [subprocess.check_call] * 4
+    assert fake.submitted[0][1][1:3] == ["-m", "train.main"]
+    assert "Submitted 4 jobs, 7_0 the first." in capsys.readouterr().out
+    assert sweep.main(asked(tmp_path / "s", "--slurm=hours=1")) == 2
+    assert "--slurm=hours=1 is not what submitit takes" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    assert sweep.main(asked(tmp_path / "s", "--slurm")) == 2
+    assert capsys.readouterr().err == (
+        "error: --slurm needs submitit, which is not installed: pip install submitit, or use --print.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            ["--over=model.patch=2,3"],
+            "attention=dot_product,patch=3: model.patch=3 does not divide images of 8x8 pixels",
+        ),
+        (["--over=model.head=1,2"], "Unknown config field '--config.model.head'. Did you mean '--config.model.heads'?"),
+        (["--over=optimizer.name=adamw,adan"], "'adan'"),
+        (["--over=data.mixup=(1,2"], "'(1,2' has no closing )"),
+        (["--over=seed=1,2"], "--over seed cannot be: --seeds decides it"),
+        (["--over=model.width=16,32"], "model.width is given twice"),
+        (["--equal=parameter"], "Unknown --equal 'parameter'. Did you mean 'parameters'?"),
+        (["--replicas=maybe"], "Unknown --replicas 'maybe'. Valid: auto, no, yes."),
+        (["--jobs=-1"], "--jobs must be at least 0, but it is -1."),
+        (["--seeds=many"], "Argument --seeds: invalid int value: 'many'; see --help."),
+        (["--config.train.replicas=2"], "--config.train.replicas cannot be: --replicas decides it."),
+        (["--sedes=3"], "Unknown argument '--sedes=3'."),
+        (["--config=configs/vit_digit.py"], "Did you mean 'configs/vit_digits.py'?"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_leave_nothing(tmp_path, here, capsys, more, message):
+    assert sweep.main([*asked(tmp_path / "s"), *more]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("error: ")
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+    assert not (tmp_path / "s").exists()

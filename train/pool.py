@@ -1,0 +1,167 @@
+"""Runs of `python -m train.main`, several at a time, each in a process on CPUs of its own."""
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+FINISHED, FAILED, STOPPED = "finished", "failed", "stopped"
+PAUSE = 0.1  # seconds between looks at the processes
+
+
+def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Callable[[Path, str], None]) -> dict[Path, str]:
+    """Runs what has no result yet; called again after any interruption, it goes on where it was.
+
+    What a process prints is appended to `<work directory>.log`. A run that another such call is busy with is waited
+    for. SIGTERM and SIGINT are passed on once, so that all runs save, and nothing more is started.
+
+    Args:
+      todo: From a work directory to the command of its run, see `command`.
+      jobs: How many processes there are at a time, each on its part of the CPUs; 0 is one for each CPU.
+      ended: Is told of each run as soon as it has ended, and how.
+
+    Returns:
+      How each run stands: finished, failed, or stopped, to be continued.
+    """
+    pool = _Pool(todo, jobs, ended)
+    with _signals() as heard:
+        while pool.busy:
+            pool.collect()
+            if heard:
+                pool.stop()
+            else:
+                pool.start()
+            time.sleep(PAUSE)
+    return pool.outcomes
+
+
+def command(flags: Sequence[str], workdir: Path) -> list[str]:
+    """Trains with such flags."""
+    return [sys.executable, "-m", "train.main", *flags, f"--workdir={workdir.resolve()}"]
+
+
+def name_of(text: str) -> str:
+    """A value, such as a spec string, as part of a folder's name."""
+    return "".join(c if c.isalnum() or c in "_.=" else "-" for c in text)
+
+
+def is_finished(workdir: Path) -> bool:
+    """Whether a run has a result."""
+    return (workdir / "result.json").is_file()
+
+
+def log_of(workdir: Path) -> Path:
+    """What a run's process has printed."""
+    return Path(f"{workdir}.log")
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[int]]:
+    """What was heard of SIGTERM and SIGINT, each of which does the next time what it did before."""
+    heard: list[int] = []
+    before: dict[int, object] = {}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        signal.signal(number, before[number])
+
+    if threading.current_thread() is threading.main_thread():  # elsewhere Python takes no handlers
+        before |= {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Pool:
+    def __init__(self, todo: Mapping[Path, Sequence[str]], jobs: int, ended: Callable[[Path, str], None]):
+        self.outcomes = dict.fromkeys(todo, STOPPED)
+        self._todo, self._ended = todo, ended
+        self._waiting, self._stopping = list(todo), False
+        self._running: dict[Path, tuple[subprocess.Popen, set[int]]] = {}
+        self._free = _cpus(jobs)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._waiting or self._running)
+
+    def start(self) -> None:
+        """Starts as many runs as there are free CPUs for, and passes over those that have finished."""
+        for workdir in list(self._waiting):
+            if is_finished(workdir):
+                self._end(workdir, FINISHED)
+            elif self._free and (log := _claimed(log_of(workdir))):
+                cpus = self._free.pop(0)
+                with log:
+                    self._running[workdir] = (_process(self._todo[workdir], log, cpus), cpus)
+                self._waiting.remove(workdir)
+
+    def collect(self) -> None:
+        """Notes which processes have ended."""
+        for workdir, (process, cpus) in list(self._running.items()):
+            if process.poll() is not None:
+                del self._running[workdir]
+                self._free.append(cpus)
+                # A process that has not come as far as to listen to signals ends by ours, and has nothing to save.
+                failed = process.returncode not in (0, -signal.SIGTERM if self._stopping else 0)
+                self._end(workdir, FAILED if failed else FINISHED if is_finished(workdir) else STOPPED)
+
+    def stop(self) -> None:
+        """Has all runs save and end; once, since a second signal would end them without."""
+        if not self._stopping:
+            self._stopping, self._waiting = True, []
+            for process, _ in self._running.values():
+                process.terminate()
+
+    def _end(self, workdir: Path, outcome: str) -> None:
+        if workdir in self._waiting:
+            self._waiting.remove(workdir)
+        self.outcomes[workdir] = outcome
+        self._ended(workdir, outcome)
+
+
+def _cpus(jobs: int) -> list[set[int]]:
+    """The CPUs of each process, so that none waits for another's threads."""
+    cpus = sorted(_affinity())
+    jobs = jobs or len(cpus)
+    return [set(cpus[job::jobs]) or {cpus[job % len(cpus)]} for job in range(jobs)]
+
+
+def _affinity() -> set[int]:
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def _claimed(path: Path) -> IO[str] | None:
+    """A log that this call alone writes to, and its process after it: the lock lives as long as either has it open."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    log = path.open("a", encoding="utf-8")
+    try:
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        log.close()
+        return None
+    return log
+
+
+def _process(command: Sequence[str], log: IO[str], cpus: set[int]) -> subprocess.Popen:
+    """A run's process, in a session of its own, so that Ctrl-C reaches it through us alone, and once."""
+    start = lambda: subprocess.Popen(  # noqa: E731
+        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+    )
+    if not hasattr(os, "sched_setaffinity"):
+        return start()
+    ours = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus)  # a child has its parent's
+    try:
+        return start()
+    finally:
+        os.sched_setaffinity(0, ours)
