@@ -72,7 +72,8 @@ class Storm:
             kind, starts = KINDS[index % len(KINDS)], self._starts()
             with self._training() as process:
                 if kind == "start":
-                    time.sleep(draw.uniform(0, start))
+                    moment = time.monotonic() + draw.uniform(0, start)
+                    self._until(process, lambda m=moment, n=starts: time.monotonic() > m or self._starts() > n)
                 else:
                     self._until(process, lambda step=step, n=starts: self._starts() > n and self._step() >= step)
                 if kind == "write":
