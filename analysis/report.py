@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis import compare, metrics, runs, statistics, tables
+from analysis import compare, curves, metrics, runs, statistics, tables
 from analysis.compare import Baseline, Comparison
 from analysis.metrics import METRICS, Metric
 from analysis.runs import Found, Run, short
@@ -219,10 +219,6 @@ def _without_baseline(found: Found, against: Baseline) -> list[str]:
 
 def _draw(found: Found, out: Path) -> None:
     """Training curves of every group over its seeds."""
-    try:
-        from analysis import curves
-    except ImportError:  # pictures are a part of their own
-        return
     curves.draw({each.label: [run.record for run in each.runs] for each in found.groups}, out)
 
 

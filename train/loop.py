@@ -76,17 +76,11 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
       NonFiniteLossError: the loss or gradient norm of a step was not finite.
     """
     with distributed.together():
-        mesh = sharding.make_mesh(config.mesh)
-        replicas = Replicas.of(config, mesh)
-        check_splits(config, replicas)
-        task = tasks.find(config.task)(config)
-        if len(replicas) > 1:
-            task.check_stackable()
-        plan = Plan.of(config, task.train_examples)
+        task, plan, replicas = prepare(config)
     workdir.claim(directory, resolved, task.files())
     with (
         workdir.lock(directory),
-        jax.set_mesh(mesh),
+        jax.set_mesh(replicas.mesh),
         Interrupts() as interrupts,
         Checkpoints(directory, config.train.keep) as checkpoints,
         distributed.ending_alone(),
@@ -101,6 +95,20 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
             return run.report() if finished else None
         finally:
             run.close()
+
+
+def prepare(config: Config) -> tuple[Any, Plan, Replicas]:
+    """Task, plan and replicas of a config.
+
+    Raises:
+      UsageError: whatever is wrong with it, or with its data.
+    """
+    replicas = Replicas.of(config, sharding.make_mesh(config.mesh))
+    check_splits(config, replicas)
+    task = tasks.find(config.task)(config)
+    if len(replicas) > 1:
+        task.check_stackable()
+    return task, Plan.of(config, task.train_examples), replicas
 
 
 def check_splits(config: Config, replicas: Replicas) -> None:
@@ -288,11 +296,11 @@ class Run:
         lines = [line for line in read_record(self.directory) if line["split"] == "validation" and line["step"] in left]
         for replica, best in enumerate(self.best):
             if best["step"] == step:
-                own = [line for line in lines if line.get("replica", 0) == replica]
+                own = results.of_replica(lines, replica)
                 values = [{"step": line["step"], "value": self._value(line)} for line in own]
-                self.best[replica] = max(values, key=lambda best: (best["value"], best["step"]))
-        others = ", ".join(str(number) for number in sorted({best["step"] for best in self.best}))
-        self.display.say(f"{error} It was the best; the best that is left is step {others}.")
+                chosen = self.best[replica] = max(values, key=lambda value: (value["value"], value["step"]))
+                whose = self.replicas.name(replica)
+                self.display.say(f"{error} It was the best{whose}; the best that is left is step {chosen['step']}.")
 
     def _stops_after(self, step: int) -> bool:
         plan = self.plan

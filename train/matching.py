@@ -15,7 +15,7 @@ import jax
 
 from attention.errors import UsageError
 from models import flops
-from train import configs, loop, sharding, tasks
+from train import configs, loop, tasks
 from train.config import Config
 from train.durations import Duration
 
@@ -176,9 +176,7 @@ def _knobs(model: Any) -> dict[str, int]:
 def _check(request: Request) -> None:
     """Raises a UsageError where a run would."""
     try:
-        config = _resolve(request)
-        loop.check_splits(config, sharding.make_mesh(config.mesh))
-        loop.Plan.of(config, _task(config).train_examples)
+        loop.prepare(_resolve(request))
     except UsageError as error:
         raise UsageError(f"{request.name}: {error}" if request.name else str(error)) from error
 
