@@ -26,7 +26,7 @@ from train import configs, losses
 from train.config import Config
 
 CONFIG = "configs/gpt_pydoc.py"
-OPTIONS = {"model.depth": "12", "model.dropout": "0.0"}
+OPTIONS = {"model.depth": "12"}
 LAYERS = [(scan, remat) for remat in BLOCKS for scan in (False, True)]
 DEEPER = 36  # compiled only
 CHUNKS = (0, 64, 256)
@@ -82,7 +82,8 @@ def compiled(config: Config, vocabulary: int, batch: int, context: int) -> tuple
     shape = jax.ShapeDtypeStruct((batch, context), jnp.int32)
 
     def loss(params: dict, tokens: jax.Array) -> jax.Array:
-        output = model.apply({"params": params}, tokens, train=True, method="output")
+        rngs = {"dropout": jax.random.key(0)}
+        output = model.apply({"params": params}, tokens, train=True, method="output", rngs=rngs)
         return jnp.mean(losses.of_tokens(losses.cross_entropy, output, tokens, config.train.loss_chunk))
 
     params = jax.eval_shape(model.init, jax.random.key(0), shape)["params"]
