@@ -17,14 +17,14 @@ BATCH = ("data", "fsdp")
 
 # The first pattern found in a parameter's path gives the mesh axis of each of its own axes.
 RULES: tuple[tuple[str, P], ...] = (
+    # Over tensor too, XLA (jaxlib 0.10.2, CPU) gave wrong gradients of a strided network on a mesh of 2 x 2 x 2.
+    (r"conv_\w+/kernel$", P(None, None, None, "fsdp")),
     (r"(attention|cross)/(query|key|value)/kernel$", P("fsdp", "tensor", None)),
     (r"(attention|cross)/(query|key|value)/bias$", P("tensor", None)),
     (r"(attention|cross)/out/kernel$", P("tensor", None, "fsdp")),
     (r"mlp/up/kernel$", P("fsdp", "tensor")),
     (r"mlp/up/bias$", P("tensor")),
     (r"mlp/down/kernel$", P("tensor", "fsdp")),
-    # Over tensor too, XLA (jaxlib 0.10.2, CPU) gave wrong gradients of a strided network on a mesh of 2 x 2 x 2.
-    (r"conv_\w+/kernel$", P(None, None, None, "fsdp")),
     (r"kernel$", P("fsdp")),
     (r"", P()),
 )
