@@ -158,9 +158,9 @@ class Residual(nn.Module):
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
         """An array like `x`."""
         y = x
-        for name in ("in", "out"):
-            y = nn.relu(nn.GroupNorm(self.groups, epsilon=self.epsilon, dtype=self.dtype, name=f"norm_{name}")(y))
-            y = convolution(x.shape[-1], 3, self.dtype, f"conv_{name}")(y)
+        for layer in range(2):
+            y = nn.relu(nn.GroupNorm(self.groups, epsilon=self.epsilon, dtype=self.dtype, name=f"norm_{layer}")(y))
+            y = convolution(x.shape[-1], 3, self.dtype, f"conv_{layer}")(y)
         if self.gate:
             y = Gated(self.gate, name="attention")(y)
         return constrain(x + y)

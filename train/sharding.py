@@ -18,6 +18,8 @@ BATCH = ("data", "fsdp")
 # The first pattern found in a parameter's path gives the mesh axis of each of its last axes; axes before those, such as
 # of stacked copies, stay whole. A rule of more axes than the array has is meant for another form of it: all is whole.
 RULES: tuple[tuple[str, P], ...] = (
+    # Over tensor too, gradients of a network of two stages were wrong on a mesh of 2 x 2 x 2 (jaxlib 0.10.2, CPU).
+    (r"conv_\w+/kernel$", P(None, None, None, "fsdp")),
     # Of inputs D, or hidden units of an MLP projection, to N heads of H; and back.
     (r"(query|key|value)/(down/)?kernel$", P("fsdp", "tensor", None)),
     (r"(query|key|value)/(down/)?bias$", P("tensor", None)),
@@ -37,8 +39,6 @@ RULES: tuple[tuple[str, P], ...] = (
     (r"head/kernel$", P("fsdp", "tensor")),
     (r"head(/|_)bias$", P("tensor")),
     (r"positions\w*/(table|embedding)$", P("fsdp")),
-    # Over tensor too, XLA (jaxlib 0.10.2, CPU) gave wrong gradients of a strided network on a mesh of 2 x 2 x 2.
-    (r"conv_\w+/kernel$", P(None, None, None, "fsdp")),
     (r"kernel$", P("fsdp", None)),  # of cells, patches and small layers, which tensor leaves whole
     (r"", P()),
 )

@@ -55,12 +55,12 @@ def test_attention_is_on_the_residual_branch_and_zero_weights_halve_it(spec):
     for name in [name for name in params if "attention" in params[name]]:
         halves = 2 if "cbam" in spec else 1
         params[name] |= {"attention": jax.tree.map(np.zeros_like, params[name]["attention"])}
-        params[name] |= {"conv_out": {"kernel": params[name]["conv_out"]["kernel"] * 2**halves}}
+        params[name] |= {"conv_1": {"kernel": params[name]["conv_1"]["kernel"] * 2**halves}}
     plain, fresh = build()
     undone = {n: dict(p) for n, p in params.items()}
     for name in [name for name in params if "attention" in params[name]]:
         del undone[name]["attention"]
-        undone[name] |= {"conv_out": {"kernel": params[name]["conv_out"]["kernel"] / 2**halves}}
+        undone[name] |= {"conv_1": {"kernel": params[name]["conv_1"]["kernel"] / 2**halves}}
     chex.assert_trees_all_equal_shapes(undone, fresh["params"])
     chex.assert_trees_all_close(apply({"params": params}, IMAGES), plain({"params": undone}, IMAGES), atol=1e-5)
 
@@ -103,7 +103,7 @@ def test_convolutions_are_split_over_the_channels_they_give():
     class Mesh:
         shape = {"data": 1, "fsdp": 2, "tensor": 4}  # noqa: RUF012
 
-    assert parameter_spec("params/block_0/conv_in/kernel", (3, 3, 8, 8), Mesh) == P(None, None, None, "fsdp")
+    assert parameter_spec("params/block_0/conv_0/kernel", (3, 3, 8, 8), Mesh) == P(None, None, None, "fsdp")
     assert parameter_spec("params/conv_down_1/kernel", (2, 2, 3, 9), Mesh) == P(None, None, None, None)
     assert parameter_spec("params/block_0/attention/down_kernel", (8, 2), Mesh) == P("fsdp", None)
 
@@ -126,7 +126,7 @@ with jax.set_mesh(mesh):
     split = jax.device_put(params, sharding.state_shardings(params, mesh))
     batch = sharding.to_devices({name: np.asarray(x) for name, x in batch.items()}, mesh)
     eight = jax.jit(step)(split, batch)
-assert split["block_0"]["conv_in"]["kernel"].addressable_shards[0].data.shape == (3, 3, 8, 4)
+assert split["block_0"]["conv_0"]["kernel"].addressable_shards[0].data.shape == (3, 3, 8, 4)
 jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), eight, one)
 print("the same")
 """
