@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from analysis import flops_plots
+from analysis import flops_plots, style
 from analysis.paper_flops import CONSTANTS, HEADS, RANGE, analytic, average, compiled, eq24, excess, grid
 from benchmarks import measure
 
@@ -73,12 +73,12 @@ def draw(out: Path) -> None:
     """All pictures."""
     lines = tuple(range(64, 1025, 64))
     panels = {"eq. 24": (eq24, lines), "analytic": (analytic, lines), "compiled": (compiled, (64, 256, 512, 1024))}
-    flops_plots.save(flops_plots.curves(panels, length=64, heads=1), out / "flops_curves")
+    style.save(flops_plots.curves(panels, length=64, heads=1), out / "flops_curves")
     maps = {"eq. 24": (eq24, RANGE), "analytic": (analytic, RANGE), "compiled": (compiled, FEW)}
-    flops_plots.save(flops_plots.heat_maps(maps, HEADS), out / "flops_heat_maps")
+    style.save(flops_plots.heat_maps(maps, HEADS), out / "flops_heat_maps")
     mesh = tuple(range(64, 513, 64))
     space = {"eq. 24": (eq24, mesh), "analytic": (analytic, mesh), "compiled": (compiled, FEW)}
-    flops_plots.save(flops_plots.surfaces(space), out / "flops_surfaces")
+    style.save(flops_plots.surfaces(space), out / "flops_surfaces")
 
 
 if __name__ == "__main__":

@@ -1,38 +1,23 @@
 """004's Figs. 2, 3 and 4: operations of its four mechanisms as its eq. 24, an analytic count and XLA have them."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from analysis.paper_flops import Count, grid
+from analysis.style import MECHANISMS, SURFACE, quiet
 
-COLOURS = {"dot_product": "#000000", "optimised": "#56b4e9", "efficient": "#009e73", "super": "#d55e00"}
-SIZES = {"font.size": 8, "axes.titlesize": 9, "svg.hashsalt": "attention bench", "savefig.dpi": 120}
-
+COLOURS = {name: MECHANISMS[name][0] for name in ("dot_product", "optimised", "efficient", "super")}
 FEW = 6  # sizes that are shown as points, one by one
 
 Sizes = Sequence[int]
 
 
-def save(figure: Figure, path: Path) -> None:
-    """As PNG and SVG, the same bytes each time.
-
-    Args:
-      figure: What to write.
-      path: Without an ending.
-    """
-    with matplotlib.rc_context(SIZES):
-        figure.savefig(f"{path}.png", metadata={"Software": None})
-        figure.savefig(f"{path}.svg", metadata={"Date": None})
-
-
-@matplotlib.rc_context(SIZES)
+@quiet
 def curves(counts: Mapping[str, tuple[Count, Sizes]], length: int, heads: int) -> Figure:
     """Operations against d, a panel for each way to count, as 004 Fig. 2.
 
@@ -41,7 +26,7 @@ def curves(counts: Mapping[str, tuple[Count, Sizes]], length: int, heads: int) -
       length: ℓ.
       heads: h.
     """
-    figure = Figure(figsize=(9, 2.9), layout="constrained")
+    figure = Figure(figsize=(9, 2.9))
     for axes, (title, (count, widths)) in zip(figure.subplots(1, len(counts)), counts.items(), strict=True):
         for name, colour in COLOURS.items():
             values = [count(name, length, width, heads) / 1e6 for width in widths]
@@ -49,14 +34,12 @@ def curves(counts: Mapping[str, tuple[Count, Sizes]], length: int, heads: int) -
             dashes, marker = ("none", "o") if len(widths) < FEW else (dashes, None)
             axes.plot(widths, values, ls=dashes, color=colour, label=name, marker=marker, ms=4)
         axes.set(title=title, xlabel="d", ylabel="MFLOP, forward and backward", xlim=(0, None), ylim=(0, None))
-        axes.grid(color="#e5e5e5")
-        axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    axes.legend()
     figure.suptitle(f"ℓ = {length}, {_heads(heads)}")
     return figure
 
 
-@matplotlib.rc_context(SIZES)
+@quiet
 def heat_maps(counts: Mapping[str, tuple[Count, Sizes]], heads: Sizes) -> Figure:
     """How much more standard than Efficient Attention takes, a row for each way to count, as 004 Fig. 3.
 
@@ -64,7 +47,7 @@ def heat_maps(counts: Mapping[str, tuple[Count, Sizes]], heads: Sizes) -> Figure
       counts: From a title to a way to count and the powers of two that are lengths and widths.
       heads: h of each column.
     """
-    figure = Figure(figsize=(9, 2.3 * len(counts)), layout="constrained")
+    figure = Figure(figsize=(9, 2.3 * len(counts)))
     rows = figure.subplots(len(counts), len(heads), squeeze=False)
     for row, (title, (count, sizes)) in zip(rows, counts.items(), strict=True):
         for axes, h in zip(row, heads, strict=True):
@@ -76,7 +59,8 @@ def heat_maps(counts: Mapping[str, tuple[Count, Sizes]], heads: Sizes) -> Figure
 
 
 def _heat_map(axes: Axes, percent: list[list[float]], sizes: Sizes) -> Any:
-    image = axes.imshow(percent, origin="lower", vmin=0, vmax=100, cmap="viridis")
+    axes.grid(visible=False)
+    image = axes.imshow(percent, origin="lower", vmin=0, vmax=100, cmap=SURFACE)
     step = 1 if len(sizes) < FEW else 2
     ticks = range(0, len(sizes), step)
     axes.set_xticks(ticks, [str(sizes[i]) for i in ticks], rotation=90)
@@ -85,10 +69,10 @@ def _heat_map(axes: Axes, percent: list[list[float]], sizes: Sizes) -> Any:
     return image
 
 
-@matplotlib.rc_context(SIZES)
+@quiet
 def surfaces(counts: Mapping[str, tuple[Count, Sizes]]) -> Figure:
     """Operations over ℓ and d with one head, a panel for each way to count, as 004 Fig. 4."""
-    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    figure = Figure(figsize=(9, 3.2))
     panels = figure.subplots(1, len(counts), subplot_kw={"projection": "3d"})
     for axes, (title, (count, sizes)) in zip(panels, counts.items(), strict=True):
         lengths, widths = np.meshgrid(sizes, sizes)
@@ -104,7 +88,7 @@ def surfaces(counts: Mapping[str, tuple[Count, Sizes]]) -> Figure:
         axes.view_init(18, -60)
         axes.locator_params(nbins=4)
     handles = [Patch(color=colour, alpha=0.6, label=name) for name, colour in COLOURS.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=4)
     return figure
 
 

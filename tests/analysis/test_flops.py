@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from analysis import flops as command
-from analysis import flops_plots, paper_flops
+from analysis import flops_plots, paper_flops, style
 from analysis.paper_flops import CONSTANTS, HEADS, RANGE, analytic, average, compiled, eq24, excess, grid
 from models import flops
 from models.mechanisms import resolve
@@ -73,6 +73,6 @@ def test_pictures_show_the_counts_and_are_the_same_twice(tmp_path):
     shown = maps.axes[1].images[0].get_array()
     assert shown[0][1] == pytest.approx(100 * excess(eq24, 64, 8, 2))  # ℓ to the right, d upwards
     for name in ("once", "again"):
-        flops_plots.save(flops_plots.curves(panels, length=16, heads=2), tmp_path / name)
+        style.save(flops_plots.curves(panels, length=16, heads=2), tmp_path / name)
     for ending in ("png", "svg"):
         assert (tmp_path / f"once.{ending}").read_bytes() == (tmp_path / f"again.{ending}").read_bytes()
