@@ -156,13 +156,16 @@ def arrays(checkpoint: Path) -> Any:
     )
 
 
+MEASURED = ("seconds", "_per_second", "seconds_per_epoch", "peak_memory_bytes", "git")
+
+
 def without_clock(value):
-    """JSON values without what depends on the hour, or on a commit in the meantime."""
+    """JSON values without what is measured of the machine, or depends on a commit in the meantime."""
     if isinstance(value, list):
         return [without_clock(item) for item in value]
     if not isinstance(value, dict):
         return value
-    return {k: without_clock(v) for k, v in value.items() if not k.endswith(("seconds", "_per_second", "git"))}
+    return {k: without_clock(v) for k, v in value.items() if not k.endswith(MEASURED)}
 
 
 def main() -> None:
