@@ -10,7 +10,8 @@ from typing import Any
 
 from analysis import metrics
 from attention.errors import UsageError
-from train.workdir import flatten, read_config, read_result
+from train.results import of_replica
+from train.workdir import flatten, read_config, read_results
 from train.writers import read_record
 
 # Fields that say where things are and how often something is written: runs that differ in them alone are alike.
@@ -72,8 +73,8 @@ class Run:
 
     @property
     def flops(self) -> int:
-        """Of all forward passes in training; backward passes take twice as many, whatever the mechanism."""
-        return self.examples * self.result["forward_flops_per_example"]
+        """Of all forward and backward passes in training."""
+        return self.examples * self.result["training_flops_per_example"]
 
     def curve(self, metric: str) -> list[tuple[int, float, float]]:
         """Step, seconds and value of every evaluation on validation data."""
@@ -156,16 +157,14 @@ def read(directory: Path) -> list[Run]:
     if not (directory / "result.json").is_file():
         raise UsageError(f"{directory} was left out: the run has not finished.")
     try:
-        result, record = read_result(directory), read_record(directory)
+        results, record = read_results(directory), read_record(directory)
     except (OSError, ValueError) as error:
         raise UsageError(f"{directory} was left out: it cannot be read ({error}).") from error
-    results = [result | own for own in result.get("replicas", [{}])]
     if not all({"best", "best_step", "steps", "seconds"} <= set(own) for own in results):
         raise UsageError(f"{directory} was left out: its result.json holds no result of a run.")
     settings = {field: value for field, value in config.items() if not field.startswith(NOT_SETTINGS)}
-    lines = [[line for line in record if line.get("replica", 0) == index] for index in range(len(results))]
     return [
-        Run(directory, config["seed"] + index, settings, own, lines[index], len(results))
+        Run(directory, config["seed"] + index, settings, own, of_replica(record, index), len(results))
         for index, own in enumerate(results)
     ]
 

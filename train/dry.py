@@ -94,7 +94,7 @@ class DryRun:
         yield from memory.lines(self.state, mesh)
         compiled = self.lower().compile()
         size = self.config.data.batch_size * len(self.replicas)
-        counted = memory.scaled(3 * size * task.forward_flops(), "FLOP")  # the backward pass is two forward ones
+        counted = memory.scaled(size * task.cost().training, "FLOP")
         yield f"A step: {size * task.units_per_example:,} {task.unit}, {counted} counted, {_xla_flops(compiled, mesh)}"
         yield _memory(compiled, self.state, self.batch)
 

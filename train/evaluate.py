@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 from ml_collections import ConfigDict
 
 from attention.errors import UsageError, unknown

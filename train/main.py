@@ -17,7 +17,8 @@ HELP = f"""Train one model on one data set and evaluate it.
 
   python -m train.main [--config=FILE[:ARGUMENT]] [--workdir=DIR]
                        [--config.FIELD=VALUE ...] [--dry-run [--devices=N]]
-                       [--coordinator=HOST:PORT --num-processes=N --process-id=I]
+                       [--coordinator=HOST:PORT --num-processes=N
+                        --process-id=I]
 
   --config=FILE[:ARGUMENT]  the experiment; {DEFAULT_CONFIG} without it
   --workdir=DIR             the run's folder; runs/<config>-<time> without it;

@@ -157,10 +157,10 @@ def parameters(request: Request) -> int:
 
 
 def operations(request: Request) -> int:
-    """Of all forward passes of the training; backward passes take twice as many, of every mechanism."""
+    """Of all forward and backward passes of the training."""
     config = _resolve(request)
     task = _task(config)
-    return loop.Plan.of(config, task.train_examples).total * config.data.batch_size * task.forward_flops()
+    return loop.Plan.of(config, task.train_examples).total * config.data.batch_size * task.cost().training
 
 
 def _knobs(model: Any) -> dict[str, int]:

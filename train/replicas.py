@@ -24,8 +24,8 @@ from train.step import Batch, Sums, Trainer, step_key
 class Replicas:
     """The seeds that are trained together, and where each lies.
 
-    Where the mesh's data axis divides their number, it splits them, and a device trains its own as it would alone:
-    nothing is communicated over that axis. Else it splits every batch, as for one.
+    On a mesh of a data axis alone that divides their number, it splits them, and a device trains its own as it would
+    alone: nothing is communicated. Else the mesh splits every batch, as for one.
 
     Args:
       seeds: Of each replica.
@@ -34,7 +34,9 @@ class Replicas:
 
     def __init__(self, seeds: Sequence[int], mesh: Mesh):
         self.seeds, self.mesh = tuple(seeds), mesh
-        self._apart = len(self) > 1 and mesh.shape["data"] > 1 and len(self) % mesh.shape["data"] == 0
+        # With other axes too, XLA (jaxlib 0.10.2) aborts where a split array is indexed within a split by hand.
+        only = mesh.size > 1 and mesh.shape["data"] == mesh.size
+        self._apart = len(self) > 1 and only and len(self) % mesh.size == 0
 
     @classmethod
     def of(cls, config: Config, mesh: Mesh) -> "Replicas":

@@ -174,13 +174,22 @@ def read_result(workdir: Path, replica: int = 0) -> dict[str, Any]:
     Raises:
       UsageError: the run has not finished.
     """
+    return read_results(workdir)[replica]
+
+
+def read_results(workdir: Path) -> list[dict[str, Any]]:
+    """What each replica of a finished run came to.
+
+    Raises:
+      UsageError: the run has not finished.
+    """
     path = workdir / "result.json"
     if not path.is_file():
         raise UsageError(
             f"{workdir} has no result.json: the run has not finished; continue it with train.main, or give --step=last."
         )
     result = _read_json(path)
-    return result["replicas"][replica] if "replicas" in result else result
+    return [result | own for own in result.pop("replicas", [{}])]
 
 
 def _refuse_another(before: dict[str, Any], now: dict[str, Any], workdir: Path) -> None:

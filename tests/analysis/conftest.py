@@ -17,7 +17,7 @@ def write_run(config):
     """Writes a run of 4 epochs of 1,000 examples, evaluated after each; fields such as `model__heads=2`."""
 
     def write(path, seed=0, accuracy=0.9, curve=(0.5, 0.7, 0.8, 0.85), finished=True, **changes):
-        costs = {"seconds": 8.0, "parameters": 1000, "forward_flops_per_example": 10, "steps": 40, "loss": 0.1}
+        costs = {"seconds": 8.0, "parameters": 1000, "training_flops_per_example": 10, "steps": 40, "loss": 0.1}
         costs |= {name: changes.pop(name) for name in list(changes) if "__" not in name}
         plain = json.loads(json.dumps(config)) | {"seed": seed}
         plain["data"]["batch_size"] = 100

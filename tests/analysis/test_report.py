@@ -1,14 +1,11 @@
 """What is compared with what, how fairly, and what is said of it."""
 
 import math
-import sys
-import types
 
 import numpy as np
 import pytest
 from scipy import stats
 
-import analysis
 from analysis import compare, runs
 from analysis.report import main, report
 from analysis.statistics import holm
@@ -112,8 +109,8 @@ def test_wilcoxon_where_it_can_reach_the_level(tmp_path, write_run):
 
 
 def test_fairness_is_found_from_the_runs(tmp_path, write_run):
-    base = {"parameters": 1000, "forward_flops_per_example": 10, "steps": 40, "seconds": 8.0}
-    others = {"parameters": 1005, "forward_flops_per_example": 5, "steps": 80, "seconds": 9.0}
+    base = {"parameters": 1000, "training_flops_per_example": 10, "steps": 40, "seconds": 8.0}
+    others = {"parameters": 1005, "training_flops_per_example": 5, "steps": 80, "seconds": 9.0}
     for seed in (0, 1):
         write_run(tmp_path / f"a{seed}", seed, model__attention="dot_product", train__length="4 epochs", **base)
         write_run(tmp_path / f"b{seed}", seed, model__attention="super", train__length="8 epochs", **others)
@@ -132,8 +129,8 @@ def test_fairness_is_found_from_the_runs(tmp_path, write_run):
 )
 def test_curves_are_compared_where_the_first_has_finished(tmp_path, write_run, kind, budget, expected):
     write_run(tmp_path / "fast", model__attention="dot_product")
-    write_run(tmp_path / "slow", model__attention="super", seconds=16.0, forward_flops_per_example=20)
-    write_run(tmp_path / "between", model__attention="efficient", seconds=20.0, forward_flops_per_example=25)
+    write_run(tmp_path / "slow", model__attention="super", seconds=16.0, training_flops_per_example=20)
+    write_run(tmp_path / "between", model__attention="efficient", seconds=20.0, training_flops_per_example=25)
     found = runs.find([tmp_path])
     reached, measure = compare.at_budget(found, kind)
     values = {each.label: measure(each.runs[0], "accuracy") for each in found.groups}
@@ -189,8 +186,7 @@ def test_what_has_no_baseline_is_named(tmp_path, write_run):
 
 def test_curves_are_drawn_of_the_records_of_each_group(grid, tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setitem(sys.modules, "analysis.curves", types.SimpleNamespace(draw=lambda *given: drawn.append(given)))
-    monkeypatch.setattr(analysis, "curves", sys.modules["analysis.curves"], raising=False)
+    monkeypatch.setattr("analysis.curves.draw", lambda *given: drawn.append(given))
     assert main([str(tmp_path / "runs"), f"--out={tmp_path}"]) == 0
     ((groups, out),) = drawn
     assert out == tmp_path

@@ -140,11 +140,11 @@ def over(replicas, **axes):
     mesh = sharding.make_mesh(config.mesh, jax.devices()[: np.prod(list(axes.values()))])
     return config, t.together(config, mesh, 3)
 
-replicas, part = int(sys.argv[1]), tuple(map(int, sys.argv[2:]))
-config, ours = over(replicas, data=2, fsdp=2, tensor=2)
+replicas, data, fsdp, tensor, *part = map(int, sys.argv[1:])
+config, ours = over(replicas, data=data, fsdp=fsdp, tensor=tensor)
 t.assert_same(ours, t.apart(config, range(3, 3 + replicas), 3, double=False), 1e-5)
 kernel = ours[2].params["block_0"]["mlp"]["up"]["kernel"]
-assert kernel.shape == (replicas, 16, 32) and kernel.addressable_shards[0].data.shape == part, kernel.sharding
+assert kernel.shape == (replicas, 16, 32) and kernel.addressable_shards[0].data.shape == tuple(part), kernel.sharding
 print("equal")
 """
 SILENT = """
@@ -165,10 +165,13 @@ print("silent")
 """
 
 
-@pytest.mark.parametrize(("replicas", "part"), [(4, (2, 8, 16)), long(3, (3, 8, 16))])
-def test_on_eight_devices_they_are_split_or_their_batches_are(run_python, replicas, part):
-    """A parameter's part on one device; three do not divide, so that all are everywhere."""
-    assert "equal" in run_python("-c", SPLIT, str(replicas), *map(str, part), devices=8).stdout
+@pytest.mark.parametrize(
+    ("replicas", "mesh", "part"),
+    [(8, (4, 1, 1), (2, 16, 32)), (4, (2, 2, 2), (4, 8, 16)), long(3, (2, 1, 1), (3, 16, 32))],
+)
+def test_on_devices_they_are_split_or_their_batches_are(run_python, replicas, mesh, part):
+    """A parameter's part on one device."""
+    assert "equal" in run_python("-c", SPLIT, *map(str, (replicas, *mesh, *part)), devices=8).stdout
 
 
 @pytest.mark.long

@@ -61,10 +61,6 @@ class Task:
         """Work on one example."""
         raise NotImplementedError
 
-    def forward_flops(self) -> int:
-        """Operations of one forward pass of one example."""
-        return self.cost().flops
-
     def pretrained(self, params: dict) -> tuple[dict, str]:
         """Parameters to start from, given freshly initialised ones, and a report; '' where nothing was loaded."""
         return params, ""
@@ -104,7 +100,7 @@ class Task:
             "parameters": flops.parameters(params),
             "attention_layer_parameters": flops.parameters(self.attention_layer(params)),
             "tokens": self.tokens,
-            "forward_flops_per_example": self.forward_flops(),
+            "forward_flops_per_example": self.cost().flops,
             "training_flops_per_example": self.cost().training,
         }
 

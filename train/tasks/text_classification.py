@@ -46,7 +46,7 @@ class TextClassification(TextTask):
 
     def cost(self) -> flops.Cost:
         """See `models.flops`."""
-        return flops.text_classifier(self.model.config, self.model.length, self.model.classes).flops
+        return flops.text_classifier(self.model.config, self.model.length, self.model.classes)
 
 
 def build(config: Config, vocabulary: int, classes: int) -> TextClassifier:

@@ -32,7 +32,10 @@ def test_load_takes_the_split_of_the_part(defaults):
 
 
 def test_load_passes_the_features_on(defaults, monkeypatch):
-    calls = []
-    monkeypatch.setattr("train.data.sources.load", lambda *args, **options: calls.append((args, options)))
-    dataclasses.replace(defaults, source="tfds:x", data_dir="d", image_key="i", label_key="l").load("test")
+    source, calls = defaults.load("test"), []
+    monkeypatch.setattr("train.data.sources.load", lambda *args, **options: calls.append((args, options)) or source)
+    assert (
+        dataclasses.replace(defaults, source="tfds:x", data_dir="d", image_key="i", label_key="l").load("test")
+        is source
+    )
     assert calls == [(("tfds:x", "test"), {"data_dir": "d", "image_key": "i", "label_key": "l"})]
