@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 from attention.errors import UsageError, unknown
 from train import compilation, configs, distributed, loop, sharding, tasks, trained, workdir
+from train.checkpoints import Checkpoints
 from train.main import parse
 from train.replicas import Replicas
 

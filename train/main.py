@@ -29,9 +29,10 @@ HELP = f"""Train one model on one data set and evaluate it.
                             step for the mesh on fake devices, and prints what
                             it takes: memory a device, operations
   --devices=N               how many of them; as many as the mesh has without it
-  --coordinator=HOST:PORT   with --num-processes=N and --process-id=I: this is one
-                            of N processes; under SLURM, Open MPI, GKE and Cloud
-                            TPU without flags; on one machine see train.launch
+  --coordinator=HOST:PORT   with --num-processes=N and --process-id=I: this is
+                            one of N processes; under SLURM, Open MPI, GKE and
+                            Cloud TPU without flags; on one machine see
+                            train.launch
 
 Examples:
   python -m train.main
