@@ -49,7 +49,7 @@ def test_parameters_match_within_1_percent():
 def test_operations_match_by_the_length():
     prepared = matching.prepare(list(map(request, ("dot_product", "efficient"))), [0, 0], "flops", 2, "auto")
     (field, length), *_ = prepared.chosen[1].items()
-    rest = mlp(16, 32, 64, 32) + linear(16, 4, 32) + linear(1, 32, 10)
+    rest = mlp(16, 32, 64, 32) + linear(16, 4, 32).of_data + linear(1, 32, 10)
     layers = [attention_layer(resolve(name, 1)[0], 16, 32, 4) for name in ("dot_product", "efficient")]
     ratio = (layers[0] + rest).training / (layers[1] + rest).training
     assert field == "train.length"
