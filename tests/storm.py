@@ -82,6 +82,9 @@ class Storm:
                 assert process.poll() is None, f"it ended before signal {index + 1}, of step {step}"
                 os.kill(self._victim(process, kind, draw), self.number)
                 code = process.wait(PATIENCE)
+            assert kind == "start" or self.number != signal.SIGTERM or code == 0, (
+                f"exit code {code} after {kind}, {log}"
+            )
             log.append(f"{kind}, step {self._step()}, exit code {code}" + (", half written" if self._writing() else ""))
         with self._training() as process:
             code = process.wait(PATIENCE)

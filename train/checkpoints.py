@@ -214,18 +214,18 @@ class Checkpoints:
         for path in self._folder.iterdir() if self._folder.is_dir() else ():
             if _STEP.fullmatch(path.name) and not path.is_dir():
                 raise UsageError(f"{path} is a file, and a checkpoint of that name is a folder; move it elsewhere.")
-            if path.name.endswith(_UNFINISHED) and jax.process_index() == 0:
+            if path.name.endswith(_UNFINISHED) and distributed.is_first():
                 shutil.rmtree(path, ignore_errors=True)
 
     def _retire(self) -> None:
         """Removes all but the newest few and the best; renamed first, so that none is ever half there."""
-        if jax.process_index() == 0:
+        if distributed.is_first():
             for step in set(self.steps()[: -self._keep]) - self._best:
                 path = self._folder / str(step)
                 shutil.rmtree(path.rename(path.with_name(path.name + _UNFINISHED)), ignore_errors=True)
 
     def _set_aside(self, damaged: dict[int, Exception]) -> None:
-        if jax.process_index() == 0:
+        if distributed.is_first():
             for step, error in damaged.items():
                 print(
                     f"Checkpoint {step} is damaged ({_first_line(error)}); moved to damaged/, the one before is used."

@@ -70,6 +70,8 @@ class DryRun:
             config = dataclasses.replace(config, model=dataclasses.replace(config.model, pretrained=""))
         small = dataclasses.replace(config.data, batch_size=1, eval_batch_size=1, workers=0)
         task = tasks.find(config.task)(dataclasses.replace(config, data=small), dry=True)
+        if len(replicas) > 1:
+            task.check_stackable()
         trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
         with jax.set_mesh(replicas.mesh):
             one = jax.eval_shape(lambda: trainer.init(task.init(jax.random.key(0))))

@@ -54,7 +54,7 @@ def evaluate(
     with jax.set_mesh(mesh), Checkpoints(directory, config.train.keep) as checkpoints:
         with distributed.together():
             chosen = checkpoints.choose(step, lambda: workdir.read_result(directory, replica)["best_step"])
-        params = trained.load_replica(checkpoints, chosen, task.init, config, replicas, replica)
+            params = trained.load_replica(checkpoints, chosen, task.init, config, replicas, replica)
         eval_step = alone.eval_step(lambda params, batch: task.loss(params, batch, None))
         return chosen, loop.evaluate(task, split, eval_step, params, alone)[0]
 
@@ -85,9 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags, rest = parser.parse_known_args(arguments)
 
     def program() -> None:
-        overrides = parse(distributed.join(rest))[1]
+        own = distributed.join(rest)
+        with distributed.together():
+            overrides, there = parse(own)[1], replicas_of(flags.workdir)
         compilation.keep_programs()
-        there = replicas_of(flags.workdir)
         for replica in there if flags.replica is None else [flags.replica]:
             step, metrics = evaluate(flags.workdir, flags.step, flags.split, overrides, replica)
             whose = f"replica {replica} " if len(there) > 1 else ""

@@ -67,7 +67,8 @@ class Job:
         self._ended: queue.Queue[int] = queue.Queue()  # numbers of processes, in the order of their ends
         environment = _environment(devices)
         self.processes = [_start(command(index), index, environment) for index in range(count)]
-        self._threads = [threading.Thread(target=self._watch, args=(index,)) for index in range(count)]
+        targets = (self._watch, self._pass_on)
+        self._threads = [threading.Thread(target=target, args=(i,)) for target in targets for i in range(count)]
         for thread in self._threads:
             thread.start()
 
@@ -104,13 +105,17 @@ class Job:
         return count
 
     def _watch(self, index: int) -> None:
-        """Passes on what a process other than the first says of errors, and notes its end."""
+        """Notes a process's end, and ends what it leaves: workers of its own, which hold its stderr open."""
         process = self.processes[index]
-        if process.stderr:
-            for line in process.stderr:
-                print(f"[{index}] {line}", end="", file=sys.stderr, flush=True)
         process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         self._ended.put(index)
+
+    def _pass_on(self, index: int) -> None:
+        """What a process other than the first says of errors."""
+        for line in self.processes[index].stderr or ():
+            print(f"[{index}] {line}", end="", file=sys.stderr, flush=True)
 
 
 def _environment(devices: int) -> dict[str, str]:
@@ -123,7 +128,9 @@ def _environment(devices: int) -> dict[str, str]:
 
 def _start(command: list[str], index: int, environment: dict[str, str]) -> subprocess.Popen:
     """In a process group of its own, so that Ctrl-C reaches it once, through us; it never outlives us."""
-    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True} if index else {}
+    streams = (
+        {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "errors": "replace"} if index else {}
+    )
     return subprocess.Popen(command, env=environment, process_group=0, preexec_fn=_end_with_parent, **streams)
 
 

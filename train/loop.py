@@ -1,6 +1,8 @@
 """The whole program in order: devices and mesh, task, state, the steps, the report."""
 
+import contextlib
 import dataclasses
+import json
 import math
 import time
 from pathlib import Path
@@ -120,6 +122,11 @@ def check_splits(config: Config, replicas: Replicas) -> None:
             f"{axes} = {across} does not divide over {jax.process_count()} processes; "
             "make it a multiple, since each process reads its own part of the batch."
         )
+    if not sharding.reads_its_own(mesh, replicas.batch_axes):
+        raise UsageError(
+            "mesh.tensor reaches over several processes, but each process reads its own part of the batch; make "
+            "mesh.tensor smaller."
+        )
     parts = across * config.train.accumulate
     sharding.check_divisible(
         {
@@ -146,10 +153,11 @@ def make_trainer(config: Config, task: Any, plan: Plan) -> Trainer:
 def evaluate(task: Any, split: str, eval_step: Any, params: Any, replicas: Replicas) -> list[dict[str, float]]:
     """A split's metrics of each replica: sums of all batches, divided once, and what else the task measures."""
     totals: list[dict[str, float]] = [{} for _ in replicas.seeds]
-    for batch in task.eval_batches(split, jax.process_index(), jax.process_count()):
-        sums = jax.device_get(eval_step(params, replicas.to_devices(batch, own=False)))
-        for total, own in zip(totals, replicas.split(sums), strict=True):
-            total |= {name: total.get(name, 0.0) + float(value) for name, value in own.items()}
+    with contextlib.closing(task.eval_batches(split, jax.process_index(), jax.process_count())) as batches:
+        for batch in batches:
+            sums = jax.device_get(eval_step(params, replicas.to_devices(batch, own=False)))
+            for total, own in zip(totals, replicas.split(sums), strict=True):
+                total |= {name: total.get(name, 0.0) + float(value) for name, value in own.items()}
     return [
         task.metrics(split, averages(total)) | task.measured(split, own, replicas.mesh)
         for total, own in zip(totals, replicas.each(params), strict=True)
@@ -190,7 +198,7 @@ class Run:
         self.averages = [Averages(own) for own in saved]
         worst = [{"step": 0, "value": -np.inf}] * len(self.replicas)  # the greater value is the better
         self.best = self.replicas.listed(progress["best"]) if progress else worst
-        first = jax.process_index() == 0
+        first = distributed.is_first()
         self.writers = Writers(self.directory, step=self.step, size=progress.get("record_size", 0), active=first)
         self.display = Display(self.plan.total, self.step, self.task.unit)
         self._header()
@@ -213,6 +221,7 @@ class Run:
                 pending = None
                 self._between_steps(stopping)
             if stopping and self.step < self.plan.total:
+                self.checkpoints.wait()
                 self.display.say(f"Stopped after step {self.step} and saved; the same command continues.")
                 return False
         return True
@@ -234,7 +243,7 @@ class Run:
             **workdir.peak_memory(),
             **workdir.environment(),
         }
-        first = jax.process_index() == 0  # which alone writes, and is sure to read, the record
+        first = distributed.is_first()  # which alone writes, and is sure to read, the record
         record = read_record(self.directory) if first else []
         own = [
             results.of_one(
@@ -293,7 +302,9 @@ class Run:
         """Puts the best of the steps that are left in the place of one whose checkpoint is damaged, saying so."""
         self._lost.add(step)
         left = {*self.checkpoints.steps(), self.step} - self._lost
-        lines = [line for line in read_record(self.directory) if line["split"] == "validation" and line["step"] in left]
+        record = read_record(self.directory) if distributed.is_first() else []  # which alone is sure to read all of it
+        record = json.loads(distributed.of_first(json.dumps(record)))
+        lines = [line for line in record if line["split"] == "validation" and line["step"] in left]
         for replica, best in enumerate(self.best):
             if best["step"] == step:
                 own = results.of_replica(lines, replica)
@@ -313,10 +324,12 @@ class Run:
             losses.append(float(own["sums"]["loss"]) / float(own["sums"]["weight"]))
             if not (np.isfinite(losses[-1]) and np.isfinite(own["gradient_norm"])):
                 last = max(self.checkpoints.steps(), default=0)
+                parts = distributed.exchange(json.dumps(self.replicas.split(index)[replica].tolist()))
                 raise NonFiniteLossError(
                     f"The loss{self.replicas.name(replica)} was {losses[-1]} and the gradient norm "
                     f"{own['gradient_norm']} at step {step}, on the training examples "
-                    f"{self.replicas.split(index)[replica].tolist()}; the last good checkpoint is step {last}. "
+                    f"{[example for part in parts for example in json.loads(part)]}; the last good checkpoint is step "
+                    f"{last}. "
                     "Try a lower optimizer.learning_rate, a longer optimizer.warmup or optimizer.clip=1.0."
                 )
             self.averages[replica].add(own)

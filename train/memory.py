@@ -47,11 +47,11 @@ def replicated(tree: Any) -> dict[str, int]:
 
 
 def bytes_text(size: int) -> str:
-    """`1_234_567` as `1.23 MB`."""
+    """`1_234_567` as `1.235 MB`."""
     return scaled(size, "B")
 
 
 def scaled(number: float, unit: str) -> str:
-    """A number of units with three digits and a prefix, of thousands."""
+    """A number of units with four digits and a prefix, of thousands."""
     power = max(0, min((len(str(int(number))) - 1) // 3, len(PREFIXES) - 1))
     return f"{number / 1000**power:.4g} {PREFIXES[power]}{unit}"

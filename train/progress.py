@@ -4,9 +4,10 @@ import sys
 import time
 from typing import Any
 
-import jax
 import numpy as np
 from tqdm import tqdm
+
+from train import distributed
 
 SILENCE = 60.0  # seconds after which a log without a terminal gets a sign of life
 
@@ -100,7 +101,7 @@ class Display:
     """
 
     def __init__(self, total: int, step: int, unit: str):
-        self._active = jax.process_index() == 0
+        self._active = distributed.is_first()
         terminal = self._active and sys.stderr.isatty()
         self._bar = tqdm(
             total=total,

@@ -126,7 +126,7 @@ def lock(workdir: Path) -> Iterator[None]:
 def _take(file: BinaryIO, workdir: Path, token: str) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         raise UsageError(
             f"Another process is training in {workdir}; wait for it or choose another --workdir."
         ) from error

@@ -73,6 +73,15 @@ def test_sigterm_saves_and_exits_cleanly_then_continues(uninterrupted, tmp_path,
     assert_same_run(tmp_path / "run", uninterrupted)
 
 
+def test_a_signal_to_the_whole_job_leaves_its_data_workers_alone(tmp_path, run_python):
+    """As Ctrl-C in a terminal, and schedulers, send it."""
+    command = arguments(tmp_path / "run", **OPTIONS, data__workers=1)
+    kill = KILL_AFTER.format(step=5, signal="SIGTERM").replace("os.kill(os.getpid()", "os.killpg(0")
+    stopped = run_python("-c", kill, *command, start_new_session=True)
+    assert "Stopped after step" in stopped.stdout
+    assert "Worker process" not in stopped.stderr
+
+
 def test_a_damaged_newest_checkpoint_is_passed_over(uninterrupted, tmp_path, run_python):
     workdir = tmp_path / "run"
     shutil.copytree(uninterrupted, workdir)

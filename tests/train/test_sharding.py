@@ -146,6 +146,7 @@ SPECS = (
     "seq2seq_dates.py:location",
     "seq2seq_dates.py:qkv",
     "seq2seq_dates.py:luong_general",
+    "cnn_digits.py:cbam(ratio=4)",
 )
 LARGE = 2**13
 # Not split: lengths and vocabularies that are odd.
@@ -157,7 +158,7 @@ def parameters(spec):
     """Shapes by path, of one block for each mechanism."""
     layers = spec.count("|") + 1
     depths = {"model.depth": str(layers)} | ({"model.decoder_depth": str(layers)} if "translate" in spec else {})
-    config, _ = configs.resolve(f"configs/{spec}", {} if "seq2seq" in spec else depths)
+    config, _ = configs.resolve(f"configs/{spec}", {} if spec.startswith(("seq2seq", "cnn")) else depths)
     flat = jax.tree_util.tree_leaves_with_path(DryRun.of(config).state.params)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in flat}
 

@@ -5,7 +5,13 @@ all processes. So batch size, processes, threads and workers change how the stre
 it holds, and resuming is starting to read at a position.
 """
 
+import atexit
 import dataclasses
+import functools
+import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -133,13 +139,30 @@ class BatchIterator(grain.DatasetIterator):
         if self.workers:
             if not flags.FLAGS.is_parsed():  # Grain's workers read absl flags, which only absl's own main parses.
                 flags.FLAGS.mark_as_parsed()
-            ahead = ahead.mp_prefetch(grain.MultiprocessingOptions(self.workers, per_worker_buffer_size=2))
+            _kill_workers_at_exit()
+            options = grain.MultiprocessingOptions(self.workers, per_worker_buffer_size=2)
+            ahead = ahead.mp_prefetch(options, worker_init_fn=_depend)
         return iter(ahead)
 
     def _stop(self) -> None:
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
+
+
+def _depend(index: int, count: int) -> None:
+    """A worker ends with its parent and by nothing else: signals to a whole job are the parent's to hear."""
+    del index, count
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+
+
+@functools.cache
+def _kill_workers_at_exit() -> None:
+    """Else `multiprocessing` would send them a signal that they do not hear, and wait for them."""
+    atexit.register(lambda: [worker.kill() for worker in multiprocessing.active_children()])
 
 
 @dataclasses.dataclass(frozen=True)

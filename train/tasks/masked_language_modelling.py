@@ -1,5 +1,6 @@
 """Masked language modelling: which tokens were masked (Devlin et al. 2019, §3.1; RoBERTa's, without sentence pairs)."""
 
+import contextlib
 from typing import Any
 
 import jax
@@ -67,7 +68,8 @@ class MaskedLanguageModelling(TextTask):
     def baselines(self) -> dict[str, float]:
         """The unigram's perplexity, and the accuracy of always the most frequent token, on the same chosen tokens."""
         train, size = self.corpus.splits["train"].ids, self.corpus.tokeniser.size
-        chosen = [batch["targets"][batch["weight"] > 0] for batch in self.eval_batches("test", 0, 1)]
+        with contextlib.closing(self.eval_batches("test", 0, 1)) as batches:
+            chosen = [batch["targets"][batch["weight"] > 0] for batch in batches]
         targets = np.concatenate(chosen)
         unigram = ngram_losses(train, targets, 0, size)
         most = np.bincount(train, minlength=size).argmax()

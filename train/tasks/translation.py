@@ -1,5 +1,6 @@
 """Translation: the loss of the target's next token, and BLEU, chrF and exact matches of what the model writes."""
 
+import contextlib
 import functools
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -110,9 +111,11 @@ class Translation(TextTask):
         sentences, target = self.sources[split], self.corpus.target_tokeniser
         share = (jax.process_index(), jax.process_count())
         found: dict[int, str] = {}
-        for batch in translation.eval_batches(sentences, self._data, *share, most):
-            rows, indices = self._translated(params, batch, mesh)
-            found |= {int(index): target.decode(row) for row, index in zip(rows, indices, strict=True) if index >= 0}
+        with contextlib.closing(translation.eval_batches(sentences, self._data, *share, most)) as batches:
+            for batch in batches:
+                rows, indices = self._translated(params, batch, mesh)
+                pairs = zip(rows, indices, strict=True)
+                found |= {int(index): target.decode(row) for row, index in pairs if index >= 0}
         indices = sorted(found)
         return [found[index] for index in indices], self._references(split, tuple(indices))
 
