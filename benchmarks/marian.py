@@ -255,7 +255,7 @@ def _step(
 
     def loss(params: dict, batch: tuple, key: jax.Array | None) -> dict[str, jax.Array]:
         logits = model.apply({"params": params}, *batch[:3], True, rngs={"dropout": key})
-        return losses.sums(logits, batch[3], jnp.ones(batch[3].shape))
+        return losses.sums(losses.of_classes(logits, batch[3]), jnp.ones(batch[3].shape))
 
     plain = dataclasses.replace(config.optimizer, schedule="constant", clip=0.0, weight_decay=0.0)
     rate = optimizer.schedule(plain, 0, 1)
