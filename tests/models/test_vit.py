@@ -96,21 +96,6 @@ def test_dropout_is_off_in_evaluation_and_keyed_in_training(place):
     assert jnp.abs(train(0) - train(1)).max() > 1e-3
 
 
-@pytest.mark.parametrize("remat", ["block", "dots"])
-def test_remat_changes_no_gradient_even_with_dropout(remat):
-    options = {"dropout": 0.2, "attention_dropout": 0.2}
-    model, variables = build(**options)
-    again, _ = build(remat=remat, **options)
-
-    def gradient(model):
-        def loss(variables):
-            return jnp.sum(model.apply(variables, IMAGES, True, rngs={"dropout": jax.random.key(3)}) ** 2)
-
-        return jax.grad(loss)(variables)
-
-    chex.assert_trees_all_close(gradient(model), gradient(again), rtol=1e-4, atol=1e-5)
-
-
 def test_bfloat16_computes_in_it_and_keeps_float32_parameters():
     model, variables = build()
     low = ViT(CONFIG, classes=5, length=17, dtype=jnp.bfloat16)
