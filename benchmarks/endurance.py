@@ -1,4 +1,4 @@
-"""What durability costs: steps while a checkpoint is written, how long a save holds the loop, digests, restarts.
+"""What durability costs: steps while a checkpoint is written, how long a save holds the loop, digests.
 
     python -m benchmarks.endurance --out=benchmarks/results/endurance_cpu.json
 
@@ -8,10 +8,7 @@ Steps with and without a save under way take turns within one process, round aft
 import argparse
 import dataclasses
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -32,7 +29,6 @@ MODELS = {
     "vit_digits": [],
     "as vit_cifar100": [f"--config.model.{field}" for field in ("depth=8", "width=256", "heads=8", "mlp=512")],
 }
-ROOT = Path(__file__).parent.parent
 
 
 def main() -> None:
@@ -44,7 +40,6 @@ def main() -> None:
     flags = parser.parse_args()
     result = measure.header("endurance")
     result["saving"] = {name: saving(more, flags.rounds, flags.seconds) for name, more in MODELS.items()}
-    result["restart"] = restart(flags.rounds)
     print(markdown(result))
     if flags.out:
         flags.out.write_text(json.dumps(result, indent=2) + "\n")
@@ -98,39 +93,6 @@ def _seconds(call: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def restart(rounds: int) -> dict[str, float]:
-    """Seconds from the command to the first step written down, of the first start and of later ones of one run."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {
-            "JAX_COMPILATION_CACHE_DIR": f"{folder}/compiled",
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        }
-        found = [_start(Path(folder) / "run", 10 * (number + 1), environment) for number in range(rounds + 1)]
-    return {"first": found[0], "again": statistics.median(found[1:])}
-
-
-def _start(workdir: Path, length: int, environment: dict[str, str]) -> float:
-    record = workdir / "metrics.jsonl"
-    before = record.stat().st_size if record.exists() else 0
-    flags = [f"--config.train.length={length} steps", "--config.train.log_every=1 steps", f"--workdir={workdir}"]
-    started = time.perf_counter()
-    with subprocess.Popen(
-        [sys.executable, "-m", "train.main", *flags], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL
-    ) as process:
-        # The report of the length before is cut off at the start, so the file is longer only once a step is taken.
-        while process.poll() is None and _steps(record) <= (length - 10 if before else 0):
-            time.sleep(0.01)
-        taken = time.perf_counter() - started
-    if process.returncode:
-        raise RuntimeError(f"The training ended with exit code {process.returncode}.")
-    return taken
-
-
-def _steps(record: Path) -> int:
-    lines = record.read_text().splitlines() if record.exists() else []
-    return max((json.loads(line)["step"] for line in lines if line.endswith("}")), default=0)
-
-
 def markdown(result: dict[str, Any]) -> str:
     """The figures as a table."""
     models = result["saving"]
@@ -139,9 +101,7 @@ def markdown(result: dict[str, Any]) -> str:
         rows.append([f"{name}, ms", *(f"{1e3 * each['seconds'][name]:,.1f}" for each in models.values())])
     ratios = [each["while_saving_over_alone"] for each in models.values()]
     rows.append(["while saving / alone", *(f"{r['median']:.2f} ({r['min']:.2f} – {r['max']:.2f})" for r in ratios)])
-    times = result["restart"]
-    last = f"\n\nFrom the command to the first step: {times['first']:.1f} s, then {times['again']:.1f} s."
-    return measure.markdown(["", *models], rows) + last
+    return measure.markdown(["", *models], rows)
 
 
 if __name__ == "__main__":
