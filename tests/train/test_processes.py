@@ -116,6 +116,7 @@ def test_saved_by_two_processes_on_four_devices_it_continues_on_one(killed, alon
     assert_same_losses(alone, workdir)
 
 
+@pytest.mark.long
 def test_saved_by_two_processes_on_four_devices_it_continues_on_eight(killed, alone, tmp_path, run_python):
     workdir = shutil.copytree(killed[0], tmp_path / "run")
     done = run_python("-m", "train.main", *arguments(workdir, **OPTIONS), devices=8)

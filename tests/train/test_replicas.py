@@ -167,7 +167,7 @@ print("silent")
 
 @pytest.mark.parametrize(
     ("replicas", "mesh", "part"),
-    [(8, (4, 1, 1), (2, 16, 32)), (4, (2, 2, 2), (4, 8, 16)), long(3, (2, 1, 1), (3, 16, 32))],
+    [(8, (4, 1, 1), (2, 16, 32)), long(4, (2, 2, 2), (4, 8, 16)), long(3, (2, 1, 1), (3, 16, 32))],
 )
 def test_on_devices_they_are_split_or_their_batches_are(run_python, replicas, mesh, part):
     """A parameter's part on one device."""

@@ -53,7 +53,7 @@ def assert_same_run(workdir, whole):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
-@pytest.mark.parametrize("step", [1, 6, 11])
+@pytest.mark.parametrize("step", [6, *(pytest.param(step, marks=pytest.mark.long) for step in (1, 11))])
 def test_kill_9_and_again_is_bit_identical(uninterrupted, tmp_path, run_python, step):
     command = arguments(tmp_path / "run", **OPTIONS)
     killed = run_python("-c", KILL_AFTER.format(step=step, signal="SIGKILL"), *command, check=False)

@@ -54,25 +54,12 @@ def test_a_whole_run_on_eight_devices_is_that_on_one(one_device, tmp_path, run_p
     assert losses(alone)[-1] < losses(alone)[0]
 
 
-def on_meshes(run_python, model, meshes):
-    """Losses of 20 steps by mesh, each in the same process, the first on one device."""
-    done = run_python("-m", "tests.train.on_meshes", model, "1x1x1", *meshes, devices=8)
+@pytest.mark.parametrize("model", ["gpt", *(pytest.param(m, marks=pytest.mark.long) for m in MODELS if m != "gpt")])
+def test_models_train_alike_on_every_mesh(run_python, model):
+    done = run_python("-m", "tests.train.on_meshes", model, "1x1x1", *ALL, devices=8)
     found = {mesh: np.array(values) for mesh, values in json.loads(done.stdout).items()}
-    assert len(np.unique(found["1x1x1"])) == 20
-    return found.pop("1x1x1"), found
-
-
-@pytest.mark.parametrize(("model", "meshes"), [("gpt", ALL), ("encoder_decoder", ["2x2x2"])])  # ViT: the whole run
-def test_models_train_alike_on_a_mesh(run_python, model, meshes):
-    alone, found = on_meshes(run_python, model, meshes)
-    for mesh, values in found.items():
-        np.testing.assert_allclose(values, alone, rtol=0, atol=1e-5, err_msg=mesh)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("model", [model for model in MODELS if model != "gpt"])
-def test_every_model_trains_alike_on_every_mesh(run_python, model):
-    alone, found = on_meshes(run_python, model, ALL)
+    alone = found.pop("1x1x1")
+    assert len(np.unique(alone)) == 20
     for mesh, values in found.items():
         np.testing.assert_allclose(values, alone, rtol=0, atol=1e-5, err_msg=mesh)
 
