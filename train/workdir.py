@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import jax
 
@@ -87,12 +87,15 @@ def _claim(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None
         elif workdir.is_dir() and any(path.suffix != TEMPORARY for path in workdir.iterdir()):
             raise UsageError(f"{workdir} is not empty and holds no config.json; choose another --workdir.")
         workdir.mkdir(parents=True, exist_ok=True)
-        if before != config:
+        if before is None:
             write_json(path, config)  # first of all: with it, a folder is a run's, whenever the process is killed
         (workdir / "checkpoints").mkdir(exist_ok=True)
-        (workdir / LOCK).open("a").close()  # proves that the folder can be written
-        for name, text in files.items():
-            write_text(workdir / name, text)
+        with (workdir / LOCK).open("a") as file:
+            _hold(file, workdir)  # what a running training has written stays
+            if before not in (None, config):
+                write_json(path, config)
+            for name, text in files.items():
+                write_text(workdir / name, text)
 
 
 @contextlib.contextmanager
@@ -123,15 +126,20 @@ def lock(workdir: Path) -> Iterator[None]:
         yield
 
 
-def _take(file: BinaryIO, workdir: Path, token: str) -> None:
+def _take(file: IO, workdir: Path, token: str) -> None:
+    _hold(file, workdir)
+    file.truncate()
+    file.write(token.encode())
+
+
+def _hold(file: IO, workdir: Path) -> None:
+    """Until it is closed."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise UsageError(
             f"Another process is training in {workdir}; wait for it or choose another --workdir."
         ) from error
-    file.truncate()
-    file.write(token.encode())
 
 
 def _check_shared(workdir: Path, token: str) -> None:

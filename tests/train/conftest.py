@@ -1,6 +1,7 @@
 """A training small enough for a test."""
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,14 @@ def arguments(workdir: Path | str, **changes: str) -> list[str]:
 @pytest.fixture
 def tiny():
     return arguments
+
+
+@pytest.fixture
+def files_up_to():
+    """Sets how large a file may become, as a quota would."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def record(workdir: Path) -> list[dict]:

@@ -189,14 +189,6 @@ def test_parameters_alone_are_checked_too(workdir):
             checkpoints.load(6, abstract_state(state(0)))
 
 
-@pytest.fixture
-def files_up_to():
-    """Sets how large a file may become, as a quota would."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 @pytest.mark.parametrize("size", [0, 100, 500])
 def test_a_disk_that_takes_no_more_leaves_the_last_one_and_no_remains(workdir, files_up_to, size):
     with Checkpoints(workdir, keep=2) as checkpoints:

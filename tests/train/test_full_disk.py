@@ -22,14 +22,6 @@ def whole(tmp_path_factory):
 
 
 @pytest.fixture
-def files_up_to():
-    """Sets how large a file may become, as a quota would."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.fixture
 def disk(tmp_path):
     """A file system of its own, whose size in KiB can be set."""
     folder = tmp_path / "disk"

@@ -11,9 +11,8 @@ import sys
 import jax
 import numpy as np
 import pytest
-from jax.sharding import SingleDeviceSharding
-from orbax.checkpoint import v1 as ocp
 
+from tests import storm
 from tests.conftest import ROOT
 from tests.train import agreeing
 from tests.train.conftest import arguments, record
@@ -47,11 +46,7 @@ def losses(workdir):
 
 
 def arrays(workdir, step):
-    """Of a checkpoint, read without any of our code."""
-    path, here = workdir / "checkpoints" / str(step), SingleDeviceSharding(jax.devices()[0])
-    shapes = ocp.metadata(path).metadata
-    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes)
-    return jax.tree.map(np.asarray, ocp.load(path, abstract))
+    return storm.arrays(workdir / "checkpoints" / str(step))
 
 
 def assert_same_losses(one, other):

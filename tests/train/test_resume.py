@@ -123,9 +123,12 @@ def test_best_is_the_last_highest_validation_accuracy_and_is_kept(uninterrupted)
 
 
 def test_a_second_run_in_the_same_folder_is_refused(uninterrupted, run_python):
+    before = (uninterrupted / "config.json").read_text()
     with lock(uninterrupted):
-        done = run_python("-m", "train.main", *arguments(uninterrupted, **OPTIONS), check=False)
+        longer = arguments(uninterrupted, **OPTIONS | {"train__length": "14 steps"})
+        done = run_python("-m", "train.main", *longer, check=False)
     assert done.returncode == 2
+    assert (uninterrupted / "config.json").read_text() == before
     assert "Another process is training in" in done.stderr
 
 
