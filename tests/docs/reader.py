@@ -76,10 +76,8 @@ def command(words: Sequence[str], block: Block) -> None:
     if words[:2] != ["python", "-m"] or set(words) & set(ENDS):
         raise PageError(f"line {block.line}: {' '.join(words)!r} is not run here; put a mark before it")
     module, *arguments = words[2:]
-    if block.changes and module not in TRAINING:
-        raise PageError(f"line {block.line}: python -m {module} takes no changes of the config")
     arguments = [name for word in arguments for name in (sorted(glob.glob(word)) or [word])]
-    code, printed = program(module, changed(arguments, block.changes))
+    code, printed = program(module, changed(arguments, block.changes) if module in TRAINING else arguments)
     if code:
         raise PageError(f"line {block.line}: python -m {module} ends with {code}: {printed[-600:]}")
 
@@ -154,6 +152,8 @@ def look_up(block: Block) -> list[str]:
     """What a block names and is not there: modules, flags, fields of configs, files, targets."""
     if block.language == "setup":
         return []
+    if block.changes and not any(words[0] in TRAINING for words in block.programs):
+        return [f"nothing is trained, so {', '.join(block.changes)} changes nothing"]
     if block.language == "python":
         return list(_imports(block.text))
     found = [mistake for words in block.commands for mistake in _files(words)]
