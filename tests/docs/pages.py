@@ -8,20 +8,20 @@ neither (`text`, `json`, `yaml`, `toml`) is not typed. A block is run as it stan
     dry-run: WHY                 the config is resolved and the model built as shapes; of Python, compiled
     not run: WHY                 only what it names is looked up
 
-A WHY may end in `, with FIELD=VALUE`. `not run, all of this page: WHY` stands once, on top. `setup: PYTHON` is what
-the reader does in another way, such as bringing files of his own.
+A WHY may end in `, with FIELD=VALUE`. `not run, all of this page: WHY` stands once, on top. `setup: PYTHON` is done just
+before the next block, where that is run: what a reader does in another way, such as bringing files of his own.
 """
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
 from markdown_it import MarkdownIt
 
 SHELL, PYTHON, OTHER = ("", "sh", "bash"), ("python",), ("text", "json", "yaml", "toml")
-KINDS = ("run", "long", "dry-run", "not run", "setup")
+KINDS = ("run", "long", "dry-run", "not run")
 ALL = "not run, all of this page"
 COMMENT = re.compile(r"<!--\s*(.*?)\s*-->", re.DOTALL)
 TYPED = re.compile(r"^\s*(?:\$ )?(?:python3?|pip|make|git) ", re.MULTILINE)
@@ -34,15 +34,16 @@ class PageError(Exception):
 
 @dataclass(frozen=True)
 class Block:
-    """What stands in a page to be typed, or its hidden setup.
+    """What stands in a page to be typed.
 
     Attributes:
       line: In the page, from 1.
-      language: `sh`, `python`, or `setup`.
+      language: `sh` or `python`.
       text: Without indentation and fences.
       kind: Of `KINDS`.
       why: The reason for not running it.
       changes: From a leaf of the config to the text of its value.
+      setup: Python, to be done before.
     """
 
     line: int
@@ -51,6 +52,7 @@ class Block:
     kind: str = "run"
     why: str = ""
     changes: dict[str, str] = field(default_factory=dict)
+    setup: str = ""
 
     @property
     def commands(self) -> list[list[str]]:
@@ -100,7 +102,7 @@ def blocks(text: str) -> list[Block]:
         in a block that is said to be none.
     """
     found: list[Block] = []
-    mark, everywhere = None, None
+    setup, mark, everywhere = "", None, None
     for token in MarkdownIt("commonmark").parse(text):
         line = token.map[0] + 1 if token.map else 0
         if token.type == "html_block":
@@ -108,29 +110,31 @@ def blocks(text: str) -> list[Block]:
                 if comment.startswith(ALL):
                     everywhere = _mark(comment.replace(ALL, "not run", 1), line)
                 elif comment.startswith("setup:"):
-                    found.append(Block(line, "setup", comment.removeprefix("setup:").strip(), "setup"))
-                elif re.split(r"[:\s]", comment)[0] in ("run", "long", "dry-run", "not", "dry", "norun"):
-                    if mark:
-                        raise PageError(f"line {line}: two marks before one block")
-                    mark = _mark(comment, line)
+                    setup += comment.removeprefix("setup:").strip() + "\n"
+                elif re.match(r"(run|long|dry|not|no)\b", comment):
+                    mark = _mark(comment, line) if not mark else _stray(mark)
         elif token.type in ("fence", "code_block"):
-            found += _block(token.info.strip(), token.content, line, mark or everywhere)
-            mark = None
+            found += _block(token.info.strip(), token.content, line, mark or everywhere, setup)
+            setup, mark = "", None
         elif mark and token.map:
-            raise PageError(f"line {line}: the mark {mark[0]!r} stands before no block")
-    if mark:
-        raise PageError(f"the mark {mark[0]!r} at the end stands before no block")
+            _stray(mark)
+    if setup or mark:
+        _stray(mark or ["setup"])
     return found
 
 
-def _block(language: str, text: str, line: int, mark: tuple | None) -> list[Block]:
+def _stray(mark: Sequence) -> None:
+    raise PageError(f"the mark {mark[0]!r} stands before no block")
+
+
+def _block(language: str, text: str, line: int, mark: tuple | None, setup: str) -> list[Block]:
     if language in OTHER:
-        if mark or TYPED.search(text):
+        if mark or setup or TYPED.search(text):
             raise PageError(f"line {line}: a block of {language} with a mark, or with a command")
         return []
     if language not in SHELL + PYTHON:
         raise PageError(f"line {line}: the language {language!r} is none of {', '.join(SHELL[1:] + PYTHON + OTHER)}")
-    return [Block(line, language or "sh", text, *(mark or ()))]
+    return [Block(line, language or "sh", text, *(mark or ("run", "", {})), setup)]
 
 
 def _mark(comment: str, line: int) -> tuple[str, str, dict[str, str]]:

@@ -47,6 +47,8 @@ class Reader:
         """
         if mistakes := look_up(block):
             raise PageError(f"line {block.line}: {'; '.join(mistakes)}")
+        if block.kind in ("run", "long"):
+            exec(block.setup, vars(self.module))
         if block.kind == "dry-run":
             dry_run(block)
         elif block.kind != "not run" and block.language == "sh":
@@ -150,8 +152,6 @@ def dry_run(block: Block) -> None:
 
 def look_up(block: Block) -> list[str]:
     """What a block names and is not there: modules, flags, fields of configs, files, targets."""
-    if block.language == "setup":
-        return []
     if block.changes and not any(words[0] in TRAINING for words in block.programs):
         return [f"nothing is trained, so {', '.join(block.changes)} changes nothing"]
     if block.language == "python":
