@@ -220,7 +220,9 @@ def _config(spec: str, overrides: Mapping[str, str], over: Sequence[str]) -> Ite
             return
         for field, values in (grid.over(over, overrides, "") if over else {"": [""]}).items():
             for value in values:
-                ours, file = (overrides, f"{spec}:{value}") if field == "argument" else ({**overrides, field: value}, spec)
+                ours, file = (
+                    (overrides, f"{spec}:{value}") if field == "argument" else ({**overrides, field: value}, spec)
+                )
                 configs.resolve(file, {name: text for name, text in ours.items() if name})
     except UsageError as error:
         yield str(error)

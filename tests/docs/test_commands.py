@@ -127,8 +127,8 @@ def test_what_does_not_work_is_noticed(page, error, message, desk):
 
 
 def test_blocks_have_their_marks_and_lines():
-    page = f"# Title\n\n{RUN} \\\n        --config.seed=1\n\n- item\n\n  <!-- long: 3 steps, seed=2 -->\n  ```sh\n  ls\n  ```\n"
-    first, second = blocks(page)
+    typed_on_two_lines = f"# Title\n\n{RUN} \\\n        --config.seed=1\n\n"
+    first, second = blocks(typed_on_two_lines + "- item\n\n  <!-- long: 3 steps, seed=2 -->\n  ```sh\n  ls\n  ```\n")
     assert (first.line, first.kind, first.changes) == (3, "run", {})
     assert first.programs == [["train.main", "--config=configs/vit_digits.py", "--config.seed=1"]]
     assert (second.language, second.kind, second.changes) == ("sh", "long", {"train.length": "3 steps", "seed": "2"})
