@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.docs.reader import program
 
-WORDS = "a good film that I liked and would see again, though its end was a little slow".split()
+SENTENCE = "a good film that I liked and would see again, though its end was a little slow"
 
 
 def texts(folder: str) -> None:
@@ -39,7 +39,7 @@ def lines(file: str, *sentences: str) -> None:
 
 
 def _sentence(number: int) -> str:
-    words = WORDS[number % 7 : number % 7 + 6]
+    words = SENTENCE.split()[number % 7 : number % 7 + 6]
     return " ".join([*words, str(number)])
 
 

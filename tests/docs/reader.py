@@ -16,6 +16,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from attention.errors import UsageError
@@ -243,7 +244,7 @@ def _flags(arguments: Sequence[str]) -> tuple[str, dict[str, str], list[str]]:
 
 
 def _over(arguments: Sequence[str]) -> list[str]:
-    return [after for word, after in zip(arguments, arguments[1:], strict=False) if word == "--over"]
+    return [after for word, after in pairwise(arguments) if word == "--over"]
 
 
 @functools.cache
