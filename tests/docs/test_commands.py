@@ -114,7 +114,7 @@ def test_what_is_not_there_is_noticed_whatever_the_mark(block, kind):
         ("    python -m models.mechanisms super | less", PageError, "is not run here; put a mark before it"),
         ("    python -m models.mechanisms super --width=7", PageError, "ends with 1: .*7"),
         ("    python -m analysis.report runs/none", PageError, "ends with 2"),
-        ("<!-- run: 2 steps -->\n    python -m models.mechanisms super", PageError, "nothing is trained"),
+        ("<!-- run: 3 steps -->\n    python -m models.mechanisms super", PageError, "nothing is trained"),
         ("<!-- dry-run: a reason -->\n    python -m analysis.report runs/a", PageError, "nothing is trained"),
         ("<!-- dry-run: a reason -->\n    python -m train.main --config.model.patch=3", UsageError, "patch=3"),
         ("```python\nassert 1 + 1 == 3\n```", AssertionError, ""),
