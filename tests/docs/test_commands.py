@@ -22,7 +22,7 @@ def desk(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pool, "run_all", reader.runs_in_turn)
     monkeypatch.setattr(matching, "apart", lambda function, *arguments: function(*arguments))
-    rows, fast = dict(mechanisms.MECHANISMS), jax.config.jax_disable_most_optimizations
+    rows, fast = dict(mechanisms.MECHANISMS), jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)  # programs of two steps: compiling is all there is
     yield tmp_path
     jax.config.update("jax_disable_most_optimizations", fast)
