@@ -19,6 +19,8 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import jaxtyping
+
 from attention.errors import UsageError
 from docs.make_configs import page as page_of_fields
 from tests.conftest import ROOT
@@ -114,14 +116,16 @@ def program(module: str, arguments: Sequence[str]) -> tuple[int, str]:
 
 @contextlib.contextmanager
 def _as_it_was() -> Iterator[None]:
-    """Puts back what programs change of a process."""
+    """Puts back what programs change of a process; they run as users do, without checks of shapes."""
     argv, numbers = sys.argv, (signal.SIGINT, signal.SIGTERM)
     handlers = [signal.getsignal(number) for number in numbers]
+    jaxtyping.config.update("jaxtyping_disable", True)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*found in sys.modules after import", category=RuntimeWarning)
             yield
     finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
         sys.argv = argv
         for number, handler in zip(numbers, handlers, strict=True):
             signal.signal(number, handler)
