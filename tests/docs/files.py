@@ -9,8 +9,8 @@ SENTENCE = "a good film that I liked and would see again, though its end was a l
 
 
 def texts(folder: str) -> None:
-    """Plain text, a document a line, in three splits."""
-    for split, lines in (("train", 60), ("validation", 20), ("test", 20)):
+    """Plain text, a document a line, in three splits, each longer than a context of 1,024 tokens."""
+    for split, lines in (("train", 1500), ("validation", 300), ("test", 300)):
         _write(Path(folder) / f"{split}.txt", "\n".join(_sentence(n) for n in range(lines)))
 
 

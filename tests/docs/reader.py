@@ -101,7 +101,7 @@ def program(module: str, arguments: Sequence[str]) -> tuple[int, str]:
     """Exit code and output of `python -m module`: in this process, but for a dry run, which has devices of its own."""
     if "--dry-run" in arguments:
         line = [sys.executable, "-m", module, *arguments]
-        done = subprocess.run(line, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+        done = subprocess.run(line, capture_output=True, text=True)
         return done.returncode, done.stdout + done.stderr
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), _as_it_was():

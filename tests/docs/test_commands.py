@@ -20,6 +20,7 @@ LONG = [file for file in TYPED if any(block.kind == "long" for block in PAGES[fi
 def desk(monkeypatch, tmp_path):
     """An empty folder, where sweeps train in this process and rows of the mechanisms' table are on loan."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # of what is run in processes of its own
     monkeypatch.setattr(pool, "run_all", reader.runs_in_turn)
     monkeypatch.setattr(matching, "apart", lambda function, *arguments: function(*arguments))
     rows, fast = dict(mechanisms.MECHANISMS), jax.config.read("jax_disable_most_optimizations")
