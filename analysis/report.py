@@ -225,15 +225,16 @@ def _draw(found: Found, out: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m analysis.report", description=__doc__.splitlines()[0])
-    parser.add_argument("folders", nargs="+", type=Path, help="of finished runs, or folders above them")
+    parser.add_argument("places", nargs="+", type=Path, help="folders of finished runs or above them, or archives")
     parser.add_argument("--baseline", default="", help="a value such as dot_product, or FIELD=VALUE")
     parser.add_argument("--metric", default="", help="what to compare, such as accuracy,loss")
     parser.add_argument("--at", default="", help=f"compare validation curves at equal {', '.join(compare.BUDGETS)}")
-    parser.add_argument("--out", type=Path, help="where the files go; the first folder without it")
+    parser.add_argument("--out", type=Path, help="where the files go; without it, the first folder or archive")
     flags = parser.parse_args(arguments)
-    out = flags.out or flags.folders[0]
+    first = flags.places[0]
+    out = flags.out or (first.with_suffix("") if first.is_file() else first)
     try:
-        found = runs.find(flags.folders)
+        found = runs.find(flags.places)
         made = report(found, flags.baseline, [name for name in flags.metric.split(",") if name], flags.at)
         made.write(out)
         _draw(found, out)
