@@ -145,6 +145,7 @@ MLM = (
     "data.context=128",
     "data.batch_size=16",
     "model.pretrained=",
+    "model.padding_token=0",
     "optimizer.learning_rate=1e-3",
     "optimizer.warmup=200 steps",
     "train.length=2000 steps",
