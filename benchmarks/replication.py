@@ -224,6 +224,9 @@ def main() -> None:
             print(shlex.join(["python", "-m", "train.sweep", *command]))
         elif flags.tables or train(command, folder, KEPT / f"{name}.json"):
             put(name, KEPT / f"{name}.json")
+        else:
+            print(f"{name} has not finished, so it was not kept; the same command goes on.")
+            return
 
 
 def train(command: list[str], folder: Path, kept: Path) -> bool:
