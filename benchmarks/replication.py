@@ -15,6 +15,7 @@ from pathlib import Path
 
 from analysis import archive, curves, report, style, tables
 from analysis import runs as found_runs
+from analysis.metrics import METRICS
 from analysis.tables import Table
 from attention.errors import UsageError, unknown
 from benchmarks import measure, runs
@@ -264,14 +265,17 @@ def put(name: str, kept: Path) -> None:
 
 
 def text(name: str, kept: Path) -> str:
-    """Markdown: what each setting reached, and what may be said of the differences."""
+    """Markdown: what each setting reached, what may be said of the differences, and the picture if there is one."""
     study = STUDIES[name]
     made = report.report(found_runs.find([kept]), names=study.metrics)
     settings = [column.name for column in made.results.columns if "." in column.name]
     shown = ["attention_layer_parameters", "parameters", *(f"test_{metric}" for metric in study.metrics), "seeds"]
     results = only(made.results, [*settings, *shown])
     differences = only(made.differences, ["setting", "baseline", "metric", "conclusion"])
-    return "\n\n".join([made.introduction, *(tables.markdown(table).strip() for table in (results, differences))])
+    parts = [made.introduction, *(tables.markdown(table).strip() for table in (results, differences))]
+    if study.picture:
+        parts.append(f"![{METRICS[study.metrics[0]].title} by step and by second of training](replication/{name}.png)")
+    return "\n\n".join(parts)
 
 
 def only(table: Table, names: Iterable[str]) -> Table:

@@ -20,7 +20,7 @@ from train import configs
 
 
 def normal(seed, *shape):
-    return jax.random.normal(jax.random.key(seed), shape)
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape, dtype=np.float32))
 
 
 def layer(spec, width, length, heads=1):
@@ -66,17 +66,17 @@ def test_unscaled_scores_of_a_hundred_numbers_choose_one_key():
 def test_layer_norm_does_not_give_the_norm_1():
     """002 takes ‖q‖ = ‖k‖ = 1 from it: it gives √D, and before the projections, which change it again."""
     normalised = nn.LayerNorm(use_bias=False, use_scale=False).apply({}, normal(0, 50, 64))
-    np.testing.assert_allclose(jnp.linalg.norm(normalised, axis=-1), 8.0, rtol=1e-3)
-    assert np.std(jnp.linalg.norm(normalised @ normal(1, 64, 64), axis=-1)) > 1
+    np.testing.assert_allclose(np.linalg.norm(normalised, axis=-1), 8.0, rtol=1e-3)
+    assert np.std(np.linalg.norm(normalised @ normal(1, 64, 64), axis=-1)) > 1
 
 
 def test_values_of_a_narrow_head_cannot_be_had_from_its_keys():
     """002: any W_v is made up for after the layer, if W_k has an inverse; a head's W_k has none."""
     wide, values = normal(0, 8, 8), normal(1, 8, 8)
     x = normal(2, 5, 8)
-    np.testing.assert_allclose(x @ wide @ jnp.linalg.inv(wide) @ values, x @ values, rtol=1e-2, atol=1e-3)
+    np.testing.assert_allclose(x @ wide @ np.linalg.inv(wide) @ values, x @ values, rtol=1e-2, atol=1e-3)
     narrow = normal(0, 8, 2)
-    unseen = jnp.linalg.svd(narrow.T)[2][-1]  # a direction that keys do not show
+    unseen = np.linalg.svd(narrow.T)[2][-1]  # a direction that keys do not show
     np.testing.assert_allclose(unseen @ narrow, 0, atol=1e-5)
     assert np.abs(unseen @ normal(1, 8, 2)).max() > 0.1
 
