@@ -1,32 +1,41 @@
-"""The table of `python -m models.mechanisms`: pieces, parameters and operations of every mechanism."""
+"""Pieces, parameters and operations of attention mechanisms, a line for each.
+
+python -m models.mechanisms --width=128 --heads=4 --length=64
+python -m models.mechanisms "neural(dim=16)" "super(per_head=True)"
+"""
 
 import argparse
-import sys
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 
 from attention import Mask
 from attention.errors import UsageError
-from models import flops
+from models import command, flops
 from models.layers import MultiHeadAttention
 from models.mechanisms import ALIASES, MECHANISMS, Mechanism, resolve
 
 HEADINGS = ("name", "query", "key", "value", "out", "score", "normaliser", "A", "parameters", "MFLOP", "source")
 
 
-def main() -> None:
-    """Prints it; the flags are the sizes, and specs to print in place of all rows."""
-    parser = argparse.ArgumentParser(prog="python -m models.mechanisms", description=__doc__.splitlines()[0])
-    parser.add_argument("specs", nargs="*", help="spec strings such as 'neural(dim=16)'; all rows without any")
-    parser.add_argument("--width", type=int, default=256, help="D, the width of the model")
-    parser.add_argument("--heads", type=int, default=8, help="N")
-    parser.add_argument("--length", type=int, default=257, help="the tokens of a sequence")
-    arguments = parser.parse_args()
-    try:
-        print(table(arguments.specs or list(MECHANISMS), arguments.width, arguments.heads, arguments.length))
-    except UsageError as error:
-        sys.exit(f"Error: {error}")
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("specs", nargs="*", help="spec strings such as 'neural(dim=16)'; all rows without any")
+    made.add_argument("--width", type=command.count, default=256, help="of the model, D")
+    made.add_argument("--heads", type=command.count, default=8, help="of each layer, N")
+    made.add_argument("--length", type=command.count, default=257, help="tokens of a sequence")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return command.run(lambda: _run(parser().parse_args(arguments)))
+
+
+def _run(flags: argparse.Namespace) -> None:
+    print(table(flags.specs or list(MECHANISMS), flags.width, flags.heads, flags.length))
 
 
 def table(specs: list[str], width: int, heads: int, length: int) -> str:

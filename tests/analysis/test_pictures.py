@@ -212,4 +212,4 @@ def test_commands_of_the_docs_are_commands():
     commands = re.findall(r"^ *python -m analysis\.pictures (.*)$", page, re.MULTILINE)
     assert {command.split()[0] for command in commands} == {"curves", "attention", "surface", "projection"}
     for command in commands:
-        pictures._parser().parse_args(shlex.split(command))
+        pictures.parser().parse_args(shlex.split(command))
