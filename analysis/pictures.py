@@ -58,7 +58,7 @@ def parser() -> command.Parser:
     )
 
     def kind(name, draw, text):
-        made = kinds.add_parser(name, help=text, description=text)
+        made = kinds.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         made.set_defaults(draw=draw)
         made.add_argument("--out", type=Path, default=Path(name), help="the files' name, without an ending")
         return made

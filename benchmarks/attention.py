@@ -110,14 +110,10 @@ def run(flags: argparse.Namespace) -> None:
 def parser() -> command.Parser:
     """The flags."""
     made = command.Parser(__doc__)
-    sizes = (
-        ("batch", 1, "sequences"),
-        ("length", 1024, "tokens of each"),
-        ("heads", 8, "of attention"),
-        ("width", 64, "of a head"),
-    )
-    for name, default, text in sizes:
-        made.add_argument(f"--{name}", type=command.count, default=default, help=text)
+    made.add_argument("--batch", type=command.count, default=1, help="sequences")
+    made.add_argument("--length", type=command.count, default=1024, help="tokens of each")
+    made.add_argument("--heads", type=command.count, default=8, help="of attention")
+    made.add_argument("--width", type=command.count, default=64, help="of a head")
     made.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of queries, keys and values")
     made.add_argument("--full", action="store_true", help="not causal")
     made.add_argument("--only", nargs="*", default=SPECS, help="mechanism spec strings")

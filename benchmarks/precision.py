@@ -1,4 +1,4 @@
-"""bfloat16 against float32: what short trainings reach on test data, as a mean over seeds.
+"""What short trainings in bfloat16 and in float32 reach on test data, as a mean over seeds.
 
     python -m benchmarks.precision --runs=runs/precision --out=benchmarks/results/precision_cpu.json
 

@@ -4,6 +4,7 @@ Exit codes are 0 done, 1 it failed, 2 a mistake of the user's, which is told in 
 """
 
 import argparse
+import io
 import os
 import re
 import shutil
@@ -11,7 +12,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from attention.errors import UsageError, unknown
 
@@ -50,12 +51,12 @@ def mistake(sentence: str) -> int:
     return MISTAKE
 
 
-def styled(text: str, style: str, stream: TextIO) -> str:
+def styled(text: str, style: str, stream: io.TextIOBase) -> str:
     """Text in a style of ANSI's, such as `BOLD`, where the stream is a terminal that shows it."""
     return f"\x1b[{style}m{text}\x1b[0m" if coloured(stream) else text
 
 
-def coloured(stream: TextIO) -> bool:
+def coloured(stream: io.TextIOBase) -> bool:
     """Whether a stream is a terminal whose user wants colours (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
@@ -105,10 +106,10 @@ class Parser(argparse.ArgumentParser):
         """
         given = list(sys.argv[1:] if args is None else args)
         overrides, own = self._overrides(given)
-        self._check_once(own)
+        self._check_names(own)
         flags, rest = self.parse_known_args(own, namespace)
         if rest:
-            raise unknown("argument", rest[0], ["--help", *self._names()])
+            raise unknown("argument", rest[0], set(self._names()))
         vars(flags).pop(f"{OVERRIDE[2:]}FIELD", None)
         flags.overrides = overrides
         return flags
@@ -156,19 +157,22 @@ class Parser(argparse.ArgumentParser):
             overrides[field] = value
         return overrides, own
 
-    def _check_once(self, given: list[str]) -> None:
-        """Argparse would take the last."""
+    def _check_names(self, given: list[str]) -> None:
+        """Argparse would tell of unknown flags last, and take the last of two."""
+        flags = given[: given.index("--")] if "--" in given else given
+        names = [argument.partition("=")[0] for argument in flags if argument.startswith("--")]
         once = (argparse._StoreAction, argparse._StoreTrueAction)
-        names = [argument.partition("=")[0] for argument in given]
         for name in names:
+            if name not in (valid := self._names()):
+                raise unknown("argument", name, set(valid))
             if isinstance(self._option_string_actions.get(name), once) and names.count(name) > 1:
                 raise UsageError(f"{name} is given twice; give it once.")
 
     def _names(self) -> list[str]:
         """All flags, of subcommands too."""
         own = [name for name in self._option_string_actions if name.startswith("--")]
-        parts = [action.choices for action in self._actions if isinstance(action.choices, dict)]
-        return own + [name for part in parts for kind in part.values() for name in kind._names()]
+        kinds = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        return own + [name for each in kinds for kind in each.values() for name in kind._names()]
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

@@ -5,6 +5,8 @@ python -m models.mechanisms "neural(dim=16)" "super(per_head=True)"
 """
 
 import argparse
+import itertools
+import textwrap
 from collections.abc import Sequence
 
 import jax
@@ -16,7 +18,8 @@ from models import command, flops
 from models.layers import MultiHeadAttention
 from models.mechanisms import ALIASES, MECHANISMS, Mechanism, resolve
 
-HEADINGS = ("name", "query", "key", "value", "out", "score", "normaliser", "A", "parameters", "MFLOP", "source")
+PIECES = ("name", "query, key, value, out", "score")
+COSTS = ("name", "parameters", "MFLOP", "weights", "source")
 
 
 def parser() -> command.Parser:
@@ -39,33 +42,46 @@ def _run(flags: argparse.Namespace) -> None:
 
 
 def table(specs: list[str], width: int, heads: int, length: int) -> str:
-    """A line for each spec: its pieces, exact parameters and operations of one forward pass of one sequence.
+    """Pieces of each spec, then its exact parameters and the operations of a forward pass of one sequence.
 
     Raises:
       UsageError: an unknown mechanism, or sizes that are not above 0 or do not fit together.
     """
     if min(width, heads, length) < 1:
         raise UsageError(f"Sizes must be at least 1, but width={width}, heads={heads}, length={length}.")
-    lines = [HEADINGS, *(_cells(spec, resolve(spec, 1)[0], width, heads, length) for spec in specs)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
-    text = "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+    found = {spec: resolve(spec, 1)[0] for spec in specs}
+    pieces = [(spec, _projections(mechanism), _score(mechanism)) for spec, mechanism in found.items()]
+    costs = [
+        (
+            spec,
+            f"{layer_parameters(mechanism, width, heads, length):,}",
+            f"{flops.attention_layer(mechanism, length, width, heads).flops / 1e6:,.1f}",
+            mechanism.score.normaliser,
+            mechanism.source,
+        )
+        for spec, mechanism in found.items()
+    ]
     aliases = ", ".join(f"{alias} is {name}" for alias, name in ALIASES.items())
-    return f"Attention layers of width {width} with {heads} heads on {length} tokens; {aliases}.\n\n{text}"
+    head = f"Attention layers of width {width} with {heads} heads on {length} tokens; {aliases}."
+    return "\n\n".join([textwrap.fill(head, 80), _aligned([PIECES, *pieces]), _aligned([COSTS, *costs])])
 
 
-def _cells(spec: str, mechanism: Mechanism, width: int, heads: int, length: int) -> tuple[str, ...]:
+def _projections(mechanism: Mechanism) -> str:
+    """In their order, those that are the same counted: `linear, 2 mlp, linear`."""
     pieces = (mechanism.query, mechanism.key, mechanism.value, mechanism.out)
-    align = "" if mechanism.align is None else "per head" if mechanism.align.per_head else "shared"
-    return (
-        spec,
-        *pieces,
-        type(mechanism.score).__name__,
-        mechanism.score.normaliser,
-        align,
-        f"{layer_parameters(mechanism, width, heads, length):,}",
-        f"{flops.attention_layer(mechanism, length, width, heads).flops / 1e6:,.1f}",
-        mechanism.source,
-    )
+    counted = [(name, len(list(same))) for name, same in itertools.groupby(pieces)]
+    return ", ".join(name if count == 1 else f"{count} {name}" for name, count in counted)
+
+
+def _score(mechanism: Mechanism) -> str:
+    """With the alignment of values, where there is one."""
+    aligned = mechanism.align and (", A a head" if mechanism.align.per_head else ", A")
+    return type(mechanism.score).__name__ + (aligned or "")
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
 def layer_parameters(mechanism: Mechanism, width: int, heads: int, length: int) -> int:

@@ -72,9 +72,8 @@ def files() -> list[Path]:
 
 def listing() -> str:
     """A line for each config that is here: its name, and what it is by its docstring's first line."""
-    said = {
-        path.stem: ast.get_docstring(ast.parse(path.read_text())).splitlines()[0].replace("`", "") for path in files()
-    }
+    texts = {path.stem: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) for path in files()}
+    said = {name: text.splitlines()[0].replace("`", "") for name, text in texts.items()}
     width = max(map(len, said))
     lines = [f"{name:<{width}}  {line}" for name, line in said.items()]
     return "\n".join([*lines, "", *LISTED])

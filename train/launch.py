@@ -32,7 +32,6 @@ def parser() -> command.Parser:
     made = command.Parser(__doc__)
     made.add_argument("--processes", type=command.count, required=True, help="how many")
     made.add_argument("--devices-per-process", type=command.count, default=0, help="fake CPU devices, to try a mesh")
-    made.add_argument("arguments", nargs="*", metavar="-- FLAGS", help="of train.main")
     return made
 
 
@@ -44,9 +43,11 @@ def parse(arguments: Sequence[str]) -> tuple[int, int, list[str]]:
     """
     given = list(arguments)
     place = given.index("--") if "--" in given else len(given)
-    flags = parser().parse_args(given[:place])
-    if flags.arguments:
-        raise UsageError(f"{flags.arguments[0]!r} is no flag of train.launch; those of train.main stand behind --.")
+    try:
+        flags = parser().parse_args(given[:place])
+    except UsageError as error:
+        hint = "" if place < len(given) else " What is train.main's stands behind --."
+        raise UsageError(f"{error}{hint}") from error
     return flags.processes, flags.devices_per_process, given[place + 1 :]
 
 

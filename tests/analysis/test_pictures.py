@@ -56,7 +56,7 @@ def runs(tmp_path_factory):
     TEXTS["reviews"]["data__source"] = f"file:{folder}"
     for name, changes in (RUNS | TEXTS).items():
         flags, overrides = parse(arguments(folder / name, model__depth=2, train__ema=0.0, **changes))
-        config, plain = configs.resolve(flags["--config"], overrides)
+        config, plain = configs.resolve(flags.config, overrides)
         task = tasks.find(config.task)(config)
         workdir.claim(folder / name, plain, task.files())
         params = jax.jit(task.init)(jax.random.key(0))
