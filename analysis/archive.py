@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from attention.errors import UsageError
+from models import command
 from train.workdir import flatten, read_config, read_results
 from train.writers import read_record, write_text
 
@@ -168,35 +169,27 @@ def _asked(directory: Path) -> dict[str, Sequence[Any]]:
         raise UsageError(f"{sweep} is damaged ({error}); remove it.") from error
 
 
-def run(folder: Path, out: Path) -> str:
-    """Keeps a folder's finished runs; returns what was done, as a person reads it.
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("folder", type=Path, help="of finished runs, or a folder above them")
+    made.add_argument("--out", required=True, type=Path, help=f"the file, whose name ends in {SUFFIX}")
+    return made
 
-    Raises:
-      UsageError: see `find`; or an `out` that is no file of this kind or cannot be written.
-    """
-    if out.suffix != SUFFIX:
-        raise UsageError(f"--out={out} must end in {SUFFIX}; write --out={out.with_suffix(SUFFIX)}.")
-    found = find([folder])
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write(found, out, folder)
-    except OSError as error:
-        raise UsageError(f"{out} cannot be written ({error.strerror}); choose another --out.") from error
-    return "\n".join([*found.left_out, f"Kept {len(found.entries)} finished runs in {out}."])
+
+def _run(flags: argparse.Namespace) -> None:
+    """Keeps, and says what."""
+    if flags.out.suffix != SUFFIX:
+        raise UsageError(f"--out={flags.out} must end in {SUFFIX}; write --out={flags.out.with_suffix(SUFFIX)}.")
+    found = find([flags.folder])
+    flags.out.parent.mkdir(parents=True, exist_ok=True)
+    write(found, flags.out, flags.folder)
+    print(*found.left_out, f"Kept {len(found.entries)} finished runs in {flags.out}.", sep="\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m analysis.archive", description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="of finished runs, or a folder above them")
-    parser.add_argument("--out", required=True, type=Path, help="the file, such as mnist.json")
-    flags = parser.parse_args(arguments)
-    try:
-        print(run(flags.folder, flags.out))
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return command.run(lambda: _run(parser().parse_args(arguments)))
 
 
 if __name__ == "__main__":

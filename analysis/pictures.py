@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from analysis import attention_maps, attention_pictures, curves, projection, style, surfaces
 from attention.errors import UsageError
+from models import command
 from train import workdir
 
 
@@ -49,12 +50,15 @@ def _projection(flags: argparse.Namespace) -> Figure:
     return projection.figure(points, flags.sigmas, flags.steps)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m analysis.pictures", description=__doc__.splitlines()[0])
-    kinds = parser.add_subparsers(required=True, metavar="KIND")
+def parser() -> command.Parser:
+    """The flags; those of a kind are behind its name."""
+    whole = command.Parser(__doc__)
+    kinds = whole.add_subparsers(
+        prog=whole.prog, required=True, metavar="KIND", title="Kinds", dest="kind", help="KIND --help says more"
+    )
 
     def kind(name, draw, text):
-        made = kinds.add_parser(name, help=text, description=text)
+        made = kinds.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         made.set_defaults(draw=draw)
         made.add_argument("--out", type=Path, default=Path(name), help="the files' name, without an ending")
         return made
@@ -85,19 +89,17 @@ def _parser() -> argparse.ArgumentParser:
     drawn.add_argument("--points", type=int, default=48)
     drawn.add_argument("--noise", type=float, default=0.1, help="standard deviation of both coordinates")
     drawn.add_argument("--seed", type=int, default=0, help="of the points")
-    return parser
+    return whole
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    flags = _parser().parse_args(arguments)
-    try:
-        written = style.save(flags.draw(flags), flags.out)
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return command.run(lambda: _run(parser().parse_args(arguments)))
+
+
+def _run(flags: argparse.Namespace) -> None:
+    written = style.save(flags.draw(flags), flags.out)
     print("Drawn: " + " and ".join(map(str, written)))
-    return 0
 
 
 if __name__ == "__main__":

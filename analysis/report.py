@@ -1,6 +1,7 @@
 """Finished runs as tables, with what may be said of their differences.
 
-python -m analysis.report runs/mnist --baseline=dot_product --metric=accuracy,loss --out=report
+python -m analysis.report runs/digits
+python -m analysis.report runs/digits --baseline=dot_product --metric=accuracy,loss --out=report
 """
 
 import argparse
@@ -18,7 +19,8 @@ from analysis.metrics import METRICS, Metric
 from analysis.runs import Found, Run, short
 from analysis.statistics import LEVEL
 from analysis.tables import Column, Number, Table
-from attention.errors import UsageError, unknown
+from attention.errors import unknown
+from models import command
 from train import tasks
 
 P, EFFECT = Metric("p", digits=4), Metric("effect")
@@ -222,27 +224,31 @@ def _draw(found: Found, out: Path) -> None:
     curves.draw({each.label: [run.record for run in each.runs] for each in found.groups}, out)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m analysis.report", description=__doc__.splitlines()[0])
-    parser.add_argument("places", nargs="+", type=Path, help="folders of finished runs or above them, or archives")
-    parser.add_argument("--baseline", default="", help="a value such as dot_product, or FIELD=VALUE")
-    parser.add_argument("--metric", default="", help="what to compare, such as accuracy,loss")
-    parser.add_argument("--at", default="", help=f"compare validation curves at equal {', '.join(compare.BUDGETS)}")
-    parser.add_argument("--out", type=Path, help="where the files go; without it, the first folder or archive")
-    flags = parser.parse_args(arguments)
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("places", nargs="+", type=Path, help="folders of finished runs or above them, or archives")
+    made.add_argument("--baseline", default="", help="a value such as dot_product, or FIELD=VALUE")
+    made.add_argument("--metric", default="", help="what to compare, such as accuracy,loss")
+    made.add_argument("--at", default="", help=f"compare validation curves at equal {', '.join(compare.BUDGETS)}")
+    made.add_argument("--out", type=Path, help="where the files go; without it, the first folder or archive")
+    return made
+
+
+def _run(flags: argparse.Namespace) -> None:
+    """Reports, writes and draws."""
     first = flags.places[0]
     out = flags.out or (first.with_suffix("") if first.is_file() else first)
-    try:
-        found = runs.find(flags.places)
-        made = report(found, flags.baseline, [name for name in flags.metric.split(",") if name], flags.at)
-        made.write(out)
-        _draw(found, out)
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    found = runs.find(flags.places)
+    made = report(found, flags.baseline, [name for name in flags.metric.split(",") if name], flags.at)
+    made.write(out)
+    _draw(found, out)
     print(made.markdown(), end="")
-    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return command.run(lambda: _run(parser().parse_args(arguments)))
 
 
 if __name__ == "__main__":

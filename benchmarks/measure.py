@@ -15,16 +15,25 @@ import jax.numpy as jnp
 from attention.errors import UsageError
 from train import workdir
 
+DEVICES = ("cpu", "gpu", "tpu")
 SHORTEST = 0.02  # seconds: what takes less is repeated within a round
 SHORT = 1.0
 
 
-def command(main: Callable[[], None]) -> None:
-    """Runs a program; a mistake in its arguments becomes one sentence."""
+def use(device: str) -> None:
+    """Has JAX use a kind of device, of `DEVICES`; '' leaves the choice to JAX.
+
+    Raises:
+      UsageError: there is none here.
+    """
+    if not device:
+        return
+    jax.config.update("jax_platforms", device)
     try:
-        main()
-    except UsageError as error:
-        sys.exit(f"Error: {error}")
+        jax.devices()
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise UsageError(f"--device={device} is not here ({reason}); leave it out to take what is.") from error
 
 
 def header(module: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.replication --data=DATA --runs=runs/replication
 
-trains what has no result yet with `train.sweep`, keeps each finished sweep in `docs/replication/NAME.json`, and makes
+Trains what has no result yet with `train.sweep`, keeps each finished sweep in `docs/replication/NAME.json`, and makes
 the page's tables and pictures of these files. Stopped at any moment, it goes on where it was. DATA is a folder with
 `tfds/` (mnist, cifar100), `imdb/`, `wikitext2/`, `spa_eng/` and `multi30k/`; results name it, so give it from here.
 """
@@ -10,7 +10,8 @@ the page's tables and pictures of these files. Stopped at any moment, it goes on
 import argparse
 import dataclasses
 import shlex
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from analysis import archive, curves, report, style, tables
@@ -18,7 +19,8 @@ from analysis import runs as found_runs
 from analysis.metrics import METRICS
 from analysis.tables import Table
 from attention.errors import UsageError, unknown
-from benchmarks import measure, runs
+from benchmarks import runs
+from models import command
 from train import sweep
 
 PAGE = runs.ROOT / "docs/replication.md"
@@ -207,36 +209,49 @@ STUDIES = {
 }
 
 
-def main() -> None:
-    """Trains, or prints or draws alone."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=Path("data"), help="the folder of data sets")
-    parser.add_argument("--runs", type=Path, default=Path("runs/replication"), help="where the sweeps are")
-    parser.add_argument("--only", nargs="*", default=[*STUDIES], metavar="NAME", help=f"of {', '.join(STUDIES)}")
-    parser.add_argument("--print", action="store_true", help="print each sweep's command, and train nothing")
-    parser.add_argument("--tables", action="store_true", help="make tables and pictures of what is kept alone")
-    flags = parser.parse_args()
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("--data", type=Path, default=Path("data"), help="the folder of data sets")
+    made.add_argument("--runs", type=Path, default=Path("runs/replication"), help="where the sweeps are")
+    made.add_argument("--only", nargs="*", default=[*STUDIES], metavar="NAME", help=f"of {', '.join(STUDIES)}")
+    made.add_argument("--print", action="store_true", help="print each sweep's command, and train nothing")
+    made.add_argument("--tables", action="store_true", help="make tables and pictures of what is kept alone")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return command.run(lambda: run(parser().parse_args(arguments)))
+
+
+def run(flags: argparse.Namespace) -> None:
+    """Trains, or prints or draws alone.
+
+    Raises:
+      UsageError: an unknown study.
+    """
     for name in flags.only:
         if name not in STUDIES:
             raise unknown("study", name, STUDIES)
-        folder = flags.runs / name
-        command = STUDIES[name].flags(flags.data, folder)
+        folder, kept = flags.runs / name, KEPT / f"{name}.json"
+        given = STUDIES[name].flags(flags.data, folder)
         if flags.print:
-            print(shlex.join(["python", "-m", "train.sweep", *command]))
-        elif flags.tables or train(command, folder, KEPT / f"{name}.json"):
-            put(name, KEPT / f"{name}.json")
+            print(shlex.join(["python", "-m", "train.sweep", *given]))
+        elif flags.tables or train(given, folder, kept):
+            put(name, kept)
         else:
             print(f"{name} has not finished, so it was not kept; the same command goes on.")
             return
 
 
-def train(command: list[str], folder: Path, kept: Path) -> bool:
+def train(given: list[str], folder: Path, kept: Path) -> bool:
     """Trains a sweep and keeps it; returns whether all of its runs have finished.
 
     Raises:
       UsageError: a mistake in what the sweep is given, such as data that are not there.
     """
-    if sweep.run(command):
+    if sweep.main(given):
         return False
     finished = archive.find([folder])
     if finished.left_out:
@@ -285,4 +300,4 @@ def only(table: Table, names: Iterable[str]) -> Table:
 
 
 if __name__ == "__main__":
-    measure.command(main)
+    sys.exit(main())

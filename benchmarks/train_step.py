@@ -11,9 +11,10 @@ import dataclasses
 import importlib
 import json
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,10 @@ import jax
 import numpy as np
 
 from benchmarks import measure
+from models import command
 from train import configs, loop, sharding, tasks
 from train.checkpoints import Checkpoints
 from train.config import Config
-from train.main import parse
 from train.replicas import Replicas
 
 Step = Callable[[np.ndarray, np.ndarray], float]
@@ -33,16 +34,26 @@ COMPILED = "_compiled"
 INPUTS = {"vit": ("image", "label"), "gpt": ("tokens", "targets")}  # of a batch, by model
 
 
-def main() -> None:
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("--config", default="configs/vit_digits.py", metavar="FILE[:ARGUMENT]", help="the model")
+    made.add_argument("--against", default="", help="keras, torch, torch_compiled: see requirements-bench.txt")
+    made.add_argument("--rounds", type=command.count, default=5, help="of measuring, in which all take turns")
+    made.add_argument("--steps", type=command.count, default=4, help="steps of each contestant in a round")
+    made.add_argument("--out", type=command.new_file, help="where the JSON goes")
+    made.add_overrides()
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return command.run(lambda: run(parser().parse_args(arguments)))
+
+
+def run(flags: argparse.Namespace) -> None:
     """Measures, prints a table and writes JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--config", default="configs/vit_digits.py")
-    parser.add_argument("--against", default="", help="keras, torch, torch_compiled: see requirements-bench.txt")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=4, help="steps of each contestant in a round")
-    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
-    flags, rest = parser.parse_known_args()
-    config, _ = configs.resolve(flags.config, parse(rest)[1])
+    config, _ = configs.resolve(flags.config, flags.overrides)
     result = measure.header("train_step")
     result["loop"] = loop_against_step(config, flags.rounds, flags.steps)
     if flags.against:
@@ -201,4 +212,4 @@ def _markdown(result: dict[str, Any]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    measure.command(main)
+    sys.exit(main())

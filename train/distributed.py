@@ -17,6 +17,7 @@ import jax
 from jax._src import distributed as _jax  # the store has no public name; Orbax takes it from here too
 
 from attention.errors import UsageError
+from models import command
 
 FLAGS = ("--coordinator", "--num-processes", "--process-id")
 HEARTBEAT = 30  # seconds of silence after which a process counts as dead, and the others end
@@ -198,9 +199,9 @@ def exit_code(program: Callable[[], None]) -> int:
             program()
     except (UsageError, FloatingPointError) as error:
         if is_first():
-            print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
-    return 0
+            command.mistake(str(error))
+        return command.MISTAKE if isinstance(error, UsageError) else command.FAILED
+    return command.DONE
 
 
 @contextlib.contextmanager
@@ -221,10 +222,10 @@ def ending_alone() -> Iterator[None]:
 
 def _leave(error: BaseException) -> None:
     if isinstance(error, UsageError):
-        print(f"error: {error}", file=sys.stderr)
+        command.mistake(str(error))
     elif isinstance(error, jax.errors.JaxRuntimeError):
         line = str(error).strip().splitlines()[0].rstrip(".")
-        print(f"error: {line}; perhaps another process has ended: see what it says.", file=sys.stderr)
+        command.mistake(f"{line}; perhaps another process has ended: see what it says.")
     else:
         traceback.print_exception(error)
     sys.stdout.flush()

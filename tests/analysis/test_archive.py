@@ -78,7 +78,7 @@ def test_mistakes_are_one_sentence(tmp_path, swept, capsys):
     for arguments, message in [
         ([str(tmp_path / "none"), "--out=a.json"], "none is no folder"),
         ([str(swept), f"--out={tmp_path}/a.txt"], "must end in .json"),
-        ([str(swept), f"--out={swept}/sweep.json/a.json"], "cannot be written"),
+        ([str(swept), f"--out={swept}/sweep.json/a.json"], "sweep.json: File exists."),
     ]:
         assert archive.main(arguments) == 2
         assert message in capsys.readouterr().err

@@ -52,7 +52,7 @@ def test_flags_are_those_of_a_sweep(tmp_path):
 
 
 def test_tables_are_made_of_what_is_kept(page, tmp_path, swept, monkeypatch):
-    monkeypatch.setattr(replication.sweep, "run", lambda flags: 0)
+    monkeypatch.setattr(replication.sweep, "main", lambda flags: 0)
     kept = replication.KEPT / "mnist.json"
     assert replication.train([], swept, kept)
     replication.put("mnist", kept)
@@ -68,10 +68,10 @@ def test_tables_are_made_of_what_is_kept(page, tmp_path, swept, monkeypatch):
 
 
 def test_what_has_not_finished_is_not_kept(page, swept, write_run, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(replication.sweep, "run", lambda flags: 0)
+    monkeypatch.setattr(replication.sweep, "main", lambda flags: 0)
     write_run(swept / "attention=linear/seed0", finished=False)
     assert not replication.train([], swept, replication.KEPT / "mnist.json")
-    monkeypatch.setattr(replication.sweep, "run", lambda flags: 1)
+    monkeypatch.setattr(replication.sweep, "main", lambda flags: 1)
     assert not replication.train([], swept, replication.KEPT / "mnist.json")
     replication.put("mnist", replication.KEPT / "mnist.json")
     assert "old" in page.read_text()
@@ -84,10 +84,9 @@ def test_a_page_without_the_place_is_refused(page, swept):
         replication.put("matched", page.parent / "matched.json")
 
 
-def test_an_unknown_study_is_one_sentence(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["replication", "--only", "minst"])
-    with pytest.raises(UsageError, match="Did you mean 'mnist'"):
-        replication.main()
+def test_an_unknown_study_is_one_sentence(capsys):
+    assert replication.main(["--only", "minst"]) == 2
+    assert "Did you mean 'mnist'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

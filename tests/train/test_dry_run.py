@@ -127,7 +127,7 @@ def test_what_is_whole_is_listed_largest_first():
     [
         (["--dry-run", "--workdir=x"], "--dry-run writes nothing; leave out --workdir."),
         (["--devices=8"], "--devices is for --dry-run"),
-        (["--dry-run", "--devices=eight"], "--devices must be a number of devices, at least 1, but it is 'eight'."),
+        (["--dry-run", "--devices=eight"], "--devices must be a whole number from 1 on, but it is 'eight'."),
         (["--dry-run=yes"], "Unknown argument '--dry-run=yes'"),
     ],
 )
