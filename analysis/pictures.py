@@ -1,6 +1,7 @@
 """Pictures of finished runs, each as PNG and SVG.
 
 python -m analysis.pictures curves runs/super-0 runs/super-1 runs/efficient-0 runs/efficient-1 --out=curves
+python -m analysis.pictures comparison runs/digits --metric=accuracy --out=comparison
 python -m analysis.pictures attention --workdir=runs/super --examples 3 5 10 --out=looks
 python -m analysis.pictures attention --workdir=runs/gpt --text="The return statement" --out=looks
 python -m analysis.pictures surface --workdir=runs/neural --layers 0 1 --out=surface
@@ -14,7 +15,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from analysis import attention_maps, attention_pictures, curves, projection, style, surfaces
+from analysis import attention_maps, attention_pictures, comparison, curves, projection, style, surfaces
+from analysis.metrics import METRICS
 from attention.errors import UsageError
 from models import command
 from train import workdir
@@ -22,6 +24,10 @@ from train import workdir
 
 def _curves(flags: argparse.Namespace) -> Figure:
     return curves.figure(curves.read(flags.runs), flags.metrics, flags.axes, flags.epoch)
+
+
+def _comparison(flags: argparse.Namespace) -> Figure:
+    return comparison.figure(comparison.read(flags.runs, flags.metric), METRICS[flags.metric], flags.baseline)
 
 
 def _attention(flags: argparse.Namespace) -> Figure:
@@ -74,6 +80,10 @@ def parser() -> command.Parser:
     drawn.add_argument("--metrics", nargs="*", default=(), help="such as loss and accuracy; the usual ones without it")
     drawn.add_argument("--axes", nargs="+", default=("step", "seconds"), help="any of step, epoch and seconds")
     drawn.add_argument("--epoch", type=float, default=0.0, help="steps of an epoch, which that axis needs")
+    drawn = kind("comparison", _comparison, "a metric of all settings: seeds, means and their intervals")
+    drawn.add_argument("runs", nargs="+", type=Path, metavar="DIR ...", help="of finished runs, or above them")
+    drawn.add_argument("--metric", default="accuracy", help="on test data, at the best step")
+    drawn.add_argument("--baseline", default="dot_product", help="a setting that the others are beside")
     drawn = of_a_run("attention", _attention, "what a model looks at, by layer and head, and its rollout")
     drawn.add_argument("--examples", nargs="+", type=int, default=[0], help="images; with one, each head is drawn")
     drawn.add_argument("--split", default="test", help="of the images: train, validation or test")

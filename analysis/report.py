@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis import compare, curves, metrics, runs, statistics, tables
+from analysis import compare, comparison, curves, metrics, runs, statistics, style, tables
 from analysis.compare import Baseline, Comparison
 from analysis.metrics import METRICS, Metric
 from analysis.runs import Found, Run, short
@@ -219,8 +219,11 @@ def _without_baseline(found: Found, against: Baseline) -> list[str]:
     return [each.label for each in found.groups if each not in paired]
 
 
-def _draw(found: Found, out: Path) -> None:
-    """Training curves of every group over its seeds."""
+def _draw(found: Found, names: Sequence[str], out: Path) -> None:
+    """Training curves of every group over its seeds, and the first metric of all groups side by side."""
+    name = next(iter(names), _default_metrics(found)[0])
+    values = {each.label: [run.value(name) for run in each.runs] for each in found.groups}
+    style.save(comparison.figure(values, METRICS[name]), out / "comparison")
     curves.draw({each.label: [run.record for run in each.runs] for each in found.groups}, out)
 
 
@@ -240,9 +243,10 @@ def _run(flags: argparse.Namespace) -> None:
     first = flags.places[0]
     out = flags.out or (first.with_suffix("") if first.is_file() else first)
     found = runs.find(flags.places)
-    made = report(found, flags.baseline, [name for name in flags.metric.split(",") if name], flags.at)
+    names = [name for name in flags.metric.split(",") if name]
+    made = report(found, flags.baseline, names, flags.at)
     made.write(out)
-    _draw(found, out)
+    _draw(found, names, out)
     print(made.markdown(), end="")
 
 

@@ -61,6 +61,11 @@ def coloured(stream: io.TextIOBase) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def filled(text: str) -> str:
+    """A line as several of at most `COLUMNS`, the others indented; paths and the like stay whole."""
+    return textwrap.fill(text, COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
 def count(text: str) -> int:
     """A flag's type: a whole number from 1 on."""
     if not text.isdecimal() or not int(text):
@@ -211,14 +216,14 @@ class _Help(argparse.HelpFormatter):
         return f"{action.help}; {default} without it" if shown and "without" not in action.help else action.help
 
     def _fill_text(self, text, width, indent):
-        return "\n\n".join(_filled(part, width, indent) for part in text.split("\n\n"))
+        return "\n\n".join(_paragraph(part, width) for part in text.split("\n\n"))
 
 
-def _filled(paragraph: str, width: int, indent: str) -> str:
+def _paragraph(text: str, width: int) -> str:
     """Words; a paragraph of several lines, the first of which is a heading, is of commands."""
-    heading, *commands = paragraph.splitlines()
+    heading, *commands = text.splitlines()
     if not commands:
-        return textwrap.fill(heading, width, initial_indent=indent, subsequent_indent=indent)
+        return textwrap.fill(heading, width, break_on_hyphens=False)
     lines = [line for each in commands for line in _wrapped(each, width - 2)]
     return "\n".join([styled(heading, BOLD, sys.stdout), *(f"  {line}" for line in lines)])
 
