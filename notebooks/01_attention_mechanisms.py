@@ -44,6 +44,7 @@ from models.table import layer_parameters
 from models.weights import attention_weights
 from train.alignment import Alignment, matrix
 
+# %matplotlib inline
 plt.rcParams["figure.dpi"] = 110
 print(f"{jax.device_count()} x {jax.devices()[0].device_kind}, JAX {jax.__version__}")
 
@@ -59,7 +60,7 @@ print(f"{jax.device_count()} x {jax.devices()[0].device_kind}, JAX {jax.__versio
 
 # %%
 def show(*functions):
-    print("\n\n".join(inspect.getsource(function).rstrip() for function in functions))
+    print("\n\n\n".join(inspect.getsource(function).rstrip() for function in functions))
 
 
 show(reference.masked_softmax)

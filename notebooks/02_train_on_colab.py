@@ -37,6 +37,7 @@ from analysis import attention_maps, attention_pictures, curves, runs
 from analysis.report import report
 from train import configs, loop
 
+# %matplotlib inline
 plt.rcParams["figure.dpi"] = 110
 SMALL = jax.default_backend() == "cpu"
 print(f"{jax.device_count()} x {jax.devices()[0].device_kind}, {'reduced size' if SMALL else 'full size'}")

@@ -30,6 +30,7 @@ import sys
 from pathlib import Path
 
 import jax
+import matplotlib.pyplot as plt
 
 jax.config.update("jax_num_cpu_devices", 8)  # of a CPU alone; TPUs and GPUs take no notice
 
@@ -38,6 +39,8 @@ from train import configs, dry, loop, sharding
 from train.generate import continuations
 from train.sampling import Sampling
 
+# %matplotlib inline
+plt.rcParams["figure.dpi"] = 110
 SMALL = jax.default_backend() == "cpu"
 DEVICES = jax.device_count()
 print(f"{DEVICES} x {jax.devices()[0].device_kind}, {'pretended, reduced size' if SMALL else 'full size'}")

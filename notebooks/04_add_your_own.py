@@ -43,6 +43,7 @@ from models.mechanisms import Mechanism, register, resolve
 from models.table import table
 from train import configs, loop
 
+# %matplotlib inline
 plt.rcParams["figure.dpi"] = 110
 SMALL = jax.default_backend() == "cpu"
 print(f"{jax.device_count()} x {jax.devices()[0].device_kind}, {'reduced size' if SMALL else 'full size'}")

@@ -39,6 +39,7 @@ from train.data.dates import Dates
 from train.tasks import translation
 from train.translate import Translator
 
+# %matplotlib inline
 plt.rcParams["figure.dpi"] = 110
 SMALL = jax.default_backend() == "cpu"
 print(f"{jax.device_count()} x {jax.devices()[0].device_kind}, {'reduced size' if SMALL else 'full size'}")

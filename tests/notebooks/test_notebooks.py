@@ -74,7 +74,10 @@ def cells_of_script(name):
         if kind.strip() == "[markdown]":
             yield "markdown", "\n".join(line.removeprefix("#").removeprefix(" ") for line in text.strip().split("\n"))
         else:
-            yield "code", text.strip()
+            yield (
+                "code",
+                re.sub(r"^# (%\w)", r"\1", text.strip(), flags=re.MULTILINE),
+            )  # a magic, which Python must not see
 
 
 def notebook(name):
