@@ -51,6 +51,8 @@ class Report:
             parts += ["## Differences", tables.markdown(self.differences).strip()]
         return "\n\n".join([*parts, "## Notes", "\n".join(f"- {note}" for note in self.notes)]) + "\n"
 
+    _repr_markdown_ = markdown  # what a notebook shows
+
     def write(self, out: Path) -> None:
         """`report.md`, `report.tex` with both tables, and each as CSV: `report.csv`, `differences.csv`."""
         out.mkdir(parents=True, exist_ok=True)
