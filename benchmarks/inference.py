@@ -72,7 +72,14 @@ def run(flags: argparse.Namespace) -> None:
 def parser() -> command.Parser:
     """The flags."""
     made = command.Parser(__doc__)
-    made.add_argument("--tasks", nargs="*", default=list(TASKS), choices=TASKS, help="whose models")
+    made.add_argument(
+        "--tasks",
+        nargs="*",
+        default=list(TASKS),
+        choices=TASKS,
+        metavar="TASK",
+        help=f"whose models: {', '.join(TASKS)}",
+    )
     made.add_argument("--attention", nargs="*", default=MECHANISMS, help="beside dot_product")
     made.add_argument("--heads", nargs="*", type=command.count, default=HEADS, help="of the layer")
     made.add_argument("--batches", nargs="*", type=command.count, default=(1, 64), help="samples at a time")

@@ -24,16 +24,18 @@ def use(device: str) -> None:
     """Has JAX use a kind of device, of `DEVICES`; '' leaves the choice to JAX.
 
     Raises:
-      UsageError: there is none here.
+      UsageError: there is none here, or JAX has started on another.
     """
     if not device:
         return
     jax.config.update("jax_platforms", device)
     try:
-        jax.devices()
+        found = jax.default_backend()
     except RuntimeError as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise UsageError(f"--device={device} is not here ({reason}); leave it out to take what is.") from error
+    if found != device:
+        raise UsageError(f"--device={device} comes too late: this process runs on {found} already.")
 
 
 def header(module: str) -> dict[str, Any]:

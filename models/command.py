@@ -139,6 +139,8 @@ class Parser(argparse.ArgumentParser):
             raise UsageError(f"Something is missing: {what}; --help shows examples.")
         if what.startswith("expected") and "one argument" in what:
             raise UsageError(f"{name} needs a value: write {name}=VALUE.")
+        if what.startswith("ignored explicit argument"):
+            raise UsageError(f"{name} takes no value: write {name} alone.")
         if what.startswith("must be"):
             raise UsageError(f"{name} {what}.")
         raise UsageError(f"{message[0].upper()}{message[1:]}; --help shows examples.")

@@ -19,7 +19,7 @@ from models.layers import MultiHeadAttention
 from models.mechanisms import ALIASES, MECHANISMS, Mechanism, resolve
 
 PIECES = ("name", "query, key, value, out", "score")
-COSTS = ("name", "parameters", "MFLOP", "weights", "source")
+COSTS = ("name", "parameters", "MFLOP", "source")
 
 
 def parser() -> command.Parser:
@@ -56,7 +56,6 @@ def table(specs: list[str], width: int, heads: int, length: int) -> str:
             spec,
             f"{layer_parameters(mechanism, width, heads, length):,}",
             f"{flops.attention_layer(mechanism, length, width, heads).flops / 1e6:,.1f}",
-            mechanism.score.normaliser,
             mechanism.source,
         )
         for spec, mechanism in found.items()
@@ -74,9 +73,10 @@ def _projections(mechanism: Mechanism) -> str:
 
 
 def _score(mechanism: Mechanism) -> str:
-    """With the alignment of values, where there is one."""
-    aligned = mechanism.align and (", A a head" if mechanism.align.per_head else ", A")
-    return type(mechanism.score).__name__ + (aligned or "")
+    """With what makes weights of it, where that is no softmax, and the alignment of values, where there is one."""
+    normaliser = "" if mechanism.score.normaliser == "softmax" else f", {mechanism.score.normaliser}"
+    align = "" if mechanism.align is None else ", A a head" if mechanism.align.per_head else ", A"
+    return f"{type(mechanism.score).__name__}{normaliser}{align}"
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> str:

@@ -112,7 +112,7 @@ def _taken(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 def _checked(flags: dict[str, str]) -> tuple[str, int, int]:
     missing = [name for name in FLAGS if name not in flags]
     if missing:
-        raise UsageError(f"{', '.join(FLAGS)} go together; {' and '.join(missing)} is missing.")
+        raise UsageError(f"{', '.join(FLAGS)} go together; give {' and '.join(missing)} too.")
     host, count, index = (flags[name] for name in FLAGS)
     if not host.rpartition(":")[0] or not host.rpartition(":")[2].isdecimal():
         raise UsageError(f"--coordinator must be HOST:PORT, such as 10.0.0.1:1234, but it is {host!r}.")

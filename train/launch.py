@@ -46,8 +46,8 @@ def parse(arguments: Sequence[str]) -> tuple[int, int, list[str]]:
     try:
         flags = parser().parse_args(given[:place])
     except UsageError as error:
-        hint = "" if place < len(given) else " What is train.main's stands behind --."
-        raise UsageError(f"{error}{hint}") from error
+        unknown = str(error).startswith("Unknown") and place == len(given)
+        raise UsageError(f"{error} What is train.main's stands behind --." if unknown else str(error)) from error
     return flags.processes, flags.devices_per_process, given[place + 1 :]
 
 

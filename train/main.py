@@ -18,12 +18,13 @@ from attention.errors import UsageError
 from models import command
 
 DEFAULT_CONFIG = "configs/vit_digits.py"
+LIST = "list"  # in place of a config
 
 
 def parser() -> command.Parser:
     """The flags."""
     made = command.Parser(__doc__)
-    text = "the experiment; list prints all"
+    text = "the experiment; list prints all that are here"
     made.add_argument("--config", metavar="FILE[:ARGUMENT]", default=DEFAULT_CONFIG, help=text)
     made.add_overrides()
     made.add_argument(
@@ -71,7 +72,7 @@ def run(arguments: Sequence[str]) -> None:
             raise UsageError("--devices is for --dry-run; a run takes all devices that there are.")
         from train import compilation, configs, loop
 
-        if flags.config == "list":
+        if flags.config == LIST:
             print(configs.listing())
             return
         config, plain = configs.resolve(flags.config, overrides)
@@ -88,10 +89,14 @@ def dry_run(arguments: Sequence[str]) -> None:
       UsageError: as a run would, or a flag that is for runs.
     """
     flags, overrides = parse(arguments)
-    if flags.workdir or flags.coordinator:
-        raise UsageError("--dry-run is of one process and writes nothing; leave out --workdir and --coordinator.")
+    if flags.workdir:
+        raise UsageError("--dry-run writes nothing; leave out --workdir.")
+    if flags.coordinator:
+        raise UsageError("--dry-run is of one process; leave out --coordinator.")
     from train import configs, dry
 
+    if flags.config == LIST:
+        raise UsageError("--config=list prints the configs; leave out --dry-run.")
     config, _ = configs.resolve(flags.config, overrides)
     dry.use_fake_devices(config.mesh, flags.devices)
     for line in dry.DryRun.of(config).report():

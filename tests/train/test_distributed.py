@@ -58,7 +58,7 @@ def test_a_process_alone_stays_alone(environment):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--coordinator=a:1"], "--num-processes and --process-id is missing"),
+        (["--coordinator=a:1"], "give --num-processes and --process-id too."),
         (["--coordinator=a", "--num-processes=2", "--process-id=0"], "must be HOST:PORT"),
         (["--coordinator=:1", "--num-processes=2", "--process-id=0"], "must be HOST:PORT"),
         (["--coordinator=a:1", "--num-processes=0", "--process-id=0"], "must be a number from 1 on, but it is '0'"),

@@ -213,7 +213,7 @@ def test_slurm_gets_the_runs_that_are_left(tmp_path, here, monkeypatch, capsys):
         (["--equal=parameter"], "Unknown --equal 'parameter'. Did you mean 'parameters'?"),
         (["--replicas=maybe"], "Unknown --replicas 'maybe'. Valid: auto, no, yes."),
         (["--jobs=-1"], "--jobs must be a whole number from 1 on, but it is '-1'."),
-        (["--seeds=many"], "--seeds must be a whole number from 1 on, but it is 'many'."),
+        (["--jobs=many"], "--jobs must be a whole number from 1 on, but it is 'many'."),
         (["--config.train.replicas=2"], "--config.train.replicas cannot be: --replicas decides it."),
         (["--sedes=3"], "Unknown argument '--sedes'."),
         (["--config=configs/vit_mnist.py"], "--config is given twice; give it once."),
