@@ -1,8 +1,9 @@
-"""Writes `docs/configs.md` from the docstrings of the dataclasses that configs become.
+"""Writes `docs/configs.md` from the docstrings of the configs and of the dataclasses that they become.
 
 python -m docs.make_configs
 """
 
+import ast
 import dataclasses
 import inspect
 import re
@@ -14,6 +15,7 @@ from train.optimizer import OptimizerConfig
 from train.tasks import TASKS
 
 PAGE = Path(__file__).parent / "configs.md"
+FILES = sorted((Path(__file__).parent.parent / "configs").glob("*.py"))
 MODELS = {name: cls for task in TASKS.values() for name, cls in task.model_types.items()}
 SECTIONS = (
     ("", Config, "The experiment"),
@@ -28,13 +30,27 @@ INTRODUCTION = """# Config fields
 
 Every leaf of every config. All are overridden as `--config.FIELD=VALUE`. A duration is a string with its unit, such as
 `90 epochs`, `20steps` or `5000 examples`. No leaf is ever empty in another way than 0, '' or 0 of a unit, which is off.
+
+This page is made from the code by `python -m docs.make_configs`.
+
+## The configs
+
+| `--config=configs/…` | what |
+| --- | --- |
 """
 ATTRIBUTE = re.compile(r"^  (\w+): (.*(?:\n    .*)*)", re.MULTILINE)
 
 
 def page() -> str:
     """The whole page."""
-    return INTRODUCTION + "".join(_section(*section) for section in SECTIONS)
+    return INTRODUCTION + "".join(_files()) + "".join(_section(*section) for section in SECTIONS)
+
+
+def _files() -> Iterator[str]:
+    for file in FILES:
+        if file.stem not in ("__init__", "defaults"):
+            about = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))).splitlines()[0]
+            yield f"| `{file.name}` | {about} |\n"
 
 
 def _section(prefix: str, cls: type, title: str) -> str:

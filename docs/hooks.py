@@ -1,0 +1,126 @@
+"""What MkDocs does to the pages, which are written for forges: brings in those outside docs/, and mends links and lists.
+
+Links lead where they lead on a forge: to another page, to a file of the repository (where `repo_url` says its home;
+plain text without), and never to nothing, which is an error. The marks of the tests of commands are taken out.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parent.parent
+OUTSIDE = {
+    "README.md": "index.md",
+    "benchmarks/README.md": "measurements.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
+LINK = re.compile(r"(?<!\\)(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
+MARK = re.compile(r"^[ ]*<!--(?:.(?!-->))*.?-->[ ]*\n?", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"(`+)[^`]+?\1")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Brings in the pages outside docs/."""
+    for source, name in OUTSIDE.items():
+        files.append(File.generated(config, name, content=(ROOT / source).read_text(encoding="utf-8")))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """A page as Python-Markdown wants it, with links of the site."""
+    source = next((path for path, name in OUTSIDE.items() if name == page.file.src_uri), f"docs/{page.file.src_uri}")
+    return as_python_markdown(relinked(without_marks(markdown), source, page.file.src_uri, config.repo_url or ""))
+
+
+def without_marks(text: str) -> str:
+    """Without HTML comments, but those in code."""
+    return outside_code(text, lambda part: MARK.sub("", part))
+
+
+def relinked(text: str, source: str, name: str, repository: str) -> str:
+    """With links of the site in place of a forge's.
+
+    Args:
+      text: Of a page.
+      source: Its file in the repository.
+      name: What the site calls it.
+      repository: Its address, or ''.
+
+    Raises:
+      PluginError: a link leads to nothing.
+    """
+
+    def mended(match: re.Match[str]) -> str:
+        image, label, target = match.groups()
+        path, hash_, anchor = target.partition("#")
+        if not path or re.match(r"\w+:", path):
+            return match[0]
+        file = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+        place = OUTSIDE.get(file, file.removeprefix("docs/") if file.startswith("docs/") else "")
+        if not (ROOT / file).exists():
+            raise PluginError(f"{source}: the link to {target} leads to nothing")
+        if place and not place.endswith(".py"):
+            return f"{image}[{label}]({posixpath.relpath(place, posixpath.dirname(name) or '.')}{hash_}{anchor})"
+        return f"[{label}]({repository.rstrip('/')}/blob/main/{file}{hash_}{anchor})" if repository else label
+
+    return outside_code(text, lambda part: LINK.sub(mended, part), inline=True)
+
+
+def as_python_markdown(text: str) -> str:
+    """With what lists hold four spaces in, a line before lists, and no backslash before `|` in the code of tables."""
+    lines = text.split("\n")
+    shift, blank, rows = [0] * len(lines), set(), set()
+    for token in (tokens := MarkdownIt("commonmark").enable("table").parse(text)):
+        if token.type == "list_item_open":
+            first, last = token.map
+            width = len(re.match(r"[\s]*(?:[-*+]|\d+[.)])\s+", lines[first].expandtabs())[0])
+            own = len(lines[first]) - len(lines[first].lstrip())
+            for number in range(first + 1, last):
+                if lines[number].startswith(" " * width):
+                    shift[number] += 4 - (width - own)
+        elif token.type in ("bullet_list_open", "ordered_list_open") and token.map[0] and token.level == 0:
+            blank |= {token.map[0]} if lines[token.map[0] - 1].strip() else set()
+        elif token.type == "table_open":
+            rows |= set(range(*token.map))
+            blank |= {token.map[0]} if token.map[0] and lines[token.map[0] - 1].strip() else set()
+    del tokens
+    made = []
+    for number, line in enumerate(lines):
+        line = CODE.sub(lambda match: match[0].replace("\\|", "|"), line) if number in rows else line
+        made += ([""] if number in blank else []) + [" " * shift[number] + line if line.strip() else line]
+    return "\n".join(made)
+
+
+def outside_code(text: str, change, inline: bool = False) -> str:
+    """Changes what is in no block of code, nor, where so asked, in code within a line."""
+    lines, code = text.split("\n"), set()
+    for token in MarkdownIt("commonmark").parse(text):
+        if token.type in ("fence", "code_block"):
+            code |= set(range(*token.map))
+    parts, plain = [], []
+    for number, line in enumerate([*lines, None]):
+        if number in code or line is None:
+            part = "\n".join(plain)
+            parts += [_around_code(part, change) if inline else change(part + "\n")[:-1]] if plain else []
+            parts += [] if line is None else [line]
+            plain = []
+        else:
+            plain.append(line)
+    return "\n".join(parts)
+
+
+def _around_code(text: str, change) -> str:
+    kept: list[str] = []
+
+    def keep(match: re.Match[str]) -> str:
+        kept.append(match[0])
+        return f"\0{len(kept) - 1}\0"
+
+    return re.sub(r"\0(\d+)\0", lambda match: kept[int(match[1])], change(CODE.sub(keep, text)))

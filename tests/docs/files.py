@@ -1,0 +1,48 @@
+"""Small files of the reader's own, where a page says TEXTS, REVIEWS or the like."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.docs.reader import program
+
+WORDS = "a good film that I liked and would see again, though its end was a little slow".split()
+
+
+def texts(folder: str) -> None:
+    """Plain text, a document a line, in three splits."""
+    for split, lines in (("train", 60), ("validation", 20), ("test", 20)):
+        _write(Path(folder) / f"{split}.txt", "\n".join(_sentence(n) for n in range(lines)))
+
+
+def reviews(folder: str) -> None:
+    """Texts of two classes, in tables of two splits."""
+    for split in ("train", "test"):
+        rows = (f'"{_sentence(n)}",{n % 2}' for n in range(60))
+        _write(Path(folder) / f"{split}.csv", "\n".join(["review,label", *rows]))
+
+
+def pairs(file: str) -> None:
+    """Sentences with their translations, parted by tabs, as Tatoeba's."""
+    _write(Path(file), "\n".join(f"{_sentence(n)}\t{_sentence(n + 7)}\tCC-BY" for n in range(80)))
+
+
+def trained(workdir: str, config: str, changes: Mapping[str, str]) -> None:
+    """A run of two steps that another page says how to train."""
+    fields = (f"--config.{field}={value}" for field, value in ({"train.length": "2 steps"} | changes).items())
+    code, printed = program("train.main", [f"--config={config}", f"--workdir={workdir}", *fields])
+    assert code == 0, printed
+
+
+def lines(file: str, *sentences: str) -> None:
+    """A sentence a line."""
+    _write(Path(file), "\n".join(sentences))
+
+
+def _sentence(number: int) -> str:
+    words = WORDS[number % 7 : number % 7 + 6]
+    return " ".join([*words, str(number)])
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n", encoding="utf-8")

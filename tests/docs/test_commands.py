@@ -1,0 +1,135 @@
+"""Every command and every snippet of README and docs does what a reader would have it do; see `pages`."""
+
+import jax
+import pytest
+
+from attention.errors import UsageError
+from models import mechanisms
+from tests.conftest import ROOT
+from tests.docs import reader
+from tests.docs.pages import PageError, blocks
+from train import matching, pool
+
+FILES = ["README.md", "CONTRIBUTING.md", "benchmarks/README.md", *(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))]
+PAGES = {file: blocks((ROOT / file).read_text(encoding="utf-8")) for file in sorted(FILES)}
+TYPED = [file for file, found in PAGES.items() if found]
+LONG = [file for file in TYPED if any(block.kind == "long" for block in PAGES[file])]
+
+
+@pytest.fixture
+def desk(monkeypatch, tmp_path):
+    """An empty folder, where sweeps train in this process and rows of the mechanisms' table are on loan."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pool, "run_all", reader.runs_in_turn)
+    monkeypatch.setattr(matching, "apart", lambda function, *arguments: function(*arguments))
+    rows, fast = dict(mechanisms.MECHANISMS), jax.config.jax_disable_most_optimizations
+    jax.config.update("jax_disable_most_optimizations", True)  # programs of two steps: compiling is all there is
+    yield tmp_path
+    jax.config.update("jax_disable_most_optimizations", fast)
+    mechanisms.MECHANISMS.clear()
+    mechanisms.MECHANISMS.update(rows)
+
+
+def typed(page, kinds):
+    own = reader.Reader("page")
+    for block in page:
+        if block.kind in kinds:
+            own.types(block)
+
+
+@pytest.mark.parametrize("file", TYPED)
+def test_a_page_does_as_it_says(file, desk):
+    typed(PAGES[file], ("run", "dry-run", "not run"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("file", LONG)
+def test_a_page_does_as_it_says_at_length(file, desk):
+    typed(PAGES[file], ("run", "long"))
+
+
+@pytest.mark.parametrize("file", LONG)
+def test_what_takes_long_names_what_there_is(file):
+    assert [mistake for block in PAGES[file] if block.kind == "long" for mistake in reader.look_up(block)] == []
+
+
+def test_little_is_not_run_at_all():
+    every = [block for file in TYPED if file != "benchmarks/README.md" for block in PAGES[file]]
+    assert len(every) > 50
+    assert sum(block.kind == "not run" for block in every) < len(every) / 3
+
+
+RUN = "    python -m train.main --config=configs/vit_digits.py"
+WRONG_PAGES = {
+    "<!-- dry-run -->\n" + RUN: "needs a reason",
+    "<!-- not run:  -->\n" + RUN: "needs a reason",
+    "<!-- not-run: because -->\n" + RUN: "'not-run' is none of",
+    "<!-- run: quickly -->\n" + RUN: "'quickly' is neither a number of steps nor",
+    "<!-- run -->\n\nWords.\n\n" + RUN: "stands before no block",
+    "<!-- run -->\n<!-- long -->\n" + RUN: "stands before no block",
+    RUN + "\n\n<!-- long -->\n": "stands before no block",
+    RUN + "\n\n<!-- setup: x = 1 -->\n": "stands before no block",
+    "```text\npython -m train.main\n```": "a block of text with a mark, or with a command",
+    "<!-- run -->\n```text\nwords\n```": "a block of text with a mark, or with a command",
+    "```console\nls\n```": "the language 'console' is none of",
+}
+
+
+@pytest.mark.parametrize("page", WRONG_PAGES)
+def test_a_wrong_page_is_noticed(page):
+    with pytest.raises(PageError, match=WRONG_PAGES[page]):
+        blocks(page)
+
+
+WRONG_BLOCKS = {
+    "    python -m train.mian": "there is no module train.mian",
+    "    python -m train.main --workdr=runs/a": "python -m train.main has no --workdr",
+    "    python -m train.main --config=configs/vit_digit.py": "Did you mean 'configs/vit_digits.py'",
+    "    python -m train.main --config.model.atention=super": "Did you mean '--config.model.attention'",
+    "    python -m train.main --config.model.attention=supr": "Did you mean 'super'",
+    "    python -m train.sweep --config=configs/vit_digits.py --over model.heads=2,five --workdir=a": "must be of type int",
+    "    python -m train.sweep --config=configs/vit_digits.py --over argument=super,supr": "Did you mean 'super'",
+    "    python -m benchmarks.decoding --config.model.widht=512": "no config has model.widht",
+    "    python -m train.launch --processes=2 -- --config=configs/vit_digit.py": "Did you mean 'configs/vit_digits.py'",
+    "    bash -c 'python -m train.mian'": "there is no module train.mian",
+    "    python -m pytest -q tests/train/test_nothing.py": "there is no tests/train/test_nothing.py",
+    "    pip install -r requirements-nothing.txt": "there is no requirements-nothing.txt",
+    "    make dmeo": "make has no target dmeo",
+    "```python\nfrom attention import dot_attention\n```": "attention has no dot_attention",
+}
+
+
+@pytest.mark.parametrize("kind", ["run", "long", "not run: a reason", "dry-run: a reason"])
+@pytest.mark.parametrize("block", WRONG_BLOCKS)
+def test_what_is_not_there_is_noticed_whatever_the_mark(block, kind):
+    (found,) = blocks(f"<!-- {kind} -->\n{block}")
+    with pytest.raises(PageError, match=WRONG_BLOCKS[block]):
+        reader.Reader("page").types(found)
+
+
+@pytest.mark.parametrize(
+    ("page", "error", "message"),
+    [
+        ("    pip install -r requirements.txt", PageError, "is not run here; put a mark before it"),
+        ("    python -m models.mechanisms super | less", PageError, "is not run here; put a mark before it"),
+        ("    python -m models.mechanisms super --width=7", PageError, "ends with 1: .*7"),
+        ("    python -m analysis.report runs/none", PageError, "ends with 2"),
+        ("<!-- run: 2 steps -->\n    python -m models.mechanisms super", PageError, "nothing is trained"),
+        ("<!-- dry-run: a reason -->\n    python -m analysis.report runs/a", PageError, "nothing is trained"),
+        ("<!-- dry-run: a reason -->\n    python -m train.main --config.model.patch=3", UsageError, "patch=3"),
+        ("```python\nassert 1 + 1 == 3\n```", AssertionError, ""),
+        ("```python\nx = 1\n```\n\n<!-- setup: x += 1 -->\n```python\nassert x == 1\n```", AssertionError, ""),
+    ],
+)
+def test_what_does_not_work_is_noticed(page, error, message, desk):
+    with pytest.raises(error, match=message):
+        typed(blocks(page), ("run", "dry-run", "not run"))
+
+
+def test_blocks_have_their_marks_and_lines():
+    page = f"# Title\n\n{RUN} \\\n        --config.seed=1\n\n- item\n\n  <!-- long: 3 steps, seed=2 -->\n  ```sh\n  ls\n  ```\n"
+    first, second = blocks(page)
+    assert (first.line, first.kind, first.changes) == (3, "run", {})
+    assert first.programs == [["train.main", "--config=configs/vit_digits.py", "--config.seed=1"]]
+    assert (second.language, second.kind, second.changes) == ("sh", "long", {"train.length": "3 steps", "seed": "2"})
+    assert second.commands == [["ls"]]
