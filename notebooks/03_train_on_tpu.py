@@ -69,8 +69,8 @@ if SMALL:
     CHANGES |= {"train.log_every": "25 steps", "train.eval_every": "50 steps"}
 else:
     SPEC, STEPS, TOKENS = f"configs/gpt_wikitext103.py:{ATTENTION}", 20_000, 200
-    CHANGES = {"data.batch_size": str(2 * DEVICES), "train.precision": "bfloat16"}
-    CHANGES |= {"train.eval_every": "2000 steps"}
+    CHANGES = {"data.batch_size": str(2 * DEVICES), "data.eval_batch_size": str(2 * DEVICES)}
+    CHANGES |= {"train.precision": "bfloat16", "train.eval_every": "2000 steps"}
 config, plain = configs.resolve(SPEC, CHANGES | MESH | {"train.length": f"{STEPS} steps"})
 
 # %% [markdown]
