@@ -111,10 +111,10 @@ report(runs.find([RUNS]))
 #
 # ## Curves
 #
-# Solid lines are validation data, dotted ones training data; a band is one standard deviation over seeds to either side.
+# Against steps and against seconds of training. Solid lines are validation data, dotted ones training data; a band is one standard deviation over seeds to either side.
 
 # %%
-curves.figure(curves.read([str(RUNS / mechanism) for mechanism in MECHANISMS]), axes=("step",))
+curves.figure(curves.read([str(RUNS / mechanism) for mechanism in MECHANISMS]))
 
 # %% [markdown]
 # ## What the heads look at
