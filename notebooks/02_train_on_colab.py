@@ -58,7 +58,7 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # ## What is trained
 #
-# A config file says nearly all, and the mechanism is its argument. `train.replicas` trains several seeds in one program, which keeps a GPU busy. On first use TensorFlow Datasets fetches and prepares CIFAR-100 (160 MB), which needs TensorFlow; Colab has it.
+# A config file says nearly all, and the mechanism is its argument. `train.replicas` trains several seeds in one program, which keeps a GPU busy. On first use TensorFlow Datasets fetches and prepares CIFAR-100 (160 MB), which needs TensorFlow once (`pip install -r requirements-prepare.txt`).
 
 # %%
 MECHANISMS = ("dot_product", "super")
@@ -111,10 +111,10 @@ report(runs.find([RUNS]))
 #
 # ## Curves
 #
-# Solid lines are validation data, dotted ones training data; a band is one standard deviation over seeds to either side.
+# Against steps and against seconds of training. Solid lines are validation data, dotted ones training data; a band is one standard deviation over seeds to either side.
 
 # %%
-curves.figure(curves.read([str(RUNS / mechanism) for mechanism in MECHANISMS]), axes=("step",))
+curves.figure(curves.read([str(RUNS / mechanism) for mechanism in MECHANISMS]))
 
 # %% [markdown]
 # ## What the heads look at

@@ -32,7 +32,9 @@ from pathlib import Path
 import jax
 import matplotlib.pyplot as plt
 
-jax.config.update("jax_num_cpu_devices", 8)  # of a CPU alone; TPUs and GPUs take no notice
+# Of a CPU alone; TPUs and GPUs take no notice. So many devices on few cores must run one program after the other.
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 from analysis import curves
 from train import configs, dry, loop, sharding
@@ -69,8 +71,8 @@ if SMALL:
     CHANGES |= {"train.log_every": "25 steps", "train.eval_every": "50 steps"}
 else:
     SPEC, STEPS, TOKENS = f"configs/gpt_wikitext103.py:{ATTENTION}", 20_000, 200
-    CHANGES = {"data.batch_size": str(2 * DEVICES), "train.precision": "bfloat16"}
-    CHANGES |= {"train.eval_every": "2000 steps"}
+    CHANGES = {"data.batch_size": str(2 * DEVICES), "data.eval_batch_size": str(2 * DEVICES)}
+    CHANGES |= {"train.precision": "bfloat16", "train.eval_every": "2000 steps"}
 config, plain = configs.resolve(SPEC, CHANGES | MESH | {"train.length": f"{STEPS} steps"})
 
 # %% [markdown]

@@ -102,18 +102,22 @@ def execute(made: Any) -> None:
     made.metadata["language_info"] = {"name": "python"}  # in place of this machine's version
     for cell in made.cells:
         if cell.cell_type == "code":
-            cell.metadata, cell.outputs = {}, [_kept(output) for output in cell.outputs if not _is_noise(output)]
+            cell.metadata, cell.outputs = {}, _kept(cell.outputs)
 
 
-def _is_noise(output: Any) -> bool:
-    return output.output_type == "stream" and output.name == "stderr"
-
-
-def _kept(output: Any) -> Any:
-    """An output without the plain text that stands for a picture or a table where neither can be shown."""
-    if len(output.get("data", {})) > 1:
-        output.data.pop("text/plain", None)
-    return output
+def _kept(outputs: Iterable[Any]) -> list[Any]:
+    """What was printed in one piece, pictures and tables without the text that stands for them; no warnings."""
+    kept: list[Any] = []
+    for output in outputs:
+        if output.get("name") == "stderr":
+            continue
+        if kept and output.output_type == kept[-1].output_type == "stream":
+            kept[-1].text += output.text
+            continue
+        if len(output.get("data", {})) > 1:
+            output.data.pop("text/plain", None)
+        kept.append(output)
+    return kept
 
 
 def differing(script: Path) -> bool:
