@@ -18,9 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention.errors import UsageError
 from benchmarks import measure
 from models import command
-from models.gpt import GPT
+from models.gpt import GPT, GPTConfig
 from models.mechanisms import MECHANISMS
 from train import configs
 from train.decoding import Sampling, generate
@@ -51,6 +52,8 @@ def run(flags: argparse.Namespace) -> None:
     """Measures, prints a table and writes JSON."""
     # A table of positions serves mechanisms without queries and keys too.
     config = configs.resolve(flags.config, {"model.positions": "learned"} | flags.overrides)[0].model
+    if not isinstance(config, GPTConfig):
+        raise UsageError(f"--config={flags.config} is no language model, which alone generates; give one of a GPT.")
     result = measure.header("decoding") | {
         "model": dataclasses.asdict(config),
         "length": flags.length,

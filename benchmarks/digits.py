@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from attention.errors import UsageError
 from benchmarks import runs
-from models import command
+from models import command, mechanisms
 from models.mechanisms import MECHANISMS
 from train import pool
 
@@ -41,7 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Trains, then writes both files."""
+    """Trains, then writes both files.
+
+    Raises:
+      UsageError: a mechanism that is none, or nothing that has finished.
+    """
+    for spec in arguments.only:
+        mechanisms.resolve(spec, 1)
     todo = {
         folder(spec, seed, arguments.runs): (f"--config.model.attention={spec}", f"--config.seed={seed}")
         for seed in range(arguments.seeds)
@@ -49,7 +56,10 @@ def run(arguments: argparse.Namespace) -> None:
     }
     runs.train_all(todo, lambda result: f"{100 * result['best']['test']['accuracy']:.2f} %")
     done = {spec: results(spec, arguments.runs) for spec in [*MECHANISMS, *VARIANTS]}
-    write({spec: found for spec, found in done.items() if found})
+    finished = {spec: found for spec, found in done.items() if found}
+    if not finished:
+        raise UsageError(f"Nothing has finished in {arguments.runs}; the logs there say why.")
+    write(finished)
 
 
 def folder(spec: str, seed: int, path: Path) -> Path:

@@ -14,7 +14,6 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from importlib import metadata
 from typing import Any
 
 import jax
@@ -77,7 +76,7 @@ class Marian:
 def parser() -> command.Parser:
     """The flags."""
     made = command.Parser(__doc__)
-    made.add_argument("--against", default="", help="transformers: see requirements-parity.txt; nothing without it")
+    made.add_argument("--against", choices=["transformers"], help="see requirements-parity.txt; nothing without it")
     made.add_argument(
         "--source", type=command.count, default=32, help="tokens of a source, and of a target in training"
     )
@@ -101,6 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(flags: argparse.Namespace) -> None:
     """Measures, prints tables and writes JSON."""
+    packages = ("torch", flags.against) if flags.against else ()
+    versions = measure.versions(packages, "requirements-parity.txt")
     marian = build(configs.resolve(CONFIG, {"model.pretrained": ""} | flags.overrides)[0], flags)
     result = measure.header("marian") | {"model": dataclasses.asdict(marian.config.model), "tokens": flags.tokens}
     with tempfile.TemporaryDirectory() as folder:
@@ -109,7 +110,7 @@ def run(flags: argparse.Namespace) -> None:
             pretrained.export(
                 f"{folder}/marian", marian.model.config, marian.params, special, marian.model.source_length
             )
-            result["versions"] |= {name: metadata.version(name) for name in ("torch", flags.against)}
+            result["versions"] |= versions
         theirs = f"{folder}/marian" if flags.against else ""
         result["searches"] = list(searches(marian, theirs, flags))
         result["again"] = again(marian, flags)

@@ -7,6 +7,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from importlib import metadata
 from typing import Any
 
 import jax
@@ -36,6 +37,18 @@ def use(device: str) -> None:
         raise UsageError(f"--device={device} is not here ({reason}); leave it out to take what is.") from error
     if found != device:
         raise UsageError(f"--device={device} comes too late: this process runs on {found} already.")
+
+
+def versions(packages: Iterable[str], file: str) -> dict[str, str]:
+    """Of packages that only benchmarks need.
+
+    Raises:
+      UsageError: one that is not installed; `file` of requirements adds it.
+    """
+    try:
+        return {name: metadata.version(name) for name in packages}
+    except metadata.PackageNotFoundError as error:
+        raise UsageError(f"{error.name} is not installed: pip install -r {file} -c constraints.txt.") from error
 
 
 def header(module: str) -> dict[str, Any]:

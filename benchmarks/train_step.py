@@ -15,13 +15,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from attention.errors import unknown
 from benchmarks import measure
 from models import command
 from train import configs, loop, sharding, tasks
@@ -31,6 +31,7 @@ from train.replicas import Replicas
 
 Step = Callable[[np.ndarray, np.ndarray], float]
 COMPILED = "_compiled"
+AGAINST = ("keras", "torch", "torch_compiled")
 INPUTS = {"vit": ("image", "label"), "gpt": ("tokens", "targets")}  # of a batch, by model
 
 
@@ -38,7 +39,7 @@ def parser() -> command.Parser:
     """The flags."""
     made = command.Parser(__doc__)
     made.add_argument("--config", default="configs/vit_digits.py", metavar="FILE[:ARGUMENT]", help="the model")
-    made.add_argument("--against", default="", help="keras, torch, torch_compiled: see requirements-bench.txt")
+    made.add_argument("--against", default="", help=f"{', '.join(AGAINST)}: see requirements-bench.txt")
     made.add_argument("--rounds", type=command.count, default=5, help="of measuring, in which all take turns")
     made.add_argument("--steps", type=command.count, default=4, help="steps of each contestant in a round")
     made.add_argument("--out", type=command.new_file, help="where the JSON goes")
@@ -54,12 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(flags: argparse.Namespace) -> None:
     """Measures, prints a table and writes JSON."""
     config, _ = configs.resolve(flags.config, flags.overrides)
+    others = [name for name in flags.against.split(",") if name]
+    for name in others:
+        if name not in AGAINST:
+            raise unknown("--against", name, AGAINST)
+    packages = sorted({name.removesuffix(COMPILED) for name in others})
     result = measure.header("train_step")
+    result["versions"] |= measure.versions(packages, "requirements-bench.txt")
     result["loop"] = loop_against_step(config, flags.rounds, flags.steps)
-    if flags.against:
-        others = flags.against.split(",")
-        packages = sorted({name.removesuffix(COMPILED) for name in others})
-        result["versions"] |= {name: metadata.version(name) for name in packages}
+    if others:
         result["stacks"] = stacks(config, others, flags.rounds, flags.steps)
     print(markdown(result))
     if flags.out:
