@@ -1,9 +1,10 @@
-# `make demo` trains the default model; `make test` runs the tests, `make test-long` their long forms. All make .venv first.
+# `make demo` trains the default model; `make test` runs the tests, `make test-long` their long forms; `make docs` builds
+# the documentation into site/. All make .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo test test-long lint clean
+.PHONY: demo test test-long lint docs clean
 
 demo: .venv/installed
 	$(BIN)/python -m train.main
@@ -18,6 +19,9 @@ lint: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+docs: .venv/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
@@ -25,9 +29,13 @@ lint: .venv/installed-test
 	$(BIN)/python -m pip install -q -r requirements.txt -c constraints.txt
 	touch $@
 
-.venv/installed-test: requirements-test.txt .venv/installed
+.venv/installed-docs: requirements-docs.txt constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install -q -r requirements-docs.txt -c constraints.txt
+	touch $@
+
+.venv/installed-test: requirements-test.txt requirements-docs.txt .venv/installed
 	$(BIN)/python -m pip install -q -r requirements-test.txt -c constraints.txt
 	touch $@
 
 clean:
-	rm -rf .venv
+	rm -rf .venv site

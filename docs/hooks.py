@@ -1,4 +1,4 @@
-"""What MkDocs does to the pages, which are written for forges: brings in those outside docs/, and mends links and lists.
+"""What MkDocs does to pages that are written for forges: brings in those outside docs/, and mends links and lists.
 
 Links lead where they lead on a forge: to another page, to a file of the repository (where `repo_url` says its home;
 plain text without), and never to nothing, which is an error. The marks of the tests of commands are taken out.

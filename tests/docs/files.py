@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.docs.reader import program
+from tests.docs.reader import SHORT, changed, program
 
-WORDS = "a good film that I liked and would see again, though its end was a little slow".split()
+SENTENCE = "a good film that I liked and would see again, though its end was a little slow"
 
 
 def texts(folder: str) -> None:
@@ -28,8 +28,7 @@ def pairs(file: str) -> None:
 
 def trained(workdir: str, config: str, changes: Mapping[str, str]) -> None:
     """A run of two steps that another page says how to train."""
-    fields = (f"--config.{field}={value}" for field, value in ({"train.length": "2 steps"} | changes).items())
-    code, printed = program("train.main", [f"--config={config}", f"--workdir={workdir}", *fields])
+    code, printed = program("train.main", changed([f"--config={config}", f"--workdir={workdir}"], SHORT | changes))
     assert code == 0, printed
 
 
@@ -39,7 +38,7 @@ def lines(file: str, *sentences: str) -> None:
 
 
 def _sentence(number: int) -> str:
-    words = WORDS[number % 7 : number % 7 + 6]
+    words = SENTENCE.split()[number % 7 : number % 7 + 6]
     return " ".join([*words, str(number)])
 
 

@@ -1,15 +1,16 @@
 """What the documents tell a reader to type: commands and Python, each with the mark that stands before it.
 
-Every indented block is a command of a shell, as is every fenced one in `sh` or `bash`; `python` is Python, and what is
-neither (`text`, `json`, `yaml`, `toml`) is not typed. A block is run as it stands, unless an HTML comment before it says:
+Every indented block is a command of a shell, as is every fenced one in `sh` or `bash`; `python` is Python, and what
+is neither (`text`, `json`, `yaml`, `toml`) is not typed. A block is run as it stands, but for trainings, which take 2
+steps, and sweeps, which have 2 seeds; unless an HTML comment before it says:
 
-    run: 2 steps, FIELD=VALUE    trains so long, with such fields of the config
+    run: 4 steps, FIELD=VALUE    trains so long, with such fields of the config
     long: likewise               the same, by make test-long
     dry-run: WHY                 the config is resolved and the model built as shapes; of Python, compiled
     not run: WHY                 only what it names is looked up
 
-A WHY may end in `, with FIELD=VALUE`. `not run, all of this page: WHY` stands once, on top. `setup: PYTHON` is done just
-before the next block, where that is run: what a reader does in another way, such as bringing files of his own.
+A WHY may end in `, with FIELD=VALUE`. `not run, all of this page: WHY` stands once, on top. `setup: PYTHON` is done
+just before the next block, where that is run: what a reader does in another way, such as bringing files of his own.
 """
 
 import re
@@ -66,7 +67,7 @@ class Block:
 
 
 def commands(text: str) -> list[list[str]]:
-    """The words of each line of a shell, without comments; operators such as `&&` are words, and so is what quotes hold.
+    """The words of each line of a shell, without comments; operators such as `&&` are words, as is what quotes hold.
 
     Raises:
       PageError: quotes that are not closed.

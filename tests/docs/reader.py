@@ -16,6 +16,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from attention.errors import UsageError
@@ -27,6 +28,7 @@ from train.config import MeshConfig
 from train.main import DEFAULT_CONFIG
 
 OURS = ("analysis", "attention", "benchmarks", "docs", "models", "notebooks", "tests", "train")
+SHORT = {"train.length": "2 steps"}
 TRAINING = ("train.main", "train.launch", "train.sweep")
 HARMLESS = ("cat", "head", "ls", "mkdir")
 FLAG = re.compile(r"--[a-z][\w-]*")
@@ -79,15 +81,17 @@ def command(words: Sequence[str], block: Block) -> None:
         raise PageError(f"line {block.line}: {' '.join(words)!r} is not run here; put a mark before it")
     module, *arguments = words[2:]
     arguments = [name for word in arguments for name in (sorted(glob.glob(word)) or [word])]
-    code, printed = program(module, changed(arguments, block.changes) if module in TRAINING else arguments)
+    if module in TRAINING:
+        arguments = changed(arguments, SHORT | block.changes)
+    code, printed = program(module, arguments)
     if code:
         raise PageError(f"line {block.line}: python -m {module} ends with {code}: {printed[-600:]}")
 
 
 def changed(arguments: Sequence[str], changes: Mapping[str, str]) -> list[str]:
-    """Flags with such fields of the config in place of their own."""
+    """Flags with such fields of the config in place of their own, and two seeds."""
     flags = {f"--config.{field}": text for field, text in changes.items()}
-    own = [word for word in arguments if word.partition("=")[0] not in flags]
+    own = [re.sub(r"^--seeds=\d+", "--seeds=2", word) for word in arguments if word.partition("=")[0] not in flags]
     return own + [f"{flag}={text}" for flag, text in flags.items()]
 
 
@@ -215,12 +219,16 @@ def _program(words: Sequence[str]) -> Iterator[str]:
 def _config(spec: str, overrides: Mapping[str, str], over: Sequence[str]) -> Iterator[str]:
     """Mistakes in a config's flags, those of a grid included."""
     try:
+        if spec == "list":  # of all configs
+            return
         if not spec:
             yield from (f"no config has {name}" for name in overrides if f"| `{name}` |" not in page_of_fields())
             return
         for field, values in (grid.over(over, overrides, "") if over else {"": [""]}).items():
             for value in values:
-                ours, file = (overrides, f"{spec}:{value}") if field == "argument" else ({**overrides, field: value}, spec)
+                ours, file = (
+                    (overrides, f"{spec}:{value}") if field == "argument" else ({**overrides, field: value}, spec)
+                )
                 configs.resolve(file, {name: text for name, text in ours.items() if name})
     except UsageError as error:
         yield str(error)
@@ -241,7 +249,7 @@ def _flags(arguments: Sequence[str]) -> tuple[str, dict[str, str], list[str]]:
 
 
 def _over(arguments: Sequence[str]) -> list[str]:
-    return [after for word, after in zip(arguments, arguments[1:], strict=False) if word == "--over"]
+    return [after for word, after in pairwise(arguments) if word == "--over"]
 
 
 @functools.cache

@@ -87,7 +87,7 @@ WRONG_BLOCKS = {
     "    python -m train.main --config=configs/vit_digit.py": "Did you mean 'configs/vit_digits.py'",
     "    python -m train.main --config.model.atention=super": "Did you mean '--config.model.attention'",
     "    python -m train.main --config.model.attention=supr": "Did you mean 'super'",
-    "    python -m train.sweep --config=configs/vit_digits.py --over model.heads=2,five --workdir=a": "must be of type int",
+    "    python -m train.sweep --config=configs/vit_digits.py --over model.heads=2,five": "must be of type int",
     "    python -m train.sweep --config=configs/vit_digits.py --over argument=super,supr": "Did you mean 'super'",
     "    python -m benchmarks.decoding --config.model.widht=512": "no config has model.widht",
     "    python -m train.launch --processes=2 -- --config=configs/vit_digit.py": "Did you mean 'configs/vit_digits.py'",
@@ -114,7 +114,7 @@ def test_what_is_not_there_is_noticed_whatever_the_mark(block, kind):
         ("    python -m models.mechanisms super | less", PageError, "is not run here; put a mark before it"),
         ("    python -m models.mechanisms super --width=7", PageError, "ends with 1: .*7"),
         ("    python -m analysis.report runs/none", PageError, "ends with 2"),
-        ("<!-- run: 2 steps -->\n    python -m models.mechanisms super", PageError, "nothing is trained"),
+        ("<!-- run: 3 steps -->\n    python -m models.mechanisms super", PageError, "nothing is trained"),
         ("<!-- dry-run: a reason -->\n    python -m analysis.report runs/a", PageError, "nothing is trained"),
         ("<!-- dry-run: a reason -->\n    python -m train.main --config.model.patch=3", UsageError, "patch=3"),
         ("```python\nassert 1 + 1 == 3\n```", AssertionError, ""),
@@ -127,8 +127,8 @@ def test_what_does_not_work_is_noticed(page, error, message, desk):
 
 
 def test_blocks_have_their_marks_and_lines():
-    page = f"# Title\n\n{RUN} \\\n        --config.seed=1\n\n- item\n\n  <!-- long: 3 steps, seed=2 -->\n  ```sh\n  ls\n  ```\n"
-    first, second = blocks(page)
+    typed_on_two_lines = f"# Title\n\n{RUN} \\\n        --config.seed=1\n\n"
+    first, second = blocks(typed_on_two_lines + "- item\n\n  <!-- long: 3 steps, seed=2 -->\n  ```sh\n  ls\n  ```\n")
     assert (first.line, first.kind, first.changes) == (3, "run", {})
     assert first.programs == [["train.main", "--config=configs/vit_digits.py", "--config.seed=1"]]
     assert (second.language, second.kind, second.changes) == ("sh", "long", {"train.length": "3 steps", "seed": "2"})

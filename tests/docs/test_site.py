@@ -1,0 +1,110 @@
+"""The documentation site builds, holds every page, and is whole without a network."""
+
+import html
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+from mkdocs.exceptions import PluginError
+
+from docs import hooks, make_configs
+from tests.conftest import ROOT
+from train import configs
+from train.workdir import flatten
+
+
+class Loader(yaml.SafeLoader):
+    """Of mkdocs.yml, whose functions are left out."""
+
+
+Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: suffix)
+SETTINGS = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader)
+
+
+def pages(nav):
+    for item in nav:
+        for value in item.values():
+            yield from [value] if isinstance(value, str) else pages(value)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    built = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    return folder
+
+
+def test_the_site_is_whole_without_a_network(site):
+    made = sorted(site.rglob("*.html"))
+    assert len(made) > 25
+    for page in made:
+        text = page.read_text(encoding="utf-8")
+        fetched = re.findall(r'<(?:script|img|iframe|source|link)[^>]*\s(?:src|href)="?([^"\s>]+)', text)
+        assert fetched
+        assert [address for address in fetched if re.match(r"(https?:)?//", address)] == [], page.name
+
+
+def test_the_site_shows_what_is_written_and_no_marks(site):
+    mechanisms = (site / "mechanisms.html").read_text(encoding="utf-8")
+    assert "<!-- " not in mechanisms.partition("<article")[2].partition("</article")[0]
+    assert "setup:" not in (site / "pictures.html").read_text(encoding="utf-8")
+    text = html.unescape(re.sub(r"<[^>]+>", "", (site / "measurements.html").read_text(encoding="utf-8")))
+    assert "neural(dim=2)|dot_product" in text
+    assert "\\|" not in text
+    assert "return_weights" in (site / "api" / "attention.html").read_text(encoding="utf-8")
+
+
+def test_every_page_is_in_the_navigation_once():
+    own = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    named = list(pages(SETTINGS["nav"]))
+    assert sorted(named) == sorted(own | set(hooks.OUTSIDE.values()))
+
+
+def test_the_page_of_fields_is_made_from_the_code_and_has_every_leaf():
+    made = make_configs.page()
+    assert make_configs.PAGE.read_text(encoding="utf-8") == made, "run python -m docs.make_configs"
+    files = [path.name for path in (ROOT / "configs").glob("*.py") if path.stem not in ("__init__", "defaults")]
+    for file in files:
+        assert f"| `{file}` |" in made
+        for field in flatten(configs.load(f"configs/{file}").to_dict()):
+            assert f"| `{field}` |" in made
+
+
+LINKS = {
+    "[a](docs/data.md#splits)": "[a](data.md#splits)",
+    "![a](docs/images/curves.png)": "![a](images/curves.png)",
+    "[a](benchmarks/README.md#start)": "[a](measurements.md#start)",
+    "[a](train/main.py)": "[a](https://forge/one/blob/main/train/main.py)",
+    "[a](https://example.org/x.md) [b](#here)": "[a](https://example.org/x.md) [b](#here)",
+    "`[a](nothing.md)`": "`[a](nothing.md)`",
+    "    [a](nothing.md)": "    [a](nothing.md)",
+}
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_links_lead_where_they_lead_on_a_forge(link):
+    assert hooks.relinked(link, "README.md", "index.md", "https://forge/one") == LINKS[link]
+
+
+def test_links_from_below_and_to_nothing():
+    below = "[a](../../README.md) [b](../../train/main.py) [c](../data.md)"
+    assert hooks.relinked(below, "docs/api/train.md", "api/train.md", "") == "[a](../index.md) b [c](../data.md)"
+    with pytest.raises(PluginError, match=r"docs/data.md: the link to nothing.md leads to nothing"):
+        hooks.relinked("[a](nothing.md)", "docs/data.md", "data.md", "")
+
+
+def test_lists_and_tables_are_as_python_markdown_wants_them():
+    written = "words\n- one\n  more\n\n  ```sh\n  ls\n  ```\n  - inner\n    still\n\n1. first\n   more"
+    made = "words\n\n- one\n    more\n\n    ```sh\n    ls\n    ```\n    - inner\n        still\n\n1. first\n    more"
+    assert hooks.as_python_markdown(written) == made
+    table = "words\n\n| a | b |\n| --- | --- |\n| `x\\|y` | z \\| w |"
+    assert hooks.as_python_markdown(table) == table.replace("x\\|y", "x|y")
+    marks = "a\n<!-- run -->\n    <!-- code -->\n\n<!-- setup:\nx = 1\n-->\nb"
+    assert hooks.without_marks(marks) == "a\n    <!-- code -->\n\nb"
