@@ -39,7 +39,7 @@ SMALLER = {
         ["1 x cpu, reduced size", "The same result, to the last bit: True"],
     ),
     "03_train_on_tpu": (
-        {"100, 80": "4, 8", "25 steps": "2 steps", "50 steps": "4 steps"},
+        {"600, 100": "4, 8", "100 steps": "2 steps", "200 steps": "4 steps", "50 steps": "1 step"},
         ["8 x cpu, pretended", "data 2 x fsdp 2 x tensor 2", "mesh data 2 x fsdp 2 x tensor 2"],
     ),
     "04_add_your_own": (
