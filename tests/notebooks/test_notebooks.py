@@ -35,7 +35,12 @@ SMALLER = {
         ["twin at", "def masked_softmax", "def delta_head"],
     ),
     "02_train_on_colab": (
-        {'"15 epochs"': '"2 epochs"', '"train.eval_every": "5 epochs"': '"train.eval_every": "1 epoch"'},
+        {
+            '"15 epochs"': '"2 epochs"',
+            '"train.eval_every": "5 epochs"': '"train.eval_every": "1 epoch"',
+            '{"model.depth": "2"': '{"model.depth": "1"',
+            '"configs/vit_digits.py", 3': '"configs/vit_digits.py", 2',
+        },
         ["1 x cpu, reduced size", "The same result, to the last bit: True"],
     ),
     "03_train_on_tpu": (
@@ -53,7 +58,10 @@ SMALLER = {
     ),
     "05_translation_and_alignments": (
         {
+            '"1000 steps"': '"4 steps"',
             '"400 steps"': '"4 steps"',
+            "first=1980": "first=2020",
+            'train("configs/seq2seq_dates.py:luong_general", RECURRENT)': "additive, found",
             "validation[:500]": "validation[:64]",
             "test[:500]": "test[:64]",
             '"model.hidden": "128"': '"model.hidden": "16"',
