@@ -66,9 +66,9 @@ print(f"data {DEVICES // (FSDP * TENSOR)} x fsdp {FSDP} x tensor {TENSOR}")
 # %%
 ATTENTION = "neural(dim=2)|dot_product"
 if SMALL:
-    SPEC, STEPS, TOKENS = f"configs/gpt_pydoc.py:{ATTENTION}", 100, 80
-    CHANGES = {"model.depth": "2", "model.width": "64", "model.mlp": "256", "optimizer.warmup": "10 steps"}
-    CHANGES |= {"train.log_every": "25 steps", "train.eval_every": "50 steps"}
+    SPEC, STEPS, TOKENS = f"configs/gpt_pydoc.py:{ATTENTION}", 600, 100
+    CHANGES = {"model.depth": "2", "model.width": "64", "model.mlp": "256", "optimizer.warmup": "50 steps"}
+    CHANGES |= {"train.log_every": "100 steps", "train.eval_every": "200 steps"}
 else:
     SPEC, STEPS, TOKENS = f"configs/gpt_wikitext103.py:{ATTENTION}", 20_000, 200
     CHANGES = {"data.batch_size": str(2 * DEVICES), "data.eval_batch_size": str(2 * DEVICES)}
@@ -87,7 +87,7 @@ print("\n".join(planned.report()))
 # %% [markdown]
 # ## Where parameters lie
 #
-# The rules look at a parameter's path alone. Each line is a parameter of the first block, its shape, how the mesh splits its axes, and the shape that one device holds.
+# The rules look at a parameter's path alone. Each line is a parameter of the first block, its shape, how the mesh splits its axes, and the shape that one device holds. What is small, such as the MLP on pairs, is whole on every device.
 
 # %%
 for path, array in jax.tree_util.tree_leaves_with_path(planned.one.params["block_0"]):
@@ -95,7 +95,7 @@ for path, array in jax.tree_util.tree_leaves_with_path(planned.one.params["block
     spec = sharding.parameter_spec(f"block_0/{name}", array.shape, planned.replicas.mesh)
     own = jax.sharding.NamedSharding(planned.replicas.mesh, spec).shard_shape(array.shape)
     if name.endswith("kernel"):
-        print(f"{name:<30} {array.shape!s:<16} {tuple(spec)!s:<28} {own}")
+        print(f"{name:<34} {array.shape!s:<16} {tuple(spec)!s:<28} {own}")
 
 # %% [markdown]
 # ## Training

@@ -23,7 +23,7 @@ if importlib.util.find_spec("attention") is None:
 #
 # Attention was invented for translation, to find the word that is being translated. Here a recurrent encoder-decoder with Bahdanau's attention learns to translate dates from English to French, and draws where it looks; then two other attentions, and a Transformer. All text is made by Babel, so nothing is fetched.
 #
-# On a CPU the models are smaller and train for less than a minute each; on a GPU or TPU they have the sizes of their configs.
+# On a CPU the recurrent models are smaller, dates are those of fifty years in place of two hundred, and each model trains for about a minute; on a GPU or TPU all have the sizes of their configs.
 
 # %%
 import itertools
@@ -61,14 +61,18 @@ for pair in itertools.islice(Dates(sources=("en",), targets=("fr",)).read("train
 # $$s_{ij} = v^\top \tanh(W d_{i-1} + U h_j + b) \qquad w_i = \mathrm{softmax}(s_i) \qquad c_i = \sum_j w_{ij} h_j \qquad d_i = D([t_i; c_i], d_{i-1})$$
 
 # %%
-TRAIN, RECURRENT = {"train.length": "800 steps", "train.eval_every": "200 steps"}, {}
+DATES = "dates(sources=('en',), targets=('fr',)"
 if SMALL:
-    TRAIN |= {"train.length": "400 steps", "data.validation_split": "validation[:500]", "data.test_split": "test[:500]"}
+    COMMON = {"data.source": f"{DATES}, first=1980, last=2029)", "train.length": "1000 steps"}
+    COMMON |= {"data.validation_split": "validation[:500]", "data.test_split": "test[:500]"}
     RECURRENT = {"model.hidden": "128", "model.embedding": "64", "optimizer.learning_rate": "0.004"}
+else:
+    COMMON, RECURRENT = {"data.source": f"{DATES})", "train.length": "800 steps"}, {}
+COMMON |= {"train.log_every": "500 steps", "train.eval_every": "500 steps"}
 
 
 def train(spec, changes):
-    config, plain = configs.resolve(spec, TRAIN | {"train.log_every": "200 steps"} | changes)
+    config, plain = configs.resolve(spec, COMMON | changes)
     directory = Path("runs") / configs.name_of(spec)
     result = loop.train_and_evaluate(config, plain, directory)
     return Translator.load(directory), result["best"]["test"]["exact_match"]
@@ -84,9 +88,9 @@ additive, found = train("configs/seq2seq_dates.py:additive", RECURRENT)
 # Greedy, one piece of a word after the other.
 
 # %%
-DATES = ("en fr Monday, March 2, 2020", "en fr March 2, 2020", "en fr 3/2/2020", "en fr Friday, July 14, 1989")
+TEXTS = ("en fr Monday, March 2, 2020", "en fr March 2, 2020", "en fr 3/2/2020", "en fr Friday, July 14, 1989")
 search = translation.search(additive.config.data)
-for text, translated in zip(DATES, additive.translations(DATES, search), strict=True):
+for text, translated in zip(TEXTS, additive.translations(TEXTS, search), strict=True):
     print(f"{text:<32} {translated}")
 
 # %% [markdown]
@@ -109,14 +113,14 @@ def alignments(translators, text, width):
     return figure
 
 
-alignments({f"additive, {found:.0%} exact": additive}, DATES[0], 3.6)
+alignments({f"additive, {found:.0%} exact": additive}, TEXTS[0], 3.6)
 
 # %% [markdown]
-# The French day is written while looking at the English one, though it stands elsewhere: the model has found out which word says what, from pairs of sentences alone. What has nothing to look for, such as the end, looks anywhere.
+# Nobody has told the model which word says what: it has found out from pairs of sentences alone where in the source to look for each piece. States of the reader have seen the words before theirs, and so the darkest place may be a piece or two behind the one that a person would choose.
 #
 # ## Other attentions
 #
-# `luong_general` scores with $d^\top W h$. `location` computes its weights from the writer's input alone and sees no source token before it has decided where to look. It is the control: what can be told from position.
+# `luong_general` scores with $d^\top W h$. `location` (Luong et al.) never compares anything with the source: a linear layer on what is being written says where to look, and the recurrent states must do the rest. It is the control.
 
 # %%
 general, found_general = train("configs/seq2seq_dates.py:luong_general", RECURRENT)
@@ -130,7 +134,7 @@ compared = {
     f"luong_general, {found_general:.0%}": general,
     f"location, {found_location:.0%}": location,
 }
-alignments(compared, DATES[0], 2.9)
+alignments(compared, TEXTS[0], 2.9)
 
 # %% [markdown]
 # The same date in all three. Percentages are exact translations of the test data, one seed each, so small differences mean nothing.
@@ -140,22 +144,22 @@ alignments(compared, DATES[0], 2.9)
 # Two layers read and two write; every head of every layer that writes looks at the source. The text and its pieces are the same as above.
 
 # %%
-SAME_TEXT = {
-    "data.source": "dates(sources=('en',), targets=('fr',))",
+SAME_PIECES = {
     "data.source_tokeniser": "bpe(size=400)",
     "data.source_length": "24",
     "data.target_length": "16",
     "data.buckets": "12",
+    "train.length": "400 steps",
 }
-transformer, found_transformer = train("configs/translate_dates.py", SAME_TEXT)
+transformer, found_transformer = train("configs/translate_dates.py", SAME_PIECES)
 print(f"{found_transformer:.1%} exact")
 
 # %%
-maps = attention_maps.of_translation(Path("runs/translate_dates"), DATES[0])
+maps = attention_maps.of_translation(Path("runs/translate_dates"), TEXTS[0])
 attention_pictures.of_tokens(maps)
 
 # %% [markdown]
-# Rows of pictures are layers, columns heads. Unlike the recurrent model, which has one attention and must align with it, heads share the work: some look for the piece to be written, others at the language or at the piece before.
+# Rows of pictures are layers, columns heads. Here the heads share the work: a day, a month or a year may be looked for by one head of either layer and not by the others.
 #
 # ## Further
 #

@@ -35,11 +35,16 @@ SMALLER = {
         ["twin at", "def masked_softmax", "def delta_head"],
     ),
     "02_train_on_colab": (
-        {'"15 epochs"': '"2 epochs"', '"train.eval_every": "5 epochs"': '"train.eval_every": "1 epoch"'},
+        {
+            '"15 epochs"': '"2 epochs"',
+            '"train.eval_every": "5 epochs"': '"train.eval_every": "1 epoch"',
+            '{"model.depth": "2"': '{"model.depth": "1"',
+            '"configs/vit_digits.py", 3': '"configs/vit_digits.py", 2',
+        },
         ["1 x cpu, reduced size", "The same result, to the last bit: True"],
     ),
     "03_train_on_tpu": (
-        {"100, 80": "4, 8", "25 steps": "2 steps", "50 steps": "4 steps"},
+        {"600, 100": "4, 8", "100 steps": "2 steps", "200 steps": "4 steps", "50 steps": "1 step"},
         ["8 x cpu, pretended", "data 2 x fsdp 2 x tensor 2", "mesh data 2 x fsdp 2 x tensor 2"],
     ),
     "04_add_your_own": (
@@ -53,7 +58,10 @@ SMALLER = {
     ),
     "05_translation_and_alignments": (
         {
+            '"1000 steps"': '"4 steps"',
             '"400 steps"': '"4 steps"',
+            "first=1980": "first=2020",
+            'train("configs/seq2seq_dates.py:luong_general", RECURRENT)': "additive, found",
             "validation[:500]": "validation[:64]",
             "test[:500]": "test[:64]",
             '"model.hidden": "128"': '"model.hidden": "16"',
