@@ -138,7 +138,7 @@ def register(row: Mechanism) -> None:
       UsageError: it is no row, or its name is one of `BUILT_IN` or cannot stand in a spec string.
     """
     if not isinstance(row, Mechanism):
-        raise UsageError(f"What is registered must be a Mechanism, not {row!r}: write Mechanism('name', 'source').")
+        raise UsageError(f"What is registered must be a Mechanism, not {row!r}; write Mechanism('name', 'source').")
     if row.name in BUILT_IN:
         raise UsageError(f"There is an attention mechanism {row.name!r} already; choose another name.")
     if not row.name.isidentifier() or keyword.iskeyword(row.name):
@@ -193,8 +193,6 @@ def _align(preset: Align | None, wanted: Any, options: dict[str, Any]) -> Align 
 
 
 if __name__ == "__main__":
-    import sys
-
     from models.table import main
 
-    sys.exit(main())
+    main()

@@ -143,7 +143,7 @@ def trained(spec):
 
 
 # %% [markdown]
-# `maps` draws what each mechanism looks at in the puzzle above. Row $i$ is where token $i$ looks, dark is much. A layer that has solved the puzzle looks at both places of its letter: dark squares in pairs. Above each map is how many twins of 500 new puzzles are found; guessing finds 9 %.
+# `maps` draws what each mechanism looks at in the puzzle above. Row $i$ is where token $i$ looks, and the greatest weight of a map is black. The twin can be told by looking at it (one dark square in a row), at both places of a letter (two), or at everything else (two white ones). Above each map is how many twins of 500 new puzzles are found; guessing finds 9 %.
 
 
 # %%
@@ -159,7 +159,9 @@ def maps(*specs, weights=weights_of, columns=4):
     figure = Figure(figsize=(2.1 * min(columns, len(specs)), 2.4 * rows))
     places = figure.subplots(rows, min(columns, len(specs)), squeeze=False).flat
     for axes, spec in zip(places, specs, strict=False):
-        matrix(axes, Alignment(words, words, np.asarray(weights(spec))))
+        found = np.asarray(weights(spec))
+        matrix(axes, Alignment(words, words, found))
+        axes.images[0].set_clim(0, found.max())
         axes.grid(False)
         axes.set_title(f"{spec}\n{trained(spec)[-1]:.0%}")
     for axes in figure.axes[len(specs) :]:
@@ -181,7 +183,7 @@ show(reference.dot_score, reference.luong_score)
 maps("dot_product", "luong_dot", "luong_general")
 
 # %% [markdown]
-# The three find nearly all twins, and spread their weight over the two places of a letter in different ways: which of the two matters is left open by the puzzle.
+# All three find the twins by looking away: their weight is spread over all tokens but the two of their letter, and what is missing says where these are.
 #
 # ## Fewer projections, and an alignment
 #
@@ -196,7 +198,7 @@ show(reference.standard_layer, reference.optimised_layer, reference.efficient_la
 maps("optimised", "efficient", "super")
 
 # %% [markdown]
-# The maps of `optimised` and `efficient` are those of the softmax, as above. That of `super` says what is taken of the *aligned* values, each of which is a mixture of all tokens, so it need not show the letters at all.
+# `efficient` looks away too, the others look at the twin. The weights of `super` are for the *aligned* values, each of which is a mixture of all tokens.
 #
 # ## MLPs as projections
 #
@@ -216,7 +218,7 @@ for name in MLPS:
 maps(*MLPS, columns=3)
 
 # %% [markdown]
-# Projections that are no longer linear change how a layer gets there more than where it looks.
+# Five of the six look at the twin itself. `decomposable` compares what one MLP makes of both sides, so a token is as like its twin as itself, and both get half.
 #
 # ## An MLP on each pair
 #
@@ -232,7 +234,7 @@ PAIRS = ("additive", "luong_concat", "neural", "neural(dim=16)")
 maps(*PAIRS)
 
 # %% [markdown]
-# Two numbers a token and an MLP of three units are too few to tell six letters apart with certainty, so `neural` finds part of the twins only; with `dim=16` there is room.
+# `additive`, `luong_concat` and `neural(dim=16)` look away. Two numbers a token and an MLP of three units tell six letters apart only in part, so `neural` finds some of the twins.
 #
 # ### The scores as a surface
 #
@@ -246,7 +248,7 @@ for title, found in (("neural(dim=16), untrained", start), ("trained", params)):
 surfaces.figure(drawn)
 
 # %% [markdown]
-# Left, the dot product. Middle and right, the MLP before and after training: its planes with edges are those of ReLU.
+# Left, the dot product. Middle and right, the MLP before and after training: flat where ReLU cuts off, steep where it does not, a shape that no dot product has.
 #
 # ## Projection attention
 #
@@ -261,7 +263,7 @@ show(reference.gaussian_score, reference.unit)
 maps("gaussian", "gaussian(sigma=0.3)", "gaussian(sigma=0.1)")
 
 # %% [markdown]
-# The smaller σ, the fewer keys count: the squares become darker and the rest white.
+# The smaller σ, the fewer keys count. At 1 all do nearly alike, since queries and keys have norm 1 and are at most 2 apart; at 0.1 all weight is on the twin.
 #
 # What the paper means by projection is seen on points: noisy ones around a circle, before and after they attend to each other.
 
@@ -311,7 +313,7 @@ def taken(spec):
 maps("linear", "delta", weights=taken)
 
 # %% [markdown]
-# Both find every twin without a softmax. What `delta` takes may be less than nothing, which is white here.
+# Both find every twin without a softmax, `linear` by looking away, `delta` by looking there. What `delta` takes may be less than nothing, which is white here.
 #
 # ## Channels and places
 #

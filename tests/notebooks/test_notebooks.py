@@ -26,6 +26,7 @@ SMALLER = {
     "01_attention_mechanisms": (
         {
             "12, 32, 500": "12, 32, 2",
+            'maps("dot_product", "luong_dot", "luong_general")': 'maps("luong_general")',
             'maps("optimised", "efficient", "super")': 'maps("super")',
             '"mlp_qkv", "mlp_kv", "dual_linear", "mlp_marian", "mlp_roberta", "decomposable"': '"mlp_marian",',
             '"additive", "luong_concat", "neural", "neural(dim=16)"': '"luong_concat", "neural(dim=16)"',
@@ -62,11 +63,12 @@ SMALLER = {
             '"400 steps"': '"4 steps"',
             "first=1980": "first=2020",
             'train("configs/seq2seq_dates.py:luong_general", RECURRENT)': "additive, found",
+            'train("configs/seq2seq_dates.py:location", RECURRENT)': "additive, found",
             "validation[:500]": "validation[:64]",
             "test[:500]": "test[:64]",
             '"model.hidden": "128"': '"model.hidden": "16"',
         },
-        ["Training additive", "Training location", "% exact"],
+        ["Training additive", "Training dot_product", "% exact"],
     ),
 }
 
