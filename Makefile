@@ -13,7 +13,7 @@ test: .venv/installed-test
 	$(BIN)/python -m pytest -q -n 2
 
 test-long: .venv/installed-test
-	$(BIN)/python -m pytest -q -n 2 -m long
+	JAX_DISABLE_MOST_OPTIMIZATIONS=false $(BIN)/python -m pytest -q -n 2 -m long
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .

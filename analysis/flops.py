@@ -1,18 +1,20 @@
 """Operations of 004's four mechanisms: its eq. 24, an analytic count, and XLA's count of the compiled program.
 
-    python -m analysis.flops --out=DIR
+    python -m analysis.flops --out=flops
 
 Writes pictures (as 004's Figs. 2, 3 and 4; PNG and SVG) and `flops.json`, and prints the tables of docs/flops.md.
 """
 
-import argparse
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from analysis import flops_plots, style
 from analysis.paper_flops import CONSTANTS, HEADS, RANGE, analytic, average, compiled, eq24, excess, grid
 from benchmarks import measure
+from models import command
 
 FEW = (16, 64, 256)  # sizes of compiled programs
 COUNTS = {"eq. 24": eq24, "analytic": analytic, "compiled": compiled}
@@ -26,11 +28,20 @@ SETTINGS = {
 }
 
 
-def main() -> None:
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder for pictures and JSON")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return command.run(lambda: write(parser().parse_args(arguments).out))
+
+
+def write(out: Path) -> None:
     """Counts, prints, draws."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="the folder for pictures and JSON")
-    out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     result = {"command": "python -m analysis.flops", "range": RANGE, "few": FEW} | counted()
     (out / "flops.json").write_text(json.dumps(result, indent=1) + "\n")
@@ -82,4 +93,4 @@ def draw(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    measure.command(main)
+    sys.exit(main())

@@ -1,6 +1,7 @@
 """Pictures of finished runs, each as PNG and SVG.
 
 python -m analysis.pictures curves runs/super-0 runs/super-1 runs/efficient-0 runs/efficient-1 --out=curves
+python -m analysis.pictures comparison runs/digits --metric=accuracy --out=comparison
 python -m analysis.pictures attention --workdir=runs/super --examples 3 5 10 --out=looks
 python -m analysis.pictures attention --workdir=runs/gpt --text="The return statement" --out=looks
 python -m analysis.pictures surface --workdir=runs/neural --layers 0 1 --out=surface
@@ -14,13 +15,19 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from analysis import attention_maps, attention_pictures, curves, projection, style, surfaces
+from analysis import attention_maps, attention_pictures, comparison, curves, projection, style, surfaces
+from analysis.metrics import METRICS
 from attention.errors import UsageError
+from models import command
 from train import workdir
 
 
 def _curves(flags: argparse.Namespace) -> Figure:
     return curves.figure(curves.read(flags.runs), flags.metrics, flags.axes, flags.epoch)
+
+
+def _comparison(flags: argparse.Namespace) -> Figure:
+    return comparison.figure(comparison.read(flags.runs, flags.metric), METRICS[flags.metric], flags.baseline)
 
 
 def _attention(flags: argparse.Namespace) -> Figure:
@@ -49,12 +56,15 @@ def _projection(flags: argparse.Namespace) -> Figure:
     return projection.figure(points, flags.sigmas, flags.steps)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m analysis.pictures", description=__doc__.splitlines()[0])
-    kinds = parser.add_subparsers(required=True, metavar="KIND")
+def parser() -> command.Parser:
+    """The flags; those of a kind are behind its name."""
+    whole = command.Parser(__doc__)
+    kinds = whole.add_subparsers(
+        prog=whole.prog, required=True, metavar="KIND", title="Kinds", dest="kind", help="KIND --help says more"
+    )
 
     def kind(name, draw, text):
-        made = kinds.add_parser(name, help=text, description=text)
+        made = kinds.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         made.set_defaults(draw=draw)
         made.add_argument("--out", type=Path, default=Path(name), help="the files' name, without an ending")
         return made
@@ -70,6 +80,10 @@ def _parser() -> argparse.ArgumentParser:
     drawn.add_argument("--metrics", nargs="*", default=(), help="such as loss and accuracy; the usual ones without it")
     drawn.add_argument("--axes", nargs="+", default=("step", "seconds"), help="any of step, epoch and seconds")
     drawn.add_argument("--epoch", type=float, default=0.0, help="steps of an epoch, which that axis needs")
+    drawn = kind("comparison", _comparison, "a metric of all settings: seeds, means and their intervals")
+    drawn.add_argument("runs", nargs="+", type=Path, metavar="DIR ...", help="of finished runs, or above them")
+    drawn.add_argument("--metric", default="accuracy", help="on test data, at the best step")
+    drawn.add_argument("--baseline", default="dot_product", help="a setting that the others are beside")
     drawn = of_a_run("attention", _attention, "what a model looks at, by layer and head, and its rollout")
     drawn.add_argument("--examples", nargs="+", type=int, default=[0], help="images; with one, each head is drawn")
     drawn.add_argument("--split", default="test", help="of the images: train, validation or test")
@@ -85,19 +99,17 @@ def _parser() -> argparse.ArgumentParser:
     drawn.add_argument("--points", type=int, default=48)
     drawn.add_argument("--noise", type=float, default=0.1, help="standard deviation of both coordinates")
     drawn.add_argument("--seed", type=int, default=0, help="of the points")
-    return parser
+    return whole
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    flags = _parser().parse_args(arguments)
-    try:
-        written = style.save(flags.draw(flags), flags.out)
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return command.run(lambda: _run(parser().parse_args(arguments)))
+
+
+def _run(flags: argparse.Namespace) -> None:
+    written = style.save(flags.draw(flags), flags.out)
     print("Drawn: " + " and ".join(map(str, written)))
-    return 0
 
 
 if __name__ == "__main__":

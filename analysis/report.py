@@ -1,6 +1,7 @@
 """Finished runs as tables, with what may be said of their differences.
 
-python -m analysis.report runs/mnist --baseline=dot_product --metric=accuracy,loss --out=report
+python -m analysis.report runs/digits
+python -m analysis.report runs/digits --baseline=dot_product --metric=accuracy,loss --out=report
 """
 
 import argparse
@@ -12,13 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis import compare, curves, metrics, runs, statistics, tables
+from analysis import compare, comparison, curves, metrics, runs, statistics, style, tables
 from analysis.compare import Baseline, Comparison
 from analysis.metrics import METRICS, Metric
 from analysis.runs import Found, Run, short
 from analysis.statistics import LEVEL
 from analysis.tables import Column, Number, Table
-from attention.errors import UsageError, unknown
+from attention.errors import unknown
+from models import command
 from train import tasks
 
 P, EFFECT = Metric("p", digits=4), Metric("effect")
@@ -48,6 +50,8 @@ class Report:
         if self.differences.rows:
             parts += ["## Differences", tables.markdown(self.differences).strip()]
         return "\n\n".join([*parts, "## Notes", "\n".join(f"- {note}" for note in self.notes)]) + "\n"
+
+    _repr_markdown_ = markdown  # what a notebook shows
 
     def write(self, out: Path) -> None:
         """`report.md`, `report.tex` with both tables, and each as CSV: `report.csv`, `differences.csv`."""
@@ -217,31 +221,40 @@ def _without_baseline(found: Found, against: Baseline) -> list[str]:
     return [each.label for each in found.groups if each not in paired]
 
 
-def _draw(found: Found, out: Path) -> None:
-    """Training curves of every group over its seeds."""
+def _draw(found: Found, names: Sequence[str], out: Path) -> None:
+    """Training curves of every group over its seeds, and the first metric of all groups side by side."""
+    name = next(iter(names), _default_metrics(found)[0])
+    values = {each.label: [run.value(name) for run in each.runs] for each in found.groups}
+    style.save(comparison.figure(values, METRICS[name]), out / "comparison")
     curves.draw({each.label: [run.record for run in each.runs] for each in found.groups}, out)
+
+
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("places", nargs="+", type=Path, help="folders of finished runs or above them, or archives")
+    made.add_argument("--baseline", default="", help="a value such as dot_product, or FIELD=VALUE")
+    made.add_argument("--metric", default="", help="what to compare, such as accuracy,loss")
+    made.add_argument("--at", default="", help=f"compare validation curves at equal {', '.join(compare.BUDGETS)}")
+    made.add_argument("--out", type=Path, help="where the files go; without it, the first folder or archive")
+    return made
+
+
+def _run(flags: argparse.Namespace) -> None:
+    """Reports, writes and draws."""
+    first = flags.places[0]
+    out = flags.out or (first.with_suffix("") if first.is_file() else first)
+    found = runs.find(flags.places)
+    names = [name for name in flags.metric.split(",") if name]
+    made = report(found, flags.baseline, names, flags.at)
+    made.write(out)
+    _draw(found, names, out)
+    print(made.markdown(), end="")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m analysis.report", description=__doc__.splitlines()[0])
-    parser.add_argument("folders", nargs="+", type=Path, help="of finished runs, or folders above them")
-    parser.add_argument("--baseline", default="", help="a value such as dot_product, or FIELD=VALUE")
-    parser.add_argument("--metric", default="", help="what to compare, such as accuracy,loss")
-    parser.add_argument("--at", default="", help=f"compare validation curves at equal {', '.join(compare.BUDGETS)}")
-    parser.add_argument("--out", type=Path, help="where the files go; the first folder without it")
-    flags = parser.parse_args(arguments)
-    out = flags.out or flags.folders[0]
-    try:
-        found = runs.find(flags.folders)
-        made = report(found, flags.baseline, [name for name in flags.metric.split(",") if name], flags.at)
-        made.write(out)
-        _draw(found, out)
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(made.markdown(), end="")
-    return 0
+    return command.run(lambda: _run(parser().parse_args(arguments)))
 
 
 if __name__ == "__main__":

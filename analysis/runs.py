@@ -1,18 +1,15 @@
-"""Finished runs, read from their work directories and grouped by what differs between them."""
+"""Finished runs, read from their work directories or archives and grouped by what differs between them."""
 
 import dataclasses
 import itertools
-import json
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis import metrics
+from analysis import archive, metrics
+from analysis.archive import Entry
 from attention.errors import UsageError
 from train.results import of_replica
-from train.workdir import flatten, read_config, read_results
-from train.writers import read_record
 
 # Fields that say where things are and how often something is written: runs that differ in them alone are alike.
 NOT_SETTINGS = (
@@ -29,7 +26,6 @@ NOT_SETTINGS = (
     "data.eval_batch_size",
     "mesh.",
 )
-SWEEP = "sweep.json"
 MECHANISM = "model.attention"
 
 
@@ -123,50 +119,15 @@ class Found:
     left_out: tuple[str, ...] = ()
 
 
-def find(folders: Sequence[Path]) -> Found:
-    """All finished runs in some folders and below.
+def find(places: Sequence[Path]) -> Found:
+    """All finished runs in some folders and below, and of archives.
 
     Raises:
-      UsageError: a folder that is not there, a damaged `sweep.json`, no finished run at all, or two of the same
-        settings and seed.
+      UsageError: see `archive.find`; or two runs of the same settings and seed.
     """
-    runs: list[Run] = []
-    left_out: list[str] = []
-    asked: dict[str, Sequence[Any]] = {}
-    for directory in (directory for folder in folders for directory in _work_directories(folder)):
-        asked |= _asked(directory)
-        try:
-            runs += read(directory)
-        except UsageError as error:
-            left_out.append(str(error))
-    if not runs:
-        reasons = f": {left_out[0]}" if left_out else "; give folders of runs, such as the --workdir of a sweep."
-        raise UsageError(f"There is no finished run in {', '.join(map(str, folders))}{reasons}")
-    return dataclasses.replace(group(runs, asked), left_out=tuple(left_out))
-
-
-def read(directory: Path) -> list[Run]:
-    """The runs of a work directory: one, or each of the seeds that were trained together.
-
-    Raises:
-      UsageError: it is no work directory, or the run has not finished.
-    """
-    config = flatten(read_config(directory))
-    if not {"task", "seed", "data.batch_size"} <= set(config):
-        raise UsageError(f"{directory} was left out: its config.json is none of a run.")
-    if not (directory / "result.json").is_file():
-        raise UsageError(f"{directory} was left out: the run has not finished.")
-    try:
-        results, record = read_results(directory), read_record(directory)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{directory} was left out: it cannot be read ({error}).") from error
-    if not all({"best", "best_step", "steps", "seconds"} <= set(own) for own in results):
-        raise UsageError(f"{directory} was left out: its result.json holds no result of a run.")
-    settings = {field: value for field, value in config.items() if not field.startswith(NOT_SETTINGS)}
-    return [
-        Run(directory, config["seed"] + index, settings, own, of_replica(record, index), len(results))
-        for index, own in enumerate(results)
-    ]
+    finished = archive.find(places)
+    found = group([run for entry in finished.entries for run in _runs(entry)], finished.asked)
+    return dataclasses.replace(found, left_out=tuple(finished.left_out))
 
 
 def group(runs: Sequence[Run], asked: Mapping[str, Sequence[Any]]) -> Found:
@@ -197,24 +158,14 @@ def short(field: str) -> str:
     return field.rpartition(".")[2].replace("_", " ")
 
 
-def _work_directories(folder: Path) -> Iterator[Path]:
-    """Every folder with a `config.json` at `folder` or below, in order; what is in them is not looked at."""
-    if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder; give folders of runs, such as the --workdir of a sweep.")
-    for directory, below, files in os.walk(folder):
-        below.sort()
-        if "config.json" in files:
-            below.clear()
-            yield Path(directory)
-
-
-def _asked(directory: Path) -> dict[str, Sequence[Any]]:
-    """Fields and values of the sweep that a run is of; none where it is of none."""
-    sweep = directory.absolute().parent.parent / SWEEP
-    try:
-        return dict(json.loads(sweep.read_text(encoding="utf-8"))["over"]) if sweep.is_file() else {}
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"{sweep} is damaged ({error}); remove it.") from error
+def _runs(entry: Entry) -> list[Run]:
+    """One, or each of the seeds that were trained together."""
+    settings = {field: value for field, value in entry.config.items() if not field.startswith(NOT_SETTINGS)}
+    first, together = entry.config["seed"], len(entry.results)
+    return [
+        Run(entry.path, first + index, settings, own, of_replica(entry.record, index), together)
+        for index, own in enumerate(entry.results)
+    ]
 
 
 def _text(run: Run, field: str) -> str:

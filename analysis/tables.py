@@ -74,6 +74,10 @@ class Table:
         """The cells the other way."""
         return list(zip(*(column.cells for column in self.columns), strict=True))
 
+    def _repr_markdown_(self) -> str:
+        """What a notebook shows."""
+        return markdown(self)
+
 
 def ranks(values: Sequence[float], lower: bool) -> list[int]:
     """From 1, the best; equal values share a rank, and NaN has 0."""

@@ -93,7 +93,9 @@ def unit(x: Float[Array, "*S H"]) -> Float[Array, "*S H"]:
 def masked_softmax(scores: Float[Array, "S"], allowed: Bool[Array, "S"]) -> Float[Array, "S"]:
     """Softmax over the allowed keys of one query; all zeros where none is allowed."""
     highest = jnp.max(jnp.where(allowed, scores, -jnp.inf), initial=-jnp.inf)
-    shift = jnp.where(jnp.isfinite(highest), highest, 0.0)
+    # Which changes nothing, so neither does its gradient; that of a maximum divides by how many are equal to it, which
+    # a compiler that rounds the scores otherwise where it uses them again finds to be none.
+    shift = jax.lax.stop_gradient(jnp.where(jnp.isfinite(highest), highest, 0.0))
     exponentials = jnp.where(allowed, jnp.exp(jnp.where(allowed, scores - shift, 0.0)), 0.0)
     total = jnp.sum(exponentials)
     return exponentials / jnp.where(total > 0, total, 1.0)

@@ -10,8 +10,8 @@ import argparse
 import dataclasses
 import json
 import statistics
-from collections.abc import Iterator
-from pathlib import Path
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -23,7 +23,7 @@ from attention.errors import UnsupportedError
 from attention.flops import Cost
 from attention.score import Sizes
 from benchmarks import measure, plots
-from models import mechanisms
+from models import command, mechanisms
 from models.mechanisms import MECHANISMS, Mechanism
 
 BASELINE, OWN = "dot_product, jax.nn", "dot_product, chunked"
@@ -82,11 +82,14 @@ class Core:
     cost: Cost
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return command.run(lambda: run(parser().parse_args(arguments)))
+
+
+def run(flags: argparse.Namespace) -> None:
     """Measures, prints tables, writes JSON and a plot."""
-    flags = parse()
-    if flags.device:
-        jax.config.update("jax_platforms", flags.device)
+    measure.use(flags.device)
     shape = Shape(flags.batch, flags.length, flags.heads, flags.width, flags.dtype, not flags.full)
     result = measure.header("attention") | {"shape": dataclasses.asdict(shape)}
     roof = measure.Roof.measured(flags.dtype)
@@ -104,22 +107,24 @@ def main() -> None:
         plots.growth(result["growth"], flags.plot)
 
 
-def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name, default in (("batch", 1), ("length", 1024), ("heads", 8), ("width", 64)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
-    parser.add_argument("--full", action="store_true", help="not causal")
-    parser.add_argument("--only", nargs="*", default=SPECS, help="mechanism spec strings")
-    parser.add_argument("--growth", nargs="*", type=int, default=(256, 1024, 4096, 16384), help="lengths to try")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--budget", type=float, default=10.0, help="seconds for one contestant, all rounds")
-    parser.add_argument("--memory", type=float, default=4.0, help="GB; what needs more is not run, its memory reported")
-    parser.add_argument("--device", default="", help="cpu, gpu or tpu; else what jax chooses")
-    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
-    parser.add_argument("--plot", type=Path, default=None, help="where the picture of growth goes")
-    return parser.parse_args()
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("--batch", type=command.count, default=1, help="sequences")
+    made.add_argument("--length", type=command.count, default=1024, help="tokens of each")
+    made.add_argument("--heads", type=command.count, default=8, help="of attention")
+    made.add_argument("--width", type=command.count, default=64, help="of a head")
+    made.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of queries, keys and values")
+    made.add_argument("--full", action="store_true", help="not causal")
+    made.add_argument("--only", nargs="*", default=SPECS, help="mechanism spec strings")
+    made.add_argument("--growth", nargs="*", type=int, default=(256, 1024, 4096, 16384), help="lengths to try")
+    made.add_argument("--rounds", type=command.count, default=9, help="of measuring, in which all take turns")
+    made.add_argument("--budget", type=float, default=10.0, help="seconds for one contestant, all rounds")
+    made.add_argument("--memory", type=float, default=4.0, help="GB; what needs more is not run, its memory reported")
+    made.add_argument("--device", default="", choices=measure.DEVICES, help="what jax chooses without it")
+    made.add_argument("--out", type=command.new_file, help="where the JSON goes")
+    made.add_argument("--plot", type=command.new_file, help="where the picture of growth goes")
+    return made
 
 
 def cores(shape: Shape, specs: tuple[str, ...]) -> Iterator[Core]:
@@ -328,4 +333,4 @@ def growth_table(rows: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    measure.command(main)
+    sys.exit(main())

@@ -11,15 +11,16 @@ import dataclasses
 import functools
 import json
 import statistics
+import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from benchmarks import measure
+from models import command
 from models.gpt import GPT
 from models.transformer import BLOCKS
 from train import configs, losses
@@ -32,16 +33,25 @@ DEEPER = 36  # compiled only
 CHUNKS = (0, 64, 256)
 
 
-def main() -> None:
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("--rounds", type=command.count, default=5, help="of measuring, in which all take turns")
+    made.add_argument("--vocabulary", type=command.count, default=28_996, help="of the chunked loss")
+    made.add_argument("--batch", type=command.count, default=16, help="of the chunked loss")
+    made.add_argument("--context", type=command.count, default=1024, help="of the chunked loss")
+    made.add_argument("--time-chunks", action="store_true", help="run the chunked loss too, not only compile it")
+    made.add_argument("--out", type=command.new_file, help="where the JSON goes")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return command.run(lambda: run(parser().parse_args(arguments)))
+
+
+def run(flags: argparse.Namespace) -> None:
     """Measures, prints tables and writes JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--vocabulary", type=int, default=28_996, help="of the chunked loss")
-    parser.add_argument("--batch", type=int, default=16, help="of the chunked loss")
-    parser.add_argument("--context", type=int, default=1024, help="of the chunked loss")
-    parser.add_argument("--time-chunks", action="store_true", help="run the chunked loss too, not only compile it")
-    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
-    flags = parser.parse_args()
     result = measure.header("compiling") | {"depths": depths(), "layers": layers(flags.rounds)}
     sizes = (flags.vocabulary, flags.batch, flags.context)
     result["chunks"] = chunks(*sizes, flags.rounds if flags.time_chunks else 0)
@@ -126,4 +136,4 @@ def _figures(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    measure.command(main)
+    sys.exit(main())

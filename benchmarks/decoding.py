@@ -11,34 +11,49 @@ import dataclasses
 import json
 import statistics
 import sys
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention.errors import UsageError
 from benchmarks import measure
-from models.gpt import GPT
+from models import command
+from models.gpt import GPT, GPTConfig
 from models.mechanisms import MECHANISMS
 from train import configs
 from train.decoding import Sampling, generate
-from train.main import parse
 
 
-def main() -> None:
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("--config", default="configs/gpt_pydoc.py", metavar="FILE[:ARGUMENT]", help="the model")
+    made.add_argument("--attention", action="append", help="a mechanism; may be given again; all without it")
+    made.add_argument(
+        "--length", type=command.count, default=1024, help="tokens generated, and of the context run again"
+    )
+    made.add_argument("--batch", type=command.count, default=1, help="sequences at a time")
+    made.add_argument("--vocabulary", type=command.count, default=260, help="tokens that there are")
+    made.add_argument("--rounds", type=command.count, default=3, help="of measuring, in which all take turns")
+    made.add_argument("--out", type=command.new_file, help="where the JSON goes")
+    made.add_overrides()
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return command.run(lambda: run(parser().parse_args(arguments)))
+
+
+def run(flags: argparse.Namespace) -> None:
     """Measures, prints a table and writes JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--config", default="configs/gpt_pydoc.py")
-    parser.add_argument("--attention", action="append", help="a mechanism; may be given again; all without it")
-    parser.add_argument("--length", type=int, default=1024, help="tokens generated, and of the context run again")
-    parser.add_argument("--batch", type=int, default=1, help="sequences at a time")
-    parser.add_argument("--vocabulary", type=int, default=260)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
-    flags, rest = parser.parse_known_args()
     # A table of positions serves mechanisms without queries and keys too.
-    config = configs.resolve(flags.config, {"model.positions": "learned"} | parse(rest)[1])[0].model
+    config = configs.resolve(flags.config, {"model.positions": "learned"} | flags.overrides)[0].model
+    if not isinstance(config, GPTConfig):
+        raise UsageError(f"--config={flags.config} is no language model, which alone generates; give one of a GPT.")
     result = measure.header("decoding") | {
         "model": dataclasses.asdict(config),
         "length": flags.length,
@@ -48,7 +63,6 @@ def main() -> None:
     for attention in flags.attention or MECHANISMS:
         model = GPT(dataclasses.replace(config, attention=attention), flags.vocabulary, flags.length)
         result["mechanisms"][attention] = measured(model, flags.batch, flags.rounds)
-        print(".", end="", file=sys.stderr, flush=True)
     print(table(result["mechanisms"]))
     if flags.out:
         flags.out.write_text(json.dumps(result, indent=2) + "\n")
@@ -95,4 +109,4 @@ def _cells(name: str, row: dict[str, Any]) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    measure.command(main)
+    sys.exit(main())

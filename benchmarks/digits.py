@@ -2,17 +2,21 @@
 
     python -m benchmarks.digits --runs=runs/digits
 
-trains what has no result yet, a process for each CPU at a time, writes `benchmarks/results/digits_cpu.json` and the
+Trains what has no result yet, a process for each CPU at a time, writes `benchmarks/results/digits_cpu.json` and the
 table in `docs/mechanisms.md`. Stopped at any moment, it goes on where it was.
 """
 
 import argparse
 import json
 import statistics
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from attention.errors import UsageError
 from benchmarks import runs
+from models import command, mechanisms
 from models.mechanisms import MECHANISMS
 from train import pool
 
@@ -23,13 +27,28 @@ START, END = "<!-- digits: made by benchmarks/digits.py -->", "<!-- end of digit
 VARIANTS = ("neural(dim=16)", "neural(dim=None)", "gaussian(sigma=0.05)", "linear(feature='identity', normalise=False)")
 
 
-def main() -> None:
-    """Trains, then writes both files."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=Path, default=Path("runs/digits"), help="where the work directories are")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--only", nargs="*", default=[*MECHANISMS, *VARIANTS], help="spec strings")
-    arguments = parser.parse_args()
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("--runs", type=Path, default=Path("runs/digits"), help="where the work directories are")
+    made.add_argument("--seeds", type=command.count, default=3, help="of each, from 0 on")
+    made.add_argument("--only", nargs="*", default=[*MECHANISMS, *VARIANTS], help="spec strings")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return command.run(lambda: run(parser().parse_args(arguments)))
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Trains, then writes both files.
+
+    Raises:
+      UsageError: a mechanism that is none, or nothing that has finished.
+    """
+    for spec in arguments.only:
+        mechanisms.resolve(spec, 1)
     todo = {
         folder(spec, seed, arguments.runs): (f"--config.model.attention={spec}", f"--config.seed={seed}")
         for seed in range(arguments.seeds)
@@ -37,7 +56,10 @@ def main() -> None:
     }
     runs.train_all(todo, lambda result: f"{100 * result['best']['test']['accuracy']:.2f} %")
     done = {spec: results(spec, arguments.runs) for spec in [*MECHANISMS, *VARIANTS]}
-    write({spec: found for spec, found in done.items() if found})
+    finished = {spec: found for spec, found in done.items() if found}
+    if not finished:
+        raise UsageError(f"Nothing has finished in {arguments.runs}; the logs there say why.")
+    write(finished)
 
 
 def folder(spec: str, seed: int, path: Path) -> Path:
@@ -78,4 +100,4 @@ def table(done: dict[str, list[dict[str, Any]]]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

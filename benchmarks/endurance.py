@@ -9,9 +9,10 @@ import argparse
 import dataclasses
 import json
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import jax
 
 from benchmarks import measure
 from benchmarks.train_step import SilentRun
+from models import command
 from train import configs, digest, loop, sharding, tasks
 from train.checkpoints import Checkpoints
 from train.main import parse
@@ -31,13 +33,22 @@ MODELS = {
 }
 
 
-def main() -> None:
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("--rounds", type=command.count, default=5, help="of measuring, in which all take turns")
+    made.add_argument("--seconds", type=float, default=2.0, help="of steps in half a round")
+    made.add_argument("--out", type=command.new_file, help="where the JSON goes")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return command.run(lambda: run(parser().parse_args(arguments)))
+
+
+def run(flags: argparse.Namespace) -> None:
     """Measures, prints a table and writes JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of steps in half a round")
-    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
-    flags = parser.parse_args()
     result = measure.header("endurance")
     result["saving"] = {name: saving(more, flags.rounds, flags.seconds) for name, more in MODELS.items()}
     print(markdown(result))
@@ -105,4 +116,4 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    measure.command(main)
+    sys.exit(main())

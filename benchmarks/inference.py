@@ -12,8 +12,8 @@ import argparse
 import dataclasses
 import json
 import statistics
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import measure
+from models import command
 from models.encoder_decoder import EncoderDecoder
 from models.text_classifier import TextClassifier
 from models.vit import ViT
@@ -49,11 +50,14 @@ Inputs = tuple[jax.Array, ...]
 Make = Callable[[Config, int], tuple[nn.Module, Inputs]]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return command.run(lambda: run(parser().parse_args(arguments)))
+
+
+def run(flags: argparse.Namespace) -> None:
     """Measures, prints tables, writes JSON after each group of models."""
-    flags = parse()
-    if flags.device:
-        jax.config.update("jax_platforms", flags.device)
+    measure.use(flags.device)
     result = measure.header("inference") | {"samples": flags.samples, "precision": flags.precision, "rows": []}
     for task in flags.tasks:
         for heads in flags.heads:
@@ -65,20 +69,27 @@ def main() -> None:
                     flags.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=TASKS)
-    parser.add_argument("--attention", nargs="*", default=MECHANISMS, help="beside dot_product")
-    parser.add_argument("--heads", nargs="*", type=int, default=HEADS)
-    parser.add_argument("--batches", nargs="*", type=int, default=(1, 64), help="samples at a time")
-    parser.add_argument("--samples", type=int, default=5000, help="of a pass; the last batch is filled up")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--budget", type=float, default=600.0, help="seconds for one model, three rounds at least")
-    parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"))
-    parser.add_argument("--device", default="", help="cpu, gpu or tpu; else what jax chooses")
-    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
-    return parser.parse_args()
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument(
+        "--tasks",
+        nargs="*",
+        default=list(TASKS),
+        choices=TASKS,
+        metavar="TASK",
+        help=f"whose models: {', '.join(TASKS)}",
+    )
+    made.add_argument("--attention", nargs="*", default=MECHANISMS, help="beside dot_product")
+    made.add_argument("--heads", nargs="*", type=command.count, default=HEADS, help="of the layer")
+    made.add_argument("--batches", nargs="*", type=command.count, default=(1, 64), help="samples at a time")
+    made.add_argument("--samples", type=command.count, default=5000, help="of a pass; the last batch is filled up")
+    made.add_argument("--rounds", type=command.count, default=5, help="of measuring, in which all take turns")
+    made.add_argument("--budget", type=float, default=600.0, help="seconds for one model, three rounds at least")
+    made.add_argument("--precision", default="float32", choices=("float32", "bfloat16"), help="of computing")
+    made.add_argument("--device", default="", choices=measure.DEVICES, help="what jax chooses without it")
+    made.add_argument("--out", type=command.new_file, help="where the JSON goes")
+    return made
 
 
 def measured(task: str, heads: int, batch: int, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -191,4 +202,4 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    measure.command(main)
+    sys.exit(main())

@@ -10,8 +10,8 @@ import argparse
 import dataclasses
 import json
 import statistics
-from collections.abc import Iterator
-from pathlib import Path
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import optax
 
 from benchmarks import measure
+from models import command
 from models.gpt import GPT, GPTConfig
 from models.vit import ViT, ViTConfig
 from train import configs
@@ -40,21 +41,29 @@ VOCABULARY, CONTEXT, CLASSES, SIDE = 28_996, 1024, 10, 224
 GB = 1e9
 
 
-def main() -> None:
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("--models", nargs="*", default=["gpt", "vit"], choices=("gpt", "vit"), help="whose sizes")
+    made.add_argument("--specs", nargs="*", default=SPECS, help="spec strings")
+    made.add_argument("--batch", type=command.count, default=1, help="sequences at a time")
+    made.add_argument("--implementation", default="auto", help="of every layer")
+    made.add_argument("--remat", default="none", help="none, block or dots")
+    made.add_argument("--precision", default="float32", choices=("float32", "bfloat16"), help="of computing")
+    made.add_argument("--rounds", type=command.count, default=5, help="of measuring, in which all take turns")
+    made.add_argument("--device", default="", choices=measure.DEVICES, help="what jax chooses without it")
+    made.add_argument("--out", type=command.new_file, help="where the JSON goes")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return command.run(lambda: run(parser().parse_args(arguments)))
+
+
+def run(flags: argparse.Namespace) -> None:
     """Measures, prints tables, writes JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", nargs="*", default=["gpt", "vit"], choices=("gpt", "vit"))
-    parser.add_argument("--specs", nargs="*", default=SPECS)
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--implementation", default="auto", help="of every layer")
-    parser.add_argument("--remat", default="none", help="none, block or dots")
-    parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--device", default="", help="cpu, gpu or tpu; else what jax chooses")
-    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
-    flags = parser.parse_args()
-    if flags.device:
-        jax.config.update("jax_platforms", flags.device)
+    measure.use(flags.device)
     result = measure.header("layers") | {"batch": flags.batch, "remat": flags.remat, "precision": flags.precision}
     for model in flags.models:
         result[model] = list(rows(model, flags))
@@ -125,4 +134,4 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    measure.command(main)
+    sys.exit(main())

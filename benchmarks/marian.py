@@ -11,10 +11,9 @@ import dataclasses
 import importlib
 import json
 import statistics
+import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from importlib import metadata
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -22,12 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import measure
-from models import pretrained
+from models import command, pretrained
 from models.encoder_decoder import EncoderDecoder
 from train import configs, losses, optimizer
 from train.config import Config
 from train.decoding import translate
-from train.main import parse
 from train.search import Search, Special, with_beams
 from train.step import Trainer
 from train.tasks import translation
@@ -75,21 +73,36 @@ class Marian:
         return _bytes(own) - _bytes(sources) + _bytes(output)
 
 
-def main() -> None:
-    """Measures, prints tables and writes JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--against", default="", help="transformers: see requirements-parity.txt; nothing without it")
-    parser.add_argument("--source", type=int, default=32, help="tokens of a source, and of a target in training")
-    parser.add_argument(
-        "--tokens", type=int, default=64, help="of every target that is searched, neither more nor less"
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("--against", choices=["transformers"], help="see requirements-parity.txt; nothing without it")
+    made.add_argument(
+        "--source", type=command.count, default=32, help="tokens of a source, and of a target in training"
     )
-    parser.add_argument("--again", type=int, default=128, help="tokens of the target that is searched without caches")
-    parser.add_argument("--vocabulary", type=int, default=58_101)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
-    flags, rest = parser.parse_known_args()
-    overrides = parse(rest)[1]
-    marian = build(configs.resolve(CONFIG, {"model.pretrained": ""} | overrides)[0], flags)
+    made.add_argument(
+        "--tokens", type=command.count, default=64, help="of every target that is searched, neither more nor less"
+    )
+    made.add_argument(
+        "--again", type=command.count, default=128, help="tokens of the target that is searched without caches"
+    )
+    made.add_argument("--vocabulary", type=command.count, default=58_101, help="tokens that there are")
+    made.add_argument("--rounds", type=command.count, default=5, help="of measuring, in which all take turns")
+    made.add_argument("--out", type=command.new_file, help="where the JSON goes")
+    made.add_overrides()
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return command.run(lambda: run(parser().parse_args(arguments)))
+
+
+def run(flags: argparse.Namespace) -> None:
+    """Measures, prints tables and writes JSON."""
+    packages = ("torch", flags.against) if flags.against else ()
+    versions = measure.versions(packages, "requirements-parity.txt")
+    marian = build(configs.resolve(CONFIG, {"model.pretrained": ""} | flags.overrides)[0], flags)
     result = measure.header("marian") | {"model": dataclasses.asdict(marian.config.model), "tokens": flags.tokens}
     with tempfile.TemporaryDirectory() as folder:
         if flags.against:
@@ -97,12 +110,12 @@ def main() -> None:
             pretrained.export(
                 f"{folder}/marian", marian.model.config, marian.params, special, marian.model.source_length
             )
-            result["versions"] |= {name: metadata.version(name) for name in ("torch", flags.against)}
+            result["versions"] |= versions
         theirs = f"{folder}/marian" if flags.against else ""
         result["searches"] = list(searches(marian, theirs, flags))
         result["again"] = again(marian, flags)
         result["training"] = training(marian, theirs, flags)
-    result["projection"] = projection(overrides, flags)
+    result["projection"] = projection(flags.overrides, flags)
     print(markdown(result))
     if flags.out:
         flags.out.write_text(json.dumps(result, indent=2) + "\n")
@@ -307,4 +320,4 @@ def _spread(ratio: dict[str, float] | None) -> str:
 
 
 if __name__ == "__main__":
-    measure.command(main)
+    sys.exit(main())

@@ -7,6 +7,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from importlib import metadata
 from typing import Any
 
 import jax
@@ -15,16 +16,39 @@ import jax.numpy as jnp
 from attention.errors import UsageError
 from train import workdir
 
+DEVICES = ("cpu", "gpu", "tpu")
 SHORTEST = 0.02  # seconds: what takes less is repeated within a round
 SHORT = 1.0
 
 
-def command(main: Callable[[], None]) -> None:
-    """Runs a program; a mistake in its arguments becomes one sentence."""
+def use(device: str) -> None:
+    """Has JAX use a kind of device, of `DEVICES`; '' leaves the choice to JAX.
+
+    Raises:
+      UsageError: there is none here, or JAX has started on another.
+    """
+    if not device:
+        return
+    jax.config.update("jax_platforms", device)
     try:
-        main()
-    except UsageError as error:
-        sys.exit(f"Error: {error}")
+        found = jax.default_backend()
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise UsageError(f"--device={device} is not here ({reason}); leave it out to take what is.") from error
+    if found != device:
+        raise UsageError(f"--device={device} comes too late: this process runs on {found} already.")
+
+
+def versions(packages: Iterable[str], file: str) -> dict[str, str]:
+    """Of packages that only benchmarks need.
+
+    Raises:
+      UsageError: one that is not installed; `file` of requirements adds it.
+    """
+    try:
+        return {name: metadata.version(name) for name in packages}
+    except metadata.PackageNotFoundError as error:
+        raise UsageError(f"{error.name} is not installed: pip install -r {file} -c constraints.txt.") from error
 
 
 def header(module: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""bfloat16 against float32: what short trainings reach on test data, as a mean over seeds.
+"""What short trainings in bfloat16 and in float32 reach on test data, as a mean over seeds.
 
     python -m benchmarks.precision --runs=runs/precision --out=benchmarks/results/precision_cpu.json
 
@@ -9,9 +9,12 @@ import argparse
 import dataclasses
 import json
 import statistics
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import measure, runs
+from models import command
 from train.config import PRECISIONS
 
 
@@ -38,13 +41,22 @@ TRAININGS = {
 }
 
 
-def main() -> None:
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("--runs", type=Path, default=Path("runs/precision"), help="where the work directories are")
+    made.add_argument("--seeds", type=command.count, default=3, help="of each, from 0 on")
+    made.add_argument("--out", type=command.new_file, help="where the JSON goes")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return command.run(lambda: run(parser().parse_args(arguments)))
+
+
+def run(flags: argparse.Namespace) -> None:
     """Trains, prints a table and writes JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=Path, default=Path("runs/precision"), help="where the work directories are")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
-    flags = parser.parse_args()
     found = measured(flags.runs, range(flags.seeds))
     print(markdown(found))
     if flags.out:
@@ -94,4 +106,4 @@ def markdown(found: dict[str, dict[str, list[float]]]) -> str:
 
 
 if __name__ == "__main__":
-    measure.command(main)
+    sys.exit(main())

@@ -8,14 +8,16 @@ On one core, so that the durations of operations add up to the step's.
 import argparse
 import collections
 import re
+import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from models import command
 from train import configs, loop, tasks
-from train.main import parse
 
 ATTENTION = "attention, "
 LOOPS = re.compile(r"^(while|call)")
@@ -23,13 +25,23 @@ COMPUTATION = re.compile(r"\n%([\w.\-]+) \(.*?\n}\n", re.DOTALL)
 INSTRUCTION = re.compile(r"%([\w.\-]+) = .*")
 
 
-def main() -> None:
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("--config", default="configs/vit_digits.py", metavar="FILE[:ARGUMENT]", help="the model")
+    made.add_argument("--steps", type=command.count, default=3, help="that are traced")
+    made.add_overrides()
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return command.run(lambda: run(parser().parse_args(arguments)))
+
+
+def run(flags: argparse.Namespace) -> None:
     """Compiles the step, traces it and prints a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--config", default="configs/vit_digits.py")
-    parser.add_argument("--steps", type=int, default=3)
-    flags, rest = parser.parse_known_args()
-    config, _ = configs.resolve(flags.config, parse(rest)[1])
+    config, _ = configs.resolve(flags.config, flags.overrides)
     compiled, state, batch = _compile(config)
     table = by_kind(compiled.as_text(), durations(compiled, state, batch, flags.steps))
     total = sum(table.values())
@@ -96,4 +108,4 @@ def _kind(line: str, body: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -15,37 +15,45 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from benchmarks import measure, runs
+from models import command
 from train import configs, loop, sharding, tasks
 from train.config import Config
-from train.main import parse
 from train.replicas import Replicas
 
 CONFIGS = ("configs/vit_digits.py", "configs/gpt_pydoc.py")
 
 
-def main() -> None:
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("--configs", nargs="*", default=CONFIGS, help="files, each with its model")
+    made.add_argument("--replicas", type=command.count, default=5, help="seeds trained together")
+    made.add_argument("--rounds", type=command.count, default=7, help="of the steady step")
+    made.add_argument("--steps", type=int, default=200, help="of each whole run; 0 is no whole runs")
+    made.add_argument("--out", type=command.new_file, help="where the JSON goes")
+    made.add_overrides()
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return command.run(lambda: run(parser().parse_args(arguments)))
+
+
+def run(flags: argparse.Namespace) -> None:
     """Measures, prints a table and writes JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--configs", nargs="*", default=CONFIGS)
-    parser.add_argument("--replicas", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=7, help="of the steady step")
-    parser.add_argument("--steps", type=int, default=200, help="of each whole run; 0 is no whole runs")
-    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
-    flags, rest = parser.parse_known_args()
-    overrides = parse(rest)[1]
     result = measure.header("replicas") | {"replicas": flags.replicas, "configs": {}}
     for spec in flags.configs:
-        config, _ = configs.resolve(spec, overrides)
+        config, _ = configs.resolve(spec, flags.overrides)
         found = {"step": steady(config, flags.replicas, flags.rounds)}
         if flags.steps:
-            found["run"] = whole(spec, overrides, flags.replicas, flags.steps)
+            found["run"] = whole(spec, flags.overrides, flags.replicas, flags.steps)
         result["configs"][spec] = found
     print(markdown(result))
     if flags.out:
@@ -118,4 +126,4 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    measure.command(main)
+    sys.exit(main())

@@ -34,4 +34,4 @@ def result(workdir: Path) -> dict[str, Any] | None:
 def put_between(page: Path, start: str, end: str, text: str) -> None:
     """Replaces what a page has between two marks."""
     before, rest = page.read_text().split(start)
-    page.write_text(f"{before}{start}\n\n{text}\n\n{end}{rest.split(end)[1]}")
+    page.write_text(f"{before}{start}\n\n{text}\n\n{end}{rest.split(end, 1)[1]}")

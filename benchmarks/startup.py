@@ -13,11 +13,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import measure
 from benchmarks.runs import ROOT
+from models import command
 
 CONFIGS = ("vit_digits", "gpt_pydoc")
 # The command, up to the end of its first step.
@@ -33,12 +35,21 @@ sys.exit(main.main(sys.argv[1:]) or 1)
 """
 
 
-def main() -> None:
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("--rounds", type=command.count, default=3, help="of measuring, in which all take turns")
+    made.add_argument("--out", type=command.new_file, help="where the JSON goes")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return command.run(lambda: run(parser().parse_args(arguments)))
+
+
+def run(flags: argparse.Namespace) -> None:
     """Measures, prints a table and writes JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
-    flags = parser.parse_args()
     result = measure.header("startup") | {"seconds": {name: seconds(name, flags.rounds) for name in CONFIGS}}
     print(measure.markdown(("config", "cold", "warm", "warm / cold"), rows(result["seconds"])))
     if flags.out:
@@ -83,4 +94,4 @@ def rows(found: dict[str, dict[str, list[float]]]) -> list[list[Any]]:
 
 
 if __name__ == "__main__":
-    measure.command(main)
+    sys.exit(main())

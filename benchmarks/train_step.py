@@ -11,44 +11,59 @@ import dataclasses
 import importlib
 import json
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from importlib import metadata
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from attention.errors import unknown
 from benchmarks import measure
+from models import command
 from train import configs, loop, sharding, tasks
 from train.checkpoints import Checkpoints
 from train.config import Config
-from train.main import parse
 from train.replicas import Replicas
 
 Step = Callable[[np.ndarray, np.ndarray], float]
 COMPILED = "_compiled"
+AGAINST = ("keras", "torch", "torch_compiled")
 INPUTS = {"vit": ("image", "label"), "gpt": ("tokens", "targets")}  # of a batch, by model
 
 
-def main() -> None:
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("--config", default="configs/vit_digits.py", metavar="FILE[:ARGUMENT]", help="the model")
+    made.add_argument("--against", default="", help=f"{', '.join(AGAINST)}: see requirements-bench.txt")
+    made.add_argument("--rounds", type=command.count, default=5, help="of measuring, in which all take turns")
+    made.add_argument("--steps", type=command.count, default=4, help="steps of each contestant in a round")
+    made.add_argument("--out", type=command.new_file, help="where the JSON goes")
+    made.add_overrides()
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return command.run(lambda: run(parser().parse_args(arguments)))
+
+
+def run(flags: argparse.Namespace) -> None:
     """Measures, prints a table and writes JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--config", default="configs/vit_digits.py")
-    parser.add_argument("--against", default="", help="keras, torch, torch_compiled: see requirements-bench.txt")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=4, help="steps of each contestant in a round")
-    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
-    flags, rest = parser.parse_known_args()
-    config, _ = configs.resolve(flags.config, parse(rest)[1])
+    config, _ = configs.resolve(flags.config, flags.overrides)
+    others = [name for name in flags.against.split(",") if name]
+    for name in others:
+        if name not in AGAINST:
+            raise unknown("--against", name, AGAINST)
+    packages = sorted({name.removesuffix(COMPILED) for name in others})
     result = measure.header("train_step")
+    result["versions"] |= measure.versions(packages, "requirements-bench.txt")
     result["loop"] = loop_against_step(config, flags.rounds, flags.steps)
-    if flags.against:
-        others = flags.against.split(",")
-        packages = sorted({name.removesuffix(COMPILED) for name in others})
-        result["versions"] |= {name: metadata.version(name) for name in packages}
+    if others:
         result["stacks"] = stacks(config, others, flags.rounds, flags.steps)
     print(markdown(result))
     if flags.out:
@@ -201,4 +216,4 @@ def _markdown(result: dict[str, Any]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    measure.command(main)
+    sys.exit(main())

@@ -3,7 +3,7 @@
     python -m benchmarks.translations --set=anki --data=spa.txt.xz --runs=runs/anki
     python -m benchmarks.translations --set=multi30k --data=FOLDER --runs=runs/multi30k
 
-trains what has no result yet, a process for each CPU at a time, writes `benchmarks/results/SET_cpu.json` and the table
+Trains what has no result yet, a process for each CPU at a time, writes `benchmarks/results/SET_cpu.json` and the table
 in `docs/translation.md`. There is no table before the dot product has reached the set's floor of BLEU on test data:
 mechanisms are not compared in models that cannot translate.
 """
@@ -11,11 +11,14 @@ mechanisms are not compared in models that cannot translate.
 import argparse
 import dataclasses
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from attention.errors import UsageError
 from benchmarks import measure, runs
+from models import command
 from train import pool
 
 DOCS = runs.ROOT / "docs/translation.md"
@@ -81,13 +84,22 @@ SETS = {
 }
 
 
-def main() -> None:
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("--set", choices=SETS, required=True, help="which pairs")
+    made.add_argument("--data", type=Path, required=True, help="the file or folder of pairs")
+    made.add_argument("--runs", type=Path, required=True, help="where the work directories are")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return command.run(lambda: run(parser().parse_args(arguments)))
+
+
+def run(arguments: argparse.Namespace) -> None:
     """Trains, then writes both files."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--set", choices=SETS, required=True)
-    parser.add_argument("--data", type=Path, required=True, help="the file or folder of pairs")
-    parser.add_argument("--runs", type=Path, required=True, help="where the work directories are")
-    arguments = parser.parse_args()
     chosen = SETS[arguments.set]
     folders = {spec: arguments.runs / pool.name_of(spec) for spec in chosen.mechanisms}
     flags = [f"--config.data.source=file:{arguments.data.resolve()}", *(f"--config.{flag}" for flag in chosen.flags)]
@@ -147,4 +159,4 @@ def _cells(spec: str, result: dict[str, Any]) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    measure.command(main)
+    sys.exit(main())

@@ -1,9 +1,10 @@
-"""A small residual network of convolutions on scikit-learn's scanned digits (8x8, in the package), no download.
+"""A small CNN with channel attention on digits; offline.
 
     python -m train.main --config=configs/cnn_digits.py:"cbam(ratio=4)"
 
-The argument is `none`, `squeeze_excitation`, `spatial` or `cbam`, with options; `squeeze_excitation(ratio=4)` without
-one. All settings are ours.
+The digits are scikit-learn's scans of 8x8 pixels, in the package; the network is residual. The argument is `none`,
+`squeeze_excitation`, `spatial` or `cbam`, with options; `squeeze_excitation(ratio=4)` without one. All settings are
+ours.
 """
 
 from configs import defaults

@@ -1,8 +1,9 @@
-"""A small GPT of bytes on the Python manual that CPython ships: minutes on two cores, no download.
+"""A small GPT of bytes on Python's manual; offline, minutes.
 
     python -m train.main --config="configs/gpt_pydoc.py:neural(dim=2)"
 
-The argument is an attention mechanism, `dot_product` without one. All settings are ours.
+The text is what CPython ships; it takes minutes on two cores. The argument is an attention mechanism, `dot_product`
+without one. All settings are ours.
 """
 
 from configs import defaults

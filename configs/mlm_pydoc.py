@@ -1,8 +1,9 @@
-"""A small RoBERTa on the Python manual that CPython ships: minutes on two cores, no download.
+"""A small RoBERTa on Python's manual; offline, minutes.
 
     python -m train.main --config=configs/mlm_pydoc.py:mlp_roberta
 
-The argument is an attention mechanism, `dot_product` without one. All settings are ours.
+The text is what CPython ships; it takes minutes on two cores. The argument is an attention mechanism, `dot_product`
+without one. All settings are ours.
 """
 
 from configs import defaults

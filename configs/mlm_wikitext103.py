@@ -1,4 +1,4 @@
-"""003 §4.2: RoBERTa-base, fine-tuned as a masked language model on WikiText-103.
+"""003 §4.2: RoBERTa-base, fine-tuned on WikiText-103.
 
     python -m train.main --config=configs/mlm_wikitext103.py:mlp_roberta
 

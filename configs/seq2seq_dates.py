@@ -1,10 +1,11 @@
-"""Dates from English to French, written out by Babel: 001's recurrent encoder-decoder, offline, in minutes.
+"""001's recurrent encoder-decoder on dates; offline, minutes.
 
     python -m train.main --config=configs/seq2seq_dates.py:qkv
 
-The argument is the attention: 001's `dot`, `qkv`, `encoder_dot`, `encoder_qkv` and `location`, or `additive` (without
-an argument), `luong_dot`, `luong_general`, `luong_concat`. Embeddings of 300 numbers and states of 500 are 001's
-drawing. Pieces of words in and out; no date of the test appears in training, in whatever form.
+Dates from English to French, written out by Babel. The argument is the attention: 001's `dot`, `qkv`, `encoder_dot`,
+`encoder_qkv` and `location`, or `additive` (without an argument), `luong_dot`, `luong_general`, `luong_concat`.
+Embeddings of 300 numbers and states of 500 are 001's drawing. Pieces of words in and out; no date of the test appears
+in training, in whatever form.
 """
 
 from configs import defaults

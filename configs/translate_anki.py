@@ -1,4 +1,4 @@
-"""002 §3: sentences of Anki / Tatoeba from Spanish to English with a Transformer of ten words.
+"""002 §3: Spanish to English in ten words, a Transformer.
 
     python -m train.main --config=configs/translate_anki.py:gaussian --config.data.source=file:spa-eng/spa.txt
 

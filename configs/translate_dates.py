@@ -1,9 +1,10 @@
-"""Dates from English, French and Spanish to German, written out by Babel: a Transformer, offline, in minutes.
+"""A Transformer on dates of four languages; offline, minutes.
 
     python -m train.main --config=configs/translate_dates.py
 
-The argument is the attention mechanism of both self-attentions and of cross-attention, `dot_product` without one. Bytes
-in and out; no date of the test appears in training, in whatever language or form. All settings are ours.
+From English, French and Spanish to German, written out by Babel. The argument is the attention mechanism of both
+self-attentions and of cross-attention, `dot_product` without one. Bytes in and out; no date of the test appears in
+training, in whatever language or form. All settings are ours.
 """
 
 from configs import defaults

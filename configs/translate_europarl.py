@@ -1,4 +1,4 @@
-"""004 Table 10: English to Spanish with two decoder blocks of width 1024.
+"""004 Table 10: English to Spanish, decoder blocks of 1024.
 
     python -m train.main --config=configs/translate_europarl.py:efficient
 

@@ -1,4 +1,4 @@
-"""003 §4.3: opus-mt-de-en, a Marian, fine-tuned from German to English on IWSLT 2017.
+"""003 §4.3: a Marian, fine-tuned from German to English.
 
     python -m train.main --config=configs/translate_iwslt.py:mlp_marian
 

@@ -1,8 +1,9 @@
-"""A small ViT on scikit-learn's scanned digits (8x8, in the package): a minute on two cores, no download.
+"""A small ViT on scanned digits; offline, a minute.
 
     python -m train.main --config=configs/vit_digits.py:efficient
 
-The argument is an attention mechanism, `super` without one. All settings are ours.
+The digits are scikit-learn's scans of 8x8 pixels, in the package. The argument is an attention mechanism, `super`
+without one. All settings are ours.
 """
 
 from configs import defaults

@@ -9,6 +9,7 @@ prints the table of all.
 """
 
 import dataclasses
+import keyword
 from typing import Any
 
 from attention.dot import DotProduct
@@ -125,6 +126,24 @@ MECHANISMS = {
     )
 }
 ALIASES = {"bilinear": "luong_general"}
+BUILT_IN = frozenset({*MECHANISMS, *ALIASES})  # names that no other row may take
+
+
+def register(row: Mechanism) -> None:
+    """Adds a row to the table in this process alone, as a notebook does; spec strings know its name from then on.
+
+    A name that was registered before is given to the new row, so that a cell can be run again.
+
+    Raises:
+      UsageError: it is no row, or its name is one of `BUILT_IN` or cannot stand in a spec string.
+    """
+    if not isinstance(row, Mechanism):
+        raise UsageError(f"What is registered must be a Mechanism, not {row!r}; write Mechanism('name', 'source').")
+    if row.name in BUILT_IN:
+        raise UsageError(f"There is an attention mechanism {row.name!r} already; choose another name.")
+    if not row.name.isidentifier() or keyword.iskeyword(row.name):
+        raise UsageError(f"{row.name!r} cannot stand in a spec string; choose a name such as 'my_attention'.")
+    MECHANISMS[row.name] = row
 
 
 def resolve(spec: str, depth: int) -> tuple[Mechanism, ...]:

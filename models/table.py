@@ -1,62 +1,87 @@
-"""The table of `python -m models.mechanisms`: pieces, parameters and operations of every mechanism."""
+"""Pieces, parameters and operations of attention mechanisms, a line for each.
+
+python -m models.mechanisms --width=128 --heads=4 --length=64
+python -m models.mechanisms "neural(dim=16)" "super(per_head=True)"
+"""
 
 import argparse
-import sys
+import itertools
+import textwrap
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 
 from attention import Mask
 from attention.errors import UsageError
-from models import flops
+from models import command, flops
 from models.layers import MultiHeadAttention
 from models.mechanisms import ALIASES, MECHANISMS, Mechanism, resolve
 
-HEADINGS = ("name", "query", "key", "value", "out", "score", "normaliser", "A", "parameters", "MFLOP", "source")
+PIECES = ("name", "query, key, value, out", "score")
+COSTS = ("name", "parameters", "MFLOP", "source")
 
 
-def main() -> None:
-    """Prints it; the flags are the sizes, and specs to print in place of all rows."""
-    parser = argparse.ArgumentParser(prog="python -m models.mechanisms", description=__doc__.splitlines()[0])
-    parser.add_argument("specs", nargs="*", help="spec strings such as 'neural(dim=16)'; all rows without any")
-    parser.add_argument("--width", type=int, default=256, help="D, the width of the model")
-    parser.add_argument("--heads", type=int, default=8, help="N")
-    parser.add_argument("--length", type=int, default=257, help="the tokens of a sequence")
-    arguments = parser.parse_args()
-    try:
-        print(table(arguments.specs or list(MECHANISMS), arguments.width, arguments.heads, arguments.length))
-    except UsageError as error:
-        sys.exit(f"Error: {error}")
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("specs", nargs="*", help="spec strings such as 'neural(dim=16)'; all rows without any")
+    made.add_argument("--width", type=command.count, default=256, help="of the model, D")
+    made.add_argument("--heads", type=command.count, default=8, help="of each layer, N")
+    made.add_argument("--length", type=command.count, default=257, help="tokens of a sequence")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return command.run(lambda: _run(parser().parse_args(arguments)))
+
+
+def _run(flags: argparse.Namespace) -> None:
+    print(table(flags.specs or list(MECHANISMS), flags.width, flags.heads, flags.length))
 
 
 def table(specs: list[str], width: int, heads: int, length: int) -> str:
-    """A line for each spec: its pieces, exact parameters and operations of one forward pass of one sequence.
+    """Pieces of each spec, then its exact parameters and the operations of a forward pass of one sequence.
 
     Raises:
       UsageError: an unknown mechanism, or sizes that are not above 0 or do not fit together.
     """
     if min(width, heads, length) < 1:
         raise UsageError(f"Sizes must be at least 1, but width={width}, heads={heads}, length={length}.")
-    lines = [HEADINGS, *(_cells(spec, resolve(spec, 1)[0], width, heads, length) for spec in specs)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
-    text = "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+    found = {spec: resolve(spec, 1)[0] for spec in specs}
+    pieces = [(spec, _projections(mechanism), _score(mechanism)) for spec, mechanism in found.items()]
+    costs = [
+        (
+            spec,
+            f"{layer_parameters(mechanism, width, heads, length):,}",
+            f"{flops.attention_layer(mechanism, length, width, heads).flops / 1e6:,.1f}",
+            mechanism.source,
+        )
+        for spec, mechanism in found.items()
+    ]
     aliases = ", ".join(f"{alias} is {name}" for alias, name in ALIASES.items())
-    return f"Attention layers of width {width} with {heads} heads on {length} tokens; {aliases}.\n\n{text}"
+    head = f"Attention layers of width {width} with {heads} heads on {length} tokens; {aliases}."
+    return "\n\n".join([textwrap.fill(head, 80), _aligned([PIECES, *pieces]), _aligned([COSTS, *costs])])
 
 
-def _cells(spec: str, mechanism: Mechanism, width: int, heads: int, length: int) -> tuple[str, ...]:
+def _projections(mechanism: Mechanism) -> str:
+    """In their order, those that are the same counted: `linear, 2 mlp, linear`."""
     pieces = (mechanism.query, mechanism.key, mechanism.value, mechanism.out)
-    align = "" if mechanism.align is None else "per head" if mechanism.align.per_head else "shared"
-    return (
-        spec,
-        *pieces,
-        type(mechanism.score).__name__,
-        mechanism.score.normaliser,
-        align,
-        f"{layer_parameters(mechanism, width, heads, length):,}",
-        f"{flops.attention_layer(mechanism, length, width, heads).flops / 1e6:,.1f}",
-        mechanism.source,
-    )
+    counted = [(name, len(list(same))) for name, same in itertools.groupby(pieces)]
+    return ", ".join(name if count == 1 else f"{count} {name}" for name, count in counted)
+
+
+def _score(mechanism: Mechanism) -> str:
+    """With what makes weights of it, where that is no softmax, and the alignment of values, where there is one."""
+    normaliser = "" if mechanism.score.normaliser == "softmax" else f", {mechanism.score.normaliser}"
+    align = "" if mechanism.align is None else ", A a head" if mechanism.align.per_head else ", A"
+    return f"{type(mechanism.score).__name__}{normaliser}{align}"
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
 def layer_parameters(mechanism: Mechanism, width: int, heads: int, length: int) -> int:

@@ -11,6 +11,9 @@ import tempfile
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+# Compiling is most of what the suite does: the short forms skip XLA's dear optimizations, the long forms have them.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
+
 # Most tests of whole runs compile the same programs in fresh processes: they share what is compiled.
 CACHE = tempfile.mkdtemp(prefix="compiled-") if "JAX_COMPILATION_CACHE_DIR" not in os.environ else ""
 if CACHE:

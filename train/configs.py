@@ -14,6 +14,10 @@ from train import tasks
 from train.config import Config, build
 from train.data.stated import SIZES_OF
 
+LISTED = (
+    "python -m train.main --config=configs/NAME.py[:ARGUMENT] trains one; each file",
+    "says more. 000 to 004 are papers, which docs/mechanisms.md names.",
+)
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -46,10 +50,7 @@ def load(spec: str) -> ConfigDict:
     text, _, argument = spec.partition(":")
     path = next((p for p in (Path(text), PACKAGE / text) if p.is_file()), None)
     if path is None:
-        here = [
-            f"configs/{p.name}" for p in (PACKAGE / "configs").glob("*.py") if p.stem not in ("__init__", "defaults")
-        ]
-        raise unknown("config file", text, here)
+        raise unknown("config file", text, [f"configs/{path.name}" for path in files()])
     module = _import(path)
     if not hasattr(module, "get_config"):
         raise UsageError(f"{path} is no config: it has no function get_config.")
@@ -62,6 +63,20 @@ def load(spec: str) -> ConfigDict:
     if not isinstance(config, Mapping | ConfigDict):
         raise UsageError(f"get_config of {path} must return a ConfigDict, not {type(config).__name__}.")
     return ConfigDict(config).lock()
+
+
+def files() -> list[Path]:
+    """The configs that are here, by name."""
+    return sorted(p for p in (PACKAGE / "configs").glob("*.py") if p.stem not in ("__init__", "defaults"))
+
+
+def listing() -> str:
+    """A line for each config that is here: its name, and what it is by its docstring's first line."""
+    texts = {path.stem: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) for path in files()}
+    said = {name: text.splitlines()[0].replace("`", "") for name, text in texts.items()}
+    width = max(map(len, said))
+    lines = [f"{name:<{width}}  {line}" for name, line in said.items()]
+    return "\n".join([*lines, "", *LISTED])
 
 
 def _import(path: Path) -> Any:

@@ -17,6 +17,7 @@ import jax
 from jax._src import distributed as _jax  # the store has no public name; Orbax takes it from here too
 
 from attention.errors import UsageError
+from models import command
 
 FLAGS = ("--coordinator", "--num-processes", "--process-id")
 HEARTBEAT = 30  # seconds of silence after which a process counts as dead, and the others end
@@ -111,7 +112,7 @@ def _taken(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 def _checked(flags: dict[str, str]) -> tuple[str, int, int]:
     missing = [name for name in FLAGS if name not in flags]
     if missing:
-        raise UsageError(f"{', '.join(FLAGS)} go together; {' and '.join(missing)} is missing.")
+        raise UsageError(f"{', '.join(FLAGS)} go together; give {' and '.join(missing)} too.")
     host, count, index = (flags[name] for name in FLAGS)
     if not host.rpartition(":")[0] or not host.rpartition(":")[2].isdecimal():
         raise UsageError(f"--coordinator must be HOST:PORT, such as 10.0.0.1:1234, but it is {host!r}.")
@@ -198,9 +199,9 @@ def exit_code(program: Callable[[], None]) -> int:
             program()
     except (UsageError, FloatingPointError) as error:
         if is_first():
-            print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
-    return 0
+            command.mistake(str(error))
+        return command.MISTAKE if isinstance(error, UsageError) else command.FAILED
+    return command.DONE
 
 
 @contextlib.contextmanager
@@ -221,10 +222,10 @@ def ending_alone() -> Iterator[None]:
 
 def _leave(error: BaseException) -> None:
     if isinstance(error, UsageError):
-        print(f"error: {error}", file=sys.stderr)
+        command.mistake(str(error))
     elif isinstance(error, jax.errors.JaxRuntimeError):
         line = str(error).strip().splitlines()[0].rstrip(".")
-        print(f"error: {line}; perhaps another process has ended: see what it says.", file=sys.stderr)
+        command.mistake(f"{line}; perhaps another process has ended: see what it says.")
     else:
         traceback.print_exception(error)
     sys.stdout.flush()

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding
 
-from attention.errors import UsageError
 from train import loop, memory, sharding, tasks
 from train.config import Config, MeshConfig
 from train.replicas import Replicas
@@ -18,21 +17,16 @@ from train.step import Batch, Trainer
 from train.tasks import Task
 
 
-def use_fake_devices(mesh: MeshConfig, devices: str) -> None:
+def use_fake_devices(mesh: MeshConfig, devices: int | None) -> None:
     """Has JAX run on so many fake devices, all of this machine's CPU; to be called before JAX looks for devices.
 
     Args:
       mesh: Says how many, where `devices` does not: one along an axis that takes the rest.
-      devices: A number, or ''.
-
-    Raises:
-      UsageError: `devices` is no number above 0.
+      devices: How many, where it is said.
     """
-    if devices and not (devices.isdecimal() and int(devices)):
-        raise UsageError(f"--devices must be a number of devices, at least 1, but it is {devices!r}.")
     sizes = dataclasses.astuple(mesh)
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", int(devices) if devices else math.prod(s for s in sizes if s > 0))
+    jax.config.update("jax_num_cpu_devices", devices or math.prod(s for s in sizes if s > 0))
 
 
 @dataclasses.dataclass(frozen=True)

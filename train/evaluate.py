@@ -1,9 +1,9 @@
 """Evaluate a checkpoint of a run again.
 
-python -m train.evaluate --workdir=runs/super --step=best --split=test
+python -m train.evaluate --workdir=runs/super
+python -m train.evaluate --workdir=runs/super --step=best --split=validation
 """
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,9 +13,9 @@ import jax
 from ml_collections import ConfigDict
 
 from attention.errors import UsageError, unknown
+from models import command
 from train import compilation, configs, distributed, loop, sharding, tasks, trained, workdir
 from train.checkpoints import Checkpoints
-from train.main import parse
 from train.replicas import Replicas
 
 
@@ -75,28 +75,36 @@ def _config(directory: Path, overrides: Mapping[str, str]) -> dict[str, Any]:
     return plain.to_dict()
 
 
+def parser() -> command.Parser:
+    """The flags, but those of `distributed.join`."""
+    made = command.Parser(__doc__)
+    made.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="the run's folder")
+    made.add_argument("--step", default="last", help="last, best or a step that has a checkpoint")
+    made.add_argument("--split", default="test", help="train, validation or test")
+    made.add_argument("--replica", type=int, help="which one, of a run of several; all without it")
+    made.add_overrides()
+    return made
+
+
+def _run(arguments: Sequence[str]) -> None:
+    """Evaluates and prints."""
+    own = distributed.join(arguments)
+    with distributed.together():
+        flags = parser().parse_args(own)
+        there = replicas_of(flags.workdir)
+    compilation.keep_programs()
+    for replica in there if flags.replica is None else [flags.replica]:
+        step, metrics = evaluate(flags.workdir, flags.step, flags.split, flags.overrides, replica)
+        whose = f"replica {replica} " if len(there) > 1 else ""
+        numbers = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
+        if distributed.is_first():
+            print(f"{whose}step {step} {flags.split}: {numbers}", flush=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m train.evaluate", description="Evaluate a checkpoint of a run.")
-    parser.add_argument("--workdir", type=Path, required=True, help="the run's folder")
-    parser.add_argument("--step", default="last", help="last, best or a step that has a checkpoint")
-    parser.add_argument("--split", default="test", help="train, validation or test")
-    parser.add_argument("--replica", type=int, help="which one, of a run of several; all without it")
-    flags, rest = parser.parse_known_args(arguments)
-
-    def program() -> None:
-        own = distributed.join(rest)
-        with distributed.together():
-            overrides, there = parse(own)[1], replicas_of(flags.workdir)
-        compilation.keep_programs()
-        for replica in there if flags.replica is None else [flags.replica]:
-            step, metrics = evaluate(flags.workdir, flags.step, flags.split, overrides, replica)
-            whose = f"replica {replica} " if len(there) > 1 else ""
-            numbers = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
-            if distributed.is_first():
-                print(f"{whose}step {step} {flags.split}: {numbers}", flush=True)
-
-    return distributed.exit_code(program)
+    given = sys.argv[1:] if arguments is None else arguments
+    return command.run(lambda: distributed.exit_code(lambda: _run(given)))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.errors import UsageError
+from models import command
 from train import compilation, trained, workdir
 from train.data import tokenisers
 from train.data.tokenisers import Tokeniser
@@ -83,30 +84,34 @@ def _encoded(prompts: Sequence[str], tokeniser: Tokeniser, context: int) -> list
     return encoded
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m train.generate", description=__doc__.splitlines()[0])
-    parser.add_argument("--workdir", type=Path, required=True, help="the run's folder")
-    parser.add_argument("--prompt", action="append", required=True, help="what to continue; may be given again")
-    parser.add_argument("--tokens", type=int, default=100, help="how many to add")
-    parser.add_argument("--temperature", type=float, default=1.0, help="0 is greedy")
-    parser.add_argument("--top-k", type=int, default=0, help="draw from so many tokens; 0 is all")
-    parser.add_argument("--top-p", type=float, default=1.0, help="draw from the likeliest of this probability")
-    parser.add_argument("--samples", type=int, default=1, help="continuations of each prompt")
-    parser.add_argument("--seed", type=int, default=0, help="of the draws")
-    parser.add_argument("--step", default="best", help="best, last or a step that has a checkpoint")
-    parser.add_argument("--replica", type=int, default=0, help="which one, of a run of several")
-    flags = parser.parse_args(arguments)
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("--workdir", type=Path, required=True, help="the run's folder")
+    made.add_argument("--prompt", action="append", required=True, help="what to continue; may be given again")
+    made.add_argument("--tokens", type=int, default=100, help="how many to add")
+    made.add_argument("--temperature", type=float, default=1.0, help="0 is greedy")
+    made.add_argument("--top-k", type=int, default=0, help="draw from so many tokens; 0 is all")
+    made.add_argument("--top-p", type=float, default=1.0, help="draw from the likeliest of this probability")
+    made.add_argument("--samples", type=int, default=1, help="continuations of each prompt")
+    made.add_argument("--seed", type=int, default=0, help="of the draws")
+    made.add_argument("--step", default="best", help="best, last or a step that has a checkpoint")
+    made.add_argument("--replica", type=int, default=0, help="which one, of a run of several")
+    return made
+
+
+def _run(flags: argparse.Namespace) -> None:
+    """Generates and prints."""
     compilation.keep_programs()
     prompts = [prompt for prompt in flags.prompt for _ in range(flags.samples)]
-    try:
-        sampling = Sampling(flags.temperature, flags.top_k, flags.top_p)
-        texts = continuations(flags.workdir, prompts, flags.tokens, sampling, flags.seed, flags.step, flags.replica)
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    sampling = Sampling(flags.temperature, flags.top_k, flags.top_p)
+    texts = continuations(flags.workdir, prompts, flags.tokens, sampling, flags.seed, flags.step, flags.replica)
     print("\n\n".join(texts))
-    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return command.run(lambda: _run(parser().parse_args(arguments)))
 
 
 if __name__ == "__main__":

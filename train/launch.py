@@ -1,6 +1,11 @@
 """Start several processes of a training on this machine, which find one another and end together.
 
+What stands behind -- goes to `train.main`. The first process's output is passed on, and the others' errors with their
+number in front. SIGTERM and SIGINT go to all. When one process dies, the others are ended, and the last line says which
+it was.
+
 python -m train.launch --processes=2 -- --config=configs/vit_digits.py --workdir=runs/two
+python -m train.launch --processes=2 --devices-per-process=4 -- --config.mesh.data=4 --config.mesh.tensor=2
 """
 
 import contextlib
@@ -15,21 +20,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError
+from models import command
 
-HELP = """Start several processes of train.main on this machine.
-
-  python -m train.launch --processes=N [--devices-per-process=D] -- [flags of train.main]
-
-  --processes=N            how many, at least 1
-  --devices-per-process=D  fake CPU devices in each, to try a mesh
-
-The first process's output is passed on, and the others' errors with their
-number in front. SIGTERM and SIGINT go to all. When one process dies, the
-others are ended, and the last line says which it was."""
-FLAGS = ("--processes", "--devices-per-process")
 MOMENT = 5.0  # seconds that the others have to end by themselves, and again after SIGTERM
 _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
+
+
+def parser() -> command.Parser:
+    """The flags in front of --."""
+    made = command.Parser(__doc__)
+    made.add_argument("--processes", type=command.count, required=True, help="how many")
+    made.add_argument("--devices-per-process", type=command.count, default=0, help="fake CPU devices, to try a mesh")
+    return made
 
 
 def parse(arguments: Sequence[str]) -> tuple[int, int, list[str]]:
@@ -38,26 +41,14 @@ def parse(arguments: Sequence[str]) -> tuple[int, int, list[str]]:
     Raises:
       UsageError: a flag that is unknown or no number from 1 on.
     """
-    own, separator, rest = _split(list(arguments))
-    flags = {}
-    for argument in own:
-        name, _, value = argument.partition("=")
-        if name not in FLAGS:
-            hint = "" if separator else " What is train.main's stands behind --."
-            raise UsageError(f"{unknown('argument', argument, [*FLAGS, '--help'])}{hint}")
-        if not value.isdecimal() or not int(value):
-            raise UsageError(f"{name} must be a number from 1 on, but it is {value!r}: write {name}=2.")
-        flags[name] = int(value)
-    if "--processes" not in flags:
-        raise UsageError("--processes is missing: write --processes=2.")
-    return flags["--processes"], flags.get("--devices-per-process", 0), rest
-
-
-def _split(arguments: list[str]) -> tuple[list[str], bool, list[str]]:
-    if "--" not in arguments:
-        return arguments, False, []
-    place = arguments.index("--")
-    return arguments[:place], True, arguments[place + 1 :]
+    given = list(arguments)
+    place = given.index("--") if "--" in given else len(given)
+    try:
+        flags = parser().parse_args(given[:place])
+    except UsageError as error:
+        unknown = str(error).startswith("Unknown") and place == len(given)
+        raise UsageError(f"{error} What is train.main's stands behind --." if unknown else str(error)) from error
+    return flags.processes, flags.devices_per_process, given[place + 1 :]
 
 
 class Job:
@@ -171,10 +162,10 @@ def launch(processes: int, devices: int, arguments: Sequence[str], module: str =
     """
     place = [f"--coordinator=127.0.0.1:{free_port()}", f"--num-processes={processes}"]
 
-    def command(index: int) -> list[str]:
+    def process(index: int) -> list[str]:
         return [sys.executable, "-m", module, *place, f"--process-id={index}", *arguments]
 
-    job = Job(command, processes, devices)
+    job = Job(process, processes, devices)
     with _forwarding(job):
         failed = job.wait()
     if failed is None:
@@ -192,15 +183,7 @@ def launch(processes: int, devices: int, arguments: Sequence[str], module: str =
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    if {"--help", "-h"} & set(_split(arguments)[0]):
-        print(HELP)
-        return 0
-    try:
-        return launch(*parse(arguments))
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return command.run(lambda: launch(*parse(sys.argv[1:] if arguments is None else arguments)))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
-"""Train a model: the command line, and nothing else.
+"""Train one model on one data set and evaluate it.
 
-python -m train.main --config=configs/vit_cifar100.py:super --workdir=runs/super --config.optimizer.learning_rate=1e-3
+python -m train.main
+python -m train.main --config=configs/vit_mnist.py:optimised --config.train.length='5 epochs'
+python -m train.main --config=configs/vit_cifar100_super.py --workdir=runs/super --config.seed=1
+python -m train.main --dry-run --config=configs/gpt_wikitext103.py --config.mesh.fsdp=4 --config.mesh.tensor=2
 """
 
+import argparse
 import logging
 import signal
 import sys
@@ -10,66 +14,44 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError
+from models import command
 
 DEFAULT_CONFIG = "configs/vit_digits.py"
-HELP = f"""Train one model on one data set and evaluate it.
-
-  python -m train.main [--config=FILE[:ARGUMENT]] [--workdir=DIR]
-                       [--config.FIELD=VALUE ...] [--dry-run [--devices=N]]
-                       [--coordinator=HOST:PORT --num-processes=N
-                        --process-id=I]
-
-  --config=FILE[:ARGUMENT]  the experiment; {DEFAULT_CONFIG} without it
-  --workdir=DIR             the run's folder; runs/<config>-<time> without it;
-                            an existing run is continued
-  --config.FIELD=VALUE      overrides a leaf of the config,
-                            such as --config.model.attention=efficient
-  --dry-run                 without data and work directory, compiles a training
-                            step for the mesh on fake devices, and prints what
-                            it takes: memory a device, operations
-  --devices=N               how many of them; as many as the mesh has without it
-  --coordinator=HOST:PORT   with --num-processes=N and --process-id=I: this is
-                            one of N processes; under SLURM, Open MPI, GKE and
-                            Cloud TPU without flags; on one machine see
-                            train.launch
-
-Examples:
-  python -m train.main
-  python -m train.main --config=configs/vit_mnist.py:optimised \\
-      --config.train.length='5 epochs'
-  python -m train.main --config=configs/vit_cifar100_super.py \\
-      --workdir=runs/super --config.seed=1
-  python -m train.main --dry-run --config=configs/gpt_wikitext103.py \\
-      --config.mesh.fsdp=4 --config.mesh.tensor=2"""
-VALUED = ("--config", "--workdir", "--devices")
-SWITCHES = ("--dry-run",)
+LIST = "list"  # in place of a config
 
 
-def parse(arguments: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Flags in any order, as `--name=value` or `--name value`: those of the program, and those of the config.
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    text = "the experiment; list prints all that are here"
+    made.add_argument("--config", metavar="FILE[:ARGUMENT]", default=DEFAULT_CONFIG, help=text)
+    made.add_overrides()
+    made.add_argument(
+        "--workdir",
+        metavar="DIR",
+        help="the run's folder; runs/<config>-<time> without it; continued where it has a run",
+    )
+    text = "compile a step for the mesh on fake devices, without data, and print what it takes"
+    made.add_argument("--dry-run", action="store_true", help=text)
+    made.add_argument("--devices", type=command.count, help="of --dry-run; as many as the mesh has without it")
+    several = made.add_argument_group("one of several processes (SLURM, Open MPI, GKE and Cloud TPU need no flags)")
+    several.add_argument(
+        "--coordinator", metavar="HOST:PORT", help="where the first process listens; see also train.launch"
+    )
+    several.add_argument("--num-processes", type=int, help="how many there are")
+    several.add_argument("--process-id", type=int, help="which one this is, from 0 on")
+    return made
+
+
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
+    """Flags of the program, and overrides of the config, from field to text.
 
     Raises:
       UsageError: a flag that is unknown, given twice or without a value.
     """
-    flags: dict[str, str] = {}
-    rest = list(arguments)
-    while rest:
-        argument = rest.pop(0)
-        name, equals, value = argument.partition("=")
-        if not (name in VALUED or argument in SWITCHES or name.startswith("--config.")):
-            raise unknown("argument", argument, [*VALUED, *SWITCHES, "--config.FIELD", "--help"])
-        if not equals and argument not in SWITCHES:
-            if not rest or rest[0].startswith("--"):
-                raise UsageError(f"{name} needs a value: write {name}=VALUE.")
-            value = rest.pop(0)
-        if name in flags:
-            raise UsageError(f"{name} is given twice, as {flags[name]!r} and {value!r}; give it once.")
-        flags[name] = value
-    overrides = {
-        name.removeprefix("--config."): flags.pop(name) for name in list(flags) if name.startswith("--config.")
-    }
-    return flags, overrides
+    flags = parser().parse_args(arguments)
+    return flags, flags.overrides
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -86,15 +68,17 @@ def run(arguments: Sequence[str]) -> None:
     arguments = distributed.join(arguments)
     with distributed.together():
         flags, overrides = parse(arguments)
-        if "--devices" in flags:
+        if flags.devices:
             raise UsageError("--devices is for --dry-run; a run takes all devices that there are.")
         from train import compilation, configs, loop
 
-        spec = flags.get("--config", DEFAULT_CONFIG)
-        config, plain = configs.resolve(spec, overrides)
+        if flags.config == LIST:
+            print(configs.listing())
+            return
+        config, plain = configs.resolve(flags.config, overrides)
         compilation.keep_programs()
-        default = Path("runs") / f"{configs.name_of(spec)}-{time.strftime('%Y%m%d-%H%M%S')}"
-    directory = Path(distributed.of_first(flags.get("--workdir", str(default))))
+        default = Path("runs") / f"{configs.name_of(flags.config)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    directory = Path(distributed.of_first(flags.workdir or str(default)))
     loop.train_and_evaluate(config, plain, directory)
 
 
@@ -105,12 +89,16 @@ def dry_run(arguments: Sequence[str]) -> None:
       UsageError: as a run would, or a flag that is for runs.
     """
     flags, overrides = parse(arguments)
-    if "--workdir" in flags:
+    if flags.workdir:
         raise UsageError("--dry-run writes nothing; leave out --workdir.")
+    if flags.coordinator:
+        raise UsageError("--dry-run is of one process; leave out --coordinator.")
     from train import configs, dry
 
-    config, _ = configs.resolve(flags.get("--config", DEFAULT_CONFIG), overrides)
-    dry.use_fake_devices(config.mesh, flags.get("--devices", ""))
+    if flags.config == LIST:
+        raise UsageError("--config=list prints the configs; leave out --dry-run.")
+    config, _ = configs.resolve(flags.config, overrides)
+    dry.use_fake_devices(config.mesh, flags.devices)
     for line in dry.DryRun.of(config).report():
         print(line, flush=True)
 
@@ -119,12 +107,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code: 0 done or saved, 1 the training failed, 2 a mistake in the arguments."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if {"--help", "-h"} & set(arguments):
-        print(HELP)
-        return 0
+        parser().print_help()
+        return command.DONE
     logging.getLogger("jax").setLevel(logging.ERROR)
     from train import distributed
 
-    return distributed.exit_code(lambda: run(arguments))
+    return command.run(lambda: distributed.exit_code(lambda: run(arguments)))
 
 
 if __name__ == "__main__":

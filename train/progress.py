@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from models import command
 from train import distributed
 
 SILENCE = 60.0  # seconds after which a log without a terminal gets a sign of life
@@ -109,14 +110,15 @@ class Display:
             disable=not terminal,
             dynamic_ncols=True,
             bar_format="{n_fmt}/{total_fmt} {bar} {postfix}",
+            colour="green" if terminal and command.coloured(sys.stderr) else None,
         )
         self._total, self._unit = total, unit
         self._said = time.monotonic()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """A line that stays, in several of `command.COLUMNS` where it is longer."""
         if self._active:
-            self._bar.write(text)
+            self._bar.write(command.filled(text))
             sys.stdout.flush()
             self._said = time.monotonic()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from sacrebleu.metrics import BLEU, CHRF
 
 from attention.errors import UsageError
+from models import command
 from train.data import files
 
 
@@ -41,17 +42,21 @@ def signatures() -> dict[str, str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m train.scores", description=__doc__.splitlines()[0])
-    parser.add_argument("--translations", type=Path, required=True, help="a file of one sentence a line")
-    parser.add_argument("--references", type=Path, required=True, help="a file of as many lines")
-    flags = parser.parse_args(arguments)
-    try:
-        found = scores(*_aligned(flags.translations, flags.references))
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return command.run(lambda: _run(parser().parse_args(arguments)))
+
+
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("--translations", type=Path, required=True, metavar="FILE", help="of one sentence a line")
+    made.add_argument("--references", type=Path, required=True, metavar="FILE", help="of as many lines")
+    return made
+
+
+def _run(flags: argparse.Namespace) -> None:
+    """Scores and prints."""
+    found = scores(*_aligned(flags.translations, flags.references))
     print("\n".join([f"{name} {value:.6g}" for name, value in found.items()] + [*signatures().values()]))
-    return 0
 
 
 def _aligned(translations: Path, references: Path) -> tuple[list[str], list[str]]:

@@ -1,6 +1,12 @@
 """A grid of runs, each setting with several seeds.
 
-python -m train.sweep --config=configs/vit_mnist.py --over model.attention=dot_product,super --seeds=5 --workdir=DIR
+python -m train.sweep --config=configs/vit_digits.py --over model.attention=dot_product,super --seeds=5 --workdir=runs/a
+python -m train.sweep --config=configs/vit_digits.py --over "model.attention=neural(dim=2)|dot_product,super" \
+    --over=optimizer.learning_rate=1e-3,3e-3 --equal=parameters --workdir=runs/b
+python -m train.sweep --config=configs/vit_mnist.py --over argument=dot_product,super --workdir=runs/c --print
+
+Commas inside brackets and quotes do not split. --over argument=A,B gives the config file its argument. The same
+command again continues; with more values or seeds it extends the sweep.
 """
 
 import argparse
@@ -13,24 +19,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError
+from models import command
 from train import grid, matching, pool
 from train.grid import Sweep
-from train.main import parse
 from train.matching import Prepared
 from train.progress import numbers_text
 from train.workdir import read_result
 
 REPLICAS = ("auto", "yes", "no")
-EPILOG = """Commas inside brackets and quotes do not split: 'neural(dim=2)|dot_product' is one value.
---over argument=A,B gives the config file its argument. The same command again continues; with more
-values or seeds it extends the sweep."""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:
-        """One sentence, as everywhere."""
-        raise UsageError(f"{message[0].upper()}{message[1:]}; see --help.")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -39,9 +36,10 @@ def run(arguments: Sequence[str]) -> int:
     Raises:
       UsageError: any mistake in the arguments, before anything is trained.
     """
-    flags, rest = _parser().parse_known_args(arguments)
-    overrides = parse(rest)[1]
-    _check(flags, overrides)
+    flags = parser().parse_args(arguments)
+    overrides = flags.overrides
+    if "train.replicas" in overrides:
+        raise UsageError("--config.train.replicas cannot be: --replicas decides it.")
     over = grid.over(flags.over, overrides, flags.equal)
     before = grid.read(flags.workdir)
     sweep, prepared = _plan(flags, Sweep(flags.config, overrides, over, [], flags.equal), before)
@@ -180,42 +178,36 @@ def _literal(text: str) -> Any:
         return text
 
 
-def _check(flags: argparse.Namespace, overrides: Mapping[str, str]) -> None:
-    for name, least in (("seeds", 1), ("jobs", 0)):
-        if getattr(flags, name) < least:
-            raise UsageError(f"--{name} must be at least {least}, but it is {getattr(flags, name)}.")
-    for name, valid in (("replicas", REPLICAS), ("equal", ("", *matching.EQUAL))):
-        if getattr(flags, name) not in valid:
-            raise unknown(f"--{name}", getattr(flags, name), filter(None, valid))
-    if "train.replicas" in overrides:
-        raise UsageError("--config.train.replicas cannot be: --replicas decides it.")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="python -m train.sweep", description=__doc__.splitlines()[0], epilog=EPILOG, allow_abbrev=False
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("--config", required=True, metavar="FILE[:ARGUMENT]", help="the experiment")
+    made.add_overrides()
+    made.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="the folder of the sweep")
+    made.add_argument(
+        "--over", action="append", default=[], metavar="FIELD=VALUE,VALUE", help="what varies; may be given again"
     )
-    parser.add_argument("--config", required=True, help="FILE[:ARGUMENT], the experiment")
-    parser.add_argument("--workdir", type=Path, required=True, help="the folder of the sweep")
-    parser.add_argument("--over", action="append", default=[], metavar="FIELD=VALUE,VALUE", help="what varies")
-    parser.add_argument("--seeds", type=int, default=1, help="of each setting, from the config's on")
-    parser.add_argument("--jobs", type=int, default=0, help="runs at a time; one a CPU, or one where there is a GPU")
-    parser.add_argument("--replicas", default="auto", help="train seeds together: yes, no, or auto, unless on CPUs")
-    parser.add_argument("--equal", default="", help="match with the first value: parameters or flops")
-    parser.add_argument("--print", action="store_true", help="print one command a run, and train nothing")
-    parser.add_argument("--slurm", nargs="?", const="", metavar="NAME=VALUE,...", help="submit the runs with submitit")
-    return parser
+    made.add_argument("--seeds", type=command.count, default=1, help="of each setting, from the config's on")
+    made.add_argument(
+        "--jobs",
+        type=command.count,
+        default=0,
+        help="runs at a time; without it one a CPU, or one where there is a GPU",
+    )
+    made.add_argument(
+        "--replicas", default="auto", choices=REPLICAS, help="train seeds together: auto does unless on CPUs"
+    )
+    made.add_argument("--equal", default="", choices=matching.EQUAL, help="match with the first value")
+    made.add_argument("--print", action="store_true", help="print one command a run, and train nothing")
+    made.add_argument("--slurm", nargs="?", const="", metavar="NAME=VALUE,...", help="submit the runs with submitit")
+    return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code: 0 done or saved, 1 a run failed, 2 a mistake, 130 stopped at once."""
-    try:
-        return run(sys.argv[1:] if arguments is None else arguments)
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:  # the first one is heard while runs are trained
-        return 130
+    return command.run(
+        lambda: run(sys.argv[1:] if arguments is None else arguments)
+    )  # Ctrl-C is heard while runs train
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Let a trained model translate: a sentence, or a file of one sentence a line into another file.
 
-python -m train.translate --workdir=runs/dates "en>de Monday, March 2, 2020" --alignment=alignment.png
+python -m train.translate --workdir=runs/dates "fr de lundi 2 mars 2020"
+python -m train.translate --workdir=runs/recurrent "en fr Monday, March 2, 2020" --alignment=alignment.png
 python -m train.translate --workdir=runs/dates --input=sentences.txt --output=translations.txt --beams=4
 """
 
@@ -17,6 +18,7 @@ import numpy as np
 from tqdm import tqdm
 
 from attention.errors import UsageError
+from models import command
 from train import alignment, compilation, trained, workdir
 from train.config import Config
 from train.data import files, tokenisers
@@ -177,23 +179,26 @@ def translate_file(translator: Translator, source: Path, target: Path, search: S
     return left_out
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m train.translate", description=__doc__.splitlines()[0])
-    parser.add_argument("text", nargs="*", help="sentences to translate")
-    parser.add_argument("--workdir", type=Path, required=True, help="the run's folder")
-    parser.add_argument("--input", type=Path, help="a file of one sentence a line, in place of sentences")
-    parser.add_argument("--output", type=Path, help="where its translations go, a line each")
-    parser.add_argument("--alignment", type=Path, help="where to draw what the first sentence's translation looks at")
-    parser.add_argument("--beams", type=int, default=0, help="1 is greedy; the run's own without it")
-    parser.add_argument("--length-penalty", type=float, help="of beam search; the run's own without it")
-    parser.add_argument("--temperature", type=float, default=0.0, help="of draws; 0 takes the most probable token")
-    parser.add_argument("--seed", type=int, default=0, help="of draws")
-    parser.add_argument("--step", default="best", help="best, last or a step that has a checkpoint")
-    parser.add_argument("--replica", type=int, default=0, help="which one, of a run of several")
-    return parser
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("text", nargs="*", help="sentences to translate")
+    made.add_argument("--workdir", type=Path, required=True, help="the run's folder")
+    made.add_argument("--input", type=Path, help="a file of one sentence a line, in place of sentences")
+    made.add_argument("--output", type=Path, help="where its translations go, a line each")
+    made.add_argument("--alignment", type=Path, help="where to draw what the first sentence's translation looks at")
+    made.add_argument("--beams", type=int, default=0, help="1 is greedy; the run's own without it")
+    made.add_argument("--length-penalty", type=float, help="of beam search; the run's own without it")
+    made.add_argument("--temperature", type=float, default=0.0, help="of draws; 0 takes the most probable token")
+    made.add_argument("--seed", type=int, default=0, help="of draws")
+    made.add_argument("--step", default="best", help="best, last or a step that has a checkpoint")
+    made.add_argument("--replica", type=int, default=0, help="which one, of a run of several")
+    return made
 
 
 def _run(flags: argparse.Namespace) -> int:
+    """Translates and prints or writes; 1 where some lines were too long."""
+    compilation.keep_programs()
     if bool(flags.text) == bool(flags.input) or bool(flags.input) != bool(flags.output):
         raise UsageError("Give sentences to translate, or --input=FILE and --output=FILE.")
     if flags.input and flags.alignment:
@@ -225,12 +230,7 @@ def _run(flags: argparse.Namespace) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    compilation.keep_programs()
-    try:
-        return _run(_parser().parse_args(arguments))
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return command.run(lambda: _run(parser().parse_args(arguments)))
 
 
 if __name__ == "__main__":

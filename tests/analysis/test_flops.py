@@ -1,7 +1,6 @@
 """004's eq. 24 against its own text and against what it leaves out; the command's tables and pictures."""
 
 import json
-import sys
 
 import pytest
 
@@ -52,8 +51,7 @@ def test_xlas_count_of_the_compiled_program_is_the_analytic_one_within_four_perc
 def test_the_command_writes_tables_and_pictures(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(command.COUNTS, "compiled", analytic)
     monkeypatch.setattr(command, "compiled", analytic)
-    monkeypatch.setattr(sys, "argv", ["flops", f"--out={tmp_path}"])
-    command.main()
+    assert command.main([f"--out={tmp_path}"]) == 0
     row = json.loads((tmp_path / "flops.json").read_text())["settings"]["MNIST, Table 5"]
     assert row["sizes"] == [64, 128, 4]
     assert row["operations"]["eq. 24"]["dot_product"] == 15 * 64 * 128 + 15 * 4 * 64**2

@@ -56,7 +56,7 @@ def runs(tmp_path_factory):
     TEXTS["reviews"]["data__source"] = f"file:{folder}"
     for name, changes in (RUNS | TEXTS).items():
         flags, overrides = parse(arguments(folder / name, model__depth=2, train__ema=0.0, **changes))
-        config, plain = configs.resolve(flags["--config"], overrides)
+        config, plain = configs.resolve(flags.config, overrides)
         task = tasks.find(config.task)(config)
         workdir.claim(folder / name, plain, task.files())
         params = jax.jit(task.init)(jax.random.key(0))
@@ -212,4 +212,4 @@ def test_commands_of_the_docs_are_commands():
     commands = re.findall(r"^ *python -m analysis\.pictures (.*)$", page, re.MULTILINE)
     assert {command.split()[0] for command in commands} == {"curves", "attention", "surface", "projection"}
     for command in commands:
-        pictures._parser().parse_args(shlex.split(command))
+        pictures.parser().parse_args(shlex.split(command))

@@ -88,9 +88,11 @@ def test_parameters_of_every_row(spec):
 def test_the_table_names_every_row_with_its_count():
     text = table(list(MECHANISMS), D, N, L)
     for spec, count in COUNTS.items():
-        (line,) = [line for line in text.splitlines() if line.split() and line.split()[0] == spec]
-        assert f"{count:,}" in line.split()
-        assert MECHANISMS[spec].source in line
+        pieces, costs = [line for line in text.splitlines() if line.split() and line.split()[0] == spec]
+        assert type(MECHANISMS[spec].score).__name__ in pieces
+        assert f"{count:,}" in costs.split()
+        assert MECHANISMS[spec].source in costs
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_the_command_prints_it(run_python):

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import pytest
 
 from attention import UsageError, reference
+from attention.gaussian import Gaussian
 from models.flops import parameters
 from models.layers import MultiHeadAttention
-from models.mechanisms import MECHANISMS, Align, Mechanism, resolve
+from models.mechanisms import MECHANISMS, Align, Mechanism, register, resolve
 
 LENGTH, WIDTH, HEADS = 6, 8, 2
 
@@ -228,6 +229,50 @@ def test_decay_is_for_self_attention():
 def test_one_mechanism_a_layer_and_the_last_repeats():
     names = [mechanism.name for mechanism in resolve("super|efficient|dot_product", 5)]
     assert names == ["super", "efficient", "dot_product", "dot_product", "dot_product"]
+
+
+@pytest.fixture
+def own_rows():
+    """The table is afterwards what it was before."""
+    before = dict(MECHANISMS)
+    yield
+    MECHANISMS.clear()
+    MECHANISMS.update(before)
+
+
+@pytest.mark.usefixtures("own_rows")
+def test_a_registered_row_is_as_good_as_any_other():
+    with pytest.raises(UsageError, match="Unknown attention mechanism 'near'"):
+        resolve("near", 1)
+    register(Mechanism("near", "mine", value="linear", score=Gaussian(0.5)))
+    assert resolve("near(sigma=2.0, align=True)|near", 2) == (
+        Mechanism("near", "mine", score=Gaussian(2.0), align=Align()),
+        Mechanism("near", "mine", score=Gaussian(0.5)),
+    )
+    x = jax.random.normal(jax.random.key(0), (2, LENGTH, WIDTH))
+    params = layer("near").init(jax.random.key(1), x)
+    same = layer("gaussian(sigma=0.5, value='linear')").apply(params, x)
+    chex.assert_trees_all_equal(layer("near").apply(params, x), same)
+    register(Mechanism("near", "mine", score=Gaussian(0.1)))  # a cell that is run again
+    assert resolve("near", 1)[0].score == Gaussian(0.1)
+
+
+@pytest.mark.usefixtures("own_rows", "unchecked_shapes")
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (Mechanism("super", "mine"), "There is an attention mechanism 'super' already"),
+        (Mechanism("bilinear", "mine"), "There is an attention mechanism 'bilinear' already"),
+        (Mechanism("my-own", "mine"), "'my-own' cannot stand in a spec string"),
+        (Mechanism("lambda", "mine"), "'lambda' cannot stand in a spec string"),
+        (Gaussian(), r"must be a Mechanism, not Gaussian\(sigma=1.0"),
+    ],
+)
+def test_what_cannot_be_registered(row, message):
+    before = dict(MECHANISMS)
+    with pytest.raises(UsageError, match=message):
+        register(row)
+    assert before == MECHANISMS
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

@@ -2,6 +2,8 @@
 
 import json
 import resource
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,29 @@ def files_up_to():
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.fixture
+def run_faulty(run_python, monkeypatch):
+    """Runs `train.main` in a fresh process, to which something happens; see `tests/train/faulty.py`."""
+
+    def run(fault: str, *arguments: str, **options) -> subprocess.CompletedProcess:
+        with monkeypatch.context() as patch:
+            patch.setenv("FAULT", fault)
+            return run_python("-m", "tests.train.faulty", *arguments, **options)
+
+    return run
+
+
+@pytest.fixture
+def kill_9(run_faulty):
+    """Runs `train.main` until it is killed after reading a step."""
+
+    def run(step: int, *arguments: str) -> None:
+        killed = run_faulty(f"{step} SIGKILL", *arguments, check=False)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+
+    return run
 
 
 def record(workdir: Path) -> list[dict]:

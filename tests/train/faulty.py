@@ -1,6 +1,8 @@
-"""train.main, but one of its processes meets with something: FAULT='1 6 SIGKILL' is process 1 after reading step 6.
+"""train.main, to which something happens once it has read a step: FAULT='6 SIGKILL'.
 
-FAULT='1 0 /a/folder' starts process 1 in another folder, as on a machine that lacks the data.
+FAULT='5 SIGTERM SIGTERM' are two signals, and FAULT='5 group:SIGTERM' is one to its whole process group, as Ctrl-C in a
+terminal and schedulers send it. FAULT='0 /a/folder' starts it in another folder, as on a machine that lacks the data.
+With PROCESS=1, it happens to process 1 of several alone.
 """
 
 import os
@@ -10,23 +12,30 @@ import sys
 from train import loop, main
 
 
-def meet(step: int, what: str) -> None:
+def meet(step: int, *what: str) -> None:
     """Arranges it."""
     if step == 0:
-        os.chdir(what)
+        os.chdir(*what)
         return
     read = loop.Run._read
 
     def until(run, at, *rest):
         read(run, at, *rest)
         if at == step:
-            os.kill(os.getpid(), signal.Signals[what])
+            for each in what:
+                send(each)
 
     loop.Run._read = until
 
 
+def send(what: str) -> None:
+    """A signal by name."""
+    where, _, name = what.rpartition(":")
+    (os.killpg if where == "group" else os.kill)(0 if where == "group" else os.getpid(), signal.Signals[name])
+
+
 if __name__ == "__main__":
-    process, step, what = os.environ["FAULT"].split()
-    if f"--process-id={process}" in sys.argv:
-        meet(int(step), what)
+    if "PROCESS" not in os.environ or f"--process-id={os.environ['PROCESS']}" in sys.argv:
+        step, *what = os.environ["FAULT"].split()
+        meet(int(step), *what)
     sys.exit(main.main(sys.argv[1:]))

@@ -43,7 +43,7 @@ def config_of(name: str, folder: Path, **changes: Any) -> Config:
     flags, overrides = parse(arguments("unused", config=f"configs/{name}.py", **ALL[name] | changes))
     if name == "seq2seq_dates":
         overrides = {field: text for field, text in overrides.items() if not field.startswith("model.")} | RECURRENT
-    return configs.resolve(flags["--config"], overrides)[0]
+    return configs.resolve(flags.config, overrides)[0]
 
 
 def task_of(config: Config) -> tasks.Task:

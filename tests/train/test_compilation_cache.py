@@ -2,13 +2,13 @@
 
 import os
 import resource
-import signal
 import zlib
 
 import pytest
 
+from tests.storm import assert_same
 from tests.train.conftest import arguments
-from tests.train.test_resume import KILL_AFTER, OPTIONS, assert_same_run
+from tests.train.test_resume import OPTIONS
 from train import compilation
 
 COMPILE = """
@@ -35,11 +35,10 @@ def whole(path):
 
 
 def test_a_killed_run_goes_on_bit_for_bit_with_programs_from_disk_some_of_them_damaged(
-    cache, tmp_path, run_python, monkeypatch
+    cache, tmp_path, run_python, kill_9, monkeypatch
 ):
     command = arguments(tmp_path / "run", **OPTIONS)
-    killed = run_python("-c", KILL_AFTER.format(step=5, signal="SIGKILL"), *command, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    kill_9(5, *command)
     programs = sorted(cache.glob("*-cache"), key=lambda path: path.stat().st_size)
     assert all(map(whole, programs))
     *_, flipped, largest = programs
@@ -54,7 +53,7 @@ def test_a_killed_run_goes_on_bit_for_bit_with_programs_from_disk_some_of_them_d
     monkeypatch.setenv("ATTENTION_BENCH_CACHE", str(tmp_path / "none"))
     run_python("-m", "train.main", *arguments(tmp_path / "fresh", **OPTIONS))
     assert not (tmp_path / "none" / "compiled").exists()
-    assert_same_run(tmp_path / "run", tmp_path / "fresh")
+    assert_same(tmp_path / "run", tmp_path / "fresh")
 
 
 def test_a_folder_that_cannot_be_written_is_one_line_and_stops_nothing(cache, run_python):

@@ -102,7 +102,7 @@ def test_every_leaf_is_read(tmp_path, tiny, name):
     flags, overrides = parse(tiny(tmp_path / "run", config=f"configs/{name}.py", train__length="2 steps"))
     if name in ("seq2seq_dates", "cnn_digits"):  # which have no heads and no MLP
         overrides = {field: text for field, text in overrides.items() if not field.startswith("model.")}
-    config, plain = configs.resolve(flags["--config"], overrides | changes)
+    config, plain = configs.resolve(flags.config, overrides | changes)
     read = set()
     loop.train_and_evaluate(recorded(config, read), plain, tmp_path / "run")
     unread = set(flatten(plain)) - read
@@ -122,7 +122,8 @@ def test_flags_come_in_any_order_and_either_form():
         ["--config.seed", "3", "--workdir", "w", "--config", "c.py"],
     ]
     for form in forms:
-        assert parse(form) == ({"--config": "c.py", "--workdir": "w"}, {"seed": "3"})
+        flags, overrides = parse(form)
+        assert (flags.config, flags.workdir, overrides) == ("c.py", "w", {"seed": "3"})
 
 
 def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
@@ -143,9 +144,9 @@ def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
         (["--config=train/main.py"], "has no function get_config"),
         (["--config=README.md"], "configs are Python files"),
         (["--config.optimizer.learning_rate=1e999"], "optimizer.learning_rate must be finite"),
-        (["--confg=x"], "Unknown argument '--confg=x'. Did you mean '--config'?"),
+        (["--confg=x"], "Unknown argument '--confg'. Did you mean '--config'?"),
         (["--config"], "--config needs a value"),
-        (["--workdir=a", "--workdir=b"], "--workdir is given twice"),
+        (["--workdir=a", "--workdir=b"], "--workdir is given twice; give it once."),
         (["--config.model.atention=super"], "Did you mean '--config.model.attention'?"),
         (["--config.model=super"], "Unknown config field '--config.model'"),
         (["--config.model.depth=two"], "--config.model.depth must be of type int, but it is 'two'"),
@@ -224,11 +225,12 @@ def test_a_config_that_fails_says_where(tmp_path):
         configs.load(str(tmp_path / "raises.py"))
 
 
-def test_help_says_how_and_fits_80_columns(capsys):
-    assert main(["--help"]) == 0
-    printed = capsys.readouterr().out
-    assert "python -m train.main [--config=FILE[:ARGUMENT]]" in printed
-    assert max(map(len, printed.splitlines())) <= 80
+def test_the_list_has_a_line_for_each_config(capsys):
+    assert main(["--config=list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[: lines.index("")]] == [path.removesuffix(".py") for path in FILES]
+    assert "CIFAR-100" in lines[FILES.index("vit_cifar100.py")]
+    assert max(map(len, lines)) <= 80
 
 
 def test_nothing_names_a_place_on_this_machine():

@@ -58,7 +58,7 @@ def test_a_process_alone_stays_alone(environment):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--coordinator=a:1"], "--num-processes and --process-id is missing"),
+        (["--coordinator=a:1"], "give --num-processes and --process-id too."),
         (["--coordinator=a", "--num-processes=2", "--process-id=0"], "must be HOST:PORT"),
         (["--coordinator=:1", "--num-processes=2", "--process-id=0"], "must be HOST:PORT"),
         (["--coordinator=a:1", "--num-processes=0", "--process-id=0"], "must be a number from 1 on, but it is '0'"),
@@ -118,9 +118,9 @@ def test_a_bug_alone_is_not_hidden():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "--processes is missing"),
-        (["--processes=0"], "--processes must be a number from 1 on, but it is '0'"),
-        (["--processes=2", "--devices-per-process"], "--devices-per-process must be a number from 1 on"),
+        ([], "Something is missing: --processes"),
+        (["--processes=0"], "--processes must be a whole number from 1 on, but it is '0'"),
+        (["--processes=2", "--devices-per-process"], "--devices-per-process needs a value"),
         (["--process=2"], "Did you mean '--processes'"),
         (["--processes=2", "--config=a.py"], "stands behind --"),
     ],

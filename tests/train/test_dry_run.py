@@ -126,9 +126,11 @@ def test_what_is_whole_is_listed_largest_first():
     ("flags", "message"),
     [
         (["--dry-run", "--workdir=x"], "--dry-run writes nothing; leave out --workdir."),
+        (["--dry-run", "--coordinator=a:1"], "--dry-run is of one process; leave out --coordinator."),
+        (["--dry-run", "--config=list"], "--config=list prints the configs; leave out --dry-run."),
         (["--devices=8"], "--devices is for --dry-run"),
-        (["--dry-run", "--devices=eight"], "--devices must be a number of devices, at least 1, but it is 'eight'."),
-        (["--dry-run=yes"], "Unknown argument '--dry-run=yes'"),
+        (["--dry-run", "--devices=eight"], "--devices must be a whole number from 1 on, but it is 'eight'."),
+        (["--dry-run=yes"], "--dry-run takes no value: write --dry-run alone."),
     ],
 )
 def test_mistakes_in_flags_are_one_sentence(flags, message, capsys):

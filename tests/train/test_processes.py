@@ -32,9 +32,17 @@ KILLED_AFTER = 10
 
 
 def launched(flags, processes=2, fault="", limit=240, cwd=ROOT):
-    """A training in several processes of two devices each, which must have ended within so many seconds."""
+    """A training in several processes of two devices each, which must have ended within so many seconds.
+
+    Args:
+      flags: Of `train.main`.
+      processes: How many.
+      fault: What happens to process 1, see `faulty.py`.
+      limit: Seconds.
+      cwd: Where they are started.
+    """
     command = ["-c", LAUNCH, str(processes), "tests.train.faulty" if fault else "train.main", *flags]
-    environment = os.environ | {"FAULT": fault, "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"FAULT": fault, "PROCESS": "1", "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, *command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=limit
     )
@@ -76,7 +84,7 @@ def two(tmp_path_factory):
 def killed(tmp_path_factory):
     """Two processes, of which the second was killed."""
     workdir = tmp_path_factory.mktemp("killed") / "run"
-    done = launched(arguments(workdir, **OPTIONS), fault=f"1 {KILLED_AFTER} SIGKILL", limit=120)
+    done = launched(arguments(workdir, **OPTIONS), fault=f"{KILLED_AFTER} SIGKILL", limit=120)
     return workdir, done
 
 
@@ -120,14 +128,26 @@ def test_saved_by_two_processes_on_four_devices_it_continues_on_eight(killed, al
     assert_same_losses(alone, workdir)
 
 
-def test_a_signal_to_one_stops_all_at_one_step_and_saves(tmp_path):
+@pytest.mark.parametrize("name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.long)])
+def test_a_signal_to_one_stops_all_at_one_step_and_saves(tmp_path, name):
     workdir = tmp_path / "run"
     never = {f"train__{what}_every": "0 steps" for what in ("log", "eval", "checkpoint")}
-    done = launched(arguments(workdir, **OPTIONS | never | {"train__length": "100000 steps"}), fault="1 3 SIGTERM")
+    done = launched(arguments(workdir, **OPTIONS | never | {"train__length": "100000 steps"}), fault=f"3 {name}")
     assert done.returncode == 0, done.stdout + done.stderr
     (step,) = re.findall(r"Stopped after step (\d+) and saved", done.stdout)
     assert [path.name for path in (workdir / "checkpoints").iterdir()] == [step]
     assert arrays(workdir, step)["step"] == int(step) > 3
+
+
+@pytest.mark.long
+def test_a_second_signal_ends_all_at_once_and_harms_nothing(two, tmp_path):
+    command = arguments(tmp_path / "run", **OPTIONS)
+    done = launched(command, fault=f"{KILLED_AFTER} SIGTERM SIGTERM", limit=60)
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1].startswith("Process 1 of 2 died by SIGTERM")
+    done = launched(command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    storm.assert_same(tmp_path / "run", two)
 
 
 def test_data_that_one_process_lacks_end_all_with_one_sentence(tmp_path):
@@ -136,7 +156,7 @@ def test_data_that_one_process_lacks_end_all_with_one_sentence(tmp_path):
     for split in ("train", "validation", "test"):
         (tmp_path / "there" / "text" / f"{split}.txt").write_text("A few words.\n" * 100)
     flags = ["--config=configs/gpt_pydoc.py", "--config.data.source=file:text", f"--workdir={tmp_path / 'run'}"]
-    done = launched(flags, fault=f"1 0 {tmp_path / 'not_there'}", limit=120, cwd=tmp_path / "there")
+    done = launched(flags, fault=f"0 {tmp_path / 'not_there'}", limit=120, cwd=tmp_path / "there")
     assert done.returncode == 2
     said = [line for line in done.stderr.splitlines() if "error" in line]
     assert len(said) == 1, done.stderr
@@ -237,7 +257,7 @@ def test_a_killed_process_is_noticed_without_a_launcher(tmp_path, process):
         subprocess.Popen(
             [sys.executable, "-m", "tests.train.faulty", *flags, f"--process-id={index}"],
             cwd=ROOT,
-            env=os.environ | {"FAULT": f"{process} {KILLED_AFTER} SIGKILL"},
+            env=os.environ | {"FAULT": f"{KILLED_AFTER} SIGKILL", "PROCESS": str(process)},
         )
         for index in range(2)
     ]

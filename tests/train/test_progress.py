@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.train.conftest import arguments
 from train import progress, workdir
-from train.progress import Averages, Clock, averages, duration_text
+from train.progress import Averages, Clock, Display, averages, duration_text
 
 
 def test_the_clock_leaves_out_what_is_skipped_and_goes_on_after_a_restart(monkeypatch):
@@ -78,6 +78,17 @@ def test_what_is_saved_does_not_change_afterwards():
 @pytest.mark.parametrize(("seconds", "text"), [(5.4, "5s"), (75, "1m15s"), (3700, "1h01m"), (float("nan"), "?")])
 def test_durations_as_a_person_reads_them(seconds, text):
     assert duration_text(seconds) == text
+
+
+def test_long_lines_are_folded_and_paths_stay_whole(capsys):
+    display = Display(1, 0, "examples")
+    text = "loss 1.0, accuracy 0.5, " * 5 + "/a/path" * 12
+    display.say(text)
+    display.close()
+    *lines, path = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert path.strip() == "/a/path" * 12
+    assert " ".join(line.strip() for line in [*lines, path]) == text
 
 
 def test_a_terminal_gets_a_bar(tmp_path):

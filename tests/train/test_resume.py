@@ -3,36 +3,18 @@
 import json
 import re
 import shutil
-import signal
 import subprocess
 import sys
 
-import jax
 import numpy as np
 import pytest
-from orbax.checkpoint import v1 as ocp
 
+from tests.storm import assert_same
 from tests.train.conftest import arguments, record
 from train import evaluate, loop, main
 from train.workdir import LOCK, lock
 
-KILL_AFTER = """
-import os, signal, sys
-from train import loop, main
-read = loop.Run._read
-def until(run, step, *rest):
-    read(run, step, *rest)
-    if step == {step}:
-        os.kill(os.getpid(), signal.{signal})
-loop.Run._read = until
-sys.exit(main.main(sys.argv[1:]))
-"""
 OPTIONS = {"train__ema": 0.9, "data__mixup": 0.2, "train__accumulate": 2}
-
-
-def final_state(workdir):
-    """The last checkpoint's whole state, read without any of our code."""
-    return ocp.load(workdir / "checkpoints" / "12")
 
 
 @pytest.fixture(scope="module")
@@ -42,42 +24,28 @@ def uninterrupted(tmp_path_factory):
     return workdir
 
 
-def assert_same_run(workdir, whole):
-    assert record(workdir) == record(whole)
-    results = [json.loads((w / "result.json").read_text()) for w in (workdir, whole)]
-    for key in ("best_step", "steps", "best", "parameters"):
-        assert results[0][key] == results[1][key]
-    ours, theirs = final_state(workdir), final_state(whole)
-    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
-
-
 @pytest.mark.parametrize("step", [6, *(pytest.param(step, marks=pytest.mark.long) for step in (1, 11))])
-def test_kill_9_and_again_is_bit_identical(uninterrupted, tmp_path, run_python, step):
+def test_kill_9_and_again_is_bit_identical(uninterrupted, tmp_path, run_python, kill_9, step):
     command = arguments(tmp_path / "run", **OPTIONS)
-    killed = run_python("-c", KILL_AFTER.format(step=step, signal="SIGKILL"), *command, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    kill_9(step, *command)
     assert not (tmp_path / "run" / "result.json").exists()
     again = run_python("-m", "train.main", *command)
     assert ("Continuing after step" in again.stdout) == (step > 2)
-    assert_same_run(tmp_path / "run", uninterrupted)
+    assert_same(tmp_path / "run", uninterrupted)
 
 
-def test_sigterm_saves_and_exits_cleanly_then_continues(uninterrupted, tmp_path, run_python):
+def test_sigterm_saves_and_exits_cleanly_then_continues(uninterrupted, tmp_path, run_python, run_faulty):
     command = arguments(tmp_path / "run", **OPTIONS)
-    stopped = run_python("-c", KILL_AFTER.format(step=5, signal="SIGTERM"), *command)
+    stopped = run_faulty("5 SIGTERM", *command)
     (step,) = re.findall(r"Stopped after step (\d+) and saved", stopped.stdout)
     assert (tmp_path / "run" / "checkpoints" / step).is_dir()
     assert f"Continuing after step {step} " in run_python("-m", "train.main", *command).stdout
-    assert_same_run(tmp_path / "run", uninterrupted)
+    assert_same(tmp_path / "run", uninterrupted)
 
 
-def test_a_signal_to_the_whole_job_leaves_its_data_workers_alone(tmp_path, run_python):
-    """As Ctrl-C in a terminal, and schedulers, send it."""
+def test_a_signal_to_the_whole_job_leaves_its_data_workers_alone(tmp_path, run_faulty):
     command = arguments(tmp_path / "run", **OPTIONS, data__workers=1)
-    kill = KILL_AFTER.format(step=5, signal="SIGTERM").replace("os.kill(os.getpid()", "os.killpg(0")
-    stopped = run_python("-c", kill, *command, start_new_session=True)
+    stopped = run_faulty("5 group:SIGTERM", *command, start_new_session=True)
     assert "Stopped after step" in stopped.stdout
     assert "Worker process" not in stopped.stderr
 
@@ -92,7 +60,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(uninterrupted, tmp_path, run
     assert "Checkpoint 12 is damaged" in done.stdout
     assert "Continuing after step 10" in done.stdout
     assert (workdir / "damaged" / "12").is_dir()
-    assert_same_run(workdir, uninterrupted)
+    assert_same(workdir, uninterrupted)
 
 
 def changed_at(workdir):
@@ -143,7 +111,7 @@ def test_a_finished_run_again_changes_no_number(uninterrupted, tmp_path, run_pyt
     workdir = tmp_path / "run"
     shutil.copytree(uninterrupted, workdir)
     run_python("-m", "train.main", *arguments(workdir, **OPTIONS))
-    assert_same_run(workdir, uninterrupted)
+    assert_same(workdir, uninterrupted)
 
 
 def test_another_config_is_refused_naming_the_fields(uninterrupted, run_python):

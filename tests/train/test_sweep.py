@@ -117,7 +117,7 @@ def test_what_is_printed_can_be_run(tmp_path, here, capsys):
     flags, overrides = main.parse(commands[0][3:])
     assert overrides["model.attention"] == "neural(dim=2,hidden=(4,2))|dot_product"
     assert overrides["train.length"] == "2 steps"
-    assert flags["--workdir"].startswith(str(tmp_path / "s"))
+    assert flags.workdir.startswith(str(tmp_path / "s"))
     assert not list(tmp_path.rglob("config.json"))
 
 
@@ -212,11 +212,11 @@ def test_slurm_gets_the_runs_that_are_left(tmp_path, here, monkeypatch, capsys):
         (["--over=model.width=16,32"], "model.width is given twice"),
         (["--equal=parameter"], "Unknown --equal 'parameter'. Did you mean 'parameters'?"),
         (["--replicas=maybe"], "Unknown --replicas 'maybe'. Valid: auto, no, yes."),
-        (["--jobs=-1"], "--jobs must be at least 0, but it is -1."),
-        (["--seeds=many"], "Argument --seeds: invalid int value: 'many'; see --help."),
+        (["--jobs=-1"], "--jobs must be a whole number from 1 on, but it is '-1'."),
+        (["--jobs=many"], "--jobs must be a whole number from 1 on, but it is 'many'."),
         (["--config.train.replicas=2"], "--config.train.replicas cannot be: --replicas decides it."),
-        (["--sedes=3"], "Unknown argument '--sedes=3'."),
-        (["--config=configs/vit_digit.py"], "Did you mean 'configs/vit_digits.py'?"),
+        (["--sedes=3"], "Unknown argument '--sedes'."),
+        (["--config=configs/vit_mnist.py"], "--config is given twice; give it once."),
     ],
 )
 def test_mistakes_are_one_sentence_and_leave_nothing(tmp_path, here, capsys, more, message):

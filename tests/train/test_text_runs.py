@@ -3,15 +3,14 @@
 import functools
 import json
 import shutil
-import signal
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from tests.storm import assert_same
 from tests.train.conftest import arguments, record
-from tests.train.test_resume import KILL_AFTER, assert_same_run
 from train import evaluate, generate
 from train.data import tokenisers
 
@@ -49,14 +48,13 @@ def gpt(run_of):
     return run_of("gpt_pydoc")
 
 
-def test_kill_9_and_again_is_bit_identical(finished, tmp_path, run_python):
+def test_kill_9_and_again_is_bit_identical(finished, tmp_path, run_python, kill_9):
     """Packed windows, their cuts and their masks included."""
     name, whole = finished
     again = command(name, tmp_path / "run")
-    killed = run_python("-c", KILL_AFTER.format(step=6, signal="SIGKILL"), *again, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    kill_9(6, *again)
     assert "Continuing after step" in run_python("-m", "train.main", *again).stdout
-    assert_same_run(tmp_path / "run", whole)
+    assert_same(tmp_path / "run", whole)
 
 
 def test_the_best_step_has_the_lowest_loss(finished):

@@ -3,7 +3,6 @@
 import functools
 import json
 import shutil
-import signal
 import subprocess
 import sys
 
@@ -12,8 +11,8 @@ import numpy as np
 import pytest
 
 from attention import UsageError
+from tests.storm import assert_same
 from tests.train.conftest import TINY, record
-from tests.train.test_resume import KILL_AFTER, assert_same_run
 from train import alignment, configs, evaluate, scores, tasks, translate
 from train.tasks import translation
 
@@ -61,14 +60,13 @@ def transformer(run_of):
     return run_of("translate_dates")
 
 
-def test_kill_9_and_again_is_bit_identical(finished, tmp_path, run_python):
+def test_kill_9_and_again_is_bit_identical(finished, tmp_path, run_python, kill_9):
     """Buckets, their order and the translations of evaluations included."""
     name, whole = finished
     again = command(name, tmp_path / "run")
-    killed = run_python("-c", KILL_AFTER.format(step=6, signal="SIGKILL"), *again, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    kill_9(6, *again)
     assert "Continuing after step" in run_python("-m", "train.main", *again).stdout
-    assert_same_run(tmp_path / "run", whole)
+    assert_same(tmp_path / "run", whole)
 
 
 def test_what_is_recorded(finished):

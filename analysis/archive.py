@@ -1,0 +1,196 @@
+"""Finished runs in one file: all that reports and curves need of them, without their checkpoints.
+
+python -m analysis.archive runs/mnist --out=mnist.json
+python -m analysis.report mnist.json
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attention.errors import UsageError
+from models import command
+from train.workdir import flatten, read_config, read_results
+from train.writers import read_record, write_text
+
+SWEEP = "sweep.json"
+SUFFIX = ".json"  # of an archive, which a folder is not
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A finished run as it stands on disk.
+
+    Attributes:
+      path: Its work directory, or where it was when it was archived.
+      config: All leaves by their path.
+      results: Of `result.json`, one for each seed that was trained.
+      record: Lines of `metrics.jsonl`.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+    results: Sequence[Mapping[str, Any]]
+    record: Sequence[Mapping[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """What was found.
+
+    Attributes:
+      entries: In order.
+      asked: The fields and values of the sweeps that they come of.
+      left_out: A sentence for each work directory that holds no finished run.
+    """
+
+    entries: Sequence[Entry]
+    asked: Mapping[str, Sequence[Any]]
+    left_out: Sequence[str] = ()
+
+
+def find(places: Sequence[Path]) -> Finished:
+    """The finished runs of archives, and of folders and all below them.
+
+    Raises:
+      UsageError: a place that is not there, a damaged archive or `sweep.json`, or no finished run at all.
+    """
+    entries: list[Entry] = []
+    asked: dict[str, Sequence[Any]] = {}
+    left_out: list[str] = []
+    for place in places:
+        found = read(place) if place.is_file() else _in_folder(place)
+        entries += found.entries
+        asked |= found.asked
+        left_out += found.left_out
+    if not entries:
+        reasons = f": {left_out[0]}" if left_out else "; give folders of runs, such as the --workdir of a sweep."
+        raise UsageError(f"There is no finished run in {', '.join(map(str, places))}{reasons}")
+    return Finished(entries, asked, left_out)
+
+
+def write(found: Finished, out: Path, above: Path = Path()) -> None:
+    """One object: `asked`, the leaves that all runs share under `config`, and `runs`, each on a line.
+
+    Args:
+      found: What is kept.
+      out: The file.
+      above: A folder that all runs are in, which their paths leave out.
+    """
+    first = found.entries[0].config
+    shared = {f: v for f, v in first.items() if all(f in e.config and e.config[f] == v for e in found.entries)}
+    lines = [
+        {
+            "path": str(entry.path.relative_to(above)),
+            "config": {field: value for field, value in entry.config.items() if field not in shared},
+            "results": entry.results,
+            "record": entry.record,
+        }
+        for entry in found.entries
+    ]
+    head = json.dumps({"asked": found.asked, "config": shared}, indent=1)[:-2]
+    runs = ",\n".join(json.dumps(line) for line in lines)
+    write_text(out, f'{head},\n "runs": [\n{runs}\n ]\n}}\n')
+
+
+def read(file: Path) -> Finished:
+    """What `write` has kept.
+
+    Raises:
+      UsageError: it is no archive.
+    """
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        entries = [
+            Entry(Path(run["path"]), kept["config"] | run["config"], run["results"], run["record"])
+            for run in kept["runs"]
+        ]
+        return Finished(entries, dict(kept["asked"]))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UsageError(
+            f"{file} is no archive of runs; give folders of runs, or what analysis.archive has written."
+        ) from error
+
+
+def _in_folder(folder: Path) -> Finished:
+    entries, left_out = [], []
+    asked: dict[str, Sequence[Any]] = {}
+    for directory in _work_directories(folder):
+        asked |= _asked(directory)
+        try:
+            entries.append(_entry(directory))
+        except UsageError as error:
+            left_out.append(str(error))
+    return Finished(entries, asked, left_out)
+
+
+def _entry(directory: Path) -> Entry:
+    """A work directory's.
+
+    Raises:
+      UsageError: it is none, or the run has not finished.
+    """
+    config = flatten(read_config(directory))
+    if not {"task", "seed", "data.batch_size"} <= set(config):
+        raise UsageError(f"{directory} was left out: its config.json is none of a run.")
+    if not (directory / "result.json").is_file():
+        raise UsageError(f"{directory} was left out: the run has not finished.")
+    try:
+        results, record = read_results(directory), read_record(directory)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{directory} was left out: it cannot be read ({error}).") from error
+    if not all({"best", "best_step", "steps", "seconds"} <= set(own) for own in results):
+        raise UsageError(f"{directory} was left out: its result.json holds no result of a run.")
+    return Entry(directory, config, results, record)
+
+
+def _work_directories(folder: Path) -> Iterator[Path]:
+    """Every folder with a `config.json` at `folder` or below, in order; what is in them is not looked at."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is no folder; give folders of runs, such as the --workdir of a sweep.")
+    for directory, below, files in os.walk(folder):
+        below.sort()
+        if "config.json" in files:
+            below.clear()
+            yield Path(directory)
+
+
+def _asked(directory: Path) -> dict[str, Sequence[Any]]:
+    """Fields and values of the sweep that a run is of; none where it is of none."""
+    sweep = directory.absolute().parent.parent / SWEEP
+    try:
+        return dict(json.loads(sweep.read_text(encoding="utf-8"))["over"]) if sweep.is_file() else {}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"{sweep} is damaged ({error}); remove it.") from error
+
+
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("folder", type=Path, help="of finished runs, or a folder above them")
+    made.add_argument("--out", required=True, type=Path, help=f"the file, whose name ends in {SUFFIX}")
+    return made
+
+
+def _run(flags: argparse.Namespace) -> None:
+    """Keeps, and says what."""
+    if flags.out.suffix != SUFFIX:
+        raise UsageError(f"--out={flags.out} must end in {SUFFIX}; write --out={flags.out.with_suffix(SUFFIX)}.")
+    found = find([flags.folder])
+    flags.out.parent.mkdir(parents=True, exist_ok=True)
+    write(found, flags.out, flags.folder)
+    print(*found.left_out, f"Kept {len(found.entries)} finished runs in {flags.out}.", sep="\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return command.run(lambda: _run(parser().parse_args(arguments)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""A metric of several settings side by side: each seed, the mean over seeds, and its confidence interval.
+
+python -m analysis.pictures comparison runs/digits --out=comparison
+python -m analysis.pictures comparison benchmarks/results/digits_cpu.json --out=docs/images/comparison_digits
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from analysis import metrics, runs, statistics, style
+from analysis.metrics import Metric
+from attention.errors import UsageError
+
+Values = Mapping[str, Sequence[float]]
+
+
+def read(places: Sequence[Path], name: str) -> Values:
+    """Test values at the best step, a row for each setting and in it one for each seed.
+
+    Args:
+      places: Folders of finished runs, as `analysis.report` takes them, or one JSON file of `benchmarks.digits`.
+      name: Of `analysis.metrics.METRICS`.
+
+    Raises:
+      UsageError: places that hold no such thing, or a metric that nothing has.
+    """
+    metrics.find(name)
+    if places[0].suffix == ".json":
+        values = _recorded(places[0], name)
+    else:
+        values = {each.label: [run.value(name) for run in each.runs] for each in runs.find(places).groups}
+    if not any(np.isfinite(row).all() for row in values.values()):
+        raise UsageError(f"Nothing in {', '.join(map(str, places))} has the metric {name}.")
+    return values
+
+
+def _recorded(path: Path, name: str) -> Values:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["runs"]
+        return {setting: [run["best"]["test"][name] for run in own] for setting, own in found.items()}
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise UsageError(f"{path} is no file of benchmarks.digits with the metric {name}.") from error
+
+
+@style.quiet
+def figure(values: Values, metric: Metric, baseline: str = "") -> Figure:
+    """The best setting on top: dots are seeds, the mark is their mean, the bar its t confidence interval.
+
+    Args:
+      values: A row for each setting; a row with NaN is left out.
+      metric: What they are.
+      baseline: A setting, in red, whose mean is drawn through all rows; none where there is no such setting.
+    """
+    rows = {label: np.asarray(row) * metric.scale for label, row in values.items() if np.isfinite(row).all()}
+    order = sorted(rows, key=lambda label: rows[label].mean(), reverse=not metric.lower)
+    drawn = Figure(figsize=(6.4, 0.7 + 0.19 * len(order)))
+    axes = drawn.subplots()
+    for place, label in enumerate(order):
+        own, colour = statistics.summary(rows[label]), style.RED if label == baseline else style.BLUE
+        if len(rows[label]) > 1:
+            ends = [own.mean - own.half_width, own.mean + own.half_width]
+            axes.plot(ends, [place] * 2, color=colour, lw=5, alpha=0.25, solid_capstyle="butt")
+        axes.plot(rows[label], [place] * len(rows[label]), "o", color="#404040", ms=2.5, mew=0)
+        axes.plot(own.mean, place, "|", color=colour, ms=8, mew=2)
+        if label == baseline:
+            axes.axvline(own.mean, color=colour, lw=0.8, ls=":", zorder=0)
+    axes.set_yticks(range(len(order)), [style.plain(label) for label in order])
+    axes.set(ylim=(len(order) - 0.5, -0.5), xlabel=f"test {metric.title}")
+    axes.grid(axis="y", visible=False)
+    return drawn

@@ -1,0 +1,346 @@
+# %% [markdown]
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/OWNER/attention-bench/blob/main/notebooks/01_attention_mechanisms.ipynb)
+
+# %%
+# Installs the project where it is missing, as on Colab; elsewhere nothing happens.
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+if importlib.util.find_spec("attention") is None:
+    folder = Path("..") if Path("../attention").is_dir() else Path("attention-bench")
+    if not folder.exists():
+        subprocess.run(["git", "clone", "-q", "https://github.com/OWNER/attention-bench", str(folder)], check=True)
+    on_gpu, on_tpu = shutil.which("nvidia-smi"), importlib.util.find_spec("libtpu")
+    jax_for_it = "jax[tpu]" if on_tpu else "jax[cuda12]" if on_gpu else "jax"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", jax_for_it, "-e", str(folder)], check=True)
+    sys.path.insert(0, str(folder.resolve()))
+
+# %% [markdown]
+# # Every attention mechanism, side by side
+#
+# Twenty mechanisms of five papers, each as its equation, as the few lines of code that define it here, and as a map of what it learns to look at on one small puzzle. It takes about three minutes on a CPU.
+
+# %%
+import dataclasses
+import functools
+import inspect
+
+import flax.linen as nn
+import jax
+import matplotlib.pyplot as plt
+import numpy as np
+import optax
+from matplotlib.figure import Figure
+
+from analysis import metrics, projection, style, surfaces
+from analysis.tables import Column, Number, Table
+from attention import reference, spatial_attention, squeeze_excitation
+from models.layers import MultiHeadAttention
+from models.mechanisms import Mechanism, resolve
+from models.table import layer_parameters
+from models.weights import attention_weights
+from train.alignment import Alignment, matrix
+
+# %matplotlib inline
+plt.rcParams["figure.dpi"] = 110
+print(f"{jax.device_count()} x {jax.devices()[0].device_kind}, JAX {jax.__version__}")
+
+# %% [markdown]
+# ## One attention, four pieces
+#
+# For one head, with inputs $x$ that look and $z$ that are looked at (in self-attention they are the same):
+#
+# $$q = P_q(x) \qquad k = P_k(z) \qquad v = A\,P_v(z) \qquad s_{ij} = \mathrm{score}(q_i, k_j) \qquad w_i = \mathrm{normalise}(s_i) \qquad y_i = P_o\Big(\sum_j w_{ij} v_j\Big)$$
+#
+# Each mechanism is a choice of projections $P$, score, normaliser and alignment $A$. The normaliser is nearly always a softmax. This is its definition:
+
+
+# %%
+def show(*functions):
+    print("\n\n\n".join(inspect.getsource(function).rstrip() for function in functions))
+
+
+show(reference.masked_softmax)
+
+# %% [markdown]
+# ## The puzzle
+#
+# Twelve tokens: each of six letters stands twice, in any order. For every token the model must say where its twin stands. Letters and order are new in each puzzle, so what to look at follows from content, not from position.
+
+# %%
+LETTERS, TOKENS, WIDTH, STEPS = "ABCDEF", 12, 32, 500
+
+
+def puzzles(seed, *shape):
+    ordered = np.broadcast_to(np.repeat(np.arange(len(LETTERS)), 2), (*shape, TOKENS))
+    tokens = np.random.default_rng(seed).permuted(ordered, axis=-1)
+    same = (tokens[..., :, None] == tokens[..., None, :]) & ~np.eye(TOKENS, dtype=bool)
+    return tokens, same.argmax(axis=-1)
+
+
+tokens, twins = puzzles(3)
+words = [LETTERS[i] for i in tokens]
+print("token  ", *(f"{word:>2}" for word in words))
+print("twin at", *(f"{twin:>2}" for twin in twins))
+
+# %% [markdown]
+# The model is the smallest that can do it: an embedding of letters and of positions, one attention layer with one head, one linear layer. Only the attention differs from picture to picture.
+
+
+# %%
+class OneLayer(nn.Module):
+    mechanism: Mechanism
+
+    def setup(self):
+        self.letters = nn.Embed(len(LETTERS), WIDTH)
+        self.positions = self.param("positions", nn.initializers.normal(WIDTH**-0.5), (TOKENS, WIDTH))
+        self.attention = MultiHeadAttention(self.mechanism, heads=1, length=TOKENS)
+        self.head = nn.Dense(TOKENS)
+
+    def inputs(self, tokens):
+        return self.letters(tokens) + self.positions
+
+    def __call__(self, tokens):
+        x = self.inputs(tokens)
+        return self.head(x + self.attention(x))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def fit(model, batches):
+    optimizer = optax.adam(5e-3)
+
+    def loss(params, tokens, twins):
+        logits = model.apply({"params": params}, tokens)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, twins).mean()
+
+    def step(carry, batch):
+        params, state = carry
+        updates, state = optimizer.update(jax.grad(loss)(params, *batch), state)
+        return (optax.apply_updates(params, updates), state), None
+
+    start = model.init(jax.random.key(0), batches[0][0])["params"]
+    (params, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), batches)
+    accuracy = (model.apply({"params": params}, TEST[0]).argmax(-1) == TEST[1]).mean()
+    return start, params, accuracy
+
+
+TRAIN, TEST = puzzles(0, STEPS, 64), puzzles(1, 500)
+
+
+SHOWN = []
+
+
+@functools.cache
+def trained(spec):
+    SHOWN.append(spec)
+    (mechanism,) = resolve(spec, depth=1)
+    model = OneLayer(mechanism)
+    start, params, accuracy = fit(model, TRAIN)
+    return model, start, params, float(accuracy)
+
+
+# %% [markdown]
+# `maps` draws what each mechanism looks at in the puzzle above. Row $i$ is where token $i$ looks, and the greatest weight of a map is black. The twin can be told by looking at it (one dark square in a row), at both places of a letter (two), or at everything else (two white ones). Above each map is how many twins of 500 new puzzles are found; guessing finds 9 %.
+
+
+# %%
+def weights_of(spec):
+    model, _, params, _ = trained(spec)
+    (found,) = attention_weights(model, params, tokens[None]).values()
+    return found[0, 0]
+
+
+@style.quiet
+def maps(*specs, weights=weights_of, columns=4):
+    rows = -(-len(specs) // columns)
+    figure = Figure(figsize=(2.1 * min(columns, len(specs)), 2.4 * rows))
+    places = figure.subplots(rows, min(columns, len(specs)), squeeze=False).flat
+    for axes, spec in zip(places, specs, strict=False):
+        found = np.asarray(weights(spec))
+        matrix(axes, Alignment(words, words, found))
+        axes.images[0].set_clim(0, found.max())
+        axes.grid(False)
+        axes.set_title(f"{spec}\n{trained(spec)[-1]:.0%}")
+    for axes in figure.axes[len(specs) :]:
+        axes.set_visible(False)
+    return figure
+
+
+# %% [markdown]
+# ## Dot products
+#
+# `dot_product` (Vaswani et al.), and Luong's scores without the factor and with a matrix between:
+#
+# $$s_{ij} = \frac{q_i \cdot k_j}{\sqrt H} \qquad\qquad s_{ij} = q_i \cdot k_j \qquad\qquad s_{ij} = q_i^\top W k_j$$
+
+# %%
+show(reference.dot_score, reference.luong_score)
+
+# %%
+maps("dot_product", "luong_dot", "luong_general")
+
+# %% [markdown]
+# All three find the twins by looking away: their weight is spread over all tokens but the two of their letter, and what is missing says where these are.
+#
+# ## Fewer projections, and an alignment
+#
+# Paper 004 takes the projections away one by one: `optimised` has the input itself as values, `efficient` as keys too. `super` mixes those values over tokens by a learned matrix before the weights are applied:
+#
+# $$V' = W^A V + b \qquad\qquad y_i = \sum_j w_{ij} V'_j$$
+
+# %%
+show(reference.standard_layer, reference.optimised_layer, reference.efficient_layer, reference.super_layer)
+
+# %%
+maps("optimised", "efficient", "super")
+
+# %% [markdown]
+# `efficient` looks away too, the others look at the twin. The weights of `super` are for the *aligned* values, each of which is a mixture of all tokens.
+#
+# ## MLPs as projections
+#
+# Paper 003 puts an MLP in the place of linear projections, and `decomposable` (Parikh et al.) compares one MLP of both sides:
+#
+# $$\mathrm{MLP}(x) = W_2\,\mathrm{ReLU}(\mathrm{LayerNorm}(W_1 x + b_1)) + b_2 \qquad\qquad s_{ij} = F(x_i) \cdot F(z_j)$$
+#
+# The score stays a dot product, so there is no new reference code: `resolve` says which pieces each has.
+
+# %%
+MLPS = ("mlp_qkv", "mlp_kv", "dual_linear", "mlp_marian", "mlp_roberta", "decomposable")
+for name in MLPS:
+    (row,) = resolve(name, depth=1)
+    print(f"{name:<13} q: {row.query:<17} k: {row.key:<17} v: {row.value:<17} out: {row.out}")
+
+# %%
+maps(*MLPS, columns=3)
+
+# %% [markdown]
+# Five of the six look at the twin itself. `decomposable` compares what one MLP makes of both sides, so a token is as like its twin as itself, and both get half.
+#
+# ## An MLP on each pair
+#
+# `additive` (Bahdanau et al.) and `luong_concat` score a pair with a hidden layer of tanh units; `neural` (paper 000) with a whole MLP behind a projection to $d'$ numbers, by default two:
+#
+# $$s_{ij} = v^\top \tanh(W q_i + U k_j + b) \qquad\qquad s_{ij} = w \cdot \sigma\big(W_2\,\sigma(W_1 [q'_i; k'_j] + b_1) + b_2\big) + b_a$$
+
+# %%
+show(reference.additive_score, reference.luong_concat_score, reference.neural_score)
+
+# %%
+PAIRS = ("additive", "luong_concat", "neural", "neural(dim=16)")
+maps(*PAIRS)
+
+# %% [markdown]
+# `additive`, `luong_concat` and `neural(dim=16)` look away. Two numbers a token and an MLP of three units tell six letters apart only in part, so `neural` finds some of the twins.
+#
+# ### The scores as a surface
+#
+# Figure 1 of paper 000: query and key are put at the same point $(x, y)$, and the score is drawn over it. A dot product is a paraboloid whatever it learns, while an MLP takes the shape that training gives it. Where $d' > 2$ the other coordinates are zero.
+
+# %%
+model, start, params, _ = trained("neural(dim=16)")
+drawn = [surfaces.paraboloid(2.0)]
+for title, found in (("neural(dim=16), untrained", start), ("trained", params)):
+    drawn.append(surfaces.neural(model.mechanism.score, found["attention"]["score"], 2.0, title=title))
+surfaces.figure(drawn)
+
+# %% [markdown]
+# Left, the dot product. Middle and right, the MLP before and after training: flat where ReLU cuts off, steep where it does not, a shape that no dot product has.
+#
+# ## Projection attention
+#
+# Paper 002 weighs keys by their distance, and takes the keys as values, so that a query becomes a mean of the keys near it:
+#
+# $$s_{ij} = -\frac{\lVert q_i - k_j \rVert^2}{2\sigma^2} \qquad\qquad y_i = \sum_j w_{ij} k_j$$
+
+# %%
+show(reference.gaussian_score, reference.unit)
+
+# %%
+maps("gaussian", "gaussian(sigma=0.3)", "gaussian(sigma=0.1)")
+
+# %% [markdown]
+# The smaller σ, the fewer keys count. At 1 all do nearly alike, since queries and keys have norm 1 and are at most 2 apart; at 0.1 all weight is on the twin.
+#
+# What the paper means by projection is seen on points: noisy ones around a circle, before and after they attend to each other.
+
+# %%
+projection.figure(projection.noisy_circle())
+
+# %% [markdown]
+# Left, one point, its neighbours and where it goes. Then all points (blue) and where they go (red): with few neighbours nothing moves, with the right number they move onto the circle, with all of them to its middle.
+#
+# ## Positions alone
+#
+# `positional` has a learned table of scores, `positional_factorised` one of low rank. No query and no key is computed:
+#
+# $$s_{ij} = P_{ij} \qquad\qquad s_{ij} = u_i \cdot w_j$$
+
+# %%
+maps("positional", "positional_factorised")
+
+# %% [markdown]
+# They are the control of this experiment. The puzzle needs content, and they guess, whatever their maps look like.
+#
+# ## Running states
+#
+# `linear` has no softmax, so a sum over keys can be kept in place of the keys; `delta` also takes off what is already known of a key before it writes:
+#
+# $$y_i = \frac{\sum_j \varphi(q_i) \cdot \varphi(k_j)\, v_j}{\sum_j \varphi(q_i) \cdot \varphi(k_j)} \qquad\qquad W_j = W_{j-1} + \beta_j \left(v_j - W_{j-1}\,\varphi(k_j)\right) \varphi(k_j)^\top, \quad y_i = W_i\,\varphi(q_i)$$
+
+# %%
+show(reference.elu_feature, reference.linear_head, reference.delta_head)
+
+# %% [markdown]
+# Neither has weights to return. Values that say which token they are of bring them to light: what comes out for token $i$ is how much it takes of each.
+
+
+# %%
+def taken(spec):
+    model, _, params, _ = trained(spec)
+    x = model.apply({"params": params}, tokens[None], method="inputs")
+    layer = MultiHeadAttention(model.mechanism, heads=1, length=TOKENS)
+    unprojected = {"kernel": np.eye(WIDTH)[None], "bias": np.zeros(WIDTH)}
+    own = {"params": params["attention"] | {"out": unprojected}}
+    source = layer.apply(own, x, WIDTH, method="prepare")
+    marked = dataclasses.replace(source, value=np.eye(TOKENS, WIDTH)[None, :, None])
+    return layer.apply(own, x, marked)[0, :, :TOKENS]
+
+
+maps("linear", "delta", weights=taken)
+
+# %% [markdown]
+# Both find every twin without a softmax, `linear` by looking away, `delta` by looking there. What `delta` takes may be less than nothing, which is white here.
+#
+# ## Channels and places
+#
+# In networks of convolutions attention is a weight between 0 and 1 for each channel, or for each place of a feature map, with means $\bar z$ over the map, and mean and maximum $m, n$ over channels:
+#
+# $$x \cdot \sigma(W_2\,\mathrm{ReLU}(W_1 \bar z)) \qquad\qquad x \cdot \sigma(\mathrm{conv}([m; n]))$$
+#
+# Their functions are short enough to be their own definition.
+
+# %%
+show(squeeze_excitation, spatial_attention)
+
+# %% [markdown]
+# ## All together
+#
+# What each found of the twins, and what its layer has to learn at the sizes of this puzzle.
+
+# %%
+rows = [(spec, trained(spec)[-1], layer_parameters(resolve(spec, 1)[0], WIDTH, 1, TOKENS)) for spec in SHOWN]
+accuracy, parameters = metrics.find("accuracy"), metrics.find("attention_layer_parameters")
+Table(
+    (
+        Column("mechanism", "mechanism", tuple(spec for spec, _, _ in rows)),
+        Column("found", "twins found, %", tuple(Number(found, accuracy) for _, found, _ in rows)),
+        Column("parameters", parameters.title, tuple(Number(count, parameters) for *_, count in rows)),
+    )
+)
+
+# %% [markdown]
+# One seed and one puzzle: this shows that each works and what each can express, not which is better. Notebook 02 compares two of them with seeds and tests, `docs/mechanisms.md` has every option, cost and source, and notebook 04 adds one of your own.

@@ -1,0 +1,135 @@
+# %% [markdown]
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/OWNER/attention-bench/blob/main/notebooks/03_train_on_tpu.ipynb)
+
+# %%
+# Installs the project where it is missing, as on Colab; elsewhere nothing happens.
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+if importlib.util.find_spec("attention") is None:
+    folder = Path("..") if Path("../attention").is_dir() else Path("attention-bench")
+    if not folder.exists():
+        subprocess.run(["git", "clone", "-q", "https://github.com/OWNER/attention-bench", str(folder)], check=True)
+    on_gpu, on_tpu = shutil.which("nvidia-smi"), importlib.util.find_spec("libtpu")
+    jax_for_it = "jax[tpu]" if on_tpu else "jax[cuda12]" if on_gpu else "jax"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", jax_for_it, "-e", str(folder)], check=True)
+    sys.path.insert(0, str(folder.resolve()))
+
+# %% [markdown]
+# # A GPT on a TPU, sharded
+#
+# Trains the GPT of paper 000 on WikiText-103 with Neural Attention in its first layer, over all devices there are: a TPU VM, a Colab TPU or several GPUs. One mesh and one table of rules say where everything lies; the model's code knows nothing of devices.
+#
+# On a CPU the same cells run at reduced size: eight pretended devices (threads of the one CPU), a smaller GPT of bytes, and the Python manual that comes with Python as text. **The outputs below were made on a CPU, not on a TPU;** on TPUs this notebook has not been run yet.
+
+# %%
+import sys
+from pathlib import Path
+
+import jax
+import matplotlib.pyplot as plt
+
+# Of a CPU alone; TPUs and GPUs take no notice. So many devices on few cores must run one program after the other.
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+from analysis import curves
+from train import configs, dry, loop, sharding
+from train.generate import continuations
+from train.sampling import Sampling
+
+# %matplotlib inline
+plt.rcParams["figure.dpi"] = 110
+SMALL = jax.default_backend() == "cpu"
+DEVICES = jax.device_count()
+print(f"{DEVICES} x {jax.devices()[0].device_kind}, {'pretended, reduced size' if SMALL else 'full size'}")
+
+# %% [markdown]
+# ## The mesh
+#
+# Three axes: `data` splits the batch, `fsdp` the batch and the parameters, `tensor` heads and hidden units. Their product is the number of devices, and -1 takes what the others leave.
+
+# %%
+TENSOR = 2 if DEVICES % 2 == 0 else 1
+FSDP = 2 if DEVICES % (2 * TENSOR) == 0 else 1
+MESH = {"mesh.data": "-1", "mesh.fsdp": str(FSDP), "mesh.tensor": str(TENSOR)}
+print(f"data {DEVICES // (FSDP * TENSOR)} x fsdp {FSDP} x tensor {TENSOR}")
+
+# %% [markdown]
+# ## The experiment
+#
+# At full size, the paper's: 8 layers, width 512, contexts of 1,024 word pieces. WikiText-103 and the tokeniser come from the Hugging Face hub on first use. `neural(dim=2)|dot_product` is Neural Attention in the first layer and dot products in all others.
+
+# %%
+ATTENTION = "neural(dim=2)|dot_product"
+if SMALL:
+    SPEC, STEPS, TOKENS = f"configs/gpt_pydoc.py:{ATTENTION}", 600, 100
+    CHANGES = {"model.depth": "2", "model.width": "64", "model.mlp": "256", "optimizer.warmup": "50 steps"}
+    CHANGES |= {"train.log_every": "100 steps", "train.eval_every": "200 steps"}
+else:
+    SPEC, STEPS, TOKENS = f"configs/gpt_wikitext103.py:{ATTENTION}", 20_000, 200
+    CHANGES = {"data.batch_size": str(2 * DEVICES), "data.eval_batch_size": str(2 * DEVICES)}
+    CHANGES |= {"train.precision": "bfloat16", "train.eval_every": "2000 steps"}
+config, plain = configs.resolve(SPEC, CHANGES | MESH | {"train.length": f"{STEPS} steps"})
+
+# %% [markdown]
+# ## Does it fit?
+#
+# A dry run compiles one training step for these devices and says what it takes of each, without data and without training.
+
+# %%
+planned = dry.DryRun.of(config)
+print("\n".join(planned.report()))
+
+# %% [markdown]
+# ## Where parameters lie
+#
+# The rules look at a parameter's path alone. Each line is a parameter of the first block, its shape, how the mesh splits its axes, and the shape that one device holds. What is small, such as the MLP on pairs, is whole on every device.
+
+# %%
+for path, array in jax.tree_util.tree_leaves_with_path(planned.one.params["block_0"]):
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    spec = sharding.parameter_spec(f"block_0/{name}", array.shape, planned.replicas.mesh)
+    own = jax.sharding.NamedSharding(planned.replicas.mesh, spec).shard_shape(array.shape)
+    if name.endswith("kernel"):
+        print(f"{name:<34} {array.shape!s:<16} {tuple(spec)!s:<28} {own}")
+
+# %% [markdown]
+# ## Training
+#
+# The same loop as on one device. The work directory holds everything; the same call continues it, on another mesh too. On Colab it lies on Drive.
+
+# %%
+RUN = Path("runs/gpt")
+if "google.colab" in sys.modules:
+    from google.colab import drive
+
+    drive.mount("/content/drive")
+    RUN = Path("/content/drive/MyDrive/attention-bench/gpt")
+
+result = loop.train_and_evaluate(config, plain, RUN)
+
+# %% [markdown]
+# `bits_per_byte` does not depend on the tokeniser; `perplexity` is of a token, here of a byte on a CPU and of a word piece at full size. *Baselines* are n-grams of the same text; after so short a training on a CPU they are still better.
+
+# %%
+curves.figure(curves.read([str(RUN)]), axes=("step", "seconds"))
+
+# %% [markdown]
+# The loss on validation data (solid) and training data (dotted), by step and by seconds of training.
+#
+# ## It writes
+#
+# Tokens are decoded one by one from a cache, which for the layer of Neural Attention keeps each key's share of the first hidden layer in place of the key. After a minute of training on a CPU it has learned how words look, and no more.
+
+# %%
+prompt = "The return statement" if SMALL else "The history of"
+print(continuations(RUN, [prompt], TOKENS, Sampling(temperature=0.7), seed=1)[0])
+
+# %% [markdown]
+# ## On a pod
+#
+# A slice of several machines needs one process on each, which a notebook is not: `docs/scaling.md` has the command for TPU pods, SLURM and others. The mesh, the rules and the run's folder are the same.

@@ -1,0 +1,167 @@
+# %% [markdown]
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/OWNER/attention-bench/blob/main/notebooks/04_add_your_own.ipynb)
+
+# %%
+# Installs the project where it is missing, as on Colab; elsewhere nothing happens.
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+if importlib.util.find_spec("attention") is None:
+    folder = Path("..") if Path("../attention").is_dir() else Path("attention-bench")
+    if not folder.exists():
+        subprocess.run(["git", "clone", "-q", "https://github.com/OWNER/attention-bench", str(folder)], check=True)
+    on_gpu, on_tpu = shutil.which("nvidia-smi"), importlib.util.find_spec("libtpu")
+    jax_for_it = "jax[tpu]" if on_tpu else "jax[cuda12]" if on_gpu else "jax"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", jax_for_it, "-e", str(folder)], check=True)
+    sys.path.insert(0, str(folder.resolve()))
+
+# %% [markdown]
+# # A mechanism of your own, from idea to comparison
+#
+# Paper 002 weighs keys by their squared distance to the query. What if the distance is the sum of absolute differences, the way one walks in Manhattan? It grows more slowly, so that far keys count more. This notebook writes that down, checks it, trains it and compares it, in two minutes on a CPU. `docs/adding_a_mechanism.md` is the same path for a mechanism that is to stay.
+
+# %%
+import dataclasses
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+from jax.nn import initializers
+
+from analysis import attention_maps, attention_pictures, curves, runs
+from analysis.report import report
+from attention import Mask, flops
+from attention.kernels import reference, xla
+from attention.kernels.call import Call, check_implementation, common
+from attention.score import Parameter, Score
+from models.layers import MultiHeadAttention
+from models.mechanisms import Mechanism, register, resolve
+from models.table import table
+from train import configs, loop
+
+# %matplotlib inline
+plt.rcParams["figure.dpi"] = 110
+SMALL = jax.default_backend() == "cpu"
+print(f"{jax.device_count()} x {jax.devices()[0].device_kind}, {'reduced size' if SMALL else 'full size'}")
+
+# %% [markdown]
+# ## 1. The equation
+#
+# $$s_{ij} = -\frac{e^{\gamma}}{\sqrt H}\,\lVert q_i - k_j \rVert_1 \qquad\qquad w_i = \mathrm{softmax}(s_i) \qquad\qquad y_i = \sum_j w_{ij} v_j$$
+#
+# with one learned $\gamma$ for each head. First as the paper would have it, for one pair. Nothing here is fast; it is what the fast form is checked against.
+
+
+# %%
+def manhattan_score(query, key, scale):
+    return -scale * jnp.abs(query - key).sum()
+
+
+# %% [markdown]
+# ## 2. The score
+#
+# A `Score` says what the mechanism is to the layers. Its fields are the options of spec strings, `parameters` is what there is to learn, `attend` gives output and weights, `cost` counts operations. Bias, mask, softmax, dropout and the weighted sum are `attend` of the kernels.
+
+
+# %%
+@dataclasses.dataclass(frozen=True)
+class Manhattan(Score):
+    gamma: float = 0.0
+
+    def parameters(self, sizes):
+        return {"gamma": Parameter((sizes.heads,), initializers.constant(self.gamma))}
+
+    def attend(self, params, query, key, value, *, implementation, **options):
+        check_implementation(implementation, self.implementations, "Manhattan attention")
+        call = Call(**common(*query.shape[-3:-1], value, **options))
+        key = call.mask.without_unreachable(key, query.shape[-3], query.ndim)
+        scale = jnp.exp(params["gamma"]) * query.shape[-1] ** -0.5
+        scores = self.one_by_one if implementation == "reference" else self.all_at_once
+        out, weights = xla.attend(call, scores(query, key, scale))
+        return (out, weights) if call.return_weights else out
+
+    def one_by_one(self, query, key, scale):
+        return reference.scores(manhattan_score, query, key, (scale,), per_head=True)
+
+    def all_at_once(self, query, key, scale):
+        query, key = (jnp.moveaxis(x, -2, -3) for x in (query, key))  # heads before tokens
+        distances = jnp.abs(query[..., :, None, :] - key[..., None, :, :]).sum(axis=-1)
+        return -scale.reshape((1,) * (distances.ndim - 3) + (-1, 1, 1)) * distances
+
+    def cost(self, sizes, queries, keys):
+        differences = flops.Cost(pointwise=queries * keys * sizes.heads * sizes.head)
+        return flops.dot_product(queries, keys, sizes.heads, sizes.head) + differences
+
+
+# %% [markdown]
+# ## 3. The row
+#
+# `register` makes it known by name, in this process. Projections, an alignment, other mechanisms in other layers: all that can be said of the others can be said of it.
+
+# %%
+register(Mechanism("manhattan", "this notebook", score=Manhattan()))
+print(table(["gaussian", "manhattan", "manhattan(gamma=1.0, value='tied')"], width=64, heads=4, length=16))
+
+# %% [markdown]
+# ## 4. Is it right?
+#
+# Three checks that take a line each. The fast form equals the definition. A causal mask hides the future. Decoding token by token from a cache equals the full pass.
+
+# %%
+(mechanism,) = resolve("manhattan", depth=1)
+layer, slow = (MultiHeadAttention(mechanism, heads=4, length=16, implementation=i) for i in ("xla", "reference"))
+x = jax.random.normal(jax.random.key(0), (2, 16, 32))
+params = layer.init(jax.random.key(1), x)
+print("fast - definition:", float(jnp.abs(layer.apply(params, x) - slow.apply(params, x)).max()))
+
+full = layer.apply(params, x, mask=Mask(causal=True))
+other_future = layer.apply(params, x.at[:, 9:].set(7.0), mask=Mask(causal=True))
+print("the future reaches the past:", bool(jnp.any(full[:, :9] != other_future[:, :9])))
+
+cache = layer.init_cache(batch=2, max_length=16, width=32)
+prompt, cache = layer.apply(params, x[:, :15], cache=cache)
+last, cache = layer.apply(params, x[:, 15:], cache=cache)
+print("decoded - full pass:", float(jnp.abs(last[:, 0] - full[:, 15]).max()))
+
+# %% [markdown]
+# ## 5. Training
+#
+# The Vision Transformer of `configs/vit_digits.py` on scanned digits, against the dot product and against projection attention, which it was made from. Three seeds of each are trained together. On a CPU the model has two layers and few epochs.
+
+# %%
+MECHANISMS = ("dot_product", "gaussian", "manhattan")
+CHANGES = {"train.replicas": "3", "train.log_every": "5 epochs", "train.eval_every": "5 epochs"}
+CHANGES |= {"model.depth": "2", "train.length": "20 epochs"} if SMALL else {"train.length": "150 epochs"}
+
+for name in MECHANISMS:
+    config, plain = configs.resolve(f"configs/vit_digits.py:{name}", CHANGES)
+    loop.train_and_evaluate(config, plain, Path("runs/own") / name)
+
+# %% [markdown]
+# ## 6. Comparison
+#
+# Each line of *Differences* is tested over seeds against the baseline, and corrected for the number of tests.
+
+# %%
+report(runs.find([Path("runs/own")]), wanted="dot_product")
+
+# %% [markdown]
+# The sentence in the last column is what may be said; with three seeds only large differences can be claimed. The curves say how they got there: solid is validation data, dotted training data, a band one standard deviation over seeds.
+
+# %%
+curves.figure(curves.read([f"runs/own/{name}" for name in MECHANISMS]), axes=("step",))
+
+# %% [markdown]
+# And this is what its heads look at in one test image: rows are layers, orange is where the weights are.
+
+# %%
+attention_pictures.of_heads(attention_maps.of_images(Path("runs/own/manhattan"), [3]))
+
+# %% [markdown]
+# ## 7. If it is to stay
+#
+# Then `Manhattan` becomes a file in `attention/`, its definition goes with it, and the row goes into `MECHANISMS` in `models/mechanisms.py`. The tests of layers, decoding and sharding find the row there by themselves, and `python -m train.sweep` trains it in grids. `docs/adding_a_mechanism.md` has each step.

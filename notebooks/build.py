@@ -1,0 +1,168 @@
+"""Makes each notebook of its script, with what its cells print and draw.
+
+    python -m notebooks.build           # all of them; minutes
+    python -m notebooks.build 01 04     # some
+    python -m notebooks.build --check   # only says which have other cells than their scripts
+
+The scripts, in jupytext's percent format, are what is edited. All begin with the same two cells, which come from here.
+"""
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from attention.errors import UsageError, unknown
+
+REPOSITORY = "OWNER/attention-bench"  # on GitHub: the one place that says where the notebooks are
+FOLDER = Path(__file__).resolve().parent
+ACCELERATORS = {"02_train_on_colab": "GPU", "03_train_on_tpu": "TPU"}  # what Colab opens them with
+HEAD = """\
+# %% [markdown]
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/REPOSITORY/blob/main/notebooks/NAME.ipynb)
+
+# %%
+# Installs the project where it is missing, as on Colab; elsewhere nothing happens.
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+if importlib.util.find_spec("attention") is None:
+    folder = Path("..") if Path("../attention").is_dir() else Path("attention-bench")
+    if not folder.exists():
+        subprocess.run(["git", "clone", "-q", "https://github.com/REPOSITORY", str(folder)], check=True)
+    on_gpu, on_tpu = shutil.which("nvidia-smi"), importlib.util.find_spec("libtpu")
+    jax_for_it = "jax[tpu]" if on_tpu else "jax[cuda12]" if on_gpu else "jax"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", jax_for_it, "-e", str(folder)], check=True)
+    sys.path.insert(0, str(folder.resolve()))
+
+"""
+CELL = re.compile(r"^(?=# %%)", re.MULTILINE)
+
+
+def scripts(wanted: Iterable[str] = ()) -> list[Path]:
+    """Those whose names begin as wanted, or all.
+
+    Raises:
+      UsageError: there is none of that name.
+    """
+    found = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
+    for name in (wanted := list(wanted)):
+        if not any(path.stem.startswith(name) for path in found):
+            raise unknown("notebook", name, [path.stem for path in found])
+    return [path for path in found if not wanted or path.stem.startswith(tuple(wanted))]
+
+
+def head(name: str) -> str:
+    """The first two cells of a script."""
+    return HEAD.replace("REPOSITORY", REPOSITORY).replace("NAME", name)
+
+
+def with_head(script: Path) -> str:
+    """A script's text, with its first two cells as `head` has them."""
+    _, _, _, *cells = CELL.split(script.read_text(encoding="utf-8"))
+    return head(script.stem) + "".join(cells)
+
+
+def notebook(script: Path) -> Any:
+    """A script as a notebook without outputs; the same each time."""
+    import jupytext
+
+    made = jupytext.reads(script.read_text(encoding="utf-8"), fmt="py:percent")
+    made.metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    if script.stem in ACCELERATORS:
+        made.metadata |= {"accelerator": ACCELERATORS[script.stem], "colab": {"provenance": []}}
+    for number, cell in enumerate(made.cells):
+        cell.id, cell.metadata = f"cell-{number:02}", {}
+    return made
+
+
+def execute(made: Any) -> None:
+    """Runs the cells of a notebook in an empty folder of their own, and keeps what a reader wants to see.
+
+    Raises:
+      CellExecutionError: a cell fails.
+    """
+    from nbclient import NotebookClient
+
+    paths = [str(FOLDER.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    with tempfile.TemporaryDirectory() as folder:
+        resources = {"metadata": {"path": folder}}
+        NotebookClient(made, timeout=None, resources=resources, record_timing=False).execute(env=environment)
+    made.metadata["language_info"] = {"name": "python"}  # in place of this machine's version
+    for cell in made.cells:
+        if cell.cell_type == "code":
+            cell.metadata, cell.outputs = {}, _kept(cell.outputs)
+
+
+def _kept(outputs: Iterable[Any]) -> list[Any]:
+    """What was printed in one piece, pictures and tables without the text that stands for them; no warnings."""
+    kept: list[Any] = []
+    for output in outputs:
+        if output.get("name") == "stderr":
+            continue
+        if kept and output.output_type == kept[-1].output_type == "stream":
+            kept[-1].text += output.text
+            continue
+        if len(output.get("data", {})) > 1:
+            output.data.pop("text/plain", None)
+        kept.append(output)
+    return kept
+
+
+def differing(script: Path) -> bool:
+    """Whether a script has another head than `head`, or its notebook other cells than it."""
+    import nbformat
+
+    path = script.with_suffix(".ipynb")
+    if not path.is_file() or script.read_text(encoding="utf-8") != with_head(script):
+        return True
+    made, kept = notebook(script), nbformat.read(path, nbformat.NO_CONVERT)
+    cells, others = ([(cell.cell_type, cell.source) for cell in each.cells] for each in (made, kept))
+    return cells != others
+
+
+def build(script: Path) -> None:
+    """Writes a script's head and its notebook."""
+    import nbformat
+
+    script.write_text(with_head(script), encoding="utf-8")
+    made = notebook(script)
+    execute(made)
+    nbformat.validate(made)
+    script.with_suffix(".ipynb").write_text(nbformat.writes(made) + "\n", encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m notebooks.build", description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="how names begin, such as 01; all without any")
+    parser.add_argument("--check", action="store_true", help="only say which have other cells than their scripts")
+    flags = parser.parse_args(arguments)
+    try:
+        found = scripts(flags.names)
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if flags.check:
+        stale = [script.stem for script in found if differing(script)]
+        print("\n".join(f"{name}.ipynb is not what its script says; build it." for name in stale) or "All agree.")
+        return int(bool(stale))
+    for script in found:
+        build(script)
+        print(f"Built {script.with_suffix('.ipynb').name}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

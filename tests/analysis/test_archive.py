@@ -1,0 +1,84 @@
+"""An archive says of runs what their work directories say."""
+
+import json
+
+import pytest
+
+from analysis import archive, report, runs
+from attention import UsageError
+
+
+@pytest.fixture
+def swept(tmp_path, write_run):
+    """Three mechanisms, two seeds, one of them unfinished, asked for in an order of their own."""
+    folder = tmp_path / "runs"
+    for attention in ("super", "dot_product"):
+        for seed in (0, 1):
+            path = folder / f"attention={attention}" / f"seed{seed}"
+            write_run(path, seed, accuracy=0.9 + 0.01 * seed, model__attention=attention)
+    write_run(folder / "attention=linear/seed0", finished=False, model__attention="linear")
+    over = {"model.attention": ["super", "linear", "dot_product"]}
+    (folder / "sweep.json").write_text(json.dumps({"over": over}))
+    return folder
+
+
+def test_groups_and_reports_are_those_of_the_folders(tmp_path, swept, capsys):
+    kept = tmp_path / "kept.json"
+    assert archive.main([str(swept), f"--out={kept}"]) == 0
+    said = capsys.readouterr().out
+    assert f"Kept 4 finished runs in {kept}." in said
+    assert "linear/seed0 was left out: the run has not finished." in said
+    ours, theirs = runs.find([kept]), runs.find([swept])
+    assert [each.label for each in ours.groups] == ["super", "dot_product"]
+    for one, other in zip(ours.groups, theirs.groups, strict=True):
+        assert (one.settings, one.seeds) == (other.settings, other.seeds)
+        for run, same in zip(one.runs, other.runs, strict=True):
+            assert (run.result, list(run.record), run.settings) == (same.result, same.record, same.settings)
+            assert swept / run.path == same.path
+    pages = [report.report(found, "dot_product").markdown().splitlines() for found in (ours, theirs)]
+    assert pages[0] == pages[1][:-1]  # but for the sentence on what was left out
+    assert pages[1][-1].endswith("the run has not finished.")
+
+
+def test_seeds_that_were_trained_together_stay_runs_of_their_own(tmp_path, swept):
+    result = swept / "attention=super/seed1/result.json"
+    kept = json.loads(result.read_text())
+    own = [{"best": {"test": {"accuracy": value}}} for value in (0.25, 0.75)]
+    result.write_text(json.dumps(kept | {"replicas": own}))
+    archive.main([str(swept / "attention=super/seed1"), f"--out={tmp_path / 'two.json'}"])
+    (group,) = runs.find([tmp_path / "two.json"]).groups
+    assert [run.value("accuracy") for run in group.runs] == [0.25, 0.75]
+    assert group.seeds == (1, 2)
+
+
+def test_a_report_of_an_archive_is_written_beside_it(tmp_path, swept):
+    kept = tmp_path / "kept.json"
+    archive.main([str(swept), f"--out={kept}"])
+    assert report.main([str(kept)]) == 0
+    assert {path.name for path in (tmp_path / "kept").iterdir()} >= {"report.md", "report.csv", "curves.png"}
+
+
+def test_it_holds_what_runs_share_once_and_no_path_from_outside(tmp_path, swept):
+    kept = tmp_path / "kept.json"
+    archive.main([str(swept), f"--out={kept}"])
+    text = kept.read_text()
+    assert str(tmp_path) not in text
+    assert text.count('"optimizer.learning_rate"') == 1
+    assert len([line for line in text.splitlines() if '"results"' in line]) == 4
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"asked": {}, "config": {}, "runs": [{"path": "a"}]}'])
+def test_a_file_that_is_no_archive_is_refused(tmp_path, text):
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(UsageError, match=r"a\.json is no archive of runs; give folders of runs, or what"):
+        runs.find([tmp_path / "a.json"])
+
+
+def test_mistakes_are_one_sentence(tmp_path, swept, capsys):
+    for arguments, message in [
+        ([str(tmp_path / "none"), "--out=a.json"], "none is no folder"),
+        ([str(swept), f"--out={tmp_path}/a.txt"], "must end in .json"),
+        ([str(swept), f"--out={swept}/sweep.json/a.json"], "sweep.json: File exists."),
+    ]:
+        assert archive.main(arguments) == 2
+        assert message in capsys.readouterr().err

@@ -1,0 +1,367 @@
+"""The page on the papers' claims: each has a row, each row a verdict, each verdict evidence that is there."""
+
+import ast
+import importlib.util
+import json
+import operator
+import re
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from analysis.metrics import METRICS
+from benchmarks import replication
+from tests.conftest import ROOT
+from train import configs
+from train.workdir import flatten
+
+PAGE = (ROOT / "docs/replication.md").read_text(encoding="utf-8")
+KEPT = ROOT / "docs/replication"
+VERDICTS = ("holds", "holds in part", "does not hold", "no difference can be claimed", "not tested", "pending")
+STUDIES = {*replication.STUDIES, "inference"}
+# Tables, and figures that show results, as the papers number them; 001 has equations and one matrix.
+CLAIMED = {
+    "000": [f"Table {i}" for i in range(1, 9)] + ["Fig. 1", "Fig. 9", "Fig. 10", "Fig. 11"],
+    "001": ["Alignment matrix", "Equivariant", "Masked", "Flash attention", "Bahdanau", "Luong", "Legend"],
+    "002": ["Fig. 1", "Fig. 2a", "Fig. 2b", "Fig. 3", "Eq. 3", "129 s for 174 s"],
+    "003": ["Table 1", "Table 2", "Table 3", "Fig. 1", "Fig. 2", "Fig. 3", "Fig. 4"],
+    "004": [f"Table {i}" for i in range(1, 11)] + ["Fig. 2", "Fig. 3", "Fig. 4", "Eq. 24"]
+    + [f"Remark {i}" for i in (1, 2, 3)],
+}  # fmt: skip
+CITED = re.compile(r"\[(\w+)\]\(#(\w+)\)")
+BLOCK = re.compile(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
+SUM = re.compile(r"`([-\d.()+−·/ ]+) = ([\d.]+) ?(%?)`")
+
+
+class Row(NamedTuple):
+    paper: str
+    claim: str
+    figures: str
+    verdict: str
+    found: str
+
+    @property
+    def keys(self):
+        return [key for key, _ in CITED.findall(self.found)]
+
+
+def cells(line):
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
+
+
+def rows_of(text):
+    found = []
+    for section in re.split(r"^## ", text, flags=re.MULTILINE):
+        lines = [cells(line) for line in section.splitlines() if line.startswith("| ")]
+        if section[:3].isdigit():
+            found += [Row(section[:3], *line) for line in lines[2:]]
+    return found
+
+
+def evidence_of(text):
+    """From a key to its files and its command."""
+    section = text.split("\n## Evidence\n")[1].split("\n## ")[0]
+    lines = [cells(line) for line in section.splitlines() if line.startswith("| ")][2:]
+    assert len({line[0] for line in lines}) == len(lines)
+    return {key: (re.findall(r"`([^`]+)`", files), command.strip("`")) for key, files, command, _ in lines}
+
+
+def missing(text, root=ROOT):
+    """Keys whose file is not there."""
+    return {key for key, (files, _) in evidence_of(text).items() if not all((root / file).is_file() for file in files)}
+
+
+def wrong_verdicts(text):
+    wrong = [row.claim for row in rows_of(text) if row.verdict not in VERDICTS or not row.found]
+    return wrong + [row.claim for row in rows_of(text) if row.verdict != "not tested" and not row.keys]
+
+
+def wrong_keys(text):
+    """Citations that lead nowhere, and evidence that nothing cites."""
+    evidence, headings = evidence_of(text), set(re.findall(r"^### (\w+)$", text, re.MULTILINE))
+    cited = [pair for pair in CITED.findall(text) if pair[0] != "evidence" and pair[1] != "studies"]
+    wrong = [key for key, place in cited if key not in evidence or place != (key if key in STUDIES else "evidence")]
+    wrong += [key for key in evidence if key not in {key for key, _ in cited}]
+    return wrong + sorted(STUDIES ^ headings)
+
+
+def wrong_commands(text):
+    return [command for _, command in evidence_of(text).values() if not runs(command)]
+
+
+def runs(command):
+    """Whether the module, and what the command names, exist."""
+    python, flag, module, *rest = command.split()
+    files = [word.removeprefix("--config=") for word in rest if re.search(r"\.py$", word)]
+    after_only = rest[rest.index("--only") + 1 :] if "--only" in rest else []
+    return (
+        (python, flag) == ("python", "-m")
+        and importlib.util.find_spec(module) is not None
+        and all((ROOT / file).is_file() for file in files)
+        and set(after_only) <= set(replication.STUDIES)
+    )
+
+
+def without_rows(text):
+    """What the papers number and no claim names."""
+    named = {
+        paper: "\n".join(r.claim + " " + r.figures for r in rows_of(text) if r.paper == paper) for paper in CLAIMED
+    }
+    return [
+        f"{p} {n}" for p, names in CLAIMED.items() for n in names if not re.search(rf"{re.escape(n)}(?!\w)", named[p])
+    ]
+
+
+def wrongly_pending(text, root=ROOT):
+    """Rows that wait for nothing, or claim something of a study that has not finished; studies no row waits for."""
+    absent = missing(text, root)
+    told = [row for row in rows_of(text) if row.verdict != "not tested"]
+    wrong = [row.claim for row in told if (row.verdict == "pending") != bool(absent & set(row.keys))]
+    waited_for = {key for row in rows_of(text) if row.verdict == "pending" for key in row.keys}
+    return wrong + sorted(absent - STUDIES) + sorted(absent - waited_for)
+
+
+def wrong_marks(text):
+    marks = re.findall(r"<!-- (table: \w+|end) -->", text)
+    names = [mark.removeprefix("table: ") for mark in marks[::2]]
+    balanced = marks[::2] == [f"table: {name}" for name in names] and set(marks[1::2]) <= {"end"}
+    return [] if balanced and sorted(names) == sorted(replication.STUDIES) else marks
+
+
+def wrong_tables(text, kept=KEPT):
+    """Studies whose tables are not those of their file, and those with a table and no file."""
+    wrong = []
+    for name, block in BLOCK.findall(text):
+        file = kept / f"{name}.json"
+        if block.strip() != (replication.text(name, file) if file.is_file() else ""):
+            wrong.append(name)
+    return wrong
+
+
+def without_pictures(text, kept=KEPT):
+    done = [name for name, study in replication.STUDIES.items() if study.picture and (kept / f"{name}.json").is_file()]
+    return [name for name in done if f"(replication/{name}.png)" not in text or not (kept / f"{name}.png").is_file()]
+
+
+def wrong_readings(text, root=ROOT):
+    """Studies that are read as pending and have finished, or the other way round."""
+    sections = re.split(r"^##+ ", text.split("\n## Studies\n")[1].split("\n## ")[0], flags=re.MULTILINE)[1:]
+    pending = {section.split()[0] for section in sections if "\nPending.\n" in section + "\n"}
+    return sorted(pending ^ missing(text, root))
+
+
+def own_cells(file, metric):
+    """Means and standard deviations of a test metric, of each setting's seeds, from the file alone."""
+    groups = {}
+    for run in json.loads(file.read_text())["runs"]:
+        setting = json.dumps(
+            {field: value for field, value in run["config"].items() if field != "seed"}, sort_keys=True
+        )
+        groups.setdefault(setting, []).append(run["results"][0]["best"]["test"][metric] * METRICS[metric].scale)
+    digits = METRICS[metric].digits
+    return sorted(f"{np.mean(each):,.{digits}f} ± {np.std(each, ddof=1):,.{digits}f}" for each in groups.values())
+
+
+def shown_cells(block, metric):
+    """The same, as a table shows them, without ranks."""
+    head, _, *lines = [cells(line) for line in block.split("\n\n")[1].splitlines()]
+    column = head.index(f"test {METRICS[metric].title}")
+    return sorted(re.sub(r" \(\d+\)$", "", line[column]) for line in lines)
+
+
+def value(expression):
+    """Of a sum of numbers."""
+    kinds = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+
+    def of(node):
+        return node.value if isinstance(node, ast.Constant) else kinds[type(node.op)](of(node.left), of(node.right))
+
+    return of(ast.parse(expression.replace("−", "-").replace("·", "*").strip(), mode="eval").body)
+
+
+def wrong_sums(text):
+    """Sums that do not come to what stands behind them, to its last digit."""
+    wrong = []
+    for expression, printed, percent in SUM.findall(text):
+        digits = len(printed.partition(".")[2])
+        if f"{value(expression) * (100 if percent else 1):.{digits}f}" != printed:
+            wrong.append(expression)
+    return wrong
+
+
+CHECKS = (
+    wrong_verdicts, wrong_keys, wrong_commands, without_rows, wrongly_pending, wrong_marks, wrong_tables, wrong_sums,
+    without_pictures, wrong_readings,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_page(check):
+    assert check(PAGE) == []
+
+
+def test_there_are_rows():
+    assert len(rows_of(PAGE)) > 60
+    assert len(SUM.findall(PAGE)) > 15
+
+
+DOCTORED = [
+    (wrong_verdicts, "| not tested |", "| untested |"),
+    (wrong_verdicts, " [flops](#evidence) |", " |"),
+    (wrong_keys, "[counts](#evidence)", "[count](#evidence)"),
+    (wrong_keys, "[papers](#evidence)", "[papers](#papers)"),
+    (wrong_keys, "| papers | `tests", "| paper | `tests"),
+    (wrong_keys, "\n### imdb\n", "\n### reviews\n"),
+    (wrong_commands, "`python -m analysis.flops`", "`python -m analysis.flop`"),
+    (wrong_commands, "--only mnist` | MNIST", "--only minst` | MNIST"),
+    (wrong_commands, "`python -m pytest tests/docs/test_papers.py`", "`python -m pytest tests/docs/test_paper.py`"),
+    (wrong_commands, "--config=configs/seq2seq_dates.py", "--config=configs/seq2seq_date.py"),
+    (without_rows, "| Fig. 10: ", "| Figure 10: "),
+    (without_rows, "Remark 2", "Remark 1"),
+    (wrongly_pending, "| papers | `tests/docs/test_papers.py`", "| papers | `tests/docs/test_paper.py`"),
+    (wrongly_pending, "| does not hold |", "| pending |"),
+    (wrong_marks, "<!-- table: imdb -->\n", ""),
+    (wrong_marks, "<!-- end -->\n", ""),
+    (wrong_marks, "<!-- table: imdb -->", "<!-- table: reviews -->"),
+    (wrong_sums, "= 16.47 %", "= 12.5 %"),
+]
+
+
+@pytest.mark.parametrize(("check", "before", "after"), DOCTORED)
+def test_a_doctored_page_is_found(check, before, after):
+    assert before in PAGE
+    assert check(PAGE.replace(before, after, 1)) != []
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A folder with a sweep of MNIST that nobody has trained."""
+    plain = flatten(configs.load("configs/vit_mnist.py").to_dict())
+    settings = [(spec, heads) for spec in ("dot_product", "super") for heads in (1, 2)]
+    varying = ("seed", "model.attention", "model.heads")
+    runs = []
+    for i, (spec, heads) in enumerate(settings):
+        for seed in range(3):
+            test = {"accuracy": 0.9 + 0.01 * i + 0.001 * seed**2, "loss": 0.3 - 0.01 * i + 0.002 * seed}
+            result = {"best": {"test": test}, "best_step": 300, "steps": 300, "seconds": 9.0, "parameters": 276_874}
+            result |= {"attention_layer_parameters": 66_048, "training_flops_per_example": 10}
+            record = [{"step": 300, "seconds": 9.0, "split": "validation", "accuracy": test["accuracy"]}]
+            own = dict(zip(varying, (seed, spec, heads), strict=True))
+            runs.append({"path": f"{i}/{seed}", "config": own, "results": [result], "record": record})
+    folder = tmp_path_factory.mktemp("kept")
+    asked = {"model.attention": ["dot_product", "super"], "model.heads": [1, 2]}
+    shared = {field: of for field, of in plain.items() if field not in varying}
+    (folder / "mnist.json").write_text(json.dumps({"asked": asked, "config": shared, "runs": runs}))
+    return folder
+
+
+def with_table(text, name, table):
+    return re.sub(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", rf"\g<1>\n{table}\n\n\g<2>", text, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "loss"])
+def test_tables_show_what_the_file_has(kept, metric):
+    made = replication.text("mnist", kept / "mnist.json")
+    assert shown_cells(made, metric) == own_cells(kept / "mnist.json", metric)
+    assert len(shown_cells(made, metric)) == 4
+
+
+@pytest.mark.parametrize("name", replication.STUDIES)
+def test_tables_of_the_page_show_what_the_files_have(name):
+    if not (KEPT / f"{name}.json").is_file():
+        pytest.skip(f"{name} has not finished")
+    block = dict(BLOCK.findall(PAGE))[name].strip()
+    for metric in replication.STUDIES[name].metrics:
+        assert shown_cells(block, metric) == own_cells(KEPT / f"{name}.json", metric)
+
+
+def test_a_doctored_table_is_found(kept):
+    made = replication.text("mnist", kept / "mnist.json")
+    page = "<!-- table: mnist -->\n<!-- end -->\n"
+    assert wrong_tables(with_table(page, "mnist", made), kept) == []
+    assert wrong_tables(page, kept) == ["mnist"]
+    assert "91.17" in made
+    assert wrong_tables(with_table(page, "mnist", made.replace("91.17", "91.71", 1)), kept) == ["mnist"]
+    assert wrong_tables(with_table(page, "mnist", made), kept / "none") == ["mnist"]
+
+
+def test_a_finished_study_is_not_pending(tmp_path):
+    rows = "| claim | figures | verdict | found |\n| --- | --- | --- | --- |\n| Table 1 | | {} | [mnist](#mnist) |\n"
+    listed = "| key | file | command | data |\n| --- | --- | --- | --- |\n| mnist | `mnist.json` | `x` | y |\n"
+    page = f"## 004: x\n\n{rows}\n## Studies\n\n### mnist\n\n{{}}\n\n## Evidence\n\n{listed}"
+    waiting, done = page.format("pending", "Pending."), page.format("holds", "It holds.")
+    assert (wrongly_pending(waiting, tmp_path), wrong_readings(waiting, tmp_path)) == ([], [])
+    assert (wrongly_pending(done, tmp_path), wrong_readings(done, tmp_path)) == (["Table 1", "mnist"], ["mnist"])
+    (tmp_path / "mnist.json").write_text("{}")
+    assert (wrongly_pending(waiting, tmp_path), wrong_readings(waiting, tmp_path)) == (["Table 1"], ["mnist"])
+    assert (wrongly_pending(done, tmp_path), wrong_readings(done, tmp_path)) == ([], [])
+
+
+def results(name):
+    return json.loads((ROOT / f"benchmarks/results/{name}_cpu.json").read_text())
+
+
+def of_layers():
+    found = results("layers")
+    rows = {(model, row["attention"]): row for model in ("gpt", "vit") for row in found[model]}
+    ratios = lambda *key: (rows[key]["ratio"][0], rows[key]["temp_ratio"])  # noqa: E731
+    first = "neural(dim={})|dot_product"
+    gpt = [ratios("gpt", first.format(dim)) for dim in (2, 16, None)]
+    return [
+        "of the mechanism: {:.2f}× and {:.2f}×; {:.2f}×, {:.2f}×; {:.2f}×, {:.2f}× on".format(*np.ravel(gpt)),
+        "as Table 6: {:.2f}× and {:.2f}×;".format(*ratios("vit", first.format(2))),
+        "in all 12 layers {:.2f}× and {:.2f}×".format(*ratios("vit", "neural(dim=2)")),
+    ]
+
+
+def of_attention():
+    found = results("attention")
+    rows = {row["name"]: row for row in found["forward+backward"]}
+    names = [f"neural{each}, {{}}" for each in ("(dim=None)", "(dim=16)", "")]
+    papers, tiles = (
+        [round(rows[name.format(kind)]["temp_bytes"] / 1e6) for name in names] for kind in ("paper", "chunked")
+    )
+    own, longest = rows["dot_product, chunked"], found["growth"][-1]["cores"]
+    return [
+        "{:,}, {:,} and {:,} MB".format(*papers),
+        "tiles {}, {} and {} MB".format(*tiles),
+        f"{own['temp_bytes'] / rows['dot_product, jax.nn']['temp_bytes']:.2f} times the memory",
+        f"{own['ratios']['dot_product, jax.nn']['median']:.2f} times the time",
+        f"{longest['neural, chunked']['temp_bytes'] / 1e6:.0f} MB at 16,384 tokens",
+        f"{longest['dot_product, jax.nn']['temp_bytes'] / 1e6:,.0f} MB",
+    ]
+
+
+def of_translation():
+    ratio = results("translation")["projection"]["gaussian_over_dot_product"]
+    return ["{median:.2f} times as long ({least:.2f} to {greatest:.2f})".format(**ratio)]
+
+
+def of_flops():
+    found = json.loads((KEPT / "flops.json").read_text())
+    excess = [100 * each["excess"]["compiled"] for each in found["settings"].values()]
+    excess += [100 * each["excess"]["analytic"] for each in found["settings"].values()]
+    return [f"{min(excess):.0f} to {max(excess):.0f} %"]
+
+
+@pytest.mark.parametrize("figures", [of_layers, of_attention, of_translation, of_flops])
+def test_figures_in_the_rows_are_those_of_the_files(figures):
+    key = figures.__name__.removeprefix("of_")
+    told = "\n".join(row.found for row in rows_of(PAGE) if key in row.keys)
+    assert [text for text in figures() if text not in told] == []
+
+
+def test_sums():
+    assert value("(60.00 − 51.18)/51.18") == pytest.approx(0.17233, rel=1e-4)
+    assert value("2 · (3 + 4)") == 14
+    assert wrong_sums("`1 + 2 = 3` `(1 − 0.5)/1 = 50 %`") == []
+    assert wrong_sums("`1 + 2 = 4` `1/3 = 0.34`") == ["1 + 2", "1/3"]
+
+
+def test_links_within_the_page_lead_somewhere():
+    headings = re.findall(r"^#+ (.+)$", PAGE, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+    assert {place for place in re.findall(r"\]\(#([^)]+)\)", PAGE) if place not in anchors} == set()
+    files = re.findall(r"\]\((?!https?:|#)([^)#]+)", PAGE)
+    assert [file for file in files if not (ROOT / "docs" / file).is_file()] == []

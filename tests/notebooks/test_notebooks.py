@@ -1,0 +1,187 @@
+"""The notebooks: those in the repository are what their scripts say, and every script runs from first line to last.
+
+Scripts are run as plain Python, so neither Jupyter nor a kernel is needed, and are read here, not by what builds the
+notebooks.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from notebooks import build
+from tests.conftest import ROOT
+
+NAMES = [path.stem for path in build.scripts()]
+# So little optimised, programs that run for a moment compile in half the time.
+XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+TINY = r"(0\.0|\d\.\d+e-(0[6-9]|1\d))\n"
+# What is smaller in a test than in a notebook on a CPU, each of it once in the script; and patterns of what must be
+# printed.
+SMALLER = {
+    "01_attention_mechanisms": (
+        {
+            "12, 32, 500": "12, 32, 2",
+            'maps("dot_product", "luong_dot", "luong_general")': 'maps("luong_general")',
+            'maps("optimised", "efficient", "super")': 'maps("super")',
+            '"mlp_qkv", "mlp_kv", "dual_linear", "mlp_marian", "mlp_roberta", "decomposable"': '"mlp_marian",',
+            '"additive", "luong_concat", "neural", "neural(dim=16)"': '"luong_concat", "neural(dim=16)"',
+            '"gaussian", "gaussian(sigma=0.3)", "gaussian(sigma=0.1)"': '"gaussian(sigma=0.3)"',
+            'maps("positional", "positional_factorised")': 'maps("positional_factorised")',
+        },
+        ["twin at", "def masked_softmax", "def delta_head"],
+    ),
+    "02_train_on_colab": (
+        {
+            '"15 epochs"': '"2 epochs"',
+            '"train.eval_every": "5 epochs"': '"train.eval_every": "1 epoch"',
+            '{"model.depth": "2"': '{"model.depth": "1"',
+            '"configs/vit_digits.py", 3': '"configs/vit_digits.py", 2',
+        },
+        ["1 x cpu, reduced size", "The same result, to the last bit: True"],
+    ),
+    "03_train_on_tpu": (
+        {"600, 100": "4, 8", "100 steps": "2 steps", "200 steps": "4 steps", "50 steps": "1 step"},
+        ["8 x cpu, pretended", "data 2 x fsdp 2 x tensor 2", "mesh data 2 x fsdp 2 x tensor 2"],
+    ),
+    "04_add_your_own": (
+        {'"20 epochs"': '"2 epochs"', '"train.eval_every": "5 epochs"': '"train.eval_every": "1 epoch"'},
+        [
+            f"fast - definition: {TINY}",
+            f"decoded - full pass: {TINY}",
+            "the future reaches the past: False",
+            "Training manhattan",
+        ],
+    ),
+    "05_translation_and_alignments": (
+        {
+            '"1000 steps"': '"4 steps"',
+            '"400 steps"': '"4 steps"',
+            "first=1980": "first=2020",
+            'train("configs/seq2seq_dates.py:luong_general", RECURRENT)': "additive, found",
+            'train("configs/seq2seq_dates.py:location", RECURRENT)': "additive, found",
+            "validation[:500]": "validation[:64]",
+            "test[:500]": "test[:64]",
+            '"model.hidden": "128"': '"model.hidden": "16"',
+        },
+        ["Training additive", "Training dot_product", "% exact"],
+    ),
+}
+
+
+def script(name):
+    return (build.FOLDER / f"{name}.py").read_text(encoding="utf-8")
+
+
+def cells_of_script(name):
+    """Kind and source of each cell of a percent script."""
+    kinds_and_texts = re.split(r"^# %%(.*)\n", script(name), flags=re.MULTILINE)[1:]
+    for kind, text in zip(kinds_and_texts[::2], kinds_and_texts[1::2], strict=True):
+        if kind.strip() == "[markdown]":
+            yield "markdown", "\n".join(line.removeprefix("#").removeprefix(" ") for line in text.strip().split("\n"))
+        else:
+            yield (
+                "code",
+                re.sub(r"^# (%\w)", r"\1", text.strip(), flags=re.MULTILINE),
+            )  # a magic, which Python must not see
+
+
+def notebook(name):
+    return json.loads((build.FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
+
+
+def run(name, folder, replacements, flags):
+    """Runs a script in a folder of its own, with some of its text replaced."""
+    text = script(name)
+    for old, new in replacements.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    (folder / "script.py").write_text(text, encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg", "XLA_FLAGS": flags}
+    return subprocess.run([sys.executable, "script.py"], cwd=folder, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_has_the_cells_of_its_script(name):
+    cells = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook(name)["cells"]]
+    assert len(cells) > 10
+    assert cells == list(cells_of_script(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_shows_what_its_cells_gave(name):
+    code = [cell for cell in notebook(name)["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert not [output for output in outputs if output["output_type"] == "error" or output.get("name") == "stderr"]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    texts = [json.dumps(output.get("text", output.get("data", {}).get("text/plain", ""))) for output in outputs]
+    machine = re.compile(r"/(?:home|root|tmp|work|usr|Users|content)/|site-packages| at 0x[0-9a-f]+")
+    assert not [text for text in texts if machine.search(text)]
+
+
+def test_all_begin_alike_and_say_once_where_they_are():
+    for name in NAMES:
+        assert script(name).startswith(build.head(name))
+        (_, badge), (_, install), *rest = cells_of_script(name)
+        assert badge.endswith(
+            f"(https://colab.research.google.com/github/{build.REPOSITORY}/blob/main/notebooks/{name}.ipynb)"
+        )
+        assert f"https://github.com/{build.REPOSITORY}" in install
+        assert not [cell for _, cell in rest if build.REPOSITORY in cell]
+
+
+@pytest.mark.parametrize(
+    ("there", "jax_for_it"), [((), "jax"), (("nvidia-smi",), "jax[cuda12]"), (("nvidia-smi", "libtpu"), "jax[tpu]")]
+)
+def test_the_install_cell_installs_where_the_project_is_missing(monkeypatch, tmp_path, there, jax_for_it):
+    commands = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in there else None)
+    monkeypatch.setattr("shutil.which", lambda name: name if name in there else None)
+    monkeypatch.setattr(subprocess, "run", lambda command, check: commands.append(command))
+    exec(list(cells_of_script(NAMES[0]))[1][1], {})
+    clone, install = commands
+    assert clone == ["git", "clone", "-q", f"https://github.com/{build.REPOSITORY}", "attention-bench"]
+    assert install == [sys.executable, "-m", "pip", "install", "-q", jax_for_it, "-e", "attention-bench"]
+    assert sys.path[0] == str(tmp_path / "attention-bench")
+    (tmp_path / "attention-bench").mkdir()
+    exec(list(cells_of_script(NAMES[0]))[1][1], {})
+    assert commands[2:] == [install]  # what was cloned before is not cloned again
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_cell_runs(name, tmp_path):
+    replacements, expected = SMALLER[name]
+    done = run(name, tmp_path, replacements, XLA_FLAGS)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert [pattern for pattern in expected if not re.search(pattern, done.stdout)] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
+def test_every_cell_runs_as_it_is_written(name, tmp_path):
+    done = run(name, tmp_path, {}, "")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert [pattern for pattern in SMALLER[name][1] if not re.search(pattern, done.stdout)] == []
+
+
+def test_a_script_that_was_changed_is_found(monkeypatch, tmp_path):
+    pytest.importorskip("jupytext", reason="is in requirements-notebooks.txt")
+    monkeypatch.setattr(build, "FOLDER", tmp_path)
+    name = NAMES[0]
+    for ending in (".py", ".ipynb"):
+        (tmp_path / f"{name}{ending}").write_bytes((ROOT / "notebooks" / f"{name}{ending}").read_bytes())
+    assert build.main(["--check"]) == 0
+    (tmp_path / f"{name}.py").write_text(script(name).replace("# # Every", "# # Any"), encoding="utf-8")
+    assert build.main(["--check"]) == 1
+
+
+def test_a_notebook_that_is_not_there(capsys):
+    assert build.main(["06"]) == 2
+    assert "Unknown notebook '06'" in capsys.readouterr().err
