@@ -8,6 +8,7 @@ steps, and sweeps, which have 2 seeds; unless an HTML comment before it says:
     long: likewise               the same, by make test-long
     dry-run: WHY                 the config is resolved and the model built as shapes; of Python, compiled
     not run: WHY                 only what it names is looked up
+    fails                        a mistake on purpose: exit code 2
 
 A WHY may end in `, with FIELD=VALUE`. `not run, all of this page: WHY` stands once, on top. `setup: PYTHON` is done
 just before the next block, where that is run: what a reader does in another way, such as bringing files of his own.
@@ -22,7 +23,7 @@ from itertools import takewhile
 from markdown_it import MarkdownIt
 
 SHELL, PYTHON, OTHER = ("", "sh", "bash"), ("python",), ("text", "json", "yaml", "toml")
-KINDS = ("run", "long", "dry-run", "not run")
+KINDS = ("run", "long", "fails", "dry-run", "not run")
 ALL = "not run, all of this page"
 COMMENT = re.compile(r"<!--\s*(.*?)\s*-->", re.DOTALL)
 TYPED = re.compile(r"^\s*(?:\$ )?(?:python3?|pip|make|git) ", re.MULTILINE)
@@ -112,7 +113,7 @@ def blocks(text: str) -> list[Block]:
                     everywhere = _mark(comment.replace(ALL, "not run", 1), line)
                 elif comment.startswith("setup:"):
                     setup += comment.removeprefix("setup:").strip() + "\n"
-                elif re.match(r"(run|long|dry|not|no)\b", comment):
+                elif re.match(r"(run|long|fails|dry|not|no)\b", comment):
                     mark = _mark(comment, line) if not mark else _stray(mark)
         elif token.type in ("fence", "code_block"):
             found += _block(token.info.strip(), token.content, line, mark or everywhere, setup)
@@ -142,7 +143,7 @@ def _mark(comment: str, line: int) -> tuple[str, str, dict[str, str]]:
     kind, _, rest = (part.strip() for part in comment.partition(":"))
     if kind not in KINDS:
         raise PageError(f"line {line}: the mark {kind!r} is none of {', '.join(KINDS)}")
-    if kind in ("run", "long"):
+    if kind in ("run", "long", "fails"):
         return kind, "", _changes(rest, line)
     why, _, changes = rest.partition(", with ")
     if len(why) < 5:

@@ -40,7 +40,7 @@ def typed(page, kinds):
 
 @pytest.mark.parametrize("file", TYPED)
 def test_a_page_does_as_it_says(file, desk):
-    typed(PAGES[file], ("run", "dry-run", "not run"))
+    typed(PAGES[file], ("run", "fails", "dry-run", "not run"))
 
 
 @pytest.mark.long
@@ -115,6 +115,7 @@ def test_what_is_not_there_is_noticed_whatever_the_mark(block, kind):
         ("    python -m models.mechanisms super | less", PageError, "is not run here; put a mark before it"),
         ("    python -m models.mechanisms super --width=7", PageError, "ends with [12]: .*7"),
         ("    python -m analysis.report runs/none", PageError, "ends with 2"),
+        ("<!-- fails -->\n    python -m train.main --config=list", PageError, "ends with 0"),
         ("<!-- run: 3 steps -->\n    python -m models.mechanisms super", PageError, "nothing is trained"),
         ("<!-- dry-run: a reason -->\n    python -m analysis.report runs/a", PageError, "nothing is trained"),
         ("<!-- dry-run: a reason -->\n    python -m train.main --config.model.patch=3", UsageError, "patch=3"),
@@ -124,7 +125,7 @@ def test_what_is_not_there_is_noticed_whatever_the_mark(block, kind):
 )
 def test_what_does_not_work_is_noticed(page, error, message, desk):
     with pytest.raises(error, match=message):
-        typed(blocks(page), ("run", "dry-run", "not run"))
+        typed(blocks(page), ("run", "fails", "dry-run", "not run"))
 
 
 def test_blocks_have_their_marks_and_lines():
