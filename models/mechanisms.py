@@ -193,6 +193,8 @@ def _align(preset: Align | None, wanted: Any, options: dict[str, Any]) -> Align 
 
 
 if __name__ == "__main__":
+    import sys
+
     from models.table import main
 
-    main()
+    sys.exit(main())

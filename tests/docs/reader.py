@@ -142,6 +142,11 @@ def runs_in_turn(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Callable[
     return outcomes
 
 
+def trains(block: Block) -> bool:
+    """Whether something is to be trained."""
+    return any(words[0] in TRAINING for words in block.programs)
+
+
 def dry_run(block: Block) -> None:
     """Builds as shapes what training commands train, on a mesh of one device.
 
@@ -149,10 +154,9 @@ def dry_run(block: Block) -> None:
       PageError: none of them trains.
       UsageError: as the program would.
     """
-    training = [arguments for module, *arguments in block.programs if module in TRAINING]
-    if not training:
+    if not trains(block):
         raise PageError(f"line {block.line}: nothing is trained, so there is no dry run; say 'not run'")
-    for arguments in training:
+    for arguments in (words for module, *words in block.programs if module in TRAINING):
         spec, overrides, _ = _flags(changed(arguments, block.changes))
         config, _ = configs.resolve(spec or DEFAULT_CONFIG, overrides)
         dry.DryRun.of(replace(config, mesh=MeshConfig(1, 1, 1)))
@@ -160,7 +164,7 @@ def dry_run(block: Block) -> None:
 
 def look_up(block: Block) -> list[str]:
     """What a block names and is not there: modules, flags, fields of configs, files, targets."""
-    if block.changes and not any(words[0] in TRAINING for words in block.programs):
+    if block.changes and not trains(block):
         return [f"nothing is trained, so {', '.join(block.changes)} changes nothing"]
     if block.language == "python":
         return list(_imports(block.text))
