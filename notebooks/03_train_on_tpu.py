@@ -32,9 +32,7 @@ from pathlib import Path
 import jax
 import matplotlib.pyplot as plt
 
-# Of a CPU alone; TPUs and GPUs take no notice. So many devices on few cores must run one program after the other.
-jax.config.update("jax_num_cpu_devices", 8)
-jax.config.update("jax_cpu_enable_async_dispatch", False)
+jax.config.update("jax_num_cpu_devices", 8)  # of a CPU alone; TPUs and GPUs take no notice
 
 from analysis import curves
 from train import configs, dry, loop, sharding

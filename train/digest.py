@@ -33,7 +33,9 @@ def digest(x: Shaped[Array, "..."]) -> UInt32[Array, ""]:
 def digests(tree: Any) -> dict[str, int]:
     """The digest of every array of a tree, by its path such as `params/head/kernel`."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    values = jax.device_get([digest(leaf) for _, leaf in leaves])
+    # One after the other: many programs at once, each on all devices, wait for each other for ever where devices are
+    # threads of a CPU with fewer cores.
+    values = [jax.device_get(digest(leaf)) for _, leaf in leaves]
     names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
     return {name: int(value) for name, value in zip(names, values, strict=True)}
 
