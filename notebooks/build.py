@@ -1,8 +1,8 @@
-"""Makes each notebook of its script, with what its cells print and draw.
+"""Makes each notebook of its script, with what its cells print and draw; all of them take minutes.
 
-    python -m notebooks.build           # all of them; minutes
-    python -m notebooks.build 01 04     # some
-    python -m notebooks.build --check   # only says which have other cells than their scripts
+    python -m notebooks.build
+    python -m notebooks.build 01 04
+    python -m notebooks.build --check
 
 The scripts, in jupytext's percent format, are what is edited. All begin with the same two cells, which come from here.
 """
@@ -16,7 +16,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from attention.errors import UsageError, unknown
+from attention.errors import unknown
+from models import command
 
 REPOSITORY = "OWNER/attention-bench"  # on GitHub: the one place that says where the notebooks are
 FOLDER = Path(__file__).resolve().parent
@@ -143,25 +144,30 @@ def build(script: Path) -> None:
     script.with_suffix(".ipynb").write_text(nbformat.writes(made) + "\n", encoding="utf-8")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m notebooks.build", description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="how names begin, such as 01; all without any")
-    parser.add_argument("--check", action="store_true", help="only say which have other cells than their scripts")
-    flags = parser.parse_args(arguments)
-    try:
-        found = scripts(flags.names)
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+def parser() -> command.Parser:
+    """The flags."""
+    made = command.Parser(__doc__)
+    made.add_argument("names", nargs="*", help="how names begin, such as 01; all without any")
+    made.add_argument("--check", action="store_true", help="only say which have other cells than their scripts")
+    return made
+
+
+def run(flags: argparse.Namespace) -> int:
+    """Builds, or checks alone; returns the exit code."""
+    found = scripts(flags.names)
     if flags.check:
         stale = [script.stem for script in found if differing(script)]
         print("\n".join(f"{name}.ipynb is not what its script says; build it." for name in stale) or "All agree.")
-        return int(bool(stale))
+        return command.FAILED if stale else command.DONE
     for script in found:
         build(script)
         print(f"Built {script.with_suffix('.ipynb').name}", flush=True)
-    return 0
+    return command.DONE
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return command.run(lambda: run(parser().parse_args(arguments)))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from models import command
 from tests.conftest import ROOT
 from train import configs
 
-FOLDERS = ("analysis", "benchmarks", "models", "train")
+FOLDERS = ("analysis", "benchmarks", "models", "notebooks", "train")
 PROGRAMS = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for folder in FOLDERS
