@@ -64,7 +64,8 @@ class Block:
     @property
     def programs(self) -> list[list[str]]:
         """The words behind `python -m` of every such command, those inside quotes too."""
-        return [program for words in self.commands for program in programs(words)]
+        shell = self.language != "python"
+        return [program for words in self.commands for program in programs(words)] if shell else []
 
 
 def commands(text: str) -> list[list[str]]:
