@@ -23,7 +23,8 @@ docs: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 .venv/bin/python:
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }
 
 .venv/installed: requirements.txt constraints.txt | .venv/bin/python
 	$(BIN)/python -m pip install -q -r requirements.txt -c constraints.txt

@@ -110,8 +110,10 @@ def read(file: Path) -> Finished:
             Entry(Path(run["path"]), kept["config"] | run["config"], run["results"], run["record"])
             for run in kept["runs"]
         ]
+        for entry in entries:
+            _check(entry)
         return Finished(entries, dict(kept["asked"]))
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, UsageError) as error:
         raise UsageError(
             f"{file} is no archive of runs; give folders of runs, or what analysis.archive has written."
         ) from error
@@ -136,17 +138,23 @@ def _entry(directory: Path) -> Entry:
       UsageError: it is none, or the run has not finished.
     """
     config = flatten(read_config(directory))
-    if not {"task", "seed", "data.batch_size"} <= set(config):
-        raise UsageError(f"{directory} was left out: its config.json is none of a run.")
+    _check(Entry(directory, config, [], []))
     if not (directory / "result.json").is_file():
         raise UsageError(f"{directory} was left out: the run has not finished.")
     try:
-        results, record = read_results(directory), read_record(directory)
+        entry = Entry(directory, config, read_results(directory), read_record(directory))
     except (OSError, ValueError) as error:
         raise UsageError(f"{directory} was left out: it cannot be read ({error}).") from error
-    if not all({"best", "best_step", "steps", "seconds"} <= set(own) for own in results):
-        raise UsageError(f"{directory} was left out: its result.json holds no result of a run.")
-    return Entry(directory, config, results, record)
+    _check(entry)
+    return entry
+
+
+def _check(entry: Entry) -> None:
+    """Raises a UsageError where it is no run's."""
+    if not {"task", "seed", "data.batch_size"} <= set(entry.config):
+        raise UsageError(f"{entry.path} was left out: its config.json is none of a run.")
+    if not all({"best", "best_step", "steps", "seconds"} <= set(own) for own in entry.results):
+        raise UsageError(f"{entry.path} was left out: its result.json holds no result of a run.")
 
 
 def _work_directories(folder: Path) -> Iterator[Path]:
@@ -181,6 +189,8 @@ def _run(flags: argparse.Namespace) -> None:
     """Keeps, and says what."""
     if flags.out.suffix != SUFFIX:
         raise UsageError(f"--out={flags.out} must end in {SUFFIX}; write --out={flags.out.with_suffix(SUFFIX)}.")
+    if flags.folder.is_file():
+        raise UsageError(f"{flags.folder} is no folder; give folders of runs, such as the --workdir of a sweep.")
     found = find([flags.folder])
     flags.out.parent.mkdir(parents=True, exist_ok=True)
     write(found, flags.out, flags.folder)

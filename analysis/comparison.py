@@ -7,6 +7,7 @@ python -m analysis.pictures comparison benchmarks/results/digits_cpu.json --out=
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -22,15 +23,17 @@ def read(places: Sequence[Path], name: str) -> Values:
     """Test values at the best step, a row for each setting and in it one for each seed.
 
     Args:
-      places: Folders of finished runs, as `analysis.report` takes them, or one JSON file of `benchmarks.digits`.
+      places: Folders of finished runs and archives, as `analysis.report` takes them, or one file of
+        `benchmarks.digits`.
       name: Of `analysis.metrics.METRICS`.
 
     Raises:
       UsageError: places that hold no such thing, or a metric that nothing has.
     """
     metrics.find(name)
-    if places[0].suffix == ".json":
-        values = _recorded(places[0], name)
+    recorded = _recorded(places[0]) if len(places) == 1 and places[0].is_file() else {}
+    if recorded:
+        values = {setting: [run["best"]["test"].get(name, np.nan) for run in own] for setting, own in recorded.items()}
     else:
         values = {each.label: [run.value(name) for run in each.runs] for each in runs.find(places).groups}
     if not any(np.isfinite(row).all() for row in values.values()):
@@ -38,12 +41,13 @@ def read(places: Sequence[Path], name: str) -> Values:
     return values
 
 
-def _recorded(path: Path, name: str) -> Values:
+def _recorded(path: Path) -> Mapping[str, Sequence[Any]]:
+    """The runs of a file of `benchmarks.digits`, by setting; none of any other file."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["runs"]
-        return {setting: [run["best"]["test"][name] for run in own] for setting, own in found.items()}
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise UsageError(f"{path} is no file of benchmarks.digits with the metric {name}.") from error
+    except (KeyError, TypeError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}  # an archive has a list
 
 
 @style.quiet

@@ -221,11 +221,12 @@ def _without_baseline(found: Found, against: Baseline) -> list[str]:
     return [each.label for each in found.groups if each not in paired]
 
 
-def _draw(found: Found, names: Sequence[str], out: Path) -> None:
+def _draw(found: Found, wanted: str, names: Sequence[str], out: Path) -> None:
     """Training curves of every group over its seeds, and the first metric of all groups side by side."""
     name = next(iter(names), _default_metrics(found)[0])
     values = {each.label: [run.value(name) for run in each.runs] for each in found.groups}
-    style.save(comparison.figure(values, METRICS[name]), out / "comparison")
+    against = compare.baseline(found, wanted)
+    style.save(comparison.figure(values, METRICS[name], against.value if against else ""), out / "comparison")
     curves.draw({each.label: [run.record for run in each.runs] for each in found.groups}, out)
 
 
@@ -248,7 +249,7 @@ def _run(flags: argparse.Namespace) -> None:
     names = [name for name in flags.metric.split(",") if name]
     made = report(found, flags.baseline, names, flags.at)
     made.write(out)
-    _draw(found, names, out)
+    _draw(found, flags.baseline, names, out)
     print(made.markdown(), end="")
 
 

@@ -225,15 +225,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return command.run(lambda: run(parser().parse_args(arguments)))
 
 
-def run(flags: argparse.Namespace) -> None:
-    """Trains, or prints or draws alone.
+def run(flags: argparse.Namespace) -> int:
+    """Trains, or prints or draws alone; returns the exit code. A run that fails stops no study.
 
     Raises:
-      UsageError: an unknown study.
+      UsageError: an unknown study, or what `train` raises.
     """
     for name in flags.only:
         if name not in STUDIES:
             raise unknown("study", name, STUDIES)
+    code = command.DONE
+    for name in flags.only:
         folder, kept = flags.runs / name, KEPT / f"{name}.json"
         given = STUDIES[name].flags(flags.data, folder)
         if flags.print:
@@ -242,20 +244,24 @@ def run(flags: argparse.Namespace) -> None:
             put(name, kept)
         else:
             print(f"{name} has not finished, so it was not kept; the same command goes on.")
-            return
+            code = command.FAILED
+    return code
 
 
 def train(given: list[str], folder: Path, kept: Path) -> bool:
-    """Trains a sweep and keeps it; returns whether all of its runs have finished.
+    """Trains a sweep and keeps it; returns whether all of its runs have finished, which they do but for failures.
 
     Raises:
       UsageError: a mistake in what the sweep is given, such as data that are not there.
+      KeyboardInterrupt: it was stopped.
     """
-    if sweep.main(given):
+    failed = sweep.run(given)
+    unfinished = [path for path in folder.glob("*/*/") if not (path / "result.json").is_file()]
+    if unfinished and not failed:
+        raise KeyboardInterrupt
+    if failed or unfinished:
         return False
     finished = archive.find([folder])
-    if finished.left_out:
-        return False
     kept.parent.mkdir(exist_ok=True)
     archive.write(finished, kept, folder)
     return True

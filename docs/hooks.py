@@ -77,7 +77,7 @@ def as_python_markdown(text: str) -> str:
     """With what lists hold four spaces in, a line before lists, and no backslash before `|` in the code of tables."""
     lines = text.split("\n")
     shift, blank, rows = [0] * len(lines), set(), set()
-    for token in (tokens := MarkdownIt("commonmark").enable("table").parse(text)):
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
         if token.type == "list_item_open":
             first, last = token.map
             width = len(re.match(r"[\s]*(?:[-*+]|\d+[.)])\s+", lines[first].expandtabs())[0])
@@ -90,7 +90,6 @@ def as_python_markdown(text: str) -> str:
         elif token.type == "table_open":
             rows |= set(range(*token.map))
             blank |= {token.map[0]} if token.map[0] and lines[token.map[0] - 1].strip() else set()
-    del tokens
     made = []
     for number, line in enumerate(lines):
         line = CODE.sub(lambda match: match[0].replace("\\|", "|"), line) if number in rows else line

@@ -88,11 +88,14 @@ def dry_run(arguments: Sequence[str]) -> None:
     Raises:
       UsageError: as a run would, or a flag that is for runs.
     """
+    from train import distributed
+
     flags, overrides = parse(arguments)
     if flags.workdir:
         raise UsageError("--dry-run writes nothing; leave out --workdir.")
-    if flags.coordinator:
-        raise UsageError("--dry-run is of one process; leave out --coordinator.")
+    for name in distributed.FLAGS:
+        if getattr(flags, name.removeprefix("--").replace("-", "_")) not in ("", None):
+            raise UsageError(f"--dry-run is of one process; leave out {name}.")
     from train import configs, dry
 
     if flags.config == LIST:
@@ -100,7 +103,7 @@ def dry_run(arguments: Sequence[str]) -> None:
     config, _ = configs.resolve(flags.config, overrides)
     dry.use_fake_devices(config.mesh, flags.devices)
     for line in dry.DryRun.of(config).report():
-        print(line, flush=True)
+        print(command.filled(line), flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -67,7 +67,20 @@ def test_it_holds_what_runs_share_once_and_no_path_from_outside(tmp_path, swept)
     assert len([line for line in text.splitlines() if '"results"' in line]) == 4
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"asked": {}, "config": {}, "runs": [{"path": "a"}]}'])
+RUN = {"path": "a", "config": {}, "results": [], "record": []}
+NO_ARCHIVES = [
+    "",
+    "[]",
+    "{}",
+    json.dumps({"asked": {}, "config": {}, "runs": [{"path": "a"}]}),
+    json.dumps({"asked": {}, "config": {}, "runs": [RUN]}),
+    json.dumps(
+        {"asked": {}, "config": {"task": "", "seed": 0, "data.batch_size": 1}, "runs": [RUN | {"results": [{}]}]}
+    ),
+]
+
+
+@pytest.mark.parametrize("text", NO_ARCHIVES)
 def test_a_file_that_is_no_archive_is_refused(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(UsageError, match=r"a\.json is no archive of runs; give folders of runs, or what"):
@@ -78,6 +91,7 @@ def test_mistakes_are_one_sentence(tmp_path, swept, capsys):
     for arguments, message in [
         ([str(tmp_path / "none"), "--out=a.json"], "none is no folder"),
         ([str(swept), f"--out={tmp_path}/a.txt"], "must end in .json"),
+        ([str(swept / "sweep.json"), f"--out={tmp_path}/a.json"], "sweep.json is no folder; give folders"),
         ([str(swept), f"--out={swept}/sweep.json/a.json"], "sweep.json: File exists."),
     ]:
         assert archive.main(arguments) == 2

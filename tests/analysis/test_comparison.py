@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from analysis import comparison
+from analysis import archive, comparison
 from analysis.metrics import METRICS
 from analysis.report import main
 from attention.errors import UsageError
@@ -45,7 +45,7 @@ def test_a_file_of_results_is_read(tmp_path):
     path = tmp_path / "results.json"
     path.write_text(json.dumps({"runs": runs}))
     assert comparison.read([path], "accuracy") == {"super": [0.5]}
-    with pytest.raises(UsageError, match="with the metric loss"):
+    with pytest.raises(UsageError, match="has the metric loss"):
         comparison.read([path], "loss")
     with pytest.raises(UsageError, match="Did you mean 'accuracy'"):
         comparison.read([path], "acuracy")
@@ -54,7 +54,9 @@ def test_a_file_of_results_is_read(tmp_path):
 def test_folders_are_read_as_reports_do_and_reports_draw_it(tmp_path, write_run):
     for seed, accuracy in enumerate([0.5, 0.6]):
         write_run(tmp_path / f"{seed}", seed, accuracy, model__attention="super")
-    assert list(comparison.read([tmp_path], "accuracy").values()) == [[0.5, 0.6]]
+    assert archive.main([str(tmp_path), f"--out={tmp_path / 'kept.json'}"]) == 0
+    for place in (tmp_path, tmp_path / "kept.json"):
+        assert list(comparison.read([place], "accuracy").values()) == [[0.5, 0.6]]
     with pytest.raises(UsageError, match="has the metric bleu"):
         comparison.read([tmp_path], "bleu")
     assert main([str(tmp_path), f"--out={tmp_path / 'out'}"]) == 0

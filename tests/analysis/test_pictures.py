@@ -210,6 +210,12 @@ def test_mistakes_are_one_sentence(runs, command, message, monkeypatch, capsys):
 def test_commands_of_the_docs_are_commands():
     page = (ROOT / "docs/pictures.md").read_text(encoding="utf-8").replace("\\\n", " ")
     commands = re.findall(r"^ *python -m analysis\.pictures (.*)$", page, re.MULTILINE)
-    assert {command.split()[0] for command in commands} == {"curves", "attention", "surface", "projection"}
+    assert {command.split()[0] for command in commands} == {
+        "curves",
+        "comparison",
+        "attention",
+        "surface",
+        "projection",
+    }
     for command in commands:
         pictures.parser().parse_args(shlex.split(command))

@@ -52,7 +52,7 @@ def test_flags_are_those_of_a_sweep(tmp_path):
 
 
 def test_tables_are_made_of_what_is_kept(page, tmp_path, swept, monkeypatch):
-    monkeypatch.setattr(replication.sweep, "main", lambda flags: 0)
+    monkeypatch.setattr(replication.sweep, "run", lambda flags: 0)
     kept = replication.KEPT / "mnist.json"
     assert replication.train([], swept, kept)
     replication.put("mnist", kept)
@@ -68,14 +68,23 @@ def test_tables_are_made_of_what_is_kept(page, tmp_path, swept, monkeypatch):
 
 
 def test_what_has_not_finished_is_not_kept(page, swept, write_run, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(replication.sweep, "main", lambda flags: 0)
+    monkeypatch.setattr(replication.sweep, "run", lambda flags: 0)
     write_run(swept / "attention=linear/seed0", finished=False)
-    assert not replication.train([], swept, replication.KEPT / "mnist.json")
-    monkeypatch.setattr(replication.sweep, "main", lambda flags: 1)
+    with pytest.raises(KeyboardInterrupt):
+        replication.train([], swept, replication.KEPT / "mnist.json")
+    monkeypatch.setattr(replication.sweep, "run", lambda flags: 1)
     assert not replication.train([], swept, replication.KEPT / "mnist.json")
     replication.put("mnist", replication.KEPT / "mnist.json")
     assert "old" in page.read_text()
     assert not replication.KEPT.exists()
+
+
+def test_a_study_that_fails_stops_no_other(page, swept, monkeypatch, capsys):
+    begun = []
+    monkeypatch.setattr(replication.sweep, "run", lambda flags: begun.append(flags[0]) or 1)
+    assert replication.main(["--only", "mnist", "imdb", f"--runs={swept.parent}"]) == 1
+    assert begun == ["--config=configs/vit_mnist.py", "--config=configs/classify_imdb.py"]
+    assert capsys.readouterr().out.count("has not finished") == 2
 
 
 def test_a_page_without_the_place_is_refused(page, swept):

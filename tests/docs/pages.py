@@ -6,7 +6,7 @@ steps, and sweeps, which have 2 seeds; unless an HTML comment before it says:
 
     run: 4 steps, FIELD=VALUE    trains so long, with such fields of the config
     long: likewise               the same, by make test-long
-    dry-run: WHY                 the config is resolved and the model built as shapes; of Python, compiled
+    dry-run: WHY                 the config is resolved and the model built as shapes
     not run: WHY                 only what it names is looked up
     fails                        a mistake on purpose: exit code 2
 

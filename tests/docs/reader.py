@@ -257,7 +257,8 @@ def _flags(arguments: Sequence[str]) -> tuple[str, dict[str, str], list[str]]:
 
 
 def _over(arguments: Sequence[str]) -> list[str]:
-    return [after for word, after in pairwise(arguments) if word == "--over"]
+    apart = [after for word, after in pairwise(arguments) if word == "--over"]
+    return apart + [word.removeprefix("--over=") for word in arguments if word.startswith("--over=")]
 
 
 @functools.cache

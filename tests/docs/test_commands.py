@@ -90,6 +90,7 @@ WRONG_BLOCKS = {
     "    python -m train.main --config.model.atention=super": "Did you mean '--config.model.attention'",
     "    python -m train.main --config.model.attention=supr": "Did you mean 'super'",
     "    python -m train.sweep --config=configs/vit_digits.py --over model.heads=2,five": "must be of type int",
+    "    python -m train.sweep --config=configs/vit_digits.py --over=seed=1 --workdir=a": "--seeds decides it",
     "    python -m train.sweep --config=configs/vit_digits.py --over argument=super,supr": "Did you mean 'super'",
     "    python -m benchmarks.decoding --config.model.widht=512": "no config has model.widht",
     "    python -m train.launch --processes=2 -- --config=configs/vit_digit.py": "Did you mean 'configs/vit_digits.py'",
