@@ -309,7 +309,7 @@ def of_layers():
     first = "neural(dim={})|dot_product"
     gpt = [ratios("gpt", first.format(dim)) for dim in (2, 16, None)]
     return [
-        "of the mechanism: {:.2f}× and {:.2f}×; {:.2f}×, {:.2f}×; {:.2f}×, {:.2f}× on".format(*np.ravel(gpt)),
+        "need not cost that: {:.2f}× and {:.2f}×; {:.2f}×, {:.2f}×; {:.2f}×, {:.2f}× on".format(*np.ravel(gpt)),
         "as Table 6: {:.2f}× and {:.2f}×;".format(*ratios("vit", first.format(2))),
         "in all 12 layers {:.2f}× and {:.2f}×".format(*ratios("vit", "neural(dim=2)")),
     ]
