@@ -72,6 +72,7 @@ class Job:
             if self.processes[index].returncode:
                 self._end_others(left)
                 return index
+        self._join()
         return None
 
     def send(self, number: int) -> None:
@@ -84,6 +85,10 @@ class Job:
             left -= self._ended_within(MOMENT, left)
             if left:
                 self.send(number)
+        self._join()
+
+    def _join(self) -> None:
+        """Until all that the processes have said is passed on."""
         for thread in self._threads:
             thread.join()
 

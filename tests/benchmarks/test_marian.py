@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import sys
 
 import pytest
 
@@ -19,9 +18,8 @@ def test_the_command_measures_everything(against, tmp_path, monkeypatch, capsys)
     out = tmp_path / "marian.json"
     flags = ["--rounds=1", "--source=4", "--tokens=5", "--again=6", "--vocabulary=40", f"--out={out}"]
     sizes = [f"--config.model.{size}" for size in SMALL]
-    monkeypatch.setattr(sys, "argv", ["marian", *flags, *sizes, f"--against={against}"])
     monkeypatch.setattr(marian, "BATCHES", (1, 2))
-    marian.main()
+    assert marian.main([*flags, *sizes, *([f"--against={against}"] if against else [])]) == 0
     result = json.loads(out.read_text())
     contestants = {"bench", against} - {""}
     assert [(row["beams"], row["batch"]) for row in result["searches"]] == [(1, 1), (1, 2), (4, 1), (4, 2)]
