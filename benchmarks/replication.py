@@ -21,7 +21,7 @@ from analysis.tables import Table
 from attention.errors import UsageError, unknown
 from benchmarks import runs
 from models import command
-from train import sweep
+from train import grid, pool, sweep
 
 PAGE = runs.ROOT / "docs/replication.md"
 KEPT = runs.ROOT / "docs/replication"
@@ -255,12 +255,12 @@ def train(given: list[str], folder: Path, kept: Path) -> bool:
       UsageError: a mistake in what the sweep is given, such as data that are not there.
       KeyboardInterrupt: it was stopped.
     """
-    failed = sweep.run(given)
-    unfinished = [path for path in folder.glob("*/*/") if not (path / "result.json").is_file()]
-    if unfinished and not failed:
-        raise KeyboardInterrupt
-    if failed or unfinished:
+    if sweep.run(given):
         return False
+    record = grid.read(folder)
+    seeds = [seed for together in record["seeds"] for seed in together]
+    if not all(pool.is_finished(folder / cell / f"seed{seed}") for cell in record["cells"] for seed in seeds):
+        raise KeyboardInterrupt
     finished = archive.find([folder])
     kept.parent.mkdir(exist_ok=True)
     archive.write(finished, kept, folder)

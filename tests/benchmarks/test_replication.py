@@ -1,5 +1,6 @@
 """The sweeps of the replication page: each can be trained as it stands, and its tables are made of what is kept."""
 
+import dataclasses
 import json
 
 import pytest
@@ -31,7 +32,14 @@ def swept(tmp_path, write_run):  # noqa: F811
         for seed in range(3):
             path = tmp_path / f"runs/mnist/attention={attention}/seed{seed}"
             write_run(path, seed, accuracy=0.8 + offset + 0.01 * seed * (1 + offset), model__attention=attention)
-    return tmp_path / "runs/mnist"
+    return plan(tmp_path / "runs/mnist", "dot_product", "super")
+
+
+def plan(folder, *mechanisms):
+    over = {"model.attention": [*mechanisms]}
+    record = dataclasses.asdict(Sweep("configs/vit_mnist.py", {}, over, [[0], [1], [2]], ""))
+    grid.write(folder, record | {"cells": {f"attention={name}": {"chosen": {}} for name in mechanisms}})
+    return folder
 
 
 @pytest.mark.parametrize("name", replication.STUDIES)
@@ -69,7 +77,9 @@ def test_tables_are_made_of_what_is_kept(page, tmp_path, swept, monkeypatch):
 
 def test_what_has_not_finished_is_not_kept(page, swept, write_run, monkeypatch):  # noqa: F811
     monkeypatch.setattr(replication.sweep, "run", lambda flags: 0)
-    write_run(swept / "attention=linear/seed0", finished=False)
+    plan(swept, "dot_product", "super", "linear")
+    for seed in (0, 1):  # stopped between two runs: the last has no folder yet
+        write_run(swept / f"attention=linear/seed{seed}")
     with pytest.raises(KeyboardInterrupt):
         replication.train([], swept, replication.KEPT / "mnist.json")
     monkeypatch.setattr(replication.sweep, "run", lambda flags: 1)
@@ -128,7 +138,7 @@ def test_what_is_kept_is_the_study(kept):
 
 def test_a_picture_is_drawn_where_the_study_has_one(page, swept, monkeypatch):
     study = replication.STUDIES["mnist"]
-    monkeypatch.setitem(replication.STUDIES, "mnist", replication.dataclasses.replace(study, picture=True))
+    monkeypatch.setitem(replication.STUDIES, "mnist", dataclasses.replace(study, picture=True))
     archive.write(archive.find([swept]), page.parent / "mnist.json", swept)
     replication.put("mnist", page.parent / "mnist.json")
     assert (page.parent / "mnist.png").stat().st_size > 1000
