@@ -82,7 +82,7 @@ CIFAR = (
     "model.mlp=128",
     "model.patch=4",
     "optimizer.warmup=200 steps",
-    "train.length=1500 steps",
+    "train.length=1000 steps",
     "train.eval_every=500 steps",
     "train.log_every=100 steps",
     "train.checkpoint_every=0 steps",
@@ -95,8 +95,8 @@ WIKITEXT = (
     "model.width=128",
     "model.heads=4",
     "model.mlp=256",
-    "train.log_every=100 steps",
-    "train.eval_every=500 steps",
+    "train.log_every=50 steps",
+    "train.eval_every=250 steps",
     "train.checkpoint_every=0 steps",
 )
 ANKI = (
@@ -107,7 +107,6 @@ ANKI = (
     "data.target_vocabulary=6000",
     "model.width=128",
     "model.mlp=512",
-    "train.length=3 epochs",
     "train.log_every=200 steps",
     "train.eval_every=0.5 epochs",
     "train.checkpoint_every=0 steps",
@@ -143,7 +142,7 @@ MULTI30K = (
     "train.checkpoint_every=0 steps",
     "train.label_smoothing=0.1",
 )
-GPT = ("data.context=256", "data.eval_stride=128", "data.batch_size=8", "train.length=1000 steps")
+GPT = ("data.context=256", "data.eval_stride=128", "data.batch_size=8", "train.length=500 steps")
 MLM = (
     "data.context=128",
     "data.batch_size=16",
@@ -151,7 +150,7 @@ MLM = (
     "model.padding_token=0",
     "optimizer.learning_rate=1e-3",
     "optimizer.warmup=200 steps",
-    "train.length=2000 steps",
+    "train.length=1000 steps",
 )
 NEURAL = "model.attention=dot_product,neural(dim=2)|dot_product,neural(dim=16)|dot_product,neural(dim=None)|dot_product"
 STUDIES = {
@@ -190,14 +189,14 @@ STUDIES = {
     "anki_gaussian": Study(
         "configs/translate_anki.py",
         ("argument=dot_product,gaussian",),
-        ANKI,
+        (*ANKI, "train.length=3 epochs"),
         ("accuracy", "bleu", "accuracy_with_padding"),
         picture=True,
     ),
     "anki_heads": Study(
         "configs/translate_anki.py",
         ("argument=dot_product,optimised,efficient", "model.heads=1,2,4"),
-        ANKI,
+        (*ANKI, "train.length=2 epochs"),
         ("accuracy", "bleu", "loss"),
     ),
     "multi30k": Study(
