@@ -64,7 +64,7 @@ def run(flags: argparse.Namespace) -> None:
             for batch in flags.batches:
                 rows = list(measured(task, heads, batch, flags))
                 result["rows"] += rows
-                print(f"\n{task}, {heads} heads, batches of {batch}\n\n{table(rows)}", flush=True)
+                print(table(rows), flush=True)
                 if flags.out:
                     flags.out.write_text(json.dumps(result, indent=1) + "\n")
 
@@ -188,17 +188,27 @@ TASKS: dict[str, Make] = {
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Seconds of a pass, the ratio to dot_product with its range over the rounds, and the paper's own."""
-    base = rows[0]["paper_seconds"]
+    """A line for each model, heads and batch: the ratios to dot_product, with their range, and in brackets the paper's.
 
-    def cells(row: dict[str, Any]) -> list[str]:
-        ratio, paper = row["ratio"], row["paper_seconds"]
-        span = f"{ratio['median']:.3f} ({ratio['least']:.3f} to {ratio['greatest']:.3f})"
-        own = f"{paper} s, {paper / base:.3f}" if paper else ""
-        return [f"`{row['attention']}`".replace("|", "\\|"), f"{row['seconds']:.3f}", span, own]
+    Args:
+      rows: Of one set of mechanisms, dot_product the first of each.
+    """
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["task"], row["heads"], row["batch"], f"{row['samples']:,}"), []).append(row)
+    specs = [f"`{row['attention']}`".replace("|", "\\|") for row in next(iter(groups.values()))[1:]]
+    titles = ("model", "heads", "batch", "samples", "`dot_product`, s", *(f"{spec}, ×" for spec in specs))
+    lines = [
+        (*group, f"{base['seconds']:.3f}", *(_ratio(row, base["paper_seconds"]) for row in others))
+        for group, (base, *others) in groups.items()
+    ]
+    return measure.markdown(titles, lines)
 
-    titles = ("attention", f"s for {rows[0]['samples']:,} samples", "× dot_product", "paper, 5,000 samples")
-    return measure.markdown(titles, map(cells, rows))
+
+def _ratio(row: dict[str, Any], base: float | None) -> str:
+    ratio, paper = row["ratio"], row["paper_seconds"]
+    span = f"{ratio['median']:.3f}, {ratio['least']:.3f} to {ratio['greatest']:.3f}"
+    return f"{span} ({paper / base:.3f})" if paper and base else span
 
 
 if __name__ == "__main__":
