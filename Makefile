@@ -10,10 +10,10 @@ demo: .venv/installed
 	$(BIN)/python -m train.main
 
 test: .venv/installed-test
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
 test-long: .venv/installed-test
-	JAX_DISABLE_MOST_OPTIMIZATIONS=false $(BIN)/python -m pytest -q -n 2 -m long
+	JAX_DISABLE_MOST_OPTIMIZATIONS=false $(BIN)/python -m pytest -q -n 2 --dist loadgroup -m long
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .

@@ -22,6 +22,8 @@ from train.checkpoints import Checkpoints
 from train.main import parse
 from train.tasks import translation
 
+pytestmark = pytest.mark.xdist_group("pictures")  # one process makes the runs that its tests share
+
 RUNS = {
     "vit": {"model__attention": "super", "model__pool": "class_token"},
     "gpt": {"config": "configs/gpt_pydoc.py", "model__attention": "neural(hidden=(3,))|super", "data__context": 16},

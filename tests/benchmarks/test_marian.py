@@ -11,6 +11,7 @@ SMALL = ["width=16", "heads=2", "mlp=16", "depth=1", "decoder_depth=1"]
 THERE = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "against", ["", pytest.param("transformers", marks=pytest.mark.skipif(not THERE, reason="torch"))]
 )

@@ -15,6 +15,8 @@ from tests.conftest import ROOT
 from train import configs
 from train.workdir import flatten
 
+pytestmark = pytest.mark.xdist_group("site")  # one process builds it
+
 
 class Loader(yaml.SafeLoader):
     """Of mkdocs.yml, whose functions are left out."""

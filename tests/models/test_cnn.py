@@ -108,6 +108,7 @@ def test_convolutions_are_split_over_the_channels_they_give():
     assert parameter_spec("params/block_0/attention/down_kernel", (8, 2), Mesh) == P("fsdp", None)
 
 
+@pytest.mark.long
 def test_eight_devices_give_what_one_gives(run_python):
     """Loss and gradient with all that can be split over data and fsdp, in one process."""
     code = """

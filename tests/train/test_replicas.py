@@ -21,6 +21,8 @@ from train.replicas import Replicas
 from train.results import of_all
 from train.translate import Translator
 
+pytestmark = pytest.mark.xdist_group("replicas")  # one process makes the runs that its tests share
+
 SEEDS = range(3, 8)
 MODEL = {name: text for name, text in TINY.items() if name.startswith("model.")}
 SMALL = {"data.batch_size": "8", "data.eval_batch_size": "8", "optimizer.warmup": "2 steps", "train.length": "20 steps"}

@@ -14,6 +14,8 @@ from tests.train.conftest import arguments, record
 from train import evaluate, loop, main
 from train.workdir import LOCK, lock
 
+pytestmark = pytest.mark.xdist_group("resume")  # one process makes the runs that its tests share
+
 OPTIONS = {"train__ema": 0.9, "data__mixup": 0.2, "train__accumulate": 2}
 
 

@@ -138,18 +138,20 @@ def test_beams_take_recurrent_states_along():
 
 SEARCHES = [
     Search(2, 1.0, 6),
-    Search(4, 1.0, 6),
     Search(4, 0.0, 6),
+    Search(8, 0.6, 3),
+    Search(4, 1.0, 6, min_length=4),
+    Search(4, 1.0, 6),
     Search(3, 2.0, 6),
     Search(3, -1.0, 6),
-    Search(4, 1.0, 6, min_length=4),
     Search(2, 1.0, 5, min_length=5),
-    Search(8, 0.6, 3),
     Search(3, 1.0, 1),
 ]
 
 
-@pytest.mark.parametrize("search", SEARCHES, ids=repr)
+@pytest.mark.parametrize(
+    "search", [*SEARCHES[:4], *(pytest.param(search, marks=pytest.mark.long) for search in SEARCHES[4:])], ids=repr
+)
 def test_beams_are_those_of_plain_python(search):
     ends = set()
     for seed in range(3):

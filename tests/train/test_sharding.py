@@ -19,6 +19,8 @@ from train.config import MeshConfig
 from train.dry import DryRun
 from train.sharding import RULES, check_divisible, make_mesh, parameter_spec
 
+pytestmark = pytest.mark.xdist_group("sharding")  # one process makes the runs that its tests share
+
 OPTIONS = {
     "train__length": "20 steps",
     "train__log_every": "1 step",

@@ -18,6 +18,8 @@ from tests.conftest import ROOT
 from tests.train.conftest import arguments
 from train import grid, main, matching, pool, sweep
 
+pytestmark = pytest.mark.xdist_group("sweep")  # one process makes the runs that its tests share
+
 MECHANISMS = ("dot_product", "efficient")
 
 

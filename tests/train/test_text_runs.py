@@ -11,8 +11,10 @@ import pytest
 
 from tests.storm import assert_same
 from tests.train.conftest import arguments, record
-from train import evaluate, generate
+from train import configs, evaluate, generate
 from train.data import tokenisers
+
+pytestmark = pytest.mark.xdist_group("text_runs")  # one process makes the runs that its tests share
 
 CONFIGS = {
     "gpt_pydoc": {"data__eval_stride": 8},
@@ -38,7 +40,7 @@ def run_of(tmp_path_factory):
     return run
 
 
-@pytest.fixture(params=CONFIGS)
+@pytest.fixture(params=["gpt_pydoc", pytest.param("mlm_pydoc", marks=pytest.mark.long)])
 def finished(request, run_of):
     return request.param, run_of(request.param)
 
@@ -146,8 +148,9 @@ def test_more_tokens_than_were_trained_on_are_said_to_be(gpt, capsys):
     assert "17 tokens are more than the 16 of training" in capsys.readouterr().err
 
 
-def test_only_language_models_generate(run_of, capsys):
-    assert generate.main(["--workdir", str(run_of("mlm_pydoc")), "--prompt", "x"]) == 2
+def test_only_language_models_generate(tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps(configs.load("configs/mlm_pydoc.py").to_dict()))
+    assert generate.main(["--workdir", str(tmp_path), "--prompt", "x"]) == 2
     assert "only models of language_modelling generate text" in capsys.readouterr().err
 
 

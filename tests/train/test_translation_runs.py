@@ -16,6 +16,8 @@ from tests.train.conftest import TINY, record
 from train import alignment, configs, evaluate, scores, tasks, translate
 from train.tasks import translation
 
+pytestmark = pytest.mark.xdist_group("translation_runs")  # one process makes the runs that its tests share
+
 DATES = {
     "data.source": "dates(sources=('en',), targets=('de',), first=2000, last=2003)",
     "data.validation_split": "validation[:40]",
@@ -50,7 +52,7 @@ def run_of(tmp_path_factory):
     return run
 
 
-@pytest.fixture(params=CONFIGS)
+@pytest.fixture(params=["translate_dates", pytest.param("seq2seq_dates", marks=pytest.mark.long)])
 def finished(request, run_of):
     return request.param, run_of(request.param)
 
