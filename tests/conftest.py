@@ -34,6 +34,11 @@ jaxtyping.install_import_hook(["attention", "models"], "beartype.beartype")
 ROOT = pathlib.Path(__file__).parent.parent
 
 
+def pytest_collection_modifyitems(items):
+    """Tests that go to one process together come first, so that at the end none waits long for another."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def compiled_programs_of_one_file():
     """Each keeps memory maps, of which a process may have 65,530: the whole suite compiles more than that takes."""

@@ -8,6 +8,8 @@ import pytest
 from tests.storm import Storm, assert_same
 from tests.train.conftest import arguments
 
+pytestmark = pytest.mark.xdist_group("storm")  # it takes longest
+
 OPTIONS = {"train__ema": 0.9, "data__mixup": 0.2, "train__log_every": "1 steps", "train__checkpoint_every": "3 steps"}
 
 
