@@ -15,10 +15,10 @@ from typing import Any
 
 from attention.errors import UsageError
 from models import command
+from train import grid
 from train.workdir import flatten, read_config, read_results
 from train.writers import read_record, write_text
 
-SWEEP = "sweep.json"
 SUFFIX = ".json"  # of an archive, which a folder is not
 
 
@@ -170,7 +170,7 @@ def _work_directories(folder: Path) -> Iterator[Path]:
 
 def _asked(directory: Path) -> dict[str, Sequence[Any]]:
     """Fields and values of the sweep that a run is of; none where it is of none."""
-    sweep = directory.absolute().parent.parent / SWEEP
+    sweep = directory.absolute().parent.parent / grid.FILE
     try:
         return dict(json.loads(sweep.read_text(encoding="utf-8"))["over"]) if sweep.is_file() else {}
     except (OSError, ValueError, TypeError, KeyError) as error:

@@ -187,16 +187,17 @@ def of_translation(directory: Path, text: str, stack: str = "cross", step: str =
     (target,) = translator.tokens([text], translation.search(translator.config.data))
     read = np.append(translator.target.special["start"], target[:-1])
     weights = alignment.layers(translator.model, translator.params, source, read)
-    names = {"source": alignment.words(translator.source, source), "target": alignment.words(translator.target, target)}
+    sides = {"encoder": (translator.source, source), "decoder": (translator.target, target)}
+    words = {side: alignment.words(*tokens) for side, tokens in sides.items()}
+    looked_at = words | {"decoder": ["<s>", *words["decoder"][:-1]]}  # it writes a token with those before it
     chosen = {path: layer for path, layer in weights.items() if _stack_of(path) == stack}
     if not chosen:
         found = sorted({_stack_of(path) for path in weights})
         raise UsageError(f"{directory} has no attention weights of its {stack}; choose {' or '.join(found)}.")
     if stack == "cross":
-        return TextMaps(names["target"], names["source"], chosen)
-    words = names["source" if stack == "encoder" else "target"]
+        return TextMaps(words["decoder"], words["encoder"], chosen)
     rolled = rollout(_mixings(chosen, translator.params, causal=stack == "decoder"))[-1]
-    return TextMaps(words, words, chosen, rolled)
+    return TextMaps(words[stack], looked_at[stack], chosen, rolled)
 
 
 def _mixings(

@@ -12,13 +12,13 @@ from attention.errors import UsageError, unknown
 
 # What runs may be compared at, and how much of it a run has taken in all.
 BUDGETS: Mapping[str, Callable[[Run], float]] = {
-    "epochs": lambda run: run.examples,
+    "examples": lambda run: run.examples,
     "seconds": lambda run: run.seconds,
     "flops": lambda run: run.flops,
 }
 # What may be equal between runs, and how close it must be; clocks are noisy.
 FAIRNESS: Mapping[str, tuple[Callable[[Run], float], float]] = {
-    "epochs": (BUDGETS["epochs"], 0.01),
+    "training examples": (BUDGETS["examples"], 0.01),
     "parameters": (lambda run: run.value("parameters"), 0.01),
     "FLOPs": (BUDGETS["flops"], 0.01),
     "training time": (BUDGETS["seconds"], 0.05),
@@ -38,6 +38,11 @@ class Baseline:
 
     field: str
     value: object
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a user may write for it."""
+        return str(self.value), f"{self.field}={self.value}", f"{self.field.rpartition('.')[2]}={self.value}"
 
     def pairs(self, found: Found) -> list[tuple[Group, Group]]:
         """Every group that has a baseline, with it."""
@@ -108,8 +113,8 @@ def baseline(found: Found, wanted: str) -> Baseline | None:
 
     Args:
       found: The groups.
-      wanted: A value, such as `dot_product`, or `FIELD=VALUE`; '' is `dot_product` where it can be
-        compared with, else the first that can be.
+      wanted: A value, such as `dot_product`, or `FIELD=VALUE`, the field in full or its last part; '' is
+        `dot_product` where it can be compared with, else the first that can be.
 
     Returns:
       None where no two groups differ in one key alone.
@@ -121,7 +126,7 @@ def baseline(found: Found, wanted: str) -> Baseline | None:
     if not wanted:
         values.sort(key=lambda each: each.value != "dot_product")
         return next((each for each in values if each.pairs(found)), None)
-    matching = [each for each in values if wanted in (str(each.value), f"{each.field}={each.value}")]
+    matching = [each for each in values if wanted in each.names]
     if not matching:
         raise unknown("baseline", wanted, {str(each.value) for each in values})
     if len(matching) > 1:

@@ -5,7 +5,7 @@ python -m analysis.pictures comparison benchmarks/results/digits_cpu.json --out=
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,26 +51,26 @@ def _recorded(path: Path) -> Mapping[str, Sequence[Any]]:
 
 
 @style.quiet
-def figure(values: Values, metric: Metric, baseline: str = "") -> Figure:
+def figure(values: Values, metric: Metric, baselines: Container[str] = ()) -> Figure:
     """The best setting on top: dots are seeds, the mark is their mean, the bar its t confidence interval.
 
     Args:
       values: A row for each setting; a row with NaN is left out.
       metric: What they are.
-      baseline: A setting, in red, whose mean is drawn through all rows; none where there is no such setting.
+      baselines: Settings in red, whose means are drawn through all rows.
     """
     rows = {label: np.asarray(row) * metric.scale for label, row in values.items() if np.isfinite(row).all()}
     order = sorted(rows, key=lambda label: rows[label].mean(), reverse=not metric.lower)
     drawn = Figure(figsize=(6.4, 0.7 + 0.19 * len(order)))
     axes = drawn.subplots()
     for place, label in enumerate(order):
-        own, colour = statistics.summary(rows[label]), style.RED if label == baseline else style.BLUE
+        own, colour = statistics.summary(rows[label]), style.RED if label in baselines else style.BLUE
         if len(rows[label]) > 1:
             ends = [own.mean - own.half_width, own.mean + own.half_width]
             axes.plot(ends, [place] * 2, color=colour, lw=5, alpha=0.25, solid_capstyle="butt")
         axes.plot(rows[label], [place] * len(rows[label]), "o", color="#404040", ms=2.5, mew=0)
         axes.plot(own.mean, place, "|", color=colour, ms=8, mew=2)
-        if label == baseline:
+        if label in baselines:
             axes.axvline(own.mean, color=colour, lw=0.8, ls=":", zorder=0)
     axes.set_yticks(range(len(order)), [style.plain(label) for label in order])
     axes.set(ylim=(len(order) - 0.5, -0.5), xlabel=f"test {metric.title}")

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis import style
+from analysis.runs import of_seed
 from attention.errors import UsageError, unknown
 from train import workdir
 from train.writers import read_record
@@ -87,10 +88,8 @@ def _label(text: str) -> tuple[str, Path]:
 
 def split_replicas(records: Sequence[Record]) -> list[list[Record]]:
     """The records of each seed that a run has trained together; of any other run, all of them."""
-    replicas: dict[int, list[Record]] = {}
-    for line in records:
-        replicas.setdefault(line.get("replica", 0), []).append(line)
-    return [replicas[replica] for replica in sorted(replicas)]
+    replicas = sorted({line.get("replica", 0) for line in records})
+    return [of_seed(records, replica, len(replicas)) for replica in replicas]
 
 
 def metrics_of(groups: Groups) -> list[str]:

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def write(out: Path) -> None:
     """Counts, prints, draws."""
     out.mkdir(parents=True, exist_ok=True)
-    result = {"command": "python -m analysis.flops", "range": RANGE, "few": FEW} | counted()
+    result = {"command": f"python -m analysis.flops --out={out}", "range": RANGE, "few": FEW} | counted()
     (out / "flops.json").write_text(json.dumps(result, indent=1) + "\n")
     print(settings_table(result["settings"]), averages_table(result["averages"]), sep="\n\n")
     draw(out)

@@ -12,7 +12,7 @@ from analysis.paper_flops import Count, grid
 from analysis.style import MECHANISMS, SURFACE, quiet
 
 COLOURS = {name: MECHANISMS[name][0] for name in ("dot_product", "optimised", "efficient", "super")}
-FEW = 6  # sizes that are shown as points, one by one
+APART = 6  # sizes that are shown as points, one by one
 
 Sizes = Sequence[int]
 
@@ -31,7 +31,7 @@ def curves(counts: Mapping[str, tuple[Count, Sizes]], length: int, heads: int) -
         for name, colour in COLOURS.items():
             values = [count(name, length, width, heads) / 1e6 for width in widths]
             dashes = "--" if name == "super" else "-"  # it may lie on optimised
-            dashes, marker = ("none", "o") if len(widths) < FEW else (dashes, None)
+            dashes, marker = ("none", "o") if len(widths) < APART else (dashes, None)
             axes.plot(widths, values, ls=dashes, color=colour, label=name, marker=marker, ms=4)
         axes.set(title=title, xlabel="d", ylabel="MFLOP, forward and backward", xlim=(0, None), ylim=(0, None))
     axes.legend()
@@ -61,7 +61,7 @@ def heat_maps(counts: Mapping[str, tuple[Count, Sizes]], heads: Sizes) -> Figure
 def _heat_map(axes: Axes, percent: list[list[float]], sizes: Sizes) -> Any:
     axes.grid(visible=False)
     image = axes.imshow(percent, origin="lower", vmin=0, vmax=100, cmap=SURFACE)
-    step = 1 if len(sizes) < FEW else 2
+    step = 1 if len(sizes) < APART else 2
     ticks = range(0, len(sizes), step)
     axes.set_xticks(ticks, [str(sizes[i]) for i in ticks], rotation=90)
     axes.set_yticks(ticks, [str(sizes[i]) for i in ticks])
@@ -78,7 +78,7 @@ def surfaces(counts: Mapping[str, tuple[Count, Sizes]]) -> Figure:
         lengths, widths = np.meshgrid(sizes, sizes)
         for name, colour in COLOURS.items():
             values = np.array([[count(name, length, width, 1) / 1e6 for length in sizes] for width in sizes])
-            if len(sizes) < FEW:
+            if len(sizes) < APART:
                 axes.scatter(lengths, widths, values, color=colour, s=9, depthshade=False)
             else:
                 axes.plot_surface(lengths, widths, values, color=colour, alpha=0.6, shade=False, ec="white", lw=0.2)

@@ -27,7 +27,7 @@ def _curves(flags: argparse.Namespace) -> Figure:
 
 
 def _comparison(flags: argparse.Namespace) -> Figure:
-    return comparison.figure(comparison.read(flags.runs, flags.metric), METRICS[flags.metric], flags.baseline)
+    return comparison.figure(comparison.read(flags.runs, flags.metric), METRICS[flags.metric], [flags.baseline])
 
 
 def _attention(flags: argparse.Namespace) -> Figure:

@@ -177,7 +177,7 @@ def _introduction(found: Found, against: Baseline | None, at: str, budget: float
         return f"{said[0]} There is nothing to compare with."
     said.append(f"The baseline is {compare.text_of(against)}. {compare.fairness(found, against)}")
     if at:
-        unit = {"epochs": "training examples", "seconds": "seconds of training", "flops": "FLOPs of forward passes"}[at]
+        unit = {"examples": "training examples", "seconds": "seconds of training", "flops": "FLOPs of training"}[at]
         said.append(f"Differences are of validation curves at {budget:,.4g} {unit}, when the first run had finished.")
     return " ".join(said)
 
@@ -226,7 +226,8 @@ def _draw(found: Found, wanted: str, names: Sequence[str], out: Path) -> None:
     name = next(iter(names), _default_metrics(found)[0])
     values = {each.label: [run.value(name) for run in each.runs] for each in found.groups}
     against = compare.baseline(found, wanted)
-    style.save(comparison.figure(values, METRICS[name], against.value if against else ""), out / "comparison")
+    baselines = {other.label for _, other in against.pairs(found)} if against else ()
+    style.save(comparison.figure(values, METRICS[name], baselines), out / "comparison")
     curves.draw({each.label: [run.record for run in each.runs] for each in found.groups}, out)
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,8 @@ class Run:
       seed: The config's, and the number of the replica added where seeds were trained together.
       settings: All leaves of the config that make runs differ but for the seed, by their path.
       result: Of `result.json`; of the replica.
-      record: Lines of `metrics.jsonl`; of the replica.
-      together: How many seeds were trained in one program; its seconds are of all of them, but for those per epoch.
+      record: Lines of `metrics.jsonl`; of the replica, which has a share of the seconds.
+      together: How many seeds were trained in one program; `result` has the seconds of all, but for those per epoch.
     """
 
     path: Path
@@ -75,7 +75,7 @@ class Run:
     def curve(self, metric: str) -> list[tuple[int, float, float]]:
         """Step, seconds and value of every evaluation on validation data."""
         lines = (line for line in self.record if line["split"] == "validation" and metric in line)
-        return [(line["step"], line["seconds"] / self.together, line[metric]) for line in lines]
+        return [(line["step"], line["seconds"], line[metric]) for line in lines]
 
     def _train_line(self) -> Mapping[str, Any]:
         """The last line on training data up to the best step: each averages what came since the line before."""
@@ -126,7 +126,7 @@ def find(places: Sequence[Path]) -> Found:
       UsageError: see `archive.find`; or two runs of the same settings and seed.
     """
     finished = archive.find(places)
-    found = group([run for entry in finished.entries for run in _runs(entry)], finished.asked)
+    found = group([run for entry in finished.entries for run in _runs(entry, finished.asked)], finished.asked)
     return dataclasses.replace(found, left_out=tuple(finished.left_out))
 
 
@@ -153,17 +153,22 @@ def group(runs: Sequence[Run], asked: Mapping[str, Sequence[Any]]) -> Found:
     return Found(tuple(sorted(groups, key=rank)), keys)
 
 
+def of_seed(record: Sequence[Mapping[str, Any]], replica: int, together: int) -> list[dict[str, Any]]:
+    """A replica's part of a record; its seconds are a share of those of all that were trained together."""
+    return [{**line, "seconds": line["seconds"] / together} for line in of_replica(record, replica)]
+
+
 def short(field: str) -> str:
     """The last part of a field's path, as words."""
     return field.rpartition(".")[2].replace("_", " ")
 
 
-def _runs(entry: Entry) -> list[Run]:
+def _runs(entry: Entry, asked: Container[str]) -> list[Run]:
     """One, or each of the seeds that were trained together."""
-    settings = {field: value for field, value in entry.config.items() if not field.startswith(NOT_SETTINGS)}
+    settings = {f: value for f, value in entry.config.items() if f in asked or not f.startswith(NOT_SETTINGS)}
     first, together = entry.config["seed"], len(entry.results)
     return [
-        Run(entry.path, first + index, settings, own, of_replica(entry.record, index), together)
+        Run(entry.path, first + index, settings, own, of_seed(entry.record, index, together), together)
         for index, own in enumerate(entry.results)
     ]
 

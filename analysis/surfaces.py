@@ -7,7 +7,6 @@ scores with its MLP, whose weights are those of a trained run here; where d' > 2
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -111,7 +110,9 @@ def of_run(directory: Path, extent: float, layer: int = 0, head: int = 0, step: 
       UsageError: no such run, checkpoint or layer, or its score is no MLP on pairs.
     """
     task, params = trained.load(directory, step)
-    scores = _scores(task.model.config, params)
+    if "block_0" not in params:
+        raise UsageError(f"{directory} is of a model with two sides or none; give a run of a ViT, GPT or RoBERTa.")
+    scores = [layer.mechanism.score for layer in task.model.config.attention_layers(1)]
     if not 0 <= layer < len(scores):
         raise UsageError(f"{directory} has no layer {layer} of self-attention; there are {len(scores)}, from 0.")
     if not isinstance(scores[layer], Neural):
@@ -135,7 +136,3 @@ def figure(surfaces: Sequence[Surface]) -> Figure:
         axes.set_title(style.plain(surface.title), y=0.98)
         axes.set_box_aspect(None, zoom=0.85)  # or the last axis' label is cut off
     return drawn
-
-
-def _scores(config: Any, params: dict[str, Any]) -> list[Any]:
-    return [layer.mechanism.score for layer in config.attention_layers(1)] if "block_0" in params else []

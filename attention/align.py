@@ -35,16 +35,18 @@ def align_values(
       Aligned values `(*B, S, N, H)`, or of `rows` tokens.
 
     Raises:
-      UsageError: W^A has another shape, S is greater than L, or the mask has other kinds than those.
+      UsageError: W^A has another shape, S or a row asked for is beyond L, or the mask has other kinds than those, or
+        lengths of another batch.
     """
     mask = mask or Mask()
     mask.require(HONOURED, by="Super Attention (an aligned mechanism)")
     length, heads, _ = value.shape[-3:]
     built = kernel.shape[-1]
     check_weight("kernel (W^A)", kernel, (built, built), (heads, built, built))
-    first, rows = (0, length) if rows is None else (mask.query_offset, rows)
     why = "W^A is a table over token positions"
-    check_rows("Super Attention", why, built, mask if rows != length else Mask(), rows, length)
+    check_rows("Super Attention", why, built, Mask() if rows is None else mask, rows or 0, length)
+    first, rows = (0, length) if rows is None else (mask.query_offset, rows)
+    mask.check(value.shape[:-3], rows, length)
     if bias is not None:
         check_weight("bias", bias, kernel.shape[:-1])
     if mask.key_lengths is not None:

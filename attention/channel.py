@@ -127,12 +127,13 @@ class SqueezeExcitation:
 
     def cost(self, height: int, width: int, channels: int) -> flops.Cost:
         """Of one feature map: the mean, the MLP with its ReLU and sigmoid, and the product with the map."""
-        return self._mlp(channels) + flops.Cost(pointwise=height * width * channels * 2 + 3 * channels)
+        size = height * width * channels
+        return self._mlp(channels) + flops.Cost(pointwise=size * 2 + 3 * channels, bytes=flops.ITEM * 2 * size)
 
-    def _mlp(self, channels: int) -> flops.Cost:
+    def _mlp(self, channels: int, vectors: int = 1) -> flops.Cost:
         hidden = channels // self.ratio
-        layers = flops.matmul(1, channels, hidden) + flops.matmul(1, hidden, channels)
-        return layers + flops.Cost(pointwise=hidden)
+        layers = flops.matmul(vectors, channels, hidden) + flops.matmul(vectors, hidden, channels)
+        return layers + flops.Cost(pointwise=vectors * hidden)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,8 +161,9 @@ class Spatial:
 
     def cost(self, height: int, width: int, channels: int) -> flops.Cost:
         """Of one feature map: mean and maximum, the convolution with its sigmoid, and the product with the map."""
-        pointwise = height * width * (3 * channels + 4)
-        return flops.convolution(height, width, self.kernel, 2, 1) + flops.Cost(pointwise=pointwise)
+        places = height * width
+        own = flops.Cost(pointwise=places * (3 * channels + 4), bytes=flops.ITEM * 2 * places * channels)
+        return flops.convolution(height, width, self.kernel, 2, 1) + own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,5 +191,6 @@ class Cbam(SqueezeExcitation):
 
     def cost(self, height: int, width: int, channels: int) -> flops.Cost:
         """Of one feature map: mean and maximum through the MLP, the product, then as spatial attention."""
-        channel = self._mlp(channels) * 2 + flops.Cost(pointwise=height * width * channels * 3 + 5 * channels)
-        return channel + Spatial(self.kernel).cost(height, width, channels)
+        size = height * width * channels
+        product = flops.Cost(pointwise=size * 3 + 5 * channels, bytes=flops.ITEM * 2 * size)
+        return self._mlp(channels, 2) + product + Spatial(self.kernel).cost(height, width, channels)

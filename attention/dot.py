@@ -1,19 +1,26 @@
 """The dot family: scores = q̂·k̂ · scale + key bias, softmax over the keys, weighted mean of the values."""
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from attention import flops
 from attention.errors import UsageError
 from attention.kernels import chunked, cudnn, reference, tiles, xla
 from attention.kernels.call import DotCall, check_implementation, check_shapes, common
+from attention.kernels.reference import score_dtype
 from attention.mask import Mask
+from attention.mesh import devices
 from attention.score import Params, Score, Sizes
 
 IMPLEMENTATIONS = {"reference": reference.dot, "xla": xla.dot, "chunked": chunked.dot, "cudnn": cudnn.dot}
+# Bytes of scores that `auto` lets XLA make on a GPU or TPU: both passes hold up to four arrays as large (scores,
+# weights and the gradients of both), and 4 GiB is a quarter of a TPU v5e's memory. Not measured.
+MOST = 2**30
 
 
 def dot_product_attention(
@@ -24,6 +31,7 @@ def dot_product_attention(
     mask: Mask | None = None,
     bias: Float[Array, "*#B #N #T #S"] | None = None,
     scale: float | Float[Array, ""] | None = None,
+    precision: jax.lax.PrecisionLike = None,
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
     return_weights: bool = False,
@@ -41,6 +49,8 @@ def dot_product_attention(
       mask: Who may attend to whom; everybody to everything where it is not given.
       bias: Added to the scores; broadcasts to `(*B, N, T, S)`.
       scale: Factor of q·k; 1/√H where it is not given.
+      precision: Of q·k and its gradients, see `jax.lax.Precision`. JAX's default, where it is not given, rounds float32
+        to bfloat16 on TPUs and to TF32 on NVIDIA GPUs from Ampere on, before it multiplies.
       dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
       dropout_key: Key of those zeros; needed where the rate is not 0.
       return_weights: Also return the weights before dropout.
@@ -48,7 +58,7 @@ def dot_product_attention(
         one does the call or raises. `chunked(128, 256)` is `chunked` in tiles of 128 queries and 256 keys.
 
     Returns:
-      The output, and the weights where they are asked for, in the dtype of `query`.
+      The output, and the weights where they are asked for, in the dtype of `value`.
 
     Raises:
       UsageError: shapes that do not fit, an unknown implementation, or dropout without a key.
@@ -64,6 +74,7 @@ def dot_product_attention(
         query=query,
         key=fields["mask"].without_unreachable(key, query.shape[-3], query.ndim),
         scale=query.shape[-1] ** -0.5 if scale is None else scale,
+        precision=precision,
         block=block,
         **fields,
     )
@@ -74,10 +85,14 @@ def dot_product_attention(
 def _best(call: DotCall):
     if not cudnn.why_not(call):
         return cudnn.dot
-    # On a CPU what counts is the cache; elsewhere one large product a batch beats many small ones.
-    if jax.default_backend() == "cpu" and not tiles.why_not(call):
-        return chunked.dot
-    return xla.dot
+    # On a CPU what counts is the cache; elsewhere one large product a batch beats many small ones, while it fits.
+    small = jax.default_backend() != "cpu" and _score_bytes(call) <= MOST
+    return xla.dot if small or tiles.why_not(call) else chunked.dot
+
+
+def _score_bytes(call: DotCall) -> int:
+    """Of all scores, on each device."""
+    return math.prod(call.scores_shape) * jnp.dtype(score_dtype(call.query)).itemsize // devices()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ class Cost:
     Attributes:
       products: Operations of products of matrices, and of convolutions.
       pointwise: All other operations.
-      bytes: What must be read or written once.
+      bytes: What must be read or written once, in float32.
       constant: Of the products, those with data, whose gradient nobody needs: one product is behind them, not two.
     """
 
@@ -56,35 +56,34 @@ class Cost:
         return dataclasses.replace(self, constant=self.products)
 
 
+ITEM = 4  # bytes of a number
 SOFTMAX_FLOPS = 4  # a score: subtract the maximum, exponentiate, add up, divide
 
 
-def matmul(rows: int, inner: int, columns: int, *, itemsize: int = 4) -> Cost:
+def matmul(rows: int, inner: int, columns: int) -> Cost:
     """`(rows, inner) @ (inner, columns)`."""
-    return Cost(2 * rows * inner * columns, 0, itemsize * (rows * inner + inner * columns + rows * columns))
+    return Cost(2 * rows * inner * columns, 0, ITEM * (rows * inner + inner * columns + rows * columns))
 
 
-def linear(tokens: int, inputs: int, outputs: int, *, bias: bool = True, itemsize: int = 4) -> Cost:
+def linear(tokens: int, inputs: int, outputs: int, *, bias: bool = True) -> Cost:
     """A dense layer on `tokens` rows, its bias included."""
-    return matmul(tokens, inputs, outputs, itemsize=itemsize) + Cost(0, tokens * outputs, itemsize * outputs) * bias
+    return matmul(tokens, inputs, outputs) + Cost(0, tokens * outputs, ITEM * outputs) * bias
 
 
-def dot_product(queries: int, keys: int, heads: int, width: int, *, itemsize: int = 4) -> Cost:
+def dot_product(queries: int, keys: int, heads: int, width: int) -> Cost:
     """Scores, softmax and weighted values of one sequence: 4 T S N H + 5 T S N with the scale."""
     pairs = queries * keys * heads
     ends = 2 * queries * heads * width + 2 * keys * heads * width
-    return Cost(pairs * 4 * width, pairs * (SOFTMAX_FLOPS + 1), itemsize * ends)
+    return Cost(pairs * 4 * width, pairs * (SOFTMAX_FLOPS + 1), ITEM * ends)
 
 
-def align(length: int, heads: int, width: int, *, itemsize: int = 4) -> Cost:
+def align(length: int, heads: int, width: int) -> Cost:
     """W^A V + b of one sequence (004, eq. 22): 2 ℓ² d + ℓ d, of which 004's eq. 24 counts neither."""
-    product = matmul(length, length, heads * width, itemsize=itemsize)
-    return product + Cost(0, length * heads * width, itemsize * length)
+    product = matmul(length, length, heads * width)
+    return product + Cost(0, length * heads * width, ITEM * length)
 
 
-def pairwise(
-    queries: int, keys: int, heads: int, width: int, widths: list[int], *, unique: bool = False, itemsize: int = 4
-) -> Cost:
+def pairwise(queries: int, keys: int, heads: int, width: int, widths: list[int], *, unique: bool = False) -> Cost:
     """Per pair: add a and b, activate, the further layers, then softmax and weighted values.
 
     Args:
@@ -94,7 +93,6 @@ def pairwise(
       width: Of a head's values.
       widths: Of concat(q', k'), of each hidden layer, and 1.
       unique: Weights of each pair's own, whose first layer is computed for each pair too and which are read once.
-      itemsize: Bytes of a number.
     """
     hidden = widths[1:-1]
     layers = list(itertools.pairwise(widths))[0 if unique else 1 :]
@@ -103,12 +101,10 @@ def pairwise(
     tables = queries * keys * sum(i * o + o for i, o in itertools.pairwise(widths)) if unique else 0
     products = sum(2 * inputs * outputs for inputs, outputs in layers) + 2 * width
     pointwise = sum(widths[1:]) + sum(hidden) + SOFTMAX_FLOPS  # biases, activations
-    return Cost(pairs * products, pairs * pointwise, itemsize * (ends + tables))
+    return Cost(pairs * products, pairs * pointwise, ITEM * (ends + tables))
 
 
-def running_state(
-    queries: int, keys: int, heads: int, width: int, *, columns: int | None = None, itemsize: int = 4
-) -> Cost:
+def running_state(queries: int, keys: int, heads: int, width: int, *, columns: int | None = None) -> Cost:
     """An outer product for each key and a product with the state for each query: 2 H V each, whatever the length.
 
     Args:
@@ -117,11 +113,10 @@ def running_state(
       heads: N.
       width: H.
       columns: V, of the values; H where it is not given.
-      itemsize: Bytes of a number.
     """
     columns = width if columns is None else columns
     ends, state = (queries + keys) * heads * (width + columns), heads * width * columns
-    return Cost(2 * (queries + keys) * state, 0, itemsize * (ends + state))
+    return Cost(2 * (queries + keys) * state, 0, ITEM * (ends + state))
 
 
 def convolution(height: int, width: int, kernel: int, inputs: int, outputs: int, *, stride: int = 1) -> Cost:
@@ -139,7 +134,7 @@ def convolution(height: int, width: int, kernel: int, inputs: int, outputs: int,
     """
     places = _taps(height, kernel, stride) * _taps(width, kernel, stride)
     ends = height * width * inputs + -(-height // stride) * -(-width // stride) * outputs
-    return Cost(2 * places * inputs * outputs, bytes=4 * (ends + kernel**2 * inputs * outputs))
+    return Cost(2 * places * inputs * outputs, bytes=ITEM * (ends + kernel**2 * inputs * outputs))
 
 
 def _taps(length: int, kernel: int, stride: int) -> int:

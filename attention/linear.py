@@ -129,7 +129,6 @@ class Recurrence(Score):
 
     normaliser = "none"
     implementations = IMPLEMENTATIONS
-    has_weights = False
 
     def writes(self, query: jax.Array, key: Any, value: jax.Array, mask: Mask) -> state.Writes:
         """φ(q), φ(k), what is written and how, with nothing written by keys beyond `key_lengths`."""
@@ -169,7 +168,7 @@ class Recurrence(Score):
         if implementation == "reference":
             return self.define(query, key, value, mask).astype(value.dtype)
         writes = self.writes(query, key, value, mask)
-        stepwise = not mask.causal or state.in_step(writes, mask)
+        stepwise = not mask.causal or mask.in_step(writes.query.shape[-2], writes.key.shape[-2])
         if implementation == "chunked" and not stepwise:
             raise UnsupportedError(
                 f"implementation='chunked' of causal {name} needs as many queries as keys from position 0; use 'xla'."

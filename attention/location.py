@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from attention.errors import UsageError
 from attention.kernels import reference, xla
 from attention.kernels.call import Call, check_implementation, check_rows, check_weight, common
 from attention.mask import Mask
@@ -44,6 +45,12 @@ def location_attention(
       UsageError: more values than W has positions, shapes that do not fit, or an unknown implementation.
       UnsupportedError: an implementation that others have.
     """
+    alike = query.shape[:-3] == value.shape[:-3] and query.shape[-2:-1] == value.shape[-2:-1]
+    if min(query.ndim, value.ndim) < 3 or not alike:
+        raise UsageError(
+            "Location-based attention takes (*batch, length, heads, width) arrays, query and value of the same batch "
+            f"and heads, but was given query {query.shape}, value {value.shape}."
+        )
     name, _ = check_implementation(implementation, tuple(IMPLEMENTATIONS), "Location-based attention")
     length, keys = kernel.shape[-1], value.shape[-3]
     check_weight("kernel", kernel, (query.shape[-1], length))

@@ -78,6 +78,10 @@ class Mask:
                 f"{by} cannot honour a mask of kind {', '.join(refused)}; it honours {', '.join(sorted(honoured))}."
             )
 
+    def in_step(self, queries: int, keys: int) -> bool:
+        """Whether query i is known to stand at key i, for all of both."""
+        return queries == keys and isinstance(self.query_offset, int) and self.query_offset == 0
+
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
         """Raises UsageError unless lengths and segments are those of such a batch; sizes of 1 serve all sequences."""
         rest = {"key_lengths": (), "query_segments": (queries,), "key_segments": (keys,)}
@@ -132,8 +136,8 @@ class Mask:
 
     def reachable_keys(self, queries: int, keys: int, rank: int) -> Bool[Array, "*B S"] | None:
         """True at the keys that at least one query of one head may attend to; None where all are."""
-        parts = self.parts()
-        if not parts or (parts == {"causal"} and isinstance(self.query_offset, int) and queries >= keys):
+        parts, first = self.parts(), self.query_offset
+        if not parts or (parts == {"causal"} and isinstance(first, int) and first + queries >= keys):
             return None
         if "dense" in parts:
             return self.materialise(queries, keys, rank).any(axis=(-3, -2))

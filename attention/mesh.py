@@ -1,5 +1,7 @@
 """Axes of the device mesh in force."""
 
+import math
+
 import jax
 from jax.sharding import AxisType
 
@@ -9,3 +11,9 @@ def free_axes(*names: str) -> tuple[str, ...]:
     mesh = jax.sharding.get_abstract_mesh()
     kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
     return tuple(name for name, kind in kinds if kind != AxisType.Manual and (not names or name in names))
+
+
+def devices(*names: str) -> int:
+    """How many devices those axes split arrays over."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return math.prod(mesh.shape[axis] for axis in free_axes(*names))

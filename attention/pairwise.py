@@ -62,8 +62,8 @@ def neural_attention(
       key: Keys `(*B, S, K, H)`; K divides N.
       value: Values `(*B, S, K, V)`.
       layers: Kernel and bias of each layer of the MLP: `(2d', M)` on concat(q', k'), more if there are more,
-        `(M, 1)` last. The last bias shifts all scores of a row alike, so shared weights never compute with it. A
-        leading axis N gives each head its own layers.
+        `(M, 1)` last; at least two where pairs share them. The last bias shifts all scores of a row alike, so shared
+        weights never compute with it. A leading axis N gives each head its own layers.
       down: Kernel `(H, d')` and bias of the projections of queries and keys; none leaves both as they are. They take
         a leading axis N exactly if `layers` do.
       activation: What follows each layer but the last, a name of `attention.activations.ACTIVATIONS`.
@@ -182,6 +182,11 @@ class PairWeights:
             raise UsageError(
                 f"Neural attention needs layers, and a projection down of queries and one of keys or neither, but was "
                 f"given {len(self.layers)} and {len(self.down)}."
+            )
+        if len(self.layers) == 1 and not self.unique:
+            raise UsageError(
+                "Neural attention with shared weights needs at least two layers, but was given 1: with a single one "
+                "the query shifts all scores of its row alike and drops out; put a hidden layer before it."
             )
         *lead, _, _ = self.layers[0][0].shape
         pairs = tuple(lead[-2:]) if self.unique else ()
@@ -318,8 +323,29 @@ def _plus(x: jax.Array, bias: jax.Array | None) -> jax.Array:
     return x if bias is None else x + bias.astype(x.dtype).reshape((1,) * (x.ndim - bias.ndim) + bias.shape)
 
 
+class PairScore(Score):
+    """A score by an MLP on each pair."""
+
+    ties_values = False
+
+    def _weights(self, params: Params) -> PairWeights:
+        raise NotImplementedError
+
+    def prepare_query(self, params: Params, query: jax.Array, implementation: str) -> jax.Array:
+        """a, or the query projected down where pairs are unique."""
+        return self._weights(params).prepare(query, 0, implementation)
+
+    def prepare_key(self, params: Params, key: jax.Array, source: jax.Array, implementation: str) -> jax.Array:
+        """b, or the key projected down where pairs are unique."""
+        return self._weights(params).prepare(key, 1, implementation)
+
+    def attend(self, params: Params, query: Any, key: Any, value: Any, **options: Any) -> Any:
+        """`neural_attention` of prepared queries and keys."""
+        return self._weights(params).attend(query, key, value, **options)
+
+
 @dataclasses.dataclass(frozen=True)
-class Neural(Score):
+class Neural(PairScore):
     """score = an MLP on the pair (000).
 
     Attributes:
@@ -330,8 +356,6 @@ class Neural(Score):
       per_head: Each head has weights of its own.
       pairs: `shared` weights, or `unique` ones for each pair (eq. 8), for at most the layer's length.
     """
-
-    ties_values = False
 
     dim: int | None = 2
     hidden: tuple[int, ...] = ()
@@ -380,18 +404,6 @@ class Neural(Score):
         head = down[0][0].shape[-2] if down else layers[0][0].shape[-2] // 2
         return PairWeights(layers, down, self.activation, head**-0.5 if self.scale else 1.0, self.pairs)
 
-    def prepare_query(self, params: Params, query: jax.Array, implementation: str) -> jax.Array:
-        """a, or the query projected down where pairs are unique."""
-        return self._weights(params).prepare(query, 0, implementation)
-
-    def prepare_key(self, params: Params, key: jax.Array, source: jax.Array, implementation: str) -> jax.Array:
-        """b, or the key projected down where pairs are unique."""
-        return self._weights(params).prepare(key, 1, implementation)
-
-    def attend(self, params: Params, query: Any, key: Any, value: Any, **options: Any) -> Any:
-        """`neural_attention` of prepared queries and keys."""
-        return self._weights(params).attend(query, key, value, **options)
-
     def cost(self, sizes: Sizes, queries: int, keys: int) -> flops.Cost:
         """The projections and the first layer on each token, the rest on each pair."""
         widths, tokens = self._widths(sizes), (queries + keys) * sizes.heads
@@ -402,7 +414,7 @@ class Neural(Score):
 
 
 @dataclasses.dataclass(frozen=True)
-class Additive(Score):
+class Additive(PairScore):
     """score = vᵀ tanh(W q + U k + b), which is also Luong's vᵀ tanh(W_a [q; k] + b).
 
     Attributes:
@@ -413,7 +425,6 @@ class Additive(Score):
     units: int = 0
     per_head: bool = False
     implementations = ("reference", *IMPLEMENTATIONS)
-    ties_values = False
 
     def __post_init__(self):
         if self.units != 0 and not is_count(self.units):
@@ -429,10 +440,6 @@ class Additive(Score):
     def _weights(self, params: Params) -> PairWeights:
         hidden = (params["hidden_kernel"], params["hidden_bias"])
         return PairWeights((hidden, (params["vector_kernel"], None)), activation="tanh")
-
-    prepare_query = Neural.prepare_query
-    prepare_key = Neural.prepare_key
-    attend = Neural.attend
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> flops.Cost:
         """The hidden layer on each token, tanh and v on each pair."""

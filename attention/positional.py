@@ -1,6 +1,7 @@
 """Positional attention: weights that depend on the positions alone, a table or a product of two tables (001)."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -52,24 +53,43 @@ def positional_attention(
       UsageError: more queries or keys than the table has positions, or an unknown implementation.
       UnsupportedError: an implementation that others have.
     """
+    length = table.shape[-1]
+    check_weight("table", table, (length, length), (value.shape[-2], length, length))
+    options = {"mask": mask, "bias": bias, "dropout_rate": dropout_rate, "dropout_key": dropout_key}
+    options |= {"return_weights": return_weights, "implementation": implementation}
+    queries = value.shape[-3] if queries is None else queries
+    return _attend(value, queries, length, lambda first, keys: _rows(table, first, queries)[..., :keys], **options)
+
+
+def factorised_table(rows: Float[Array, "*N T R"], columns: Float[Array, "*N S R"]) -> Float[Array, "*N T S"]:
+    """P_ij = u_i·w_j, of rank R (factorised positional attention, 001)."""
+    return jnp.einsum("...ir,...jr->...ij", rows, columns)
+
+
+def _attend(
+    value: jax.Array,
+    queries: int,
+    built: int,
+    block: Callable[[Any, int], jax.Array],
+    *,
+    mask: Mask | None,
+    return_weights: bool,
+    implementation: str,
+    **options: Any,
+) -> Any:
+    """`positional_attention` with what `block(first row, columns)` gives of a table over so many positions."""
     check_implementation(implementation, tuple(IMPLEMENTATIONS), "Positional attention")
     *batch, keys, heads, _ = value.shape
-    length = table.shape[-1]
-    check_weight("table", table, (length, length), (heads, length, length))
-    queries = keys if queries is None else queries
-    check_rows("Positional attention", "table is over token positions", length, mask or Mask(), queries, keys)
-    options = {"mask": mask, "bias": bias, "dropout_rate": dropout_rate, "dropout_key": dropout_key}
-    call = Call(**common(queries, heads, value, return_weights=return_weights, **options))
-    rows = jax.lax.dynamic_slice_in_dim(table, call.mask.query_offset, queries, table.ndim - 2)
-    scores = reference.precise(rows[..., :keys])
+    check_rows("Positional attention", "table is over token positions", built, mask or Mask(), queries, keys)
+    call = Call(**common(queries, heads, value, mask=mask, return_weights=return_weights, **options))
+    scores = reference.precise(block(call.mask.query_offset, keys))
     scores = jnp.broadcast_to(scores, (heads, queries, keys)).reshape((1,) * len(batch) + (heads, queries, keys))
     out, weights = (xla.attend if implementation == "auto" else IMPLEMENTATIONS[implementation])(call, scores)
     return (out, weights) if return_weights else out
 
 
-def factorised_table(rows: Float[Array, "*N L R"], columns: Float[Array, "*N L R"]) -> Float[Array, "*N L L"]:
-    """P_ij = u_i·w_j, of rank R (factorised positional attention, 001)."""
-    return jnp.einsum("...ir,...jr->...ij", rows, columns)
+def _rows(x: jax.Array, first: Any, count: int) -> jax.Array:
+    return jax.lax.dynamic_slice_in_dim(x, first, count, x.ndim - 2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +102,7 @@ class Positional(Score):
 
     per_head: bool = True
     implementations = tuple(IMPLEMENTATIONS)
-    ties_values = False
+    reads_query = reads_key = False
 
     def __post_init__(self):
         check_flags(self, "per_head")
@@ -92,22 +112,14 @@ class Positional(Score):
         shape = (sizes.length, sizes.length)
         return {"table": Parameter((sizes.heads, *shape) if self.per_head else shape, initializers.normal(0.02))}
 
-    def prepare_key(self, params: Params, key: Any, source: jax.Array, implementation: str) -> None:
-        """Nothing: no key is looked at."""
-        return
-
-    def table(self, params: Params) -> jax.Array:
-        """P as an array."""
-        return params["table"]
-
     def attend(self, params: Params, query: Any, key: Any, value: Any, **options: Any) -> Any:
         """`positional_attention`; of the queries only their number counts."""
-        return positional_attention(value, self.table(params), queries=query.shape[-3], **options)
+        return positional_attention(value, params["table"], queries=query.shape[-3], **options)
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> flops.Cost:
         """Softmax of the table, then weighted values."""
         pairs, ends = queries * keys * sizes.heads, (queries + keys) * sizes.heads * sizes.head
-        return flops.Cost(pairs * 2 * sizes.head, pairs * flops.SOFTMAX_FLOPS, 4 * (pairs + ends))
+        return flops.Cost(pairs * 2 * sizes.head, pairs * flops.SOFTMAX_FLOPS, flops.ITEM * (pairs + ends))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,11 +145,16 @@ class FactorisedPositional(Positional):
         one = Parameter((sizes.heads, *shape) if self.per_head else shape, init)
         return {"rows": one, "columns": one}
 
-    def table(self, params: Params) -> jax.Array:
-        """u wᵀ."""
-        return factorised_table(params["rows"], params["columns"])
+    def attend(self, params: Params, query: Any, key: Any, value: Any, **options: Any) -> Any:
+        """`positional_attention` of the part of u wᵀ that these queries and keys need."""
+        rows, columns, queries = params["rows"], params["columns"], query.shape[-3]
+
+        def block(first, keys):
+            return factorised_table(_rows(rows, first, queries), columns[..., :keys, :])
+
+        return _attend(value, queries, rows.shape[-2], block, **options)
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> flops.Cost:
-        """The whole table's product of the factors too."""
-        table = flops.matmul(sizes.length, self.rank, sizes.length) * (sizes.heads if self.per_head else 1)
+        """The product of the factors too."""
+        table = flops.matmul(queries, self.rank, keys) * (sizes.heads if self.per_head else 1)
         return super().cost(sizes, queries, keys) + table

@@ -13,9 +13,14 @@ from jaxtyping import Array, Bool, Float, Int
 Layer = tuple[Float[Array, "..."], Float[Array, "..."]]
 
 
-def dot_score(query: Float[Array, "H"], key: Float[Array, "H"], scale: float | Float[Array, ""]) -> Float[Array, ""]:
+def dot_score(
+    query: Float[Array, "H"],
+    key: Float[Array, "H"],
+    scale: float | Float[Array, ""],
+    precision: jax.lax.PrecisionLike = None,
+) -> Float[Array, ""]:
     """q·k times `scale`; 1/√H in Vaswani et al. (2017), eq. 1."""
-    return jnp.dot(query, key) * scale
+    return jnp.dot(query, key, precision=precision) * scale
 
 
 def luong_score(query: Float[Array, "H"], key: Float[Array, "H"], kernel: Float[Array, "H H"]) -> Float[Array, ""]:

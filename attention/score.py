@@ -53,14 +53,16 @@ class Score:
       normaliser: What makes weights of scores, for tables, such as `softmax`, `sum` or `none`.
       implementations: Those that serve it, with the options it has.
       cross: Whether it may attend from one sequence to another.
-      has_weights: Whether `return_weights` is possible.
+      reads_query: Whether the queries count, or their number alone; then a row has `query='none'`.
+      reads_key: Whether there are keys; else a row has `key='none'`, and they are None.
       ties_values: Whether prepared keys can be the values too.
     """
 
     normaliser: ClassVar[str] = "softmax"
     implementations: tuple[str, ...] = ("reference", "xla")
     cross: bool = True
-    has_weights: bool = True
+    reads_query: bool = True
+    reads_key: bool = True
     ties_values: bool = True
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
@@ -75,12 +77,12 @@ class Score:
         """The queries `(*B, T, N, H)` in the form that `attend` takes."""
         return query
 
-    def prepare_key(self, params: Params, key: jax.Array, source: jax.Array, implementation: str) -> Any:
+    def prepare_key(self, params: Params, key: jax.Array | None, source: jax.Array, implementation: str) -> Any:
         """The keys `(*B, S, N, H)` in the form that `attend` takes and that a decode cache keeps.
 
         Args:
           params: The arrays of `parameters`.
-          key: The keys.
+          key: The keys; None where none are read.
           source: The layer's inputs `(*B, S, D)` that the keys were projected from.
           implementation: How the scores will be computed.
         """

@@ -1,6 +1,6 @@
 """Every mechanism in the digits ViT, trained with `python -m train.main`, as a table with mean and spread over seeds.
 
-    python -m benchmarks.digits --runs=runs/digits
+    python -m benchmarks.digits --runs=runs/all-on-digits
 
 Trains what has no result yet, a process for each CPU at a time, writes `benchmarks/results/digits_cpu.json` and the
 table in `docs/mechanisms.md`. Stopped at any moment, it goes on where it was.
@@ -30,7 +30,7 @@ VARIANTS = ("neural(dim=16)", "neural(dim=None)", "gaussian(sigma=0.05)", "linea
 def parser() -> command.Parser:
     """The flags."""
     made = command.Parser(__doc__)
-    made.add_argument("--runs", type=Path, default=Path("runs/digits"), help="where the work directories are")
+    made.add_argument("--runs", type=Path, default=Path("runs/all-on-digits"), help="where the work directories are")
     made.add_argument("--seeds", type=command.count, default=3, help="of each, from 0 on")
     made.add_argument("--only", nargs="*", default=[*MECHANISMS, *VARIANTS], help="spec strings")
     return made

@@ -8,6 +8,7 @@ same that runs the decoder over all places for each token, and 002's model with 
 
 import argparse
 import dataclasses
+import functools
 import importlib
 import json
 import statistics
@@ -272,8 +273,8 @@ def _step(
 
     plain = dataclasses.replace(config.optimizer, schedule="constant", clip=0.0, weight_decay=0.0)
     rate = optimizer.schedule(plain, 0, 1)
-    trainer = Trainer(loss, optimizer.optimizer(plain, rate), rate, jax.random.key(1), accumulate=1, ema=0.0)
-    train_step = jax.jit(trainer.train_step, donate_argnums=0)
+    trainer = Trainer(loss, optimizer.optimizer(plain, rate), rate, accumulate=1, ema=0.0)
+    train_step = jax.jit(functools.partial(trainer.train_step, key=jax.random.key(1)), donate_argnums=0)
     state, batch = trainer.init(jax.tree.map(jnp.copy, params)), (*_inputs(source, read), target.astype(np.int32))
 
     def step() -> float:

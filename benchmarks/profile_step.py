@@ -7,6 +7,7 @@ On one core, so that the durations of operations add up to the step's.
 
 import argparse
 import collections
+import functools
 import re
 import sys
 import tempfile
@@ -18,6 +19,7 @@ import jax
 
 from models import command
 from train import configs, loop, tasks
+from train.step import step_key
 
 ATTENTION = "attention, "
 LOOPS = re.compile(r"^(while|call)")
@@ -56,7 +58,8 @@ def _compile(config: Any) -> tuple[Any, Any, Any]:
     trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
     state = trainer.init(jax.jit(task.init)(jax.random.key(0)))
     batch = next(task.train_batches(0, 1))
-    return jax.jit(trainer.train_step, donate_argnames="state").lower(state, batch).compile(), state, batch
+    step = functools.partial(trainer.train_step, key=step_key(config.seed))
+    return jax.jit(step, donate_argnames="state").lower(state, batch).compile(), state, batch
 
 
 def durations(compiled: Any, state: Any, batch: Any, steps: int) -> dict[str, float]:

@@ -77,8 +77,8 @@ def _step(config: Config, contestants: list[Replicas]) -> Callable[[], Any]:
     """One step of each of some programs, which are the first one's: programs of other seeds take as long."""
     task = tasks.find(config.task)(config)
     trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
-    train_step = contestants[0].train_step(trainer)
-    batches = contestants[0].train_batches(task)
+    train_step = contestants[0].train_step(trainer, task)
+    batches = contestants[0].batches(task)
     batch = contestants[0].to_devices(next(batches), own=True)
     batches.close()
     states = [replicas.init(trainer, task) for replicas in contestants]

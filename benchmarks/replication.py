@@ -26,6 +26,7 @@ from train import grid, pool, sweep
 PAGE = runs.ROOT / "docs/replication.md"
 KEPT = runs.ROOT / "docs/replication"
 START, END = "<!-- table: {} -->", "<!-- end -->"
+ONE_HEAD = "heads=1"
 FOUR = "model.attention=dot_product,optimised,efficient,super"
 
 
@@ -38,6 +39,7 @@ class Study:
       over: What varies: `FIELD=VALUE,VALUE` of `train.sweep --over`.
       fields: `FIELD=VALUE` of all runs; `{data}` is the folder of data sets.
       metrics: Compared, the first of them in the picture.
+      also: A second baseline, `FIELD=VALUE`, which the first metric is compared with once more.
       seeds: Of each setting.
       equal: What is matched with the baseline; '' is nothing.
       picture: Whether the page shows curves.
@@ -47,6 +49,7 @@ class Study:
     over: tuple[str, ...]
     fields: tuple[str, ...]
     metrics: tuple[str, ...]
+    also: str = ""
     seeds: int = 3
     equal: str = ""
     picture: bool = False
@@ -154,7 +157,7 @@ MLM = (
 )
 NEURAL = "model.attention=dot_product,neural(dim=2)|dot_product,neural(dim=16)|dot_product,neural(dim=None)|dot_product"
 STUDIES = {
-    "mnist": Study("configs/vit_mnist.py", (FOUR, "model.heads=1,2,4"), MNIST, ("accuracy", "loss")),
+    "mnist": Study("configs/vit_mnist.py", (FOUR, "model.heads=1,2,4"), MNIST, ("accuracy", "loss"), ONE_HEAD),
     "imdb": Study(
         "configs/classify_imdb.py",
         (FOUR, "model.heads=1,2,4"),
@@ -165,6 +168,7 @@ STUDIES = {
             "train.checkpoint_every=0 steps",
         ),
         ("accuracy", "loss"),
+        ONE_HEAD,
         seeds=5,
     ),
     "matched": Study("configs/vit_mnist.py", (FOUR,), MNIST, ("accuracy", "loss"), equal="parameters"),
@@ -198,6 +202,7 @@ STUDIES = {
         ("argument=dot_product,optimised,efficient", "model.heads=1,2,4"),
         (*ANKI, "train.length=2 epochs"),
         ("accuracy", "bleu", "loss"),
+        ONE_HEAD,
     ),
     "multi30k": Study(
         "configs/translate_iwslt.py",
@@ -257,8 +262,8 @@ def train(given: list[str], folder: Path, kept: Path) -> bool:
     if sweep.run(given):
         return False
     record = grid.read(folder)
-    seeds = [seed for together in record["seeds"] for seed in together]
-    if not all(pool.is_finished(folder / cell / f"seed{seed}") for cell in record["cells"] for seed in seeds):
+    todo = [folder / cell / grid.run_name(seeds) for cell in record["cells"] for seeds in record["seeds"]]
+    if not all(map(pool.is_finished, todo)):
         raise KeyboardInterrupt
     finished = archive.find([folder])
     kept.parent.mkdir(exist_ok=True)
@@ -287,12 +292,16 @@ def put(name: str, kept: Path) -> None:
 def text(name: str, kept: Path) -> str:
     """Markdown: what each setting reached, what may be said of the differences, and the picture if there is one."""
     study = STUDIES[name]
-    made = report.report(found_runs.find([kept]), names=study.metrics)
+    found = found_runs.find([kept])
+    made = report.report(found, names=study.metrics)
     settings = [column.name for column in made.results.columns if "." in column.name]
-    shown = ["attention_layer_parameters", "parameters", *(f"test_{metric}" for metric in study.metrics), "seeds"]
-    results = only(made.results, [*settings, *shown])
-    differences = only(made.differences, ["setting", "baseline", "metric", "conclusion"])
-    parts = [made.introduction, *(tables.markdown(table).strip() for table in (results, differences))]
+    figures = ["attention_layer_parameters", "parameters", *(f"test_{metric}" for metric in study.metrics), "seeds"]
+    results = only(made.results, [*settings, *figures])
+    differences = [made.differences]
+    if study.also:
+        differences.append(report.report(found, study.also, study.metrics[:1]).differences)
+    shown = [results, *(only(table, ["setting", "baseline", "metric", "conclusion"]) for table in differences)]
+    parts = [made.introduction, *(tables.markdown(table).strip() for table in shown)]
     if study.picture:
         parts.append(f"![{METRICS[study.metrics[0]].title} by step and by second of training](replication/{name}.png)")
     return "\n\n".join(parts)

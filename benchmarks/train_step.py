@@ -8,6 +8,7 @@ Everything is measured in turn within one process, round after round, since mach
 
 import argparse
 import dataclasses
+import functools
 import importlib
 import json
 import statistics
@@ -28,6 +29,7 @@ from train import configs, loop, sharding, tasks
 from train.checkpoints import Checkpoints
 from train.config import Config
 from train.replicas import Replicas
+from train.step import step_key
 
 Step = Callable[[np.ndarray, np.ndarray], float]
 COMPILED = "_compiled"
@@ -156,7 +158,7 @@ def _timed(step: Step, batches: list[dict[str, np.ndarray]], inputs: tuple[str, 
 
 def _ours(config: Config, task: Any, params: Any) -> Step:
     trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
-    train_step = jax.jit(trainer.train_step, donate_argnames="state")
+    train_step = jax.jit(functools.partial(trainer.train_step, key=step_key(config.seed)), donate_argnames="state")
     state, names = trainer.init(params), INPUTS[config.model.name]
 
     def step(*inputs: np.ndarray) -> float:

@@ -67,6 +67,10 @@ class EncoderDecoderConfig(TransformerConfig):
                     "self-attention only; leave them out there."
                 )
 
+    def deepest(self) -> int:
+        """Blocks of the longer of both sides."""
+        return max(self.depth, self.decoder_depth)
+
     def decoder_layers(self, length: int, dtype: DTypeLike) -> list[MultiHeadAttention]:
         """The self-attention of each block of the decoder, unbound."""
         return self.layers_of(self.decoder_attention, self.decoder_depth, length, dtype)

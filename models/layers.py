@@ -260,7 +260,7 @@ class MultiHeadAttention(nn.Module):
         params = {n: jax.ShapeDtypeStruct(p.shape, jnp.float32) for n, p in score.parameters(sizes).items()}
         source = jax.ShapeDtypeStruct((batch, max_length, width), self.dtype)
         prepare = lambda params, key, source: score.prepare_key(params, key, source, self.implementation)  # noqa: E731
-        key = jax.eval_shape(prepare, params, value, source)
+        key = jax.eval_shape(prepare, params, value if score.reads_key else None, source)
         same = self._values_are_keys()
         return Cache(
             length,

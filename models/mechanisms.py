@@ -85,14 +85,15 @@ class Mechanism:
             )
         if taken := sorted({*PROJECTIONS, "align"} & set(_fields(self.score))):
             raise UsageError(f"The score {type(self.score).__name__} cannot have an option {taken[0]}: rows have it.")
-        positional = isinstance(self.score, Positional)
-        for piece in ("query", "key"):
-            if (getattr(self, piece) == "none") != positional:
-                what = "looks at no" if positional else "needs a"
+        for piece, read in {"query": self.score.reads_query, "key": self.score.reads_key}.items():
+            if (getattr(self, piece) == "none") == read:
+                what = "needs a" if read else "looks at no"
                 raise UsageError(
                     f"The score of {self.name} {what} {piece}, so {piece}={getattr(self, piece)!r} cannot be."
                 )
-        if self.value == "tied" and not self.score.ties_values:
+        if self.key == "shared" and self.query == "none":
+            raise UsageError(f"{self.name} projects no queries, so key='shared' cannot be.")
+        if self.value == "tied" and not (self.score.ties_values and self.score.reads_key):
             raise UsageError(f"The score of {self.name} keeps no keys that could be values, so value='tied' cannot be.")
 
 

@@ -1,7 +1,7 @@
 """Spec strings: `name`, `name(option=value)`, joined by `|`. They name attention mechanisms and image transforms."""
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -58,6 +58,21 @@ def one_each(text: str, build: Callable[[Call], T], of: str, count: int) -> tupl
     items = [build(call) for call in parse(text)]
     if not items:
         raise UsageError(f"An attention is needed for each {of}; name one.")
+    return spread(items, text, of, count)
+
+
+def spread(items: Sequence[T], text: str, of: str, count: int) -> tuple[T, ...]:
+    """One item for each of `count` layers or stages, the last repeating.
+
+    Args:
+      items: At least one.
+      text: What they were read from.
+      of: What there are `count` of, as it reads in a sentence.
+      count: How many.
+
+    Raises:
+      UsageError: more items than `count`.
+    """
     if len(items) > count:
         raise UsageError(f"{text!r} names {len(items)} {of}s, but the model has {count}; name at most {count}.")
     return tuple(items[min(index, len(items) - 1)] for index in range(count))

@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from attention.activations import ACTIVATIONS
 from attention.errors import UsageError
 from attention.kernels.call import parse_implementation
-from models import mechanisms
+from models import mechanisms, specs
 from models.blocks import NORMS, Block, Mlp
 from models.cache import Cache
 from models.layers import MultiHeadAttention, check_choice
@@ -34,7 +34,8 @@ class TransformerConfig:
       name: Which model it is.
       attention: Mechanism spec string, see `models.mechanisms`.
       implementation: How attention is computed: `auto`, `xla`, `chunked`, `cudnn`, `pallas` or `reference`;
-        `chunked(128, 256)` is in tiles of 128 queries and 256 keys.
+        `chunked(128, 256)` is in tiles of 128 queries and 256 keys. `pallas|cudnn` gives one to each layer, the last
+        repeating, in all attentions of the model alike.
       depth: Number of blocks.
       width: D, a multiple of `heads`.
       heads: N.
@@ -85,12 +86,27 @@ class TransformerConfig:
             raise UsageError(
                 f"model.heads={self.heads} does not divide model.width={self.width}; choose a divisor of {self.width}."
             )
-        parse_implementation(self.implementation, "model.implementation")
+        self.implementations()
         check_choice("model.norm", self.norm, NORMS)
         check_choice("model.positions", self.positions, self.POSITIONS)
         check_choice("model.activation", self.activation, ACTIVATIONS)
         check_choice("model.remat", self.remat, BLOCKS)
         mechanisms.resolve(self.attention, self.depth)
+
+    def deepest(self) -> int:
+        """Blocks of the longest stack."""
+        return self.depth
+
+    def implementations(self) -> tuple[str, ...]:
+        """How each layer of the longest stack computes its attention; a shorter one takes the first.
+
+        Raises:
+          UsageError: an unknown name, or more than layers.
+        """
+        items = [item.strip() for item in self.implementation.split("|")]
+        for item in items:
+            parse_implementation(item, "model.implementation")
+        return specs.spread(items, self.implementation, "layer", self.deepest())
 
     def split_by_tensor(self) -> dict[str, int]:
         """Sizes that the mesh axis `tensor` splits, by their config fields."""
@@ -107,7 +123,7 @@ class TransformerConfig:
                 mechanism=mechanism,
                 heads=self.heads,
                 length=length,
-                implementation=self.implementation,
+                implementation=implementation,
                 dropout=self.attention_dropout,
                 bias=self.attention_bias,
                 epsilon=self.norm_epsilon,
@@ -115,7 +131,7 @@ class TransformerConfig:
                 dtype=dtype,
                 parent=None,
             )
-            for mechanism in mechanisms.resolve(spec, depth)
+            for mechanism, implementation in zip(mechanisms.resolve(spec, depth), self.implementations(), strict=False)
         ]
 
     def init_caches(

@@ -35,7 +35,10 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 
 def pytest_collection_modifyitems(items):
-    """Tests that go to one process together come first, so that at the end none waits long for another."""
+    """Files whose tests share a run, a build or a long wait go to one process, and come first.
+
+    So nothing is made twice, and at the end no process waits long for another.
+    """
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 

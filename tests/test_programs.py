@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import shlex
+import subprocess
 import sys
 
 import pytest
@@ -190,4 +191,8 @@ def test_what_ends_a_program_is_its_exit_code(capsys, tmp_path):
 
 def test_a_reader_that_has_read_enough_is_no_error():
     code = "import sys; from models import command; sys.exit(command.run(lambda: print('x' * 10**6)))"
-    assert os.system(f"cd {ROOT} && {sys.executable} -c {shlex.quote(code)} | head -c 1 > /dev/null") == 0
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, **pipes) as child:
+        child.stdout.read(1)
+        child.stdout.close()
+        assert (child.wait(), child.stderr.read()) == (0, b"")

@@ -5,6 +5,8 @@ What may have happened to it since, `train.digest` notices.
 """
 
 import contextlib
+import errno
+import functools
 import json
 import logging
 import re
@@ -20,11 +22,12 @@ from orbax.checkpoint import v1 as ocp
 from attention.errors import UsageError
 from train import digest, distributed
 from train.state import Params, TrainState
-from train.writers import why_unwritable
+from train.writers import error_number, why_unwritable
 
 _STEP = re.compile(r"0|[1-9]\d*")
 _UNFINISHED = ".orbax-checkpoint-tmp"
 _METADATA = "_CHECKPOINT_METADATA"  # Orbax's: where it stands, there is a checkpoint
+_NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL}  # what the system says of damage
 
 
 class Checkpoints:
@@ -103,14 +106,15 @@ class Checkpoints:
           State and progress, or None where no checkpoint was ever written.
 
         Raises:
-          UsageError: there are checkpoints, but none can be read; or files stand where they go.
+          UsageError: there are checkpoints, but none can be read; what keeps one from being read may pass, and it stays
+            where it is; or files stand where they go.
         """
-        damaged: dict[int, Exception] = {}
+        damaged: dict[int, digest.DamagedError] = {}
         self._tidy()
         for step in json.loads(distributed.of_first(json.dumps(self._numbered()[::-1]))):
             try:
                 state, content = self._read(step, abstract)
-            except Exception as error:
+            except digest.DamagedError as error:
                 damaged[step] = error
             else:
                 self._set_aside(damaged)
@@ -119,7 +123,7 @@ class Checkpoints:
         if damaged:
             raise UsageError(
                 f"None of the checkpoints in {self._folder} can be read (steps {sorted(damaged)}; "
-                f"{_first_line(damaged[max(damaged)])}); choose another --workdir to start afresh."
+                f"{damaged[max(damaged)]}); choose another --workdir to start afresh."
             )
         return None
 
@@ -127,13 +131,14 @@ class Checkpoints:
         """The state of one step, or what `abstract` has of it where it is to be `partial`.
 
         Raises:
-          UsageError: it cannot be read.
+          DamagedError: it is damaged, or not there.
+          UsageError: it cannot be read, which may pass.
         """
         try:
             return self._read(step, abstract, partial)[0]
-        except Exception as error:
-            raise UsageError(
-                f"The checkpoint of step {step} cannot be read ({_first_line(error)}); there are {self.steps()}."
+        except digest.DamagedError as error:
+            raise digest.DamagedError(
+                f"The checkpoint of step {step} cannot be read ({error}); there are {self.steps()}."
             ) from error
 
     def load_params(self, step: int, abstract: Params, averaged: bool) -> Params:
@@ -145,7 +150,7 @@ class Checkpoints:
           averaged: Whether to load their moving average.
 
         Raises:
-          UsageError: they cannot be read.
+          UsageError: they cannot be read; see `load`.
         """
         name = "ema" if averaged else "params"
         return self.load(step, {name: abstract}, partial=True)[name]
@@ -195,17 +200,23 @@ class Checkpoints:
 
     def _read(self, step: int, abstract: Any, partial: bool = False) -> tuple[Any, dict[str, Any]]:
         """State and content; what one of several processes cannot read, none of them has read."""
-        path, read, failure = self._folder / str(step), None, ""
+        path, read, failure = self._folder / str(step), None, "null"
         _ignore_late_callbacks()
         try:
             content = digest.unseal(ocp.checkpointables_metadata(path).custom_metadata)
             with _reading(partial):
                 read = ocp.load(path, abstract), content
         except Exception as error:
-            failure = _first_line(error)
-        failures = [said for said in distributed.exchange(failure) if said]
+            failure = json.dumps({"says": _first_line(error), "damage": _is_damage(error)})
+        failures = [failed for failed in map(json.loads, distributed.exchange(failure)) if failed]
+        for failed in failures:
+            if not failed["damage"]:
+                raise UsageError(
+                    f"The checkpoint of step {step} cannot be read now ({failed['says']}), though it may be whole; "
+                    "mend that, and run the same command again."
+                )
         if failures:
-            raise digest.DamagedError(failures[0])
+            raise digest.DamagedError(failures[0]["says"])
         digest.verify(read[0], read[1]["digests"])
         return read
 
@@ -224,12 +235,10 @@ class Checkpoints:
                 path = self._folder / str(step)
                 shutil.rmtree(path.rename(path.with_name(path.name + _UNFINISHED)), ignore_errors=True)
 
-    def _set_aside(self, damaged: dict[int, Exception]) -> None:
+    def _set_aside(self, damaged: dict[int, digest.DamagedError]) -> None:
         if distributed.is_first():
             for step, error in damaged.items():
-                print(
-                    f"Checkpoint {step} is damaged ({_first_line(error)}); moved to damaged/, the one before is used."
-                )
+                print(f"Checkpoint {step} is damaged ({error}); moved to damaged/, the one before is used.")
                 target = self._workdir / "damaged"
                 target.mkdir(exist_ok=True)
                 shutil.rmtree(target / str(step), ignore_errors=True)
@@ -273,6 +282,17 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip()[:100]}".splitlines()[0]
 
 
+def _is_damage(error: BaseException | None) -> bool:
+    """Whether a checkpoint that cannot be read is damaged; else memory, disk or network are, and it may be whole."""
+    while error is not None:
+        passing = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+        if passing or error_number(error) not in (None, *_NOT_THERE):
+            return False
+        error = error.__cause__
+    return True
+
+
+@functools.cache
 def _ignore_late_callbacks() -> None:
     """Reads that were under way when a load failed still report to its closed event loop: nobody wants to know."""
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
@@ -283,8 +303,3 @@ def _ignore_late_callbacks() -> None:
             before(late)
 
     sys.unraisablehook = hook
-
-
-def abstract_state(state: TrainState) -> TrainState:
-    """Shapes, dtypes and shardings of a state, for `restore` and `load`."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)

@@ -108,8 +108,12 @@ class Config:
     mesh: MeshConfig
 
     def __post_init__(self):
-        if not 0 <= self.seed < 2**62:
-            raise UsageError(f"seed must be at least 0 and below 2**62, but it is {self.seed}.")
+        # JAX makes keys of 32 bits of a seed; the steps' keys are those of the next seed.
+        if not 0 <= self.seed < 2**32 - self.train.replicas:
+            raise UsageError(
+                f"seed must be at least 0 and below 2**32 - train.replicas = {2**32 - self.train.replicas}, but it is "
+                f"{self.seed}."
+            )
 
 
 def build(config: Mapping[str, Any], model_type: type, data_type: type) -> Config:

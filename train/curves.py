@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from train.data.splits import PARTS
 from train.results import of_replica
 
 
@@ -13,12 +14,9 @@ def draw(lines: list[dict[str, Any]], path: Path) -> None:
       lines: Of `metrics.jsonl`.
       path: Where the picture goes; its ending gives the format.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
-    splits = {split: [line for line in lines if line["split"] == split] for split in ("train", "validation", "test")}
+    splits = {split: [line for line in lines if line["split"] == split] for split in PARTS}
     if not (splits["validation"] or splits["train"]):
         return
     count = 1 + max(line.get("replica", 0) for line in lines)

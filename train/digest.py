@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Shaped, UInt32
 
+from attention.errors import UsageError
 
-class DamagedError(Exception):
+
+class DamagedError(UsageError):
     """What was read is not what was written."""
 
 

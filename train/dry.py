@@ -68,14 +68,14 @@ class DryRun:
             task.check_stackable()
         trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
         with jax.set_mesh(replicas.mesh):
-            one = jax.eval_shape(lambda: trainer.init(task.init(jax.random.key(0))))
+            one = trainer.shapes(task)
         batch = batch_of(task, config.data.batch_size, replicas)
         return cls(config, task, replicas, trainer, one, replicas.abstract(one), batch)
 
     def lower(self) -> jax.stages.Lowered:
         """The step, for the mesh."""
         with jax.set_mesh(self.replicas.mesh):
-            return self.replicas.train_step(self.trainer).lower(self.state, self.batch)
+            return self.replicas.train_step(self.trainer, self.task).lower(self.state, self.batch)
 
     def report(self) -> Iterator[str]:
         """Compiles, and says what it takes."""

@@ -16,6 +16,7 @@ from attention.errors import UsageError, unknown
 from models import command
 from train import compilation, configs, distributed, loop, sharding, tasks, trained, workdir
 from train.checkpoints import Checkpoints
+from train.evaluator import Evaluator
 from train.replicas import Replicas
 
 
@@ -39,7 +40,7 @@ def evaluate(
       The step and its metrics.
 
     Raises:
-      UsageError: no such run, replica, checkpoint or split, or data that give another tokeniser than the run's.
+      UsageError: no such run, replica, checkpoint or split, or other data than the run's.
     """
     with distributed.together():
         config = configs.validate(_config(directory, overrides or {}))
@@ -50,13 +51,13 @@ def evaluate(
         mesh = sharding.make_mesh(config.mesh)
         trained.check_replica(config, replica)
         replicas, alone = Replicas.of(config, mesh), Replicas([config.seed + replica], mesh)
-        loop.check_splits(config, alone)
+        loop.check_evaluation(config, mesh)
     with jax.set_mesh(mesh), Checkpoints(directory, config.train.keep) as checkpoints:
         with distributed.together():
             chosen = checkpoints.choose(step, lambda: workdir.read_result(directory, replica)["best_step"])
             params = trained.load_replica(checkpoints, chosen, task.init, config, replicas, replica)
-        eval_step = alone.eval_step(lambda params, batch: task.loss(params, batch, None))
-        return chosen, loop.evaluate(task, split, eval_step, params, alone)[0]
+        (metrics,), _ = Evaluator(task, alone)(split, params)
+        return chosen, metrics
 
 
 def replicas_of(directory: Path) -> range:

@@ -111,11 +111,27 @@ def over(texts: Sequence[str], overrides: Mapping[str, str], equal: str) -> dict
         if field in found or field in overrides:
             raise UsageError(f"{field} is given twice; give it once, as --over or as --config.{field}.")
         found[field] = split(values)
-        if twice := [value for value in found[field] if found[field].count(value) > 1]:
-            raise UsageError(f"--over {field} has {twice[0]!r} twice; give every value once.")
+        _check_apart(field, found[field])
     if equal and not found:
         raise UsageError(f"--equal={equal} needs an --over, whose first value is what the others are matched with.")
     return found
+
+
+def _check_apart(field: str, values: Sequence[str]) -> None:
+    """Each value names a folder, in which not every letter can be."""
+    for one, other in itertools.combinations(values, 2):
+        if one == other:
+            raise UsageError(f"--over {field} has {one!r} twice; give every value once.")
+        if pool.name_of(one) == pool.name_of(other):
+            raise UsageError(
+                f"--over {field} has {one!r} and {other!r}, whose folders would both be called {pool.name_of(one)}; "
+                "give them to two sweeps."
+            )
+
+
+def run_name(seeds: Sequence[int]) -> str:
+    """Of the folder of a run, in that of its cell."""
+    return f"seed{seeds[0]}" if len(seeds) == 1 else f"seeds{seeds[0]}-{seeds[-1]}"
 
 
 def _shortened(name: str) -> str:

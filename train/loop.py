@@ -3,8 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +10,16 @@ import jax
 import numpy as np
 
 from attention.errors import UsageError
-from train import curves, distributed, memory, optimizer, results, sharding, tasks, workdir
-from train.checkpoints import Checkpoints, abstract_state
+from train import curves, digest, distributed, memory, optimizer, results, sharding, tasks, workdir
+from train.checkpoints import Checkpoints
 from train.config import Config
 from train.durations import Duration
+from train.evaluator import Evaluator
 from train.interrupts import Interrupts
-from train.progress import Averages, Clock, Display, averages
+from train.progress import Averages, Clock, Display, Shapes
 from train.replicas import Replicas
-from train.step import Trainer, step_key
+from train.state import TrainState
+from train.step import Trainer
 from train.writers import Writers, read_record, write_json
 
 
@@ -83,7 +83,6 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
     with (
         workdir.lock(directory),
         jax.set_mesh(replicas.mesh),
-        Interrupts() as interrupts,
         Checkpoints(directory, config.train.keep) as checkpoints,
         distributed.ending_alone(),
         checkpoints.telling_of_a_full_disk(),
@@ -91,9 +90,11 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
         with distributed.together():
             run = Run(config, task, plan, replicas, directory, checkpoints)
         try:
-            with distributed.together():
-                run.start()
-            finished = run.fit(interrupts)
+            with Interrupts() as interrupts:  # a report has nothing to save, so a signal ends it as any program
+                with distributed.together():
+                    run.start()
+                    workdir.keep(directory, resolved, finished=run.step == plan.total)
+                finished = run.fit(interrupts)
             return run.report() if finished else None
         finally:
             run.close()
@@ -115,22 +116,29 @@ def prepare(config: Config) -> tuple[Any, Plan, Replicas]:
 
 def check_splits(config: Config, replicas: Replicas) -> None:
     """Raises UsageError where a batch, the heads or the hidden units cannot be split as the mesh wants."""
-    mesh, axes = replicas.mesh, " x ".join(f"mesh.{axis}" for axis in replicas.batch_axes)
-    across, tensor = math.prod(mesh.shape[axis] for axis in replicas.batch_axes), mesh.shape["tensor"]
+    wide = tasks.find(config.task).writes  # what it evaluates is split over all devices, however replicas lie
+    check_evaluation(config, replicas.mesh, sharding.BATCH if wide else replicas.batch_axes)
+    axes, across = sharding.named(replicas.batch_axes), sharding.parts(replicas.mesh, replicas.batch_axes)
+    parts = across * config.train.accumulate
+    sharding.check_divisible({"data.batch_size": (config.data.batch_size, f"{axes} x train.accumulate", parts)})
+
+
+def check_evaluation(config: Config, mesh: jax.sharding.Mesh, batch: tuple[str, ...] = sharding.BATCH) -> None:
+    """As `check_splits`, but for what training alone splits; `batch` are the axes that batches are split over."""
+    axes, across = sharding.named(batch), sharding.parts(mesh, batch)
     if across % jax.process_count():
         raise UsageError(
             f"{axes} = {across} does not divide over {jax.process_count()} processes; "
             "make it a multiple, since each process reads its own part of the batch."
         )
-    if not sharding.reads_its_own(mesh, replicas.batch_axes):
+    if not sharding.reads_its_own(mesh, batch):
         raise UsageError(
             "mesh.tensor reaches over several processes, but each process reads its own part of the batch; make "
             "mesh.tensor smaller."
         )
-    parts = across * config.train.accumulate
+    tensor = mesh.shape["tensor"]
     sharding.check_divisible(
         {
-            "data.batch_size": (config.data.batch_size, f"{axes} x train.accumulate", parts),
             "data.eval_batch_size": (config.data.eval_batch_size, axes, across),
             **{field: (size, "mesh.tensor", tensor) for field, size in config.model.split_by_tensor().items()},
         }
@@ -144,24 +152,9 @@ def make_trainer(config: Config, task: Any, plan: Plan) -> Trainer:
         loss=task.loss,
         optimizer=optimizer.optimizer(config.optimizer, learning_rate),
         learning_rate=learning_rate,
-        key=step_key(config.seed),
         accumulate=config.train.accumulate,
         ema=config.train.ema,
     )
-
-
-def evaluate(task: Any, split: str, eval_step: Any, params: Any, replicas: Replicas) -> list[dict[str, float]]:
-    """A split's metrics of each replica: sums of all batches, divided once, and what else the task measures."""
-    totals: list[dict[str, float]] = [{} for _ in replicas.seeds]
-    with contextlib.closing(task.eval_batches(split, jax.process_index(), jax.process_count())) as batches:
-        for batch in batches:
-            sums = jax.device_get(eval_step(params, replicas.to_devices(batch, own=False)))
-            for total, own in zip(totals, replicas.split(sums), strict=True):
-                total |= {name: total.get(name, 0.0) + float(value) for name, value in own.items()}
-    return [
-        task.metrics(split, averages(total)) | task.measured(split, own, replicas.mesh)
-        for total, own in zip(totals, replicas.each(params), strict=True)
-    ]
 
 
 class Run:
@@ -173,20 +166,19 @@ class Run:
         self.batch_size = config.data.batch_size
         self.rate = f"{task.unit}_per_second"
         self.trainer = make_trainer(config, task, plan)
-        self.train_step = replicas.train_step(self.trainer)
-        self.eval_step = replicas.eval_step(self.trainer.eval_step)
-        self.batches = replicas.train_batches(task)
-        self.state = replicas.init(self.trainer, task)
-        self.one = jax.eval_shape(task.init, jax.random.key(0))  # shapes of one replica's parameters
-        self.abstract = abstract_state(self.state)
+        self.train_step = replicas.train_step(self.trainer, task)
+        self.measure = Evaluator(task, replicas)
+        self.batches, self._opened = replicas.batches(task), contextlib.ExitStack()
+        self._opened.callback(self.batches.close)
+        one = self.trainer.shapes(task)
+        self.one, self.abstract = one.params, replicas.abstract(one)
         self._lost: set[int] = set()  # steps whose checkpoints turned out damaged
-        self._compiled = False  # a process's first step compiles, and its time does not count
+        self._shapes = Shapes()
 
     def start(self) -> None:
         """Restores where there is something to restore, and says what is trained."""
         restored = self.checkpoints.restore(self.abstract, self.batches)
-        loaded = "" if restored else self._load_pretrained()
-        self.state, progress = restored or (self.state, {})
+        (self.state, progress), loaded = (restored, "") if restored else self._new()
         self.step = int(self.state.step.max())  # which all replicas share
         if self.step > self.plan.total:
             raise UsageError(
@@ -200,21 +192,29 @@ class Run:
         self.best = self.replicas.listed(progress["best"]) if progress else worst
         first = distributed.is_first()
         self.writers = Writers(self.directory, step=self.step, size=progress.get("record_size", 0), active=first)
+        self._opened.callback(self.writers.close)
         self.display = Display(self.plan.total, self.step, self.task.unit)
+        self._opened.callback(self.display.close)
         self._header()
         if loaded:
             self.display.say(loaded)
 
     def fit(self, interrupts: Interrupts) -> bool:
         """Takes the steps that are left; False where it was interrupted, after saving."""
+        if self.step == self.plan.total and not any(line["step"] == self.step for line in self._validations()):
+            self._validate()  # train.length was lowered to where the run stands
         pending = None
         while self.step < self.plan.total:
             batch = next(self.batches)
+            compiles = self._shapes.are_new(batch)
+            if pending and compiles:  # whose time is not to have that of the compilation in it
+                self._read(*pending)
+                pending = None
             self.state, report = self.train_step(self.state, self.replicas.to_devices(batch, own=True))
             self.step += 1
             if pending:
                 self._read(*pending)
-            pending = (self.step, report, batch["index"])
+            pending = (self.step, report, batch["index"], compiles)
             stopping = interrupts.stop_after(self.step)
             if self._stops_after(self.step) or stopping:
                 self._read(*pending)
@@ -224,26 +224,27 @@ class Run:
                 self.checkpoints.wait()
                 self.display.say(f"Stopped after step {self.step} and saved; the same command continues.")
                 return False
+        self.checkpoints.wait()  # while signals are heard: what is half written would be lost
         return True
 
     def report(self) -> dict[str, Any]:
         """Measures test data at the last and the best step, and writes `result.json` and `curves.png`."""
-        self.checkpoints.wait()
         last, speed = self._evaluate("test", self.state.averaged())
         self._write("test", last, speed)
         at_best = self._best_params()
         best = last if at_best is None else self._evaluate("test", at_best)[0]
+        first = distributed.is_first()  # which alone writes, and is sure to read, the record
         shared = {
             "seconds": self.clock.seconds,
             "wall_seconds": self.clock.wall,
+            "train_examples": self.task.train_examples,
             "seconds_per_epoch": self.clock.seconds_of(self.task.train_examples * self.task.units_per_example),
             self.rate: self.clock.per_second,
-            "baselines": self.task.baselines(),
+            "baselines": self.task.baselines() if first else {},
             **self.task.describe(self.one),
             **workdir.peak_memory(),
             **workdir.environment(),
         }
-        first = distributed.is_first()  # which alone writes, and is sure to read, the record
         record = read_record(self.directory) if first else []
         own = [
             results.of_one(
@@ -266,23 +267,22 @@ class Run:
         return result
 
     def close(self) -> None:
-        """Closes files, bar and data; safe however far `start` came."""
-        for name in ("writers", "display", "batches"):
-            if hasattr(getattr(self, name, None), "close"):
-                getattr(self, name).close()
+        """Closes bar, files and data; safe however far `start` came."""
+        self._opened.close()
 
     def _value(self, metrics: dict[str, float]) -> float:
         """Of what the task calls the best, the greater the better."""
         return metrics[self.task.best] if self.task.best_is_highest else -metrics[self.task.best]
 
-    def _load_pretrained(self) -> str:
-        """Puts published weights in the place of random ones, where the task has some, and reports what they were."""
-        loaded, said = zip(*map(self.task.pretrained, self.replicas.each(self.state.params)), strict=True)
+    def _new(self) -> tuple[tuple[TrainState, dict], str]:
+        """State and progress before the first step, and what published weights are in it, where the task has some."""
+        state = self.replicas.init(self.trainer, self.task)
+        loaded, said = zip(*map(self.task.pretrained, self.replicas.each(state.params)), strict=True)
         if said[0]:
             shardings = jax.tree.map(lambda leaf: leaf.sharding, self.abstract)
             init = self.replicas.over(self.trainer.init, True)
-            self.state = jax.jit(init, out_shardings=shardings)(self.replicas.stack(loaded))
-        return said[0]
+            state = jax.jit(init, out_shardings=shardings)(self.replicas.stack(loaded))
+        return (state, {}), said[0]
 
     def _best_params(self) -> Any:
         """What each replica evaluates at its own best step; None where that is the last one for all."""
@@ -290,21 +290,19 @@ class Run:
         while missing := {best["step"] for best in self.best} - loaded.keys():
             step = min(missing)
             try:
-                loaded[step] = self.checkpoints.load(step, self.abstract).averaged()
-            except UsageError as error:
+                loaded[step] = self.checkpoints.load_params(step, self.abstract.params, self.trainer.ema > 0)
+            except digest.DamagedError as error:
                 self._do_without(step, error)
         params = loaded.pop(self.step)
         for step, others in loaded.items():
             params = self.replicas.chosen([best["step"] == step for best in self.best], others, params)
         return params if loaded else None
 
-    def _do_without(self, step: int, error: UsageError) -> None:
+    def _do_without(self, step: int, error: Exception) -> None:
         """Puts the best of the steps that are left in the place of one whose checkpoint is damaged, saying so."""
         self._lost.add(step)
         left = {*self.checkpoints.steps(), self.step} - self._lost
-        record = read_record(self.directory) if distributed.is_first() else []  # which alone is sure to read all of it
-        record = json.loads(distributed.of_first(json.dumps(record)))
-        lines = [line for line in record if line["split"] == "validation" and line["step"] in left]
+        lines = [line for line in self._validations() if line["step"] in left]
         for replica, best in enumerate(self.best):
             if best["step"] == step:
                 own = results.of_replica(lines, replica)
@@ -313,12 +311,17 @@ class Run:
                 whose = self.replicas.name(replica)
                 self.display.say(f"{error} It was the best{whose}; the best that is left is step {chosen['step']}.")
 
+    def _validations(self) -> results.Lines:
+        """The record's lines of validation data, in all processes."""
+        record = read_record(self.directory) if distributed.is_first() else []  # which alone is sure to read all of it
+        return json.loads(distributed.of_first(json.dumps([line for line in record if line["split"] == "validation"])))
+
     def _stops_after(self, step: int) -> bool:
         plan = self.plan
         return any(plan.due(every, step) for every in (plan.log_every, plan.eval_every, plan.checkpoint_every))
 
-    def _read(self, step: int, report: dict[str, Any], index: np.ndarray) -> None:
-        """Fetches a step's metrics, refuses what is not finite, counts time."""
+    def _read(self, step: int, report: dict[str, Any], index: np.ndarray, compiled: bool) -> None:
+        """Fetches a step's metrics, refuses what is not finite, counts time but where the step was compiled in it."""
         losses = []
         for replica, own in enumerate(self.replicas.split(jax.device_get(report))):
             losses.append(float(own["sums"]["loss"]) / float(own["sums"]["weight"]))
@@ -333,11 +336,10 @@ class Run:
                     "Try a lower optimizer.learning_rate, a longer optimizer.warmup or optimizer.clip=1.0."
                 )
             self.averages[replica].add(own)
-        if self._compiled:
-            self.clock.lap(self.batch_size * self.task.units_per_example * len(self.replicas))
-        else:
+        if compiled:
             self.clock.skip()
-            self._compiled = True
+        else:
+            self.clock.lap(self.batch_size * self.task.units_per_example * len(self.replicas))
         self.display.advance(step, float(np.mean(losses)), self.clock)
 
     def _between_steps(self, interrupted: bool) -> None:
@@ -346,17 +348,19 @@ class Run:
         if plan.due(plan.log_every, step):
             metrics = [self.task.metrics("train", own.take()) for own in self.averages]
             self._write("train", metrics, self.clock.per_second)
-        improved = False
-        if plan.due(plan.eval_every, step):
-            metrics, speed = self._evaluate("validation", self.state.averaged())
-            self._write("validation", metrics, speed)
-            now = [{"step": step, "value": self._value(own)} for own in metrics]
-            before, pairs = self.best, zip(self.best, now, strict=True)
-            self.best = [new if new["value"] >= old["value"] else old for old, new in pairs]
-            improved = self.best != before
+        improved = plan.due(plan.eval_every, step) and self._validate()
         if improved or interrupted or plan.due(plan.checkpoint_every, step):
             self._save()
         self.clock.skip()
+
+    def _validate(self) -> bool:
+        """Measures validation data; whether a replica has never been better."""
+        metrics, speed = self._evaluate("validation", self.state.averaged())
+        self._write("validation", metrics, speed)
+        now = [{"step": self.step, "value": self._value(own)} for own in metrics]
+        before, pairs = self.best, zip(self.best, now, strict=True)
+        self.best = [new if new["value"] >= old["value"] else old for old, new in pairs]
+        return self.best != before
 
     def _save(self) -> None:
         progress = {
@@ -369,8 +373,7 @@ class Run:
 
     def _evaluate(self, split: str, params: Any) -> tuple[list[dict[str, float]], float]:
         """A split's metrics of each replica, and examples or tokens per second."""
-        started = time.perf_counter()
-        metrics = evaluate(self.task, split, self.eval_step, params, self.replicas)
+        metrics, speed = self.measure(split, params)
         for replica, own in enumerate(metrics):
             if not np.isfinite(own["loss"]):
                 last = max(self.checkpoints.steps(), default=0)
@@ -378,8 +381,7 @@ class Run:
                     f"The loss{self.replicas.name(replica)} on {split} data was {own['loss']} after step {self.step}; "
                     f"the last good checkpoint is step {last}. Try a lower optimizer.learning_rate."
                 )
-        units = len(self.task.sources[split]) * self.task.units_per_example * len(self.replicas)
-        return metrics, units / (time.perf_counter() - started)
+        return metrics, speed
 
     def _write(self, split: str, metrics: list[dict[str, float]], speed: float) -> None:
         """A line of the record for each replica: metrics, seconds of training, throughput of what was measured."""
@@ -391,7 +393,8 @@ class Run:
 
     def _header(self) -> None:
         about = self.task.describe(self.one)
-        counts = ", ".join(f"{len(source):,} {split}" for split, source in self.task.sources.items())
+        measured = {split: self.task.eval_examples(split) for split in self.task.sources}
+        counts = ", ".join(f"{n:,} {split}" for split, n in (measured | {"train": self.task.train_examples}).items())
         mesh = " x ".join(f"{axis} {size}" for axis, size in self.mesh.shape.items())
         say, plan = self.display.say, self.plan
         say(

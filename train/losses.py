@@ -31,11 +31,18 @@ def in_top(logits: Float[Array, "*B C"], labels: Int[Array, "*B"], k: int) -> Fl
     return jnp.any(best == labels[..., None], axis=-1).astype(jnp.float32)
 
 
+def in_nats(
+    logits: Float[Array, "*B C"], labels: Int[Array, "*B"], smoothing: float = 0.0
+) -> dict[str, Float[Array, "*B"]]:
+    """The `loss` alone of each predicted class."""
+    return {"loss": cross_entropy(logits, labels, smoothing)}
+
+
 def of_classes(
     logits: Float[Array, "*B C"], labels: Int[Array, "*B"], smoothing: float = 0.0
 ) -> dict[str, Float[Array, "*B"]]:
     """What is added up of each predicted class: `loss` in nats, and `accuracy`."""
-    return {"loss": cross_entropy(logits, labels, smoothing), "accuracy": in_top(logits, labels, 1)}
+    return in_nats(logits, labels, smoothing) | {"accuracy": in_top(logits, labels, 1)}
 
 
 def of_tokens(measure: Measure, output: Output, labels: Int[Array, "B T"], chunk: int) -> Any:

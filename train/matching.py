@@ -75,13 +75,14 @@ def prepare(requests: Sequence[Request], baselines: Sequence[int], equal: str, s
       baselines: For each, the index of its baseline, which may be itself.
       equal: Of `EQUAL`, or '' to match nothing.
       seeds: How many seeds each is trained with.
-      replicas: Whether they are trained together: `yes`, `no`, or `auto`, which is no on CPUs.
+      replicas: Whether they are trained together: `yes`, `no`, or `auto`, which is no on CPUs and where one cannot be.
 
     Raises:
       UsageError: any mistake in any of them, or one that cannot be matched.
     """
     platform = jax.default_backend()
-    together = seeds > 1 and (replicas == "yes" or (replicas == "auto" and platform != "cpu"))
+    wanted = seeds > 1 and (replicas == "yes" or (replicas == "auto" and platform != "cpu"))
+    together = wanted and (replicas == "yes" or all(map(_can_be_stacked, requests)))
     as_run = {"train.replicas": str(seeds)} if together else {}
     for request in requests:
         _check(request.but(as_run))
@@ -92,6 +93,8 @@ def prepare(requests: Sequence[Request], baselines: Sequence[int], equal: str, s
         pairs = [(request, requests[at]) for request, at in zip(requests, baselines, strict=True)]
         chosen = tuple({} if request is baseline else match(request, baseline) for request, baseline in pairs)
         matched = [request.but(changes) for request, changes in zip(requests, chosen, strict=True)]
+        for request in matched:
+            _check(request.but(as_run))
         sizes = tuple(map(size, matched))
     return Prepared(chosen, sizes, _resolve(requests[0]).seed, platform, together)
 
@@ -106,13 +109,14 @@ def match_parameters(request: Request, baseline: Request) -> dict[str, str]:
     Raises:
       UsageError: there is no such width.
     """
-    wanted, model = parameters(baseline), _resolve(request).model
+    wanted, config = parameters(baseline), _resolve(request)
+    model = config.model
     if getattr(model, "pretrained", ""):
         raise UsageError(
             f"--equal=parameters cannot change the width of {request.name}: its weights are published ones."
         )
     changes: dict[str, str] = {}
-    for field, step in _knobs(model).items():
+    for field, step in _knobs(config).items():
         changed = functools.partial(_resized, request.but(changes), f"model.{field}", step)
         count = functools.cache(lambda number, changed=changed: parameters(changed(number)))
         number = nearest(count, wanted, getattr(model, field) // step)
@@ -163,14 +167,23 @@ def operations(request: Request) -> int:
     return loop.Plan.of(config, task.train_examples).total * config.data.batch_size * task.cost().training
 
 
-def _knobs(model: Any) -> dict[str, int]:
+def _knobs(config: Config) -> dict[str, int]:
     """The fields that make a model larger, coarse ones first, each with the step in which it may change."""
+    model, tensor = config.model, max(config.mesh.tensor, 1)
     if hasattr(model, "hidden"):
-        return {"hidden": 1}
+        return {"hidden": tensor}
     if not (hasattr(model, "width") and hasattr(model, "heads")):
         raise UsageError(f"--equal=parameters knows no sizes of {type(model).__name__}; match something else.")
     pairs = 2 if getattr(model, "positions", "") == "rotary" else 1  # which need an even width of a head
-    return {"width": model.heads * pairs, "mlp": 1}
+    return {"width": model.heads * pairs, "mlp": tensor}
+
+
+def _can_be_stacked(request: Request) -> bool:
+    try:
+        _task(_resolve(request)).check_stackable()
+    except UsageError:
+        return False
+    return True
 
 
 def _check(request: Request) -> None:

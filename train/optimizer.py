@@ -13,7 +13,7 @@ from train.durations import Duration
 SCHEDULES = ("constant", "cosine", "linear", "rsqrt")
 OPTIMIZERS = ("adam", "adamw", "lion", "sgd")
 DECOUPLED = ("adamw", "lion")
-DECAYED = re.compile(r"(kernel|embedding)$")
+DECAYED = re.compile(r"(kernel|(?<!positions/)embedding)$")  # RoBERTa's learned positions are an embedding too
 
 
 @dataclasses.dataclass(frozen=True)

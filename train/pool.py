@@ -13,6 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from attention.errors import UsageError
+
 FINISHED, FAILED, STOPPED = "finished", "failed", "stopped"
 PAUSE = 0.1  # seconds between looks at the processes
 
@@ -33,13 +35,16 @@ def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Callable[[Path
     """
     pool = _Pool(todo, jobs, ended)
     with _signals() as heard:
-        while pool.busy:
-            pool.collect()
-            if heard:
-                pool.stop()
-            else:
-                pool.start()
-            time.sleep(PAUSE)
+        try:
+            while pool.busy:
+                pool.collect()
+                if heard:
+                    pool.stop()
+                else:
+                    pool.start()
+                time.sleep(PAUSE)
+        finally:
+            pool.stop()  # an error leaves no run behind that nobody hears of
     return pool.outcomes
 
 
@@ -146,9 +151,15 @@ def _claimed(path: Path) -> IO[str] | None:
     log = path.open("a", encoding="utf-8")
     try:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         log.close()
         return None
+    except OSError as error:
+        log.close()
+        raise UsageError(
+            f"{path} cannot be locked ({error.strerror}), so two sweeps might train one run; choose a --workdir on a "
+            "file system with locks."
+        ) from error
     return log
 
 

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,19 @@ class Clock:
         return steps * (self.seconds - self._start_seconds) / self._laps if self._laps else float("nan")
 
 
+class Shapes:
+    """The shapes of batches that a function was called with: for a new one it is compiled, which is no training."""
+
+    def __init__(self):
+        self._known: set[tuple] = set()
+
+    def are_new(self, batch: Mapping[str, Any]) -> bool:
+        """Whether there was none like this batch."""
+        before = len(self._known)
+        self._known.add(tuple((name, batch[name].shape) for name in sorted(batch)))
+        return len(self._known) > before
+
+
 class Averages:
     """Averages of training metrics since the last line: sums on the host, divided once."""
 
@@ -69,6 +83,8 @@ class Averages:
     def add(self, report: dict[str, Any]) -> None:
         """Adds one step's report from `Trainer.train_step`, already fetched."""
         added = report["sums"] | {"steps": 1, "gradient_norm": report["gradient_norm"]}
+        if not added.keys() <= self._sums.keys():  # nothing yet, or sums of a version that had others
+            self._sums = {}
         for name, value in added.items():
             self._sums[name] = self._sums.get(name, 0.0) + float(value)
         self._sums["learning_rate"] = float(report["learning_rate"])

@@ -3,7 +3,6 @@
 One replica is the plain program: nothing is stacked and nothing is mapped.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -107,21 +106,22 @@ class Replicas:
             mapped, mesh=self.mesh, in_specs=specs, out_specs=P("data"), axis_names={"data"}, check_vma=False
         )
 
-    def train_step(self, trainer: Trainer) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Any]]]:
-        """`Trainer.train_step`, compiled; it takes the state's memory."""
+    def train_step(
+        self, trainer: Trainer, task: Any
+    ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Any]]]:
+        """`Trainer.train_step`, compiled; it takes the state's memory, and the next state lies as the one before."""
         keys = self.stack([step_key(seed) for seed in self.seeds])
-
-        def one(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
-            return dataclasses.replace(trainer, key=key).train_step(state, batch)
+        step = self.over(trainer.train_step, True, True, True)
 
         def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
-            return self.over(one, True, True, True)(keys, state, batch)
+            return step(state, batch, keys)
 
-        return jax.jit(train_step, donate_argnames="state")
+        shardings = self.shardings(trainer.shapes(task))
+        return jax.jit(train_step, donate_argnames="state", out_shardings=(shardings, None))
 
-    def eval_step(self, function: Callable[[Params, Batch], Sums]) -> Callable[[Params, Batch], Sums]:
-        """Sums of all replicas' parameters on one batch, compiled."""
-        return jax.jit(self.over(function, True, False))
+    def eval_step(self, task: Any) -> Callable[[Params, Batch], Sums]:
+        """Sums of all replicas' parameters on one batch, without dropout, compiled."""
+        return jax.jit(self.over(lambda params, batch: task.loss(params, batch, None), True, False))
 
     def init(self, trainer: Trainer, task: Any) -> TrainState:
         """The state before the first step, born where it is to lie."""
@@ -130,8 +130,7 @@ class Replicas:
         def init(key: jax.Array) -> TrainState:
             return trainer.init(task.init(key))
 
-        shardings = self.shardings(jax.eval_shape(init, jax.random.key(0)))
-        return jax.jit(lambda: self.over(init, True)(keys), out_shardings=shardings)()
+        return jax.jit(lambda: self.over(init, True)(keys), out_shardings=self.shardings(trainer.shapes(task)))()
 
     def shardings(self, one: Any) -> Any:
         """Where a tree of all lies, from the shapes of one replica's."""
@@ -164,7 +163,7 @@ class Replicas:
         """Of some replicas these parameters, of the rest the others."""
         return _chosen(jnp.array(which), these, others) if len(self) > 1 else (these if which[0] else others)
 
-    def train_batches(self, task: Any) -> pipeline.BatchIterator:
+    def batches(self, task: Any) -> pipeline.BatchIterator:
         """Each replica's own batches, stacked."""
         share = jax.process_index(), jax.process_count()
         return pipeline.stacked([task.train_batches(*share, replica) for replica in range(len(self))])

@@ -63,11 +63,21 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     return jax.make_mesh(tuple(sizes.values()), AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
 
 
+def parts(mesh: Mesh, axes: tuple[str, ...]) -> int:
+    """Into how many parts these axes split a batch."""
+    return math.prod(mesh.shape[axis] for axis in axes)
+
+
+def named(axes: tuple[str, ...]) -> str:
+    """Axes as fields of a config, for messages."""
+    return " x ".join(f"mesh.{axis}" for axis in axes)
+
+
 def reads_its_own(mesh: Mesh, axes: tuple[str, ...]) -> bool:
     """Whether each process's devices hold an equal part of a batch that these axes split, and no other process's do."""
-    parts = math.prod(mesh.shape[axis] for axis in axes)
-    rows = NamedSharding(mesh, P(axes)).addressable_devices_indices_map((parts,))
-    return len({index[0].start for index in rows.values()}) * jax.process_count() == parts
+    whole = parts(mesh, axes)
+    rows = NamedSharding(mesh, P(axes)).addressable_devices_indices_map((whole,))
+    return len({index[0].start for index in rows.values()}) * jax.process_count() == whole
 
 
 def check_divisible(what: dict[str, tuple[int, str, int]]) -> None:

@@ -29,7 +29,6 @@ class Trainer:
       loss: The task's sums.
       optimizer: From `train.optimizer`.
       learning_rate: The schedule, to report.
-      key: Base of every step's randomness.
       accumulate: Parts of a batch.
       ema: Decay of the parameters' moving average.
     """
@@ -37,7 +36,6 @@ class Trainer:
     loss: LossFunction
     optimizer: optax.GradientTransformation
     learning_rate: optax.Schedule
-    key: jax.Array
     accumulate: int
     ema: float
 
@@ -46,9 +44,16 @@ class Trainer:
         average = jax.tree.map(jnp.copy, params) if self.ema else {}
         return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(params), average)
 
-    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
-        """The next state, and a report: the batch's `sums`, `gradient_norm` before clipping, `learning_rate`."""
-        gradient, sums = self._gradient(state.params, batch, jax.random.fold_in(self.key, state.step))
+    def shapes(self, task: Any) -> TrainState:
+        """Those of such a state; nothing is computed."""
+        return jax.eval_shape(lambda: self.init(task.init(jax.random.key(0))))
+
+    def train_step(self, state: TrainState, batch: Batch, key: jax.Array) -> tuple[TrainState, dict[str, Any]]:
+        """The next state, and a report: the batch's `sums`, `gradient_norm` before clipping, `learning_rate`.
+
+        The key is the base of every step's randomness, see `step_key`.
+        """
+        gradient, sums = self._gradient(state.params, batch, jax.random.fold_in(key, state.step))
         gradient = jax.tree.map(lambda g: g / sums["weight"], gradient)
         updates, opt_state = self.optimizer.update(gradient, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
@@ -59,10 +64,6 @@ class Trainer:
             "learning_rate": self.learning_rate(state.step),
         }
         return TrainState(state.step + 1, params, opt_state, average), report
-
-    def eval_step(self, params: Params, batch: Batch) -> Sums:
-        """The batch's sums without dropout."""
-        return self.loss(params, batch, None)
 
     def _gradient(self, params: Params, batch: Batch, key: jax.Array) -> tuple[Params, Sums]:
         """Gradient of the summed loss, and the sums: added up over the parts, divided by nobody yet."""

@@ -65,8 +65,7 @@ def runs(sweep: Sweep, prepared: Prepared, directory: Path) -> dict[Path, list[s
         for seeds in sweep.seeds:
             together = {"train.replicas": str(len(seeds))} if len(seeds) > 1 else {}
             values = fields | {"seed": str(seeds[0])} | together
-            name = f"seed{seeds[0]}" if len(seeds) == 1 else f"seeds{seeds[0]}-{seeds[-1]}"
-            path = directory / cell.name / name
+            path = directory / cell.name / grid.run_name(seeds)
             found[path] = [f"--config={cell.spec}", *(f"--config.{field}={text}" for field, text in values.items())]
     return found
 

@@ -44,9 +44,9 @@ def load(directory: Path, step: str) -> tuple[Task, dict]:
 
 
 def key_of(seed: int) -> jax.Array:
-    """The key of `--seed`; raises a UsageError where it is too large for one."""
-    if not -(2**63) <= seed < 2**63:
-        raise UsageError(f"--seed must have at most 64 bits, but it is {seed}.")
+    """The key of `--seed`; raises a UsageError where JAX would take it for another one."""
+    if not 0 <= seed < 2**32:
+        raise UsageError(f"--seed must be at least 0 and below 2**32, but it is {seed}.")
     return jax.random.key(seed)
 
 

@@ -50,12 +50,12 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "nump
 
 
 def claim(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None:
-    """Makes the folder and writes `config.json`, or checks that the folder's own config is the same run's.
+    """Makes the folder and writes `config.json`, or checks that the folder's own config is the same run's; see `keep`.
 
     Args:
       workdir: The folder.
       config: The resolved config.
-      files: From name to text, such as `tokeniser.json`: written too, and the same in every start of the run.
+      files: From name to text, such as `data.json`: written too, and the same in every start of the run.
 
     Raises:
       UsageError: the folder cannot be written, is another run's, or holds files but no run; or the processes of a run
@@ -92,10 +92,28 @@ def _claim(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None
         (workdir / "checkpoints").mkdir(exist_ok=True)
         with (workdir / LOCK).open("a") as file:
             _hold(file, workdir)  # what a running training has written stays
-            if before not in (None, config):
-                write_json(path, config)
             for name, text in files.items():
-                write_text(workdir / name, text)
+                if not (workdir / name).exists():  # else it is the same
+                    write_text(workdir / name, text)
+
+
+def keep(workdir: Path, config: dict[str, Any], finished: bool) -> None:
+    """Once the run goes on: writes what of the config has changed, and removes the result of a run that goes further.
+
+    Args:
+      workdir: The folder, which is locked.
+      config: The resolved config.
+      finished: Whether there is no step left to take.
+
+    Raises:
+      UsageError: the folder cannot be written.
+    """
+    if distributed.is_first():
+        with _writing(workdir):
+            if read_config(workdir) != config:
+                write_json(workdir / "config.json", config)
+            if not finished:
+                (workdir / "result.json").unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -214,8 +232,8 @@ def check_files(files: dict[str, str], workdir: Path) -> None:
         path = workdir / name
         if path.exists() and path.read_bytes() != text.encode():
             raise UsageError(
-                f"{path} is not what the data give now, so the run's parameters mean something else: "
-                "put the data back as they were, or choose another --workdir."
+                f"{path} is not what the data give now, and the run would not be the same on others: put the data back "
+                "as they were, or choose another --workdir."
             )
 
 
@@ -241,9 +259,10 @@ def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """Versions, devices and the git revision, for `result.json`."""
+    """Versions, precision of float32 products, devices and the git revision, for `result.json`."""
     return {
         "versions": {package: metadata.version(package) for package in PACKAGES},
+        "matmul_precision": jax.config.jax_default_matmul_precision or "default",
         "devices": f"{jax.device_count()} {jax.devices()[0].device_kind}",
         "git": _git_revision(),
     }

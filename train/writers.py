@@ -16,13 +16,18 @@ UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 
 
 def why_unwritable(error: BaseException) -> str:
-    """What the operating system said, where an error is that a disk takes no more; else nothing.
+    """What the operating system said, where an error is that a disk takes no more; else nothing."""
+    number = error_number(error)
+    return os.strerror(number) if number in UNWRITABLE else ""
 
-    TensorStore, which writes checkpoints, raises ValueErrors that end in `[os_error_code='28']`.
+
+def error_number(error: BaseException) -> int | None:
+    """The operating system's number of an error, where it is one of its.
+
+    TensorStore, which reads and writes checkpoints, raises ValueErrors that end in `[os_error_code='28']`.
     """
     quoted = re.search(r"\[os_error_code='(\d+)'\]", str(error))
-    number = int(quoted[1]) if quoted else getattr(error, "errno", None)
-    return os.strerror(number) if number in UNWRITABLE else ""
+    return int(quoted[1]) if quoted else getattr(error, "errno", None)
 
 
 class Record:

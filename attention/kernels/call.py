@@ -53,11 +53,13 @@ class DotCall(Call):
       query: `(*B, T, N, H)`.
       key: `(*B, S, K, H)`, K divides N.
       scale: The scores' factor.
+      precision: Of q·k, see `jax.lax.Precision`; None is JAX's default.
     """
 
     query: Float[Array, "*B T N H"]
     key: Float[Array, "*B S K H"]
     scale: float
+    precision: jax.lax.PrecisionLike = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

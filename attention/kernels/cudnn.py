@@ -1,29 +1,48 @@
 """`implementation='cudnn'`: the fused kernels of cuDNN, through `jax.nn.dot_product_attention`."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
 from attention.errors import UnsupportedError
+from attention.kernels import device
 from attention.kernels.call import DotCall
+from attention.mesh import devices
 
 
 def why_not(call: DotCall) -> str:
     """What about this call cuDNN cannot do, as part of a sentence; empty where it can."""
-    head_width = call.query.shape[-1]
+    head_width, platform = call.query.shape[-1], jax.default_backend()
+    queries, keys = call.scores_shape[-2:]
+    dtype, *others = (x.dtype for x in (call.query, call.key, call.value))
     reasons = {
-        f"it needs an NVIDIA GPU and this is {jax.default_backend()}": jax.default_backend() != "gpu",
-        f"it computes in bfloat16 or float16, not {call.query.dtype}": call.query.dtype
-        not in (jnp.bfloat16, jnp.float16),
+        f"it needs an NVIDIA GPU and this is {platform}": platform != "gpu",
+        "it needs an NVIDIA GPU of the Ampere generation or a later one": platform == "gpu"
+        and device.compute_capability() < (8, 0),
+        f"it computes in bfloat16 or float16, not {dtype}": dtype not in (jnp.bfloat16, jnp.float16),
+        f"queries of {dtype} need keys and values of it, not {others[0]} and {others[1]}": any(
+            other != dtype for other in others
+        ),
         f"a head must be a multiple of 8 wide and at most 128, not {head_width}": head_width % 8 or head_width > 128,
         "values must be as wide as keys": call.value.shape[-1] != head_width,
-        "with a mask or bias it needs even numbers of queries and keys": (call.mask.parts() or call.bias is not None)
-        and any(length % 2 for length in call.scores_shape[-2:]),
-        "it would round the bias to the queries' dtype": call.bias is not None and call.bias.dtype != call.query.dtype,
+        # JAX asks it of gradients with a bias, and takes every call for one (jax 0.10).
+        f"it needs even numbers of queries and keys, not {queries} and {keys}": bool(queries % 2 or keys % 2),
+        "it would round the bias to the queries' dtype": call.bias is not None and call.bias.dtype != dtype,
         "it drops no attention weights": call.dropout_rate > 0,
         "it returns no weights": call.return_weights,
         "it wants one batch axis": call.query.ndim != 4,
     }
     return "; ".join(reason for reason, holds in reasons.items() if holds)
+
+
+def _has_mask(call: DotCall) -> bool:
+    """Whether cuDNN has this mask itself, so that no array of all pairs is made for it.
+
+    Lengths it must be given as the batch lies on the devices, and on a mesh nothing sees to that.
+    """
+    own = {"causal": call.mask.in_step(*call.scores_shape[-2:]), "key_lengths": devices("data", "fsdp") == 1}
+    return all(own.get(part, False) for part in call.mask.parts())
 
 
 def dot(call: DotCall) -> tuple[jax.Array, None]:
@@ -34,13 +53,33 @@ def dot(call: DotCall) -> tuple[jax.Array, None]:
     """
     if reason := why_not(call):
         raise UnsupportedError(f"implementation='cudnn' cannot do this call: {reason}; use 'xla' or 'auto'.")
-    allowed = call.allowed()
-    # A mask that broadcasts over queries is refused by cuDNN's bias path, so it is spelt out.
-    spelt = None if allowed is None else jnp.broadcast_to(allowed, (*allowed.shape[:-2], *call.scores_shape[-2:]))
+    options, attends = _own_mask(call) if _has_mask(call) else _spelt_mask(call)
+    bias = None if call.bias is None else _spelt(call, call.bias)
     out = jax.nn.dot_product_attention(
-        call.query, call.key, call.value, call.bias, spelt, scale=call.scale, implementation="cudnn"
+        call.query, call.key, call.value, bias, scale=call.scale, implementation="cudnn", **options
     )
-    if allowed is None:
-        return out, None
-    attends = jnp.moveaxis(spelt.any(-1, keepdims=True), -3, -2)
-    return jnp.where(attends, out, jnp.zeros((), out.dtype)), None
+    return out if attends is None else jnp.where(attends, out, jnp.zeros((), out.dtype)), None
+
+
+def _spelt(call: DotCall, x: jax.Array) -> jax.Array:
+    """In full over queries and keys: cuDNN refuses what broadcasts over them."""
+    return jnp.broadcast_to(x, (*x.shape[:-2], *call.scores_shape[-2:]))
+
+
+def _spelt_mask(call: DotCall) -> tuple[dict[str, Any], jax.Array]:
+    """The mask as an array, and which queries attend to something."""
+    spelt = _spelt(call, call.allowed())
+    return {"mask": spelt}, jnp.moveaxis(spelt.any(-1, keepdims=True), -3, -2)
+
+
+def _own_mask(call: DotCall) -> tuple[dict[str, Any], jax.Array | None]:
+    """The mask as cuDNN's own, and which sequences attend to something; None where all do.
+
+    Those without keys are given one, so that no division by zero reaches their gradients.
+    """
+    causal, lengths = {"is_causal": call.mask.causal}, call.mask.key_lengths
+    if lengths is None:
+        return causal, None
+    lengths = jnp.broadcast_to(lengths, call.scores_shape[:1]).astype(jnp.int32)
+    given = jnp.clip(lengths, 1, call.scores_shape[-1])
+    return causal | {"key_value_seq_lengths": given}, (lengths > 0)[:, None, None, None]

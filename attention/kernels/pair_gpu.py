@@ -26,7 +26,7 @@ from jax.extend.core import Jaxpr, Literal
 from jax.extend.core.primitives import add_jaxvals_p, jit_p
 
 from attention.dropout import keep_columns, words_of
-from attention.kernels.pair_plan import Fixed, Operands, Plan
+from attention.kernels.pair_plan import Fixed, Operands, PairPlan, tiles_before
 from attention.kernels.pair_tile import Network, unit_scores
 
 ROWS = 64  # of a warpgroup's matrix product
@@ -34,7 +34,6 @@ TILE, ALONG_ROWS, ALONG_COLUMNS = plgpu.Layout.WGMMA, plgpu.Layout.WGMMA.reduce(
 BLOCK = (ROWS, ROWS)  # what lengths are padded to; tiles of columns are as wide or a part of that
 WIDEST = 128  # values, so that the sums of a row's fit in registers
 LOWEST = float(jnp.finfo(jnp.float32).min) / 2
-SCALARS = ("offset", "lengths", "seed", "sequence")
 
 
 def columns_of(network: Network) -> int:
@@ -51,7 +50,7 @@ def holds(network: Network) -> bool:
     return columns_of(network) > 0 and network.size <= 256
 
 
-def forward(plan: Plan, operands: Operands, fixed: Fixed) -> tuple[jax.Array, jax.Array]:
+def forward(plan: PairPlan, operands: Operands, fixed: Fixed) -> tuple[jax.Array, jax.Array]:
     """Output `(B, N, T', V)` and log-sum-exp `(B, N, T')`."""
     shape = operands.query.shape[:3]
     value = _widened(operands.value)
@@ -67,7 +66,7 @@ def forward(plan: Plan, operands: Operands, fixed: Fixed) -> tuple[jax.Array, ja
 
 
 def backward(
-    plan: Plan, operands: Operands, fixed: Fixed, out: jax.Array, log_sums: jax.Array, gradient: jax.Array
+    plan: PairPlan, operands: Operands, fixed: Fixed, out: jax.Array, log_sums: jax.Array, gradient: jax.Array
 ) -> Operands:
     """Gradients of all operands."""
     through_sum = jnp.sum(gradient.astype(jnp.float32) * out.astype(jnp.float32), -1)
@@ -131,7 +130,7 @@ def cut(x: jax.Array, parts: int) -> list[jax.Array]:
     return cuts
 
 
-def _inputs(plan: Plan, operands: Operands, fixed: Fixed) -> dict[str, jax.Array]:
+def _inputs(plan: PairPlan, operands: Operands, fixed: Fixed) -> dict[str, jax.Array]:
     flat = [weight.reshape(len(weight), -1) for weight in operands.weights]
     inputs = {
         "offset": fixed.offset,
@@ -149,7 +148,7 @@ def _inputs(plan: Plan, operands: Operands, fixed: Fixed) -> dict[str, jax.Array
 
 def _launch(
     kernel: Callable,
-    plan: Plan,
+    plan: PairPlan,
     grid: tuple[int, int, int],
     inputs: dict[str, jax.Array],
     outputs: dict[str, tuple[tuple[int, ...], Any]],
@@ -202,7 +201,7 @@ def _load(ref: Any, at: tuple[Any, ...], layout: Any) -> jax.Array:
 class _Rows:
     """64 rows of sequence b and head n."""
 
-    plan: Plan
+    plan: PairPlan
     ref: dict[str, Any]
     b: Any
     n: Any
@@ -247,22 +246,17 @@ class _Rows:
         return pipeline(*(ref.at[self.b, self.n] for ref in refs))
 
 
-def _over(x, size: int):
-    """x / size rounded down, 0 for what is below 0."""
-    return jax.lax.div(jnp.maximum(x, 0), jnp.int32(size))
-
-
 def _key_tiles(rows: _Rows, columns: int):
     """First and last tile of keys that some query of the rows sees; at least one."""
     plan, ref = rows.plan, rows.ref
     lowest = ref["offset"][0] + rows.start
     first, last = jnp.int32(0), jnp.int32(-(-plan.keys // columns) - 1)
     if plan.window:
-        first = jnp.minimum(last, _over(lowest - plan.window + 1, columns))
+        first = jnp.minimum(last, tiles_before(lowest - plan.window + 1, columns))
     if plan.causal or plan.window:
-        last = jnp.minimum(last, _over(lowest + ROWS - 1 + (0 if plan.causal else plan.window - 1), columns))
+        last = jnp.minimum(last, tiles_before(lowest + ROWS - 1 + (0 if plan.causal else plan.window - 1), columns))
     if plan.limited:
-        last = jnp.minimum(last, _over(ref["lengths"][rows.b] - 1, columns))
+        last = jnp.minimum(last, tiles_before(ref["lengths"][rows.b] - 1, columns))
     return first, jnp.maximum(first, last)
 
 
@@ -272,9 +266,9 @@ def _query_tiles(rows: _Rows, columns: int):
     lowest = rows.start - rows.ref["offset"][0]
     first, last = jnp.int32(0), jnp.int32(-(-plan.queries // columns) - 1)
     if plan.causal or plan.window:
-        first = jnp.minimum(last, _over(lowest if plan.causal else lowest - plan.window + 1, columns))
+        first = jnp.minimum(last, tiles_before(lowest if plan.causal else lowest - plan.window + 1, columns))
     if plan.window:
-        last = jnp.minimum(last, _over(lowest + ROWS - 1 + plan.window - 1, columns))
+        last = jnp.minimum(last, tiles_before(lowest + ROWS - 1 + plan.window - 1, columns))
     return first, jnp.maximum(first, last)
 
 

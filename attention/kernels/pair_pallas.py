@@ -1,8 +1,8 @@
 """`implementation='pallas'` of the pairwise family: tiles of queries and keys with an online softmax, in Pallas.
 
-Nothing as large as queries × keys is stored: the backward pass keeps the output and each row's log-sum-exp and
-computes scores, weights and dropout bits again, tile by tile, once for the queries' side and once for the keys'
-(FlashAttention-2: Dao 2023). Tiles that causality, a window or the keys' lengths rule out are skipped.
+Nothing as large as queries × keys is stored, but for the gradient of a bias: the backward pass keeps the output and
+each row's log-sum-exp and computes scores, weights and dropout bits again, tile by tile, once for the queries' side and
+once for the keys' (FlashAttention-2: Dao 2023). Tiles that causality, a window or keys' lengths rule out are skipped.
 TPUs run the kernels of `pair_tpu`, Hopper GPUs those of `pair_gpu`; on a CPU the former are interpreted.
 """
 
@@ -14,12 +14,12 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from attention.errors import UnsupportedError
-from attention.kernels import pair_gpu, pair_tpu
+from attention.kernels import device, pair_gpu, pair_tpu
 from attention.kernels.call import PairCall
-from attention.kernels.pair_plan import Fixed, Operands, Plan
+from attention.kernels.pair_plan import Fixed, Operands, PairPlan
 from attention.kernels.pair_tile import Network
 from attention.kernels.reference import precise
-from attention.mesh import free_axes
+from attention.mesh import devices, free_axes
 
 BATCH_AXES, HEAD_AXES = ("data", "fsdp"), ("tensor",)  # of the mesh
 
@@ -28,15 +28,16 @@ def why_not(call: PairCall, platform: str = "") -> str:
     """What about this call is not supported on the platform, or here, as part of a sentence; empty where it is."""
     platform = platform or platform_here()
     batch, heads = math.prod(call.scores_shape[:-3]), call.scores_shape[-3]
-    over_batch, over_heads = (math.prod(_sizes(axes)) for axes in (BATCH_AXES, HEAD_AXES))
+    over_batch, over_heads = devices(*BATCH_AXES), devices(*HEAD_AXES)
     on_gpu, network = platform == "gpu", _network(call)
+    odd = [str(x.dtype) for x in (call.query, call.value) if x.dtype not in (jnp.float32, jnp.bfloat16)]
     reasons = {
         "it needs a TPU or an NVIDIA GPU of the Hopper generation": not platform,
         "it returns no weights": call.return_weights,
         f"{batch} sequences do not divide among {over_batch} devices": batch % over_batch,
         f"{heads} heads do not divide among {over_heads} devices": heads % over_heads,
-        f"its kernels hold float32 or bfloat16, not {call.query.dtype}": platform != "interpret"
-        and any(x.dtype not in (jnp.float32, jnp.bfloat16) for x in (call.query, call.value)),
+        f"its kernels hold float32 or bfloat16, not {' and '.join(dict.fromkeys(odd))}": platform != "interpret"
+        and bool(odd),
         "on a GPU it adds no bias": on_gpu and call.bias is not None,
         "on a GPU it takes no dense mask": on_gpu and call.mask.dense is not None,
         f"on a GPU {sum(network.units)} hidden units with {network.size} weights do not fit in a block": on_gpu
@@ -55,7 +56,7 @@ def platform_here() -> str:
     """Which kernels this machine runs: `tpu`, `gpu`, `interpret` on a CPU, or none."""
     backend = jax.default_backend()
     if backend == "gpu":
-        return "gpu" if str(getattr(jax.devices()[0], "compute_capability", "")).startswith("9.") else ""
+        return "gpu" if device.compute_capability()[:1] == (9,) else ""
     return {"cpu": "interpret", "tpu": "tpu"}.get(backend, "")
 
 
@@ -86,9 +87,9 @@ def _network(call: PairCall) -> Network:
     return Network(units, tuple(bias is not None for _, bias in call.layers), call.activation)
 
 
-def _plan(call: PairCall, block: tuple[int, int], platform: str) -> Plan:
+def _plan(call: PairCall, block: tuple[int, int], platform: str) -> PairPlan:
     queries, keys = call.scores_shape[-2:]
-    return Plan(
+    return PairPlan(
         network=_network(call),
         queries=queries,
         keys=keys,
@@ -101,7 +102,7 @@ def _plan(call: PairCall, block: tuple[int, int], platform: str) -> Plan:
     )
 
 
-def _operands(call: PairCall, plan: Plan) -> Operands:
+def _operands(call: PairCall, plan: PairPlan) -> Operands:
     per_head = call.vector.ndim == 2
     layers = [x for kernel, bias in call.layers for x in (kernel.mT, None if bias is None else bias[..., None])]
     weights = [precise(x) for x in (*layers, call.vector[..., None]) if x is not None]
@@ -115,7 +116,7 @@ def _operands(call: PairCall, plan: Plan) -> Operands:
     )
 
 
-def _fixed(call: PairCall, plan: Plan) -> Fixed:
+def _fixed(call: PairCall, plan: PairPlan) -> Fixed:
     mask, (batch, heads) = call.mask, (math.prod(call.scores_shape[:-3]), call.scores_shape[-3])
     lengths = plan.keys if mask.key_lengths is None else mask.key_lengths
     lengths = jnp.broadcast_to(lengths, call.scores_shape[:-3]).reshape(-1)
@@ -136,7 +137,7 @@ def _fixed(call: PairCall, plan: Plan) -> Fixed:
     )
 
 
-def _padded(x: jax.Array, plan: Plan, axes: dict[int, int]) -> jax.Array:
+def _padded(x: jax.Array, plan: PairPlan, axes: dict[int, int]) -> jax.Array:
     """Zeros after the axes of queries (0) or keys (1), up to whole tiles; an axis of size 1 is shared and stays."""
     lengths, ends = (plan.queries, plan.keys), [(0, 0)] * x.ndim
     for axis, side in axes.items():
@@ -154,34 +155,29 @@ def _four(x: jax.Array, call: PairCall) -> jax.Array:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plan: Plan, operands: Operands, fixed: Fixed) -> jax.Array:
+def _attend(plan: PairPlan, operands: Operands, fixed: Fixed) -> jax.Array:
     return _forward(plan, operands, fixed)[0]
 
 
-def _kernels(plan: Plan):
+def _kernels(plan: PairPlan):
     return pair_gpu if plan.platform == "gpu" else pair_tpu
 
 
-def _forward(plan: Plan, operands: Operands, fixed: Fixed):
+def _forward(plan: PairPlan, operands: Operands, fixed: Fixed):
     out, log_sums = _kernels(plan).forward(plan, operands, fixed)
     return out, (operands, fixed, out, log_sums)
 
 
-def _backward(plan: Plan, residuals, gradient: jax.Array):
+def _backward(plan: PairPlan, residuals, gradient: jax.Array):
     return _kernels(plan).backward(plan, *residuals, gradient), None
 
 
 _attend.defvjp(_forward, _backward)
 
 
-def _sizes(axes: tuple[str, ...]) -> list[int]:
-    mesh = jax.sharding.get_abstract_mesh()
-    return [mesh.shape[axis] for axis in free_axes(*axes)]
-
-
-def _on_mesh(plan: Plan, operands: Operands, fixed: Fixed) -> jax.Array:
+def _on_mesh(plan: PairPlan, operands: Operands, fixed: Fixed) -> jax.Array:
     """`_attend` on each device's sequences and heads: a kernel cannot be partitioned automatically."""
-    if math.prod(_sizes(())) == 1:
+    if devices() == 1:
         return _attend(plan, operands, fixed)
     batch, heads = free_axes(*BATCH_AXES), free_axes(*HEAD_AXES)
 

@@ -4,12 +4,13 @@ import dataclasses
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from attention.kernels.pair_tile import Network
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class PairPlan:
     """What a kernel is compiled for.
 
     Attributes:
@@ -73,3 +74,8 @@ class Fixed(NamedTuple):
     lengths: jax.Array
     seed: jax.Array
     sequence: jax.Array
+
+
+def tiles_before(position, size: int):
+    """Whole tiles of a size before a position; none before what is below 0."""
+    return jax.lax.div(jnp.maximum(position, 0), jnp.int32(size))

@@ -14,8 +14,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from attention.dropout import keep_columns, words_of
-from attention.kernels.pair_plan import Fixed, Operands, Plan
+from attention.kernels.pair_plan import Fixed, Operands, PairPlan, tiles_before
 from attention.kernels.pair_tile import form_of
+from attention.kernels.plan import even
 from attention.kernels.reference import score_dtype
 
 SCALARS = ("offset", "lengths", "seed", "sequence")
@@ -23,16 +24,10 @@ SCALARS = ("offset", "lengths", "seed", "sequence")
 
 def block_sizes(queries: int, keys: int) -> tuple[int, int]:
     """Queries and keys of a tile: whole registers of 8 × 128, and a few tiles of float32 scores in the fast memory."""
-    return _even(queries, 256, 32), _even(keys, 512, 128)
+    return even(queries, 256, 32), even(keys, 512, 128)
 
 
-def _even(length: int, most: int, multiple: int) -> int:
-    """Size of the fewest equal tiles of at most `most`."""
-    tiles = -(-length // most)
-    return -(-length // (tiles * multiple)) * multiple
-
-
-def forward(plan: Plan, operands: Operands, fixed: Fixed) -> tuple[jax.Array, jax.Array]:
+def forward(plan: PairPlan, operands: Operands, fixed: Fixed) -> tuple[jax.Array, jax.Array]:
     """Output `(B, N, T', V)` and log-sum-exp `(B, N, T')`."""
     batch, heads, queries, _ = operands.query.shape
     width, kind = operands.value.shape[-1], operands.query.dtype
@@ -54,7 +49,7 @@ def forward(plan: Plan, operands: Operands, fixed: Fixed) -> tuple[jax.Array, ja
 
 
 def backward(
-    plan: Plan, operands: Operands, fixed: Fixed, out: jax.Array, log_sums: jax.Array, gradient: jax.Array
+    plan: PairPlan, operands: Operands, fixed: Fixed, out: jax.Array, log_sums: jax.Array, gradient: jax.Array
 ) -> Operands:
     """Gradients of all operands."""
     batch, heads, queries, units = operands.query.shape
@@ -133,7 +128,7 @@ def _value(b, n, i, j):
     return b, n, j, 0
 
 
-def _inputs(plan: Plan, operands: Operands, fixed: Fixed) -> dict[str, _Part]:
+def _inputs(plan: PairPlan, operands: Operands, fixed: Fixed) -> dict[str, _Part]:
     rows, across = plan.block
     units, width = plan.network.units[0], operands.value.shape[-1]
     parts = {
@@ -157,7 +152,7 @@ def _inputs(plan: Plan, operands: Operands, fixed: Fixed) -> dict[str, _Part]:
 
 def _launch(
     kernel: Callable,
-    plan: Plan,
+    plan: PairPlan,
     order: Callable,
     grid: tuple[int, ...],
     inputs: dict[str, _Part],
@@ -200,40 +195,35 @@ def _launch(
     return call(*scalars, *(part.array for part in inputs.values()))
 
 
-def _by_queries(plan: Plan, scalars: dict[str, Any], b, i, y, tiles: int):
+def _by_queries(plan: PairPlan, scalars: dict[str, Any], b, i, y, tiles: int):
     """Tile (i, j) for the y-th tile of keys, the nearest that some query of i sees, and whether y itself is one."""
     rows, across = plan.block
     lowest = scalars["offset"][0] + i * rows
     first, last = 0, tiles - 1
     if plan.window:
-        first = _over(lowest - plan.window + 1, across)
+        first = tiles_before(lowest - plan.window + 1, across)
     if plan.causal or plan.window:
         highest = lowest + rows - 1 + (0 if plan.causal else plan.window - 1)
-        last = jnp.minimum(last, _over(highest, across))
+        last = jnp.minimum(last, tiles_before(highest, across))
     if plan.limited:
-        last = jnp.minimum(last, _over(scalars["lengths"][b] - 1, across))
+        last = jnp.minimum(last, tiles_before(scalars["lengths"][b] - 1, across))
     visible = (first <= y) & (y <= last)
     return (i, jnp.clip(y, jnp.minimum(first, tiles - 1), jnp.maximum(last, 0))), visible
 
 
-def _by_keys(plan: Plan, scalars: dict[str, Any], b, j, y, tiles: int):
+def _by_keys(plan: PairPlan, scalars: dict[str, Any], b, j, y, tiles: int):
     """Tile (i, j) for the y-th tile of queries, the nearest that sees some key of j, and whether y itself does."""
     rows, across = plan.block
     lowest = j * across - scalars["offset"][0]
     first, last = 0, tiles - 1
     if plan.causal or plan.window:
-        first = _over(lowest if plan.causal else lowest - plan.window + 1, rows)
+        first = tiles_before(lowest if plan.causal else lowest - plan.window + 1, rows)
     if plan.window:
-        last = jnp.minimum(last, _over(lowest + across - 1 + plan.window - 1, rows))
+        last = jnp.minimum(last, tiles_before(lowest + across - 1 + plan.window - 1, rows))
     visible = (first <= y) & (y <= last)
     if plan.limited:
         visible &= j * across < scalars["lengths"][b]
     return (jnp.clip(y, jnp.minimum(first, tiles - 1), jnp.maximum(last, 0)), j), visible
-
-
-def _over(x, size: int):
-    """x / size rounded down, 0 for what is below 0."""
-    return jax.lax.div(jnp.maximum(x, 0), jnp.int32(size))
 
 
 # What happens in a tile.
@@ -243,7 +233,7 @@ def _over(x, size: int):
 class _Tile:
     """Tile (i, j) of sequence b and one head; `sequence` counts both."""
 
-    plan: Plan
+    plan: PairPlan
     ref: dict[str, Any]
     sequence: Any
     b: Any

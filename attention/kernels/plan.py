@@ -14,7 +14,7 @@ from attention.kernels.reference import score_dtype
 
 
 @runtime_checkable
-class Score(Protocol):
+class TileScore(Protocol):
     """What scores pairs of rows and columns; equal by value, so that plans are.
 
     It is symmetrical: whether queries are the rows or the columns makes no difference to it.
@@ -60,7 +60,7 @@ class Plan:
       rate: Of dropout.
     """
 
-    score: Score
+    score: TileScore
     tiling: Tiling
     causal: bool
     window: int
@@ -134,15 +134,18 @@ def rule(call: Call, units: int) -> Tiling:
     pairs = max(1, fast // (heads * units * jnp.dtype(score_dtype(call.value)).itemsize))  # of each head
     if queries * keys <= 2 * pairs:
         return Tiling(queries, keys, max(1, pairs // (queries * keys)))
-    columns = _even(keys, max(64, 2 ** math.ceil(math.log2(pairs) / 2)))
-    return Tiling(_even(queries, max(8, pairs // columns)), columns)
+    columns = _blocks(keys, max(64, 2 ** math.ceil(math.log2(pairs) / 2)))
+    return Tiling(_blocks(queries, max(8, pairs // columns)), columns)
 
 
-def _even(length: int, most: int) -> int:
-    """Size of blocks of about the same size, of at most `most` and a multiple of 8 if there are more than one."""
-    if length <= most:
-        return length
-    return -(-length // (8 * -(-length // most))) * 8
+def _blocks(length: int, most: int) -> int:
+    return length if length <= most else even(length, most, 8)
+
+
+def even(length: int, most: int, multiple: int) -> int:
+    """Size of the fewest equal blocks of at most `most`, rounded up to a multiple."""
+    blocks = -(-length // most)
+    return -(-length // (blocks * multiple)) * multiple
 
 
 def zeros(tree: Any) -> Any:
@@ -150,6 +153,6 @@ def zeros(tree: Any) -> Any:
     return jax.tree.map(lambda x: jnp.zeros(x.shape, score_dtype(x)), tree)
 
 
-def product(equation: str, x: jax.Array, y: jax.Array) -> jax.Array:
+def product(equation: str, x: jax.Array, y: jax.Array, precision: jax.lax.PrecisionLike = None) -> jax.Array:
     """`einsum` of two arrays, summed at least in float32."""
-    return jnp.einsum(equation, x, y, preferred_element_type=score_dtype(x))
+    return jnp.einsum(equation, x, y, precision=precision, preferred_element_type=score_dtype(x))

@@ -1,5 +1,6 @@
 """`implementation='reference'`: the definitions of `attention.reference`, vmapped over heads and batch."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,8 @@ from attention.kernels.call import Call, DotCall
 def dot(call: DotCall) -> tuple[jax.Array, jax.Array]:
     """Output `(*B, T, N, V)` and weights `(*B, N, T, S)`; everything is supported and nothing is fast."""
     scale = jnp.asarray(call.scale, precise(call.query).dtype)
-    return attend(call, scores(reference.dot_score, call.query, call.key, weights=(scale,)))
+    score = functools.partial(reference.dot_score, precision=call.precision)
+    return attend(call, scores(score, call.query, call.key, weights=(scale,)))
 
 
 def scores(

@@ -55,12 +55,6 @@ def by_head(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Arr
     return tuple(jnp.moveaxis(precise(spread_heads(x, heads)), -2, -3) for x in (query, key, value))
 
 
-def in_step(writes: Writes, mask: Mask) -> bool:
-    """Whether query i reads right after key i is written."""
-    same = writes.query.shape[-2] == writes.key.shape[-2]
-    return same and isinstance(mask.query_offset, int) and mask.query_offset == 0
-
-
 def all_pairs(writes: Writes, mask: Mask) -> jax.Array:
     """Output `(*B, T, N, V)` from φ(q)·φ(k) of all pairs."""
     written = _written(writes, None)

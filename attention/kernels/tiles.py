@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from attention.dropout import row_words
 from attention.kernels.block import Block
 from attention.kernels.call import Call
-from attention.kernels.plan import Plan, Rules, Score, Tensors, Tiling, zeros
-from attention.mesh import free_axes
+from attention.kernels.plan import Plan, Rules, Tensors, TileScore, Tiling, zeros
+from attention.mesh import devices
 
 
 def why_not(call: Call) -> str:
@@ -27,7 +27,7 @@ def why_not(call: Call) -> str:
     return "; ".join(reason for reason, holds in reasons.items() if holds)
 
 
-def attend(call: Call, query: jax.Array, key: jax.Array, weights: Any, score: Score, tiling: Tiling) -> jax.Array:
+def attend(call: Call, query: jax.Array, key: jax.Array, weights: Any, score: TileScore, tiling: Tiling) -> jax.Array:
     """Output `(*B, T, N, V)` of a call whose scores are `score` of `query`, `key` and `weights`.
 
     Args:
@@ -116,7 +116,7 @@ def _over_sequences(plan: Plan, group: Callable, arguments: Any, sums: Any) -> t
     """
     leaves, tree = jax.tree.flatten(arguments)
     size = max(len(x) for x in leaves if x.ndim)
-    shards = math.gcd(size, _batch_shards())
+    shards = math.gcd(size, devices("data", "fsdp"))
     together = next(n for n in range(min(plan.tiling.sequences, size // shards), 0, -1) if size // shards % n == 0)
     batched = [bool(x.ndim) and len(x) == size for x in leaves]
 
@@ -147,9 +147,3 @@ def _over_sequences(plan: Plan, group: Callable, arguments: Any, sums: Any) -> t
     sums, outputs = jax.vmap(one_shard)([x.reshape(shards, -1, *x.shape[1:]) for x in parts])
     outputs = jax.tree.map(lambda x: x.reshape(size, *x.shape[2:]), outputs)
     return outputs, jax.tree.map(lambda x: x.sum(0), sums)
-
-
-def _batch_shards() -> int:
-    """Devices that the mesh in force splits a batch over."""
-    mesh = jax.sharding.get_abstract_mesh()
-    return math.prod(mesh.shape[axis] for axis in free_axes("data", "fsdp"))

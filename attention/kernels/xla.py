@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from attention.activations import ACTIVATIONS
 from attention.dropout import keep
 from attention.kernels.call import Call, DotCall, PairCall
-from attention.kernels.reference import score_dtype
+from attention.kernels.reference import precise, score_dtype
 
 
 def dot(call: DotCall) -> tuple[jax.Array, jax.Array | None]:
@@ -20,6 +20,7 @@ def dot(call: DotCall) -> tuple[jax.Array, jax.Array | None]:
         "...tkgh,...skh->...kgts",
         query.reshape(*batch, queries, groups, heads // groups, width),
         call.key,
+        precision=call.precision,
         preferred_element_type=kind,
     ).reshape(call.scores_shape)
     return attend(call, scores * call.scale if rounds else scores)
@@ -33,7 +34,7 @@ def pair(call: PairCall) -> tuple[jax.Array, jax.Array | None]:
 def pair_scores(call: PairCall) -> jax.Array:
     """Scores `(*B, N, T, S)`, at least in float32."""
     activation = ACTIVATIONS[call.activation]
-    a, b = jnp.moveaxis(call.query, -2, -3), jnp.moveaxis(call.key, -2, -3)
+    a, b = (jnp.moveaxis(precise(x), -2, -3) for x in (call.query, call.key))
     hidden = activation(a[..., :, None, :] + b[..., None, :, :])
     heads = "n" * (call.vector.ndim - 1)
     for kernel, bias in call.layers:
@@ -42,8 +43,7 @@ def pair_scores(call: PairCall) -> jax.Array:
             per_pair = bias.astype(hidden.dtype)[..., None, None, :]
             hidden = hidden + per_pair.reshape((1,) * (hidden.ndim - per_pair.ndim) + per_pair.shape)
         hidden = activation(hidden)
-    vector = call.vector.astype(hidden.dtype)
-    return jnp.einsum(f"...ntsm,{heads}m->...nts", hidden, vector, preferred_element_type=score_dtype(hidden))
+    return jnp.einsum(f"...ntsm,{heads}m->...nts", hidden, call.vector.astype(hidden.dtype))
 
 
 def attend(call: Call, scores: jax.Array) -> tuple[jax.Array, jax.Array | None]:

@@ -34,7 +34,7 @@ def test_rows_are_sorted_and_have_seeds_mean_and_interval():
 
 
 def test_the_lower_loss_is_on_top_and_the_baseline_is_drawn_through():
-    (axes,) = comparison.figure(VALUES, METRICS["loss"], "better").axes
+    (axes,) = comparison.figure(VALUES, METRICS["loss"], {"better"}).axes
     assert axes.get_yticklabels()[0].get_text() == "worse"
     through = [line for line in axes.lines if list(line.get_ydata()) == [0, 1]]
     assert [line.get_xdata()[0] for line in through] == pytest.approx([0.96])

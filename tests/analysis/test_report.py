@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from scipy import stats
 
 from analysis import compare, runs
@@ -25,6 +26,11 @@ def grid(tmp_path, write_run):
                 path = tmp_path / "runs" / name / f"{heads}-{seed}"
                 write_run(path, seed, accuracy + gain, model__attention=name, model__heads=heads)
     return runs.find([tmp_path / "runs"])
+
+
+def test_a_baseline_is_named_by_its_value_or_its_field(grid):
+    for wanted in ("8", "heads=8", "model.heads=8"):
+        assert compare.baseline(grid, wanted) == compare.Baseline("model.heads", 8)
 
 
 def test_each_is_compared_with_the_baseline_of_its_own_block(grid):
@@ -117,7 +123,7 @@ def test_fairness_is_found_from_the_runs(tmp_path, write_run):
     found = runs.find([tmp_path])
     assert compare.fairness(found, compare.baseline(found, "")) == (
         "Compared at equal parameters and FLOPs. "
-        "Not equal: epochs (2.00 times the baseline's) and training time (1.12 times the baseline's)."
+        "Not equal: training examples (2.00 times the baseline's) and training time (1.12 times the baseline's)."
     )
     assert found.keys == ("model.attention",)  # the length follows
 
@@ -125,7 +131,7 @@ def test_fairness_is_found_from_the_runs(tmp_path, write_run):
 @pytest.mark.parametrize(
     ("kind", "budget", "expected"),
     # The slower one has twice the seconds and operations, and its curve is 0.5, 0.7, 0.8, 0.85 after each quarter.
-    [("epochs", 4000, 0.85), ("seconds", 8.0, 0.7), ("flops", 40_000, 0.7)],
+    [("examples", 4000, 0.85), ("seconds", 8.0, 0.7), ("flops", 40_000, 0.7)],
 )
 def test_curves_are_compared_where_the_first_has_finished(tmp_path, write_run, kind, budget, expected):
     write_run(tmp_path / "fast", model__attention="dot_product")
@@ -138,7 +144,26 @@ def test_curves_are_compared_where_the_first_has_finished(tmp_path, write_run, k
     assert math.isclose(values["dot_product"], 0.85)
     assert math.isclose(values["super"], expected)
     # 8 of its 20 seconds are 1.6 of its 4 evaluations, and 40,000 of its 100,000 operations are too.
-    assert math.isclose(values["efficient"], 0.85 if kind == "epochs" else 0.5 + 0.6 * 0.2)
+    assert math.isclose(values["efficient"], 0.85 if kind == "examples" else 0.5 + 0.6 * 0.2)
+
+
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [
+        ("examples", "at 4,000 training examples,"),
+        ("seconds", "at 8 seconds of training,"),
+        ("flops", "at 4e+04 FLOPs of training,"),
+    ],
+)
+def test_the_page_says_at_what_curves_are_compared(grid, at, said):
+    assert f"Differences are of validation curves {said} when" in report(grid, at=at).markdown()
+
+
+def test_every_baseline_of_a_grid_is_drawn_as_one(grid, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("analysis.comparison.figure", lambda *given: drawn.append(given) or Figure())
+    assert main([str(tmp_path / "runs"), f"--out={tmp_path / 'out'}"]) == 0
+    assert drawn[0][2] == {"dot_product, heads 4", "dot_product, heads 8"}
 
 
 def test_the_page_has_it_all(grid, tmp_path, capsys):
@@ -149,7 +174,7 @@ def test_the_page_has_it_all(grid, tmp_path, capsys):
         "| better | 4 | 100 (1) | 1,000 (1) | 2.00 ± 0.00 (1) | 5 ± 0 (1) | 95.00 ± 0.00 (1) | 95.90 ± 0.91 (1) |"
         in page
     )
-    assert "Compared at equal epochs, parameters, FLOPs and training time." in page
+    assert "Compared at equal training examples, parameters, FLOPs and training time." in page
     lines = (tmp_path / "out/report.csv").read_text().splitlines()
     assert len(lines) == 1 + len(grid.groups)
     row = dict(zip(lines[0].split(","), lines[1].split(","), strict=True))
@@ -205,7 +230,7 @@ def test_curves_are_drawn_of_the_records_of_each_group(grid, tmp_path, monkeypat
         ),
         (["--metric=acuracy"], "Unknown metric 'acuracy'. Did you mean 'accuracy'?"),
         (["--metric=bleu"], "Unknown metric of these runs 'bleu'. Valid: accuracy,"),
-        (["--at=hours"], "Unknown --at 'hours'. Valid: epochs, flops, seconds."),
+        (["--at=hours"], "Unknown --at 'hours'. Valid: examples, flops, seconds."),
         (["--baseline=4"], "--baseline=4 is a value of model.depth and of model.heads"),
         (["--at=seconds"], "was not evaluated before the first run had finished; give all runs a shorter"),
     ],

@@ -62,7 +62,16 @@ def test_seeds_that_were_trained_together_are_runs_of_their_own(tmp_path, write_
     assert [run.value("accuracy", "train") for run in group.runs] == [0.6, 1.6]
     assert [point[2] for point in group.runs[1].curve("accuracy")] == [1.5, 1.7, 1.8, 1.85]
     assert [run.seconds for run in group.runs] == [4.0] * 2
-    assert group.runs[0].curve("accuracy")[-1][1] == 4.0
+    assert group.runs[0].curve("accuracy")[-1][1] == group.runs[0].record[-1]["seconds"] == 4.0
+
+
+def test_what_a_sweep_varied_is_a_setting_whatever_it_is(tmp_path, write_run):
+    for workers in (1, 4):
+        write_run(tmp_path / f"workers={workers}/seed0", data__workers=workers, data__cache_dir=f"/{workers}")
+    with pytest.raises(UsageError, match="are the same run"):
+        runs.find([tmp_path])
+    (tmp_path / "sweep.json").write_text(json.dumps({"over": {"data.workers": ["1", "4"]}}))
+    assert [each.label for each in runs.find([tmp_path]).groups] == ["workers 1", "workers 4"]
 
 
 def test_what_is_no_finished_run_is_named_and_left_out(tmp_path, write_run):

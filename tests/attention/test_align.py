@@ -54,6 +54,15 @@ def test_longer_than_built_names_both_lengths():
     value, kernel, bias = inputs(length=12)
     with pytest.raises(UsageError, match=r"at most 9 tokens, but this one has 12"):
         align_values(value, kernel, bias)
+    value, kernel, bias = inputs(length=6)
+    with pytest.raises(UsageError, match=r"at most 9 tokens, but this one has 10"):
+        align_values(value, kernel, bias, mask=Mask(query_offset=4), rows=6)
+
+
+def test_lengths_are_those_of_the_batch():
+    value, kernel, bias = inputs()
+    with pytest.raises(UsageError, match=r"key_lengths must have the shape \(2,\), but it has \(3,\)"):
+        align_values(value, kernel, bias, mask=Mask(key_lengths=jnp.array([4, 6, 6])))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import Mask, UnsupportedError, UsageError, dot_product_attention
+from attention import Mask, UnsupportedError, UsageError, dot, dot_product_attention
+from attention.kernels import device
 
 FAST = ["xla", "chunked"]
 ALL = ["reference", *FAST]
@@ -113,25 +114,79 @@ def test_cudnn_names_everything_that_it_cannot_do():
         dot_product_attention(q, k, v, dropout_rate=0.1, dropout_key=jax.random.key(0), implementation="cudnn")
 
 
-def test_cudnn_is_given_the_call_and_its_empty_rows_become_zeros(monkeypatch):
-    """Without a GPU: `jax.nn` computes with XLA in cuDNN's place, means of V in empty rows included."""
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    """As if this were an Ampere GPU: `jax.nn` computes with XLA in cuDNN's place, of what is then asked for."""
     plain, asked = jax.nn.dot_product_attention, []
 
     def on_xla(*arrays, implementation, **options):
-        asked.append(implementation)
+        asked.append({"bias": arrays[3], "implementation": implementation} | options)
         return plain(*arrays, **options)
 
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(device, "compute_capability", lambda: (8, 0))
     monkeypatch.setattr(jax.nn, "dot_product_attention", on_xla)
-    q, k, v = inputs(8, 8, dtype=jnp.bfloat16)
-    mask = Mask(key_lengths=jnp.array([3, 0]))
-    bias = jax.random.normal(jax.random.key(5), (1, 4, 8, 8), jnp.bfloat16)
+    return asked
+
+
+def spelt(asked):
+    return "mask" in asked or asked["bias"] is not None
+
+
+@pytest.mark.parametrize(
+    ("mask", "bias", "lengths", "whole"),
+    [
+        (Mask(causal=True), None, (8, 8), False),
+        (Mask(key_lengths=jnp.array([3, 0])), None, (6, 8), False),
+        (Mask(causal=True, key_lengths=jnp.array([3, 0])), None, (8, 8), False),
+        (Mask(causal=True, query_offset=2), None, (6, 8), True),
+        (Mask(window=2, key_lengths=jnp.array([9, 0])), None, (8, 8), True),
+        (Mask(key_lengths=jnp.array([3, 0])), (1, 4, 8, 8), (8, 8), True),
+        (None, (1, 1, 1, 8), (8, 8), True),
+        (Mask(dense=jnp.arange(8).reshape(1, 1, 1, 8) % 3 > 0), (2, 4, 8, 1), (8, 8), True),
+    ],
+)
+def test_cudnn_is_given_the_call_and_its_empty_rows_become_zeros(on_a_gpu, mask, bias, lengths, whole):
+    """No array of all pairs is made for what cuDNN has itself."""
+    q, k, v = inputs(*lengths, dtype=jnp.bfloat16)
+    bias = None if bias is None else jax.random.normal(jax.random.key(5), bias, jnp.bfloat16)
+    expected = dot_product_attention(q, k, v, mask=mask, bias=bias, scale=0.5, implementation="reference")
     for implementation in ("cudnn", "auto"):
         out = dot_product_attention(q, k, v, mask=mask, bias=bias, scale=0.5, implementation=implementation)
-        expected = dot_product_attention(q, k, v, mask=mask, bias=bias, scale=0.5, implementation="reference")
         chex.assert_trees_all_close(out.astype(jnp.float32), expected.astype(jnp.float32), atol=0.03)
-        assert np.all(np.asarray(out[1], np.float32) == 0)
-    assert asked == ["cudnn", "cudnn"]
+        assert mask is None or mask.key_lengths is None or np.all(np.asarray(out[1], np.float32) == 0)
+    assert [spelt(asked) for asked in on_a_gpu] == [whole, whole]
+    for asked in on_a_gpu:
+        assert asked["implementation"] == "cudnn"
+        for name in ("bias", "mask"):  # cuDNN refuses what broadcasts over queries or keys
+            assert asked.get(name) is None or asked[name].shape[-2:] == lengths
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+def test_auto_does_not_take_cudnn_for_what_it_refuses(monkeypatch):
+    q, k, v = inputs(8, 8, dtype=jnp.bfloat16)
+    refused = {
+        "queries of bfloat16 need keys and values of it": [(q, k.astype(jnp.float32), v), (q, k, v.astype("float32"))],
+        "it needs even numbers of queries and keys, not 8 and 7": [(q, k[:, :7], v[:, :7])],
+    }
+    for message, calls in refused.items():
+        for arrays in calls:
+            with pytest.raises(UnsupportedError, match=message):
+                dot_product_attention(*arrays, implementation="cudnn")
+            dot_product_attention(*arrays)
+    monkeypatch.setattr(device, "compute_capability", lambda: (7, 5))
+    with pytest.raises(UnsupportedError, match="an NVIDIA GPU of the Ampere generation or a later one"):
+        dot_product_attention(q, k, v, implementation="cudnn")
+    dot_product_attention(q, k, v)
+
+
+def test_auto_lets_xla_make_all_scores_on_a_tpu_while_they_are_few(monkeypatch):
+    q, k, v = inputs(dtype=jnp.float32)
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    scores = 2 * 4 * 7 * 7 * 4
+    for most, chunks in ((scores, False), (scores - 1, True)):
+        monkeypatch.setattr(dot, "MOST", most)
+        assert ("custom_vjp" in str(jax.make_jaxpr(lambda q: dot_product_attention(q, k, v))(q))) == chunks
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 import attention
 from attention import Mask, UnsupportedError, UsageError
 from attention import reference as definitions
+from attention.kernels import device
 
 pytestmark = pytest.mark.usefixtures("x64")
 SHAPE = (2, 9, 4, 6)
@@ -142,6 +143,14 @@ def test_gaussian_of_unit_vectors_is_dot_product_at_one_over_sigma_squared(sigma
     chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_sigma_may_be_a_number_of_numpy():
+    query, key = (x.astype(jnp.bfloat16) for x in arrays(SHAPE, SHAPE))
+    found = attention.gaussian_attention(query, key, sigma=np.float32(0.5), decay=np.int64(1), mask=Mask(causal=True))
+    expected = attention.gaussian_attention(query, key, sigma=0.5, decay=1.0, mask=Mask(causal=True))
+    chex.assert_trees_all_equal(found, expected)
+
+
 def _by_distance(query, key, value, sigma):
     distance = jnp.sum((query[:, :, None] - key[:, None]) ** 2, axis=-1)
     return jnp.einsum("btsn,bsnh->btnh", jax.nn.softmax(-distance / (2 * sigma**2), axis=2), value)
@@ -189,6 +198,7 @@ def test_gaussian_decay_is_a_key_bias_under_a_causal_mask():
 def test_a_bias_of_the_keys_never_goes_to_cudnn(monkeypatch):
     """It would be rounded to bfloat16: at σ = 0.05 that is wrong by more than 1."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(device, "compute_capability", lambda: (9, 0))
     query, key, _ = (x.astype(jnp.bfloat16) for x in arrays((2, 8, 4, 8), (2, 8, 4, 8), SHAPE))
     options = {"sigma": 0.05, "normalise": False}
     exact = _by_distance(*(x.astype(jnp.float64) for x in (query, key, key)), 0.05)
@@ -226,6 +236,20 @@ def test_sharp_gaussians_in_bfloat16(implementation, sigma):
     for got, expected in zip(found, exact, strict=True):
         error = jnp.linalg.norm((got.astype(jnp.float64) - expected).ravel())
         assert error < 0.1 * jnp.linalg.norm(expected.ravel())
+
+
+@pytest.mark.parametrize(("implementation", "products"), [("xla", 3), ("chunked", 4)])
+def test_gaussian_scores_are_not_rounded_to_bfloat16_by_a_tpu(implementation, products):
+    """q·k and its two gradients, and in tiles q·k once more; not of arrays that are bfloat16 already."""
+
+    def exact(dtype, attend):
+        loss = lambda q, k: attend(q, k, k, implementation=implementation).astype(jnp.float32).sum()  # noqa: E731
+        text = str(jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(*(x.astype(dtype) for x in arrays(SHAPE, SHAPE))))
+        return text.count("precision=(Precision.HIGHEST, Precision.HIGHEST)")
+
+    assert exact(jnp.float32, attention.gaussian_attention) == products
+    assert exact(jnp.bfloat16, attention.gaussian_attention) == 0
+    assert exact(jnp.float32, attention.dot_product_attention) == 0
 
 
 @pytest.mark.parametrize("implementation", ["xla", "chunked"])
@@ -292,7 +316,12 @@ def test_positional_attention_computes_one_softmax_for_a_batch():
 
 
 def neural(x, inputs, **options):
-    return attention.neural_attention(x, x, x, [(jnp.ones((inputs, 1)), None)], **options)
+    layers = [(jnp.ones((inputs, 5)), None), (jnp.ones((5, 1)), None)]
+    return attention.neural_attention(x, x, x, layers, **options)
+
+
+def locate(query, value):
+    return attention.location_attention(query, value, jnp.ones((6, 9)), jnp.ones(9))
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
@@ -328,9 +357,14 @@ def neural(x, inputs, **options):
             lambda q: attention.positional_attention(q, jnp.zeros((12, 12)), mask=Mask(query_offset=8)),
             "this one has 17",
         ),
+        *(
+            (lambda q, other=other: locate(q, jnp.ones(other)), "query and value of the same batch and heads")
+            for other in ((3, 9, 4, 6), (1, 9, 4, 6), (2, 9, 3, 6), (2, 9))
+        ),
         (lambda q: attention.neural_attention(q, q, q, []), "needs layers"),
         (lambda q: attention.align_values(q, jnp.eye(9), jnp.ones(12)), r"bias must have the shape \(9,\)"),
-        (lambda q: neural(q, 11), r"layer 0 must have the shape \(12, 1\)"),
+        (lambda q: attention.neural_attention(q, q, q, [(jnp.ones((12, 1)), None)]), "at least two layers"),
+        (lambda q: neural(q, 11), r"layer 0 must have the shape \(12, any\)"),
         (lambda q: neural(q, 12, activation="rel"), "Did you mean 'relu'"),
         (lambda q: neural(q, 12, pairs="own"), "Valid: shared, unique"),
     ],

@@ -45,7 +45,8 @@ def test_no_mask_is_no_array():
 
 def test_reachable_keys_are_those_of_some_query():
     np.testing.assert_array_equal(Mask(causal=True).reachable_keys(2, 4, 4)[0], [True, True, False, False])
-    np.testing.assert_array_equal(Mask(causal=True, query_offset=2).reachable_keys(2, 4, 4)[0], [True] * 4)
+    assert Mask(causal=True, query_offset=2).reachable_keys(2, 4, 4) is None
+    np.testing.assert_array_equal(Mask(causal=True, query_offset=-1).reachable_keys(4, 4, 4)[0], [True] * 3 + [False])
     np.testing.assert_array_equal(
         Mask(key_lengths=jnp.array([1, 3])).reachable_keys(2, 4, 4),
         [[True, False, False, False], [True, True, True, False]],

@@ -135,6 +135,7 @@ def test_empty_rows_are_zero_with_zero_gradient_and_padding_reaches_nothing():
     assert np.all(np.asarray(gradients[0][0]) == 0)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small_tiles")
 def test_vmap_and_remat_change_nothing():
     *arrays, layers = inputs(dtype=jnp.float32, queries=S)

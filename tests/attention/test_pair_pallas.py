@@ -106,6 +106,7 @@ def test_interpreted_equals_xla_with_all_gradients_to_ten_digits(case, x64):
     assert_close(both_passes(interpreted, arrays, **options), both_passes(xla.pair, arrays, **options), 1e-10)
 
 
+@pytest.mark.long
 def test_in_float32():
     arrays, options = inputs(), {"mask": Mask(causal=True), "rate": 0.2}
     assert_close(both_passes(interpreted, arrays, **options), both_passes(xla.pair, arrays, **options), 1e-5)
@@ -113,7 +114,9 @@ def test_in_float32():
 
 def test_in_bfloat16_is_as_near_to_float32_as_xla():
     arrays, options = inputs((3, 2), dtype=jnp.bfloat16), {"mask": Mask(causal=True), "activation": "tanh"}
-    exact = both_passes(xla.pair, jax.tree.map(lambda x: x.astype(jnp.float32), arrays), **options)
+    single = jax.tree.map(lambda x: x.astype(jnp.float32), arrays)
+    chex.assert_trees_all_equal(*(xla.pair_scores(call_of(x, **options)) for x in (arrays, single)))
+    exact = both_passes(xla.pair, single, **options)
     actual = both_passes(interpreted, arrays, **options)
     chex.assert_type(jax.tree.leaves(actual), jnp.bfloat16)
     assert_close(actual, exact, 0.02)
@@ -153,6 +156,12 @@ def test_public_functions_take_it_by_name_over_any_batch_axes():
 def test_what_it_cannot_do_is_said(shapes, options, platform, reason):
     with pytest.raises(UnsupportedError, match=rf"'pallas' cannot do this call: .*{reason}"):
         pair_pallas.pair(call_of(inputs(**shapes), **options), platform=platform)
+
+
+def test_the_dtype_that_is_refused_is_named():
+    arrays = inputs()
+    arrays["value"] = arrays["value"].astype(jnp.float16)
+    assert pair_pallas.why_not(call_of(arrays), "tpu") == "its kernels hold float32 or bfloat16, not float16"
 
 
 def test_other_machines_use_chunked(monkeypatch):

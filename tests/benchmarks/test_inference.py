@@ -26,7 +26,7 @@ def test_a_small_one_is_measured(tmp_path, monkeypatch, capsys):
     assert rows["dot_product"]["ratio"] == {"median": 1.0, "least": 1.0, "greatest": 1.0}
     assert all(row["samples"] == 10 and row["seconds"] > 0 for row in rows.values())
     assert (rows["dot_product"]["paper_seconds"], rows["efficient"]["paper_seconds"]) == (0.183, 0.170)
-    assert re.search(r"\| classify_imdb \| 4 \| 4 \| 10 \| .* \(0.929\) \|", capsys.readouterr().out)
+    assert re.search(r"\| classify_imdb \| 4 \| 4 \| 10 \| .* \(0\.929\) \|", capsys.readouterr().out)
 
 
 def test_a_pass_waits_for_each_batch_and_fills_the_last(monkeypatch):

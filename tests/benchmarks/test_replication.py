@@ -8,7 +8,7 @@ import pytest
 from analysis import archive, report
 from analysis import runs as found_runs
 from attention import UsageError
-from benchmarks import replication, runs
+from benchmarks import replication
 from tests.analysis.conftest import config, write_run  # noqa: F401
 from train import configs, grid
 from train.grid import Sweep
@@ -27,18 +27,21 @@ def page(tmp_path, monkeypatch):
 
 @pytest.fixture
 def swept(tmp_path, write_run):  # noqa: F811
-    """Two mechanisms, three seeds, of which the one is better by about 5 points."""
+    """Two mechanisms, 1 and 2 heads, three seeds; the one mechanism is better by about 5 points, two heads are by 2."""
     for attention, offset in (("dot_product", 0.0), ("super", 0.05)):
-        for seed in range(3):
-            path = tmp_path / f"runs/mnist/attention={attention}/seed{seed}"
-            write_run(path, seed, accuracy=0.8 + offset + 0.01 * seed * (1 + offset), model__attention=attention)
+        for heads, more in ((1, 0.0), (2, 0.02)):
+            for seed in range(3):
+                path = tmp_path / f"runs/mnist/attention={attention},heads={heads}/seed{seed}"
+                accuracy = 0.8 + (offset + more) * (1 + 0.01 * seed) + 0.01 * seed
+                write_run(path, seed, accuracy, model__attention=attention, model__heads=heads)
     return plan(tmp_path / "runs/mnist", "dot_product", "super")
 
 
 def plan(folder, *mechanisms):
-    over = {"model.attention": [*mechanisms]}
+    over = {"model.attention": [*mechanisms], "model.heads": ["1", "2"]}
     record = dataclasses.asdict(Sweep("configs/vit_mnist.py", {}, over, [[0], [1], [2]], ""))
-    grid.write(folder, record | {"cells": {f"attention={name}": {"chosen": {}} for name in mechanisms}})
+    cells = {f"attention={name},heads={heads}": {"chosen": {}} for name in mechanisms for heads in (1, 2)}
+    grid.write(folder, record | {"cells": cells})
     return folder
 
 
@@ -66,20 +69,25 @@ def test_tables_are_made_of_what_is_kept(page, tmp_path, swept, monkeypatch):
     replication.put("mnist", kept)
     text = page.read_text()
     assert "old" not in text
-    assert text.startswith("a\n<!-- table: mnist -->\n\n2 settings, 6 runs; seeds a setting: 3.")
+    assert text.startswith("a\n<!-- table: mnist -->\n\n4 settings, 12 runs; seeds a setting: 3.")
     assert text.endswith("<!-- end -->\nb\n<!-- table: imdb -->\n<!-- end -->\nc\n")
-    assert "| super | 100 (1) | 1,000 (1) | 86.05 ± 1.05 (1) | 0.1000 ± 0.0000 (1) | 3 |" in text
-    made = report.report(found_runs.find([swept]), names=["accuracy", "loss"])
-    sentences = [str(cell) for cell in made.differences.columns[-1].cells]
+    assert "| super | 1 | 100 (1) | 1,000 (1) | 86.05 ± 1.05 (1) | 0.1000 ± 0.0000 (1) | 3 |" in text
+    found = found_runs.find([swept])
+    made = [report.report(found, names=["accuracy", "loss"]), report.report(found, "heads=1", ["accuracy"])]
+    sentences = [str(cell) for each in made for cell in each.differences.columns[-1].cells]
     assert sentences[0].startswith("better by 5.05")
+    assert sentences[-1].startswith("better by 2.02")
     assert all(f"| {sentence} |" in text for sentence in sentences)
 
 
-def test_what_has_not_finished_is_not_kept(page, swept, write_run, monkeypatch):  # noqa: F811
+@pytest.mark.parametrize("begun", [False, True], ids=["between two runs", "within a run"])
+def test_what_has_not_finished_is_not_kept(begun, page, swept, write_run, monkeypatch):  # noqa: F811
     monkeypatch.setattr(replication.sweep, "run", lambda flags: 0)
     plan(swept, "dot_product", "super", "linear")
-    for seed in (0, 1):  # stopped between two runs: the last has no folder yet
-        write_run(swept / f"attention=linear/seed{seed}")
+    for heads, seed in ((1, 0), (1, 1), (1, 2), (2, 0), (2, 1)):
+        write_run(swept / f"attention=linear,heads={heads}/seed{seed}")
+    if begun:
+        write_run(swept / "attention=linear,heads=2/seed2", finished=False)
     with pytest.raises(KeyboardInterrupt):
         replication.train([], swept, replication.KEPT / "mnist.json")
     monkeypatch.setattr(replication.sweep, "run", lambda flags: 1)
@@ -142,4 +150,3 @@ def test_a_picture_is_drawn_where_the_study_has_one(page, swept, monkeypatch):
     archive.write(archive.find([swept]), page.parent / "mnist.json", swept)
     replication.put("mnist", page.parent / "mnist.json")
     assert (page.parent / "mnist.png").stat().st_size > 1000
-    assert runs.ROOT not in page.parents

@@ -5,12 +5,14 @@ import importlib.util
 import json
 import operator
 import re
+import shlex
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from analysis.metrics import METRICS
+from attention import UsageError
 from benchmarks import replication
 from tests.conftest import ROOT
 from train import configs
@@ -29,6 +31,7 @@ CLAIMED = {
     "004": [f"Table {i}" for i in range(1, 11)] + ["Fig. 2", "Fig. 3", "Fig. 4", "Eq. 24"]
     + [f"Remark {i}" for i in (1, 2, 3)],
 }  # fmt: skip
+CODE = re.compile(r"`([^`]+)`")
 CITED = re.compile(r"\[(\w+)\]\(#(\w+)\)")
 BLOCK = re.compile(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 SUM = re.compile(r"`([-\d.()+−·/ ]+) = ([\d.]+) ?(%?)`")
@@ -60,11 +63,11 @@ def rows_of(text):
 
 
 def evidence_of(text):
-    """From a key to its files and its command."""
+    """From a key to its files and its commands."""
     section = text.split("\n## Evidence\n")[1].split("\n## ")[0]
     lines = [cells(line) for line in section.splitlines() if line.startswith("| ")][2:]
     assert len({line[0] for line in lines}) == len(lines)
-    return {key: (re.findall(r"`([^`]+)`", files), command.strip("`")) for key, files, command, _ in lines}
+    return {key: (CODE.findall(files), CODE.findall(commands)) for key, files, commands, _ in lines}
 
 
 def missing(text, root=ROOT):
@@ -87,20 +90,32 @@ def wrong_keys(text):
 
 
 def wrong_commands(text):
-    return [command for _, command in evidence_of(text).values() if not runs(command)]
+    return [key for key, (_, commands) in evidence_of(text).items() if not commands or not all(map(runs, commands))]
 
 
 def runs(command):
-    """Whether the module, and what the command names, exist."""
-    python, flag, module, *rest = command.split()
+    """Whether there is such a program, which takes these flags, and what they name exists."""
+    python, flag, module, *rest = shlex.split(command)
     files = [word.removeprefix("--config=") for word in rest if re.search(r"\.py$", word)]
     after_only = rest[rest.index("--only") + 1 :] if "--only" in rest else []
     return (
         (python, flag) == ("python", "-m")
         and importlib.util.find_spec(module) is not None
+        and takes(module, rest)
         and all((ROOT / file).is_file() for file in files)
         and set(after_only) <= set(replication.STUDIES)
     )
+
+
+def takes(module, flags):
+    """Whether a program of ours understands the flags."""
+    if module == "pytest":
+        return True
+    try:
+        importlib.import_module(module).parser().parse_args(flags)
+    except UsageError:
+        return False
+    return True
 
 
 def without_rows(text):
@@ -213,7 +228,9 @@ DOCTORED = [
     (wrong_keys, "[papers](#evidence)", "[papers](#papers)"),
     (wrong_keys, "| papers | `tests", "| paper | `tests"),
     (wrong_keys, "\n### imdb\n", "\n### reviews\n"),
-    (wrong_commands, "`python -m analysis.flops`", "`python -m analysis.flop`"),
+    (wrong_commands, "`python -m analysis.flops --out", "`python -m analysis.flop --out"),
+    (wrong_commands, "`python -m analysis.flops --out=docs/replication`", "`python -m analysis.flops`"),
+    (wrong_commands, "`python -m analysis.flops --out=docs/replication`", "a script"),
     (wrong_commands, "--only mnist` | MNIST", "--only minst` | MNIST"),
     (wrong_commands, "`python -m pytest tests/docs/test_papers.py`", "`python -m pytest tests/docs/test_paper.py`"),
     (wrong_commands, "--config=configs/seq2seq_dates.py", "--config=configs/seq2seq_date.py"),

@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 from train import configs
 from train.workdir import flatten
 
-pytestmark = pytest.mark.xdist_group("site")  # one process builds it
+pytestmark = pytest.mark.xdist_group(__name__)
 
 
 class Loader(yaml.SafeLoader):

@@ -12,7 +12,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from attention import flops as costs
+from attention.channel import Cbam, Spatial, SqueezeExcitation
 from attention.flops import Cost, convolution
+from attention.positional import Positional
+from attention.score import Sizes
 from models import flops
 from models.cnn import CNN, CNNConfig
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -209,3 +213,27 @@ def test_operations_of_a_convolution_are_exactly_xlas(height, width, kernel, str
     assert counted(jax.jit(convolve).lower(*arrays)) == cost.flops
     both = jax.jit(both_passes(convolve)).lower(jax.eval_shape(convolve, *arrays), *arrays)
     assert counted(both) == cost.training
+
+
+Q, K = (5, 2, 3), (7, 2, 3)  # of 5 queries, as outputs, and 7 keys, 2 heads of 3
+MAP, MLP = (6, 5, 4), [(4, 2), (2, 4), (4,), (2,), (2,), (4,)]
+UNIQUE = [(5, 7, 6, 4), (5, 7, 4), (5, 7, 4, 1), (5, 7, 1)]
+BYTES = {
+    "dense": (costs.linear(5, 3, 4), [(5, 3), (3, 4), (4,), (5, 4)]),
+    "dot product": (costs.dot_product(5, 7, 2, 3), [Q, K, K, Q]),
+    "alignment": (costs.align(7, 2, 3), [(7, 7), (7,), K, K]),
+    "pairs": (costs.pairwise(5, 7, 2, 3, [6, 4, 1]), [(5, 2, 4), (7, 2, 4), K, Q]),
+    "unique pairs": (costs.pairwise(5, 7, 2, 3, [6, 4, 1], unique=True), [(5, 2, 4), (7, 2, 4), K, Q, *UNIQUE]),
+    "running state": (costs.running_state(5, 7, 2, 3), [Q, K, K, Q, (2, 3, 3)]),
+    "positional": (Positional().cost(Sizes(6, 2, 3, 9), 5, 7), [(2, 5, 7), K, Q]),
+    "convolution": (costs.convolution(6, 5, 3, 4, 8), [MAP, (3, 3, 4, 8), (6, 5, 8)]),
+    "squeeze and excitation": (SqueezeExcitation(2).cost(*MAP), [MAP, *MLP, MAP]),
+    "spatial": (Spatial(3).cost(*MAP), [MAP, (6, 5, 2), (3, 3, 2, 1), (6, 5), MAP]),
+}
+BYTES["cbam"] = (Cbam(2, 3).cost(*MAP), [MAP, *MLP, *MLP[2:], MAP, *BYTES["spatial"][1]])
+
+
+@pytest.mark.parametrize("family", BYTES)
+def test_bytes_are_those_of_the_arrays_that_are_read_and_written(family):
+    cost, shapes = BYTES[family]
+    assert cost.bytes == 4 * sum(math.prod(shape) for shape in shapes)

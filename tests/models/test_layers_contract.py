@@ -57,7 +57,14 @@ ONE_EACH = [(spec, implementations(spec)[-1]) for spec in SPECS]
 OF_EACH_SCORE = list({type(mechanism(spec).score): spec for spec in MECHANISMS}.values())
 ALL = ONE_EACH + [(spec, which) for spec in OF_EACH_SCORE for which in implementations(spec)[:-1]]
 
-ON_DEVICES = [*OF_EACH_SCORE, "super", "neural(per_head=True, dim=3)", "neural(pairs='unique')", "mlp_qkv", "gaussian"]
+ON_DEVICES = [
+    *OF_EACH_SCORE,
+    "super",
+    "neural(per_head=True, dim=3)",
+    "neural(pairs='unique')",
+    "mlp_qkv",
+    "mlp_marian",
+]
 
 
 def layer(spec, implementation="auto", length=LENGTH, **options):

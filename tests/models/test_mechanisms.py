@@ -1,13 +1,17 @@
 """The rows of 004 against its definitions, its parameter counts, and what a wrong name is told."""
 
+import dataclasses
+
 import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.nn.initializers import normal
 
-from attention import UsageError, reference
+from attention import Mask, UsageError, location_attention, reference
 from attention.gaussian import Gaussian
+from attention.score import Parameter, Score
 from models.flops import parameters
 from models.layers import MultiHeadAttention
 from models.mechanisms import MECHANISMS, Align, Mechanism, register, resolve
@@ -178,6 +182,46 @@ def test_mlp_projections_are_003s_equation():
     out = heads.reshape(3, LENGTH, WIDTH) @ params["out"]["kernel"].reshape(WIDTH, WIDTH)
     expected = out + params["out"]["bias"][None, None]
     chex.assert_trees_all_close(layer("mlp_qkv").apply({"params": params}, x), expected, atol=1e-4)
+
+
+@dataclasses.dataclass(frozen=True)
+class Location(Score):
+    """Luong's location-based scores, which read the queries alone."""
+
+    reads_key = False
+
+    def parameters(self, sizes):
+        return {name: Parameter((*s, sizes.length), normal()) for name, s in (("w", (sizes.head,)), ("b", ()))}
+
+    def attend(self, params, query, key, value, **options):
+        assert key is None
+        return location_attention(query, value, params["w"], params["b"], **options)
+
+
+def test_a_score_may_read_the_queries_alone():
+    row = Mechanism("location", "Luong et al. 2015, eq. 9", key="none", score=Location())
+    module = MultiHeadAttention(row, HEADS, LENGTH)
+    params = params_of(module)
+    assert set(params) == {"query", "value", "out", "score"}
+    x = jax.random.normal(jax.random.key(5), (3, LENGTH, WIDTH))
+    whole = module.apply({"params": params}, x, mask=Mask(causal=True))
+    cache = module.init_cache(3, LENGTH, WIDTH)
+    assert cache.key is None
+    first, cache = module.apply({"params": params}, x[:, :4], cache=cache)
+    rest, _ = module.apply({"params": params}, x[:, 4:], cache=cache)
+    chex.assert_trees_all_close(jnp.concatenate([first, rest], axis=1), whole, atol=1e-5)
+    for wrong, message in (({"key": "linear"}, "looks at no key"), ({"query": "none"}, "needs a query")):
+        with pytest.raises(UsageError, match=message):
+            dataclasses.replace(row, **wrong)
+
+
+class KeysAlone(Location):
+    reads_query, reads_key = False, True
+
+
+def test_keys_share_no_projection_with_queries_that_have_none():
+    with pytest.raises(UsageError, match="keys projects no queries, so key='shared' cannot be"):
+        Mechanism("keys", "", query="none", key="shared", score=KeysAlone())
 
 
 def test_decomposable_compares_one_mlp_of_both():

@@ -143,6 +143,7 @@ def test_analytic_flops_equal_xlas_count(spec):
         ({"dropout": 1.0}, r"model.dropout must be at least 0 and below 1"),
         ({"attention": "supr"}, r"Did you mean 'super'"),
         ({"implementation": "cuda"}, r"Unknown model.implementation 'cuda'"),
+        ({"implementation": "xla|"}, r"Unknown model.implementation ''"),
         ({"norm": "prre"}, r"Unknown model.norm 'prre'\. Did you mean 'pre'"),
         ({"pool": "max"}, r"Unknown model.pool 'max'"),
         ({"positions": "rotary"}, r"Unknown model.positions"),

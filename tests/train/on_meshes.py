@@ -45,10 +45,14 @@ def losses(model: str, shape: str) -> list[float]:
     mesh = sharding.make_mesh(config.mesh, jax.devices()[: math.prod(map(int, axes.values()))])
     with jax.set_mesh(mesh), contextlib.closing(task.train_batches(0, 1)) as batches:
         replicas = Replicas.of(config, mesh)
-        state, step = replicas.init(trainer, task), replicas.train_step(trainer)
+        state, step = replicas.init(trainer, task), replicas.train_step(trainer, task)
         for _ in range(STEPS):
             state, report = step(state, replicas.to_devices(next(batches), own=True))
             found.append(float(report["sums"]["loss"] / report["sums"]["weight"]))
+        lies = jax.tree.map(
+            lambda x, wanted: x.sharding.is_equivalent_to(wanted, x.ndim), state, replicas.shardings(state)
+        )
+        assert all(jax.tree.leaves(lies)), lies  # as before the first step
     return found
 
 

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from train import baselines
 from train.baselines import ngram_losses
 
 TRAIN = np.frombuffer(b"the cat sat on the mat, the rat ate the cat", np.uint8)
@@ -41,6 +42,11 @@ def test_losses_are_the_definitions(context):
     history = [0] * context + TEST.tolist()
     expected = [-math.log(by_hand(history[i : i + context], int(t), context, context)) for i, t in enumerate(TEST)]
     np.testing.assert_allclose(losses, expected, rtol=1e-12)
+
+
+def test_the_first_tokens_alone_are_counted(monkeypatch):
+    monkeypatch.setattr(baselines, "COUNTED", 20)
+    np.testing.assert_array_equal(ngram_losses(TRAIN, TEST, 1, 256), ngram_losses(TRAIN[:20], TEST, 1, 256))
 
 
 def test_probabilities_of_all_tokens_sum_to_one():

@@ -1,5 +1,6 @@
 """Whatever happens to a checkpoint's files, what is restored is bit for bit what was saved, then or the time before."""
 
+import errno
 import random
 import resource
 import shutil
@@ -8,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from orbax.checkpoint import v1 as ocp
 
 from attention import UsageError
-from train.checkpoints import Checkpoints, abstract_state
+from train.checkpoints import Checkpoints
 from train.state import TrainState
 
 STEPS = (2, 4, 6)
@@ -33,6 +35,10 @@ def state(step):
     return TrainState(jnp.int32(step), params, {"mu": jnp.asarray(draw.normal(size=30), jnp.bfloat16)}, {})
 
 
+def abstract():
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state(0))
+
+
 def progress(step):
     return {"record_size": step, "best": {"step": 0, "value": -float("inf")}, "clock": {"seconds": 0.1 * step}}
 
@@ -50,7 +56,7 @@ def restored(workdir):
     """The step that is restored, after asserting that all of it is what was saved."""
     batches = Batches()
     with Checkpoints(workdir, keep=2) as checkpoints:
-        found, told = checkpoints.restore(abstract_state(state(0)), batches)
+        found, told = checkpoints.restore(abstract(), batches)
     step = int(found.step)
     for ours, saved in zip(jax.tree.leaves(found), jax.tree.leaves(state(step)), strict=True):
         assert ours.dtype == saved.dtype
@@ -129,6 +135,27 @@ def test_every_flipped_byte_of_our_metadata_is_noticed(workdir, capsys):
         shutil.rmtree(workdir.with_name("hit"))
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EIO, "Input/output error"),
+        ValueError("Error reading local file [os_error_code='5']"),
+        RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8589934592 bytes."),
+        MemoryError(),
+    ],
+    ids=["disk", "tensorstore", "device", "host"],
+)
+def test_what_keeps_it_from_being_read_and_may_pass_is_no_damage(workdir, monkeypatch, error):
+    def load(*_):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ocp, "load", load)
+        with pytest.raises(UsageError, match=r"step 6 cannot be read now \(.*\), though it may be whole; mend that"):
+            restored(workdir)
+    assert restored(workdir) == 6
+
+
 def test_an_empty_folder_is_passed_over(workdir, capsys):
     shutil.rmtree(workdir / "checkpoints" / "6")
     (workdir / "checkpoints" / "6").mkdir()
@@ -175,18 +202,17 @@ def test_the_best_stays_however_old_until_another_is(tmp_path):
 
 
 def test_parameters_alone_are_checked_too(workdir):
-    abstract = abstract_state(state(0)).params
     data = max(files(workdir), key=lambda path: path.stat().st_size if path.parent.name == "d" else 0)
     with Checkpoints(workdir, keep=2) as checkpoints:
         np.testing.assert_array_equal(
-            checkpoints.load_params(6, abstract, averaged=False)["kernel"], state(6).params["kernel"]
+            checkpoints.load_params(6, abstract().params, averaged=False)["kernel"], state(6).params["kernel"]
         )
         content = bytearray(data.read_bytes())
         middle = len(content) // 3
         content[middle : middle + 64] = bytes(b ^ 1 for b in content[middle : middle + 64])
         data.write_bytes(content)
         with pytest.raises(UsageError, match=r"The checkpoint of step 6 cannot be read \(.*; there are \[4, 6\]"):
-            checkpoints.load(6, abstract_state(state(0)))
+            checkpoints.load(6, abstract())
 
 
 @pytest.mark.parametrize("size", [0, 100, 500])

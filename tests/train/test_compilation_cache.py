@@ -47,7 +47,9 @@ def test_a_killed_run_goes_on_bit_for_bit_with_programs_from_disk_some_of_them_d
     again = run_python("-m", "train.main", *command)
     assert "Continuing after step" in again.stdout
     assert again.stderr == ""
-    assert all(map(whole, programs))
+    left = [*cache.glob("*-cache")]  # what makes initial values is not needed again
+    assert largest in left
+    assert all(map(whole, left))
 
     monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "false")
     monkeypatch.setenv("ATTENTION_BENCH_CACHE", str(tmp_path / "none"))

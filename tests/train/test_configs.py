@@ -79,6 +79,7 @@ SPLITS = {"data.train_split": "train", "data.validation_split": "train", "data.t
 REMOTE = {"data.revision", "data.streaming", "data.data_dir"}
 PAIRS = {"data.validation_split": "validation[:40]", "data.test_split": "test[:40]"}
 PAIRS |= {"data.source": "dates(first=2000, last=2003)", "data.translations": "3", "data.beams": "2"}
+PAIRS |= {"data.buckets": ""}  # each is a program
 OF_TABLES = {"data.source_column", "data.target_column"}
 RECURRENT = {"model.embedding": "8", "model.hidden": "8", "model.teacher_forcing": "0.5"}
 TASKS = {
@@ -165,7 +166,8 @@ def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
         (["--config.train.loss_chunk=8"], "train.loss_chunk=8 is for predictions of tokens, and image_classification"),
         (["--config.train.loss_chunk=-1"], "train.loss_chunk must be at least 0 (0 is off), but it is -1"),
         (["--config.train.length=0 steps"], "train.length must be more than 0, but it is '0 steps'"),
-        (["--config.seed=-1"], "seed must be at least 0 and below 2**62, but it is -1"),
+        (["--config.seed=-1"], "seed must be at least 0 and below 2**32 - train.replicas = 4294967295, but it is -1"),
+        ([f"--config.seed={2**32 - 2}", "--config.train.replicas=2"], "= 4294967294, but it is 4294967294"),
         (["--config.model.implementation=cudnn"], "it needs an NVIDIA GPU and this is cpu; it computes in bfloat16"),
         (["--config.mesh.data=3"], "mesh.data=3, mesh.fsdp=1, mesh.tensor=1 does not fit the 1 devices"),
         (["--config.mesh.data=-1", "--config.mesh.fsdp=-1"], "Only one axis of the mesh may be -1"),

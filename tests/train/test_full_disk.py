@@ -10,7 +10,7 @@ from tests.train.conftest import arguments
 from train import main
 from train.writers import Record, TensorBoard, read_record, write_json
 
-pytestmark = pytest.mark.xdist_group("full_disk")  # one process makes the runs that its tests share
+pytestmark = pytest.mark.xdist_group(__name__)
 
 OPTIONS = {"train__ema": 0.9, "data__mixup": 0.2}
 LINE = {"step": 1, "split": "train", "loss": 0.5}

@@ -34,6 +34,7 @@ def test_commas_in_brackets_and_quotes_do_not_split(text, values):
         (["model.attention=neural(dim=2"], r"'neural\(dim=2' has no closing \)"),
         (["model.attention='a"], "has no closing '"),
         (["model.heads=1,2,1"], "--over model.heads has '1' twice"),
+        (["data.source=file:a/b,file:a-b"], "whose folders would both be called file-a-b; give them to two sweeps"),
         (["model.heads=1", "model.heads=2"], "model.heads is given twice"),
         (["model.depth=1,2"], "model.depth is given twice; give it once, as --over or as --config.model.depth"),
         (["seed=1,2"], "--over seed cannot be: --seeds decides it"),

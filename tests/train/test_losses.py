@@ -12,6 +12,7 @@ from models.output import Output
 from tests.jaxprs import equations
 from tests.train import small_tasks
 from train import losses
+from train.progress import averages
 
 B, T, D, V = 4, 7, 8, 50
 KEYS = jax.random.split(jax.random.key(0), 5)
@@ -79,6 +80,9 @@ def test_every_task_of_tokens_takes_chunks(name, tmp_path):
         jax.jit(lambda p, task=task: task.loss(p, batch, key))(params) for task in (whole, small_tasks.task_of(config))
     )
     chex.assert_trees_all_close(found, expected, rtol=1e-6)
+    assert whole.metrics("train", averages(found))["perplexity"] == pytest.approx(
+        math.exp(found["plain_loss"] / found["weight"]), rel=1e-5
+    )
 
 
 ON_MESH = """

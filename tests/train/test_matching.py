@@ -63,6 +63,29 @@ def test_seeds_are_trained_apart_on_cpus_unless_asked_for():
     assert matching.prepare([request("super", seed="7")], [0], "", 3, "no").seed == 7
 
 
+def test_seeds_are_trained_apart_where_they_cannot_be_together(monkeypatch):
+    """On accelerators they are together by themselves, but batches of several lengths cannot be stacked."""
+    monkeypatch.setattr("jax.default_backend", lambda: "gpu")
+    assert matching.prepare([request("super")], [0], "", 3, "auto").together
+    buckets = Request("dates", "configs/translate_dates.py", {})
+    assert not matching.prepare([buckets], [0], "", 3, "auto").together
+    with pytest.raises(UsageError, match=r"cannot stack; .* --replicas=no"):
+        matching.prepare([buckets], [0], "", 3, "yes")
+
+
+def test_what_was_chosen_is_checked_too(monkeypatch):
+    checked = []
+    monkeypatch.setattr("train.matching._check", checked.append)
+    prepared = matching.prepare(list(map(request, ("dot_product", "super"))), [0, 0], "parameters", 1, "no")
+    assert checked[-1] == request("super").but(prepared.chosen[1])
+
+
+def test_hidden_units_stay_divisible_over_the_mesh():
+    split = request("super", **{"mesh.tensor": "2", "model.mlp": "66"})
+    chosen = matching.match_parameters(split, request("dot_product"))
+    assert int(chosen["model.mlp"]) % 2 == 0
+
+
 def test_published_weights_cannot_be_widened():
     wide = Request("mlp_roberta", "configs/mlm_wikitext103.py", {})
     with pytest.raises(UsageError, match="cannot change the width of mlp_roberta: its weights are published ones"):

@@ -3,11 +3,14 @@
 import dataclasses
 
 import chex
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from attention import UsageError
+from configs import defaults as configs
+from models.masked_lm import MaskedLM, MaskedLMConfig
 from train.optimizer import OptimizerConfig, decay_mask, optimizer, schedule, warmup_steps
 
 CONFIG = OptimizerConfig(
@@ -78,6 +81,17 @@ def test_decay_is_on_kernels_only():
         "class_token": False,
         "norm": {"scale": False},
     }
+
+
+def test_of_robertas_tree_decay_takes_the_matrices_that_are_no_positions():
+    size = {"depth": 1, "width": 8, "heads": 2, "mlp": 8, "positions": "learned"}
+    model = MaskedLM(MaskedLMConfig(**configs.masked_language_modelling().model.to_dict() | size), 9, 5)
+    params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 5), jnp.int32))["params"]
+    paths = jax.tree.leaves_with_path(decay_mask(params))
+    decayed = {jax.tree_util.keystr(path, simple=True, separator="/") for path, decays in paths if decays}
+    layer = {f"attention/{name}" for name in ("query", "key", "value", "out")} | {"mlp/up", "mlp/down"}
+    kernels = {f"block_0/{name}/kernel" for name in layer} | {"head/dense/kernel"}
+    assert decayed == kernels | {"embed/embedding", "token_types/embedding"}
 
 
 def test_sgd_and_its_coupled_decay():

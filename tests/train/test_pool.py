@@ -1,5 +1,6 @@
 """Several processes at a time: each once, on its own CPUs, whatever ends or is killed."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from attention import UsageError
 from tests.conftest import ROOT
 from train import pool
 from train.pool import FAILED, FINISHED, STOPPED, run_all
@@ -81,6 +83,15 @@ def test_a_run_that_outlives_its_killed_sweep_is_waited_for(tmp_path):
     outcomes = run_all({tmp_path / "run": ["false"]}, 1, lambda *_: None)
     assert outcomes == {tmp_path / "run": FINISHED}
     assert (tmp_path / "run/ran").read_text().count("\n") == 1
+
+
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
+    def refuse(file, how):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(UsageError, match=r"one\.log cannot be locked .*No locks available"):
+        run_all({tmp_path / "one": ["true"]}, 1, lambda path, outcome: None)
 
 
 @pytest.mark.parametrize("listens", [True, False])

@@ -19,7 +19,7 @@ from tests.train.conftest import arguments, record
 from tests.train.tasks.test_translation import PAIRS
 from train import main
 
-pytestmark = pytest.mark.xdist_group("processes")  # one process makes the runs that its tests share
+pytestmark = pytest.mark.xdist_group(__name__)
 
 LAUNCH = "import sys; from train.launch import launch; sys.exit(launch(int(sys.argv[1]), 2, sys.argv[3:], sys.argv[2]))"
 OPTIONS = {

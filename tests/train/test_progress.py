@@ -16,8 +16,8 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.train.conftest import arguments
-from train import progress, workdir
-from train.progress import Averages, Clock, Display, averages, duration_text
+from train import loop, progress, workdir
+from train.progress import Averages, Clock, Display, Shapes, averages, duration_text
 
 
 def test_the_clock_leaves_out_what_is_skipped_and_goes_on_after_a_restart(monkeypatch):
@@ -65,6 +65,13 @@ def test_averages_divide_sums_once_and_start_anew():
     meter.add(report(4.0, 2.0, 5.0))
     assert meter.take()["loss"] == 2.0
     assert averages({"loss": 3, "accuracy": 1, "weight": 4}) == {"loss": 0.75, "accuracy": 0.25}
+
+
+def test_sums_that_an_older_version_saved_are_dropped_where_it_had_fewer():
+    meter = Averages({"loss": 6.0, "weight": 2.0, "steps": 1, "gradient_norm": 1.0, "learning_rate": 0.1})
+    more = report(1.0, 4.0, 3.0)
+    meter.add(more | {"sums": more["sums"] | {"plain_loss": 2.0}})
+    assert meter.take() == {"loss": 0.25, "plain_loss": 0.5, "gradient_norm": 3.0, "learning_rate": 0.3}
 
 
 def test_what_is_saved_does_not_change_afterwards():
@@ -124,6 +131,7 @@ def test_a_file_gets_lines_and_the_results_name_everything(tmp_path, run_python)
         "checkpoints",
         "config.json",
         "curves.png",
+        "data.json",
         "metrics.jsonl",
         "result.json",
         "tensorboard",
@@ -133,6 +141,8 @@ def test_a_file_gets_lines_and_the_results_name_everything(tmp_path, run_python)
     assert {"loss", "accuracy", "top5"} <= set(result["final"]["test"])
     assert result["attention_layer_parameters"] == 2 * (16 * 16 + 16) + 16 * 16 + 16
     assert result["steps"] == 12
+    assert result["train_examples"] == 1149
+    assert result["matmul_precision"] == "default"
     assert 0 < result["seconds"] < result["wall_seconds"]
     assert {"versions", "devices", "git"} <= set(result)
 
@@ -141,3 +151,19 @@ def test_a_long_warmup_is_cut_saying_so(tmp_path, run_python):
     options = {"optimizer__warmup": "30 steps", "train__length": "10 steps"}
     done = run_python("-m", "train.main", *arguments(tmp_path / "run", **options))
     assert "The warm-up of 30 steps is longer than the run; it is cut to 1." in done.stdout
+
+
+def test_steps_of_a_shape_that_is_new_are_apart_in_time():
+    """The step before it is read before it compiles, and its own time is left out."""
+    run, happened = object.__new__(loop.Run), []
+    run.step, run.plan, run._shapes = 0, loop.Plan(5, 0, 0, 0, 0, 0), Shapes()
+    run.batches = iter([{"index": np.zeros(size)} for size in (2, 2, 3, 2, 2)])
+    run.state, run.replicas = None, types.SimpleNamespace(to_devices=lambda batch, own: batch)
+    run.train_step = lambda state, batch: (state, happened.append(f"step of {len(batch['index'])}"))
+    run._validations = list
+    run._between_steps = lambda stopping: None
+    run._read = lambda step, report, index, compiled: happened.append((step, compiled))
+    assert run.fit(types.SimpleNamespace(stop_after=lambda step: False))
+    twice, thrice = "step of 2", "step of 3"
+    started = [twice, twice, (1, True), (2, False), thrice, twice, (3, True), twice, (4, False), (5, False)]
+    assert happened == started

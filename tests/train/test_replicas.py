@@ -1,6 +1,5 @@
 """Replicas trained together are the runs of their seeds: batches, dropout, parameters, record, result."""
 
-import dataclasses
 import json
 import shutil
 
@@ -21,7 +20,7 @@ from train.replicas import Replicas
 from train.results import of_all
 from train.translate import Translator
 
-pytestmark = pytest.mark.xdist_group("replicas")  # one process makes the runs that its tests share
+pytestmark = pytest.mark.xdist_group(__name__)
 
 SEEDS = range(3, 8)
 MODEL = {name: text for name, text in TINY.items() if name.startswith("model.")}
@@ -61,7 +60,7 @@ def apart(config, seeds, steps, double):
     task = tasks.find(config.task)(config)
     task = in_double(task) if double else task
     trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
-    step = jax.jit(lambda key, state, batch: dataclasses.replace(trainer, key=key).train_step(state, batch))
+    step = jax.jit(lambda key, state, batch: trainer.train_step(state, batch, key))
     init = jax.jit(lambda key: trainer.init(doubled(task.init(key)) if double else task.init(key)))
     found = []
     for seed in seeds:
@@ -90,7 +89,7 @@ def together(config, mesh, steps, double=False):
     with jax.set_mesh(mesh):
         state = replicas.init(trainer, task)
         state = doubled(state) if double else state
-        step, stream, batches, losses = replicas.train_step(trainer), replicas.train_batches(task), [], []
+        step, stream, batches, losses = replicas.train_step(trainer, task), replicas.batches(task), [], []
         for _ in range(steps):
             batches.append(next(stream))
             state, report = step(state, replicas.to_devices(batches[-1], own=True))
@@ -160,8 +159,8 @@ mesh = sharding.make_mesh(config.mesh, jax.devices()[:4])
 replicas, task = Replicas.of(config, mesh), tasks.find(config.task)(config)
 trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
 with jax.set_mesh(mesh):
-    batch = replicas.to_devices(next(replicas.train_batches(task)), own=True)
-    text = replicas.train_step(trainer).lower(replicas.init(trainer, task), batch).compile().as_text()
+    batch = replicas.to_devices(next(replicas.batches(task)), own=True)
+    text = replicas.train_step(trainer, task).lower(replicas.init(trainer, task), batch).compile().as_text()
 assert not any(kind in text for kind in ("all-reduce", "all-gather", "all-to-all", "collective-permute"))
 print("silent")
 """

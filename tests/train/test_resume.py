@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -14,7 +15,7 @@ from tests.train.conftest import arguments, record
 from train import evaluate, loop, main
 from train.workdir import LOCK, lock
 
-pytestmark = pytest.mark.xdist_group("resume")  # one process makes the runs that its tests share
+pytestmark = pytest.mark.xdist_group(__name__)
 
 OPTIONS = {"train__ema": 0.9, "data__mixup": 0.2, "train__accumulate": 2}
 
@@ -103,10 +104,11 @@ def test_a_second_run_in_the_same_folder_is_refused(uninterrupted, run_python):
 
 
 def test_a_length_below_what_was_trained_is_refused(uninterrupted, run_python):
-    shorter = OPTIONS | {"train__length": "3 steps"}
+    shorter, before = OPTIONS | {"train__length": "3 steps"}, changed_at(uninterrupted)
     done = run_python("-m", "train.main", *arguments(uninterrupted, **shorter), check=False)
     assert done.returncode == 2
     assert "has been trained for 12 steps, but train.length is 3 steps" in done.stderr
+    assert changed_at(uninterrupted) == before
 
 
 def test_a_finished_run_again_changes_no_number(uninterrupted, tmp_path, run_python):
@@ -166,6 +168,47 @@ def test_a_longer_run_continues_a_finished_one(uninterrupted, tmp_path, run_pyth
     lines = record(workdir)
     assert [line["step"] for line in lines if line["split"] == "test"] == [14]
     assert len({(line["step"], line["split"]) for line in lines}) == len(lines)
+
+
+class Killed(BaseException):
+    """Ends a run with no chance to save."""
+
+
+def killed(step, monkeypatch, *flags):
+    read = loop.Run._read
+
+    def until(run, at, *rest):
+        read(run, at, *rest)
+        if at == step:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Run, "_read", until)
+        with pytest.raises(Killed):
+            main.main(flags)
+
+
+def test_a_length_lowered_to_where_the_run_stands_measures_there_and_a_longer_one_takes_the_result(
+    tmp_path, monkeypatch
+):
+    never = {"train__eval_every": "0 steps", "train__checkpoint_every": "4 steps"}
+    killed(6, monkeypatch, *arguments(tmp_path / "run", **never))
+    monkeypatch.setattr(loop.Run, "_new", None)  # what is restored is not made first
+    assert main.main(arguments(tmp_path / "run", **never | {"train__length": "4 steps"})) == 0
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["steps"], result["best_step"]) == (4, 4)
+    assert result["best"]["validation"]["loss"] == result["final"]["validation"]["loss"]
+    killed(5, monkeypatch, *arguments(tmp_path / "run", **never))
+    assert not (tmp_path / "run" / "result.json").exists()
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["train"]["length"] == "12 steps"
+
+
+def test_a_signal_during_the_report_ends_the_program(uninterrupted, tmp_path, monkeypatch):
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    before, met = signal.getsignal(signal.SIGTERM), []
+    monkeypatch.setattr(loop.Run, "report", lambda run: met.append(signal.getsignal(signal.SIGTERM)))
+    assert main.main(arguments(tmp_path / "run", **OPTIONS)) == 0
+    assert met == [before]
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_step_and_the_batch(tmp_path, run_python):

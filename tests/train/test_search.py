@@ -261,6 +261,7 @@ def test_it_is_compiled_once_for_a_shape():
         compiled(model, Search(2, 1.0, 4), params["params"], source, LENGTHS - seed // 2, jax.random.key(seed), special)
 
 
+@pytest.mark.long
 def test_a_mesh_gives_the_same(run_python):
     done = run_python("-m", "tests.train.search_on_devices", devices=4)
     assert json.loads(done.stdout.splitlines()[-1]) == {"1": True, "3": True}

@@ -14,12 +14,13 @@ from jax.sharding import PartitionSpec as P
 from attention import UsageError
 from tests.train.conftest import arguments, record
 from tests.train.on_meshes import MODELS
-from train import configs
+from train import configs, loop, sharding
 from train.config import MeshConfig
 from train.dry import DryRun
+from train.replicas import Replicas
 from train.sharding import RULES, check_divisible, make_mesh, parameter_spec
 
-pytestmark = pytest.mark.xdist_group("sharding")  # one process makes the runs that its tests share
+pytestmark = pytest.mark.xdist_group(__name__)
 
 OPTIONS = {
     "train__length": "20 steps",
@@ -176,6 +177,26 @@ def test_an_axis_may_take_the_rest_and_the_product_must_fit():
         make_mesh(MeshConfig(1, 2, 1))
     with pytest.raises(UsageError, match=r"mesh.fsdp must be at least 1, or -1 for the rest, but it is 0"):
         MeshConfig(1, 0, 1)
+
+
+def test_the_batch_of_training_need_not_divide_to_evaluate():
+    config, _ = configs.resolve("configs/vit_digits.py", {"train.accumulate": "5"})
+    mesh = make_mesh(config.mesh)
+    loop.check_evaluation(config, mesh)
+    with pytest.raises(UsageError, match=r"data.batch_size=32 does not divide over .* x train.accumulate = 5"):
+        loop.check_splits(config, Replicas([0], mesh))
+
+
+def test_replicas_of_one_device_each_split_no_batch_but_of_texts_to_write(monkeypatch):
+    class Mesh:
+        shape, size = {"data": 2, "fsdp": 1, "tensor": 1}, 2
+
+    monkeypatch.setattr(sharding, "reads_its_own", lambda mesh, axes: True)
+    changes = {"data.batch_size": "5", "data.eval_batch_size": "7", "train.replicas": "2"}
+    loop.check_splits(configs.resolve("configs/vit_digits.py", changes)[0], Replicas([0, 1], Mesh))
+    config, _ = configs.resolve("configs/seq2seq_dates.py", changes)
+    with pytest.raises(UsageError, match=r"data.eval_batch_size=7 does not divide over mesh.data x mesh.fsdp = 2"):
+        loop.check_splits(config, Replicas([0, 1], Mesh))
 
 
 def test_what_does_not_divide_is_named():

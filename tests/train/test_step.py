@@ -17,19 +17,22 @@ BATCH = {
 }
 
 
+KEY = jax.random.key(0)
+
+
 def squares(params, batch, key):
     errors = (batch["x"] @ params["w"] - batch["y"]) ** 2
     return {"loss": jnp.sum(errors * batch["weight"]), "weight": jnp.sum(batch["weight"])}
 
 
 def trainer(accumulate=1, ema=0.0, loss=squares):
-    return Trainer(loss, optax.sgd(0.1), optax.constant_schedule(0.1), jax.random.key(0), accumulate, ema)
+    return Trainer(loss, optax.sgd(0.1), optax.constant_schedule(0.1), accumulate, ema)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2, 3, 4])
 def test_ragged_parts_equal_the_whole_batch(accumulate):
     one = trainer(accumulate)
-    state, report = jax.jit(one.train_step)(one.init({"w": jnp.ones(3)}), BATCH)
+    state, report = jax.jit(one.train_step)(one.init({"w": jnp.ones(3)}), BATCH, KEY)
     real = np.asarray(BATCH["weight"]) == 1
     x, y = np.asarray(BATCH["x"])[real], np.asarray(BATCH["y"])[real]
     gradient = 2 * x.T @ (x @ np.ones(3) - y) / real.sum()
@@ -66,10 +69,10 @@ def test_randomness_differs_by_step_and_part_and_by_nothing_else():
 
     one, two = trainer(loss=noise), trainer(2, loss=noise)
     state = one.init({"w": jnp.ones(3)})
-    losses = [float(one.train_step(state.replace(step=jnp.array(s)), BATCH)[1]["sums"]["loss"]) for s in (0, 1, 0)]
+    losses = [float(one.train_step(state.replace(step=jnp.array(s)), BATCH, KEY)[1]["sums"]["loss"]) for s in (0, 1, 0)]
     assert losses[0] != losses[1]
     assert losses[0] == losses[2]
-    parts = float(two.train_step(state, BATCH)[1]["sums"]["loss"])
+    parts = float(two.train_step(state, BATCH, KEY)[1]["sums"]["loss"])
     assert parts != pytest.approx(2 * losses[0])
 
 
@@ -78,7 +81,7 @@ def test_moving_average_is_what_is_evaluated():
     state = one.init({"w": jnp.ones(3)})
     expected = np.ones(3)
     for _ in range(3):
-        state, _ = one.train_step(state, BATCH)
+        state, _ = one.train_step(state, BATCH, KEY)
         expected = 0.75 * expected + 0.25 * np.asarray(state.params["w"])
     chex.assert_trees_all_close(state.averaged()["w"], expected, atol=1e-6)
     plain = trainer()
@@ -91,5 +94,5 @@ def test_the_step_compiles_once():
     chex.clear_trace_counter()
     state = one.init({"w": jnp.ones(3)})
     for _ in range(3):
-        state, _ = step(state, BATCH)
+        state, _ = step(state, BATCH, KEY)
     assert int(state.step) == 3

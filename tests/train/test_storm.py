@@ -8,7 +8,7 @@ import pytest
 from tests.storm import Storm, assert_same
 from tests.train.conftest import arguments
 
-pytestmark = pytest.mark.xdist_group("storm")  # it takes longest
+pytestmark = pytest.mark.xdist_group(__name__)
 
 OPTIONS = {"train__ema": 0.9, "data__mixup": 0.2, "train__log_every": "1 steps", "train__checkpoint_every": "3 steps"}
 
@@ -21,7 +21,8 @@ def flags(length):
 @pytest.mark.parametrize(
     ("kills", "number", "processes", "length"),
     [
-        (3, signal.SIGKILL, 2, 60),
+        (3, signal.SIGKILL, 1, 60),
+        pytest.param(2, signal.SIGKILL, 2, 60, marks=pytest.mark.long),
         pytest.param(20, signal.SIGKILL, 1, 400, marks=pytest.mark.long),
         pytest.param(20, signal.SIGTERM, 1, 400, marks=pytest.mark.long),
         pytest.param(20, signal.SIGKILL, 2, 400, marks=pytest.mark.long),

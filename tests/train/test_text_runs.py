@@ -14,7 +14,7 @@ from tests.train.conftest import arguments, record
 from train import configs, evaluate, generate
 from train.data import tokenisers
 
-pytestmark = pytest.mark.xdist_group("text_runs")  # one process makes the runs that its tests share
+pytestmark = pytest.mark.xdist_group(__name__)
 
 CONFIGS = {
     "gpt_pydoc": {"data__eval_stride": 8},

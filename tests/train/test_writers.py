@@ -4,6 +4,7 @@ import contextlib
 import json
 import struct
 
+import matplotlib
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
@@ -63,10 +64,12 @@ def test_json_is_whole_or_not_at_all(tmp_path):
 def test_curves_draw_a_panel_a_metric(tmp_path):
     lines = [LINE, LINE | {"split": "validation"}, LINE | {"split": "test"}]
     one, two = tmp_path / "one.png", tmp_path / "two.png"
+    matplotlib.use("svg")
     curves.draw([{k: v for k, v in line.items() if k != "accuracy"} for line in lines], one)
     curves.draw(lines, two)
     width, wider = (struct.unpack(">I", path.read_bytes()[16:20])[0] for path in (one, two))
     assert wider == 2 * width
+    assert matplotlib.get_backend() == "svg"  # the caller's
 
 
 def test_a_damaged_record_is_one_sentence(tmp_path):

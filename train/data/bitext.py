@@ -11,10 +11,10 @@ import numpy as np
 from jaxtyping import Bool, Int64, Integer
 
 from train.data import pair_sources, stated, token_cache
-from train.data.corpus import PARTS, cache_folder, learned_tokeniser
+from train.data.corpus import cache_folder, learned_tokeniser
 from train.data.documents import Document, Documents, digest
 from train.data.pairs import Pair, Pairs
-from train.data.splits import Split
+from train.data.splits import PARTS, Split
 from train.data.token_cache import Stored
 from train.data.tokenisers import Tokeniser
 
@@ -45,6 +45,11 @@ class PairTokens:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def content(self) -> str:
+        """A digest of all pairs of the part."""
+        return digest([self.source.content, self.target.content])
 
     @functools.cached_property
     def rows(self) -> Int64[np.ndarray, " n"]:
@@ -107,10 +112,12 @@ def load(data: Any) -> Bitext:
     orders = {part: _order_file(parts[split.name], split, cache_dir) for part, split in splits.items()}
     training = (parts[splits["train"].name], splits["train"], orders["train"])
     shared = not data.target_tokeniser
-    source = learned_tokeniser(data.source_tokeniser, _Texts(*training, SIDES if shared else SIDES[:1]), cache_dir)
+    texts = _Texts(*training, SIDES if shared else SIDES[:1])
+    source = learned_tokeniser(data.source_tokeniser, texts, cache_dir, "data.source_tokeniser")
     target = source
     if not shared:
-        target = learned_tokeniser(data.target_tokeniser, _Texts(*training, SIDES[1:]), cache_dir)
+        texts = _Texts(*training, SIDES[1:])
+        target = learned_tokeniser(data.target_tokeniser, texts, cache_dir, "data.target_tokeniser")
     stated.check("source_vocabulary", data.source_vocabulary, source.size)
     stated.check("target_vocabulary", data.target_vocabulary, target.size)
     stored = {

@@ -15,11 +15,10 @@ from jaxtyping import Int32, Int64, Integer
 from attention.errors import UsageError
 from train.data import stated, text_sources, token_cache, tokenisers
 from train.data.documents import Documents, digest
-from train.data.splits import Split
+from train.data.splits import PARTS, Split
 from train.data.token_cache import Stored
 from train.data.tokenisers import Tokeniser
 
-PARTS = ("train", "validation", "test")
 _ORDER = 1  # of `shuffled`; another number learns vocabularies anew
 
 
@@ -41,17 +40,16 @@ class Tokens:
         """Documents."""
         return self.stop - self.start
 
+    @property
+    def content(self) -> str:
+        """A digest of the whole stored text."""
+        return self.stored.content
+
     @functools.cached_property
     def ids(self) -> Integer[np.ndarray, " tokens"]:
         """Ids of all documents, end to end, on disk; uint16 or uint32."""
         first, last = self.stored.token_offsets[[self.start, self.stop]]
         return self.stored.ids[first:last]
-
-    @functools.cached_property
-    def documents(self) -> Int64[np.ndarray, " documents+1"]:
-        """Where in `ids` each document begins, and at last where the last one ends."""
-        offsets = self.stored.token_offsets
-        return offsets[self.start : self.stop + 1] - offsets[self.start]
 
     @property
     def bytes(self) -> int:
@@ -82,6 +80,11 @@ class LabelledTokens:
     def __len__(self) -> int:
         """Documents."""
         return self.stop - self.start
+
+    @property
+    def content(self) -> str:
+        """A digest of the whole stored text."""
+        return self.stored.content
 
     def ids(self, index: int) -> Integer[np.ndarray, " tokens"]:
         """Ids of one document, on disk; uint16 or uint32."""
@@ -152,7 +155,7 @@ def load(data: Any, end: bool = False) -> Corpus:
     documents = {part.name: text_sources.load(data, part.name) for part in parts.values()}
     cache_dir = cache_folder(data.cache_dir)
     chosen = _Texts(documents[parts["train"].name], parts["train"], bool(data.label_column))
-    tokeniser = learned_tokeniser(data.tokeniser, chosen, cache_dir)
+    tokeniser = learned_tokeniser(data.tokeniser, chosen, cache_dir, "data.tokeniser")
     stated.check("vocabulary", data.vocabulary, tokeniser.size)
     if end and "end" not in tokeniser.special:
         raise UsageError(
@@ -217,10 +220,10 @@ class Texts(Protocol):
     def __iter__(self) -> Iterator[str]: ...
 
 
-def learned_tokeniser(spec: str, texts: Texts, cache_dir: Path) -> Tokeniser:
-    """The tokeniser of a spec string: trained on the training split alone, once; or as it is."""
+def learned_tokeniser(spec: str, texts: Texts, cache_dir: Path, field: str) -> Tokeniser:
+    """The tokeniser of a config field's spec string: trained on the training split alone, once; or as it is."""
     if not tokenisers.needs_fitting(spec):
-        return tokenisers.make(spec)
+        return tokenisers.make(spec, field=field)
     path = cache_dir / "tokenisers" / f"{digest([spec, texts.content])}.json"
     token_cache.once(path, lambda partial: partial.write_text(tokenisers.make(spec, texts).dumps(), encoding="utf-8"))
     return tokenisers.loads(path.read_text(encoding="utf-8"))

@@ -16,9 +16,9 @@ import babel.localedata
 from attention.errors import UsageError, unknown
 from train.data.documents import digest
 from train.data.pairs import Pair, Pairs
+from train.data.splits import PARTS
 
 FORMS = ("full", "long", "medium", "short")
-SPLITS = ("train", "validation", "test")
 _NEAR = 5  # of the thousand names of languages, so many are shown
 
 
@@ -86,8 +86,8 @@ class Dates:
         Raises:
           UsageError: another split.
         """
-        if split not in SPLITS:
-            raise unknown("split of dates", split, SPLITS)
+        if split not in PARTS:
+            raise unknown("split of dates", split, PARTS)
         content = digest([dataclasses.astuple(self), split, babel.__version__])
         return Pairs(f"{split} of dates", content, functools.partial(self._pairs, split))
 

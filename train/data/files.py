@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from attention.errors import UsageError, unknown
+from train.data.splits import PARTS
 
 _OPEN = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 _ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
 KINDS = (".txt", ".csv", ".tsv", ".parquet", ".jsonl")
 FORMS = f"a file, folder or glob of {', '.join(KINDS)}, which may be compressed ({', '.join(_OPEN)})"
-_SPLITS = ("train", "validation", "test")
 
 
 def find(path: str, split: str, forms: str = FORMS) -> list[Path]:
@@ -59,7 +59,7 @@ def by_split(files: Iterable[Path]) -> dict[str, list[Path]]:
     for file in files:
         name = re.split(r"[.\-_]", file.name)[0]
         groups.setdefault(_ALIASES.get(name, name), []).append(file)
-    return {name: group for name, group in groups.items() if name in _SPLITS} or {"train": files}
+    return {name: group for name, group in groups.items() if name in PARTS} or {"train": files}
 
 
 def choose(groups: Mapping[str, list[Path]], split: str, path: str) -> list[Path]:

@@ -45,7 +45,7 @@ def train_batches(
         examples = pairs.random_map(_Mixed(source, transforms, data.mixup), seed=augmentation)
     else:
         examples = positions.random_map(_Augmented(source, transforms), seed=augmentation)
-    return pipeline.train_batches(examples, data, process_index, process_count)
+    return pipeline.batched(examples, data, process_index, process_count)
 
 
 def eval_batches(
@@ -69,7 +69,7 @@ def eval_batches(
     transforms = chain.parse(data.eval_transforms)
     chain.output_shape(transforms, source.image_shape)
     example = _Whole(source, transforms)
-    return pipeline.eval_batches(example, len(source), data, process_index, process_count)
+    return pipeline.in_order(example, len(source), data, process_index, process_count)
 
 
 @dataclasses.dataclass(frozen=True)

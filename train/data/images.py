@@ -7,7 +7,7 @@ import numpy as np
 
 from attention.errors import UsageError
 from train.data import chain, sources, stated
-from train.data.splits import Split
+from train.data.section import Section
 from train.data.transforms import TRANSFORMS
 
 _SHAPE = re.compile(r"\d+x\d+x[1-9]\d*")
@@ -15,17 +15,13 @@ _ANY = 256  # pixels of a side that varies
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageData:
+class ImageData(Section):
     """Which images, in what batches, transformed how.
 
     Attributes:
       source: `digits`, `tfds:NAME` or `numpy:FILE.npz`; see `train.data.sources.load`.
       data_dir: Where TFDS sets are; '' is the environment's TFDS_DATA_DIR, else TFDS's own default.
       train_split: Such as `train[:90%]`; see `train.data.splits`.
-      validation_split: What "best" is chosen on.
-      test_split: What is measured at the end.
-      batch_size: Training examples a step, over all processes.
-      eval_batch_size: Examples an evaluation step, over all processes.
       train_transforms: A spec string; see `train.data.chain`. '' only scales to [0, 1].
       eval_transforms: A spec string without random transforms.
       mixup: α of the Beta(α, α) that mixes pairs of training images (Zhang et al. 2018); 0 is off.
@@ -37,32 +33,19 @@ class ImageData:
       label_key: Feature of a TFDS set that holds the label.
     """
 
-    source: str
-    data_dir: str
-    train_split: str
-    validation_split: str
-    test_split: str
-    batch_size: int
-    eval_batch_size: int
     train_transforms: str
     eval_transforms: str
     mixup: float
-    workers: int
     classes: int
     image_shape: str
     image_key: str = "image"
     label_key: str = "label"
 
     def __post_init__(self):
+        super().__post_init__()
         sources.check(self.source)
-        for split in (self.train_split, self.validation_split, self.test_split):
-            Split.parse(split)
-        for field in ("batch_size", "eval_batch_size"):
-            if getattr(self, field) < 1:
-                raise UsageError(f"data.{field} must be at least 1, but it is {getattr(self, field)}.")
-        for field in ("mixup", "workers"):
-            if getattr(self, field) < 0:
-                raise UsageError(f"data.{field} must be at least 0 (0 is off), but it is {getattr(self, field)}.")
+        if self.mixup < 0:
+            raise UsageError(f"data.mixup must be at least 0 (0 is off), but it is {self.mixup}.")
         stated.check_count("classes", self.classes)
         if self.image_shape and not _SHAPE.fullmatch(self.image_shape):
             raise UsageError(f"data.image_shape must be such as 32x32x3 (or ''), but it is {self.image_shape!r}.")

@@ -40,7 +40,7 @@ def endless(length: int, seed: int) -> grain.MapDataset:
     return grain.MapDataset.range(length).shuffle(seed=seed).repeat()
 
 
-def train_batches(examples: grain.MapDataset, data: Sizes, process_index: int, process_count: int) -> "BatchIterator":
+def batched(examples: grain.MapDataset, data: Sizes, process_index: int, process_count: int) -> "BatchIterator":
     """An endless stream of examples, cut into batches.
 
     Args:
@@ -74,7 +74,7 @@ def _stack(batches: tuple[Batch, ...]) -> Batch:
     return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
 
 
-def eval_batches(
+def in_order(
     example: Callable[[int], dict[str, Any]], length: int, data: Sizes, process_index: int, process_count: int
 ) -> "BatchIterator":
     """Every example once, in order; every process gets equally many batches.

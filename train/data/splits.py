@@ -8,6 +8,7 @@ from typing import Any
 
 from attention.errors import UsageError
 
+PARTS = ("train", "validation", "test")  # of every experiment's data
 _BOUND = r"-?\d+|-?\d+(\.\d+)?%"
 _FORM = re.compile(rf"(?P<name>[\w.-]+)(\[(?P<start>{_BOUND})?:(?P<stop>{_BOUND})?\])?")
 
@@ -80,6 +81,11 @@ class View(Sequence):
     records: Sequence[Any]
     start: int
     stop: int
+
+    @property
+    def content(self) -> str:
+        """What all the records, which must have it, say of what they are."""
+        return self.records.content
 
     def __len__(self) -> int:
         return self.stop - self.start

@@ -111,14 +111,18 @@ def fit_wordpiece(texts: Iterable[str], size: int, lower: bool = False) -> Subwo
     return SubwordTokeniser(tokenizer.to_str())
 
 
-def from_hub(name: str) -> SubwordTokeniser:
+def from_hub(name: str, field: str) -> SubwordTokeniser:
     """The `tokenizer.json` of a hub repository, `NAME` or `NAME@REVISION`; a copy fetched before is used as it is.
+
+    Args:
+      name: The repository.
+      field: The config field that names it, for messages.
 
     Raises:
       UsageError: it cannot be fetched.
     """
     repository, _, revision = name.partition("@")
-    path = hub.fetch(repository, "tokenizer.json", revision, "data.tokeniser", "file:PATH")
+    path = hub.fetch(repository, "tokenizer.json", revision, field, "file:PATH")
     with open(path, encoding="utf-8") as file:
         return SubwordTokeniser(file.read())
 

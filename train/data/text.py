@@ -5,56 +5,34 @@ from typing import ClassVar
 
 from attention.errors import UsageError, unknown
 from train.data import stated, text_sources, tokenisers
-from train.data.corpus import PARTS, Corpus, LabelledTokens, Tokens, load
+from train.data.corpus import Corpus, LabelledTokens, Tokens, load
 from train.data.masking import Masking
-from train.data.splits import Split
+from train.data.section import Section
+from train.data.splits import PARTS
 from train.data.text_batches import Labelled, MaskedTokens, NextToken, check_long_enough
 
 KEEP = ("first", "last")
 
 
 @dataclasses.dataclass(frozen=True)
-class SplitData:
-    """What all data of text have in common: where they are, and how they are cut.
+class CachedTextSection(Section):
+    """What all data of text have in common: they may come from the hub, and are tokenised once.
 
     Attributes:
       revision: Of a hub set: a branch, tag or commit, such as `refs/convert/parquet`; '' is the default one.
       streaming: Whether a hub set is read from the network as it is encoded, in place of being downloaded first.
       data_dir: Where TFDS sets or the hub's downloads are; '' is the libraries' own default.
       cache_dir: Where tokenised text is kept; '' is ATTENTION_BENCH_CACHE, else ~/.cache/attention_bench.
-      validation_split: What "best" is chosen on.
-      test_split: What is measured at the end.
-      batch_size: Training examples a step, over all processes.
-      eval_batch_size: Examples an evaluation step, over all processes.
       workers: Processes that prepare batches; 0 does it in a thread, which is fast enough for text.
     """
 
-    source: str
     revision: str
     streaming: bool
-    data_dir: str
     cache_dir: str
-    train_split: str
-    validation_split: str
-    test_split: str
-    batch_size: int
-    eval_batch_size: int
-    workers: int
-
-    SIZES: ClassVar[tuple[str, ...]] = ("batch_size", "eval_batch_size")  # at least 1
-
-    def __post_init__(self):
-        for part in PARTS:
-            Split.parse(getattr(self, f"{part}_split"))
-        for field in self.SIZES:
-            if getattr(self, field) < 1:
-                raise UsageError(f"data.{field} must be at least 1, but it is {getattr(self, field)}.")
-        if self.workers < 0:
-            raise UsageError(f"data.workers must be at least 0 (0 is off), but it is {self.workers}.")
 
 
 @dataclasses.dataclass(frozen=True)
-class CommonTextData(SplitData):
+class CommonTextData(CachedTextSection):
     """What text of one language has in common.
 
     Attributes:
@@ -76,7 +54,7 @@ class CommonTextData(SplitData):
     context: int
     vocabulary: int
 
-    SIZES: ClassVar[tuple[str, ...]] = ("context", *SplitData.SIZES)
+    SIZES: ClassVar[tuple[str, ...]] = ("context", *Section.SIZES)
 
     def __post_init__(self):
         super().__post_init__()

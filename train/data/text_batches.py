@@ -34,7 +34,7 @@ class Examples(Protocol):
 def train_batches(
     examples: Examples, data: pipeline.Sizes, seed: int, process_index: int = 0, process_count: int = 1
 ) -> pipeline.BatchIterator:
-    """Shuffled examples without end; see `train.data.pipeline.train_batches` for the iterator.
+    """Shuffled examples without end; see `train.data.pipeline.batched` for the iterator.
 
     Args:
       examples: Of the training split.
@@ -46,14 +46,14 @@ def train_batches(
     order, drawing, cuts = np.random.SeedSequence(seed).generate_state(3).tolist()
     indices = pipeline.endless(len(examples), order)
     stream = indices.map_with_index(_Numbered(len(examples))).random_map(_Drawn(examples, cuts), seed=drawing)
-    return pipeline.train_batches(stream, data, process_index, process_count)
+    return pipeline.batched(stream, data, process_index, process_count)
 
 
 def eval_batches(
     examples: Examples, data: pipeline.Sizes, process_index: int = 0, process_count: int = 1
 ) -> pipeline.BatchIterator:
-    """Every example once, in order, the last batch filled up with weight 0; see `train.data.pipeline.eval_batches`."""
-    return pipeline.eval_batches(examples.evaluate, examples.eval_length, data, process_index, process_count)
+    """Every example once, in order, the last batch filled up with weight 0; see `train.data.pipeline.in_order`."""
+    return pipeline.in_order(examples.evaluate, examples.eval_length, data, process_index, process_count)
 
 
 class _Windows:

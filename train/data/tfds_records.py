@@ -20,8 +20,16 @@ class TfdsRecords(Sequence):
 
     The images are decoded here, by Pillow: TFDS would use OpenCV where it happens to be installed, whose JPEG
     pixels differ.
+
+    Attributes:
+      content: Name and version of the set.
+      encoded: The data source.
+      image_key: The feature that holds the image.
+      label_key: The feature that holds the label.
+      mode: Pillow's, of the images.
     """
 
+    content: str
     encoded: Sequence[dict[str, Any]]
     image_key: str
     label_key: str
@@ -62,7 +70,7 @@ def read(
     shape = _shape(opened.features[image_key], image_key, name)
     encoded = opened.records({image_key: tfds.decode.SkipDecoding()})
     classes = opened.features[label_key].num_classes
-    return TfdsRecords(encoded, image_key, label_key, _MODES[shape[2]]), classes, shape
+    return TfdsRecords(opened.builder.info.full_name, encoded, image_key, label_key, _MODES[shape[2]]), classes, shape
 
 
 def _shape(image: Any, image_key: str, dataset: str) -> tuple[int, int, int]:

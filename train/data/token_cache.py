@@ -8,6 +8,7 @@ import dataclasses
 import errno
 import fcntl
 import functools
+import hashlib
 import json
 import os
 import shutil
@@ -67,6 +68,15 @@ class Stored:
     def class_names(self) -> tuple[str, ...]:
         """Of the source, else of the labels in the order of their first documents."""
         return tuple(self._about["class_names"])
+
+    @functools.cached_property
+    def content(self) -> str:
+        """A digest of tokens, documents and classes, wherever and whenever they were read."""
+        found = hashlib.blake2b(digest_size=16)
+        for name in ("ids", "token_offsets", "byte_offsets", "labels"):
+            found.update(getattr(self, name))
+        found.update(json.dumps(self.class_names).encode())
+        return found.hexdigest()
 
     @functools.cached_property
     def _about(self) -> dict[str, Any]:

@@ -205,12 +205,13 @@ def stated_size(spec: str) -> int:
     return call.options.get("size", 0) if call.name in _FITTED else ByteTokeniser.size
 
 
-def make(spec: str, texts: Iterable[str] = ()) -> Tokeniser:
+def make(spec: str, texts: Iterable[str] = (), field: str = "data.tokeniser") -> Tokeniser:
     """The tokeniser that a spec string names.
 
     Args:
       spec: See the module.
       texts: What it is trained on where `needs_fitting`; may be read twice.
+      field: The config field that has the spec, for messages.
 
     Raises:
       UsageError: a spec that says nothing, or a file, hub name or package that is not there.
@@ -219,10 +220,10 @@ def make(spec: str, texts: Iterable[str] = ()) -> Tokeniser:
     if prefix == "file" and name:
         return _from_file(Path(name).expanduser())
     if prefix == "hf" and name:
-        return subwords.from_hub(name)
+        return subwords.from_hub(name, field)
     if prefix == sentencepieces.KIND:
         return sentencepieces.read(name)
-    call = _parse(spec)
+    call = _parse(spec, field)
     return _FITTED[call.name](texts, **call.options) if call.name in _FITTED else ByteTokeniser()
 
 

@@ -12,15 +12,14 @@ from attention.errors import UsageError
 from train.data import bitext, pair_sources, pipeline, stated, tokenisers
 from train.data.bitext import Bitext, PairTokens
 from train.data.bucketing import NOTHING, Batches, Buckets, parse_bounds
-from train.data.corpus import PARTS
 from train.data.pairs import Pairs
-from train.data.splits import Split
-from train.data.text import SplitData, blank_tokeniser
+from train.data.splits import PARTS, Split
+from train.data.text import CachedTextSection, blank_tokeniser
 from train.data.windows import padded
 
 
 @dataclasses.dataclass(frozen=True)
-class TranslationData(SplitData):
+class TranslationData(CachedTextSection):
     """Parallel text.
 
     Attributes:
@@ -60,7 +59,7 @@ class TranslationData(SplitData):
     beams: int
     length_penalty: float
 
-    SIZES: ClassVar[tuple[str, ...]] = ("source_length", "target_length", "beams", *SplitData.SIZES)
+    SIZES: ClassVar[tuple[str, ...]] = ("source_length", "target_length", "beams", *CachedTextSection.SIZES)
 
     def __post_init__(self):
         super().__post_init__()
@@ -153,6 +152,11 @@ class Sentences:
         return len(self.fitting)
 
     @property
+    def eval_length(self) -> int:
+        """As many as in an epoch of training."""
+        return len(self)
+
+    @property
     def too_long(self) -> int:
         """Pairs that are left out."""
         return len(self.text) - len(self)
@@ -199,7 +203,7 @@ class Sentences:
 def train_batches(
     sentences: Sentences, data: TranslationData, seed: int, process_index: int = 0, process_count: int = 1
 ) -> pipeline.BatchIterator:
-    """Shuffled batches without end, each of one bucket; see `train.data.pipeline.train_batches` for the iterator.
+    """Shuffled batches without end, each of one bucket; see `train.data.pipeline.batched` for the iterator.
 
     Args:
       sentences: Of the training split.

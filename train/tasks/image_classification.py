@@ -12,7 +12,8 @@ from models.vit import ViT, ViTConfig
 from train.config import Config
 from train.data import chain, image_batches
 from train.data.images import ImageData
-from train.losses import cross_entropy, in_top
+from train.data.splits import PARTS
+from train.losses import cross_entropy, in_top, sums
 from train.step import Batch, Sums
 from train.tasks.task import Task, refuse_loss_chunk
 
@@ -33,8 +34,7 @@ class ImageClassification(Task):
         refuse_loss_chunk(config)
         self._data, self._seed = config.data, config.seed
         self._label_smoothing = config.train.label_smoothing
-        splits = ("train", "validation", "test")
-        self.sources = {split: config.data.blank() if dry else config.data.load(split) for split in splits}
+        self.sources = {split: config.data.blank() if dry else config.data.load(split) for split in PARTS}
         self.train_examples = len(self.sources["train"])
         self.image_shape = self._shape("train", config.data.train_transforms)
         model = CNN if isinstance(config.model, CNNConfig) else ViT
@@ -59,6 +59,10 @@ class ImageClassification(Task):
         """Every example of a split once, the last batch padded."""
         return image_batches.eval_batches(self.sources[split], self._data, process_index, process_count)
 
+    def content(self, split: str) -> str:
+        """See `train.data.sources.Source`."""
+        return self.sources[split].content
+
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
         """Sums over the batch; with a key in training (dropout, smoothed labels), without in evaluation."""
         train = key is not None
@@ -69,12 +73,8 @@ class ImageClassification(Task):
         if "mix" in batch:
             other = cross_entropy(logits, batch["other_label"], smoothing)
             losses = batch["mix"] * losses + (1 - batch["mix"]) * other
-        return {
-            "loss": jnp.sum(losses * weight),
-            "accuracy": jnp.sum(in_top(logits, batch["label"], 1) * weight),
-            "top5": jnp.sum(in_top(logits, batch["label"], 5) * weight),
-            "weight": jnp.sum(weight),
-        }
+        right = {name: in_top(logits, batch["label"], k) for name, k in (("accuracy", 1), ("top5", 5))}
+        return sums({"loss": losses} | right, weight)
 
     def cost(self) -> flops.Cost:
         """See `models.flops`."""

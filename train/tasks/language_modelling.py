@@ -8,15 +8,13 @@ import numpy as np
 
 from models import flops
 from models.gpt import GPT, GPTConfig
+from train import losses
 from train.baselines import ngram_losses
 from train.config import Config
 from train.data.text import TextData
 from train.data.tokenisers import ByteTokeniser
-from train.losses import cross_entropy
 from train.step import Batch, Sums
-from train.tasks.text import TextTask, perplexity
-
-COUNTED = 20_000_000  # training tokens that a baseline counts; more take gigabytes and change its second digit
+from train.tasks.text import TextTask, perplexity, unsmoothed
 
 
 class LanguageModelling(TextTask):
@@ -43,11 +41,11 @@ class LanguageModelling(TextTask):
 
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
         """Sums over the batch's tokens, in nats."""
-        losses = self.of_tokens(params, batch, key, cross_entropy)
-        sums = {"loss": jnp.sum(losses * batch["weight"]), "weight": jnp.sum(batch["weight"])}
+        each = self.of_tokens(params, batch, key, losses.in_nats)
+        sums = losses.sums(each, batch["weight"])
         if self._data.eval_stride and "window_weight" in batch:
             window = batch["window_weight"]
-            sums |= {"window_loss": jnp.sum(losses * window), "window_weight": jnp.sum(window)}
+            sums |= {"window_loss": jnp.sum(each["loss"] * window), "window_weight": jnp.sum(window)}
         return sums
 
     def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
@@ -55,9 +53,9 @@ class LanguageModelling(TextTask):
 
         A tokeniser that loses text (unknown words) has an easier task: compare its bits with those of its like.
         """
-        means = dict(means)
+        plain, means = unsmoothed(means)
         window_loss, windows = means.pop("window_loss", 0.0), means.pop("window_weight", 0.0)
-        means |= {"perplexity": perplexity(means["loss"]), "bits_per_byte": self._bits(split, means["loss"])}
+        means |= {"perplexity": perplexity(plain), "bits_per_byte": self._bits(split, plain)}
         return means | ({"window_perplexity": perplexity(window_loss / windows)} if windows else {})
 
     def baselines(self) -> dict[str, float]:
@@ -66,7 +64,7 @@ class LanguageModelling(TextTask):
         contexts = (2, 5) if isinstance(self.corpus.tokeniser, ByteTokeniser) else (0,)
         found = {}
         for context in contexts:
-            loss = float(np.mean(ngram_losses(train[:COUNTED], test, context, self.corpus.tokeniser.size)))
+            loss = float(np.mean(ngram_losses(train, test, context, self.corpus.tokeniser.size)))
             name = f"context_{context}" if context else "unigram"
             found |= {f"{name}_perplexity": perplexity(loss), f"{name}_bits_per_byte": self._bits("test", loss)}
         return found

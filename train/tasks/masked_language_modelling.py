@@ -12,11 +12,11 @@ from attention.errors import UsageError
 from models import flops, pretrained
 from models.masked_lm import MaskedLM, MaskedLMConfig
 from train import losses
-from train.baselines import ngram_losses
+from train.baselines import COUNTED, ngram_losses
 from train.config import Config
 from train.data.text import MaskedTextData
 from train.step import Batch, Sums
-from train.tasks.text import TextTask, load_pretrained, perplexity
+from train.tasks.text import TextTask, load_pretrained, perplexity, unsmoothed
 
 
 class MaskedLanguageModelling(TextTask):
@@ -63,11 +63,12 @@ class MaskedLanguageModelling(TextTask):
 
     def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
         """With the perplexity of chosen tokens."""
-        return means | {"perplexity": perplexity(means["loss"])}
+        plain, means = unsmoothed(means)
+        return means | {"perplexity": perplexity(plain)}
 
     def baselines(self) -> dict[str, float]:
         """The unigram's perplexity, and the accuracy of always the most frequent token, on the same chosen tokens."""
-        train, size = self.corpus.splits["train"].ids, self.corpus.tokeniser.size
+        train, size = self.corpus.splits["train"].ids[:COUNTED], self.corpus.tokeniser.size
         with contextlib.closing(self.eval_batches("test", 0, 1)) as batches:
             chosen = [batch["targets"][batch["weight"] > 0] for batch in batches]
         targets = np.concatenate(chosen)

@@ -1,5 +1,6 @@
 """What the loop asks of a task. A task's own file says what its data, its model and its loss are."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ class Task:
     Attributes:
       best: The metric that chooses the best checkpoint on validation data.
       best_is_highest: Whether its highest value is the best, or its lowest.
+      writes: Whether evaluation writes texts, for which batches are split over all devices.
       unit: What throughput counts, `examples` or `tokens`.
       units_per_example: How many of them an example is.
       data_type: Dataclass of the config's section `data`.
@@ -30,6 +32,7 @@ class Task:
 
     best: ClassVar[str]
     best_is_highest: ClassVar[bool] = True
+    writes: ClassVar[bool] = False
     unit: ClassVar[str] = "examples"
     units_per_example: int = 1
     data_type: ClassVar[type]
@@ -52,6 +55,10 @@ class Task:
     def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
         """Every example of a split once, the last batch padded."""
         raise NotImplementedError
+
+    def eval_examples(self, split: str) -> int:
+        """How many examples `eval_batches` has."""
+        return len(self.sources[split])
 
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
         """Sums over the batch, `weight` among them, which divides the others; a key in training, none in evaluation."""
@@ -87,7 +94,12 @@ class Task:
 
     def files(self) -> dict[str, str]:
         """Texts to keep in the work directory, by file name; a run whose texts have changed is not continued."""
-        return {}
+        data = {name: {"examples": len(has), "content": self.content(name)} for name, has in self.sources.items()}
+        return {"data.json": json.dumps(data, indent=2) + "\n"}
+
+    def content(self, split: str) -> str:
+        """What differs wherever the data that a split is of differ."""
+        raise NotImplementedError
 
     def baselines(self) -> dict[str, float]:
         """What simple models reach on test data, to print beside the result."""

@@ -1,8 +1,7 @@
 """What tasks on text share: a corpus, its tokeniser, and batches of it."""
 
-import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import flax.linen as nn
@@ -62,9 +61,17 @@ class TextTask(Task):
         """See `train.data.text_batches`."""
         return text_batches.eval_batches(self.sources[split], self._data, process_index, process_count)
 
+    def eval_examples(self, split: str) -> int:
+        """Windows of running text, which in training are others."""
+        return self.sources[split].eval_length
+
+    def content(self, split: str) -> str:
+        """A digest of tokens and documents."""
+        return self.corpus.splits[split].content
+
     def files(self) -> dict[str, str]:
-        """The tokeniser, without which the parameters mean nothing."""
-        return {"tokeniser.json": self.corpus.tokeniser.dumps()}
+        """With the tokeniser, without which the parameters mean nothing."""
+        return super().files() | {"tokeniser.json": self.corpus.tokeniser.dumps()}
 
     def describe(self, params: dict) -> dict[str, str | int]:
         """With the number of tokens there are."""
@@ -76,11 +83,18 @@ class TextTask(Task):
         inputs = self.inputs(batch)
         return self.model.apply({"params": params}, *inputs, train=key is not None, rngs=rngs, method=method)
 
-    def of_tokens(self, params: dict, batch: Batch, key: jax.Array | None, measure: losses.Measure) -> Any:
-        """What a function of logits, targets and smoothing gives of each token; see `losses.of_tokens`."""
-        output = self.applied(params, batch, key, method="output")
-        measure = functools.partial(measure, smoothing=self.smoothing(key))
-        return losses.of_tokens(measure, output, batch["targets"], self._loss_chunk)
+    def of_tokens(self, params: dict, batch: Batch, key: jax.Array | None, measure: Callable) -> Any:
+        """What a function of logits, targets and smoothing gives of each token; see `losses.of_tokens`.
+
+        With smoothing there is the `plain_loss` too, see `unsmoothed`.
+        """
+        output, smoothing = self.applied(params, batch, key, method="output"), self.smoothing(key)
+
+        def measured(logits: jax.Array, targets: jax.Array) -> dict[str, jax.Array]:
+            plain = {"plain_loss": losses.cross_entropy(logits, targets)} if smoothing else {}
+            return measure(logits, targets, smoothing) | plain
+
+        return losses.of_tokens(measured, output, batch["targets"], self._loss_chunk)
 
     def smoothing(self, key: jax.Array | None) -> float:
         """Of labels: none in evaluation."""
@@ -103,6 +117,11 @@ def load_pretrained(config: Any, params: dict) -> tuple[dict, str]:
         return params, ""
     loaded, report = pretrained.load(config.pretrained, config, params)
     return loaded, str(report)
+
+
+def unsmoothed(means: dict[str, float]) -> tuple[float, dict[str, float]]:
+    """The mean loss of targets that are not smoothed, which is what a perplexity is of, and all else."""
+    return means.get("plain_loss", means["loss"]), {n: mean for n, mean in means.items() if n != "plain_loss"}
 
 
 def perplexity(loss: float) -> float:

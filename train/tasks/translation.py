@@ -23,7 +23,7 @@ from train.decoding import translate
 from train.search import Search
 from train.step import Batch, Sums
 from train.tasks.task import Task
-from train.tasks.text import TextTask, load_pretrained, perplexity
+from train.tasks.text import TextTask, load_pretrained, perplexity, unsmoothed
 
 
 class Translation(TextTask):
@@ -35,6 +35,7 @@ class Translation(TextTask):
 
     best = "loss"
     best_is_highest = False
+    writes = True
     data_type = TranslationData
     model_types: ClassVar = {"encoder_decoder": EncoderDecoderConfig, "seq2seq": Seq2SeqConfig}
 
@@ -66,7 +67,7 @@ class Translation(TextTask):
         if self._data.buckets:
             raise UsageError(
                 f"data.buckets={self._data.buckets!r} gives batches of several lengths, which train.replicas cannot "
-                "stack; set --config.data.buckets= (none), or train.replicas=1."
+                "stack; set --config.data.buckets= (none), or train.replicas=1 (in a sweep --replicas=no)."
             )
 
     def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
@@ -85,10 +86,10 @@ class Translation(TextTask):
 
         Its targets are all filled up to one length, and it counts that padding, which a model trained on it gets right.
         """
-        means = dict(means)
+        plain, means = unsmoothed(means)
         padding = means.pop("padding")
         padded = (means["accuracy"] + padding) / (1 + padding)
-        return means | {"perplexity": perplexity(means["loss"]), "accuracy_with_padding": padded}
+        return means | {"perplexity": perplexity(plain), "accuracy_with_padding": padded}
 
     def measured(self, split: str, params: dict, mesh: jax.sharding.Mesh) -> dict[str, float]:
         """BLEU, chrF and exact matches: of all test sentences, and of some others where the config says so."""
@@ -127,9 +128,10 @@ class Translation(TextTask):
         return [f"Left out, as longer than {lengths}: {left_out} pairs"] if left_out else []
 
     def files(self) -> dict[str, str]:
-        """The tokenisers, without which the parameters mean nothing."""
+        """With the tokenisers, without which the parameters mean nothing."""
         tokenisers = {"source": self.corpus.source_tokeniser, "target": self.corpus.target_tokeniser}
-        return {f"{side}_tokeniser.json": tokeniser.dumps() for side, tokeniser in tokenisers.items()}
+        texts = {f"{side}_tokeniser.json": tokeniser.dumps() for side, tokeniser in tokenisers.items()}
+        return Task.files(self) | texts
 
     def describe(self, params: dict) -> dict[str, Any]:
         """With vocabularies, pairs that were left out, and what decides the scores."""

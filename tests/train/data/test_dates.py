@@ -6,7 +6,8 @@ import babel
 import pytest
 
 from attention.errors import UsageError
-from train.data.dates import FORMS, SPLITS, Dates
+from train.data.dates import FORMS, Dates
+from train.data.splits import PARTS
 
 MONTHS = [
     *("Januar", "Februar", "März", "April", "Mai", "Juni"),
@@ -20,7 +21,7 @@ def read(split="train", **options):
 
 
 def everywhere(**options):
-    return list(itertools.chain.from_iterable(read(split, **options) for split in SPLITS))
+    return list(itertools.chain.from_iterable(read(split, **options) for split in PARTS))
 
 
 def german(target):
@@ -110,13 +111,13 @@ class TestDetermined:
 
 class TestSplits:
     def test_every_date_once(self):
-        parts = [read(split) for split in SPLITS]
+        parts = [read(split) for split in PARTS]
         days = sorted(date for part in parts for date in dates_of(part))
         assert days == [datetime.date(1995, 1, 1) + datetime.timedelta(i) for i in range(3653)]
         assert sum(map(len, parts)) == len(days)
 
     def test_sizes(self):
-        sizes = [len(read(split, first=1900, last=2099)) / 73_049 for split in SPLITS]
+        sizes = [len(read(split, first=1900, last=2099)) / 73_049 for split in PARTS]
         assert sizes == pytest.approx([0.8, 0.1, 0.1], abs=0.005)
 
     def test_no_option_moves_a_date(self):
@@ -148,7 +149,7 @@ class TestSplits:
 
 class TestContent:
     def test_follows_options_split_and_babel(self, monkeypatch):
-        contents = [Dates().read(split).content for split in SPLITS]
+        contents = [Dates().read(split).content for split in PARTS]
         contents += [Dates(last=2100).read("train").content, Dates(sources=("fr",)).read("train").content]
         assert Dates().read("train").content == contents[0]
         monkeypatch.setattr("babel.__version__", "1.0")

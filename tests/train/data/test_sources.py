@@ -8,6 +8,7 @@ from sklearn.datasets import load_digits
 from attention.errors import UsageError
 from train.data import sources
 from train.data.sources import ArraySource, load
+from train.data.splits import Split
 
 SIZES = {"train": 1149, "validation": 288, "test": 360}
 
@@ -68,6 +69,14 @@ class TestArrays:
     def test_records(self, photos):
         assert (len(photos), photos.num_classes, photos.image_shape) == (21, 3, (6, 5, 3))
         assert photos[4]["label"] == 1
+
+    def test_content_changes_with_every_image_and_label(self, photos):
+        images, labels = np.stack([photos[i]["image"] for i in range(4)]), np.arange(4)
+        darker, swapped = images.copy(), labels[::-1]
+        darker[0, 0, 0, 0] ^= 1
+        contents = [ArraySource(*of).content for of in ((images, labels), (darker, labels), (images, swapped))]
+        assert len(set(contents)) == 3
+        assert ArraySource(images.copy(), labels.copy()).view(Split.parse("x[1:]")).content == contents[0]
 
     def test_a_channel_axis_is_added(self):
         assert ArraySource(np.zeros((2, 6, 5), np.uint8), np.array([0, 1])).image_shape == (6, 5, 1)

@@ -79,6 +79,7 @@ class TestReading:
     def test_records(self, folder, pictures):
         source = load("tfds:pictures", "train", data_dir=str(folder))
         assert (len(source), source.num_classes, source.image_shape) == (3, 5, (0, 0, 3))
+        assert source.content == "pictures/1.0.0"
         for index, picture in enumerate(pictures):
             assert set(source[index]) == {"image", "label"}
             assert source[index]["label"] == index

@@ -187,6 +187,8 @@ class TestFiles:
 class TestHub:
     def test_without_network(self, monkeypatch):
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        with pytest.raises(UsageError, match=r"of 'no/such', which data.target_tokeniser names"):
+            make("hf:no/such", field="data.target_tokeniser")
         with pytest.raises(UsageError, match=r"Cannot fetch tokenizer.json of 'no/such', which data.tokeniser names"):
             make("hf:no/such")
 

@@ -76,16 +76,6 @@ def test_mixed_images_are_charged_for_both_labels(task_and_params):
     np.testing.assert_allclose(mixed, loss_with(LABELS, mix) + loss_with(other, 1 - mix), rtol=1e-5)
 
 
-def test_precision_is_the_compute_dtype_and_parameters_stay_float32():
-    task = task_of(model__depth="1", train__precision="bfloat16")
-    params = task.init(jax.random.key(0))
-    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
-    batch = {"image": jnp.ones((2, 8, 8, 1)), "label": jnp.array([1, 2])}
-    text = str(jax.make_jaxpr(lambda p: task.loss(p, batch, jax.random.key(0)))(params))
-    assert "bf16[2,16,256]" in text  # the MLP's hidden units
-    assert task.loss(params, batch, None)["loss"].dtype == jnp.float32
-
-
 def test_cifar100s_layers_have_the_papers_counts(monkeypatch):
     """Through the configs themselves, on images of the right shape."""
     blank = sources.ArraySource(np.zeros((4, 32, 32, 3), np.uint8), np.array([0, 1, 2, 99]))

@@ -1,16 +1,20 @@
 """Perplexities against what they must be, and against sums by hand."""
 
 import math
+import shutil
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train import configs, loop, sharding, tasks
+from attention import UsageError
+from train import configs, sharding, tasks, workdir
 from train.baselines import ngram_losses
 from train.config import MeshConfig
 from train.data.tokenisers import ByteTokeniser
+from train.evaluator import Evaluator
+from train.progress import averages
 from train.replicas import Replicas
 from train.tasks import language_modelling
 
@@ -48,8 +52,8 @@ def first(batches):
 
 def measured(task, params, split="test"):
     mesh = sharding.make_mesh(MeshConfig(-1, 1, 1))
-    one = Replicas([0], mesh)
-    return loop.evaluate(task, split, one.eval_step(lambda p, batch: task.loss(p, batch, None)), params, one)[0]
+    (metrics,), _ = Evaluator(task, Replicas([0], mesh))(split, params)
+    return metrics
 
 
 @pytest.mark.parametrize("stride", [0, 3])
@@ -105,11 +109,31 @@ def test_a_model_of_nothing_but_noise_has_a_perplexity_all_the_same(folder):
     assert math.isnan(task_of(folder).metrics("test", {"loss": math.nan})["perplexity"])
 
 
+def test_a_run_is_not_continued_on_other_data(folder, tmp_path):
+    """One letter more or another one in any split; but the same text from another place is the same."""
+    files = task_of(folder).files()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "data.json").write_text(files["data.json"])
+    moved = shutil.copytree(folder, tmp_path / "moved", ignore=shutil.ignore_patterns("run"))
+    workdir.check_files(task_of(moved, data__cache_dir=tmp_path / "elsewhere").files(), tmp_path / "run")
+    for split, text in TEXT.items():
+        for changed in (text + "!", "T" + text[1:]):
+            (folder / f"{split}.txt").write_text(changed, encoding="utf-8")
+            with pytest.raises(UsageError, match=r"data.json is not what the data give now, .*: put the data back"):
+                workdir.check_files(task_of(folder).files(), tmp_path / "run")
+        (folder / f"{split}.txt").write_text(text, encoding="utf-8")
+    workdir.check_files(task_of(folder).files(), tmp_path / "run")
+
+
 def test_labels_are_smoothed_in_training_alone(folder):
     smooth, plain = (task_of(folder, train__label_smoothing=rate, model__dropout=0.0) for rate in (0.3, 0.0))
     params, key = noisy(plain), jax.random.key(0)
     batch = first(plain.train_batches(0, 1))
     losses = [[float(t.loss(params, batch, k)["loss"]) for t in (smooth, plain)] for k in (key, None)]
+    trained = [t.metrics("train", averages(t.loss(params, batch, key))) for t in (smooth, plain)]
+    for name in ("perplexity", "bits_per_byte"):
+        assert trained[0][name] == pytest.approx(trained[1][name], rel=1e-5)
+    assert set(trained[0]) == set(trained[1])
     assert abs(losses[0][0] - losses[0][1]) > 0.1
     assert losses[1][0] == losses[1][1] == pytest.approx(losses[0][1], rel=1e-5)
 

@@ -177,4 +177,4 @@ def test_references_of_a_published_tokeniser_are_as_they_are_written(folder, tmp
 
 def test_the_task_keeps_both_tokenisers(folder, name):
     files = task_of(folder, name).files()
-    assert sorted(files) == ["source_tokeniser.json", "target_tokeniser.json"]
+    assert sorted(files) == ["data.json", "source_tokeniser.json", "target_tokeniser.json"]
