@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 import attention
 from attention.activations import ACTIVATIONS
-from attention.mesh import free_axes
+from attention.mesh import BATCH, free_axes
 from models.cache import Cache, Source
 from models.layers import Dropout, Linear, MultiHeadAttention
 
@@ -18,7 +18,7 @@ NORMS = ("pre", "post")
 
 def constrain(x: Float[Array, "B ..."]) -> Float[Array, "B ..."]:
     """Splits the batch axis over the data and fsdp axes of the mesh in force; no mesh, no change."""
-    axes = free_axes("data", "fsdp")
+    axes = free_axes(*BATCH)
     return jax.lax.with_sharding_constraint(x, PartitionSpec(axes)) if axes else x
 
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from attention.errors import UsageError
+from attention.mesh import BATCH
 from train import curves, digest, distributed, memory, optimizer, results, sharding, tasks, workdir
 from train.checkpoints import Checkpoints
 from train.config import Config
@@ -117,13 +118,13 @@ def prepare(config: Config) -> tuple[Any, Plan, Replicas]:
 def check_splits(config: Config, replicas: Replicas) -> None:
     """Raises UsageError where a batch, the heads or the hidden units cannot be split as the mesh wants."""
     wide = tasks.find(config.task).writes  # what it evaluates is split over all devices, however replicas lie
-    check_evaluation(config, replicas.mesh, sharding.BATCH if wide else replicas.batch_axes)
+    check_evaluation(config, replicas.mesh, BATCH if wide else replicas.batch_axes)
     axes, across = sharding.named(replicas.batch_axes), sharding.parts(replicas.mesh, replicas.batch_axes)
     parts = across * config.train.accumulate
     sharding.check_divisible({"data.batch_size": (config.data.batch_size, f"{axes} x train.accumulate", parts)})
 
 
-def check_evaluation(config: Config, mesh: jax.sharding.Mesh, batch: tuple[str, ...] = sharding.BATCH) -> None:
+def check_evaluation(config: Config, mesh: jax.sharding.Mesh, batch: tuple[str, ...] = BATCH) -> None:
     """As `check_splits`, but for what training alone splits; `batch` are the axes that batches are split over."""
     axes, across = sharding.named(batch), sharding.parts(mesh, batch)
     if across % jax.process_count():

@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from attention.errors import UsageError
+from attention.mesh import BATCH, REPLICAS
 from train import sharding
 from train.config import Config
 from train.data import pipeline
@@ -63,7 +64,7 @@ class Replicas:
     @property
     def batch_axes(self) -> tuple[str, ...]:
         """Axes of the mesh that split each replica's batch."""
-        return ("fsdp",) if self._apart else sharding.BATCH
+        return ("fsdp",) if self._apart else BATCH
 
     def name(self, replica: int) -> str:
         """Such as ` of replica 2 (seed 9)`, to go on in a sentence; '' for one."""
@@ -98,7 +99,7 @@ class Replicas:
         """
         if len(self) == 1:
             return function
-        mapped = jax.vmap(function, in_axes=tuple(0 if own else None for own in stacked))
+        mapped = jax.vmap(function, in_axes=tuple(0 if own else None for own in stacked), axis_name=REPLICAS)
         if not self._apart:
             return mapped
         specs = tuple(P("data") if own else P() for own in stacked)

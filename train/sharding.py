@@ -10,10 +10,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from attention.errors import UsageError
+from attention.mesh import BATCH, HEADS
 from train.config import MeshConfig
 
-AXES = ("data", "fsdp", "tensor")
-BATCH = ("data", "fsdp")
+AXES = (*BATCH, *HEADS)
 
 # The first pattern found in a parameter's path gives the mesh axis of each of its last axes; axes before those, such as
 # of stacked copies, stay whole. A rule of more axes than the array has is meant for another form of it: all is whole.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from attention.errors import UnsupportedError
 from attention.kernels import device
 from attention.kernels.call import DotCall
-from attention.mesh import devices
+from attention.mesh import BATCH, devices, in_replicas
 
 
 def why_not(call: DotCall) -> str:
@@ -32,6 +32,8 @@ def why_not(call: DotCall) -> str:
         "it drops no attention weights": call.dropout_rate > 0,
         "it returns no weights": call.return_weights,
         "it wants one batch axis": call.query.ndim != 4,
+        # JAX's rule of `vmap` knows neither key lengths nor masks, nor operands with the new axis elsewhere (jax 0.10).
+        "JAX cannot give it replicas": in_replicas(),
     }
     return "; ".join(reason for reason, holds in reasons.items() if holds)
 
@@ -41,7 +43,7 @@ def _has_mask(call: DotCall) -> bool:
 
     Lengths it must be given as the batch lies on the devices, and on a mesh nothing sees to that.
     """
-    own = {"causal": call.mask.in_step(*call.scores_shape[-2:]), "key_lengths": devices("data", "fsdp") == 1}
+    own = {"causal": call.mask.in_step(*call.scores_shape[-2:]), "key_lengths": devices(*BATCH) == 1}
     return all(own.get(part, False) for part in call.mask.parts())
 
 

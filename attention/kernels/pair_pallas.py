@@ -19,16 +19,14 @@ from attention.kernels.call import PairCall
 from attention.kernels.pair_plan import Fixed, Operands, PairPlan
 from attention.kernels.pair_tile import Network
 from attention.kernels.reference import precise
-from attention.mesh import devices, free_axes
-
-BATCH_AXES, HEAD_AXES = ("data", "fsdp"), ("tensor",)  # of the mesh
+from attention.mesh import BATCH, HEADS, devices, free_axes
 
 
 def why_not(call: PairCall, platform: str = "") -> str:
     """What about this call is not supported on the platform, or here, as part of a sentence; empty where it is."""
     platform = platform or platform_here()
     batch, heads = math.prod(call.scores_shape[:-3]), call.scores_shape[-3]
-    over_batch, over_heads = devices(*BATCH_AXES), devices(*HEAD_AXES)
+    over_batch, over_heads = devices(*BATCH), devices(*HEADS)
     on_gpu, network = platform == "gpu", _network(call)
     odd = [str(x.dtype) for x in (call.query, call.value) if x.dtype not in (jnp.float32, jnp.bfloat16)]
     reasons = {
@@ -179,7 +177,7 @@ def _on_mesh(plan: PairPlan, operands: Operands, fixed: Fixed) -> jax.Array:
     """`_attend` on each device's sequences and heads: a kernel cannot be partitioned automatically."""
     if devices() == 1:
         return _attend(plan, operands, fixed)
-    batch, heads = free_axes(*BATCH_AXES), free_axes(*HEAD_AXES)
+    batch, heads = free_axes(*BATCH), free_axes(*HEADS)
 
     def spec(x: jax.Array | None, *axes: tuple[str, ...]) -> P | None:
         return None if x is None else P(*(axis if size > 1 else () for axis, size in zip(axes, x.shape, strict=False)))

@@ -17,7 +17,7 @@ from attention.dropout import row_words
 from attention.kernels.block import Block
 from attention.kernels.call import Call
 from attention.kernels.plan import Plan, Rules, Tensors, TileScore, Tiling, zeros
-from attention.mesh import devices
+from attention.mesh import BATCH, devices
 
 
 def why_not(call: Call) -> str:
@@ -116,7 +116,7 @@ def _over_sequences(plan: Plan, group: Callable, arguments: Any, sums: Any) -> t
     """
     leaves, tree = jax.tree.flatten(arguments)
     size = max(len(x) for x in leaves if x.ndim)
-    shards = math.gcd(size, devices("data", "fsdp"))
+    shards = math.gcd(size, devices(*BATCH))
     together = next(n for n in range(min(plan.tiling.sequences, size // shards), 0, -1) if size // shards % n == 0)
     batched = [bool(x.ndim) and len(x) == size for x in leaves]
 

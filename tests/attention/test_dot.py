@@ -8,6 +8,7 @@ import pytest
 
 from attention import Mask, UnsupportedError, UsageError, dot, dot_product_attention
 from attention.kernels import device
+from attention.mesh import REPLICAS
 
 FAST = ["xla", "chunked"]
 ALL = ["reference", *FAST]
@@ -162,8 +163,7 @@ def test_cudnn_is_given_the_call_and_its_empty_rows_become_zeros(on_a_gpu, mask,
             assert asked.get(name) is None or asked[name].shape[-2:] == lengths
 
 
-@pytest.mark.usefixtures("on_a_gpu")
-def test_auto_does_not_take_cudnn_for_what_it_refuses(monkeypatch):
+def test_auto_does_not_take_cudnn_for_what_it_refuses(on_a_gpu, monkeypatch):
     q, k, v = inputs(8, 8, dtype=jnp.bfloat16)
     refused = {
         "queries of bfloat16 need keys and values of it": [(q, k.astype(jnp.float32), v), (q, k, v.astype("float32"))],
@@ -178,6 +178,22 @@ def test_auto_does_not_take_cudnn_for_what_it_refuses(monkeypatch):
     with pytest.raises(UnsupportedError, match="an NVIDIA GPU of the Ampere generation or a later one"):
         dot_product_attention(q, k, v, implementation="cudnn")
     dot_product_attention(q, k, v)
+    assert not on_a_gpu
+
+
+def test_auto_does_not_take_cudnn_for_replicas(on_a_gpu):
+    """JAX's rule of `vmap` would fail for most calls."""
+    q, k, v = inputs(8, 8, dtype=jnp.bfloat16)
+
+    def attend(q, implementation="auto"):
+        return dot_product_attention(q, k, v, implementation=implementation)
+
+    both = jax.vmap(jax.checkpoint(jax.jit(attend)), axis_name=REPLICAS)(jnp.stack([q, 2 * q]))
+    assert not on_a_gpu
+    chex.assert_trees_all_close(both[1].astype(jnp.float32), attend(2 * q).astype(jnp.float32), atol=0.03)
+    assert len(on_a_gpu) == 1
+    with pytest.raises(UnsupportedError, match="JAX cannot give it replicas"):
+        jax.vmap(lambda q: attend(q, "cudnn"), axis_name=REPLICAS)(q[None])
 
 
 def test_auto_lets_xla_make_all_scores_on_a_tpu_while_they_are_few(monkeypatch):

@@ -158,6 +158,7 @@ def test_steps_of_a_shape_that_is_new_are_apart_in_time():
     run, happened = object.__new__(loop.Run), []
     run.step, run.plan, run._shapes = 0, loop.Plan(5, 0, 0, 0, 0, 0), Shapes()
     run.batches = iter([{"index": np.zeros(size)} for size in (2, 2, 3, 2, 2)])
+    run.checkpoints = types.SimpleNamespace(wait=lambda: None)
     run.state, run.replicas = None, types.SimpleNamespace(to_devices=lambda batch, own: batch)
     run.train_step = lambda state, batch: (state, happened.append(f"step of {len(batch['index'])}"))
     run._validations = list

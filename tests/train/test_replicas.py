@@ -13,6 +13,7 @@ from orbax.checkpoint import v1 as ocp
 import attention
 from attention import UsageError
 from attention.dropout import keep, seed_of
+from attention.mesh import in_replicas
 from tests.train.conftest import TINY, record
 from train import configs, evaluate, loop, sharding, tasks, workdir
 from train.config import MeshConfig
@@ -173,6 +174,18 @@ print("silent")
 def test_on_devices_they_are_split_or_their_batches_are(run_python, replicas, mesh, part):
     """A parameter's part on one device."""
     assert "equal" in run_python("-c", SPLIT, *map(str, (replicas, *mesh, *part)), devices=8).stdout
+
+
+def test_kernels_are_told_of_replicas():
+    """By the name of an axis, through whatever is traced between."""
+
+    def function(x):
+        told = jax.lax.scan(jax.checkpoint(lambda x, _: (x, in_replicas())), x, length=2)[1]
+        return jnp.all(told)
+
+    for seeds in ([1], [1, 2]):
+        assert np.all(jax.jit(Replicas(seeds, one_device()).over(function, True))(jnp.zeros(2)) == (len(seeds) > 1))
+    assert not in_replicas()
 
 
 @pytest.mark.long

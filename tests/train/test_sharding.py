@@ -6,12 +6,14 @@ import re
 import subprocess
 import sys
 
+import chex
 import jax
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
 from attention import UsageError
+from tests import storm
 from tests.train.conftest import arguments, record
 from tests.train.on_meshes import MODELS
 from train import configs, loop, sharding
@@ -26,7 +28,7 @@ OPTIONS = {
     "train__length": "20 steps",
     "train__log_every": "1 step",
     "train__eval_every": "20 steps",
-    "train__checkpoint_every": "0 steps",
+    "train__checkpoint_every": "10 steps",
     "data__train_transforms": "pad_crop(padding=1)|rotate(degrees=10)",
     "model__dropout": 0.2,
     "model__attention_dropout": 0.2,
@@ -55,6 +57,14 @@ def test_a_whole_run_on_eight_devices_is_that_on_one(one_device, tmp_path, run_p
     np.testing.assert_allclose(losses(tmp_path / "run"), losses(alone), rtol=0, atol=1e-5)
     assert len(losses(alone)) == 20
     assert losses(alone)[-1] < losses(alone)[0]
+    for line, own in zip(record(tmp_path / "run"), record(alone), strict=True):
+        assert line.keys() == own.keys()
+        np.testing.assert_allclose(list(line.values())[2:], list(own.values())[2:], rtol=1e-4)
+    assert {line["split"] for line in record(alone)} == {"train", "validation", "test"}
+    for step in (10, 20):
+        chex.assert_trees_all_close(
+            *(storm.arrays(run / "checkpoints" / str(step)) for run in (tmp_path / "run", alone)), rtol=1e-3, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("model", ["gpt", *(pytest.param(m, marks=pytest.mark.long) for m in MODELS if m != "gpt")])

@@ -24,7 +24,7 @@ from attention.errors import UsageError
 from train.data.documents import Document, Documents, digest
 from train.data.tokenisers import Tokeniser
 
-_FORMAT = 1  # of the folders; another number makes them anew
+_FORMAT = 2  # of the folders; another number makes them anew
 _ABOUT = "about.json"
 # Documents are encoded together up to so many, or so many characters: what is in memory at a time.
 _BATCH_DOCUMENTS, _BATCH_CHARACTERS = 1024, 1_000_000
@@ -69,14 +69,10 @@ class Stored:
         """Of the source, else of the labels in the order of their first documents."""
         return tuple(self._about["class_names"])
 
-    @functools.cached_property
+    @property
     def content(self) -> str:
         """A digest of tokens, documents and classes, wherever and whenever they were read."""
-        found = hashlib.blake2b(digest_size=16)
-        for name in ("ids", "token_offsets", "byte_offsets", "labels"):
-            found.update(getattr(self, name))
-        found.update(json.dumps(self.class_names).encode())
-        return found.hexdigest()
+        return self._about["content"]
 
     @functools.cached_property
     def _about(self) -> dict[str, Any]:
@@ -162,16 +158,21 @@ def _remove(path: Path) -> None:
 
 
 class _Column:
-    """An array that grows on disk."""
+    """An array that grows on disk, with a digest of it."""
 
     def __init__(self, file: BinaryIO, dtype: type):
         self.dtype, self.length = np.dtype(dtype), 0
-        self._file = file
+        self._file, self._digest = file, hashlib.blake2b(digest_size=16)
 
     def append(self, values: Sequence | np.ndarray) -> None:
         array = np.asarray(values, self.dtype)
-        self._file.write(array.tobytes())
         self.length += len(array)
+        self._digest.update(array)
+        self._file.write(array)
+
+    @property
+    def content(self) -> str:
+        return self._digest.hexdigest()
 
     def sync(self) -> None:
         """Is on the disk for good after this."""
@@ -194,7 +195,8 @@ def _write(folder: Path, documents: Documents, tokeniser: Tokeniser, end: bool) 
         for column in columns.values():
             column.sync()
     arrays = {name: {"dtype": column.dtype.name, "length": column.length} for name, column in columns.items()}
-    about = {"name": documents.name, "class_names": class_names, "arrays": arrays}
+    content = digest([*(column.content for column in columns.values()), *class_names])
+    about = {"name": documents.name, "content": content, "class_names": class_names, "arrays": arrays}
     (folder / _ABOUT).write_text(json.dumps(about, indent=2), encoding="utf-8")
 
 
