@@ -7,39 +7,36 @@ import contextlib
 import json
 import math
 import sys
+import tempfile
+from pathlib import Path
 
 import jax
 
-from tests.train.conftest import TINY
-from train import configs, loop, sharding, tasks
+from tests.train import small_tasks
+from train import loop, sharding
 from train.replicas import Replicas
 
 STEPS = 20
-DROPOUT = {"model.dropout": "0.1", "model.attention_dropout": "0.1", "model.embedding_dropout": "0.1"}
-COMMON = TINY | DROPOUT | {"model.heads": "8", "data.batch_size": "32", "optimizer.warmup": "2 steps"}
-PAIRS = {"data.source": "dates(sources=('en',), targets=('de',), first=2000, last=2003)"}
-PAIRS |= {"data.validation_split": "validation[:40]", "data.test_split": "test[:40]"}
+COMMON = {"data__batch_size": 32, "model__heads": 8}
+COMMON |= {f"model__{name}": 0.1 for name in ("dropout", "attention_dropout", "embedding_dropout")}
+# A config of `small_tasks`, and what is special here.
 MODELS = {
-    "vit": (
-        "vit_digits",
-        {
-            "data.train_transforms": "pad_crop(padding=1)|rotate(degrees=10)",
-        },
-    ),
-    "gpt": ("gpt_pydoc", {"data.context": "16", "model.tied_output": "False"}),
-    "encoder_decoder": (
-        "translate_dates",
-        PAIRS | {"model.decoder_depth": "1", "data.buckets": "", "train.ema": "0.9"},
-    ),
+    "vit": ("vit_digits", {"data__train_transforms": "pad_crop(padding=1)|rotate(degrees=10)"}),
+    "gpt": ("gpt_pydoc", {"model__tied_output": False, "train__accumulate": 2}),
+    "masked_lm": ("mlm_pydoc", {}),
+    "text_classifier": ("classify_imdb", {}),
+    "encoder_decoder": ("translate_dates", {"data__buckets": "", "model__decoder_depth": 1, "train__ema": 0.9}),
+    "seq2seq": ("seq2seq_dates", {"data__buckets": ""}),
 }
 
 
 def losses(model: str, shape: str) -> list[float]:
     """Of each step, on the first devices, as many as the shape of the mesh needs: `data x fsdp x tensor`."""
     file, changes = MODELS[model]
-    axes = dict(zip(("mesh.data", "mesh.fsdp", "mesh.tensor"), shape.split("x"), strict=True))
-    config, _ = configs.resolve(f"configs/{file}.py", COMMON | changes | axes)
-    task = tasks.find(config.task)(config)
+    axes = dict(zip(("mesh__data", "mesh__fsdp", "mesh__tensor"), shape.split("x"), strict=True))
+    with tempfile.TemporaryDirectory() as folder:
+        config = small_tasks.config_of(file, Path(folder), **COMMON | changes | axes)
+        task = small_tasks.task_of(config)
     trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
     found = []
     mesh = sharding.make_mesh(config.mesh, jax.devices()[: math.prod(map(int, axes.values()))])
