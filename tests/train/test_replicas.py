@@ -372,14 +372,21 @@ def test_it_is_another_run_with_another_number_of_replicas(pair, tmp_path):
         trained(tmp_path / "run", seed=3, train__replicas=3)
 
 
-def test_a_loss_that_is_not_finite_names_the_replica(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        (True, r"The loss of replica 1 \(seed 4\) was nan .* at step 1, on"),
+        (False, r"of replica 0 \(seed 3\) on validation data was nan after step 3; the last good checkpoint is step 2"),
+    ],
+)
+def test_a_loss_that_is_not_finite_names_the_replica(tmp_path, monkeypatch, training, message):
     def poisoned(replicas, batch, own):
-        if own:
+        if own == training:
             batch["image"][1] = np.nan
         return sharding.to_devices(batch, replicas.mesh, replicas.batch_spec(own))
 
     monkeypatch.setattr(Replicas, "to_devices", poisoned)
-    with pytest.raises(loop.NonFiniteLossError, match=r"The loss of replica 1 \(seed 4\) was nan .* at step 1, on"):
+    with pytest.raises(loop.NonFiniteLossError, match=message):
         trained(tmp_path / "run", seed=3, train__replicas=2)
 
 
