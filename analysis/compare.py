@@ -105,7 +105,10 @@ class Comparison:
 
 def p_text(p: float) -> str:
     """A p-value as it stands in a sentence."""
-    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+    digits = 2
+    while float(f"{p:.{digits}g}") == LEVEL != p:  # or it would read as on the other side
+        digits += 1
+    return "p < 0.001" if p < 0.001 else f"p = {p:.{digits}g}"
 
 
 def baseline(found: Found, wanted: str) -> Baseline | None:
@@ -192,8 +195,14 @@ def at_budget(found: Found, kind: str) -> tuple[float, Measure]:
     return budget, measure
 
 
-def fairness(found: Found, against: Baseline) -> str:
-    """What is equal between the groups and their baselines, of which there are some, and how far apart the rest is."""
+def fairness(found: Found, against: Baseline, subject: str) -> str:
+    """What is equal between the groups and their baselines, of which there are some, and how far apart the rest is.
+
+    Args:
+      found: The groups.
+      against: What they are compared with.
+      subject: Of the sentence; it goes on with `equal`.
+    """
     equal, unequal = [], []
     for what, (of, tolerance) in FAIRNESS.items():
         ratios = [_mean(each, of) / _mean(other, of) for each, other in against.pairs(found)]
@@ -202,7 +211,7 @@ def fairness(found: Found, against: Baseline) -> str:
         else:
             extremes = dict.fromkeys(f"{ratio:.2f}" for ratio in (min(ratios), max(ratios)))
             unequal.append(f"{what} ({' to '.join(extremes)} times the baseline's)")
-    said = f"Compared at equal {_and(equal)}." if equal else "Nothing is equal in these comparisons."
+    said = f"{subject} equal {_and(equal)}." if equal else "Nothing is equal in these comparisons."
     return said + (f" Not equal: {_and(unequal)}." if unequal else "")
 
 
@@ -246,6 +255,15 @@ def _within_reach(comparison: Comparison, comparisons: int) -> float:
     paired = len(comparison.seeds) == 1 and not np.isnan(comparison.difference.p)
     reach = paired and statistics.least_wilcoxon(comparison.seeds[0]) * comparisons <= LEVEL
     return comparison.wilcoxon if reach else np.nan
+
+
+def origins(found: Found) -> str:
+    """What the runs were not all made with alike: code, devices, packages, with what there is; '' where all are."""
+    results = [run.result for each in found.groups for run in each.runs]
+    made = [{"code": r.get("git"), "devices": r.get("devices")} | r.get("versions", {}) for r in results]
+    values = {what: sorted({str(each[what]) for each in made if each.get(what)}) for what in made[0]}
+    different = [f"{what} ({', '.join(each)})" for what, each in values.items() if len(each) > 1]
+    return _and(different) if different else ""
 
 
 def _and(texts: Sequence[str]) -> str:

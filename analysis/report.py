@@ -175,10 +175,11 @@ def _introduction(found: Found, against: Baseline | None, at: str, budget: float
     said = [f"{_count(len(counts), 'setting')}, {_count(sum(counts), 'run')}; seeds a setting: {seeds}."]
     if against is None:
         return f"{said[0]} There is nothing to compare with."
-    said.append(f"The baseline is {compare.text_of(against)}. {compare.fairness(found, against)}")
+    said.append(f"The baseline is {compare.text_of(against)}.")
     if at:
         unit = {"examples": "training examples", "seconds": "seconds of training", "flops": "FLOPs of training"}[at]
         said.append(f"Differences are of validation curves at {budget:,.4g} {unit}, when the first run had finished.")
+    said.append(compare.fairness(found, against, "Whole runs had" if at else "Compared at"))
     return " ".join(said)
 
 
@@ -198,6 +199,8 @@ def _notes(found: Found, against: Baseline | None, comparisons: Sequence[Compari
         notes.append(f"Rows differ in more than {keys}, and so may the reasons: {', '.join(rest)}.")
     if against and (alone := _without_baseline(found, against)):
         notes.append(f"There is no baseline that is like these in all else: {'; '.join(alone)}.")
+    if different := compare.origins(found):
+        notes.append(f"Differences may come of what runs were made with, which is not the same for all: {different}.")
     if any(run.together > 1 for each in found.groups for run in each.runs):
         notes.append(
             "Of seeds that were trained together in one program, each has an equal share of the seconds; the memory is "

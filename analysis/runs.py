@@ -16,7 +16,6 @@ NOT_SETTINGS = (
     "seed",
     "train.replicas",
     "train.log_every",
-    "train.eval_every",
     "train.checkpoint_every",
     "train.keep",
     "data.data_dir",

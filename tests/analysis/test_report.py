@@ -121,11 +121,47 @@ def test_fairness_is_found_from_the_runs(tmp_path, write_run):
         write_run(tmp_path / f"a{seed}", seed, model__attention="dot_product", train__length="4 epochs", **base)
         write_run(tmp_path / f"b{seed}", seed, model__attention="super", train__length="8 epochs", **others)
     found = runs.find([tmp_path])
-    assert compare.fairness(found, compare.baseline(found, "")) == (
+    assert compare.fairness(found, compare.baseline(found, ""), "Compared at") == (
         "Compared at equal parameters and FLOPs. "
         "Not equal: training examples (2.00 times the baseline's) and training time (1.12 times the baseline's)."
     )
     assert found.keys == ("model.attention",)  # the length follows
+
+
+def test_runs_made_with_other_code_or_packages_are_said_to_be(tmp_path, write_run):
+    made = {"git": "7a4cb2390241", "devices": "1 cpu", "versions": {"jax": "0.10.2", "numpy": "2.4.6"}}
+    write_run(tmp_path / "a", model__attention="dot_product", **made)
+    write_run(tmp_path / "b", model__attention="super", **made)
+    assert "runs were made with" not in report(runs.find([tmp_path])).markdown()
+    other = made | {"git": "4a2d2b032e0b-dirty", "versions": {"jax": "0.11.0", "numpy": "2.4.6"}}
+    write_run(tmp_path / "c", 1, model__attention="super", **other)
+    assert (
+        report(runs.find([tmp_path]))
+        .markdown()
+        .count(
+            "Differences may come of what runs were made with, which is not the same for all: "
+            "code (4a2d2b032e0b-dirty, 7a4cb2390241) and jax (0.10.2, 0.11.0)."
+        )
+        == 1
+    )
+
+
+def test_how_often_runs_are_evaluated_tells_them_apart(tmp_path, write_run):
+    """It is how many steps the best one is chosen among."""
+    for seed, every in enumerate(("1 epoch", "2 epochs")):
+        write_run(tmp_path / every, seed, train__eval_every=every, train__log_every=every)
+    assert [dict(each.settings) for each in runs.find([tmp_path]).groups] == [
+        {"train.eval_every": "1 epoch"},
+        {"train.eval_every": "2 epochs"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("p", "text"),
+    [(0.0004, "p < 0.001"), (0.0412, "p = 0.041"), (0.0501, "p = 0.0501"), (0.0496, "p = 0.0496"), (0.05, "p = 0.05")],
+)
+def test_p_is_on_the_side_of_the_level_where_it_is_printed(p, text):
+    assert compare.p_text(p) == text
 
 
 @pytest.mark.parametrize(
@@ -156,7 +192,9 @@ def test_curves_are_compared_where_the_first_has_finished(tmp_path, write_run, k
     ],
 )
 def test_the_page_says_at_what_curves_are_compared(grid, at, said):
-    assert f"Differences are of validation curves {said} when" in report(grid, at=at).markdown()
+    page = report(grid, at=at).markdown()
+    assert f"Differences are of validation curves {said} when the first run had finished. Whole runs had equal" in page
+    assert "Compared at equal" not in page
 
 
 def test_every_baseline_of_a_grid_is_drawn_as_one(grid, tmp_path, monkeypatch):
