@@ -194,7 +194,7 @@ STUDIES = {
         "configs/translate_anki.py",
         ("argument=dot_product,gaussian",),
         (*ANKI, "train.length=3 epochs"),
-        ("accuracy", "bleu", "accuracy_with_padding"),
+        ("accuracy", "bleu", "accuracy_with_padding", "loss"),
         picture=True,
     ),
     "anki_heads": Study(
