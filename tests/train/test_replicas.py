@@ -376,7 +376,10 @@ def test_it_is_another_run_with_another_number_of_replicas(pair, tmp_path):
     ("training", "message"),
     [
         (True, r"The loss of replica 1 \(seed 4\) was nan .* at step 1, on"),
-        (False, r"of replica 0 \(seed 3\) on validation data was nan after step 3; the last good checkpoint is step 2"),
+        long(
+            False,
+            r"of replica 0 \(seed 3\) on validation data was nan after step 3; the last good checkpoint is step 2",
+        ),
     ],
 )
 def test_a_loss_that_is_not_finite_names_the_replica(tmp_path, monkeypatch, training, message):

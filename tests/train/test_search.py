@@ -123,7 +123,7 @@ def test_greedy_of_recurrent_models_too(variant):
 OWN = ["dot_product", "super|neural(pairs='unique')", "linear|delta", "positional|gaussian", "efficient|additive"]
 
 
-@pytest.mark.parametrize("mechanism", OWN)
+@pytest.mark.parametrize("mechanism", [*OWN[:3], *(pytest.param(each, marks=pytest.mark.long) for each in OWN[3:])])
 def test_beams_take_every_kind_of_cache_along(mechanism):
     search = Search(3, 1.0, 5)
     model, params = build(decoder_attention=mechanism, cross_attention=mechanism)
@@ -137,10 +137,10 @@ def test_beams_take_recurrent_states_along():
 
 
 SEARCHES = [
-    Search(2, 1.0, 6),
-    Search(4, 0.0, 6),
     Search(8, 0.6, 3),
     Search(4, 1.0, 6, min_length=4),
+    Search(2, 1.0, 6),
+    Search(4, 0.0, 6),
     Search(4, 1.0, 6),
     Search(3, 2.0, 6),
     Search(3, -1.0, 6),
@@ -150,7 +150,7 @@ SEARCHES = [
 
 
 @pytest.mark.parametrize(
-    "search", [*SEARCHES[:4], *(pytest.param(search, marks=pytest.mark.long) for search in SEARCHES[4:])], ids=repr
+    "search", [*SEARCHES[:2], *(pytest.param(search, marks=pytest.mark.long) for search in SEARCHES[2:])], ids=repr
 )
 def test_beams_are_those_of_plain_python(search):
     ends = set()
@@ -206,7 +206,7 @@ def test_scores_are_log_probabilities(search):
         np.testing.assert_allclose(found.scores[row], total, atol=2e-4)
 
 
-@pytest.mark.parametrize("search", [Search(1, 1.0, 7), Search(3, 1.0, 7), Search(1, 1.0, 7, sampling=Sampling())])
+@pytest.mark.parametrize("search", [Search(3, 1.0, 7), Search(1, 1.0, 7, sampling=Sampling())])
 def test_a_padded_batch_gives_what_single_sentences_give(search):
     model, params = build(by=0.9)
     whole = run(model, params, search)
