@@ -258,9 +258,10 @@ def _within_reach(comparison: Comparison, comparisons: int) -> float:
 
 
 def origins(found: Found) -> str:
-    """What the runs were not all made with alike: code, devices, packages, with what there is; '' where all are."""
+    """What the runs were not all made with alike, such as code and packages, and what there is; '' where all are."""
     results = [run.result for each in found.groups for run in each.runs]
-    made = [{"code": r.get("git"), "devices": r.get("devices")} | r.get("versions", {}) for r in results]
+    fields = {"code": "git", "devices": "devices", "precision of products": "matmul_precision"}
+    made = [{what: r.get(name) for what, name in fields.items()} | r.get("versions", {}) for r in results]
     values = {what: sorted({str(each[what]) for each in made if each.get(what)}) for what in made[0]}
     different = [f"{what} ({', '.join(each)})" for what, each in values.items() if len(each) > 1]
     return _and(different) if different else ""

@@ -129,18 +129,28 @@ def test_fairness_is_found_from_the_runs(tmp_path, write_run):
 
 
 def test_runs_made_with_other_code_or_packages_are_said_to_be(tmp_path, write_run):
-    made = {"git": "7a4cb2390241", "devices": "1 cpu", "versions": {"jax": "0.10.2", "numpy": "2.4.6"}}
+    made = {
+        "git": "7a4cb2390241",
+        "devices": "1 cpu",
+        "matmul_precision": "default",
+        "versions": {"jax": "0.10.2", "numpy": "2.4.6"},
+    }
     write_run(tmp_path / "a", model__attention="dot_product", **made)
     write_run(tmp_path / "b", model__attention="super", **made)
     assert "runs were made with" not in report(runs.find([tmp_path])).markdown()
-    other = made | {"git": "4a2d2b032e0b-dirty", "versions": {"jax": "0.11.0", "numpy": "2.4.6"}}
+    other = made | {
+        "git": "4a2d2b032e0b-dirty",
+        "matmul_precision": "float32",
+        "versions": {"jax": "0.11.0", "numpy": "2.4.6"},
+    }
     write_run(tmp_path / "c", 1, model__attention="super", **other)
     assert (
         report(runs.find([tmp_path]))
         .markdown()
         .count(
             "Differences may come of what runs were made with, which is not the same for all: "
-            "code (4a2d2b032e0b-dirty, 7a4cb2390241) and jax (0.10.2, 0.11.0)."
+            "code (4a2d2b032e0b-dirty, 7a4cb2390241), precision of products (default, float32) and "
+            "jax (0.10.2, 0.11.0)."
         )
         == 1
     )
