@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.nn import initializers
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from attention import flops
@@ -15,12 +16,13 @@ from attention.kernels.call import DotCall, check_implementation, check_shapes, 
 from attention.kernels.reference import score_dtype
 from attention.mask import Mask
 from attention.mesh import devices
-from attention.score import Params, Score, Sizes
+from attention.score import Parameter, Params, Score, Sizes, is_count
 
 IMPLEMENTATIONS = {"reference": reference.dot, "xla": xla.dot, "chunked": chunked.dot, "cudnn": cudnn.dot}
 # Bytes of scores that `auto` lets XLA make on a GPU or TPU: both passes hold up to four arrays as large (scores,
 # weights and the gradients of both), and 4 GiB is a quarter of a TPU v5e's memory. Not measured.
 MOST = 2**30
+SIDES = ("query", "key")
 
 
 def dot_product_attention(
@@ -101,12 +103,17 @@ class DotProduct(Score):
 
     Attributes:
       scale: The factor; 0 stands for 1/√H.
+      dim: d', the width that a further linear layer takes queries and keys to; 0 is no such layer. It is the layer that
+        `neural` has before its MLP, so `dot_product(dim=16)` is `neural(dim=16)` without the MLP.
     """
 
     scale: float = 0.0
+    dim: int = 0
     implementations = tuple(IMPLEMENTATIONS)
 
     def __post_init__(self):
+        if not (is_count(self.dim) or (self.dim == 0 and not isinstance(self.dim, bool))):
+            raise UsageError(f"The option dim must be a whole number of at least 0, not {self.dim!r}.")
         if (
             isinstance(self.scale, bool)
             or not isinstance(self.scale, int | float)
@@ -114,9 +121,30 @@ class DotProduct(Score):
         ):
             raise UsageError(f"The scale of dot-product scores must be a number of at least 0, not {self.scale!r}.")
 
+    @property
+    def ties_values(self) -> bool:
+        """Keys that went through the further layer have another width."""
+        return not self.dim
+
+    def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
+        """Kernel and bias of the further layers, which all heads share."""
+        if not self.dim:
+            return {}
+        kernel = Parameter((sizes.head, self.dim), initializers.lecun_normal())
+        bias = Parameter((self.dim,), initializers.zeros)
+        return {f"down_{side}_{name}": p for side in SIDES for name, p in (("kernel", kernel), ("bias", bias))}
+
     def query_gain(self, head: int) -> float:
         """1/√H over the scale: T5, which has no scale either, starts its queries so (Raffel et al. 2020)."""
-        return 1.0 / (self.scale * head**0.5) if self.scale else 1.0
+        return 1.0 / (self.scale * (self.dim or head) ** 0.5) if self.scale else 1.0
+
+    def prepare_query(self, params: Params, query: jax.Array, implementation: str) -> jax.Array:
+        """The query, or what the further layer makes of it."""
+        return _down(params, "query", query) if self.dim else query
+
+    def prepare_key(self, params: Params, key: jax.Array, source: jax.Array, implementation: str) -> jax.Array:
+        """The key, or what the further layer makes of it."""
+        return _down(params, "key", key) if self.dim else key
 
     def attend(self, params: Params, query: Any, key: Any, value: Any, **options: Any) -> Any:
         """`dot_product_attention`."""
@@ -124,4 +152,13 @@ class DotProduct(Score):
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> flops.Cost:
         """4 T S N H for the two products, and the softmax."""
-        return flops.dot_product(queries, keys, sizes.heads, sizes.head)
+        cost = flops.dot_product(queries, keys, sizes.heads, sizes.head)
+        if self.dim:
+            cost += flops.linear((queries + keys) * sizes.heads, sizes.head, self.dim)
+            cost += flops.Cost(2 * queries * keys * sizes.heads * (self.dim - sizes.head))
+        return cost
+
+
+def _down(params: Params, side: str, x: jax.Array) -> jax.Array:
+    kernel, bias = (params[f"down_{side}_{name}"].astype(x.dtype) for name in ("kernel", "bias"))
+    return x @ kernel + bias.reshape((1,) * (x.ndim - 1) + (-1,))

@@ -80,7 +80,12 @@ def layer(spec, implementation="xla", queries=T):
 
 
 OPTIONS = ("neural(dim=None)", "neural(dim=4, hidden=(3, 5), per_head=True)", "neural(pairs='unique')")
-OPTIONS += ("super(per_head=True)", "linear(normalise=False)", "positional_factorised(per_head=False)")
+OPTIONS += (
+    "dot_product(dim=5)",
+    "super(per_head=True)",
+    "linear(normalise=False)",
+    "positional_factorised(per_head=False)",
+)
 LINEAR = {"linear": "chunked", "linear(normalise=False)": "chunked", "delta": "reference"}
 
 

@@ -17,6 +17,8 @@ from models.mechanisms import MECHANISMS, resolve
 LENGTH, WIDTH, HEADS = 7, 8, 2
 # Options and free combinations that the plain rows do not show.
 VARIANTS = (
+    "dot_product(dim=3)",
+    "dot_product(align=True)",
     "super(per_head=True)",
     "super(key='linear', value='linear')",
     "neural(dim=None, hidden=(5,), activation='tanh', scale=True)",

@@ -241,7 +241,8 @@ def test_decomposable_compares_one_mlp_of_both():
 
 
 @pytest.mark.parametrize(
-    "spec", ["luong_dot", "luong_general", "decomposable", "dot_product", "dot_product(scale=3.0)"]
+    "spec",
+    ["luong_dot", "luong_general", "decomposable", "dot_product", "dot_product(scale=3.0)", "dot_product(dim=64)"],
 )
 def test_scores_start_near_one_whatever_their_scale(spec):
     module = layer(spec, width=256, heads=4, length=64)
@@ -327,7 +328,7 @@ def test_what_cannot_be_registered(row, message):
         ("super(perhead=True)", r"Unknown option of super 'perhead'\. Did you mean 'per_head'"),
         (
             "dot_product(per_head=True)",
-            r"Unknown option of dot_product 'per_head'.*Valid: align, key, out, query, scale, value",
+            r"Unknown option of dot_product 'per_head'.*Valid: align, dim, key, out, query, scale, value",
         ),
         ("super(key='liner')", r"Unknown key projection 'liner'\. Did you mean 'linear'"),
         ("super(per_head=3)", r"True or False, not 3"),
@@ -352,3 +353,28 @@ def test_what_cannot_be_registered(row, message):
 def test_mistakes_are_one_sentence(spec, message):
     with pytest.raises(UsageError, match=message):
         resolve(spec, 2)
+
+
+def test_a_further_linear_layer_is_neurals_without_its_mlp():
+    """DiGiugno §4.1 asks what the additional linear layer alone would do: it has the same shapes, and stays linear."""
+    module, neural = layer("dot_product(dim=3)"), layer("neural(dim=3)")
+    params, theirs = params_of(module), params_of(neural)
+    further = params["score"]
+    down = {name: x.shape for name, x in theirs["score"].items() if name.startswith("down")}
+    assert {name: x.shape for name, x in further.items()} == down
+    x = jax.random.normal(jax.random.key(5), (3, LENGTH, WIDTH))
+    _, found = module.apply({"params": params}, x, mutable="attention")
+    (weights,) = jax.tree.leaves(found)
+
+    def compared(side):
+        heads = jnp.einsum("bld,dnh->blnh", x, params[side]["kernel"]) + params[side]["bias"][None, None]
+        return heads @ further[f"down_{side}_kernel"] + further[f"down_{side}_bias"][None, None, None]
+
+    scores = jnp.einsum("bqnc,bknc->bnqk", compared("query"), compared("key")) / 3**0.5
+    chex.assert_trees_all_close(weights, jax.nn.softmax(scores), atol=1e-6)
+
+
+@pytest.mark.parametrize("spec", ["dot_product(dim=-1)", "dot_product(dim=True)"])
+def test_the_width_of_a_further_layer_is_a_count(spec):
+    with pytest.raises(UsageError, match="dim must be a whole number of at least 0"):
+        resolve(spec, 1)
