@@ -131,10 +131,10 @@ def seq2seq(config: Seq2SeqConfig, source: int, target: int, vocabulary: int) ->
     compared = config.embedding if variant.encoder_only else hidden
     cost = flops.linear(source, config.embedding + hidden, gates * hidden)
     cost += flops.linear(target, config.embedding + 2 * hidden, gates * hidden)
-    if variant.score is None:
+    if variant.score is None and not variant.fixed:
         cost += flops.linear(target, config.embedding + hidden, source)
         cost += Cost(2 * target * source * hidden, target * source * flops.SOFTMAX_FLOPS)
-    else:
+    if variant.score is not None:
         width = hidden if variant.projected else compared
         cost += variant.score.cost(Sizes(width, 1, width, source), target, source)
         wider = hidden - width  # values are H wide, whatever is compared

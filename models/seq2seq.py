@@ -36,15 +36,17 @@ class Variant(NamedTuple):
 
     Attributes:
       source: Where it stands.
-      score: How; None where a layer on the query alone gives the coefficients.
+      score: How; None where a layer on the query alone gives the coefficients, or where nothing is compared.
       encoder_only: Whether queries and keys are the source's embeddings, in place of decoder and encoder states.
       projected: Whether queries, keys and values go through weight matrices.
+      fixed: Whether the context is the encoder's last state at every step, so that there is no attention.
     """
 
     source: str
     score: Score | None
     encoder_only: bool = False
     projected: bool = False
+    fixed: bool = False
 
 
 VARIANTS = {
@@ -57,6 +59,7 @@ VARIANTS = {
     "luong_dot": Variant("Luong et al. 2015, eq. 8", DotProduct(scale=1.0)),
     "luong_general": Variant("Luong et al. 2015, eq. 8", Bilinear()),
     "luong_concat": Variant("Luong et al. 2015, eq. 8", Additive()),
+    "fixed": Variant("Cho et al. 2014, §2.2: one vector of fixed length", None, fixed=True),
 }
 
 
@@ -67,7 +70,7 @@ class Seq2SeqConfig:
     Attributes:
       name: Which model it is.
       attention: 001's variants `dot`, `qkv`, `encoder_dot`, `encoder_qkv` and `location`, or `additive`, `luong_dot`,
-        `luong_general` or `luong_concat`.
+        `luong_general` or `luong_concat`; `fixed` is no attention, but the encoder's last state at every step.
       cell: The recurrence of both layers: `gru` or `lstm`.
       embedding: Width of the embeddings.
       hidden: H, width of the states.
@@ -154,11 +157,11 @@ class Coefficients(nn.Module):
             self.to_query, self.to_key, self.to_value = (
                 Linear((1, self.hidden), bias=False, dtype=self.dtype) for _ in range(3)
             )
-        if score is None:
+        if score is None and not self.variant.fixed:
             width = self.embedding + self.hidden
             self.kernel = self.param("kernel", initializers.lecun_normal(), (width, self.length))
             self.bias = self.param("bias", initializers.zeros, (self.length,))
-        else:
+        if score is not None:
             declared = score.parameters(Sizes(self.hidden, 1, self.hidden, self.length))
             self.learned = {name: self.param(name, p.init, p.shape, jnp.float32) for name, p in declared.items()}
 
@@ -182,6 +185,10 @@ class Coefficients(nn.Module):
     ) -> tuple[Float[Array, "B H"], Float[Array, "B S"]]:
         """The context c_i and the weights w_i."""
         variant = self.variant
+        if variant.fixed:
+            last = memory.lengths - 1
+            context = jnp.take_along_axis(memory.value[:, :, 0], last[:, None, None], axis=1)
+            return context[:, 0], jax.nn.one_hot(last, memory.value.shape[1], dtype=memory.value.dtype)
         options = {"mask": Mask(key_lengths=memory.lengths), "return_weights": True}
         query = self._query(token, state, memory)[:, None].astype(self.dtype)
         if variant.score is None:

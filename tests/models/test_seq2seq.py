@@ -91,8 +91,11 @@ def by_hand(config, params, source, target):
     value = h @ attending["to_value"]["kernel"].reshape(6, 6) if "to_value" in attending else h
     for i, word in enumerate(params["embed_target"]["embedding"][target]):
         s = state[1] if isinstance(state, tuple) else state
-        scores = np.exp(coefficients(config.attention, attending, x, h, i, word, s))
-        w = scores / scores.sum()
+        if config.attention == "fixed":
+            w = np.eye(len(h))[-1]
+        else:
+            scores = np.exp(coefficients(config.attention, attending, x, h, i, word, s))
+            w = scores / scores.sum()
         state, s = cell(state, np.concatenate([word, w @ value]), params["decoder"])
         logits.append(dense(s, params["head"]))
         alignment.append(np.pad(w, (0, 5 - len(w))))
@@ -115,7 +118,9 @@ def test_luongs_names_of_what_others_have():
     assert VARIANTS["luong_concat"][1:] == VARIANTS["additive"][1:]
 
 
-@pytest.mark.parametrize(("variant", "cell"), [("additive", "lstm"), ("encoder_qkv", "gru"), ("location", "gru")])
+@pytest.mark.parametrize(
+    ("variant", "cell"), [("additive", "lstm"), ("encoder_qkv", "gru"), ("location", "gru"), ("fixed", "gru")]
+)
 def test_steps_equal_the_whole(variant, cell):
     model, params = build(attention=variant, cell=cell)
     whole = apply(model, params, SOURCE, LENGTHS, TARGET)
@@ -202,6 +207,7 @@ def test_parameters_of_the_drawing_of_001():
         "luong_dot": 0,
         "luong_general": 500 * 500,
         "luong_concat": 1000 * 500 + 500 + 500,
+        "fixed": 0,
     }
     assert set(coefficients) == set(VARIANTS)
     for cell, recurrence in (("gru", gru), ("lstm", lstm)):
