@@ -139,6 +139,7 @@ def _translation(model: dict[str, Any]) -> ConfigDict:
         "eval_batch_size": 128,
         "workers": 0,
         "translations": 0,
+        "by_length": "",
         "beams": 1,
         "length_penalty": 1.0,
     }

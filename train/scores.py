@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
 from attention.errors import UsageError
@@ -29,6 +30,27 @@ def scores(translations: Sequence[str], references: Sequence[str]) -> dict[str, 
         "chrf": CHRF().corpus_score(translations, wanted).score,
         "exact_match": exact / len(references),
     }
+
+
+def by_length(
+    translations: Sequence[str], references: Sequence[str], lengths: Sequence[int], groups: Sequence[int]
+) -> dict[str, float]:
+    """BLEU of the sentences of each group of lengths, such as `bleu_to_8`; of a group without sentences nothing.
+
+    Args:
+      translations: One for each reference.
+      references: At least one.
+      lengths: Of the source of each.
+      groups: The longest source of each group, rising.
+    """
+    places = np.searchsorted(groups, lengths)
+    found = {}
+    for place, longest in enumerate(groups):
+        rows = np.flatnonzero(places == place)
+        if len(rows):
+            written, wanted = ([texts[row] for row in rows] for texts in (translations, references))
+            found[f"bleu_to_{longest}"] = BLEU().corpus_score(written, [wanted]).score
+    return found
 
 
 def signatures() -> dict[str, str]:

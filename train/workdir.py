@@ -39,6 +39,7 @@ MAY_CHANGE = (
     "data.workers",
     "data.eval_batch_size",
     "data.translations",
+    "data.by_length",
     "data.beams",
     "data.length_penalty",
     "mesh.",

@@ -32,6 +32,15 @@ def test_scores_are_those_of_sacrebleu(files):
     assert ours["exact_match"] == 1 / 4
 
 
+def test_each_group_of_lengths_has_the_scores_of_its_sentences():
+    found = scores.by_length(FOUND, WANTED, [7, 8, 4, 2], (4, 6, 9))
+    assert found == {
+        "bleu_to_4": scores.scores(FOUND[2:], WANTED[2:])["bleu"],
+        "bleu_to_9": scores.scores(FOUND[:2], WANTED[:2])["bleu"],
+    }
+    assert scores.by_length(FOUND, WANTED, [7, 8, 4, 2], ()) == {}
+
+
 def test_the_command_prints_them(files, capsys):
     assert scores.main([f"--translations={files[0]}", f"--references={files[1]}"]) == 0
     printed = capsys.readouterr().out.splitlines()

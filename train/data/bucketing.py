@@ -86,7 +86,7 @@ def _joined(groups: list[np.ndarray]) -> Batches:
     return Batches(np.concatenate(groups), bucket)
 
 
-def parse_bounds(text: str, longest: int) -> tuple[int, ...]:
+def parse_bounds(text: str, longest: int, field: str = "data.buckets") -> tuple[int, ...]:
     """`'8,16'` and a longest of 32 as `(8, 16, 32)`; '' as `(32,)`.
 
     Raises:
@@ -98,7 +98,7 @@ def parse_bounds(text: str, longest: int) -> tuple[int, ...]:
         bounds = (0,)
     if list(bounds) != sorted(set(bounds)) or any(not 0 < bound < longest for bound in bounds):
         raise UsageError(
-            f"data.buckets must be rising lengths between 1 and {longest - 1}, below the longest sentence, such as "
+            f"{field} must be rising lengths between 1 and {longest - 1}, below the longest sentence, such as "
             f"'{max(1, longest // 4)},{max(2, longest // 2)}', or '' for none, but it is {text!r}."
         )
     return (*bounds, longest)

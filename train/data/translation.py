@@ -42,6 +42,8 @@ class TranslationData(CachedTextSection):
       buckets: Lengths below the longest that batches of shorter pairs are padded to, such as `8,16`; '' is none.
       translations: How many validation sentences each evaluation translates, for BLEU; 0 is none. At the end all test
         sentences are.
+      by_length: Lengths of sources, such as `8,16`, that part the test sentences into groups, each with a BLEU; '' is
+        none.
       beams: Of these translations; 1 is greedy.
       length_penalty: Of beam search: the power of the length that log-probabilities are divided by.
     """
@@ -56,6 +58,7 @@ class TranslationData(CachedTextSection):
     target_length: int
     buckets: str
     translations: int
+    by_length: str
     beams: int
     length_penalty: float
 
@@ -71,12 +74,17 @@ class TranslationData(CachedTextSection):
             stated.check_count(field, getattr(self, field))
         if self.translations < 0:
             raise UsageError(f"data.translations must be at least 0 (0 is none), but it is {self.translations}.")
-        self.bounds  # noqa: B018
+        self.bounds, self.groups  # noqa: B018
 
     @property
     def bounds(self) -> tuple[int, ...]:
         """Of the longer side of a pair, for each bucket."""
         return parse_bounds(self.buckets, max(self.source_length, self.target_length))
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """The longest source of each group that has a BLEU; none without `by_length`."""
+        return parse_bounds(self.by_length, self.source_length, "data.by_length") if self.by_length else ()
 
     def load(self) -> Bitext:
         """The pairs; see `train.data.bitext.load`.
@@ -168,9 +176,14 @@ class Sentences:
         return np.flatnonzero(fits)
 
     @functools.cached_property
+    def source_lengths(self) -> Int64[np.ndarray, " n"]:
+        """Of each source, end token included."""
+        return self.text.lengths("source")[self.fitting] + 1
+
+    @functools.cached_property
     def lengths(self) -> Int64[np.ndarray, " n"]:
         """Of the longer side of each pair, end token included."""
-        return np.maximum(self.text.lengths("source"), self.text.lengths("target"))[self.fitting] + 1
+        return np.maximum(self.source_lengths, self.text.lengths("target")[self.fitting] + 1)
 
     def batch(self, examples: Int64[np.ndarray, " B"], bound: int) -> pipeline.Batch:
         """Some examples, padded to the bound, or to what is the most for a side."""

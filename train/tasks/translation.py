@@ -92,10 +92,16 @@ class Translation(TextTask):
         return means | {"perplexity": perplexity(plain), "accuracy_with_padding": padded}
 
     def measured(self, split: str, params: dict, mesh: jax.sharding.Mesh) -> dict[str, float]:
-        """BLEU, chrF and exact matches: of all test sentences, and of some others where the config says so."""
-        most = 0 if split == "test" else self._data.translations
-        if split == "test" or (split == "validation" and most):
-            return scores.scores(*self.translations(split, params, mesh, most))
+        """BLEU, chrF and exact matches: of all test sentences, and of some others where the config says so.
+
+        Where it wants groups of lengths, test sentences have the BLEU of each group too.
+        """
+        if split == "test":
+            texts = self.translations(split, params, mesh)
+            lengths, groups = self.sources[split].source_lengths, self._data.groups
+            return scores.scores(*texts) | scores.by_length(*texts, lengths, groups)
+        if split == "validation" and self._data.translations:
+            return scores.scores(*self.translations(split, params, mesh, self._data.translations))
         return {}
 
     def translations(

@@ -42,6 +42,7 @@ def make(tmp_path):
         "translations": 0,
         "beams": 1,
         "length_penalty": 1.0,
+        "by_length": "",
     }
     return lambda **changes: TranslationData(**fields | changes)
 

@@ -121,6 +121,14 @@ def test_evaluations_translate_as_many_sentences_as_they_are_told(folder, name):
         assert task_of(folder, name).measured("validation", params, MESH) == {}
 
 
+def test_groups_of_source_lengths_have_scores_of_their_own(folder, name):
+    task = task_of(folder, name, data__by_length="9,12")  # in bytes and an end token: 9, 11 and 26
+    assert {key for key in measured(task, noisy(task)) if "_to_" in key} == {"bleu_to_9", "bleu_to_12", "bleu_to_32"}
+    assert list(task.sources["test"].source_lengths) == [len(source) + 1 for source, _ in PAIRS]
+    with pytest.raises(UsageError, match="by_length must be rising lengths between 1 and 31"):
+        task_of(folder, name, data__by_length="12,9")
+
+
 def test_long_pairs_are_remarked_upon(folder, name):
     task = task_of(folder, name, data__source_length=16)
     assert task.remarks() == [
