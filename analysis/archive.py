@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from attention.errors import UsageError
-from models import command
-from train import grid
-from train.workdir import flatten, read_config, read_results
-from train.writers import read_record, write_text
+from train import cli
+from train.grids import grid
+from train.run.workdir import flatten, read_config, read_results
+from train.run.writers import read_record, write_text
 
 SUFFIX = ".json"  # of an archive, which a folder is not
 
@@ -177,9 +177,9 @@ def _asked(directory: Path) -> dict[str, Sequence[Any]]:
         raise UsageError(f"{sweep} is damaged ({error}); remove it.") from error
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The flags."""
-    made = command.Parser(__doc__)
+    made = cli.Parser(__doc__)
     made.add_argument("folder", type=Path, help="of finished runs, or a folder above them")
     made.add_argument("--out", required=True, type=Path, help=f"the file, whose name ends in {SUFFIX}")
     return made
@@ -199,7 +199,7 @@ def _run(flags: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    return command.run(lambda: _run(parser().parse_args(arguments)))
+    return cli.run(lambda: _run(parser().parse_args(arguments)))
 
 
 if __name__ == "__main__":

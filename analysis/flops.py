@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis import flops_plots, style
-from analysis.paper_flops import CONSTANTS, HEADS, RANGE, analytic, average, compiled, eq24, excess, grid
+from analysis.layer_operations import CONSTANTS, HEADS, RANGE, analytic, average, compiled, eq24, excess, grid
+from analysis.pictures import operations, style
 from benchmarks import measure
-from models import command
+from train import cli
 
 FEW = (16, 64, 256)  # sizes of compiled programs
 COUNTS = {"eq. 24": eq24, "analytic": analytic, "compiled": compiled}
@@ -28,16 +28,16 @@ SETTINGS = {
 }
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The flags."""
-    made = command.Parser(__doc__)
+    made = cli.Parser(__doc__)
     made.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder for pictures and JSON")
     return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    return command.run(lambda: write(parser().parse_args(arguments).out))
+    return cli.run(lambda: write(parser().parse_args(arguments).out))
 
 
 def write(out: Path) -> None:
@@ -84,12 +84,12 @@ def draw(out: Path) -> None:
     """All pictures."""
     lines = tuple(range(64, 1025, 64))
     panels = {"eq. 24": (eq24, lines), "analytic": (analytic, lines), "compiled": (compiled, (64, 256, 512, 1024))}
-    style.save(flops_plots.curves(panels, length=64, heads=1), out / "flops_curves")
+    style.save(operations.curves(panels, length=64, heads=1), out / "flops_curves")
     maps = {"eq. 24": (eq24, RANGE), "analytic": (analytic, RANGE), "compiled": (compiled, FEW)}
-    style.save(flops_plots.heat_maps(maps, HEADS), out / "flops_heat_maps")
+    style.save(operations.heat_maps(maps, HEADS), out / "flops_heat_maps")
     mesh = tuple(range(64, 513, 64))
     space = {"eq. 24": (eq24, mesh), "analytic": (analytic, mesh), "compiled": (compiled, FEW)}
-    style.save(flops_plots.surfaces(space), out / "flops_surfaces")
+    style.save(operations.surfaces(space), out / "flops_surfaces")
 
 
 if __name__ == "__main__":

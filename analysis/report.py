@@ -13,15 +13,15 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis import compare, comparison, curves, metrics, runs, statistics, style, tables
+from analysis import compare, metrics, runs, statistics, tables
 from analysis.compare import Baseline, Comparison
 from analysis.metrics import METRICS, Metric
+from analysis.pictures import curves, intervals, style
 from analysis.runs import Found, Run, short
 from analysis.statistics import LEVEL
 from analysis.tables import Column, Number, Table
 from attention.errors import unknown
-from models import command
-from train import tasks
+from train import cli, tasks
 
 P, EFFECT = Metric("p", digits=4), Metric("effect")
 # A column's name and title, its metric, and what a run has of it.
@@ -230,13 +230,13 @@ def _draw(found: Found, wanted: str, names: Sequence[str], out: Path) -> None:
     values = {each.label: [run.value(name) for run in each.runs] for each in found.groups}
     against = compare.baseline(found, wanted)
     baselines = {other.label for _, other in against.pairs(found)} if against else ()
-    style.save(comparison.figure(values, METRICS[name], baselines), out / "comparison")
+    style.save(intervals.figure(values, METRICS[name], baselines), out / "comparison")
     curves.draw({each.label: [run.record for run in each.runs] for each in found.groups}, out)
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The flags."""
-    made = command.Parser(__doc__)
+    made = cli.Parser(__doc__)
     made.add_argument("places", nargs="+", type=Path, help="folders of finished runs or above them, or archives")
     made.add_argument("--baseline", default="", help="a value such as dot_product, or FIELD=VALUE")
     made.add_argument("--metric", default="", help="what to compare, such as accuracy,loss")
@@ -259,7 +259,7 @@ def _run(flags: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    return command.run(lambda: _run(parser().parse_args(arguments)))
+    return cli.run(lambda: _run(parser().parse_args(arguments)))
 
 
 if __name__ == "__main__":

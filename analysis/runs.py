@@ -9,7 +9,7 @@ from typing import Any
 from analysis import archive, metrics
 from analysis.archive import Entry
 from attention.errors import UsageError
-from train.results import of_replica
+from train.run.results import of_replica
 
 # Fields that say where things are and how often something is written: runs that differ in them alone are alike.
 NOT_SETTINGS = (

@@ -2,15 +2,15 @@
 
 from attention.align import align_values
 from attention.channel import cbam, channel_attention, spatial_attention, squeeze_excitation
-from attention.dot import dot_product_attention
 from attention.errors import UnsupportedError, UsageError
-from attention.gaussian import gaussian_attention
-from attention.linear import delta_attention, linear_attention
-from attention.location import location_attention
-from attention.luong import luong_attention
 from attention.mask import Mask
-from attention.pairwise import additive_attention, neural_attention
-from attention.positional import factorised_table, positional_attention
+from attention.recurrences.linear import delta_attention, linear_attention
+from attention.scores.dot import dot_product_attention
+from attention.scores.gaussian import gaussian_attention
+from attention.scores.location import location_attention
+from attention.scores.luong import luong_attention
+from attention.scores.pairwise import additive_attention, neural_attention
+from attention.scores.positional import factorised_table, positional_attention
 
 __all__ = [
     "Mask",

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.nn import initializers
 from jaxtyping import Array, Float
 
-from attention import flops
+from attention import operations
 from attention.errors import UsageError
 from attention.kernels.call import check_weight
 from attention.kernels.reference import precise
@@ -125,15 +125,17 @@ class SqueezeExcitation:
         """See `squeeze_excitation`."""
         return squeeze_excitation(x, params["down_kernel"], params["up_kernel"])
 
-    def cost(self, height: int, width: int, channels: int) -> flops.Cost:
+    def cost(self, height: int, width: int, channels: int) -> operations.Cost:
         """Of one feature map: the mean, the MLP with its ReLU and sigmoid, and the product with the map."""
         size = height * width * channels
-        return self._mlp(channels) + flops.Cost(pointwise=size * 2 + 3 * channels, bytes=flops.ITEM * 2 * size)
+        return self._mlp(channels) + operations.Cost(
+            pointwise=size * 2 + 3 * channels, bytes=operations.ITEM * 2 * size
+        )
 
-    def _mlp(self, channels: int, vectors: int = 1) -> flops.Cost:
+    def _mlp(self, channels: int, vectors: int = 1) -> operations.Cost:
         hidden = channels // self.ratio
-        layers = flops.matmul(vectors, channels, hidden) + flops.matmul(vectors, hidden, channels)
-        return layers + flops.Cost(pointwise=vectors * hidden)
+        layers = operations.matmul(vectors, channels, hidden) + operations.matmul(vectors, hidden, channels)
+        return layers + operations.Cost(pointwise=vectors * hidden)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,11 +161,11 @@ class Spatial:
         """See `spatial_attention`."""
         return spatial_attention(x, params["spatial_kernel"])
 
-    def cost(self, height: int, width: int, channels: int) -> flops.Cost:
+    def cost(self, height: int, width: int, channels: int) -> operations.Cost:
         """Of one feature map: mean and maximum, the convolution with its sigmoid, and the product with the map."""
         places = height * width
-        own = flops.Cost(pointwise=places * (3 * channels + 4), bytes=flops.ITEM * 2 * places * channels)
-        return flops.convolution(height, width, self.kernel, 2, 1) + own
+        own = operations.Cost(pointwise=places * (3 * channels + 4), bytes=operations.ITEM * 2 * places * channels)
+        return operations.convolution(height, width, self.kernel, 2, 1) + own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,8 +191,8 @@ class Cbam(SqueezeExcitation):
         """See `cbam`."""
         return cbam(x, params["down_kernel"], params["up_kernel"], params["spatial_kernel"])
 
-    def cost(self, height: int, width: int, channels: int) -> flops.Cost:
+    def cost(self, height: int, width: int, channels: int) -> operations.Cost:
         """Of one feature map: mean and maximum through the MLP, the product, then as spatial attention."""
         size = height * width * channels
-        product = flops.Cost(pointwise=size * 3 + 5 * channels, bytes=flops.ITEM * 2 * size)
+        product = operations.Cost(pointwise=size * 3 + 5 * channels, bytes=operations.ITEM * 2 * size)
         return self._mlp(channels, 2) + product + Spatial(self.kernel).cost(height, width, channels)

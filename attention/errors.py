@@ -1,7 +1,8 @@
 """One way to tell a person what went wrong: one sentence, the offending value, the valid ones, what to do."""
 
 import difflib
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
 
 
 class UsageError(ValueError):
@@ -27,3 +28,15 @@ def unknown(kind: str, value: object, valid: Iterable[str]) -> UsageError:
     nearest = difflib.get_close_matches(str(value), valid, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     return UsageError(f"Unknown {kind} {value!r}.{hint} Valid: {', '.join(valid) or 'none'}.")
+
+
+def moved(programs: Mapping[str, str]) -> None:
+    """Ends `python -m OLD`, exit code 2, with a sentence that names the program's new name.
+
+    Packages call it when they are imported, which is before Python looks for the module.
+    """
+    words = sys.orig_argv
+    name = words[words.index("-m") + 1] if "-m" in words[:-1] else ""
+    if name in programs:
+        print(f"python -m {name} is python -m {programs[name]} now; its flags are the same.", file=sys.stderr)
+        sys.exit(2)

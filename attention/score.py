@@ -8,8 +8,8 @@ import jax
 from jaxtyping import Array, Float
 
 from attention.errors import UsageError
-from attention.flops import Cost
 from attention.mask import Mask
+from attention.operations import Cost
 
 Initialiser = Callable[..., jax.Array]
 Params = dict[str, jax.Array]

@@ -18,13 +18,14 @@ import jax
 import jax.numpy as jnp
 
 import attention
-from attention import flops
+from attention import operations
 from attention.errors import UnsupportedError
-from attention.flops import Cost
+from attention.operations import Cost
 from attention.score import Sizes
 from benchmarks import measure, plots
-from models import command, mechanisms
+from models import mechanisms
 from models.mechanisms import MECHANISMS, Mechanism
+from train import cli
 
 BASELINE, OWN = "dot_product, jax.nn", "dot_product, chunked"
 SPECS = (*MECHANISMS, "neural(dim=16)", "neural(dim=None)")
@@ -84,7 +85,7 @@ class Core:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    return command.run(lambda: run(parser().parse_args(arguments)))
+    return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
 def run(flags: argparse.Namespace) -> None:
@@ -107,23 +108,23 @@ def run(flags: argparse.Namespace) -> None:
         plots.growth(result["growth"], flags.plot)
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The flags."""
-    made = command.Parser(__doc__)
-    made.add_argument("--batch", type=command.count, default=1, help="sequences")
-    made.add_argument("--length", type=command.count, default=1024, help="tokens of each")
-    made.add_argument("--heads", type=command.count, default=8, help="of attention")
-    made.add_argument("--width", type=command.count, default=64, help="of a head")
+    made = cli.Parser(__doc__)
+    made.add_argument("--batch", type=cli.count, default=1, help="sequences")
+    made.add_argument("--length", type=cli.count, default=1024, help="tokens of each")
+    made.add_argument("--heads", type=cli.count, default=8, help="of attention")
+    made.add_argument("--width", type=cli.count, default=64, help="of a head")
     made.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of queries, keys and values")
     made.add_argument("--full", action="store_true", help="not causal")
     made.add_argument("--only", nargs="*", default=SPECS, help="mechanism spec strings")
     made.add_argument("--growth", nargs="*", type=int, default=(256, 1024, 4096, 16384), help="lengths to try")
-    made.add_argument("--rounds", type=command.count, default=9, help="of measuring, in which all take turns")
+    made.add_argument("--rounds", type=cli.count, default=9, help="of measuring, in which all take turns")
     made.add_argument("--budget", type=float, default=10.0, help="seconds for one contestant, all rounds")
     made.add_argument("--memory", type=float, default=4.0, help="GB; what needs more is not run, its memory reported")
     made.add_argument("--device", default="", choices=measure.DEVICES, help="what jax chooses without it")
-    made.add_argument("--out", type=command.new_file, help="where the JSON goes")
-    made.add_argument("--plot", type=command.new_file, help="where the picture of growth goes")
+    made.add_argument("--out", type=cli.new_file, help="where the JSON goes")
+    made.add_argument("--plot", type=cli.new_file, help="where the picture of growth goes")
     return made
 
 
@@ -160,7 +161,7 @@ def useful(mechanism: Mechanism, shape: Shape) -> Cost:
     sizes, length = shape.sizes, shape.length
     cost = mechanism.score.cost(sizes, length, length)
     if mechanism.align is not None:
-        cost += flops.align(length, sizes.heads, sizes.head)
+        cost += operations.align(length, sizes.heads, sizes.head)
     if not shape.causal:
         return cost
     tokens = mechanism.score.cost(sizes, length, 0) + mechanism.score.cost(sizes, 0, length)

@@ -20,11 +20,11 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import measure
-from models import command
 from models.gpt import GPT
 from models.transformer import BLOCKS
-from train import configs, losses
-from train.config import Config
+from train import cli, losses
+from train.config import loading
+from train.config.schema import Config
 
 CONFIG = "configs/gpt_pydoc.py"
 OPTIONS = {"model.depth": "12"}
@@ -33,21 +33,21 @@ DEEPER = 36  # compiled only
 CHUNKS = (0, 64, 256)
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The flags."""
-    made = command.Parser(__doc__)
-    made.add_argument("--rounds", type=command.count, default=5, help="of measuring, in which all take turns")
-    made.add_argument("--vocabulary", type=command.count, default=28_996, help="of the chunked loss")
-    made.add_argument("--batch", type=command.count, default=16, help="of the chunked loss")
-    made.add_argument("--context", type=command.count, default=1024, help="of the chunked loss")
+    made = cli.Parser(__doc__)
+    made.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
+    made.add_argument("--vocabulary", type=cli.count, default=28_996, help="of the chunked loss")
+    made.add_argument("--batch", type=cli.count, default=16, help="of the chunked loss")
+    made.add_argument("--context", type=cli.count, default=1024, help="of the chunked loss")
     made.add_argument("--time-chunks", action="store_true", help="run the chunked loss too, not only compile it")
-    made.add_argument("--out", type=command.new_file, help="where the JSON goes")
+    made.add_argument("--out", type=cli.new_file, help="where the JSON goes")
     return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    return command.run(lambda: run(parser().parse_args(arguments)))
+    return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
 def run(flags: argparse.Namespace) -> None:
@@ -63,13 +63,13 @@ def run(flags: argparse.Namespace) -> None:
 def depths() -> list[dict[str, Any]]:
     """More layers, one after the other or scanned."""
     rows = [{"depth": depth, "scan": scan} for depth in (int(OPTIONS["model.depth"]), DEEPER) for scan in (False, True)]
-    made = [configs.resolve(CONFIG, OPTIONS | {f"model.{name}": str(v) for name, v in row.items()})[0] for row in rows]
+    made = [loading.resolve(CONFIG, OPTIONS | {f"model.{name}": str(v) for name, v in row.items()})[0] for row in rows]
     return measured(rows, [compiled(config, 256, config.data.batch_size, config.data.context) for config in made], 0)
 
 
 def layers(rounds: int) -> list[dict[str, Any]]:
     """Twelve layers, one after the other or scanned, with each remat."""
-    config, _ = configs.resolve(CONFIG, OPTIONS)
+    config, _ = loading.resolve(CONFIG, OPTIONS)
     of = {(scan, remat): dataclasses.replace(config.model, scan=scan, remat=remat) for scan, remat in LAYERS}
     made = {key: dataclasses.replace(config, model=model) for key, model in of.items()}
     programs = {key: compiled(config, 256, config.data.batch_size, config.data.context) for key, config in made.items()}
@@ -79,7 +79,7 @@ def layers(rounds: int) -> list[dict[str, Any]]:
 
 def chunks(vocabulary: int, batch: int, context: int, rounds: int) -> list[dict[str, Any]]:
     """One layer and a large vocabulary, with the logits of so many tokens of each sequence at one time."""
-    config, _ = configs.resolve(CONFIG, OPTIONS | {"model.depth": "1", "model.tied_output": "False"})
+    config, _ = loading.resolve(CONFIG, OPTIONS | {"model.depth": "1", "model.tied_output": "False"})
     made = [dataclasses.replace(config, train=dataclasses.replace(config.train, loss_chunk=c)) for c in CHUNKS]
     programs = [compiled(config, vocabulary, batch, context) for config in made]
     sizes = {"vocabulary": vocabulary, "batch": batch, "context": context}

@@ -20,38 +20,36 @@ import numpy as np
 
 from attention.errors import UsageError
 from benchmarks import measure
-from models import command
 from models.gpt import GPT, GPTConfig
 from models.mechanisms import MECHANISMS
-from train import configs
-from train.decoding import Sampling, generate
+from train import cli
+from train.config import loading
+from train.decode.decoding import Sampling, generate
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The flags."""
-    made = command.Parser(__doc__)
+    made = cli.Parser(__doc__)
     made.add_argument("--config", default="configs/gpt_pydoc.py", metavar="FILE[:ARGUMENT]", help="the model")
     made.add_argument("--attention", action="append", help="a mechanism; may be given again; all without it")
-    made.add_argument(
-        "--length", type=command.count, default=1024, help="tokens generated, and of the context run again"
-    )
-    made.add_argument("--batch", type=command.count, default=1, help="sequences at a time")
-    made.add_argument("--vocabulary", type=command.count, default=260, help="tokens that there are")
-    made.add_argument("--rounds", type=command.count, default=3, help="of measuring, in which all take turns")
-    made.add_argument("--out", type=command.new_file, help="where the JSON goes")
+    made.add_argument("--length", type=cli.count, default=1024, help="tokens generated, and of the context run again")
+    made.add_argument("--batch", type=cli.count, default=1, help="sequences at a time")
+    made.add_argument("--vocabulary", type=cli.count, default=260, help="tokens that there are")
+    made.add_argument("--rounds", type=cli.count, default=3, help="of measuring, in which all take turns")
+    made.add_argument("--out", type=cli.new_file, help="where the JSON goes")
     made.add_overrides()
     return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    return command.run(lambda: run(parser().parse_args(arguments)))
+    return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
 def run(flags: argparse.Namespace) -> None:
     """Measures, prints a table and writes JSON."""
     # A table of positions serves mechanisms without queries and keys too.
-    config = configs.resolve(flags.config, {"model.positions": "learned"} | flags.overrides)[0].model
+    config = loading.resolve(flags.config, {"model.positions": "learned"} | flags.overrides)[0].model
     if not isinstance(config, GPTConfig):
         raise UsageError(f"--config={flags.config} is no language model, which alone generates; give one of a GPT.")
     result = measure.header("decoding") | {

@@ -20,11 +20,13 @@ import jax
 
 from benchmarks import measure
 from benchmarks.train_step import SilentRun
-from models import command
-from train import configs, digest, loop, sharding, tasks
-from train.checkpoints import Checkpoints
+from train import cli, loop, tasks
+from train.config import loading
+from train.devices import sharding
+from train.devices.replicas import Replicas
 from train.main import parse
-from train.replicas import Replicas
+from train.run import digest
+from train.run.checkpoints import Checkpoints
 
 # The digits at their default size, and with the state of vit_cifar100: the sizes of a small and a middling checkpoint.
 MODELS = {
@@ -33,18 +35,18 @@ MODELS = {
 }
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The flags."""
-    made = command.Parser(__doc__)
-    made.add_argument("--rounds", type=command.count, default=5, help="of measuring, in which all take turns")
+    made = cli.Parser(__doc__)
+    made.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
     made.add_argument("--seconds", type=float, default=2.0, help="of steps in half a round")
-    made.add_argument("--out", type=command.new_file, help="where the JSON goes")
+    made.add_argument("--out", type=cli.new_file, help="where the JSON goes")
     return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    return command.run(lambda: run(parser().parse_args(arguments)))
+    return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
 def run(flags: argparse.Namespace) -> None:
@@ -58,7 +60,7 @@ def run(flags: argparse.Namespace) -> None:
 
 def saving(overrides: list[str], rounds: int, seconds: float) -> dict[str, Any]:
     """Medians over rounds, in seconds: a step alone, a step while a checkpoint is written, and the parts of a save."""
-    config, _ = configs.resolve("configs/vit_digits.py", parse(overrides)[1])
+    config, _ = loading.resolve("configs/vit_digits.py", parse(overrides)[1])
     task, mesh = tasks.find(config.task)(config), sharding.make_mesh(config.mesh)
     plan = dataclasses.replace(loop.Plan.of(config, task.train_examples), total=1, eval_every=0, checkpoint_every=0)
     with tempfile.TemporaryDirectory() as folder, jax.set_mesh(mesh), Checkpoints(Path(folder), 1) as checkpoints:

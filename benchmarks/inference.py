@@ -21,12 +21,12 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import measure
-from models import command
 from models.encoder_decoder import EncoderDecoder
 from models.text_classifier import TextClassifier
 from models.vit import ViT
-from train import configs
-from train.config import Config
+from train import cli
+from train.config import loading
+from train.config.schema import Config
 
 MECHANISMS = ("dot_product", "optimised", "efficient", "super")
 HEADS = (1, 4, 8)
@@ -52,7 +52,7 @@ Make = Callable[[Config, int], tuple[nn.Module, Inputs]]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    return command.run(lambda: run(parser().parse_args(arguments)))
+    return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
 def run(flags: argparse.Namespace) -> None:
@@ -69,9 +69,9 @@ def run(flags: argparse.Namespace) -> None:
                     flags.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The flags."""
-    made = command.Parser(__doc__)
+    made = cli.Parser(__doc__)
     made.add_argument(
         "--tasks",
         nargs="*",
@@ -81,14 +81,14 @@ def parser() -> command.Parser:
         help=f"whose models: {', '.join(TASKS)}",
     )
     made.add_argument("--attention", nargs="*", default=MECHANISMS, help="beside dot_product")
-    made.add_argument("--heads", nargs="*", type=command.count, default=HEADS, help="of the layer")
-    made.add_argument("--batches", nargs="*", type=command.count, default=(1, 64), help="samples at a time")
-    made.add_argument("--samples", type=command.count, default=5000, help="of a pass; the last batch is filled up")
-    made.add_argument("--rounds", type=command.count, default=5, help="of measuring, in which all take turns")
+    made.add_argument("--heads", nargs="*", type=cli.count, default=HEADS, help="of the layer")
+    made.add_argument("--batches", nargs="*", type=cli.count, default=(1, 64), help="samples at a time")
+    made.add_argument("--samples", type=cli.count, default=5000, help="of a pass; the last batch is filled up")
+    made.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
     made.add_argument("--budget", type=float, default=600.0, help="seconds for one model, three rounds at least")
     made.add_argument("--precision", default="float32", choices=("float32", "bfloat16"), help="of computing")
     made.add_argument("--device", default="", choices=measure.DEVICES, help="what jax chooses without it")
-    made.add_argument("--out", type=command.new_file, help="where the JSON goes")
+    made.add_argument("--out", type=cli.new_file, help="where the JSON goes")
     return made
 
 
@@ -133,10 +133,10 @@ def whole_pass(task: str, spec: str, heads: int, batch: int, flags: argparse.Nam
 
 def config_of(task: str, spec: str, heads: int, precision: str) -> Config:
     """The config of a task, with a mechanism in all its layers."""
-    plain = configs.load(f"configs/{task}.py:{spec}").to_dict()
+    plain = loading.load(f"configs/{task}.py:{spec}").to_dict()
     plain["model"]["heads"] = heads
     plain["train"]["precision"] = precision
-    return configs.validate(plain)
+    return loading.validate(plain)
 
 
 def images(side: int, channels: int, classes: int) -> Make:

@@ -19,10 +19,10 @@ import jax.numpy as jnp
 import optax
 
 from benchmarks import measure
-from models import command
 from models.gpt import GPT, GPTConfig
 from models.vit import ViT, ViTConfig
-from train import configs
+from train import cli
+from train.config import loading
 
 # 000's whole-model figures: GB and ms a sample, in training, on the authors' GPU.
 PAPER = {
@@ -41,24 +41,24 @@ VOCABULARY, CONTEXT, CLASSES, SIDE = 28_996, 1024, 10, 224
 GB = 1e9
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The flags."""
-    made = command.Parser(__doc__)
+    made = cli.Parser(__doc__)
     made.add_argument("--models", nargs="*", default=["gpt", "vit"], choices=("gpt", "vit"), help="whose sizes")
     made.add_argument("--specs", nargs="*", default=SPECS, help="spec strings")
-    made.add_argument("--batch", type=command.count, default=1, help="sequences at a time")
+    made.add_argument("--batch", type=cli.count, default=1, help="sequences at a time")
     made.add_argument("--implementation", default="auto", help="of every layer")
     made.add_argument("--remat", default="none", help="none, block or dots")
     made.add_argument("--precision", default="float32", choices=("float32", "bfloat16"), help="of computing")
-    made.add_argument("--rounds", type=command.count, default=5, help="of measuring, in which all take turns")
+    made.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
     made.add_argument("--device", default="", choices=measure.DEVICES, help="what jax chooses without it")
-    made.add_argument("--out", type=command.new_file, help="where the JSON goes")
+    made.add_argument("--out", type=cli.new_file, help="where the JSON goes")
     return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    return command.run(lambda: run(parser().parse_args(arguments)))
+    return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
 def run(flags: argparse.Namespace) -> None:
@@ -94,9 +94,9 @@ def rows(model: str, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def program(model: str, spec: str, flags: argparse.Namespace) -> measure.Program:
     """Loss and gradient of one batch, compiled."""
-    section = configs.load(CONFIGS[model]).to_dict()
+    section = loading.load(CONFIGS[model]).to_dict()
     section["model"] |= PLAIN | {"attention": spec, "implementation": flags.implementation, "remat": flags.remat}
-    network, inputs, labels = {"gpt": _gpt, "vit": _vit}[model](configs.validate(section).model, flags)
+    network, inputs, labels = {"gpt": _gpt, "vit": _vit}[model](loading.validate(section).model, flags)
     params = jax.jit(network.init)(jax.random.key(0), inputs)
 
     def loss(params, inputs, labels):

@@ -22,12 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import measure
-from models import command, pretrained
 from models.encoder_decoder import EncoderDecoder
-from train import configs, losses, optimizer
-from train.config import Config
-from train.decoding import translate
-from train.search import Search, Special, with_beams
+from models.published import pretrained
+from train import cli, losses, optimizer
+from train.config import loading
+from train.config.schema import Config
+from train.decode.decoding import translate
+from train.decode.search import Search, Special, with_beams
 from train.step import Trainer
 from train.tasks import translation
 
@@ -74,36 +75,34 @@ class Marian:
         return _bytes(own) - _bytes(sources) + _bytes(output)
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The flags."""
-    made = command.Parser(__doc__)
+    made = cli.Parser(__doc__)
     made.add_argument("--against", choices=["transformers"], help="see requirements-parity.txt; nothing without it")
+    made.add_argument("--source", type=cli.count, default=32, help="tokens of a source, and of a target in training")
     made.add_argument(
-        "--source", type=command.count, default=32, help="tokens of a source, and of a target in training"
+        "--tokens", type=cli.count, default=64, help="of every target that is searched, neither more nor less"
     )
     made.add_argument(
-        "--tokens", type=command.count, default=64, help="of every target that is searched, neither more nor less"
+        "--again", type=cli.count, default=128, help="tokens of the target that is searched without caches"
     )
-    made.add_argument(
-        "--again", type=command.count, default=128, help="tokens of the target that is searched without caches"
-    )
-    made.add_argument("--vocabulary", type=command.count, default=58_101, help="tokens that there are")
-    made.add_argument("--rounds", type=command.count, default=5, help="of measuring, in which all take turns")
-    made.add_argument("--out", type=command.new_file, help="where the JSON goes")
+    made.add_argument("--vocabulary", type=cli.count, default=58_101, help="tokens that there are")
+    made.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
+    made.add_argument("--out", type=cli.new_file, help="where the JSON goes")
     made.add_overrides()
     return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    return command.run(lambda: run(parser().parse_args(arguments)))
+    return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
 def run(flags: argparse.Namespace) -> None:
     """Measures, prints tables and writes JSON."""
     packages = ("torch", flags.against) if flags.against else ()
     versions = measure.versions(packages, "requirements-parity.txt")
-    marian = build(configs.resolve(CONFIG, {"model.pretrained": ""} | flags.overrides)[0], flags)
+    marian = build(loading.resolve(CONFIG, {"model.pretrained": ""} | flags.overrides)[0], flags)
     result = measure.header("marian") | {"model": dataclasses.asdict(marian.config.model), "tokens": flags.tokens}
     with tempfile.TemporaryDirectory() as folder:
         if flags.against:
@@ -141,7 +140,7 @@ def searches(marian: Marian, theirs: str, flags: argparse.Namespace) -> Iterator
     roof = measure.Roof.measured(jnp.float32)
     calls = {"bench": _our_search(marian)}
     if theirs:
-        calls["transformers"] = importlib.import_module("benchmarks.marian_torch").make_search(theirs)
+        calls["transformers"] = importlib.import_module("benchmarks.peers.marian_torch").make_search(theirs)
     weights = marian.decoder_bytes()
     for beams in BEAMS:
         for batch in BATCHES:
@@ -222,7 +221,7 @@ def training(marian: Marian, theirs: str, flags: argparse.Namespace) -> dict[str
     steps = {"bench": _step(marian.config, marian.model, marian.params, source, read, target)}
     if theirs:
         rate = marian.config.optimizer.learning_rate
-        step = importlib.import_module("benchmarks.marian_torch").make_step(theirs, marian.source, rate)
+        step = importlib.import_module("benchmarks.peers.marian_torch").make_step(theirs, marian.source, rate)
         pairs = np.concatenate([source, read], axis=1)
         steps["transformers"] = lambda: step(pairs, target)
     found: dict[str, list[float]] = {name: [] for name in steps}
@@ -244,7 +243,7 @@ def projection(overrides: dict[str, str], flags: argparse.Namespace) -> dict[str
     """Seconds of a training step of 002's model, with its projection attention and with dot products."""
     runs = {}
     for attention in ("dot_product", "gaussian"):
-        config = configs.resolve(f"{PROJECTION}:{attention}", overrides)[0]
+        config = loading.resolve(f"{PROJECTION}:{attention}", overrides)[0]
         size, data = min(flags.vocabulary, 15_000), config.data
         model = translation.build(config, size, size)
         draw = np.random.default_rng(0).integers(1, size, (2, data.batch_size, data.target_length))

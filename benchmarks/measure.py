@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.errors import UsageError
-from train import workdir
+from train.run import workdir
 
 DEVICES = ("cpu", "gpu", "tpu")
 SHORTEST = 0.02  # seconds: what takes less is repeated within a round

@@ -17,8 +17,8 @@ from typing import Any
 
 import jax
 
-from models import command
-from train import configs, loop, tasks
+from train import cli, loop, tasks
+from train.config import loading
 from train.step import step_key
 
 ATTENTION = "attention, "
@@ -27,23 +27,23 @@ COMPUTATION = re.compile(r"\n%([\w.\-]+) \(.*?\n}\n", re.DOTALL)
 INSTRUCTION = re.compile(r"%([\w.\-]+) = .*")
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The flags."""
-    made = command.Parser(__doc__)
+    made = cli.Parser(__doc__)
     made.add_argument("--config", default="configs/vit_digits.py", metavar="FILE[:ARGUMENT]", help="the model")
-    made.add_argument("--steps", type=command.count, default=3, help="that are traced")
+    made.add_argument("--steps", type=cli.count, default=3, help="that are traced")
     made.add_overrides()
     return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    return command.run(lambda: run(parser().parse_args(arguments)))
+    return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
 def run(flags: argparse.Namespace) -> None:
     """Compiles the step, traces it and prints a table."""
-    config, _ = configs.resolve(flags.config, flags.overrides)
+    config, _ = loading.resolve(flags.config, flags.overrides)
     compiled, state, batch = _compile(config)
     table = by_kind(compiled.as_text(), durations(compiled, state, batch, flags.steps))
     total = sum(table.values())

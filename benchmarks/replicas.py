@@ -20,37 +20,39 @@ from typing import Any
 
 import jax
 
-from benchmarks import measure, runs
-from models import command
-from train import configs, loop, sharding, tasks
-from train.config import Config
-from train.replicas import Replicas
+from benchmarks import measure
+from studies import runs
+from train import cli, loop, tasks
+from train.config import loading
+from train.config.schema import Config
+from train.devices import sharding
+from train.devices.replicas import Replicas
 
 CONFIGS = ("configs/vit_digits.py", "configs/gpt_pydoc.py")
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The flags."""
-    made = command.Parser(__doc__)
+    made = cli.Parser(__doc__)
     made.add_argument("--configs", nargs="*", default=CONFIGS, help="files, each with its model")
-    made.add_argument("--replicas", type=command.count, default=5, help="seeds trained together")
-    made.add_argument("--rounds", type=command.count, default=7, help="of the steady step")
+    made.add_argument("--replicas", type=cli.count, default=5, help="seeds trained together")
+    made.add_argument("--rounds", type=cli.count, default=7, help="of the steady step")
     made.add_argument("--steps", type=int, default=200, help="of each whole run; 0 is no whole runs")
-    made.add_argument("--out", type=command.new_file, help="where the JSON goes")
+    made.add_argument("--out", type=cli.new_file, help="where the JSON goes")
     made.add_overrides()
     return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    return command.run(lambda: run(parser().parse_args(arguments)))
+    return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
 def run(flags: argparse.Namespace) -> None:
     """Measures, prints a table and writes JSON."""
     result = measure.header("replicas") | {"replicas": flags.replicas, "configs": {}}
     for spec in flags.configs:
-        config, _ = configs.resolve(spec, flags.overrides)
+        config, _ = loading.resolve(spec, flags.overrides)
         found = {"step": steady(config, flags.replicas, flags.rounds)}
         if flags.steps:
             found["run"] = whole(spec, flags.overrides, flags.replicas, flags.steps)

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import measure
-from benchmarks.runs import ROOT
-from models import command
+from studies.runs import ROOT
+from train import cli
 
 CONFIGS = ("vit_digits", "gpt_pydoc")
 # The command, up to the end of its first step.
@@ -35,17 +35,17 @@ sys.exit(main.main(sys.argv[1:]) or 1)
 """
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The flags."""
-    made = command.Parser(__doc__)
-    made.add_argument("--rounds", type=command.count, default=3, help="of measuring, in which all take turns")
-    made.add_argument("--out", type=command.new_file, help="where the JSON goes")
+    made = cli.Parser(__doc__)
+    made.add_argument("--rounds", type=cli.count, default=3, help="of measuring, in which all take turns")
+    made.add_argument("--out", type=cli.new_file, help="where the JSON goes")
     return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    return command.run(lambda: run(parser().parse_args(arguments)))
+    return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
 def run(flags: argparse.Namespace) -> None:

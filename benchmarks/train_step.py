@@ -24,11 +24,12 @@ import numpy as np
 
 from attention.errors import unknown
 from benchmarks import measure
-from models import command
-from train import configs, loop, sharding, tasks
-from train.checkpoints import Checkpoints
-from train.config import Config
-from train.replicas import Replicas
+from train import cli, loop, tasks
+from train.config import loading
+from train.config.schema import Config
+from train.devices import sharding
+from train.devices.replicas import Replicas
+from train.run.checkpoints import Checkpoints
 from train.step import step_key
 
 Step = Callable[[np.ndarray, np.ndarray], float]
@@ -37,26 +38,26 @@ AGAINST = ("keras", "torch", "torch_compiled")
 INPUTS = {"vit": ("image", "label"), "gpt": ("tokens", "targets")}  # of a batch, by model
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The flags."""
-    made = command.Parser(__doc__)
+    made = cli.Parser(__doc__)
     made.add_argument("--config", default="configs/vit_digits.py", metavar="FILE[:ARGUMENT]", help="the model")
     made.add_argument("--against", default="", help=f"{', '.join(AGAINST)}: see requirements-bench.txt")
-    made.add_argument("--rounds", type=command.count, default=5, help="of measuring, in which all take turns")
-    made.add_argument("--steps", type=command.count, default=4, help="steps of each contestant in a round")
-    made.add_argument("--out", type=command.new_file, help="where the JSON goes")
+    made.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
+    made.add_argument("--steps", type=cli.count, default=4, help="steps of each contestant in a round")
+    made.add_argument("--out", type=cli.new_file, help="where the JSON goes")
     made.add_overrides()
     return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    return command.run(lambda: run(parser().parse_args(arguments)))
+    return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
 def run(flags: argparse.Namespace) -> None:
     """Measures, prints a table and writes JSON."""
-    config, _ = configs.resolve(flags.config, flags.overrides)
+    config, _ = loading.resolve(flags.config, flags.overrides)
     others = [name for name in flags.against.split(",") if name]
     for name in others:
         if name not in AGAINST:

@@ -1,6 +1,6 @@
 """What every config starts from: all fields of a task, with the values most experiments share.
 
-`train.config`, `train.optimizer`, `train.data` and `models` say what each field means; `docs/configs.md` lists them.
+`docs/configs.md` says what each field means.
 """
 
 from typing import Any

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from train.config import Config, MeshConfig, TrainConfig
+from train.config.schema import Config, MeshConfig, TrainConfig
 from train.optimizer import OptimizerConfig
 from train.tasks import TASKS
 

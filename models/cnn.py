@@ -16,8 +16,8 @@ from jaxtyping import Array, Float
 from attention.channel import Cbam, Spatial, SqueezeExcitation
 from attention.errors import UsageError, unknown
 from models import specs
-from models.blocks import constrain
-from models.layers import Dropout, Linear
+from models.layers.blocks import constrain
+from models.layers.multi_head import Dropout, Linear
 
 Gate = SqueezeExcitation | Spatial
 GATES: dict[str, type[Gate] | None] = {

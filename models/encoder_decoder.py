@@ -11,11 +11,12 @@ from jaxtyping import Array, Float, Int
 
 from attention import Mask
 from attention.errors import UsageError
-from models import mechanisms, stack
-from models.cache import Cache, Decoding, Source
-from models.layers import Dropout, Linear, MultiHeadAttention, look_up
-from models.output import Output
-from models.positions import ADDED, HALVES, Positions
+from models import mechanisms
+from models.layers import stack
+from models.layers.cache import Cache, Decoding, Source
+from models.layers.multi_head import Dropout, Linear, MultiHeadAttention, look_up
+from models.layers.output import Output
+from models.layers.positions import ADDED, HALVES, Positions
 from models.transformer import TransformerConfig
 
 Caches = tuple[Cache, ...]

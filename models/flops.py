@@ -4,8 +4,8 @@ from typing import Any
 
 import jax
 
-from attention import flops
-from attention.flops import Cost
+from attention import operations
+from attention.operations import Cost
 from attention.score import Sizes
 from models import mechanisms
 from models.cnn import CNNConfig
@@ -41,13 +41,13 @@ def attention_layer(mechanism: Mechanism, length: int, width: int, heads: int, k
     for piece, tokens in (("query", length), ("key", keys), ("value", keys), ("out", length)):
         kind = mechanism.query if getattr(mechanism, piece) == "shared" else getattr(mechanism, piece)
         cost += projection(kind, tokens, width)
-    return cost + flops.align(keys, heads, width // heads) * (mechanism.align is not None)
+    return cost + operations.align(keys, heads, width // heads) * (mechanism.align is not None)
 
 
 def projection(kind: str, tokens: int, width: int) -> Cost:
     """One forward pass of a projection of `models.mechanisms.PROJECTIONS`, D to D."""
     if kind == "linear":
-        return flops.linear(tokens, width, width)
+        return operations.linear(tokens, width, width)
     if kind.startswith("mlp"):
         return mlp(tokens, width, 2 * width, width)
     return Cost()
@@ -55,7 +55,11 @@ def projection(kind: str, tokens: int, width: int) -> Cost:
 
 def mlp(length: int, width: int, hidden: int, outputs: int) -> Cost:
     """One forward pass of a two-layer MLP over one sequence; the activation counts one operation a unit."""
-    return flops.linear(length, width, hidden) + Cost(pointwise=length * hidden) + flops.linear(length, hidden, outputs)
+    return (
+        operations.linear(length, width, hidden)
+        + Cost(pointwise=length * hidden)
+        + operations.linear(length, hidden, outputs)
+    )
 
 
 def vit(config: ViTConfig, image_shape: tuple[int, int, int], classes: int) -> Cost:
@@ -63,30 +67,30 @@ def vit(config: ViTConfig, image_shape: tuple[int, int, int], classes: int) -> C
     length = config.tokens(image_shape)
     pixels = config.patch**2 * image_shape[-1]
     patches = length - (config.pool == "class_token")
-    embed = flops.linear(patches, pixels, config.width).of_data
-    return embed + blocks(config, length) + flops.linear(1, config.width, classes)
+    embed = operations.linear(patches, pixels, config.width).of_data
+    return embed + blocks(config, length) + operations.linear(1, config.width, classes)
 
 
 def cnn(config: CNNConfig, image_shape: tuple[int, int, int], classes: int) -> Cost:
     """One forward pass of one image; norms and residuals are left out."""
     height, width, inputs = image_shape
-    cost = flops.convolution(height, width, 3, inputs, config.width).of_data
+    cost = operations.convolution(height, width, 3, inputs, config.width).of_data
     for stage, gate in enumerate(resolve_gates(config.attention, config.stages)):
         channels = config.channels(stage)
         if stage:
-            cost += flops.convolution(height, width, 2, channels // 2, channels, stride=2)
+            cost += operations.convolution(height, width, 2, channels // 2, channels, stride=2)
             height, width = -(-height // 2), -(-width // 2)
-        block = flops.convolution(height, width, 3, channels, channels) * 2
+        block = operations.convolution(height, width, 3, channels, channels) * 2
         block += Cost(pointwise=2 * height * width * channels)  # ReLU
         block += gate.cost(height, width, channels) if gate else Cost()
         cost += block * config.depth
-    return cost + flops.linear(1, config.channels(config.stages - 1), classes)
+    return cost + operations.linear(1, config.channels(config.stages - 1), classes)
 
 
 def text_classifier(config: TextClassifierConfig, words: int, classes: int) -> Cost:
     """One forward pass of one text of so many tokens; LayerNorms and residuals are left out, and reading embeddings."""
     hidden = config.head_hidden
-    head = mlp(1, config.width, hidden, classes) if hidden else flops.linear(1, config.width, classes)
+    head = mlp(1, config.width, hidden, classes) if hidden else operations.linear(1, config.width, classes)
     return blocks(config, config.tokens(words)) + head
 
 
@@ -97,7 +101,7 @@ def masked_lm(config: MaskedLMConfig, length: int, vocabulary: int) -> Cost:
 
 def gpt(config: GPTConfig, length: int, vocabulary: int) -> Cost:
     """One forward pass of one sequence; LayerNorms and residuals are left out, and reading embeddings."""
-    return blocks(config, length) + flops.linear(length, config.width, vocabulary, bias=not config.tied_output)
+    return blocks(config, length) + operations.linear(length, config.width, vocabulary, bias=not config.tied_output)
 
 
 def encoder_decoder(config: EncoderDecoderConfig, source: int, target: int, vocabulary: int) -> Cost:
@@ -109,7 +113,7 @@ def encoder_decoder(config: EncoderDecoderConfig, source: int, target: int, voca
       target: T, tokens of the target.
       vocabulary: Of the target.
     """
-    cost = blocks(config, source) + flops.linear(target, config.width, vocabulary, bias=config.output_bias)
+    cost = blocks(config, source) + operations.linear(target, config.width, vocabulary, bias=config.output_bias)
     specs = (config.decoder_attention, config.cross_attention)
     for own, cross in zip(*(mechanisms.resolve(spec, config.decoder_depth) for spec in specs), strict=True):
         cost += attention_layer(own, target, config.width, config.heads)
@@ -129,20 +133,20 @@ def seq2seq(config: Seq2SeqConfig, source: int, target: int, vocabulary: int) ->
     """
     variant, hidden, gates = VARIANTS[config.attention], config.hidden, 3 if config.cell == "gru" else 4
     compared = config.embedding if variant.encoder_only else hidden
-    cost = flops.linear(source, config.embedding + hidden, gates * hidden)
-    cost += flops.linear(target, config.embedding + 2 * hidden, gates * hidden)
+    cost = operations.linear(source, config.embedding + hidden, gates * hidden)
+    cost += operations.linear(target, config.embedding + 2 * hidden, gates * hidden)
     if variant.score is None and not variant.fixed:
-        cost += flops.linear(target, config.embedding + hidden, source)
-        cost += Cost(2 * target * source * hidden, target * source * flops.SOFTMAX_FLOPS)
+        cost += operations.linear(target, config.embedding + hidden, source)
+        cost += Cost(2 * target * source * hidden, target * source * operations.SOFTMAX_FLOPS)
     if variant.score is not None:
         width = hidden if variant.projected else compared
         cost += variant.score.cost(Sizes(width, 1, width, source), target, source)
         wider = hidden - width  # values are H wide, whatever is compared
         cost += Cost(2 * target * source * wider, bytes=4 * (target + source) * wider)
     if variant.projected:
-        cost += flops.matmul(target, compared, hidden) + flops.matmul(source, compared, hidden)
-        cost += flops.matmul(source, hidden, hidden)
-    return cost + flops.linear(target, hidden, vocabulary)
+        cost += operations.matmul(target, compared, hidden) + operations.matmul(source, compared, hidden)
+        cost += operations.matmul(source, hidden, hidden)
+    return cost + operations.linear(target, hidden, vocabulary)
 
 
 def blocks(config: TransformerConfig, length: int) -> Cost:

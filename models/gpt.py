@@ -9,11 +9,11 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from attention import Mask
-from models import stack
-from models.cache import Cache
-from models.layers import Dropout, Linear, look_up
-from models.output import Output
-from models.positions import POSITIONS, Positions
+from models.layers import stack
+from models.layers.cache import Cache
+from models.layers.multi_head import Dropout, Linear, look_up
+from models.layers.output import Output
+from models.layers.positions import POSITIONS, Positions
 from models.transformer import TransformerConfig
 
 Caches = tuple[Cache, ...]

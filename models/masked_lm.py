@@ -11,10 +11,10 @@ from jaxtyping import Array, Float, Int
 from attention import Mask
 from attention.activations import gelu
 from attention.errors import UsageError
-from models import stack
-from models.layers import Dropout, Linear, look_up
-from models.output import Output
-from models.positions import POSITIONS, Positions, after_padding
+from models.layers import stack
+from models.layers.multi_head import Dropout, Linear, look_up
+from models.layers.output import Output
+from models.layers.positions import POSITIONS, Positions, after_padding
 from models.transformer import TransformerConfig
 
 INITIAL = nn.initializers.normal(0.02)

@@ -3,7 +3,7 @@
 A spec string names a mechanism in a config: `super`, `neural(dim=16)`, `neural(query='mlp', align=True)`, and one a
 layer with `|`, the last repeating: `neural|dot_product` is Neural Attention in the first layer only.
 
-    python -m models.mechanisms --width=256 --heads=8 --length=257
+    python -m train.mechanisms --width=256 --heads=8 --length=257
 
 prints the table of all.
 """
@@ -12,14 +12,14 @@ import dataclasses
 import keyword
 from typing import Any
 
-from attention.dot import DotProduct
 from attention.errors import UsageError, unknown
-from attention.gaussian import Gaussian
-from attention.linear import Delta, Linear
-from attention.luong import Bilinear
-from attention.pairwise import Additive, Neural
-from attention.positional import FactorisedPositional, Positional
+from attention.recurrences.linear import Delta, Linear
 from attention.score import Score, check_flags
+from attention.scores.dot import DotProduct
+from attention.scores.gaussian import Gaussian
+from attention.scores.luong import Bilinear
+from attention.scores.pairwise import Additive, Neural
+from attention.scores.positional import FactorisedPositional, Positional
 from models import specs
 
 # Of x (…, D) to heads (…, N, H). `mlp` is 003's W2 ReLU(LN(W1 x + b1)) + b2 with 2D hidden units.
@@ -191,11 +191,3 @@ def _align(preset: Align | None, wanted: Any, options: dict[str, Any]) -> Align 
     if options and not wanted:
         raise UsageError(f"The option {next(iter(options))} is of the alignment, which align=False leaves out.")
     return dataclasses.replace(preset or Align(), **options) if wanted else None
-
-
-if __name__ == "__main__":
-    import sys
-
-    from models.table import main
-
-    sys.exit(main())

@@ -18,15 +18,15 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 import attention
-from attention.dot import DotProduct
 from attention.errors import UsageError
-from attention.luong import Bilinear
 from attention.mask import Mask
-from attention.pairwise import Additive
 from attention.score import Score, Sizes
-from models.cache import Decoding
-from models.layers import Dropout, Linear, check_choice, look_up
-from models.output import Output
+from attention.scores.dot import DotProduct
+from attention.scores.luong import Bilinear
+from attention.scores.pairwise import Additive
+from models.layers.cache import Decoding
+from models.layers.multi_head import Dropout, Linear, check_choice, look_up
+from models.layers.output import Output
 
 CELLS = {"gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell}
 

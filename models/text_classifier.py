@@ -15,9 +15,9 @@ from jaxtyping import Array, Float, Int
 from attention import Mask
 from attention.activations import ACTIVATIONS
 from attention.errors import UsageError
-from models import stack
-from models.layers import Dropout, Linear, check_choice, look_up
-from models.positions import POSITIONS, Positions
+from models.layers import stack
+from models.layers.multi_head import Dropout, Linear, check_choice, look_up
+from models.layers.positions import POSITIONS, Positions
 from models.transformer import TransformerConfig
 
 POOLS = ("mean", "class_token")

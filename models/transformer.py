@@ -13,10 +13,10 @@ from attention.activations import ACTIVATIONS
 from attention.errors import UsageError
 from attention.kernels.call import parse_implementation
 from models import mechanisms, specs
-from models.blocks import NORMS, Block, Mlp
-from models.cache import Cache
-from models.layers import MultiHeadAttention, check_choice
-from models.positions import ADDED
+from models.layers.blocks import NORMS, Block, Mlp
+from models.layers.cache import Cache
+from models.layers.multi_head import MultiHeadAttention, check_choice
+from models.layers.positions import ADDED
 
 POLICIES = jax.checkpoint_policies
 BLOCKS: dict[str, type[Block]] = {  # one class each: a scan takes blocks that are equal

@@ -8,9 +8,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from attention.errors import UsageError
-from models import stack
-from models.layers import Dropout, Linear, check_choice
-from models.positions import Positions
+from models.layers import stack
+from models.layers.multi_head import Dropout, Linear, check_choice
+from models.layers.positions import Positions
 from models.transformer import TransformerConfig
 
 POOLS = ("class_token", "mean")

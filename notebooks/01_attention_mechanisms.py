@@ -35,14 +35,15 @@ import numpy as np
 import optax
 from matplotlib.figure import Figure
 
-from analysis import metrics, projection, style, surfaces
+from analysis import metrics
+from analysis.pictures import projection, style, surfaces
 from analysis.tables import Column, Number, Table
 from attention import reference, spatial_attention, squeeze_excitation
+from models.attention_weights import attention_weights
 from models.layers import MultiHeadAttention
 from models.mechanisms import Mechanism, resolve
-from models.table import layer_parameters
-from models.weights import attention_weights
-from train.alignment import Alignment, matrix
+from train.decode.alignment import Alignment, matrix
+from train.mechanisms import layer_parameters
 
 # %matplotlib inline
 plt.rcParams["figure.dpi"] = 110

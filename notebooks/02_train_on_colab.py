@@ -33,9 +33,11 @@ from pathlib import Path
 import jax
 import matplotlib.pyplot as plt
 
-from analysis import attention_maps, attention_pictures, curves, runs
+from analysis import runs
+from analysis.pictures import attention_maps, curves, heads
 from analysis.report import report
-from train import configs, loop
+from train import loop
+from train.config import loading
 
 # %matplotlib inline
 plt.rcParams["figure.dpi"] = 110
@@ -72,7 +74,7 @@ CHANGES |= {"train.replicas": str(SEEDS), "train.length": LENGTH}
 
 
 def train(mechanism):
-    config, plain = configs.resolve(f"{CONFIG}:{mechanism}", CHANGES)
+    config, plain = loading.resolve(f"{CONFIG}:{mechanism}", CHANGES)
     return loop.train_and_evaluate(config, plain, RUNS / mechanism)
 
 
@@ -123,7 +125,7 @@ curves.figure(curves.read([str(RUNS / mechanism) for mechanism in MECHANISMS]))
 # One test image. Each row is a layer, each column a head; orange is where the weights are. The last column is the rollout, what all layers up to there take of each patch together, W^A included.
 
 # %%
-attention_pictures.of_heads(attention_maps.of_images(RUNS / "super", [3]))
+heads.of_heads(attention_maps.of_images(RUNS / "super", [3]))
 
 # %% [markdown]
 # ## Further

@@ -34,10 +34,12 @@ import matplotlib.pyplot as plt
 
 jax.config.update("jax_num_cpu_devices", 8)  # of a CPU alone; TPUs and GPUs take no notice
 
-from analysis import curves
-from train import configs, dry, loop, sharding
+from analysis.pictures import curves
+from train import loop
+from train.config import loading
+from train.decode.sampling import Sampling
+from train.devices import dry, sharding
 from train.generate import continuations
-from train.sampling import Sampling
 
 # %matplotlib inline
 plt.rcParams["figure.dpi"] = 110
@@ -71,7 +73,7 @@ else:
     SPEC, STEPS, TOKENS = f"configs/gpt_wikitext103.py:{ATTENTION}", 20_000, 200
     CHANGES = {"data.batch_size": str(2 * DEVICES), "data.eval_batch_size": str(2 * DEVICES)}
     CHANGES |= {"train.precision": "bfloat16", "train.eval_every": "2000 steps"}
-config, plain = configs.resolve(SPEC, CHANGES | MESH | {"train.length": f"{STEPS} steps"})
+config, plain = loading.resolve(SPEC, CHANGES | MESH | {"train.length": f"{STEPS} steps"})
 
 # %% [markdown]
 # ## Does it fit?

@@ -32,16 +32,18 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 from jax.nn import initializers
 
-from analysis import attention_maps, attention_pictures, curves, runs
+from analysis import runs
+from analysis.pictures import attention_maps, curves, heads
 from analysis.report import report
-from attention import Mask, flops
+from attention import Mask, operations
 from attention.kernels import reference, xla
 from attention.kernels.call import Call, check_implementation, common
 from attention.score import Parameter, Score
 from models.layers import MultiHeadAttention
 from models.mechanisms import Mechanism, register, resolve
-from models.table import table
-from train import configs, loop
+from train import loop
+from train.config import loading
+from train.mechanisms import table
 
 # %matplotlib inline
 plt.rcParams["figure.dpi"] = 110
@@ -93,8 +95,8 @@ class Manhattan(Score):
         return -scale.reshape((1,) * (distances.ndim - 3) + (-1, 1, 1)) * distances
 
     def cost(self, sizes, queries, keys):
-        differences = flops.Cost(pointwise=queries * keys * sizes.heads * sizes.head)
-        return flops.dot_product(queries, keys, sizes.heads, sizes.head) + differences
+        differences = operations.Cost(pointwise=queries * keys * sizes.heads * sizes.head)
+        return operations.dot_product(queries, keys, sizes.heads, sizes.head) + differences
 
 
 # %% [markdown]
@@ -138,7 +140,7 @@ CHANGES = {"train.replicas": "3", "train.log_every": "5 epochs", "train.eval_eve
 CHANGES |= {"model.depth": "2", "train.length": "20 epochs"} if SMALL else {"train.length": "150 epochs"}
 
 for name in MECHANISMS:
-    config, plain = configs.resolve(f"configs/vit_digits.py:{name}", CHANGES)
+    config, plain = loading.resolve(f"configs/vit_digits.py:{name}", CHANGES)
     loop.train_and_evaluate(config, plain, Path("runs/own") / name)
 
 # %% [markdown]
@@ -159,7 +161,7 @@ curves.figure(curves.read([f"runs/own/{name}" for name in MECHANISMS]), axes=("s
 # And this is what its heads look at in one test image: rows are layers, orange is where the weights are.
 
 # %%
-attention_pictures.of_heads(attention_maps.of_images(Path("runs/own/manhattan"), [3]))
+heads.of_heads(attention_maps.of_images(Path("runs/own/manhattan"), [3]))
 
 # %% [markdown]
 # ## 7. If it is to stay

@@ -33,9 +33,11 @@ import jax
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from analysis import attention_maps, attention_pictures, style
-from train import alignment, configs, loop
-from train.data.dates import Dates
+from analysis.pictures import attention_maps, heads, style
+from train import loop
+from train.config import loading
+from train.data.pairs.dates import Dates
+from train.decode import alignment
 from train.tasks import translation
 from train.translate import Translator
 
@@ -72,8 +74,8 @@ COMMON |= {"train.log_every": "500 steps", "train.eval_every": "500 steps"}
 
 
 def train(spec, changes):
-    config, plain = configs.resolve(spec, COMMON | changes)
-    directory = Path("runs") / configs.name_of(spec)
+    config, plain = loading.resolve(spec, COMMON | changes)
+    directory = Path("runs") / loading.name_of(spec)
     result = loop.train_and_evaluate(config, plain, directory)
     return Translator.load(directory), result["best"]["test"]["exact_match"]
 
@@ -156,7 +158,7 @@ print(f"{found_transformer:.1%} exact")
 
 # %%
 maps = attention_maps.of_translation(Path("runs/translate_dates"), TEXTS[0])
-attention_pictures.of_tokens(maps)
+heads.of_tokens(maps)
 
 # %% [markdown]
 # Rows of pictures are layers, columns heads. Here the heads share the work: a day, a month or a year may be looked for by one head of either layer and not by the others.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from attention.errors import unknown
-from models import command
+from train import cli
 
 REPOSITORY = "OWNER/attention-bench"  # on GitHub: the one place that says where the notebooks are
 FOLDER = Path(__file__).resolve().parent
@@ -144,9 +144,9 @@ def build(script: Path) -> None:
     script.with_suffix(".ipynb").write_text(nbformat.writes(made) + "\n", encoding="utf-8")
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The flags."""
-    made = command.Parser(__doc__)
+    made = cli.Parser(__doc__)
     made.add_argument("names", nargs="*", help="how names begin, such as 01; all without any")
     made.add_argument("--check", action="store_true", help="only say which have other cells than their scripts")
     return made
@@ -158,16 +158,16 @@ def run(flags: argparse.Namespace) -> int:
     if flags.check:
         stale = [script.stem for script in found if differing(script)]
         print("\n".join(f"{name}.ipynb is not what its script says; build it." for name in stale) or "All agree.")
-        return command.FAILED if stale else command.DONE
+        return cli.FAILED if stale else cli.DONE
     for script in found:
         build(script)
         print(f"Built {script.with_suffix('.ipynb').name}", flush=True)
-    return command.DONE
+    return cli.DONE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    return command.run(lambda: run(parser().parse_args(arguments)))
+    return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
 if __name__ == "__main__":

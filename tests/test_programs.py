@@ -12,15 +12,15 @@ import sys
 
 import pytest
 
-from models import command
 from tests.conftest import ROOT
-from train import configs
+from train import cli
+from train.config import loading
 
-FOLDERS = ("analysis", "benchmarks", "models", "notebooks", "train")
+FOLDERS = ("analysis", "benchmarks", "notebooks", "studies", "train")
 PROGRAMS = sorted(
-    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
     for folder in FOLDERS
-    for path in ROOT.glob(f"{folder}/*.py")
+    for path in (*ROOT.glob(f"{folder}/*.py"), *ROOT.glob(f"{folder}/*/__main__.py"))
     if '__name__ == "__main__"' in path.read_text()
 )
 ESCAPE = "\x1b["
@@ -28,7 +28,8 @@ ESCAPE = "\x1b["
 
 def program(name):
     """The module that has the program's `main` and `parser`."""
-    return importlib.import_module("models.table" if name == "models.mechanisms" else name)
+    module = importlib.import_module(name)
+    return importlib.import_module(f"{name}.__main__") if hasattr(module, "__path__") else module
 
 
 def run(name, *arguments, capsys):
@@ -66,7 +67,7 @@ def on_a_terminal(act):
 
 
 def test_the_programs_are_found():
-    assert {"train.main", "train.launch", "models.mechanisms", "analysis.report", "benchmarks.attention"} <= set(
+    assert {"train.main", "train.launch", "train.mechanisms", "analysis.report", "benchmarks.attention"} <= set(
         PROGRAMS
     )
 
@@ -98,7 +99,7 @@ def test_examples_can_be_typed(name, capsys):
         flags = program(module).parser().parse_args(arguments)
         if module in ("train.main", "train.sweep"):
             spec = flags.config.replace("DIR", ".")
-            configs.resolve(spec, flags.overrides)
+            loading.resolve(spec, flags.overrides)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -110,7 +111,7 @@ def test_an_unknown_flag_is_one_sentence_and_2(name, capsys):
 
 def test_colours_are_for_terminals_whose_user_wants_them(monkeypatch):
     def show():
-        command.mistake("No.")
+        cli.mistake("No.")
 
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
@@ -124,13 +125,13 @@ def test_colours_are_for_terminals_whose_user_wants_them(monkeypatch):
 
 @pytest.fixture
 def parser():
-    made = command.Parser("Makes.\n\npython -m a.b --count=1 'a b'\n\nMore words.")
+    made = cli.Parser("Makes.\n\npython -m a.b --count=1 'a b'\n\nMore words.")
     made.add_argument("words", nargs="*", help="some")
-    made.add_argument("--count", type=command.count, default=3, help="how many")
+    made.add_argument("--count", type=cli.count, default=3, help="how many")
     made.add_argument("--ratio", type=float, help="of both")
     made.add_argument("--colour", choices=("red", "green"), help="of it")
     made.add_argument("--again", action="append", help="and again")
-    made.add_argument("--out", type=command.new_file, help="where to")
+    made.add_argument("--out", type=cli.new_file, help="where to")
     made.add_overrides()
     return made
 
@@ -158,7 +159,7 @@ def test_flags_and_overrides_come_in_any_order(parser):
     ],
 )
 def test_mistakes_are_one_sentence(parser, capsys, arguments, message):
-    assert command.run(lambda: parser.parse_args(arguments) and None) == 2
+    assert cli.run(lambda: parser.parse_args(arguments) and None) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"error: {message}")
     assert err.count("\n") == 1
@@ -177,20 +178,20 @@ def test_what_ends_a_program_is_its_exit_code(capsys, tmp_path):
         def program():
             raise error
 
-        return command.run(program)
+        return cli.run(program)
 
-    assert command.run(lambda: None) == 0
-    assert command.run(lambda: 1) == 1
+    assert cli.run(lambda: None) == 0
+    assert cli.run(lambda: 1) == 1
     assert raising(KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == ""
-    assert command.run(lambda: (tmp_path / "none").read_text() and None) == 2
+    assert cli.run(lambda: (tmp_path / "none").read_text() and None) == 2
     assert capsys.readouterr().err == f"error: {tmp_path / 'none'}: No such file or directory.\n"
     with pytest.raises(ZeroDivisionError):  # a bug is no mistake of the user's
         raising(ZeroDivisionError())
 
 
 def test_a_reader_that_has_read_enough_is_no_error():
-    code = "import sys; from models import command; sys.exit(command.run(lambda: print('x' * 10**6)))"
+    code = "import sys; from train import cli; sys.exit(cli.run(lambda: print('x' * 10**6)))"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, **pipes) as child:
         child.stdout.read(1)

@@ -13,11 +13,14 @@ import jax
 from ml_collections import ConfigDict
 
 from attention.errors import UsageError, unknown
-from models import command
-from train import compilation, configs, distributed, loop, sharding, tasks, trained, workdir
-from train.checkpoints import Checkpoints
-from train.evaluator import Evaluator
-from train.replicas import Replicas
+from train import cli, loop, tasks
+from train.config import loading
+from train.decode import trained
+from train.devices import compilation, processes, sharding
+from train.devices.replicas import Replicas
+from train.measure import Evaluator
+from train.run import workdir
+from train.run.checkpoints import Checkpoints
 
 
 def evaluate(
@@ -42,8 +45,8 @@ def evaluate(
     Raises:
       UsageError: no such run, replica, checkpoint or split, or other data than the run's.
     """
-    with distributed.together():
-        config = configs.validate(_config(directory, overrides or {}))
+    with processes.together():
+        config = loading.validate(_config(directory, overrides or {}))
         task = tasks.find(config.task)(config)
         workdir.check_files(task.files(), directory)
         if split not in task.sources:
@@ -53,7 +56,7 @@ def evaluate(
         replicas, alone = Replicas.of(config, mesh), Replicas([config.seed + replica], mesh)
         loop.check_evaluation(config, mesh)
     with jax.set_mesh(mesh), Checkpoints(directory, config.train.keep) as checkpoints:
-        with distributed.together():
+        with processes.together():
             chosen = checkpoints.choose(step, lambda: workdir.read_result(directory, replica)["best_step"])
             params = trained.load_replica(checkpoints, chosen, task.init, config, replicas, replica)
         (metrics,), _ = Evaluator(task, alone)(split, params)
@@ -62,7 +65,7 @@ def evaluate(
 
 def replicas_of(directory: Path) -> range:
     """Numbers of a run's replicas."""
-    return range(configs.validate(workdir.read_config(directory)).train.replicas)
+    return range(loading.validate(workdir.read_config(directory)).train.replicas)
 
 
 def _config(directory: Path, overrides: Mapping[str, str]) -> dict[str, Any]:
@@ -72,13 +75,13 @@ def _config(directory: Path, overrides: Mapping[str, str]) -> dict[str, Any]:
             raise UsageError(
                 f"--config.{field} is part of what the run is; only {', '.join(workdir.MAY_CHANGE)} may differ."
             )
-        configs.override(plain, field, text)
+        loading.override(plain, field, text)
     return plain.to_dict()
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The flags, but those of `distributed.join`."""
-    made = command.Parser(__doc__)
+    made = cli.Parser(__doc__)
     made.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="the run's folder")
     made.add_argument("--step", default="last", help="last, best or a step that has a checkpoint")
     made.add_argument("--split", default="test", help="train, validation or test")
@@ -89,8 +92,8 @@ def parser() -> command.Parser:
 
 def _run(arguments: Sequence[str]) -> None:
     """Evaluates and prints."""
-    own = distributed.join(arguments)
-    with distributed.together():
+    own = processes.join(arguments)
+    with processes.together():
         flags = parser().parse_args(own)
         there = replicas_of(flags.workdir)
     compilation.keep_programs()
@@ -98,14 +101,14 @@ def _run(arguments: Sequence[str]) -> None:
         step, metrics = evaluate(flags.workdir, flags.step, flags.split, flags.overrides, replica)
         whose = f"replica {replica} " if len(there) > 1 else ""
         numbers = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
-        if distributed.is_first():
+        if processes.is_first():
             print(f"{whose}step {step} {flags.split}: {numbers}", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    return command.run(lambda: distributed.exit_code(lambda: _run(given)))
+    return cli.run(lambda: processes.exit_code(lambda: _run(given)))
 
 
 if __name__ == "__main__":

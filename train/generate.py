@@ -12,11 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.errors import UsageError
-from models import command
-from train import compilation, trained, workdir
+from train import cli
 from train.data import tokenisers
 from train.data.tokenisers import Tokeniser
-from train.decoding import Sampling, generate
+from train.decode import trained
+from train.decode.decoding import Sampling, generate
+from train.devices import compilation
+from train.run import workdir
 from train.tasks import language_modelling
 
 TOKENISER = "tokeniser.json"
@@ -84,9 +86,9 @@ def _encoded(prompts: Sequence[str], tokeniser: Tokeniser, context: int) -> list
     return encoded
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The flags."""
-    made = command.Parser(__doc__)
+    made = cli.Parser(__doc__)
     made.add_argument("--workdir", type=Path, required=True, help="the run's folder")
     made.add_argument("--prompt", action="append", required=True, help="what to continue; may be given again")
     made.add_argument("--tokens", type=int, default=100, help="how many to add")
@@ -111,7 +113,7 @@ def _run(flags: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    return command.run(lambda: _run(parser().parse_args(arguments)))
+    return cli.run(lambda: _run(parser().parse_args(arguments)))
 
 
 if __name__ == "__main__":

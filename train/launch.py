@@ -21,17 +21,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from attention.errors import UsageError
-from models import command
+from train import cli
 
 MOMENT = 5.0  # seconds that the others have to end by themselves, and again after SIGTERM
 _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The flags in front of --."""
-    made = command.Parser(__doc__)
-    made.add_argument("--processes", type=command.count, required=True, help="how many")
-    made.add_argument("--devices-per-process", type=command.count, default=0, help="fake CPU devices, to try a mesh")
+    made = cli.Parser(__doc__)
+    made.add_argument("--processes", type=cli.count, required=True, help="how many")
+    made.add_argument("--devices-per-process", type=cli.count, default=0, help="fake CPU devices, to try a mesh")
     return made
 
 
@@ -163,7 +163,7 @@ def launch(processes: int, devices: int, arguments: Sequence[str], module: str =
       processes: How many.
       devices: Fake CPU devices in each; 0 is whatever there is.
       arguments: Of each of them.
-      module: Which takes the flags of `train.distributed`.
+      module: Which takes the flags of `train.devices.processes`.
     """
     place = [f"--coordinator=127.0.0.1:{free_port()}", f"--num-processes={processes}"]
 
@@ -188,7 +188,7 @@ def launch(processes: int, devices: int, arguments: Sequence[str], module: str =
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    return command.run(lambda: launch(*parse(sys.argv[1:] if arguments is None else arguments)))
+    return cli.run(lambda: launch(*parse(sys.argv[1:] if arguments is None else arguments)))
 
 
 if __name__ == "__main__":

@@ -11,17 +11,19 @@ import numpy as np
 
 from attention.errors import UsageError
 from attention.mesh import BATCH
-from train import curves, digest, distributed, memory, optimizer, results, sharding, tasks, workdir
-from train.checkpoints import Checkpoints
-from train.config import Config
-from train.durations import Duration
-from train.evaluator import Evaluator
-from train.interrupts import Interrupts
-from train.progress import Averages, Clock, Display, Shapes
-from train.replicas import Replicas
+from train import optimizer, tasks
+from train.config.durations import Duration
+from train.config.schema import Config
+from train.devices import memory, processes, sharding
+from train.devices.replicas import Replicas
+from train.measure import Evaluator
+from train.run import curves, digest, results, workdir
+from train.run.checkpoints import Checkpoints
+from train.run.interrupts import Interrupts
+from train.run.progress import Averages, Clock, Display, Shapes
+from train.run.writers import Writers, read_record, write_json
 from train.state import TrainState
 from train.step import Trainer
-from train.writers import Writers, read_record, write_json
 
 
 class NonFiniteLossError(FloatingPointError):
@@ -78,21 +80,21 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
       UsageError: a mistake of the user's, before anything is compiled or written.
       NonFiniteLossError: the loss or gradient norm of a step was not finite.
     """
-    with distributed.together():
+    with processes.together():
         task, plan, replicas = prepare(config)
     workdir.claim(directory, resolved, task.files())
     with (
         workdir.lock(directory),
         jax.set_mesh(replicas.mesh),
         Checkpoints(directory, config.train.keep) as checkpoints,
-        distributed.ending_alone(),
+        processes.ending_alone(),
         checkpoints.telling_of_a_full_disk(),
     ):
-        with distributed.together():
+        with processes.together():
             run = Run(config, task, plan, replicas, directory, checkpoints)
         try:
             with Interrupts() as interrupts:  # a report has nothing to save, so a signal ends it as any program
-                with distributed.together():
+                with processes.together():
                     run.start()
                     workdir.keep(directory, resolved, finished=run.step == plan.total)
                 finished = run.fit(interrupts)
@@ -191,7 +193,7 @@ class Run:
         self.averages = [Averages(own) for own in saved]
         worst = [{"step": 0, "value": -np.inf}] * len(self.replicas)  # the greater value is the better
         self.best = self.replicas.listed(progress["best"]) if progress else worst
-        first = distributed.is_first()
+        first = processes.is_first()
         self.writers = Writers(self.directory, step=self.step, size=progress.get("record_size", 0), active=first)
         self._opened.callback(self.writers.close)
         self.display = Display(self.plan.total, self.step, self.task.unit)
@@ -234,7 +236,7 @@ class Run:
         self._write("test", last, speed)
         at_best = self._best_params()
         best = last if at_best is None else self._evaluate("test", at_best)[0]
-        first = distributed.is_first()  # which alone writes, and is sure to read, the record
+        first = processes.is_first()  # which alone writes, and is sure to read, the record
         shared = {
             "seconds": self.clock.seconds,
             "wall_seconds": self.clock.wall,
@@ -314,8 +316,8 @@ class Run:
 
     def _validations(self) -> results.Lines:
         """The record's lines of validation data, in all processes."""
-        record = read_record(self.directory) if distributed.is_first() else []  # which alone is sure to read all of it
-        return json.loads(distributed.of_first(json.dumps([line for line in record if line["split"] == "validation"])))
+        record = read_record(self.directory) if processes.is_first() else []  # which alone is sure to read all of it
+        return json.loads(processes.of_first(json.dumps([line for line in record if line["split"] == "validation"])))
 
     def _stops_after(self, step: int) -> bool:
         plan = self.plan
@@ -328,7 +330,7 @@ class Run:
             losses.append(float(own["sums"]["loss"]) / float(own["sums"]["weight"]))
             if not (np.isfinite(losses[-1]) and np.isfinite(own["gradient_norm"])):
                 last = max(self.checkpoints.steps(), default=0)
-                parts = distributed.exchange(json.dumps(self.replicas.split(index)[replica].tolist()))
+                parts = processes.exchange(json.dumps(self.replicas.split(index)[replica].tolist()))
                 raise NonFiniteLossError(
                     f"The loss{self.replicas.name(replica)} was {losses[-1]} and the gradient norm "
                     f"{own['gradient_norm']} at step {step}, on the training examples "

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from models.blocks import constrain
-from models.output import Output
+from models.layers.blocks import constrain
+from models.layers.output import Output
 
 Measure = Callable[[jax.Array, jax.Array], Any]  # logits and labels to a tree of arrays, each a number a label
 

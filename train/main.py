@@ -15,15 +15,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attention.errors import UsageError
-from models import command
+from train import cli
 
 DEFAULT_CONFIG = "configs/vit_digits.py"
 LIST = "list"  # in place of a config
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The flags."""
-    made = command.Parser(__doc__)
+    made = cli.Parser(__doc__)
     text = "the experiment; list prints all that are here"
     made.add_argument("--config", metavar="FILE[:ARGUMENT]", default=DEFAULT_CONFIG, help=text)
     made.add_overrides()
@@ -34,7 +34,7 @@ def parser() -> command.Parser:
     )
     text = "compile a step for the mesh on fake devices, without data, and print what it takes"
     made.add_argument("--dry-run", action="store_true", help=text)
-    made.add_argument("--devices", type=command.count, help="of --dry-run; as many as the mesh has without it")
+    made.add_argument("--devices", type=cli.count, help="of --dry-run; as many as the mesh has without it")
     several = made.add_argument_group("one of several processes (SLURM, Open MPI, GKE and Cloud TPU need no flags)")
     several.add_argument(
         "--coordinator", metavar="HOST:PORT", help="where the first process listens; see also train.launch"
@@ -63,22 +63,24 @@ def run(arguments: Sequence[str]) -> None:
     if "--dry-run" in arguments:
         dry_run(arguments)
         return
-    from train import distributed
+    from train.devices import processes
 
-    arguments = distributed.join(arguments)
-    with distributed.together():
+    arguments = processes.join(arguments)
+    with processes.together():
         flags, overrides = parse(arguments)
         if flags.devices:
             raise UsageError("--devices is for --dry-run; a run takes all devices that there are.")
-        from train import compilation, configs, loop
+        from train import loop
+        from train.config import loading
+        from train.devices import compilation
 
         if flags.config == LIST:
-            print(configs.listing())
+            print(loading.listing())
             return
-        config, plain = configs.resolve(flags.config, overrides)
+        config, plain = loading.resolve(flags.config, overrides)
         compilation.keep_programs()
-        default = Path("runs") / f"{configs.name_of(flags.config)}-{time.strftime('%Y%m%d-%H%M%S')}"
-    directory = Path(distributed.of_first(flags.workdir or str(default)))
+        default = Path("runs") / f"{loading.name_of(flags.config)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    directory = Path(processes.of_first(flags.workdir or str(default)))
     loop.train_and_evaluate(config, plain, directory)
 
 
@@ -88,22 +90,23 @@ def dry_run(arguments: Sequence[str]) -> None:
     Raises:
       UsageError: as a run would, or a flag that is for runs.
     """
-    from train import distributed
+    from train.devices import processes
 
     flags, overrides = parse(arguments)
     if flags.workdir:
         raise UsageError("--dry-run writes nothing; leave out --workdir.")
-    for name in distributed.FLAGS:
+    for name in processes.FLAGS:
         if getattr(flags, name.removeprefix("--").replace("-", "_")) not in ("", None):
             raise UsageError(f"--dry-run is of one process; leave out {name}.")
-    from train import configs, dry
+    from train.config import loading
+    from train.devices import dry
 
     if flags.config == LIST:
         raise UsageError("--config=list prints the configs; leave out --dry-run.")
-    config, _ = configs.resolve(flags.config, overrides)
+    config, _ = loading.resolve(flags.config, overrides)
     dry.use_fake_devices(config.mesh, flags.devices)
     for line in dry.DryRun.of(config).report():
-        print(command.filled(line), flush=True)
+        print(cli.filled(line), flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -111,11 +114,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if {"--help", "-h"} & set(arguments):
         parser().print_help()
-        return command.DONE
+        return cli.DONE
     logging.getLogger("jax").setLevel(logging.ERROR)
-    from train import distributed
+    from train.devices import processes
 
-    return command.run(lambda: distributed.exit_code(lambda: run(arguments)))
+    return cli.run(lambda: processes.exit_code(lambda: run(arguments)))
 
 
 if __name__ == "__main__":

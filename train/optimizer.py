@@ -8,7 +8,7 @@ import jax
 import optax
 
 from attention.errors import UsageError, unknown
-from train.durations import Duration
+from train.config.durations import Duration
 
 SCHEDULES = ("constant", "cosine", "linear", "rsqrt")
 OPTIMIZERS = ("adam", "adamw", "lion", "sgd")

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from attention.errors import UsageError
-from models import command
-from train import grid, matching, pool
-from train.grid import Sweep
-from train.matching import Prepared
-from train.progress import numbers_text
-from train.workdir import read_result
+from train import cli
+from train.grids import grid, matching, pool
+from train.grids.grid import Sweep
+from train.grids.matching import Prepared
+from train.run.progress import numbers_text
+from train.run.workdir import read_result
 
 REPLICAS = ("auto", "yes", "no")
 
@@ -177,19 +177,19 @@ def _literal(text: str) -> Any:
         return text
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The flags."""
-    made = command.Parser(__doc__)
+    made = cli.Parser(__doc__)
     made.add_argument("--config", required=True, metavar="FILE[:ARGUMENT]", help="the experiment")
     made.add_overrides()
     made.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="the folder of the sweep")
     made.add_argument(
         "--over", action="append", default=[], metavar="FIELD=VALUE,VALUE", help="what varies; may be given again"
     )
-    made.add_argument("--seeds", type=command.count, default=1, help="of each setting, from the config's on")
+    made.add_argument("--seeds", type=cli.count, default=1, help="of each setting, from the config's on")
     made.add_argument(
         "--jobs",
-        type=command.count,
+        type=cli.count,
         default=0,
         help="runs at a time; without it one a CPU, or one where there is a GPU",
     )
@@ -204,9 +204,7 @@ def parser() -> command.Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code: 0 done or saved, 1 a run failed, 2 a mistake, 130 stopped at once."""
-    return command.run(
-        lambda: run(sys.argv[1:] if arguments is None else arguments)
-    )  # Ctrl-C is heard while runs train
+    return cli.run(lambda: run(sys.argv[1:] if arguments is None else arguments))  # Ctrl-C is heard while runs train
 
 
 if __name__ == "__main__":

@@ -18,15 +18,18 @@ import numpy as np
 from tqdm import tqdm
 
 from attention.errors import UsageError
-from models import command
-from train import alignment, compilation, trained, workdir
-from train.config import Config
-from train.data import files, tokenisers
+from train import cli
+from train.config.schema import Config
+from train.data import tokenisers
+from train.data.rows import files
+from train.data.text.windows import padded
 from train.data.tokenisers import Tokeniser
-from train.data.windows import padded
-from train.decoding import translate
-from train.sampling import Sampling
-from train.search import Search
+from train.decode import alignment, trained
+from train.decode.decoding import translate
+from train.decode.sampling import Sampling
+from train.decode.search import Search
+from train.devices import compilation
+from train.run import workdir
 from train.tasks import translation
 
 BATCH = 32  # sentences at a time
@@ -179,9 +182,9 @@ def translate_file(translator: Translator, source: Path, target: Path, search: S
     return left_out
 
 
-def parser() -> command.Parser:
+def parser() -> cli.Parser:
     """The flags."""
-    made = command.Parser(__doc__)
+    made = cli.Parser(__doc__)
     made.add_argument("text", nargs="*", help="sentences to translate")
     made.add_argument("--workdir", type=Path, required=True, help="the run's folder")
     made.add_argument("--input", type=Path, help="a file of one sentence a line, in place of sentences")
@@ -230,7 +233,7 @@ def _run(flags: argparse.Namespace) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    return command.run(lambda: _run(parser().parse_args(arguments)))
+    return cli.run(lambda: _run(parser().parse_args(arguments)))
 
 
 if __name__ == "__main__":

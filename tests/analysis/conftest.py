@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from train import configs
+from train.config import loading
 
 
 @pytest.fixture(scope="session")
 def config():
-    return configs.load("configs/vit_digits.py").to_dict()
+    return loading.load("configs/vit_digits.py").to_dict()
 
 
 @pytest.fixture

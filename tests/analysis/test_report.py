@@ -209,7 +209,7 @@ def test_the_page_says_at_what_curves_are_compared(grid, at, said):
 
 def test_every_baseline_of_a_grid_is_drawn_as_one(grid, tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr("analysis.comparison.figure", lambda *given: drawn.append(given) or Figure())
+    monkeypatch.setattr("analysis.pictures.intervals.figure", lambda *given: drawn.append(given) or Figure())
     assert main([str(tmp_path / "runs"), f"--out={tmp_path / 'out'}"]) == 0
     assert drawn[0][2] == {"dot_product, heads 4", "dot_product, heads 8"}
 
@@ -259,7 +259,7 @@ def test_what_has_no_baseline_is_named(tmp_path, write_run):
 
 def test_curves_are_drawn_of_the_records_of_each_group(grid, tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr("analysis.curves.draw", lambda *given: drawn.append(given))
+    monkeypatch.setattr("analysis.pictures.curves.draw", lambda *given: drawn.append(given))
     assert main([str(tmp_path / "runs"), f"--out={tmp_path}"]) == 0
     ((groups, out),) = drawn
     assert out == tmp_path

@@ -6,9 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import Mask, UnsupportedError, UsageError, dot, dot_product_attention
+from attention import Mask, UnsupportedError, UsageError, dot_product_attention
 from attention.kernels import device
 from attention.mesh import REPLICAS
+from attention.scores import dot
 
 FAST = ["xla", "chunked"]
 ALL = ["reference", *FAST]

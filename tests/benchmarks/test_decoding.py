@@ -8,11 +8,11 @@ import pytest
 from benchmarks import decoding
 from benchmarks.decoding import cache_bytes
 from models.gpt import GPT
-from train import configs
+from train.config import loading
 
 
 def bytes_of(attention):
-    config, _ = configs.resolve(f"configs/gpt_pydoc.py:{attention}", {"model.positions": "learned"})
+    config, _ = loading.resolve(f"configs/gpt_pydoc.py:{attention}", {"model.positions": "learned"})
     return cache_bytes(GPT(config.model, vocabulary=260, length=1024), batch=2)
 
 

@@ -7,7 +7,7 @@ import jax
 
 from benchmarks import layers
 from models import flops
-from train import configs
+from train.config import loading
 
 
 def test_small_ones_are_measured(tmp_path, monkeypatch, capsys):
@@ -15,14 +15,14 @@ def test_small_ones_are_measured(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(layers, "VOCABULARY", 11)
     monkeypatch.setattr(layers, "SIDE", 16)
     small = {"depth": 2, "width": 16, "heads": 2, "mlp": 16}
-    load = configs.load
+    load = loading.load
 
     def smaller(spec):
         config = load(spec)
         config.model.update(small)
         return config
 
-    monkeypatch.setattr(configs, "load", smaller)
+    monkeypatch.setattr(loading, "load", smaller)
     out = tmp_path / "layers.json"
     spec = "neural(dim=2)|dot_product"
     monkeypatch.setattr(sys, "argv", ["layers", "--rounds=1", f"--out={out}", "--specs", "dot_product", spec])
@@ -39,10 +39,10 @@ def test_small_ones_are_measured(tmp_path, monkeypatch, capsys):
 def test_the_models_are_000s():
     counts = {}
     for model, make, shape in (("gpt", layers._gpt, (1, 1024)), ("vit", layers._vit, (1, 224, 224, 3))):
-        section = configs.load(layers.CONFIGS[model]).to_dict()
+        section = loading.load(layers.CONFIGS[model]).to_dict()
         section["model"]["attention"] = "dot_product"
         flags = type("Flags", (), {"batch": 1, "precision": "float32"})
-        network, inputs, _ = make(configs.validate(section).model, flags)
+        network, inputs, _ = make(loading.validate(section).model, flags)
         assert inputs.shape == shape
         counts[model] = flops.parameters(jax.eval_shape(network.init, jax.random.key(0), inputs))
     assert counts == {"gpt": 46_527_812, "vit": 47_402_506}

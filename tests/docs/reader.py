@@ -25,8 +25,10 @@ from attention.errors import UsageError
 from docs.make_configs import page as page_of_fields
 from tests.conftest import ROOT
 from tests.docs.pages import ENDS, Block, PageError
-from train import configs, dry, grid, pool
-from train.config import MeshConfig
+from train.config import loading
+from train.config.schema import MeshConfig
+from train.devices import dry
+from train.grids import grid, pool
 from train.main import DEFAULT_CONFIG
 
 OURS = ("analysis", "attention", "benchmarks", "docs", "models", "notebooks", "tests", "train")
@@ -158,7 +160,7 @@ def dry_run(block: Block) -> None:
         raise PageError(f"line {block.line}: nothing is trained, so there is no dry run; say 'not run'")
     for arguments in (words for module, *words in block.programs if module in TRAINING):
         spec, overrides, _ = _flags(changed(arguments, block.changes))
-        config, _ = configs.resolve(spec or DEFAULT_CONFIG, overrides)
+        config, _ = loading.resolve(spec or DEFAULT_CONFIG, overrides)
         dry.DryRun.of(replace(config, mesh=MeshConfig(1, 1, 1)))
 
 
@@ -237,7 +239,7 @@ def _config(spec: str, overrides: Mapping[str, str], over: Sequence[str]) -> Ite
                 ours, file = (
                     (overrides, f"{spec}:{value}") if field == "argument" else ({**overrides, field: value}, spec)
                 )
-                configs.resolve(file, {name: text for name, text in ours.items() if name})
+                loading.resolve(file, {name: text for name, text in ours.items() if name})
     except UsageError as error:
         yield str(error)
 

@@ -8,7 +8,7 @@ from models import mechanisms
 from tests.conftest import ROOT
 from tests.docs import reader
 from tests.docs.pages import PageError, blocks
-from train import matching, pool
+from train.grids import matching, pool
 
 FILES = ["README.md", "CONTRIBUTING.md", "benchmarks/README.md", *(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))]
 PAGES = {file: blocks((ROOT / file).read_text(encoding="utf-8")) for file in sorted(FILES)}
@@ -114,11 +114,11 @@ def test_what_is_not_there_is_noticed_whatever_the_mark(block, kind):
     ("page", "error", "message"),
     [
         ("    pip install -r requirements.txt", PageError, "is not run here; put a mark before it"),
-        ("    python -m models.mechanisms super | less", PageError, "is not run here; put a mark before it"),
-        ("    python -m models.mechanisms super --width=7", PageError, "ends with 2: .*7"),
+        ("    python -m train.mechanisms super | less", PageError, "is not run here; put a mark before it"),
+        ("    python -m train.mechanisms super --width=7", PageError, "ends with 2: .*7"),
         ("    python -m analysis.report runs/none", PageError, "ends with 2"),
         ("<!-- fails -->\n    python -m train.main --config=list", PageError, "ends with 0"),
-        ("<!-- run: 3 steps -->\n    python -m models.mechanisms super", PageError, "nothing is trained"),
+        ("<!-- run: 3 steps -->\n    python -m train.mechanisms super", PageError, "nothing is trained"),
         ("<!-- dry-run: a reason -->\n    python -m analysis.report runs/a", PageError, "nothing is trained"),
         ("<!-- dry-run: a reason -->\n    python -m train.main --config.model.patch=3", UsageError, "patch=3"),
         ("```python\nassert 1 + 1 == 3\n```", AssertionError, None),

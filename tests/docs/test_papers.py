@@ -8,15 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from analysis.projection import noisy_circle, project
+from analysis.pictures.projection import noisy_circle, project
 from attention import dot_product_attention, gaussian_attention
 from models.flops import parameters
-from models.layers import MlpProjection
+from models.layers.multi_head import MlpProjection
 from models.mechanisms import resolve
-from models.table import layer_parameters
 from models.text_classifier import TextClassifier
 from models.vit import ViT
-from train import configs
+from train.config import loading
+from train.mechanisms import layer_parameters
 
 
 def normal(seed, *shape):
@@ -116,7 +116,7 @@ def test_super_saves_a_projection_as_long_as_the_text_is_no_longer_than_the_widt
 
 
 def model_of(config, **changes):
-    return dataclasses.replace(configs.resolve(f"configs/{config}.py", {})[0].model, scan=True, **changes)
+    return dataclasses.replace(loading.resolve(f"configs/{config}.py", {})[0].model, scan=True, **changes)
 
 
 def vit(config, classes, side, channels, length, **changes):

@@ -15,10 +15,10 @@ from analysis import report, tables
 from analysis import runs as finished
 from analysis.metrics import METRICS
 from attention import UsageError
-from benchmarks import replication
+from studies import replication
 from tests.conftest import ROOT
-from train import configs
-from train.workdir import flatten
+from train.config import loading
+from train.run.workdir import flatten
 
 PAGE = (ROOT / "docs/replication.md").read_text(encoding="utf-8")
 KEPT = ROOT / "docs/replication"
@@ -263,7 +263,7 @@ def test_a_doctored_page_is_found(check, before, after):
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
     """A folder with a sweep of MNIST that nobody has trained."""
-    plain = flatten(configs.load("configs/vit_mnist.py").to_dict())
+    plain = flatten(loading.load("configs/vit_mnist.py").to_dict())
     settings = [(spec, heads) for spec in ("dot_product", "super") for heads in (1, 2)]
     varying = ("seed", "model.attention", "model.heads")
     runs = []

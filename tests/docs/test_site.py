@@ -12,8 +12,8 @@ from mkdocs.exceptions import PluginError
 
 from docs import hooks, make_configs
 from tests.conftest import ROOT
-from train import configs
-from train.workdir import flatten
+from train.config import loading
+from train.run.workdir import flatten
 
 pytestmark = pytest.mark.xdist_group(__name__)
 
@@ -75,7 +75,7 @@ def test_the_page_of_fields_is_made_from_the_code_and_has_every_leaf():
     files = [path.name for path in (ROOT / "configs").glob("*.py") if path.stem not in ("__init__", "defaults")]
     for file in files:
         assert f"| `{file}` |" in made
-        for field in flatten(configs.load(f"configs/{file}").to_dict()):
+        for field in flatten(loading.load(f"configs/{file}").to_dict()):
             assert f"| `{field}` |" in made
 
 

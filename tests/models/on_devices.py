@@ -9,9 +9,9 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from attention import Mask
-from attention.linear import Recurrence
+from attention.recurrences.linear import Recurrence
 from tests.models.test_layers_contract import ON_DEVICES, implementations, layer, mechanism, params_of, tokens
-from train.sharding import AXES, parameter_spec
+from train.devices.sharding import AXES, parameter_spec
 
 
 def gradients(module, params, x):

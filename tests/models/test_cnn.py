@@ -13,7 +13,7 @@ from attention import UsageError
 from attention.channel import Cbam, Spatial, SqueezeExcitation
 from models import flops
 from models.cnn import CNN, CNNConfig, resolve
-from train.sharding import parameter_spec
+from train.devices.sharding import parameter_spec
 
 CONFIG = CNNConfig(name="cnn", attention="none", stages=2, depth=1, width=8, groups=2, norm_epsilon=1e-6, dropout=0.0)
 IMAGES = jax.random.normal(jax.random.key(0), (3, 9, 7, 3))
@@ -113,11 +113,13 @@ def test_eight_devices_give_what_one_gives(run_python):
     """Loss and gradient with all that can be split over data and fsdp, in one process."""
     code = """
 import jax, jax.numpy as jnp, numpy as np
-from train import configs, sharding, tasks
-plain = configs.load("configs/cnn_digits.py:none")
+from train.config import loading
+from train.devices import sharding
+from train import tasks
+plain = loading.load("configs/cnn_digits.py:none")
 plain.mesh.update(data=2, fsdp=2, tensor=2)
 plain.model.update(stages=2, width=8, dropout=0.0)
-config = configs.validate(plain.to_dict())
+config = loading.validate(plain.to_dict())
 task, mesh = tasks.find(config.task)(config), sharding.make_mesh(config.mesh)
 params = task.init(jax.random.key(0))
 batch = {"image": jax.random.uniform(jax.random.key(1), (8, 4, 4, 1)), "label": jnp.arange(8)}

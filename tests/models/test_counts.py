@@ -9,14 +9,14 @@ import pytest
 from models.flops import parameters
 from models.gpt import GPT
 from models.mechanisms import MECHANISMS, resolve
-from models.table import layer_parameters, table
 from models.vit import ViT
-from train import configs
+from train.config import loading
+from train.mechanisms import layer_parameters, table
 
 
 def config_of(file, attention):
     """The model of an experiment, with another mechanism."""
-    return dataclasses.replace(configs.resolve(f"configs/{file}.py", {})[0].model, attention=attention)
+    return dataclasses.replace(loading.resolve(f"configs/{file}.py", {})[0].model, attention=attention)
 
 
 @pytest.mark.parametrize(
@@ -96,12 +96,12 @@ def test_the_table_names_every_row_with_its_count():
 
 
 def test_the_command_prints_it(run_python):
-    done = run_python("-m", "models.mechanisms", "--width=32", "--heads=4", "--length=8", "super", "neural(dim=4)")
+    done = run_python("-m", "train.mechanisms", "--width=32", "--heads=4", "--length=8", "super", "neural(dim=4)")
     lines = {line.split()[0]: line.split() for line in done.stdout.splitlines() if line}
     assert "2,184" in lines["super"]  # 2 (32² + 32) + 8² + 8
     assert "4,345" in lines["neural(dim=4)"]  # 4 (32² + 32) + 2 (8·4 + 4) + (8·4 + 4) + (4·2 + 2) + (2 + 1)
     assert "dot_product" not in lines
-    wrong = run_python("-m", "models.mechanisms", "supper", check=False)
+    wrong = run_python("-m", "train.mechanisms", "supper", check=False)
     assert wrong.returncode != 0
     assert "Did you mean 'super'" in wrong.stderr
     assert "Traceback" not in wrong.stderr

@@ -12,9 +12,9 @@ import pytest
 from attention import Mask, UsageError
 from models import flops
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from models.layers import MultiHeadAttention
+from models.layers.multi_head import MultiHeadAttention
+from models.layers.positions import sinusoids, sinusoids_in_halves
 from models.mechanisms import MECHANISMS, resolve
-from models.positions import sinusoids, sinusoids_in_halves
 from tests.models.small import small
 from tests.models.test_masked_lm import random_params
 

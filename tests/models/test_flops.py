@@ -12,16 +12,16 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from attention import flops as costs
+from attention import operations as costs
 from attention.channel import Cbam, Spatial, SqueezeExcitation
-from attention.flops import Cost, convolution
-from attention.positional import Positional
+from attention.operations import Cost, convolution
 from attention.score import Sizes
+from attention.scores.positional import Positional
 from models import flops
 from models.cnn import CNN, CNNConfig
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from models.gpt import GPT, GPTConfig
-from models.layers import MultiHeadAttention
+from models.layers.multi_head import MultiHeadAttention
 from models.masked_lm import MaskedLM, MaskedLMConfig
 from models.mechanisms import MECHANISMS, resolve
 from models.seq2seq import VARIANTS, Seq2Seq, Seq2SeqConfig

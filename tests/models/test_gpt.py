@@ -10,8 +10,8 @@ import pytest
 
 from attention import UsageError
 from models.gpt import GPT, GPTConfig
+from models.layers.positions import rotate, sinusoids
 from models.mechanisms import MECHANISMS
-from models.positions import rotate, sinusoids
 from tests.models.small import small
 
 CONFIG = small(

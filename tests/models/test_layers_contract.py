@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from attention import Mask, UnsupportedError, UsageError
-from models.layers import MultiHeadAttention
+from models.layers.multi_head import MultiHeadAttention
 from models.mechanisms import MECHANISMS, resolve
 
 LENGTH, WIDTH, HEADS = 7, 8, 2

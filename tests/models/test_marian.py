@@ -13,10 +13,10 @@ from flax import serialization, traverse_util
 from safetensors.numpy import load_file, save_file
 
 from attention import UsageError
-from models import pretrained
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from models.hugging_face import CONFIG, GENERATION, MSGPACK, SAFETENSORS
-from models.positions import sinusoids_in_halves
+from models.layers.positions import sinusoids_in_halves
+from models.published import pretrained
+from models.published.hugging_face import CONFIG, GENERATION, MSGPACK, SAFETENSORS
 from tests.models.small import small
 from tests.models.test_masked_lm import random_params
 

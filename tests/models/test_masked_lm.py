@@ -11,8 +11,8 @@ from scipy import special
 
 from attention import Mask, UsageError
 from models import flops
+from models.layers.positions import after_padding
 from models.masked_lm import MaskedLM, MaskedLMConfig
-from models.positions import after_padding
 from tests.models.small import small
 
 CONFIG = small(

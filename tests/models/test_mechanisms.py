@@ -10,10 +10,10 @@ import pytest
 from jax.nn.initializers import normal
 
 from attention import Mask, UsageError, location_attention, reference
-from attention.gaussian import Gaussian
 from attention.score import Parameter, Score
+from attention.scores.gaussian import Gaussian
 from models.flops import parameters
-from models.layers import MultiHeadAttention
+from models.layers.multi_head import MultiHeadAttention
 from models.mechanisms import MECHANISMS, Align, Mechanism, register, resolve
 
 LENGTH, WIDTH, HEADS = 6, 8, 2

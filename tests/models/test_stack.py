@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from flax.core.scope import LazyRng
 
-from models import stack
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from models.gpt import GPT, GPTConfig
+from models.layers import stack
 from models.vit import ViT, ViTConfig
 from tests.jaxprs import equations
 from tests.models.small import small

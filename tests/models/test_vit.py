@@ -13,7 +13,7 @@ import pytest
 from attention import UsageError
 from attention.activations import gelu
 from models import flops
-from models.positions import sinusoids
+from models.layers.positions import sinusoids
 from models.vit import ViT, ViTConfig, patches
 from tests.models.small import small
 

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from models import pretrained
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from models.hugging_face import BIN, SAFETENSORS
+from models.published import pretrained
+from models.published.hugging_face import BIN, SAFETENSORS
 from tests.models.test_marian import MODEL, SPECIAL
 from tests.models.test_marian import build as build_ours
 from tests.models.test_masked_lm import random_params
-from tests.train.data.test_sentencepieces import TEXTS, write
-from train.data import sentencepieces, tokenisers
+from tests.train.data.tokenisers.test_sentencepieces import TEXTS, write
+from train.data import tokenisers
+from train.data.tokenisers import sentencepieces
 
 WHY = "parity needs PyTorch and transformers: pip install -r requirements-parity.txt"
 torch = pytest.importorskip("torch", reason=WHY)

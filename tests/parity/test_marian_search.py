@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models import pretrained
+from models.published import pretrained
 from tests.models.test_marian import SPECIAL
 from tests.parity.test_marian import make, ours, torch, transformers
-from train.decoding import translate
-from train.search import Search
+from train.decode.decoding import translate
+from train.decode.search import Search
 
 RANDOM = np.random.default_rng(0)
 MANY = RANDOM.integers(1, 8, 12)

@@ -13,8 +13,9 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from attention.errors import UsageError
-from train import distributed, sharding, workdir
-from train.config import MeshConfig
+from train.config.schema import MeshConfig
+from train.devices import processes, sharding
+from train.run import workdir
 
 
 def error(program: Callable[[], object]) -> list[str]:
@@ -28,7 +29,7 @@ def error(program: Callable[[], object]) -> list[str]:
 
 def fail(*processes: int) -> None:
     """Fails in some of the processes, with one sentence."""
-    with distributed.together():
+    with processes.together():
         if jax.process_index() in processes:
             raise UsageError("No good.")
 
@@ -62,8 +63,8 @@ def main(argument: str) -> dict[str, object]:
         "process": here,
         "processes": jax.process_count(),
         "devices": [jax.local_device_count(), jax.device_count()],
-        "said": distributed.exchange(f"I am {here}"),
-        "first": distributed.of_first(f"I am {here}"),
+        "said": processes.exchange(f"I am {here}"),
+        "first": processes.of_first(f"I am {here}"),
         "one fails": error(lambda: fail(1)),
         "all fail": error(lambda: fail(0, 1)),
         "none fails": error(fail),
@@ -81,5 +82,5 @@ def main(argument: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    rest = distributed.join(sys.argv[1:])
+    rest = processes.join(sys.argv[1:])
     print(json.dumps(main(*rest)))

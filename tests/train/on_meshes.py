@@ -13,8 +13,9 @@ from pathlib import Path
 import jax
 
 from tests.train import small_tasks
-from train import loop, sharding
-from train.replicas import Replicas
+from train import loop
+from train.devices import sharding
+from train.devices.replicas import Replicas
 
 STEPS = 20
 COMMON = {"data__batch_size": 32, "model__heads": 8}

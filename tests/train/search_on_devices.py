@@ -7,11 +7,11 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from tests.train.test_search import END, KEY, LENGTHS, PAD, SOURCE, START, build
-from train.config import MeshConfig
-from train.decoding import translate
-from train.search import Search
-from train.sharding import make_mesh, parameter_spec
+from tests.train.decode.test_search import END, KEY, LENGTHS, PAD, SOURCE, START, build
+from train.config.schema import MeshConfig
+from train.decode.decoding import translate
+from train.decode.search import Search
+from train.devices.sharding import make_mesh, parameter_spec
 
 
 def same(k: int) -> bool:

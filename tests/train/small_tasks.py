@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.train.conftest import arguments
-from train import configs, tasks
-from train.config import Config
+from train import tasks
+from train.config import loading
+from train.config.schema import Config
 from train.main import parse
 
 SMALL = {"data__batch_size": 8, "model__attention_dropout": 0.1}
@@ -43,7 +44,7 @@ def config_of(name: str, folder: Path, **changes: Any) -> Config:
     flags, overrides = parse(arguments("unused", config=f"configs/{name}.py", **ALL[name] | changes))
     if name == "seq2seq_dates":
         overrides = {field: text for field, text in overrides.items() if not field.startswith("model.")} | RECURRENT
-    return configs.resolve(flags.config, overrides)[0]
+    return loading.resolve(flags.config, overrides)[0]
 
 
 def task_of(config: Config) -> tasks.Task:

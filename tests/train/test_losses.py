@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from models.output import Output
+from models.layers.output import Output
 from tests.jaxprs import equations
 from tests.train import small_tasks
 from train import losses
-from train.progress import averages
+from train.run.progress import averages
 
 B, T, D, V = 4, 7, 8, 50
 KEYS = jax.random.split(jax.random.key(0), 5)
@@ -89,9 +89,9 @@ ON_MESH = """
 import re
 import jax, jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-from models.output import Output
+from models.layers.output import Output
 from train import losses
-from train.sharding import AXES
+from train.devices.sharding import AXES
 
 B, T, D, V = 24, 10, 16, 64
 keys = jax.random.split(jax.random.key(0), 3)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import precision
+from studies import precision
 from tests.jaxprs import equations
 from tests.train import small_tasks
 from train import loop

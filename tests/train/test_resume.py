@@ -13,7 +13,7 @@ import pytest
 from tests.storm import assert_same
 from tests.train.conftest import arguments, record
 from train import evaluate, loop, main
-from train.workdir import LOCK, lock
+from train.run.workdir import LOCK, lock
 
 pytestmark = pytest.mark.xdist_group(__name__)
 

@@ -16,7 +16,8 @@ import pytest
 from analysis import report
 from tests.conftest import ROOT
 from tests.train.conftest import arguments
-from train import grid, main, matching, pool, sweep
+from train import main, sweep
+from train.grids import grid, matching, pool
 
 pytestmark = pytest.mark.xdist_group(__name__)
 

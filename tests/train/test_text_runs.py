@@ -11,7 +11,8 @@ import pytest
 
 from tests.storm import assert_same
 from tests.train.conftest import arguments, record
-from train import configs, evaluate, generate
+from train import evaluate, generate
+from train.config import loading
 from train.data import tokenisers
 
 pytestmark = pytest.mark.xdist_group(__name__)
@@ -149,7 +150,7 @@ def test_more_tokens_than_were_trained_on_are_said_to_be(gpt, capsys):
 
 
 def test_only_language_models_generate(tmp_path, capsys):
-    (tmp_path / "config.json").write_text(json.dumps(configs.load("configs/mlm_pydoc.py").to_dict()))
+    (tmp_path / "config.json").write_text(json.dumps(loading.load("configs/mlm_pydoc.py").to_dict()))
     assert generate.main(["--workdir", str(tmp_path), "--prompt", "x"]) == 2
     assert "only models of language_modelling generate text" in capsys.readouterr().err
 

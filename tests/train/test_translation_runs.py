@@ -13,7 +13,9 @@ import pytest
 from attention import UsageError
 from tests.storm import assert_same
 from tests.train.conftest import TINY, record
-from train import alignment, configs, evaluate, scores, tasks, translate
+from train import evaluate, tasks, translate
+from train.config import loading
+from train.decode import alignment, translation_scores
 from train.tasks import translation
 
 pytestmark = pytest.mark.xdist_group(__name__)
@@ -81,7 +83,7 @@ def test_what_is_recorded(finished):
         )
     best = min(validation, key=lambda line: (line["loss"], -line["step"]))
     assert result["best_step"] == best["step"]
-    assert {name: result[name] for name in scores.signatures()} == scores.signatures()
+    assert {name: result[name] for name in translation_scores.signatures()} == translation_scores.signatures()
 
 
 def test_eight_devices_measure_the_same(finished, run_python):
@@ -118,7 +120,7 @@ def test_the_command_translates_as_well_as_the_run_measured(finished):
     sources, references = (text.texts(side, np.arange(len(text))) for side in ("source", "target"))
     found = list(translator.translations(sources, translation.search(translator.config.data)))
     test = json.loads((workdir / "result.json").read_text())["final"]["test"]
-    expected = scores.scores(found, references)
+    expected = translation_scores.scores(found, references)
     assert {name: test[name] for name in expected} == pytest.approx(expected)
 
 
@@ -204,6 +206,6 @@ def test_mistakes_are_one_sentence(transformer, capsys, flags, message):
 
 
 def test_runs_of_other_tasks_do_not_translate(tmp_path, capsys):
-    (tmp_path / "config.json").write_text(json.dumps(configs.load("configs/vit_digits.py").to_dict()))
+    (tmp_path / "config.json").write_text(json.dumps(loading.load("configs/vit_digits.py").to_dict()))
     assert translate.main([f"--workdir={tmp_path}", "text"]) == 2
     assert "only models of translation translate" in capsys.readouterr().err

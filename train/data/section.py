@@ -4,7 +4,7 @@ import dataclasses
 from typing import ClassVar
 
 from attention.errors import UsageError
-from train.data.splits import PARTS, Split
+from train.data.rows.splits import PARTS, Split
 
 
 @dataclasses.dataclass(frozen=True)

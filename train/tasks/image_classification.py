@@ -9,10 +9,10 @@ from attention.errors import UsageError
 from models import flops
 from models.cnn import CNN, CNNConfig
 from models.vit import ViT, ViTConfig
-from train.config import Config
-from train.data import chain, image_batches
-from train.data.images import ImageData
-from train.data.splits import PARTS
+from train.config.schema import Config
+from train.data.images import batches, chain
+from train.data.images.section import ImageData
+from train.data.rows.splits import PARTS
 from train.losses import cross_entropy, in_top, sums
 from train.step import Batch, Sums
 from train.tasks.task import Task, refuse_loss_chunk
@@ -53,14 +53,14 @@ class ImageClassification(Task):
     def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> Iterator:
         """Shuffled, augmented batches without end; a `grain` iterator, whose state is saved and restored."""
         seed = self._seed + replica
-        return image_batches.train_batches(self.sources["train"], self._data, seed, process_index, process_count)
+        return batches.train_batches(self.sources["train"], self._data, seed, process_index, process_count)
 
     def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
         """Every example of a split once, the last batch padded."""
-        return image_batches.eval_batches(self.sources[split], self._data, process_index, process_count)
+        return batches.eval_batches(self.sources[split], self._data, process_index, process_count)
 
     def content(self, split: str) -> str:
-        """See `train.data.sources.Source`."""
+        """See `train.data.images.sources.Source`."""
         return self.sources[split].content
 
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:

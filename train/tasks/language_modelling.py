@@ -9,11 +9,11 @@ import numpy as np
 from models import flops
 from models.gpt import GPT, GPTConfig
 from train import losses
-from train.baselines import ngram_losses
-from train.config import Config
-from train.data.text import TextData
+from train.config.schema import Config
+from train.data.text.section import TextData
 from train.data.tokenisers import ByteTokeniser
 from train.step import Batch, Sums
+from train.tasks.ngrams import ngram_losses
 from train.tasks.text import TextTask, perplexity, unsmoothed
 
 

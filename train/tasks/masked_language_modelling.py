@@ -9,13 +9,14 @@ import numpy as np
 
 from attention import Mask
 from attention.errors import UsageError
-from models import flops, pretrained
+from models import flops
 from models.masked_lm import MaskedLM, MaskedLMConfig
+from models.published import pretrained
 from train import losses
-from train.baselines import COUNTED, ngram_losses
-from train.config import Config
-from train.data.text import MaskedTextData
+from train.config.schema import Config
+from train.data.text.section import MaskedTextData
 from train.step import Batch, Sums
+from train.tasks.ngrams import COUNTED, ngram_losses
 from train.tasks.text import TextTask, load_pretrained, perplexity, unsmoothed
 
 

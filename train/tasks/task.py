@@ -8,7 +8,7 @@ import jax
 
 from attention.errors import UsageError
 from models import flops
-from train.config import Config
+from train.config.schema import Config
 from train.step import Batch, Sums
 
 

@@ -8,10 +8,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from models import pretrained
+from models.published import pretrained
 from train import losses
-from train.config import Config
-from train.data import text_batches
+from train.config.schema import Config
+from train.data.text import batches
 from train.step import Batch
 from train.tasks.task import Task
 
@@ -53,13 +53,13 @@ class TextTask(Task):
         return self.model.init(key, *self.inputs(self._example()))["params"]
 
     def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> Iterator[Batch]:
-        """See `train.data.text_batches`."""
+        """See `train.data.text.batches`."""
         seed = self._seed + replica
-        return text_batches.train_batches(self.sources["train"], self._data, seed, process_index, process_count)
+        return batches.train_batches(self.sources["train"], self._data, seed, process_index, process_count)
 
     def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
-        """See `train.data.text_batches`."""
-        return text_batches.eval_batches(self.sources[split], self._data, process_index, process_count)
+        """See `train.data.text.batches`."""
+        return batches.eval_batches(self.sources[split], self._data, process_index, process_count)
 
     def eval_examples(self, split: str) -> int:
         """Windows of running text, which in training are others."""

@@ -7,8 +7,8 @@ import numpy as np
 from models import flops
 from models.text_classifier import TextClassifier, TextClassifierConfig
 from train import losses
-from train.config import Config
-from train.data.text import LabelledTextData
+from train.config.schema import Config
+from train.data.text.section import LabelledTextData
 from train.step import Batch, Sums
 from train.tasks.task import refuse_loss_chunk
 from train.tasks.text import TextTask

@@ -12,22 +12,25 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from attention.errors import UsageError
-from models import flops, pretrained
+from models import flops
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from models.published import pretrained
 from models.seq2seq import Seq2Seq, Seq2SeqConfig
-from train import losses, scores, sharding
-from train.config import Config
-from train.data import translation
-from train.data.translation import TranslationData
-from train.decoding import translate
-from train.search import Search
+from train import losses
+from train.config.schema import Config
+from train.data.pairs import section
+from train.data.pairs.section import TranslationData
+from train.decode import translation_scores
+from train.decode.decoding import translate
+from train.decode.search import Search
+from train.devices import sharding
 from train.step import Batch, Sums
 from train.tasks.task import Task
 from train.tasks.text import TextTask, load_pretrained, perplexity, unsmoothed
 
 
 class Translation(TextTask):
-    """A model that writes a target to a source, and its pairs. For what batches hold see `train.data.translation`.
+    """A model that writes a target to a source, and its pairs. For what batches hold see `train.data.pairs.section`.
 
     Pairs that are longer than the config's lengths are left out, in training and in evaluation, and counted.
     References are compared as the target's tokeniser can tell them (`normalise`): in lower case, say.
@@ -58,9 +61,9 @@ class Translation(TextTask):
         return batch["source"], batch["source_length"], batch["tokens"]
 
     def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> Iterator[Batch]:
-        """See `train.data.translation`."""
+        """See `train.data.pairs.section`."""
         sentences, seed = self.sources["train"], self._seed + replica
-        return translation.train_batches(sentences, self._data, seed, process_index, process_count)
+        return section.train_batches(sentences, self._data, seed, process_index, process_count)
 
     def check_stackable(self) -> None:
         """See `Task`."""
@@ -71,8 +74,8 @@ class Translation(TextTask):
             )
 
     def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
-        """See `train.data.translation`."""
-        return translation.eval_batches(self.sources[split], self._data, process_index, process_count)
+        """See `train.data.pairs.section`."""
+        return section.eval_batches(self.sources[split], self._data, process_index, process_count)
 
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
         """Sums over the batch's target tokens, in nats, and how many tokens of padding would fill all targets."""
@@ -99,9 +102,9 @@ class Translation(TextTask):
         if split == "test":
             texts = self.translations(split, params, mesh)
             lengths, groups = self.sources[split].source_lengths, self._data.groups
-            return scores.scores(*texts) | scores.by_length(*texts, lengths, groups)
+            return translation_scores.scores(*texts) | translation_scores.by_length(*texts, lengths, groups)
         if split == "validation" and self._data.translations:
-            return scores.scores(*self.translations(split, params, mesh, self._data.translations))
+            return translation_scores.scores(*self.translations(split, params, mesh, self._data.translations))
         return {}
 
     def translations(
@@ -118,7 +121,7 @@ class Translation(TextTask):
         sentences, target = self.sources[split], self.corpus.target_tokeniser
         share = (jax.process_index(), jax.process_count())
         found: dict[int, str] = {}
-        with contextlib.closing(translation.eval_batches(sentences, self._data, *share, most)) as batches:
+        with contextlib.closing(section.eval_batches(sentences, self._data, *share, most)) as batches:
             for batch in batches:
                 rows, indices = self._translated(params, batch, mesh)
                 pairs = zip(rows, indices, strict=True)
@@ -147,7 +150,7 @@ class Translation(TextTask):
             "vocabulary": self.corpus.target_tokeniser.size,
             "source_vocabulary": self.corpus.source_tokeniser.size,
             **{f"too_long_{split}": sentences.too_long for split, sentences in self.sources.items()},
-            **scores.signatures(),
+            **translation_scores.signatures(),
         }
 
     def _other_attentions(self) -> dict[str, str]:

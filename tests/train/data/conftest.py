@@ -4,8 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from train.data.images import ImageData
-from train.data.sources import ArraySource
+from train.data.images.section import ImageData
+from train.data.images.sources import ArraySource
 
 DEFAULTS = ImageData(
     source="digits",

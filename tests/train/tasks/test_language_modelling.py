@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 
 from attention import UsageError
-from train import configs, sharding, tasks, workdir
-from train.baselines import ngram_losses
-from train.config import MeshConfig
+from train import tasks
+from train.config import loading
+from train.config.schema import MeshConfig
 from train.data.tokenisers import ByteTokeniser
-from train.evaluator import Evaluator
-from train.progress import averages
-from train.replicas import Replicas
+from train.devices import sharding
+from train.devices.replicas import Replicas
+from train.measure import Evaluator
+from train.run import workdir
+from train.run.progress import averages
 from train.tasks import language_modelling
+from train.tasks.ngrams import ngram_losses
 
 TEXT = {
     "train": "the cat sat on the mat. " * 9,
@@ -35,7 +38,7 @@ def folder(tmp_path):
 
 def task_of(folder, config="configs/gpt_pydoc.py", **changes):
     changes = {name.replace("__", "."): str(value) for name, value in changes.items()}
-    config, _ = configs.resolve(config, TINY | {"data.source": f"file:{folder}"} | changes)
+    config, _ = loading.resolve(config, TINY | {"data.source": f"file:{folder}"} | changes)
     return tasks.find(config.task)(config)
 
 
@@ -150,7 +153,7 @@ def test_baselines_are_ngrams_of_bytes_and_the_unigram_of_words(folder):
 
 
 def test_the_manuals_baselines_are_where_they_should_be():
-    config, _ = configs.resolve("configs/gpt_pydoc.py", {})
+    config, _ = loading.resolve("configs/gpt_pydoc.py", {})
     found = tasks.find(config.task)(config).baselines()
     assert 2.2 < found["context_2_bits_per_byte"] < 2.9
     assert 1.5 < found["context_5_bits_per_byte"] < 2.1
@@ -159,7 +162,7 @@ def test_the_manuals_baselines_are_where_they_should_be():
 def test_the_papers_language_model_has_its_parameters():
     """000's published code: 46,527,812 with dot-product attention, 275 more with neural scores in one layer."""
     for attention, count in {"dot_product": 46_527_812, "neural(dim=2)|dot_product": 46_528_087}.items():
-        config, _ = configs.resolve("configs/gpt_wikitext103.py", {"model.attention": attention})
+        config, _ = loading.resolve("configs/gpt_wikitext103.py", {"model.attention": attention})
         model = language_modelling.build(config, 28_996)
         params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 8), jnp.int32))["params"]
         assert sum(leaf.size for leaf in jax.tree.leaves(params)) == count

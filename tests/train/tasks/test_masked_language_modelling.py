@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from attention import UsageError
-from models import pretrained
+from models.published import pretrained
 from tests.train.tasks.test_language_modelling import TINY, first, measured, noisy
 from tests.train.tasks.test_language_modelling import task_of as _task_of
-from train import configs, loop
+from train import loop
+from train.config import loading
 
 WORDS = ("the", "cat", "sat", "on", "mat", "and", "dog", "slept", "near", "a", "the", "the")
 
@@ -96,7 +97,7 @@ def test_training_starts_from_published_weights_and_says_what_was_loaded(folder,
     assert task.pretrained(params) == (params, "")
     start = {"model.pretrained": str(tmp_path / "published"), "train.length": "1 step", "optimizer.learning_rate": "0"}
     data = {"data.source": f"file:{folder}", "data.tokeniser": "words(marks=True)", "model.padding_token": "0"}
-    config, plain = configs.resolve("configs/mlm_pydoc.py", TINY | data | start)
+    config, plain = loading.resolve("configs/mlm_pydoc.py", TINY | data | start)
     result = loop.train_and_evaluate(config, plain, tmp_path / "run")
     said = " ".join(capsys.readouterr().out.split())  # a long line is folded
     assert f"From {tmp_path / 'published'}: {len(jax.tree.leaves(params))} arrays loaded." in said

@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 
 from attention import UsageError
-from models import pretrained
-from tests.train.data import test_sentencepieces as published
+from models.published import pretrained
+from tests.train.data.tokenisers import test_sentencepieces as published
 from tests.train.tasks.test_language_modelling import first, measured, noisy
-from train import configs, scores, sharding, tasks
-from train.config import MeshConfig
+from train import tasks
+from train.config import loading
+from train.config.schema import MeshConfig
+from train.decode import translation_scores
+from train.devices import sharding
 
 SMALL = {
     "encoder_decoder": {
@@ -54,7 +57,7 @@ def task_of(folder, name, **changes):
     fixed |= {"data__source_column": 1, "data__target_column": 2, "data__source_length": 32, "data__target_length": 40}
     fixed |= {"data__buckets": "", "data__batch_size": 2, "data__eval_batch_size": 2, "data__translations": 0}
     changes = {key.replace("__", "."): str(value) for key, value in (fixed | SMALL[name] | changes).items()}
-    config, _ = configs.resolve(changes.pop("config"), changes)
+    config, _ = loading.resolve(changes.pop("config"), changes)
     return tasks.find(config.task)(config)
 
 
@@ -108,7 +111,9 @@ def test_scores_are_of_the_models_own_translations(folder, name):
     lowered = [target.lower().replace(",", "") if name == "encoder_decoder" else target for _, target in PAIRS]
     assert wanted == lowered
     metrics = measured(task, params)
-    assert {key: metrics[key] for key in scores.scores(found, wanted)} == scores.scores(found, wanted)
+    assert {key: metrics[key] for key in translation_scores.scores(found, wanted)} == translation_scores.scores(
+        found, wanted
+    )
 
 
 def test_evaluations_translate_as_many_sentences_as_they_are_told(folder, name):

@@ -1,0 +1,74 @@
+"""004's eq. 24 beside the operations that there are, for one pass forward and one backward of an attention layer.
+
+Eq. 24 says C ℓ d + 15 h ℓ², with C = 15, 12, 12 and 9 for standard, Optimised, Super and Efficient Attention. It leaves
+out every product of matrices: 6 ℓ d² for each projection (2 forward, 4 backward), 12 ℓ² d for the scores and the
+weighted values, and 6 ℓ² d for Super Attention's alignment. What it has is exactly three times ℓ d and what is done
+number by number forward: 5 operations for each score (the scale and softmax), and one for each bias of a
+projection's or the alignment's outputs.
+"""
+
+import functools
+import statistics
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+
+from models import flops
+from models.layers.multi_head import MultiHeadAttention
+from models.mechanisms import resolve
+
+CONSTANTS = {"dot_product": 15, "optimised": 12, "super": 12, "efficient": 9}
+# Not printed in the paper's text: with eleven powers of two on both axes eq. 24 gives all four of its averages. Its
+# ratio depends on h ℓ / d alone, so that other such ranges give the same; these leave a width to each of 8 heads.
+RANGE = tuple(2**power for power in range(3, 14))
+HEADS = (1, 2, 4, 8)
+
+Count = Callable[[str, int, int, int], float]
+
+
+def eq24(mechanism: str, length: int, width: int, heads: int) -> float:
+    """What 004 counts, of one of its four mechanisms.
+
+    Args:
+      mechanism: A name of `CONSTANTS`.
+      length: ℓ.
+      width: d.
+      heads: h.
+    """
+    return CONSTANTS[mechanism] * length * width + 15 * heads * length**2
+
+
+def analytic(mechanism: str, length: int, width: int, heads: int) -> float:
+    """What `models.flops` counts, of any mechanism."""
+    return flops.attention_layer(resolve(mechanism, 1)[0], length, width, heads).training
+
+
+@functools.cache
+def compiled(mechanism: str, length: int, width: int, heads: int) -> float:
+    """What XLA counts in the program it compiled for the layer's output and all its gradients."""
+    layer = MultiHeadAttention(resolve(mechanism, 1)[0], heads, length, implementation="xla")
+    x = jax.ShapeDtypeStruct((1, length, width), jnp.float32)
+    params = jax.eval_shape(layer.init, jax.random.key(0), x)
+
+    def both_passes(params, x, cotangent):
+        out, back = jax.vjp(layer.apply, params, x)
+        return out, back(cotangent)
+
+    count = jax.jit(both_passes).lower(params, x, x).compile().cost_analysis()
+    return count["flops"] + count.get("transcendentals", 0.0)
+
+
+def excess(count: Count, length: int, width: int, heads: int) -> float:
+    """How much more standard attention takes than Efficient Attention, as a part of the latter."""
+    return count("dot_product", length, width, heads) / count("efficient", length, width, heads) - 1
+
+
+def grid(count: Count, heads: int, lengths: Sequence[int], widths: Sequence[int]) -> list[list[float]]:
+    """Excesses, a row for each width and a column for each length, as 004 Fig. 3 shows them."""
+    return [[excess(count, length, width, heads) for length in lengths] for width in widths]
+
+
+def average(count: Count, heads: int, lengths: Sequence[int] = RANGE, widths: Sequence[int] = RANGE) -> float:
+    """Mean excess over a grid."""
+    return statistics.fmean(value for row in grid(count, heads, lengths, widths) for value in row)

@@ -1,0 +1,1 @@
+"""Pictures of finished runs; `python -m analysis.pictures` draws them."""

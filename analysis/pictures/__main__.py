@@ -1,0 +1,116 @@
+"""Pictures of finished runs, each as PNG and SVG.
+
+python -m analysis.pictures curves runs/super-0 runs/super-1 runs/efficient-0 runs/efficient-1 --out=curves
+python -m analysis.pictures comparison runs/digits --metric=accuracy --out=comparison
+python -m analysis.pictures attention --workdir=runs/super --examples 3 5 10 --out=looks
+python -m analysis.pictures attention --workdir=runs/gpt --text="The return statement" --out=looks
+python -m analysis.pictures surface --workdir=runs/neural --layers 0 1 --out=surface
+python -m analysis.pictures projection --sigmas 0.05 0.25 1 --out=projection
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from analysis.metrics import METRICS
+from analysis.pictures import attention_maps, curves, heads, intervals, projection, style, surfaces
+from attention.errors import UsageError
+from train import cli
+from train.run import workdir
+
+
+def _curves(flags: argparse.Namespace) -> Figure:
+    return curves.figure(curves.read(flags.runs), flags.metrics, flags.axes, flags.epoch)
+
+
+def _comparison(flags: argparse.Namespace) -> Figure:
+    return intervals.figure(intervals.read(flags.runs, flags.metric), METRICS[flags.metric], [flags.baseline])
+
+
+def _attention(flags: argparse.Namespace) -> Figure:
+    task = workdir.read_config(flags.workdir)["task"]
+    if task == "image_classification":
+        if flags.text:
+            raise UsageError(f"{flags.workdir} is a run of {task}; give --examples in place of --text.")
+        maps = attention_maps.of_images(flags.workdir, flags.examples, flags.split, flags.step)
+        return heads.of_heads(maps) if len(flags.examples) == 1 else heads.of_examples(maps)
+    if not flags.text:
+        raise UsageError(f"{flags.workdir} is a run of {task}; give the --text that it is to look at.")
+    if task == "translation":
+        maps = attention_maps.of_translation(flags.workdir, flags.text, flags.stack, flags.step)
+    else:
+        maps = attention_maps.of_text(flags.workdir, flags.text, flags.step)
+    return heads.of_tokens(maps)
+
+
+def _surface(flags: argparse.Namespace) -> Figure:
+    found = [surfaces.of_run(flags.workdir, flags.extent, layer, flags.head, flags.step) for layer in flags.layers]
+    return surfaces.figure([surfaces.paraboloid(flags.extent), *found])
+
+
+def _projection(flags: argparse.Namespace) -> Figure:
+    points = projection.noisy_circle(flags.points, flags.noise, flags.seed)
+    return projection.figure(points, flags.sigmas, flags.steps)
+
+
+def parser() -> cli.Parser:
+    """The flags; those of a kind are behind its name."""
+    whole = cli.Parser(__doc__)
+    kinds = whole.add_subparsers(
+        prog=whole.prog, required=True, metavar="KIND", title="Kinds", dest="kind", help="KIND --help says more"
+    )
+
+    def kind(name, draw, text):
+        made = kinds.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        made.set_defaults(draw=draw)
+        made.add_argument("--out", type=Path, default=Path(name), help="the files' name, without an ending")
+        return made
+
+    def of_a_run(name, draw, text):
+        made = kind(name, draw, text)
+        made.add_argument("--workdir", type=Path, required=True, help="the run's folder")
+        made.add_argument("--step", default="best", help="best, last or a step that has a checkpoint")
+        return made
+
+    drawn = kind("curves", _curves, "training curves, mean and spread over seeds")
+    drawn.add_argument("runs", nargs="+", metavar="[LABEL=]DIR", help="work directories; one label is one curve")
+    drawn.add_argument("--metrics", nargs="*", default=(), help="such as loss and accuracy; the usual ones without it")
+    drawn.add_argument("--axes", nargs="+", default=("step", "seconds"), help="any of step, epoch and seconds")
+    drawn.add_argument("--epoch", type=float, default=0.0, help="steps of an epoch, which that axis needs")
+    drawn = kind("comparison", _comparison, "a metric of all settings: seeds, means and their intervals")
+    drawn.add_argument("runs", nargs="+", type=Path, metavar="DIR ...", help="of finished runs, or above them")
+    drawn.add_argument("--metric", default="accuracy", help="on test data, at the best step")
+    drawn.add_argument("--baseline", default="dot_product", help="a setting that the others are beside")
+    drawn = of_a_run("attention", _attention, "what a model looks at, by layer and head, and its rollout")
+    drawn.add_argument("--examples", nargs="+", type=int, default=[0], help="images; with one, each head is drawn")
+    drawn.add_argument("--split", default="test", help="of the images: train, validation or test")
+    drawn.add_argument("--text", default="", help="what a model of text is to look at")
+    drawn.add_argument("--stack", default="cross", choices=attention_maps.STACKS, help="of an encoder-decoder")
+    drawn = of_a_run("surface", _surface, "scores over a plane: the dot product's, and a trained MLP's on pairs")
+    drawn.add_argument("--layers", nargs="+", type=int, default=[0], help="of the run, from 0")
+    drawn.add_argument("--head", type=int, default=0, help="where each head has weights of its own, from 0")
+    drawn.add_argument("--extent", type=float, default=2.0, help="of the plane, to either side")
+    drawn = kind("projection", _projection, "noisy points on a circle before and after projection attention")
+    drawn.add_argument("--sigmas", nargs="+", type=float, default=(0.05, 0.25, 1.0), help="a drawing for each")
+    drawn.add_argument("--steps", type=int, default=1, help="of attention")
+    drawn.add_argument("--points", type=int, default=48)
+    drawn.add_argument("--noise", type=float, default=0.1, help="standard deviation of both coordinates")
+    drawn.add_argument("--seed", type=int, default=0, help="of the points")
+    return whole
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return cli.run(lambda: _run(parser().parse_args(arguments)))
+
+
+def _run(flags: argparse.Namespace) -> None:
+    written = style.save(flags.draw(flags), flags.out)
+    print("Drawn: " + " and ".join(map(str, written)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

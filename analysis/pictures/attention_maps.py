@@ -1,0 +1,229 @@
+"""What a trained model looks at: the weights of every layer and head for a given input, and their rollout."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from attention import Mask, align_values
+from attention.errors import UsageError, unknown
+from models.attention_weights import attention_weights
+from train.config import loading
+from train.data.images import chain
+from train.decode import alignment, trained
+from train.run import workdir
+from train.tasks import translation
+from train.translate import Translator
+
+TEXT_TASKS = ("language_modelling", "masked_language_modelling", "text_classification")
+UNUSED = np.random.default_rng(0)  # transforms for evaluation draw nothing
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageMaps:
+    """Of a Vision Transformer, on some images: how much each patch is looked at.
+
+    Attributes:
+      images: What the model saw, scaled to [0, 1].
+      labels: Their classes.
+      layers: Of each layer, the class token's weights, or their mean over all tokens where there is none.
+      rollout: Up to and including each layer, the same of the attention rollout.
+    """
+
+    images: Float[np.ndarray, "B H W C"]
+    labels: tuple[int, ...]
+    layers: tuple[Float[np.ndarray, "B N h w"], ...]
+    rollout: tuple[Float[np.ndarray, "B h w"], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class TextMaps:
+    """Of one stack of layers, on one text: which token looks at which.
+
+    Attributes:
+      rows: Tokens that look, T.
+      columns: Tokens that are looked at, S.
+      layers: Weights by their layer's path.
+      rollout: Of all layers, where the tokens look at themselves.
+    """
+
+    rows: list[str]
+    columns: list[str]
+    layers: dict[str, Float[np.ndarray, "N T S"]]
+    rollout: Float[np.ndarray, "T S"] | None = None
+
+
+def rollout(layers: Sequence[Float[np.ndarray, "... N T T"]]) -> list[Float[np.ndarray, "... T T"]]:
+    """How much of each token reaches each token up to and including each layer (Abnar and Zuidema 2020, §3).
+
+    Of a layer it is the mean over heads, its rows made to sum to 1, half of it; the other half is the residual. A row
+    with nothing to attend to is the residual alone. What W^A makes of weights may be negative: its size counts.
+
+    Args:
+      layers: Weights, or what `mixing` makes of them.
+    """
+    identity = np.eye(layers[0].shape[-1])
+    total, found = identity, []
+    for weights in layers:
+        mixed = np.abs(weights).mean(axis=-3)
+        sums = mixed.sum(axis=-1, keepdims=True)
+        mixed = np.where(sums > 0, mixed / np.where(sums > 0, sums, 1.0), identity)
+        total = (0.5 * mixed + 0.5 * identity) @ total
+        found.append(total)
+    return found
+
+
+def mixing(
+    weights: Float[Array, "*B N T S"], kernel: Float[Array, "*N L L"] | None, *, causal: bool = False
+) -> Float[Array, "*B N T S"]:
+    """How each token mixes the values of others: the weights, times W^A where values are aligned.
+
+    Args:
+      weights: Of one layer.
+      kernel: Its W^A, or none.
+      causal: Whether W^A is made lower-triangular.
+    """
+    if kernel is None:
+        return weights
+    heads, keys = weights.shape[-3], weights.shape[-1]
+    each = jnp.broadcast_to(jnp.eye(keys)[:, None], (keys, heads, keys))  # values that say where they come from
+    aligned = align_values(each, kernel, mask=Mask(causal=causal))
+    return jnp.einsum("...nts,snu->...ntu", weights, aligned)
+
+
+def of_images(directory: Path, examples: Sequence[int], split: str = "test", step: str = "best") -> ImageMaps:
+    """What a Vision Transformer looks at on examples of its data.
+
+    Args:
+      directory: The work directory of a run of the task `image_classification`.
+      examples: Their places in the split.
+      split: `train`, `validation` or `test`; transformed as for evaluation.
+      step: `best` (needs a finished run), `last` or a step that has a checkpoint.
+
+    Raises:
+      UsageError: no such run, checkpoint or example, or a mechanism without weights.
+    """
+    config = trained.config_of(directory, "image_classification", "look at images")
+    task, params = trained.load(directory, step)
+    if split not in task.sources:
+        raise unknown("split", split, task.sources)
+    source = task.sources[split]
+    if wrong := [example for example in examples if not 0 <= example < len(source)]:
+        raise UsageError(f"There is no example {wrong[0]} of {split}; there are 0 to {len(source) - 1}.")
+    records = [source[example] for example in examples]
+    transforms = chain.parse(config.data.eval_transforms)
+    images = np.stack([chain.apply(transforms, record["image"], UNUSED) for record in records])
+    weights = attention_weights(task.model, params, jnp.asarray(images))
+    class_token = config.model.pool == "class_token"
+    grid = tuple(size // config.model.patch for size in images.shape[1:3])
+    rolled = rollout(_mixings(weights, params))
+    return ImageMaps(
+        images=_scaled(images),
+        labels=tuple(int(record["label"]) for record in records),
+        layers=tuple(_looked_at(np.asarray(layer), class_token, grid) for layer in weights.values()),
+        rollout=tuple(_looked_at(layer, class_token, grid) for layer in rolled),
+    )
+
+
+def of_text(directory: Path, text: str, step: str = "best") -> TextMaps:
+    """What a model of text looks at: a GPT, a masked language model or a classifier.
+
+    Args:
+      directory: The work directory of its run.
+      text: No longer than the run's context.
+      step: See `of_images`.
+
+    Raises:
+      UsageError: no such run or checkpoint, another task, a text without tokens or too long, or a mechanism without
+        weights.
+    """
+    config = loading.validate(workdir.read_config(directory))
+    if config.task not in TEXT_TASKS:
+        raise UsageError(
+            f"{directory} is a run of {config.task}; a text is for {', '.join(TEXT_TASKS)} and translation."
+        )
+    task, params = trained.load(directory, step)
+    tokeniser = task.corpus.tokeniser
+    ids = tokeniser.encode(text)
+    if not 1 <= len(ids) <= config.data.context:
+        raise UsageError(
+            f"{text[:40]!r} has {len(ids)} tokens, but it must have 1 to {config.data.context}, as many as the model "
+            "was trained for."
+        )
+    inputs = task.inputs({"tokens": jnp.asarray(ids)[None], "length": jnp.array([len(ids)])})
+    weights = attention_weights(task.model, params, *inputs)
+    words = alignment.words(tokeniser, ids)
+    if next(iter(weights.values())).shape[-1] > len(words):
+        words = ["<class>", *words]
+    rolled = rollout(_mixings(weights, params, causal=config.task == "language_modelling"))[-1][0]
+    return TextMaps(words, words, {name: np.asarray(layer[0]) for name, layer in weights.items()}, rolled)
+
+
+STACKS = ("cross", "encoder", "decoder")
+
+
+def of_translation(directory: Path, text: str, stack: str = "cross", step: str = "best") -> TextMaps:
+    """What an encoder-decoder looks at while it translates a text.
+
+    Args:
+      directory: The work directory of a run of the task `translation`.
+      text: No longer than the model takes.
+      stack: `cross` (target looks at source: alignment matrices), `encoder` or `decoder` (each looks at itself).
+      step: See `of_images`.
+
+    Raises:
+      UsageError: no such run or checkpoint, a text that is too long, a stack that the model has not, or a mechanism
+        without weights.
+    """
+    translator = Translator.load(directory, step)
+    source = translator.encode(text)
+    if source is None:
+        longest = translator.config.data.source_length
+        raise UsageError(
+            f"{text[:40]!r} has more than the {longest} tokens that the model was trained for; shorten it."
+        )
+    (target,) = translator.tokens([text], translation.search(translator.config.data))
+    read = np.append(translator.target.special["start"], target[:-1])
+    weights = alignment.layers(translator.model, translator.params, source, read)
+    sides = {"encoder": (translator.source, source), "decoder": (translator.target, target)}
+    words = {side: alignment.words(*tokens) for side, tokens in sides.items()}
+    looked_at = words | {"decoder": ["<s>", *words["decoder"][:-1]]}  # it writes a token with those before it
+    chosen = {path: layer for path, layer in weights.items() if _stack_of(path) == stack}
+    if not chosen:
+        found = sorted({_stack_of(path) for path in weights})
+        raise UsageError(f"{directory} has no attention weights of its {stack}; choose {' or '.join(found)}.")
+    if stack == "cross":
+        return TextMaps(words["decoder"], words["encoder"], chosen)
+    rolled = rollout(_mixings(chosen, translator.params, causal=stack == "decoder"))[-1]
+    return TextMaps(words[stack], looked_at[stack], chosen, rolled)
+
+
+def _mixings(
+    weights: Mapping[str, Float[Array, "*B N T T"]], params: dict[str, Any], causal: bool = False
+) -> list[Float[np.ndarray, "*B N T T"]]:
+    def kernel(path):
+        layer = params
+        for name in path.split("/"):
+            layer = layer[name]
+        return layer.get("align_kernel")
+
+    return [np.asarray(mixing(layer, kernel(path), causal=causal)) for path, layer in weights.items()]
+
+
+def _looked_at(weights: np.ndarray, class_token: bool, grid: tuple[int, int]) -> np.ndarray:
+    """`(..., T, T)` as what is looked at of each patch, `(..., h, w)`."""
+    row = weights[..., 0, 1:] if class_token else weights.mean(axis=-2)
+    return row.reshape(*row.shape[:-1], *grid)
+
+
+def _scaled(images: Float[np.ndarray, "B H W C"]) -> Float[np.ndarray, "B H W C"]:
+    low, high = images.min(axis=(1, 2, 3), keepdims=True), images.max(axis=(1, 2, 3), keepdims=True)
+    return (images - low) / np.where(high > low, high - low, 1.0)
+
+
+def _stack_of(path: str) -> str:
+    return path.split("_")[0] if path.endswith("/attention") else "cross"

@@ -1,0 +1,185 @@
+"""Training curves, mean and spread over seeds, against steps, epochs or seconds (000 Fig. 9-11, 003 Fig. 1-4).
+
+    python -m analysis.pictures curves runs/super-0 runs/super-1 runs/efficient-0 runs/efficient-1 --out=curves
+
+A group is what differs in the seed alone: its label, and the records (lines of `metrics.jsonl`) of each run.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from analysis.pictures import style
+from analysis.runs import of_seed
+from attention.errors import UsageError, unknown
+from train.run import workdir
+from train.run.writers import read_record
+
+Record = dict[str, Any]
+Groups = Mapping[str, Sequence[Sequence[Record]]]
+
+SPLITS = {"validation": "-", "train": ":"}  # and how their lines are dashed
+AXES = ("step", "epoch", "seconds")
+NO_METRICS = ("step", "split", "replica", "seconds", "examples_per_second", "tokens_per_second")
+USUAL = ("loss", "accuracy", "perplexity", "bleu")  # drawn where nothing else is asked for and all runs have them
+
+
+class Band(NamedTuple):
+    """A curve over seeds.
+
+    Attributes:
+      x: Where it is known for every seed.
+      mean: Over seeds.
+      spread: Standard deviation over seeds (ddof 1); zeros of a single one.
+      seeds: How many there are.
+    """
+
+    x: Float[np.ndarray, " n"]
+    mean: Float[np.ndarray, " n"]
+    spread: Float[np.ndarray, " n"]
+    seeds: int
+
+
+def band(curves: Sequence[tuple[Float[np.ndarray, " _"], Float[np.ndarray, " _"]]]) -> Band:
+    """Mean and spread of curves that need not have the same points.
+
+    Each is interpolated linearly at the points of all, as far as all of them reach; where all have the same points
+    nothing is interpolated.
+
+    Args:
+      curves: x, which increases, and y of each seed.
+    """
+    first, last = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
+    points = np.unique(np.concatenate([x for x, _ in curves]))
+    points = points[(points >= first) & (points <= last)]
+    values = np.array([np.interp(points, x, y) for x, y in curves])
+    spread = values.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(points))
+    return Band(points, values.mean(axis=0), spread, len(curves))
+
+
+def read(runs: Sequence[str]) -> dict[str, list[list[Record]]]:
+    """The groups of work directories, each `DIR` or `LABEL=DIR`; without a label it is the run's attention.
+
+    Raises:
+      UsageError: one that is no run, or has no metrics yet.
+    """
+    groups: dict[str, list[list[Record]]] = {}
+    for text in runs:
+        label, path = _label(text)
+        config = workdir.read_config(path)
+        if not (path / "metrics.jsonl").is_file():
+            raise UsageError(f"{path} has no metrics.jsonl yet; train it first.")
+        groups.setdefault(label or config["model"]["attention"], []).append(read_record(path))
+    return groups
+
+
+def _label(text: str) -> tuple[str, Path]:
+    """`LABEL=DIR` in two; either may have an = of its own, so the longest that is a folder is it."""
+    ends = [-1] + [place for place, character in enumerate(text) if character == "="]
+    found = next((end for end in ends if Path(text[end + 1 :]).is_dir()), ends[-1])
+    return text[: max(found, 0)], Path(text[found + 1 :])
+
+
+def split_replicas(records: Sequence[Record]) -> list[list[Record]]:
+    """The records of each seed that a run has trained together; of any other run, all of them."""
+    replicas = sorted({line.get("replica", 0) for line in records})
+    return [of_seed(records, replica, len(replicas)) for replica in replicas]
+
+
+def metrics_of(groups: Groups) -> list[str]:
+    """The metrics that every run has on validation data, in the order of the first."""
+    lines = [line for runs in groups.values() for run in runs for line in run if line["split"] == "validation"]
+    if not lines:
+        return []
+    return [name for name in lines[0] if name not in NO_METRICS and all(name in line for line in lines)]
+
+
+@style.quiet
+def figure(
+    groups: Groups, metrics: Sequence[str] = (), axes: Sequence[str] = ("step", "seconds"), epoch: float = 0.0
+) -> Figure:
+    """A row for each metric, a column for each axis; a band is a standard deviation to either side.
+
+    Args:
+      groups: From a label to its seeds' records.
+      metrics: Which; those usual ones that all have where there are none.
+      axes: Against what: `step`, `epoch`, `seconds` (of training, without evaluation).
+      epoch: Steps of an epoch, which that axis needs.
+
+    Raises:
+      UsageError: no runs, a metric or an axis that there is not, or no validation data.
+    """
+    groups = {label: [seed for run in runs for seed in split_replicas(run)] for label, runs in groups.items()}
+    metrics = _checked(groups, metrics, axes, epoch)
+    drawn = Figure(figsize=(3.4 * len(axes), 0.3 + 2.3 * len(metrics) + 0.15 * len(groups)))
+    looks = style.colours(groups)
+    for row, metric in zip(drawn.subplots(len(metrics), len(axes), squeeze=False), metrics, strict=True):
+        for place, axis in zip(row, axes, strict=True):
+            for label, runs in groups.items():
+                for split, dashes in SPLITS.items():
+                    _draw_band(place, _curves(runs, split, metric, axis, epoch), *looks[label], dashes)
+            place.set(xlabel=f"{axis} of training" if axis == "seconds" else axis)
+        row[0].set_ylabel(metric)
+    _legend(drawn, groups, looks)
+    return drawn
+
+
+def draw(groups: Groups, out: Path, **options: Any) -> tuple[Path, Path]:
+    """Writes `curves.png` and `curves.svg` into the folder `out`; see `figure`."""
+    return style.save(figure(groups, **options), out / "curves")
+
+
+def _checked(groups: Groups, metrics: Sequence[str], axes: Sequence[str], epoch: float) -> Sequence[str]:
+    valid = metrics_of(groups)
+    if not valid:
+        raise UsageError("There is nothing to draw: no run has metrics of validation data that all share.")
+    for metric in metrics:
+        if metric not in valid:
+            raise unknown("metric that all runs have on validation data", metric, valid)
+    for axis in axes:
+        if axis not in AXES:
+            raise unknown("axis", axis, AXES)
+    if "epoch" in axes and epoch <= 0:
+        raise UsageError(f"The axis epoch needs the steps of an epoch, but they are {epoch:g}; give --epoch=STEPS.")
+    return metrics or [name for name in USUAL if name in valid] or valid[:1]
+
+
+def _curves(runs: Sequence[Sequence[Record]], split: str, metric: str, axis: str, epoch: float) -> list[tuple]:
+    """x and y of every seed that has this split."""
+    field, unit = ("step", epoch) if axis == "epoch" else (axis, 1.0)
+    lines = [[line for line in run if line["split"] == split and metric in line] for run in runs]
+    return [
+        (np.array([line[field] / unit for line in run]), np.array([line[metric] for line in run]))
+        for run in lines
+        if run
+    ]
+
+
+def _draw_band(axes: Axes, curves: list[tuple], colour: str, marker: str, dashes: str) -> None:
+    if not curves:
+        return
+    x, mean, spread, seeds = band(curves)
+    few = marker if len(x) <= 30 and dashes == "-" else None
+    axes.plot(x, mean, dashes, color=colour, marker=few, linewidth=1.5 if dashes == "-" else 1.0)
+    if seeds > 1:
+        axes.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0)
+
+
+def _legend(drawn: Figure, groups: Groups, looks: Mapping[str, tuple[str, str]]) -> None:
+    def seeds(runs):
+        return f"{len(runs)} seed" + "s" * (len(runs) > 1)
+
+    handles = [
+        Line2D([], [], color=colour, marker=marker, label=style.plain(f"{label} ({seeds(groups[label])})"))
+        for label, (colour, marker) in looks.items()
+    ]
+    handles += [Line2D([], [], color="#808080", linestyle=dashes, label=split) for split, dashes in SPLITS.items()]
+    widest = 0.7 + 0.075 * max(len(handle.get_label()) for handle in handles)  # inches, about
+    columns = max(1, min(len(handles), int(drawn.get_figwidth() / widest)))
+    drawn.legend(handles=handles, loc="outside lower center", ncols=columns)

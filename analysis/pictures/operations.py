@@ -1,0 +1,96 @@
+"""004's Figs. 2, 3 and 4: operations of its four mechanisms as its eq. 24, an analytic count and XLA have them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from analysis.layer_operations import Count, grid
+from analysis.pictures.style import MECHANISMS, SURFACE, quiet
+
+COLOURS = {name: MECHANISMS[name][0] for name in ("dot_product", "optimised", "efficient", "super")}
+APART = 6  # sizes that are shown as points, one by one
+
+Sizes = Sequence[int]
+
+
+@quiet
+def curves(counts: Mapping[str, tuple[Count, Sizes]], length: int, heads: int) -> Figure:
+    """Operations against d, a panel for each way to count, as 004 Fig. 2.
+
+    Args:
+      counts: From a title to a way to count and the widths it is done for.
+      length: ℓ.
+      heads: h.
+    """
+    figure = Figure(figsize=(9, 2.9))
+    for axes, (title, (count, widths)) in zip(figure.subplots(1, len(counts)), counts.items(), strict=True):
+        for name, colour in COLOURS.items():
+            values = [count(name, length, width, heads) / 1e6 for width in widths]
+            dashes = "--" if name == "super" else "-"  # it may lie on optimised
+            dashes, marker = ("none", "o") if len(widths) < APART else (dashes, None)
+            axes.plot(widths, values, ls=dashes, color=colour, label=name, marker=marker, ms=4)
+        axes.set(title=title, xlabel="d", ylabel="MFLOP, forward and backward", xlim=(0, None), ylim=(0, None))
+    axes.legend()
+    figure.suptitle(f"ℓ = {length}, {_heads(heads)}")
+    return figure
+
+
+@quiet
+def heat_maps(counts: Mapping[str, tuple[Count, Sizes]], heads: Sizes) -> Figure:
+    """How much more standard than Efficient Attention takes, a row for each way to count, as 004 Fig. 3.
+
+    Args:
+      counts: From a title to a way to count and the powers of two that are lengths and widths.
+      heads: h of each column.
+    """
+    figure = Figure(figsize=(9, 2.3 * len(counts)))
+    rows = figure.subplots(len(counts), len(heads), squeeze=False)
+    for row, (title, (count, sizes)) in zip(rows, counts.items(), strict=True):
+        for axes, h in zip(row, heads, strict=True):
+            percent = [[100 * value for value in row] for row in grid(count, h, sizes, sizes)]
+            image = _heat_map(axes, percent, sizes)
+            axes.set_title(f"{title}, {_heads(h)}\nmean {np.mean(percent):.0f} %")
+    figure.colorbar(image, ax=rows, label="standard over Efficient, % more", shrink=0.6)
+    return figure
+
+
+def _heat_map(axes: Axes, percent: list[list[float]], sizes: Sizes) -> Any:
+    axes.grid(visible=False)
+    image = axes.imshow(percent, origin="lower", vmin=0, vmax=100, cmap=SURFACE)
+    step = 1 if len(sizes) < APART else 2
+    ticks = range(0, len(sizes), step)
+    axes.set_xticks(ticks, [str(sizes[i]) for i in ticks], rotation=90)
+    axes.set_yticks(ticks, [str(sizes[i]) for i in ticks])
+    axes.set(xlabel="ℓ", ylabel="d")
+    return image
+
+
+@quiet
+def surfaces(counts: Mapping[str, tuple[Count, Sizes]]) -> Figure:
+    """Operations over ℓ and d with one head, a panel for each way to count, as 004 Fig. 4."""
+    figure = Figure(figsize=(9, 3.2))
+    panels = figure.subplots(1, len(counts), subplot_kw={"projection": "3d"})
+    for axes, (title, (count, sizes)) in zip(panels, counts.items(), strict=True):
+        lengths, widths = np.meshgrid(sizes, sizes)
+        for name, colour in COLOURS.items():
+            values = np.array([[count(name, length, width, 1) / 1e6 for length in sizes] for width in sizes])
+            if len(sizes) < APART:
+                axes.scatter(lengths, widths, values, color=colour, s=9, depthshade=False)
+            else:
+                axes.plot_surface(lengths, widths, values, color=colour, alpha=0.6, shade=False, ec="white", lw=0.2)
+        axes.set(xlabel="ℓ", ylabel="d", zlabel="MFLOP")
+        axes.set_title(title, y=0.98)
+        axes.set_box_aspect((1, 1, 0.9), zoom=0.75)
+        axes.view_init(18, -60)
+        axes.locator_params(nbins=4)
+    handles = [Patch(color=colour, alpha=0.6, label=name) for name, colour in COLOURS.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4)
+    return figure
+
+
+def _heads(heads: int) -> str:
+    return "1 head" if heads == 1 else f"{heads} heads"

@@ -1,0 +1,107 @@
+"""Projection attention's effect on points (002 Fig. 1): each moves onto the surface of its neighbours."""
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.pictures import style
+from attention import Mask, gaussian_attention
+from attention.errors import UsageError
+
+SHOWN = 0.02  # least weight of a neighbour that is drawn
+
+
+def project(
+    points: Float[np.ndarray, "n d"], sigma: float, steps: int = 1, *, itself: bool = True
+) -> Float[np.ndarray, "steps+1 n d"]:
+    """Points before and after each step of self-attention with q = k = v (002, eq. 14), which normalises nothing here.
+
+    Args:
+      points: Where they are.
+      sigma: σ of the Gaussian weights.
+      steps: How often each is replaced by what attention gives.
+      itself: Whether a point attends to itself too.
+
+    Raises:
+      UsageError: σ is not above 0, or there are no steps.
+    """
+    if steps < 1:
+        raise UsageError(f"At least one step must be asked for, not {steps}.")
+    others = None if itself else Mask(dense=~jnp.eye(len(points), dtype=bool)[None])
+    found = [jnp.asarray(points)[:, None]]
+    for _ in range(steps):
+        found.append(gaussian_attention(found[-1], found[-1], sigma=sigma, normalise=False, mask=others))
+    return np.stack([np.asarray(step[:, 0]) for step in found])
+
+
+def noisy_circle(count: int = 48, noise: float = 0.1, seed: int = 0) -> Float[np.ndarray, "count 2"]:
+    """Points around the unit circle, at random angles, with a normal error of both coordinates.
+
+    Raises:
+      UsageError: fewer than 2 points, or a seed below 0.
+    """
+    if count < 2 or seed < 0:
+        raise UsageError(f"There must be at least 2 points and a seed of at least 0, not {count} and {seed}.")
+    rng = np.random.default_rng(seed)
+    angles = rng.uniform(0, 2 * np.pi, count)
+    return np.stack([np.cos(angles), np.sin(angles)], axis=-1) + noise * rng.standard_normal((count, 2))
+
+
+def from_circle(points: Float[np.ndarray, "n 2"]) -> float:
+    """Mean distance of points to the unit circle."""
+    return float(np.abs(np.linalg.norm(points, axis=-1) - 1).mean())
+
+
+@style.quiet
+def figure(
+    points: Float[np.ndarray, "n 2"], sigmas: Sequence[float] = (0.05, 0.25, 1.0), steps: int = 1, chosen: int = 0
+) -> Figure:
+    """One point with its neighbours at the middle σ, as the paper draws it; then all points, for each σ.
+
+    Args:
+      points: On a plane, around the unit circle.
+      sigmas: From few neighbours to all of them.
+      steps: Of attention.
+      chosen: The point of the first drawing.
+    """
+    drawn = Figure(figsize=(2.4 * (len(sigmas) + 1), 3.1))
+    first, *rest = drawn.subplots(1, len(sigmas) + 1)
+    _one(first, points, sorted(sigmas)[len(sigmas) // 2], chosen)
+    for axes, sigma in zip(rest, sigmas, strict=True):
+        _all(axes, project(points, sigma, steps))
+        axes.set_title(f"all, σ = {sigma:g}, {steps} step" + "s" * (steps > 1))
+    for axes in (first, *rest):
+        axes.set(aspect="equal", xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+    return drawn
+
+
+def _one(axes: Axes, points: Float[np.ndarray, "n 2"], sigma: float, chosen: int) -> None:
+    """A point, the others that count, and where it goes: the thicker a dotted line, the greater the weight."""
+    others, query = np.delete(points, chosen, axis=0), points[chosen]
+    q, k = (jnp.asarray(x).reshape(-1, 1, 2) for x in (query, others))
+    out, weights = gaussian_attention(q, k, sigma=sigma, normalise=False, return_weights=True)
+    out, weights = np.asarray(out).reshape(2), np.asarray(weights).reshape(-1)
+    near = weights > SHOWN * weights.max()
+    for other, weight in zip(others[near], weights[near], strict=True):
+        axes.plot(*zip(query, other, strict=True), color="#c0c0c0", linewidth=0.7, zorder=1)
+        axes.plot(*zip(out, other, strict=True), ":", color=style.BLUE, linewidth=0.5 + 3 * weight / weights.max())
+    axes.plot(*others[near].T, "s", color=style.BLUE, label="neighbours")
+    axes.plot(*query, "s", color=style.RED, markersize=7, label="a point")
+    axes.plot(*out, "s", markerfacecolor="white", color=style.RED, markersize=7, label="its projection")
+    axes.set_title(f"one point, σ = {sigma:g}")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0))
+
+
+def _all(axes: Axes, path: Float[np.ndarray, "steps n 2"]) -> None:
+    angles = np.linspace(0, 2 * np.pi, 100)
+    axes.plot(np.cos(angles), np.sin(angles), color="#c0c0c0", linewidth=0.8)
+    axes.plot(path[..., 0], path[..., 1], color=style.RED, linewidth=0.6, alpha=0.6)
+    axes.plot(*path[0].T, "s", color=style.BLUE, markersize=2.5)
+    axes.plot(*path[-1].T, "s", markerfacecolor="white", color=style.RED, markersize=3)
+    before, after = from_circle(path[0]), from_circle(path[-1])
+    axes.set_xlabel(f"{before:.3f} from the circle before,\n{after:.3f} after")

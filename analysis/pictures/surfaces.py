@@ -1,0 +1,138 @@
+"""Scores over a plane (000 Fig. 1): the dot product's paraboloid, and what a trained MLP on pairs makes of it.
+
+The figure sets query and key to the same point (x, y), so a dot product is x² + y² whatever it learns. Neural Attention
+scores with its MLP, whose weights are those of a trained run here; where d' > 2 the other coordinates are 0.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from matplotlib.figure import Figure
+
+from analysis.pictures import style
+from attention import reference
+from attention.activations import ACTIVATIONS
+from attention.errors import UsageError
+from attention.scores.pairwise import Neural
+from train.decode import trained
+
+POINTS = 51  # along each coordinate, an odd number: one is 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Surface:
+    """Scores z over the square of x and y in ±extent.
+
+    Attributes:
+      title: What scores.
+      z: The scores, a row for each y.
+      extent: Of the square.
+    """
+
+    title: str
+    z: Float[np.ndarray, "Y X"]
+    extent: float
+
+
+def plane(extent: float, width: int = 2) -> Float[np.ndarray, "Y X width"]:
+    """Points (x, y, 0, …) of a square; x runs along the second axis.
+
+    Raises:
+      UsageError: the extent is no number above 0, or there are not two coordinates.
+    """
+    if not 0 < extent < np.inf:
+        raise UsageError(f"The extent of a plane must be a number above 0, but it is {extent:g}.")
+    if width < 2:
+        raise UsageError(
+            f"A plane needs queries of at least 2 coordinates, but d' is {width}; train with dim=2 or more."
+        )
+    line = np.linspace(-extent, extent, POINTS)
+    x, y = np.meshgrid(line, line)
+    return np.stack([x, y, *[np.zeros_like(x)] * (width - 2)], axis=-1)
+
+
+def paraboloid(extent: float) -> Surface:
+    """q·k at q = k = (x, y)."""
+    return Surface("dot product", (plane(extent) ** 2).sum(-1), extent)
+
+
+def neural(
+    score: Neural, params: dict[str, Float[Array, "..."]], extent: float, head: int = 0, title: str = "neural"
+) -> Surface:
+    """A pair's MLP at q' = k' = (x, y), behind the projections down.
+
+    Args:
+      score: Its options.
+      params: Its arrays, by the names of `score.parameters`.
+      extent: Of the square.
+      head: Whose weights, where each head has its own.
+      title: What it is called.
+
+    Raises:
+      UsageError: each pair has weights of its own, d' is 1, or there is no such head.
+    """
+    if score.pairs == "unique":
+        raise UsageError("A score of unique pairs is another surface for each pair; train with pairs='shared'.")
+    layers = []
+    while f"layer_{len(layers)}_kernel" in params:
+        layers.append(tuple(params[f"layer_{len(layers)}_{piece}"] for piece in ("kernel", "bias")))
+    if score.per_head:
+        heads = len(layers[0][0])
+        if not 0 <= head < heads:
+            raise UsageError(f"There is no head {head}; there are 0 to {heads - 1}.")
+        layers = [tuple(piece[head] for piece in layer) for layer in layers]
+    width = layers[0][0].shape[0] // 2
+    points = jnp.asarray(plane(extent, width), layers[0][0].dtype)
+    scale = (width if score.dim is None else params["down_query_kernel"].shape[-2]) ** -0.5 if score.scale else 1.0
+
+    def scored(point: Float[Array, " width"]) -> Float[Array, ""]:
+        return scale * reference.neural_score(point, point, (), layers, ACTIVATIONS[score.activation])
+
+    return Surface(title, np.asarray(jax.jit(jax.vmap(jax.vmap(scored)))(points)), extent)
+
+
+def of_run(directory: Path, extent: float, layer: int = 0, head: int = 0, step: str = "best") -> Surface:
+    """The surface of a layer of a trained run.
+
+    Args:
+      directory: Its work directory.
+      extent: Of the square.
+      layer: Which of the model's blocks.
+      head: See `neural`.
+      step: `best` (needs a finished run), `last` or a step that has a checkpoint.
+
+    Raises:
+      UsageError: no such run, checkpoint or layer, or its score is no MLP on pairs.
+    """
+    task, params = trained.load(directory, step)
+    if "block_0" not in params:
+        raise UsageError(f"{directory} is of a model with two sides or none; give a run of a ViT, GPT or RoBERTa.")
+    scores = [layer.mechanism.score for layer in task.model.config.attention_layers(1)]
+    if not 0 <= layer < len(scores):
+        raise UsageError(f"{directory} has no layer {layer} of self-attention; there are {len(scores)}, from 0.")
+    if not isinstance(scores[layer], Neural):
+        raise UsageError(
+            f"Layer {layer} of {directory} scores pairs with no MLP; give a layer whose attention is neural."
+        )
+    title = f"{task.model.config.attention}, layer {layer + 1}"
+    return neural(scores[layer], params[f"block_{layer}"]["attention"]["score"], extent, head, title)
+
+
+@style.quiet
+def figure(surfaces: Sequence[Surface]) -> Figure:
+    """The surfaces side by side."""
+    drawn = Figure(figsize=(3.2 * len(surfaces), 2.8))
+    for number, surface in enumerate(surfaces):
+        axes = drawn.add_subplot(1, len(surfaces), number + 1, projection="3d")
+        x, y = np.moveaxis(plane(surface.extent), -1, 0)
+        look = {"cmap": style.SURFACE, "rcount": POINTS, "ccount": POINTS, "antialiased": False, "rasterized": True}
+        axes.plot_surface(x, y, surface.z, **look)
+        axes.set(xlabel="x", ylabel="y", zlabel="score")
+        axes.set_title(style.plain(surface.title), y=0.98)
+        axes.set_box_aspect(None, zoom=0.85)  # or the last axis' label is cut off
+    return drawn

@@ -1,0 +1,1 @@
+"""Mechanisms that keep a running state in place of scores."""

@@ -1,0 +1,1 @@
+"""Scores of a query and a key, one file a family."""

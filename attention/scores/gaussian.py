@@ -1,0 +1,218 @@
+"""Projection attention: Gaussian weights on the distance of query and key (002)."""
+
+import dataclasses
+import math
+import numbers
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.nn import initializers
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from attention import operations
+from attention import reference as definitions
+from attention.errors import UnsupportedError, UsageError
+from attention.kernels import reference, xla
+from attention.kernels.call import Call, check_implementation, check_shapes, check_weight, common
+from attention.kernels.reference import precise, spread_heads
+from attention.mask import Mask
+from attention.score import Parameter, Params, Score, Sizes, check_flags
+from attention.scores.dot import DotProduct, dot_product_attention
+
+
+def gaussian_attention(
+    query: Float[Array, "*B T N H"],
+    key: Float[Array, "*B S K H"],
+    value: Float[Array, "*B S K V"] | None = None,
+    *,
+    sigma: float | Float[Array, "N"] = 1.0,
+    normalise: bool = True,
+    squared: bool = True,
+    decay: float = 0.0,
+    mask: Mask | None = None,
+    bias: Float[Array, "*#B #N #T #S"] | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: PRNGKeyArray | None = None,
+    return_weights: bool = False,
+    implementation: str = "auto",
+) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
+    """softmax(−‖q−k‖²/2σ² + bias) k: each query is projected onto the surface of the keys (002, eq. 14).
+
+    ‖q‖² shifts a row's scores alike and drops out, so they are q·k/σ² − ‖k‖²/2σ²: dot products with a bias for
+    each key, and plain dot products at scale 1/σ² where keys have norm 1.
+
+    Args:
+      query: Queries `(*B, T, N, H)`.
+      key: Keys `(*B, S, K, H)`; K divides N.
+      value: Values `(*B, S, K, V)`; none means the keys as the score sees them, as in the paper.
+      sigma: σ, one for all heads or one each. 002 uses 0.01 and 0.05.
+      normalise: Divide queries and keys by their norm first, as the paper's derivation assumes.
+      squared: False takes eq. 14 as printed, with ‖q−k‖ in place of its square; zero gradient at q = k.
+      decay: λ ≥ 0 adds −λ(i−j) for query i and key j, which fades the past (002's outlook); needs a causal mask.
+      mask: Who may attend to whom.
+      bias: Added to the scores; broadcasts to `(*B, N, T, S)`.
+      dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
+      dropout_key: Key of those zeros; needed where the rate is not 0.
+      return_weights: Also return the weights before dropout.
+      implementation: As `dot_product_attention`; only `xla` and `reference` do `squared=False`.
+
+    Returns:
+      The output, and the weights where they are asked for.
+
+    Raises:
+      UsageError: shapes that do not fit, σ ≤ 0, λ < 0.
+      UnsupportedError: decay without a causal mask, or the named implementation cannot do this call.
+    """
+    check_shapes(query, key, key if value is None else value)
+    key = (mask or Mask()).without_unreachable(key, query.shape[-3], query.ndim)
+    sigma, decay = _plain(sigma), _plain(decay)
+    per_head = isinstance(sigma, jax.Array)
+    if per_head:
+        check_weight("sigma", sigma, (query.shape[-2],))
+    if per_head and not isinstance(sigma, jax.core.Tracer) and not bool(jnp.all(sigma > 0)):
+        raise UsageError(f"Each σ must be above 0, but they are {sigma}.")
+    score = Gaussian(1.0 if per_head else sigma, per_head, normalise, squared, decay)
+    params = {"log_sigma": jnp.log(sigma)} if per_head else {}
+    query = score.prepare_query(params, query, implementation)
+    key = score.prepare_key(params, key, key, implementation)
+    return score.attend(
+        params,
+        query,
+        key,
+        key if value is None else value,
+        mask=mask,
+        bias=bias,
+        dropout_rate=dropout_rate,
+        dropout_key=dropout_key,
+        return_weights=return_weights,
+        implementation=implementation,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Gaussian(Score):
+    """score = −‖q−k‖²/2σ².
+
+    Attributes:
+      sigma: σ, or where it starts if it is learned.
+      learn_sigma: Learn one σ for each head, positive by construction: it is the exponential of a parameter.
+      normalise: Divide queries and keys by their norm first.
+      squared: False takes the norm in place of its square.
+      decay: λ, of −λ(i−j) added to the scores; causal self-attention only.
+    """
+
+    sigma: float = 1.0
+    learn_sigma: bool = False
+    normalise: bool = True
+    squared: bool = True
+    decay: float = 0.0
+
+    def __post_init__(self):
+        check_flags(self, "learn_sigma", "normalise", "squared")
+        for name, low in (("sigma", "above"), ("decay", "at least")):
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            if not number or value < 0 or (low == "above" and value == 0):
+                raise UsageError(f"The option {name} must be a number {low} 0, not {value!r}.")
+
+    @property
+    def implementations(self) -> tuple[str, ...]:
+        """Those of the dot family; cuDNN would round a bias of the keys, and distances are no dot products."""
+        if not self.squared:
+            return ("reference", "xla")
+        plain = self.normalise and not self.decay
+        return DotProduct.implementations if plain else ("reference", "xla", "chunked")
+
+    @property
+    def cross(self) -> bool:
+        """Decay compares positions within one sequence."""
+        return not self.decay
+
+    def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
+        """log σ of each head, where it is learned."""
+        if not self.learn_sigma:
+            return {}
+        return {"log_sigma": Parameter((sizes.heads,), initializers.constant(math.log(self.sigma)))}
+
+    def prepare_query(self, params: Params, query: jax.Array, implementation: str) -> jax.Array:
+        """The query, divided by its norm."""
+        return _unit(query) if self.normalise else query
+
+    def prepare_key(self, params: Params, key: jax.Array, source: jax.Array, implementation: str) -> jax.Array:
+        """The key as the score sees it, which is also the value where that is tied."""
+        return _unit(key) if self.normalise else key
+
+    def attend(self, params: Params, query: Any, key: Any, value: Any, *, implementation: str, **options: Any) -> Any:
+        """`gaussian_attention` of prepared queries and keys."""
+        check_implementation(implementation, self.implementations, f"Gaussian attention with these options ({self})")
+        fields = common(*query.shape[-3:-1], value, **options)
+        mask, bias = fields["mask"], fields["bias"]
+        if self.decay and not mask.causal:
+            raise UnsupportedError("Gaussian attention with a decay needs a causal mask: the past is what fades.")
+        key = mask.without_unreachable(key, query.shape[-3], query.ndim)
+        sigma = jnp.exp(params["log_sigma"]) if self.learn_sigma else self.sigma
+        if self.decay:
+            steps = self.decay * jnp.arange(key.shape[-3], dtype=precise(key).dtype)
+            bias = _add(bias, steps.reshape((1,) * (query.ndim - 1) + (-1,)))
+        if implementation == "reference" or not self.squared:
+            return self._by_distance(query, key, fields | {"bias": bias}, sigma, implementation)
+        if not self.normalise:
+            bias = _add(bias, _key_bias(key, sigma, query.shape[-2]))
+        scale = sigma**-2
+        if self.learn_sigma:
+            # At least in float32: scores may be hundreds, and rounding scaled queries would move them by more than 1.
+            query = precise(query) * precise(scale).reshape((1,) * (query.ndim - 2) + (-1, 1))
+            key, scale = precise(key), 1.0
+        # Rounding float32 to bfloat16 before it is multiplied, JAX's default on TPUs, moves scores by up to 0.4 % of
+        # 1/σ²: at σ = 0.05 by more than 1. What is bfloat16 already is multiplied exactly.
+        exact = jax.lax.Precision.HIGHEST if query.dtype == precise(query).dtype else None
+        options = options | {"bias": bias, "scale": scale, "precision": exact, "implementation": implementation}
+        out = dot_product_attention(query, key, value, **options)
+        return jax.tree.map(lambda x: x.astype(value.dtype), out)
+
+    def _by_distance(self, query: Any, key: Any, fields: dict[str, Any], sigma: Any, implementation: str) -> Any:
+        call = Call(**fields)
+        if implementation == "reference":
+            heads = query.shape[-2]
+            weights = (jnp.broadcast_to(jnp.asarray(sigma, precise(query).dtype), (heads,)),)
+            score = lambda q, k, sigma: definitions.gaussian_score(q, k, sigma, self.squared)  # noqa: E731
+            out, weights = reference.attend(call, reference.scores(score, query, key, weights, per_head=True))
+        else:
+            out, weights = xla.attend(call, _distance_scores(query, spread_heads(key, query.shape[-2]), sigma))
+        return (out, weights) if call.return_weights else out
+
+    def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
+        """Dot products, and the norms."""
+        norms = 3 * (queries + keys) * sizes.heads * sizes.head
+        return operations.dot_product(queries, keys, sizes.heads, sizes.head) + operations.Cost(pointwise=norms)
+
+
+def _plain(x: Any) -> Any:
+    """Python's number of one of NumPy's, which would make float32 of bfloat16; all else as it is."""
+    return float(x) if isinstance(x, numbers.Real) and not isinstance(x, bool) else x
+
+
+def _unit(x: jax.Array) -> jax.Array:
+    return definitions.unit(precise(x)).astype(x.dtype)
+
+
+def _add(bias: jax.Array | None, more: jax.Array) -> jax.Array:
+    return more if bias is None else bias + more
+
+
+def _key_bias(key: jax.Array, sigma: Any, heads: int) -> jax.Array:
+    """−‖k‖²/2σ² of the keys as they are rounded, `(*B, N, 1, S)`, at least in float32."""
+    squares = jnp.sum(precise(spread_heads(key, heads)) ** 2, axis=-1)
+    scale = sigma.reshape((1,) * (squares.ndim - 1) + (-1,)) if isinstance(sigma, jax.Array) else sigma
+    return jnp.moveaxis(-squares / (2 * scale**2), -1, -2)[..., None, :]
+
+
+def _distance_scores(query: jax.Array, key: jax.Array, sigma: Any) -> jax.Array:
+    """−‖q−k‖/2σ², `(*B, N, T, S)`; from differences, so that q = k is exactly zero, with zero gradient."""
+    query, key = (jnp.moveaxis(precise(x), -2, -3) for x in (query, key))
+    squares = jnp.sum((query[..., :, None, :] - key[..., None, :, :]) ** 2, axis=-1)
+    apart = squares > 0
+    distance = jnp.where(apart, jnp.sqrt(jnp.where(apart, squares, 1.0)), 0.0)
+    scale = sigma.reshape((1,) * (distance.ndim - 3) + (-1, 1, 1)) if isinstance(sigma, jax.Array) else sigma
+    return -distance / (2 * scale**2)

@@ -1,0 +1,69 @@
+"""The GPT of the speed comparison in PyTorch, with dot-product attention."""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.peers.torch_layers import Block, Params, linear, norm, tensor, training_step
+from models.gpt import GPTConfig
+from models.layers.positions import rotate, sinusoids
+
+
+class GPT(nn.Module):
+    """As `models.gpt.GPT`, from its parameters."""
+
+    def __init__(self, params: Params, config: GPTConfig, length: int):
+        super().__init__()
+        self.tokens = nn.Embedding.from_pretrained(tensor(params["embed"]["embedding"]), freeze=False)
+        self.scale = config.width**0.5 if config.scale_embeddings else 1.0
+        self.added, self.rotation = self._positions(params, config, length)
+        self.dropout = nn.Dropout(config.embedding_dropout)
+        self.blocks = nn.ModuleList(
+            Block(
+                params[f"block_{layer}"],
+                config.heads,
+                config.dropout,
+                config.attention_dropout,
+                activation=config.activation,
+                pre_norm=config.norm == "pre",
+                epsilon=config.norm_epsilon,
+                causal=True,
+            )
+            for layer in range(config.depth)
+        )
+        self.norm = norm(params["norm"], config.norm_epsilon)
+        self.head = None if config.tied_output else linear(params["head"]["kernel"], params["head"]["bias"])
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits of the next token (batch, tokens, vocabulary)."""
+        x = self.tokens(tokens) * self.scale
+        x = self.dropout(x if self.added is None else x + self.added)
+        for block in self.blocks:
+            x = block(x, self.rotation)
+        x = self.norm(x)
+        return nn.functional.linear(x, self.tokens.weight) if self.head is None else self.head(x)
+
+    def _positions(self, params: Params, config: GPTConfig, length: int):
+        """What is added to embeddings, and the cosines and sines that rotate queries and keys."""
+        if config.positions == "rotary":
+            half = config.width // config.heads // 2
+            ones = np.concatenate([np.ones((length, 1, half)), np.zeros((length, 1, half))], axis=-1)
+            turned = np.asarray(rotate(jnp.asarray(ones, jnp.float32), 0))[:, 0]  # 1 turned by an angle: its cos, sin
+            return None, (torch.from_numpy(turned[:, :half].copy()), torch.from_numpy(turned[:, half:].copy()))
+        if config.positions == "sinusoidal":
+            return torch.tensor(np.asarray(sinusoids(length, config.width))), None
+        return (tensor(params["positions"]["table"]) if config.positions == "learned" else None), None
+
+
+def make_step(
+    params: Params, *, config: GPTConfig, length: int, learning_rate: float, weight_decay: float, compiled: bool = False
+) -> Callable[[np.ndarray, np.ndarray], float]:
+    """One training step in PyTorch: a function from tokens and the next ones, both (B, T), to the loss.
+
+    The model starts from `params`, a nested dict of arrays.
+    """
+    model = GPT(params, config, length).train()
+    return training_step(model, learning_rate, weight_decay, compiled)

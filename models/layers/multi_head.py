@@ -1,0 +1,433 @@
+"""Linear, dropout and attention layers. They own parameters; the attention maths is in `attention/`."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+import attention
+from attention.dropout import dropout, seed_of
+from attention.errors import UsageError, unknown
+from attention.kernels.call import check_implementation
+from attention.score import Params, Score, Sizes
+from models.layers.cache import Cache, Source
+from models.layers.output import Output
+from models.layers.positions import rotate
+from models.layers.stack import dropout_key
+from models.mechanisms import Mechanism
+
+
+class Dropout(nn.Module):
+    """Dropout whose mask is recomputed, never stored; active when `train`.
+
+    Attributes:
+      rate: Probability of a zero.
+    """
+
+    rate: float
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*S"], *, train: bool) -> Float[Array, "*S"]:
+        """An array like `x`."""
+        return dropout(x, self.rate, seed_of(dropout_key(self))) if train and self.rate else x
+
+
+class Linear(nn.Module):
+    """A dense layer whose outputs, or inputs, may be several axes: heads times head width.
+
+    It multiplies matrices of two axes: given three, XLA on a CPU copies the inputs transposed for the backward pass.
+
+    Attributes:
+      outputs: Sizes of the output axes.
+      inputs: How many of the last axes are inputs.
+      bias: Whether there is one.
+      gain: Factor of the initial kernel.
+      dtype: Compute dtype; the parameters are float32.
+    """
+
+    outputs: tuple[int, ...]
+    inputs: int = 1
+    bias: bool = True
+    gain: float = 1.0
+    dtype: DTypeLike = jnp.float32
+
+    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """`x` with its last `inputs` axes replaced by `outputs`."""
+        lead, last = x.shape[: -self.inputs], x.shape[-self.inputs :]
+        kernel, bias = self.parameters(last)
+        matrix = kernel.astype(self.dtype).reshape(math.prod(last), -1)
+        rows = x.astype(self.dtype).reshape(-1, len(matrix)) @ matrix
+        if bias is not None:
+            rows = rows + bias.astype(self.dtype).reshape(1, -1)
+        return rows.reshape(*lead, *self.outputs)
+
+    def output(self, x: Float[Array, "B T D"]) -> Output:
+        """The same, put off."""
+        kernel, bias = self.parameters(x.shape[-1:])
+        return Output(x.astype(self.dtype), kernel, None if bias is None else bias.astype(self.dtype))
+
+    @nn.compact
+    def parameters(self, last: tuple[int, ...]) -> tuple[Float[Array, "..."], Float[Array, "..."] | None]:
+        """Kernel and bias, for inputs whose last axes have these sizes."""
+        shape = (*last, *self.outputs)
+        axes = range(self.inputs), range(self.inputs, len(shape))
+        kernel_init = nn.initializers.variance_scaling(self.gain**2, "fan_in", "truncated_normal", *axes)
+        kernel = self.param("kernel", kernel_init, shape)
+        return kernel, self.param("bias", nn.initializers.zeros_init(), self.outputs) if self.bias else None
+
+
+def look_up(embed: nn.Embed, tokens: Int[Array, "..."]) -> Float[Array, "... D"]:
+    """The embeddings of tokens; on a mesh, of a table that is put together where it is split by its width.
+
+    XLA would else look up all of the batch on every device, and then split the batch again.
+    """
+    table = embed.embedding.astype(embed.dtype)
+    if jax.sharding.get_abstract_mesh().axis_names:
+        table = jax.lax.with_sharding_constraint(table, PartitionSpec(PartitionSpec.UNCONSTRAINED, None))
+    return jnp.take(table, tokens, axis=0)
+
+
+class MlpProjection(nn.Module):
+    """W2 σ(LayerNorm(W1 x + b1)) + b2 with 2D hidden units (003 §3.2), in place of a linear projection.
+
+    Attributes:
+      outputs: Sizes of the output axes.
+      inputs: How many of the last axes are inputs.
+      norm: Whether there is the LayerNorm.
+      relu: Whether σ is ReLU; it is nothing in the paper's ablation (DLP).
+      epsilon: LayerNorm's ε.
+      gain: Factor of the initial W2.
+      dtype: Compute dtype.
+    """
+
+    outputs: tuple[int, ...]
+    inputs: int = 1
+    norm: bool = True
+    relu: bool = True
+    epsilon: float = 1e-6
+    gain: float = 1.0
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """`x` with its last `inputs` axes replaced by `outputs`."""
+        units = 2 * math.prod(x.shape[-self.inputs :])
+        hidden = Linear((units,), self.inputs, dtype=self.dtype, name="up")(x)
+        if self.norm:
+            hidden = nn.LayerNorm(self.epsilon, dtype=self.dtype, name="norm")(hidden)
+        if self.relu:
+            hidden = nn.relu(hidden)
+        return Linear(self.outputs, gain=self.gain, dtype=self.dtype, name="down")(hidden)
+
+
+class Pieces(NamedTuple):
+    """What an attention layer owns: functions to heads and from them, and the arrays of its score and alignment."""
+
+    score: Params
+    query: Callable[[jax.Array], jax.Array]
+    key: Callable[[jax.Array], jax.Array | None]
+    value: Callable[[jax.Array], jax.Array] | None  # None where they are the keys
+    out: Callable[[jax.Array], jax.Array]
+    align: tuple[jax.Array, jax.Array] | None
+
+
+class MultiHeadAttention(nn.Module):
+    """Multi-head attention of any mechanism, self- or cross-, whole sequences or token by token.
+
+    `apply(..., mutable="attention")` also gives the attention weights `(B, N, T, S)` of every layer.
+
+    Attributes:
+      mechanism: Which attention it is.
+      heads: N.
+      length: ℓ, the most tokens a mechanism of fixed length is built for.
+      implementation: How the scores are computed, see `attention.dot_product_attention`.
+      dropout: Rate on the attention weights.
+      bias: Whether linear projections have biases.
+      epsilon: ε of the LayerNorm in MLP projections.
+      rotary: Whether projected queries and keys are turned by their positions, for self-attention.
+      dtype: Compute dtype.
+    """
+
+    mechanism: Mechanism
+    heads: int
+    length: int
+    implementation: str = "auto"
+    dropout: float = 0.0
+    bias: bool = True
+    epsilon: float = 1e-6
+    rotary: bool = False
+    dtype: DTypeLike = jnp.float32
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        source: Float[Array, "B S E"] | Source | None = None,
+        *,
+        mask: attention.Mask | None = None,
+        train: bool = False,
+        cache: Cache | None = None,
+    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Cache]:
+        """Attends from `x` to `source`, or to itself, or with a cache to all tokens so far and itself.
+
+        Args:
+          x: Inputs of the queries.
+          source: Inputs of the keys and values, or what `prepare` made of them; `x` where it is not given.
+          mask: Who may attend to whom. With a cache its keys are the cache's slots, and causal is understood.
+          train: Whether attention weights are dropped.
+          cache: From `init_cache`, or from the call before.
+
+        Returns:
+          An array like `x`, and with a cache the one for the next call.
+
+        Raises:
+          UsageError: the width is no multiple of the heads, a fixed length is exceeded, or a cross-attention is
+            asked for that the mechanism does not have.
+        """
+        self._check(x.shape[-1], source, cache)
+        mask = mask or attention.Mask()
+        if cache is None:
+            x = _without_padding(x, mask) if source is None else x
+        else:
+            x = _without_padding(x, _from(mask, cache.length))
+            mask = dataclasses.replace(mask, causal=True, query_offset=cache.length)
+        prepared = isinstance(source, Source)
+        source = x if source is None else source
+        pieces = self._pieces(x.shape[-1], source.width if prepared else source.shape[-1])
+        query = self._query(pieces, x, mask)
+        if prepared:
+            key, value = source.key, source.key if source.value is None else source.value
+        elif cache is None:
+            source = mask.without_unreachable(source, x.shape[1], x.ndim + 1)
+            key, value = self._keys_and_values(pieces, source)
+            value = self._align(pieces, value, mask)
+        else:
+            key, value = self._keys_and_values(pieces, source, cache.length)
+            key, value, cache = self._remember(pieces, cache, key, value, mask)
+        if cache is not None and cache.state is not None:
+            state, visible = cache.state, _from(mask, cache.length)
+            heads, state = self.mechanism.score.advance(pieces.score, query, key, value, state, visible)
+            cache = dataclasses.replace(cache, state=state)
+        else:
+            heads = self._attend(pieces.score, query, key, value, mask, train)
+        out = pieces.out(heads)
+        return out if cache is None else (out, cache.advance(x.shape[1]))
+
+    def prepare(self, source: Float[Array, "B S E"], width: int, lengths: Int[Array, "B"] | None = None) -> Source:
+        """Keys and values of a source, which any number of calls then take in its place.
+
+        Args:
+          source: Inputs of the keys and values.
+          width: D, of the queries' inputs.
+          lengths: How much of each source is not padding; all where it is not given.
+
+        Raises:
+          UsageError: as a call would.
+        """
+        self._check(width, source, None)
+        mask = attention.Mask(key_lengths=lengths)
+        pieces = self._pieces(width, source.shape[-1])
+        key, value = self._keys_and_values(pieces, mask.without_unreachable(source, 1, source.ndim + 1))
+        value = self._align(pieces, value, mask)
+        return Source(key, None if value is key else value, source.shape[-1])
+
+    def init_cache(self, batch: int, max_length: int, width: int) -> Cache:
+        """An empty cache of `max_length` tokens for inputs `(batch, …, width)`; no parameters are needed.
+
+        Args:
+          batch: B.
+          max_length: The most tokens that will be in it, prompt and all. Inside `jax.jit` nobody can notice
+            when more are put in.
+          width: D.
+
+        Raises:
+          UsageError: heads do not divide the width.
+        """
+        mechanism, score = self.mechanism, self.mechanism.score
+        sizes = Sizes(width, self.heads, self._head(width), self.length)
+        length = jnp.zeros((), jnp.int32)
+        value = jax.ShapeDtypeStruct((batch, max_length, self.heads, sizes.head), self.dtype)
+        state = score.start(sizes, (batch,), self.dtype)
+        align = mechanism.align is not None
+        if state is not None:
+            return Cache(length, raw=_zeros(value) if align else None, state=state)
+        params = {n: jax.ShapeDtypeStruct(p.shape, jnp.float32) for n, p in score.parameters(sizes).items()}
+        source = jax.ShapeDtypeStruct((batch, max_length, width), self.dtype)
+        prepare = lambda params, key, source: score.prepare_key(params, key, source, self.implementation)  # noqa: E731
+        key = jax.eval_shape(prepare, params, value if score.reads_key else None, source)
+        same = self._values_are_keys()
+        return Cache(
+            length,
+            key=_zeros(key),
+            raw=_zeros(value) if align and not same else None,
+            value=_zeros(value) if align or not same else None,
+        )
+
+    def _check(self, width: int, source: jax.Array | Source | None, cache: Cache | None) -> None:
+        mechanism = self.mechanism
+        check_implementation(self.implementation, mechanism.score.implementations, mechanism.name)
+        if self.rotary and "none" in (mechanism.query, mechanism.key):
+            raise UsageError(f"{mechanism.name} has no queries and keys to rotate; choose other positions than rotary.")
+        if self.rotary and mechanism.value == "tied":
+            raise UsageError(
+                f"The values of {mechanism.name} are its keys, which rotary positions would turn; choose others."
+            )
+        if source is None:
+            return
+        if self.rotary:
+            raise UsageError("Rotary positions are for self-attention; leave out the source.")
+        if cache is not None:
+            raise UsageError(
+                "A decode cache is for self-attention; cross-attention takes what prepare makes of a source."
+            )
+        if not mechanism.score.cross:
+            raise UsageError(f"{mechanism.name} with these options is for self-attention only; leave out the source.")
+        as_it_is = {"identity", "shared"} & {mechanism.key, mechanism.value}
+        found = source.width if isinstance(source, Source) else source.shape[-1]
+        if found != width and as_it_is:
+            raise UsageError(
+                f"{mechanism.name} has a key or value projection {min(as_it_is)!r}, so the source must be "
+                f"{width} wide as the queries are, not {found}."
+            )
+
+    def _head(self, width: int) -> int:
+        if width % self.heads:
+            raise UsageError(f"{self.heads} heads do not divide a width of {width}; choose a divisor of {width}.")
+        return width // self.heads
+
+    @nn.compact
+    def _pieces(self, width: int, source_width: int) -> Pieces:
+        mechanism = self.mechanism
+        score = self._score_parameters(Sizes(source_width, self.heads, self._head(width), self.length))
+        query = self._projection("query", width)
+        key = query if mechanism.key == "shared" else self._projection("key", width)
+        same = mechanism.value == "tied" or (mechanism.value == "identity" == mechanism.key)
+        value = None if same else self._projection("value", width)
+        return Pieces(score, query, key, value, self._projection("out", width), self._alignment())
+
+    def _score_parameters(self, sizes: Sizes) -> Params:
+        declared = self.mechanism.score.parameters(sizes)
+        if not declared:
+            return {}
+
+        def start(key):
+            keys = jax.random.split(key, len(declared))
+            return {n: p.init(k, p.shape, jnp.float32) for k, (n, p) in zip(keys, declared.items(), strict=True)}
+
+        return self.param("score", start)
+
+    def _alignment(self) -> tuple[jax.Array, jax.Array] | None:
+        if self.mechanism.align is None:
+            return None
+        per_head = (self.heads,) if self.mechanism.align.per_head else ()
+        kernel_init = nn.initializers.glorot_uniform(batch_axis=(0,) if per_head else ())
+        kernel = self.param("align_kernel", kernel_init, (*per_head, self.length, self.length))
+        return kernel, self.param("align_bias", nn.initializers.zeros_init(), (*per_head, self.length))
+
+    def _query(self, pieces: Pieces, x: jax.Array, mask: attention.Mask) -> Any:
+        query = pieces.query(x)
+        query = rotate(query, mask.query_offset) if self.rotary else query
+        return self.mechanism.score.prepare_query(pieces.score, query, self.implementation)
+
+    def _keys_and_values(self, pieces: Pieces, source: jax.Array, first: Any = 0) -> tuple[Any, jax.Array]:
+        """Prepared keys, and values before their alignment, of tokens of which one is the first."""
+        slices = pieces.key(source)
+        key = rotate(slices, first) if self.rotary else slices
+        key = self.mechanism.score.prepare_key(pieces.score, key, source, self.implementation)
+        if self.mechanism.value == "tied":
+            return key, key
+        return key, slices if pieces.value is None else pieces.value(source)
+
+    def _projection(self, piece: str, width: int) -> Any:
+        """A projection to heads that together have a width, or from them to it."""
+        kind = getattr(self.mechanism, piece)
+        outputs, inputs = ((width,), 2) if piece == "out" else ((self.heads, self._head(width)), 1)
+        if kind == "none" and piece == "key":
+            return lambda x: None
+        if kind in ("identity", "none"):
+            return lambda x: x.reshape(*x.shape[:-inputs], *outputs)
+        gain = self.mechanism.score.query_gain(self._head(width)) if piece == "query" else 1.0
+        gain = gain**0.5 if self.mechanism.key == "shared" else gain
+        if kind == "linear":
+            return Linear(outputs, inputs, self.bias, gain, self.dtype, name=piece)
+        norm, relu = kind != "mlp_without_norm", kind != "mlp_without_relu"
+        return MlpProjection(outputs, inputs, norm, relu, self.epsilon, gain, self.dtype, name=piece)
+
+    def _attend(self, params: Params, query: Any, key: Any, value: Any, mask: attention.Mask, train: bool) -> jax.Array:
+        wanted = self.is_mutable_collection("attention") and not self.is_initializing()
+        dropped = train and self.dropout > 0
+        out = self.mechanism.score.attend(
+            params,
+            query,
+            key,
+            value,
+            mask=mask,
+            bias=None,
+            dropout_rate=self.dropout if dropped else 0.0,
+            dropout_key=dropout_key(self) if dropped else None,
+            return_weights=wanted,
+            implementation=self.implementation,
+        )
+        if not wanted:
+            return out
+        out, weights = out
+        self.sow("attention", "weights", weights, reduce_fn=lambda _, new: new, init_fn=lambda: None)
+        return out
+
+    def _values_are_keys(self) -> bool:
+        """Whether a cache need not hold values, for they are the prepared keys."""
+        mechanism = self.mechanism
+        as_they_are = type(mechanism.score).prepare_key is Score.prepare_key and not self.rotary
+        return mechanism.value == "tied" or (mechanism.key == "identity" == mechanism.value and as_they_are)
+
+    def _remember(
+        self, pieces: Pieces, cache: Cache, key: Any, value: Any, mask: attention.Mask
+    ) -> tuple[Any, Any, Cache]:
+        """Keys and values of all slots, the new tokens' among them; of a recurrence, of the new tokens."""
+        tokens, same, recurrent = value.shape[1], self._values_are_keys(), cache.state is not None
+        if not recurrent:
+            key, cache = cache.append("key", key)
+        if self.mechanism.align is not None:
+            if same and not recurrent:
+                raw = key
+            else:
+                raw, cache = cache.append("raw", value)
+            value = self._align(pieces, raw, mask, rows=tokens)
+        elif same and not recurrent:
+            return key, key, cache
+        if not recurrent:
+            value, cache = cache.append("value", value)
+        return key, value, cache
+
+    def _align(self, pieces: Pieces, value: jax.Array, mask: attention.Mask, rows: int | None = None) -> jax.Array:
+        """W^A V + b `(B, R, N, H)`, or V where there is no alignment."""
+        return value if pieces.align is None else attention.align_values(value, *pieces.align, mask=mask, rows=rows)
+
+
+def _without_padding(x: jax.Array, mask: attention.Mask) -> jax.Array:
+    """Zeros at the tokens of a self-attention that are padding: they are no queries either."""
+    if mask.key_lengths is None:
+        return x
+    return jnp.where(mask.real_keys(x.shape[1])[..., None], x, jnp.zeros((), x.dtype))
+
+
+def _from(mask: attention.Mask, first: jax.Array) -> attention.Mask:
+    """The mask as the tokens from `first` on see it."""
+    lengths = None if mask.key_lengths is None else mask.key_lengths - first
+    return dataclasses.replace(mask, query_offset=0, key_lengths=lengths)
+
+
+def _zeros(like: Any) -> Any:
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+
+
+def check_choice(field: str, value: str, valid) -> None:
+    """Raises UsageError unless `value` is among `valid`."""
+    if value not in valid:
+        raise unknown(field, value, valid)

@@ -1,0 +1,297 @@
+"""Published weights into our models, for any mechanism that the parts fit, and back out.
+
+RoBERTa's into `models.masked_lm`, Marian's into `models.encoder_decoder`; `architectures` has what they are.
+"""
+
+import collections
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import traverse_util
+
+from attention.errors import UsageError
+from models import mechanisms
+from models.layers.positions import sinusoids_in_halves
+from models.published import hugging_face
+from models.published.architectures import Architecture
+from models.published.marian import MARIAN
+from models.published.roberta import ROBERTA
+from models.transformer import TransformerConfig
+
+ARCHITECTURES = (ROBERTA, MARIAN)
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "swish", "tanh": "tanh"}
+OTHER_NAMES = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "swish": "swish"}
+
+Params = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What became of a checkpoint and of the parameters.
+
+    Attributes:
+      source: Where the checkpoint is.
+      loaded: Parameters that are now the checkpoint's.
+      cut: Those of them that took only the checkpoint's first rows: positions, for shorter sequences.
+      skipped: Arrays of the checkpoint that the model has no place for.
+      new: Parameters that the checkpoint does not have, left as they were.
+    """
+
+    source: str
+    loaded: tuple[str, ...]
+    cut: tuple[str, ...]
+    skipped: tuple[str, ...]
+    new: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """A line for each kind, the layers' names drawn together."""
+        lines = [f"From {self.source}: {len(self.loaded)} arrays loaded."]
+        for title, names in (("First rows only", self.cut), ("Skipped", self.skipped), ("New", self.new)):
+            if names:
+                lines.append(f"{title}: {_drawn_together(names)}.")
+        return "\n".join(lines)
+
+
+def _drawn_together(names: tuple[str, ...]) -> str:
+    counts = collections.Counter(re.sub(r"\d+", "*", name) for name in names)
+    return ", ".join(name if count == 1 else f"{name} ({count})" for name, count in counts.items())
+
+
+@dataclasses.dataclass(frozen=True)
+class Described:
+    """A checkpoint's architecture, as this project says it.
+
+    Attributes:
+      fields: Those of our model's config that the checkpoint gives, rates of dropout among them.
+      vocabulary: Number of tokens; of a Marian's sources and targets alike.
+      length: ℓ, the longest sequence that it was made for.
+      special: Of a Marian, the ids of `pad`, `start` (what the decoder reads first) and `end`.
+    """
+
+    fields: dict[str, Any]
+    vocabulary: int
+    length: int
+    special: dict[str, int]
+
+
+def describe(source: str) -> Described:
+    """What model a checkpoint is of.
+
+    `MaskedLM(MaskedLMConfig(**fields, …), vocabulary, length)` where it is a RoBERTa, and where it is a Marian
+    `EncoderDecoder(EncoderDecoderConfig(**fields, …), vocabulary, vocabulary, length, length)`.
+
+    Args:
+      source: A Hugging Face folder, or a name on the hub.
+
+    Raises:
+      UsageError: it cannot be read, or is neither, or one with parts that the published ones do not have.
+    """
+    return _describe(source, ARCHITECTURES)
+
+
+def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[str, Any], Report]:
+    """Puts a checkpoint's weights in the place of freshly initialised ones, wherever the model has their like.
+
+    Projections that a mechanism has in another form, and what else it adds, stay as they are initialised.
+
+    Args:
+      source: A Hugging Face folder, or a name on the hub.
+      config: What the model is: `MaskedLMConfig` or `EncoderDecoderConfig`.
+      params: Of the model, without the collection's name.
+
+    Returns:
+      Parameters of the same shapes, types and shardings, and what was loaded, skipped and new.
+
+    Raises:
+      UsageError: the checkpoint cannot be read, is of another architecture, or is not whole.
+    """
+    architecture = _architecture(config)
+    fresh = traverse_util.flatten_dict(params, sep="/")
+    positions = fresh.get("positions/embedding", ())
+    length = max(0, len(positions) - architecture.unused_positions(vars(config)))
+    check_fit(source, config, len(fresh["embed/embedding"]), length)
+    arrays = _canonical(source, architecture, hugging_face.read_weights(source))
+    headless = not any(name.startswith(architecture.head) for name in arrays)
+    named = {path: architecture.array(path) for path in fresh}
+    new = [path for path, name in named.items() if not name or (headless and name.startswith(architecture.head))]
+    loaded = {path: name for path, name in named.items() if path not in new}
+    if missing := sorted(set(loaded.values()) - set(arrays)):
+        raise UsageError(f"{source} lacks {_drawn_together(tuple(missing))}; it is not whole.")
+    values = {}
+    for path, name in loaded.items():
+        array = arrays[name][: len(fresh[path])] if path == "positions/embedding" else arrays[name]
+        values[path] = _to_ours(f"{name} of {source}", path, array, fresh[path], path in architecture.rows)
+    cut = [path for path, name in loaded.items() if arrays[name].size > fresh[path].size]
+    skipped = set(arrays) - set(loaded.values())
+    report = Report(source, *(tuple(sorted(names)) for names in (loaded, cut, skipped, new)))
+    return traverse_util.unflatten_dict(fresh | values, sep="/"), report
+
+
+def export(
+    folder: str, config: TransformerConfig, params: Params, special: Mapping[str, int] | None = None, length: int = 512
+) -> None:
+    """Writes a folder that `from_pretrained` of `transformers`' RobertaForMaskedLM or MarianMTModel loads.
+
+    Args:
+      folder: Where; it is made.
+      config: What the model is: `MaskedLMConfig` or `EncoderDecoderConfig`.
+      params: Of the model, without the collection's name.
+      special: A Marian's special tokens by name, as its tokeniser has them: `pad`, `start` and `end`.
+      length: The longest sequence of a Marian; that of a RoBERTa is as many as it has positions.
+
+    Raises:
+      UsageError: such models have no such parts, an id is not given, or the folder holds a model already or cannot be
+        written.
+    """
+    architecture, special = _architecture(config), special or {}
+    _check_exportable(architecture, config, special)
+    flat = {path: np.asarray(value) for path, value in traverse_util.flatten_dict(params, sep="/").items()}
+    weights = {architecture.array(path): _to_theirs(path, x, path in architecture.rows) for path, x in flat.items()}
+    positions = len(flat["positions/embedding"]) if "positions/embedding" in flat else length
+    theirs = _config_json(architecture, config) | {
+        "vocab_size": len(flat["embed/embedding"]),
+        "max_position_embeddings": positions,
+    }
+    theirs |= {name: theirs[original] for name, original in architecture.same.items()}
+    theirs |= {name: special[token] for token, name in architecture.special.items()}
+    documents = {hugging_face.CONFIG: theirs}
+    if architecture.generation:
+        documents[hugging_face.GENERATION] = architecture.generation(special, length)
+    hugging_face.write(Path(folder).expanduser(), documents, weights)
+
+
+def check_fit(
+    source: str, config: TransformerConfig, vocabulary: int, length: int, special: Mapping[str, int] | None = None
+) -> None:
+    """Whether a checkpoint's weights fit a model, as far as its `config.json` says.
+
+    Args:
+      source: A Hugging Face folder, or a name on the hub.
+      config: What the model is: `MaskedLMConfig` or `EncoderDecoderConfig`.
+      vocabulary: Its number of tokens.
+      length: ℓ, its longest sequence.
+      special: Ids of the tokeniser's special tokens by name, where they too must be the checkpoint's.
+
+    Raises:
+      UsageError: they do not, with both values of everything in which the two differ; or as `describe`.
+    """
+    architecture = _architecture(config)
+    described = _describe(source, (architecture,))
+    pairs = {
+        f"model.{field}": (getattr(config, field), described.fields[field])
+        for field in (*architecture.fields, *architecture.fixed)
+    }
+    pairs["the vocabulary"] = vocabulary, described.vocabulary
+    if special is not None:
+        pairs |= {f"the token {name}": (special.get(name), token) for name, token in described.special.items()}
+    wrong = [f"{what} is {ours!r} but there {theirs!r}" for what, (ours, theirs) in pairs.items() if ours != theirs]
+    if not wrong and config.positions == "learned" and length > described.length:
+        wrong = [f"the length is {length} but there {described.length}"]
+    if wrong:
+        raise UsageError(f"The model does not fit {source}: {'; '.join(wrong)}.")
+
+
+def _architecture(config: TransformerConfig) -> Architecture:
+    return next(known for known in ARCHITECTURES if isinstance(config, known.config))
+
+
+def _describe(source: str, architectures: tuple[Architecture, ...]) -> Described:
+    """As `describe`, if it is of one of some architectures."""
+    theirs = hugging_face.read_config(source)
+    known = {architecture.model_type: architecture for architecture in architectures}
+    kind = theirs.get("model_type")
+    if kind is not None and kind not in known:
+        only = " and ".join(map(repr, known))
+        raise UsageError(f"{source} is a model of type {kind!r}; only {only} can be loaded.")
+    architecture = known.get(kind, architectures[0])
+    _check_described(source, architecture, theirs)
+    ours = architecture.fields | architecture.dropouts
+    fields = architecture.fixed | {field: theirs[name] for field, name in ours.items()}
+    activation = fields["activation"]
+    if activation not in ACTIVATIONS | OTHER_NAMES:
+        name = architecture.fields["activation"]
+        raise UsageError(f"{source} has {name}={activation!r}; choose one with {', '.join(ACTIVATIONS)}.")
+    fields["activation"] = (ACTIVATIONS | OTHER_NAMES)[activation]
+    length = theirs["max_position_embeddings"] - architecture.unused_positions(fields)
+    special = {token: theirs[name] for token, name in architecture.special.items()}
+    return Described(fields, theirs["vocab_size"], length, special)
+
+
+def _check_described(source: str, architecture: Architecture, theirs: dict[str, Any]) -> None:
+    """Whether a `config.json` is whole, and of nothing else than the architecture."""
+    tables = (architecture.fields, architecture.dropouts, architecture.special)
+    needed = {name for table in tables for name in table.values()}
+    needed |= {"model_type", "vocab_size", "max_position_embeddings"}
+    if missing := sorted(needed - {name for name, value in theirs.items() if value is not None}):
+        raise UsageError(f"The config.json of {source} lacks {', '.join(missing)}.")
+    only = architecture.standard | {name: theirs[other] for name, other in architecture.same.items()}
+    for name, value in only.items():
+        if theirs.get(name, value) != value:
+            raise UsageError(f"{source} has {name}={theirs[name]!r}; only {value!r} can be loaded.")
+
+
+def _check_exportable(architecture: Architecture, config: TransformerConfig, special: Mapping[str, int]) -> None:
+    for field, depth in architecture.attentions.items():
+        spec = getattr(config, field)
+        if set(mechanisms.resolve(spec, getattr(config, depth))) != {mechanisms.MECHANISMS["dot_product"]}:
+            raise UsageError(
+                f"Only dot_product can be exported: transformers' {architecture.title} has no {spec!r}, "
+                f"but that is model.{field}."
+            )
+    for field, only in architecture.fixed.items():
+        if getattr(config, field) != only:
+            raise UsageError(f"Only model.{field}={only!r} can be exported, but it is {getattr(config, field)!r}.")
+    if missing := [token for token in architecture.special if token not in special]:
+        raise UsageError(
+            f"An exported {architecture.title} needs the ids of its special tokens; give that of {', '.join(missing)}."
+        )
+
+
+def _config_json(architecture: Architecture, config: TransformerConfig) -> dict[str, Any]:
+    """What `config.json` says of a model, all but sizes and tokens."""
+    theirs = {name: getattr(config, ours) for ours, name in (architecture.fields | architecture.dropouts).items()}
+    theirs[architecture.fields["activation"]] = {ours: name for name, ours in ACTIVATIONS.items()}[config.activation]
+    kind = {"model_type": architecture.model_type, "architectures": [architecture.transformers]}
+    return theirs | architecture.standard | kind
+
+
+def _canonical(source: str, architecture: Architecture, arrays: hugging_face.Arrays) -> hugging_face.Arrays:
+    """With the names of a whole model, and without copies of tied arrays and what is no parameter."""
+    body, head = architecture.body, architecture.head
+    if not any(name.startswith(body) for name in arrays):  # of a model without a head
+        arrays = {name if name.startswith(head) else f"{body}{name}": value for name, value in arrays.items()}
+    for copy, original in architecture.tied.items():
+        value = arrays.pop(copy, None)
+        if value is not None and not np.array_equal(value, arrays.setdefault(original, value)):
+            raise UsageError(f"{source} has a {copy} of its own, but the model ties it to {original}.")
+    for name in architecture.sinusoids:
+        table = arrays.pop(name, None)
+        # As far apart as half precision takes them.
+        if table is not None and not np.allclose(table, sinusoids_in_halves(*table.shape), atol=0.01):
+            raise UsageError(f"{source} has a {name} that is no table of sinusoids, but the model has no other.")
+    return arrays
+
+
+def _to_ours(what: str, path: str, array: np.ndarray, fresh: jax.Array, row: bool) -> jax.Array:
+    """An array of the checkpoint in the shape of ours: transposed kernels, heads as an axis."""
+    shape = _to_theirs(path, np.broadcast_to(np.zeros(()), fresh.shape), row).shape
+    if array.shape != shape:
+        raise UsageError(f"{what} must have the shape {shape}, but it has {array.shape}.")
+    array = array.T if path.endswith("/kernel") else array
+    return jax.device_put(array.reshape(fresh.shape).astype(fresh.dtype), fresh.sharding)
+
+
+def _to_theirs(path: str, array: np.ndarray, row: bool) -> np.ndarray:
+    """One of our arrays as PyTorch has it: dense weights as (outputs, inputs), heads side by side."""
+    if path.endswith("/out/kernel"):
+        return array.reshape(-1, array.shape[-1]).T
+    if path.endswith("/kernel"):
+        return array.reshape(len(array), -1).T
+    if row:
+        return array[None]
+    return array if path.endswith("/embedding") else array.reshape(-1)

@@ -1,0 +1,1 @@
+"""What trains to learn something: the studies behind the figures in the documents."""

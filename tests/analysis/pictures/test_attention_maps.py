@@ -1,0 +1,77 @@
+"""Rollout and mixing by hand, and which models have weights."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from analysis.pictures.attention_maps import mixing, rollout
+from attention import UnsupportedError
+from models.attention_weights import attention_weights
+from models.gpt import GPT, GPTConfig
+from tests.models.small import small
+
+TOKENS = jnp.zeros((1, 3), jnp.int32)
+
+
+def test_rollout_by_hand():
+    """(I + W)/2 of each layer, the later on the left (Abnar and Zuidema 2020, eq. 1)."""
+    first, second = np.array([[[0.5, 0.5], [0.0, 1.0]]]), np.array([[[1.0, 0.0], [0.25, 0.75]]])
+    one, two = rollout([first, second])
+    np.testing.assert_allclose(one, [[0.75, 0.25], [0, 1]])
+    np.testing.assert_allclose(two, [[0.75, 0.25], [0.125 * 0.75, 0.125 * 0.25 + 0.875]])
+
+
+def test_rollout_is_of_the_mean_over_heads():
+    heads = np.array([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]])
+    np.testing.assert_allclose(rollout([heads])[0], [[0.75, 0.25], [0.25, 0.75]])
+
+
+def test_rollout_of_identities_and_of_nothing_is_the_identity():
+    np.testing.assert_array_equal(rollout([np.eye(3)[None]] * 4)[-1], np.eye(3))
+    np.testing.assert_array_equal(rollout([np.zeros((2, 3, 3))])[-1], np.eye(3))
+
+
+def test_rollout_counts_what_alignment_makes_by_its_size():
+    signed = np.array([[[2.0, -6.0], [0.0, -1.0]]])
+    np.testing.assert_allclose(rollout([signed])[0], [[0.5 * 0.25 + 0.5, 0.5 * 0.75], [0, 1]])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("heads", [(), (2,)])
+def test_mixing_is_the_weights_times_the_leading_block_of_w_a(causal, heads):
+    rng = np.random.default_rng(0)
+    weights, kernel = rng.random((3, 2, 4, 4), np.float32), rng.standard_normal((*heads, 6, 6)).astype(np.float32)
+    block = kernel[..., :4, :4]
+    expected = weights @ (np.tril(block) if causal else block)
+    np.testing.assert_allclose(mixing(weights, jnp.asarray(kernel), causal=causal), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_mixing_without_alignment_is_the_weights():
+    weights = np.ones((1, 2, 3, 3))
+    assert mixing(weights, None) is weights
+
+
+def gpt(**own):
+    """A model and shapes of its parameters."""
+    config = small(GPTConfig, name="gpt", tied_output=True, scale_embeddings=False, **own)
+    model = GPT(config, vocabulary=11, length=8)
+    return model, jax.eval_shape(model.init, jax.random.key(0), TOKENS)["params"]
+
+
+def test_layers_are_in_their_order():
+    (model, params), found = gpt(depth=11), []
+    jax.eval_shape(lambda params: found.extend(attention_weights(model, params, TOKENS)), params)
+    assert found == [f"block_{layer}/attention" for layer in range(11)]
+
+
+def test_mechanisms_without_weights_are_refused():
+    model, params = gpt(attention="dot_product|delta")
+    with pytest.raises(UnsupportedError, match="weights"):
+        jax.eval_shape(lambda params: attention_weights(model, params, TOKENS), params)
+
+
+def test_models_without_attention_between_tokens_are_refused():
+    with pytest.raises(UnsupportedError, match="A Dense has no attention weights"):
+        attention_weights(nn.Dense(1), {"kernel": jnp.ones((2, 1)), "bias": jnp.ones(1)}, jnp.ones((3, 2)))

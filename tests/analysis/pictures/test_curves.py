@@ -1,0 +1,124 @@
+"""Bands are means and standard deviations over seeds, wherever their points are."""
+
+import json
+import statistics
+
+import numpy as np
+import pytest
+
+from analysis.pictures import curves
+from attention import UsageError
+
+
+def line(step, value, split="validation", **more):
+    return {"step": step, "split": split, "accuracy": value, "seconds": 0.5 * step, "examples_per_second": 9.0} | more
+
+
+def run(values, split="validation", every=10):
+    return [line(every * (n + 1), value, split) for n, value in enumerate(values)]
+
+
+SEEDS = [run([0.1, 0.5, 0.7]), run([0.3, 0.4, 0.9]), run([0.2, 0.3, 0.8])]
+
+
+def test_a_band_is_mean_and_standard_deviation_over_seeds():
+    found = curves.band([(np.array([1.0, 2.0]), np.array(y)) for y in ([1.0, 5.0], [2.0, 3.0], [6.0, 1.0])])
+    np.testing.assert_array_equal(found.x, [1, 2])
+    np.testing.assert_allclose(found.mean, [statistics.mean(y) for y in ([1, 2, 6], [5, 3, 1])])
+    np.testing.assert_allclose(found.spread, [statistics.stdev(y) for y in ([1, 2, 6], [5, 3, 1])])
+    assert found.seeds == 3
+
+
+def test_curves_with_other_points_are_interpolated_where_all_reach():
+    """Of straight lines through the origin the mean is the line of the mean slope, at every point of either."""
+    points, slopes = (np.array([0.0, 1.0, 4.0]), np.array([0.5, 2.0, 3.0, 9.0])), (2.0, 4.0)
+    found = curves.band([(x, slope * x) for x, slope in zip(points, slopes, strict=True)])
+    np.testing.assert_array_equal(found.x, [0.5, 1, 2, 3, 4])
+    np.testing.assert_allclose(found.mean, 3 * found.x)
+    np.testing.assert_allclose(found.spread, statistics.stdev(slopes) * found.x)
+
+
+def test_one_seed_has_no_spread():
+    assert not curves.band([(np.array([1.0, 2.0]), np.array([3.0, 4.0]))]).spread.any()
+
+
+def drawn_at(axes):
+    """x and y of each line, and the outline of each band."""
+    return [artist.get_xydata() for artist in axes.lines], [band.get_paths()[0].vertices for band in axes.collections]
+
+
+def test_what_is_drawn_is_the_band_against_steps_epochs_and_seconds():
+    figure = curves.figure({"super": SEEDS}, axes=("step", "epoch", "seconds"), epoch=20.0)
+    values = np.array([[entry["accuracy"] for entry in seed] for seed in SEEDS])
+    for axes, x in zip(figure.axes, ([10, 20, 30], [0.5, 1, 1.5], [5, 10, 15]), strict=True):
+        (points,), (outline,) = drawn_at(axes)
+        np.testing.assert_allclose(points, np.stack([x, values.mean(0)], axis=1))
+        low, high = values.mean(0) - values.std(0, ddof=1), values.mean(0) + values.std(0, ddof=1)
+        np.testing.assert_allclose([outline[:, 1].min(), outline[:, 1].max()], [low.min(), high.max()])
+
+
+def test_training_is_drawn_beside_validation():
+    figure = curves.figure({"super": [run([0.1, 0.2]) + run([0.5, 0.6], "train")]}, axes=("step",))
+    (validation, train), _ = drawn_at(figure.axes[0])
+    np.testing.assert_allclose(validation[:, 1], [0.1, 0.2])
+    np.testing.assert_allclose(train[:, 1], [0.5, 0.6])
+
+
+def test_replicas_of_one_run_are_seeds_like_runs_of_their_own():
+    """Seconds are of all replicas, each of which has a share."""
+    together = [
+        entry | {"replica": number, "seconds": len(SEEDS) * entry["seconds"]}
+        for entries in zip(*SEEDS, strict=True)
+        for number, entry in enumerate(entries)
+    ]
+    one, three = (curves.figure({"super": runs}) for runs in ([together], SEEDS))
+    for ours, theirs in zip(one.axes, three.axes, strict=True):
+        for a, b in zip(drawn_at(ours), drawn_at(theirs), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+def test_the_usual_metrics_that_all_have_are_chosen():
+    with_loss = [[entry | {"loss": 1.0, "top5": 1.0} for entry in seed] for seed in SEEDS]
+    names = [axes.get_ylabel() for axes in curves.figure({"a": with_loss}, axes=("step",)).axes]
+    assert names == ["loss", "accuracy"]
+    names = [axes.get_ylabel() for axes in curves.figure({"a": with_loss, "b": SEEDS}, axes=("step",)).axes]
+    assert names == ["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metrics": ["acuracy"]}, "Unknown metric .* Did you mean 'accuracy'"),
+        ({"axes": ["steps"]}, "Unknown axis .* Did you mean 'step'"),
+        ({"axes": ["epoch"]}, "needs the steps of an epoch"),
+    ],
+)
+def test_wrong_choices(options, message):
+    with pytest.raises(UsageError, match=message):
+        curves.figure({"super": SEEDS}, **options)
+
+
+def test_nothing_to_draw():
+    with pytest.raises(UsageError, match="nothing to draw"):
+        curves.figure({"super": [run([0.1], "train")]})
+
+
+def test_runs_are_grouped_by_their_label_or_their_attention(tmp_path):
+    for name, attention, seed in (("a", "super", 0), ("b=1", "super", 1), ("c", "neural", 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({"model": {"attention": attention}}))
+        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in SEEDS[seed]))
+    groups = curves.read([f"{tmp_path}/a", f"{tmp_path}/b=1", f"d=2={tmp_path}/c", f"d=2={tmp_path}/b=1"])
+    assert groups == {"super": SEEDS[:2], "d=2": [SEEDS[2], SEEDS[1]]}
+    png, svg = curves.draw(groups, tmp_path / "out")
+    assert (png, svg) == (tmp_path / "out" / "curves.png", tmp_path / "out" / "curves.svg")
+    assert png.is_file()
+    assert svg.is_file()
+
+
+def test_folders_that_are_no_runs(tmp_path):
+    with pytest.raises(UsageError, match=r"no config\.json"):
+        curves.read([str(tmp_path)])
+    (tmp_path / "config.json").write_text('{"model": {"attention": "super"}}')
+    with pytest.raises(UsageError, match=r"no metrics\.jsonl yet"):
+        curves.read([str(tmp_path)])

@@ -1,0 +1,51 @@
+"""Projection attention on points, against what can be said of it without computing it."""
+
+import math
+
+import numpy as np
+import pytest
+
+from analysis.pictures import projection
+from attention import UsageError
+
+
+def test_noisy_points_move_nearer_to_their_circle():
+    points = projection.noisy_circle(seed=1)
+    moved = projection.project(points, sigma=0.2)[1]
+    assert projection.from_circle(moved) < 0.6 * projection.from_circle(points)
+
+
+def test_of_two_points_each_weight_is_a_logistic_function():
+    points = np.array([[0.0, 0.0], [3.0, 4.0]])
+    own = 1 / (1 + math.exp(-(5**2) / (2 * 4.0**2)))
+    _, moved = projection.project(points, sigma=4.0)
+    np.testing.assert_allclose(moved, [(1 - own) * points[1], own * points[1]], rtol=1e-5)
+
+
+def test_without_themselves_two_points_change_places():
+    points = np.array([[0.0, 1.0], [2.0, 3.0]])
+    found = projection.project(points, sigma=0.5, steps=2, itself=False)
+    np.testing.assert_allclose(found, [points, points[::-1], points], rtol=1e-6)
+
+
+def test_the_widths_limits_are_standing_still_and_the_mean():
+    points = projection.noisy_circle()
+    _, still = projection.project(points, sigma=1e-3)
+    np.testing.assert_allclose(still, points, atol=1e-5)
+    _, mean = projection.project(points, sigma=1e3)
+    np.testing.assert_allclose(mean, np.broadcast_to(points.mean(0), points.shape), atol=1e-4)
+
+
+def test_steps_are_the_same_step_again():
+    points = projection.noisy_circle()
+    twice = projection.project(points, 0.3, steps=2)
+    np.testing.assert_array_equal(twice[2], projection.project(twice[1], 0.3)[1])
+
+
+def test_wrong_steps_points_and_widths():
+    with pytest.raises(UsageError, match="At least one step"):
+        projection.project(projection.noisy_circle(), 1.0, steps=0)
+    with pytest.raises(UsageError, match="sigma must be a number above 0"):
+        projection.project(projection.noisy_circle(), 0.0)
+    with pytest.raises(UsageError, match="at least 2 points"):
+        projection.noisy_circle(count=1)

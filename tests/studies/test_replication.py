@@ -1,0 +1,153 @@
+"""The sweeps of the replication page: each can be trained as it stands, and its tables are made of what is kept."""
+
+import dataclasses
+import json
+
+import pytest
+
+from analysis import archive, report
+from analysis import runs as found_runs
+from attention import UsageError
+from studies import replication
+from tests.analysis.conftest import config, write_run  # noqa: F401
+from train.config import loading
+from train.grids import grid
+from train.grids.grid import Sweep
+from train.main import parse
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """A page with room for one study, in a folder of its own."""
+    path = tmp_path / "page.md"
+    path.write_text("a\n<!-- table: mnist -->\nold\n<!-- end -->\nb\n<!-- table: imdb -->\n<!-- end -->\nc\n")
+    monkeypatch.setattr(replication, "PAGE", path)
+    monkeypatch.setattr(replication, "KEPT", tmp_path / "kept")
+    return path
+
+
+@pytest.fixture
+def swept(tmp_path, write_run):  # noqa: F811
+    """Two mechanisms, 1 and 2 heads, three seeds; the one mechanism is better by about 5 points, two heads are by 2."""
+    for attention, offset in (("dot_product", 0.0), ("super", 0.05)):
+        for heads, more in ((1, 0.0), (2, 0.02)):
+            for seed in range(3):
+                path = tmp_path / f"runs/mnist/attention={attention},heads={heads}/seed{seed}"
+                accuracy = 0.8 + (offset + more) * (1 + 0.01 * seed) + 0.01 * seed
+                write_run(path, seed, accuracy, model__attention=attention, model__heads=heads)
+    return plan(tmp_path / "runs/mnist", "dot_product", "super")
+
+
+def plan(folder, *mechanisms):
+    over = {"model.attention": [*mechanisms], "model.heads": ["1", "2"]}
+    record = dataclasses.asdict(Sweep("configs/vit_mnist.py", {}, over, [[0], [1], [2]], ""))
+    cells = {f"attention={name},heads={heads}": {"chosen": {}} for name in mechanisms for heads in (1, 2)}
+    grid.write(folder, record | {"cells": cells})
+    return folder
+
+
+@pytest.mark.parametrize("name", replication.STUDIES)
+def test_every_config_of_a_study_is_valid(name, tmp_path):
+    study = replication.STUDIES[name]
+    overrides = parse([f"--config.{field.format(data='data')}" for field in study.fields])[1]
+    sweep = Sweep(study.config, overrides, grid.over(study.over, overrides, study.equal), [], study.equal)
+    assert len(sweep.cells) >= 2
+    for cell in sweep.cells.values():
+        loading.resolve(cell.spec, cell.overrides)
+
+
+def test_flags_are_those_of_a_sweep(tmp_path):
+    flags = replication.STUDIES["matched"].flags("data", tmp_path / "matched")
+    assert flags[0] == "--config=configs/vit_mnist.py"
+    assert "--config.data.data_dir=data/tfds" in flags
+    assert flags[-4:] == ["--seeds=3", "--equal=parameters", "--replicas=no", f"--workdir={tmp_path}/matched"]
+
+
+def test_tables_are_made_of_what_is_kept(page, tmp_path, swept, monkeypatch):
+    monkeypatch.setattr(replication.sweep, "run", lambda flags: 0)
+    kept = replication.KEPT / "mnist.json"
+    assert replication.train([], swept, kept)
+    replication.put("mnist", kept)
+    text = page.read_text()
+    assert "old" not in text
+    assert text.startswith("a\n<!-- table: mnist -->\n\n4 settings, 12 runs; seeds a setting: 3.")
+    assert text.endswith("<!-- end -->\nb\n<!-- table: imdb -->\n<!-- end -->\nc\n")
+    assert "| super | 1 | 100 (1) | 1,000 (1) | 86.05 ± 1.05 (1) | 0.1000 ± 0.0000 (1) | 3 |" in text
+    found = found_runs.find([swept])
+    made = [report.report(found, names=["accuracy", "loss"]), report.report(found, "heads=1", ["accuracy"])]
+    sentences = [str(cell) for each in made for cell in each.differences.columns[-1].cells]
+    assert sentences[0].startswith("better by 5.05")
+    assert sentences[-1].startswith("better by 2.02")
+    assert all(f"| {sentence} |" in text for sentence in sentences)
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["between two runs", "within a run"])
+def test_what_has_not_finished_is_not_kept(begun, page, swept, write_run, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(replication.sweep, "run", lambda flags: 0)
+    plan(swept, "dot_product", "super", "linear")
+    for heads, seed in ((1, 0), (1, 1), (1, 2), (2, 0), (2, 1)):
+        write_run(swept / f"attention=linear,heads={heads}/seed{seed}")
+    if begun:
+        write_run(swept / "attention=linear,heads=2/seed2", finished=False)
+    with pytest.raises(KeyboardInterrupt):
+        replication.train([], swept, replication.KEPT / "mnist.json")
+    monkeypatch.setattr(replication.sweep, "run", lambda flags: 1)
+    assert not replication.train([], swept, replication.KEPT / "mnist.json")
+    replication.put("mnist", replication.KEPT / "mnist.json")
+    assert "old" in page.read_text()
+    assert not replication.KEPT.exists()
+
+
+def test_a_study_that_fails_stops_no_other(page, swept, monkeypatch, capsys):
+    begun = []
+    monkeypatch.setattr(replication.sweep, "run", lambda flags: begun.append(flags[0]) or 1)
+    assert replication.main(["--only", "mnist", "imdb", f"--runs={swept.parent}"]) == 1
+    assert begun == ["--config=configs/vit_mnist.py", "--config=configs/classify_imdb.py"]
+    assert capsys.readouterr().out.count("has not finished") == 2
+
+
+def test_a_page_without_the_place_is_refused(page, swept):
+    archive.write(archive.find([swept]), page.parent / "matched.json", swept)
+    with pytest.raises(UsageError, match="has no place for matched; write <!-- table: matched --> and <!-- end -->"):
+        replication.put("matched", page.parent / "matched.json")
+
+
+def test_an_unknown_study_is_one_sentence(capsys):
+    assert replication.main(["--only", "minst"]) == 2
+    assert "Did you mean 'mnist'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [path for path in sorted(replication.KEPT.glob("*.json")) if path.stem in replication.STUDIES],
+    ids=lambda path: path.stem,
+)
+def test_what_is_kept_is_the_study(kept):
+    """Every setting with every seed, trained as the study says, and no path of the machine that trained it."""
+    study = replication.STUDIES[kept.stem]
+    found = found_runs.find([kept])
+    overrides = parse([f"--config.{field.format(data='data')}" for field in study.fields])[1]
+    over = grid.over(study.over, overrides, study.equal)
+    cells = Sweep(study.config, overrides, over, [], study.equal).cells
+    assert {each.seeds for each in found.groups} == {tuple(range(study.seeds))}
+    assert len(found.groups) == len(cells)
+    assert json.loads(kept.read_text())["asked"] == over
+    entries = archive.read(kept).entries
+    chosen = grid.CHOSEN.get(study.equal, ())
+    for cell in cells.values():
+        plain = archive.flatten(loading.resolve(cell.spec, cell.overrides)[1])
+        alike = [
+            entry
+            for entry in entries
+            if all(entry.config[field] == value for field, value in plain.items() if field not in ("seed", *chosen))
+        ]
+        assert len(alike) == study.seeds
+    assert '"/' not in kept.read_text()
+
+
+def test_a_picture_is_drawn_where_the_study_has_one(page, swept, monkeypatch):
+    study = replication.STUDIES["mnist"]
+    monkeypatch.setitem(replication.STUDIES, "mnist", dataclasses.replace(study, picture=True))
+    archive.write(archive.find([swept]), page.parent / "mnist.json", swept)
+    replication.put("mnist", page.parent / "mnist.json")
+    assert (page.parent / "mnist.png").stat().st_size > 1000

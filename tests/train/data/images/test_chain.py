@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+
+from attention.errors import UsageError
+from train.data.images import chain
+from train.data.images.transforms import Flip, PadCrop
+
+
+def test_parse():
+    assert chain.parse("pad_crop(padding=2)|flip") == (PadCrop(padding=2), Flip(p=0.5))
+    assert chain.parse("") == ()
+
+
+def test_transforms_are_applied_from_left_to_right():
+    image = np.full((2, 2, 1), 255, np.uint8)
+    rng = np.random.default_rng(0)
+    before = chain.apply(chain.parse("pad(to=4)|normalise(mean=0.5, std=0.5)"), image, rng)
+    after = chain.apply(chain.parse("normalise(mean=0.5, std=0.5)|pad(to=4)"), image, rng)
+    assert (before[0, 0, 0], before[1, 1, 0]) == (-1, 1)
+    assert (after[0, 0, 0], after[1, 1, 0]) == (0, 1)
+
+
+def test_without_normalise_images_are_scaled_to_one():
+    image = np.arange(256, dtype=np.uint8).reshape(16, 16, 1)
+    out = chain.apply(chain.parse("flip(p=1.0)"), image, np.random.default_rng(0))
+    assert out.dtype == np.float32
+    np.testing.assert_allclose(out, image[:, ::-1] / 255, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("filp", r"Unknown image transform 'filp'\. Did you mean 'flip'\? Valid: center_crop, colour_jitter, flip"),
+        ("color_jitter", "Did you mean 'colour_jitter'"),
+        ("normalize", "Did you mean 'normalise'"),
+        ("pad_crop(pading=2)", r"Unknown option of pad_crop 'pading'\. Did you mean 'padding'\? Valid: padding"),
+        ("pad_crop(padding=2.5)", r"pad_crop\(padding=2.5\) must be a whole number"),
+        ("pad_crop(padding=True)", r"pad_crop\(padding=True\) must be a whole number"),
+        ("pad_crop(padding=-1)", "pad_crop needs padding of at least 0, but got -1"),
+        ("resize", r"resize needs size: write resize\(size=\.\.\.\)"),
+        ("resize(size=0)", "resize needs size above 0, but got 0"),
+        ("resize(size=8, keep_aspect=1)", r"resize\(keep_aspect=1\) must be True or False"),
+        ("center_crop(size='a')", r"center_crop\(size='a'\) must be a whole number"),
+        ("flip(p=2)", "flip needs p between 0 and 1, but got 2"),
+        ("random_resized_crop(size=8, scale=0.5)", r"\(scale=0.5\) must be numbers in parentheses"),
+        (
+            "random_resized_crop(size=8, scale=(0.5, 0.1))",
+            r"scale=\(low, high\) with 0 < low <= high, but got \(0.5, 0.1\)",
+        ),
+        ("random_resized_crop(size=8, scale=(0.5, 1.5))", r"scale of at most 1, but got \(0.5, 1.5\)"),
+        ("colour_jitter(contrast=-0.1)", "of at least 0, but got -0.1"),
+        ("zoom(factor=1.0)", "zoom needs factor of at least 0 and below 1, but got 1.0"),
+        ("normalise(mean='a', std=1)", r"normalise\(mean='a'\) must be a number or numbers in parentheses"),
+        ("normalise(mean=0.5, std=0)", "normalise needs std above 0, but got 0"),
+        ("normalise(mean=(0.5, 0.5), std=(1.0, 1.0, 1.0))", "normalise needs as many means as stds"),
+        ("normalise(mean=0.5, std=1)|rotate(degrees=5)", "rotate cannot come after normalise in .*; put it before"),
+        ("normalise(mean=0.5, std=1)|normalise(mean=0.5, std=1)", "normalise cannot come after normalise"),
+        ("flip|", "Cannot read 'flip|'"),
+    ],
+)
+def test_mistakes(spec, message):
+    with pytest.raises(UsageError, match=message):
+        chain.parse(spec)
+
+
+class TestOutputShape:
+    @pytest.mark.parametrize(
+        ("spec", "shape", "expected"),
+        [
+            ("", (8, 8, 1), (8, 8, 1)),
+            ("pad(to=32)|pad_crop(padding=4)|flip", (28, 28, 1), (32, 32, 1)),
+            ("resize(size=16, keep_aspect=True)", (8, 4, 3), (32, 16, 3)),
+            ("random_resized_crop(size=112)|flip", (0, 0, 3), (112, 112, 3)),
+            ("resize(size=128, keep_aspect=True)|center_crop(size=112)", (0, 0, 3), (112, 112, 3)),
+            ("resize(size=24)", (0, 0, 1), (24, 24, 1)),
+        ],
+    )
+    def test_known(self, spec, shape, expected):
+        assert chain.output_shape(chain.parse(spec), shape) == expected
+
+    @pytest.mark.parametrize("spec", ["", "flip", "resize(size=128, keep_aspect=True)"])
+    def test_varying(self, spec):
+        with pytest.raises(UsageError, match=r"differ in size and the transforms leave it so: end data.train_trans"):
+            chain.output_shape(chain.parse(spec), (0, 0, 3))
+
+    def test_images_that_may_be_too_small(self):
+        with pytest.raises(UsageError, match="is larger than an image of 1×1; put a resize before it"):
+            chain.output_shape(chain.parse("center_crop(size=224)"), (0, 0, 3))

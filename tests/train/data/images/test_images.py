@@ -1,0 +1,43 @@
+import dataclasses
+
+import pytest
+
+from attention.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source": "digit"}, "Unknown data.source 'digit'"),
+        ({"train_split": "train[:90"}, r"Cannot read the split 'train\[:90'"),
+        ({"validation_split": "train[101%:]"}, "percentage beyond 100"),
+        ({"test_split": ""}, "Cannot read the split ''"),
+        ({"batch_size": 0}, "data.batch_size must be at least 1, but it is 0"),
+        ({"eval_batch_size": -5}, "data.eval_batch_size must be at least 1, but it is -5"),
+        ({"mixup": -0.1}, "data.mixup must be at least 0 .* -0.1"),
+        ({"workers": -1}, "data.workers must be at least 0 .* -1"),
+        ({"train_transforms": "filp"}, "Unknown image transform 'filp'"),
+        ({"eval_transforms": "filp"}, "Unknown image transform 'filp'"),
+        ({"eval_transforms": "flip"}, "same image every time, but it is 'flip'; use only center_crop, normalise, pad"),
+    ],
+)
+def test_mistakes(defaults, changes, message):
+    with pytest.raises(UsageError, match=message):
+        dataclasses.replace(defaults, **changes)
+
+
+def test_load_takes_the_split_of_the_part(defaults):
+    data = dataclasses.replace(defaults, train_split="train[:100]", validation_split="train[100:]")
+    assert [len(data.load(part)) for part in ("train", "validation", "test")] == [100, 1049, 360]
+
+
+def test_load_passes_the_features_on(defaults, monkeypatch):
+    source, calls = defaults.load("test"), []
+    monkeypatch.setattr(
+        "train.data.images.sources.load", lambda *args, **options: calls.append((args, options)) or source
+    )
+    assert (
+        dataclasses.replace(defaults, source="tfds:x", data_dir="d", image_key="i", label_key="l").load("test")
+        is source
+    )
+    assert calls == [(("tfds:x", "test"), {"data_dir": "d", "image_key": "i", "label_key": "l"})]

@@ -1,0 +1,185 @@
+"""Each transform against an independent computation of what it means."""
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy import ndimage
+
+from attention.errors import UsageError
+from train.data.images import chain
+from train.data.images.transforms import TRANSFORMS
+
+
+@pytest.fixture
+def image():
+    return np.random.default_rng(1).integers(0, 256, (9, 7, 3), np.uint8)
+
+
+def run(spec, image, seed=0):
+    [transform] = chain.parse(spec)
+    return transform(image, np.random.default_rng(seed))
+
+
+def smooth(height, width):
+    """A wave without sharp edges, on which interpolations agree."""
+    rows, columns = np.mgrid[:height, :width]
+    return (128 + 100 * np.sin(rows / 5) * np.cos(columns / 7)).astype(np.uint8)[..., None]
+
+
+class TestFixed:
+    def test_normalise(self, image):
+        mean, std = np.array([0.5, 0.4, 0.3]), np.array([0.2, 0.3, 0.4])
+        out = run("normalise(mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))", image)
+        assert out.dtype == np.float32
+        np.testing.assert_allclose(out, (image / 255 - mean) / std, atol=1e-5)
+
+    def test_normalise_with_one_number(self, image):
+        np.testing.assert_allclose(run("normalise(mean=0.5, std=0.25)", image), (image / 255 - 0.5) / 0.25, atol=1e-6)
+
+    def test_normalise_counts_channels(self, image):
+        with pytest.raises(UsageError, match="the images have 3 channels: give one number, or one a channel"):
+            run("normalise(mean=(0.5, 0.5), std=1.0)", image)
+
+    def test_pad(self, image):
+        np.testing.assert_array_equal(run("pad(to=12)", image), np.pad(image, ((1, 2), (2, 3), (0, 0))))
+
+    def test_pad_to_less(self, image):
+        with pytest.raises(UsageError, match=r"pad\(to=8\) is smaller than an image of 9×7"):
+            run("pad(to=8)", image)
+
+    def test_center_crop(self, image):
+        np.testing.assert_array_equal(run("center_crop(size=5)", image), image[2:7, 1:6])
+
+    def test_center_crop_of_too_little(self, image):
+        with pytest.raises(UsageError, match=r"center_crop\(size=8\) is larger than an image of 9×7"):
+            run("center_crop(size=8)", image)
+
+    @pytest.mark.parametrize("channels", [1, 2, 3, 4])
+    def test_resize_up_is_bilinear(self, channels):
+        image = np.random.default_rng(0).integers(0, 256, (4, 6, channels), np.uint8)
+        out = run("resize(size=12)", image)
+        rows = np.clip((np.arange(12) + 0.5) * 4 / 12 - 0.5, 0, 3)
+        columns = np.clip((np.arange(12) + 0.5) * 6 / 12 - 0.5, 0, 5)
+        grid = np.meshgrid(rows, columns, indexing="ij")
+        for c in range(channels):
+            expected = ndimage.map_coordinates(image[..., c].astype(float), grid, order=1)
+            np.testing.assert_allclose(out[..., c], expected, atol=1.01)
+
+    def test_resize_down_is_antialiased(self):
+        stripes = np.zeros((64, 64, 1), np.uint8)
+        stripes[:, ::2] = 255
+        np.testing.assert_allclose(run("resize(size=8)", stripes).astype(float), 127.5, atol=8)
+
+    def test_resize_of_the_shorter_side(self, image):
+        assert run("resize(size=14, keep_aspect=True)", image).shape == (18, 14, 3)
+        assert run("resize(size=14, keep_aspect=True)", image.swapaxes(0, 1)).shape == (14, 18, 3)
+
+
+class TestRandom:
+    def test_flip(self, image):
+        np.testing.assert_array_equal(run("flip(p=1.0)", image), image[:, ::-1])
+        np.testing.assert_array_equal(run("flip(p=0.0)", image), image)
+        flips = [not np.array_equal(run("flip", image, seed), image) for seed in range(400)]
+        assert 160 < sum(flips) < 240
+
+    def test_pad_crop_is_every_shift_equally_often(self, image):
+        padded = np.pad(image, ((1, 1), (1, 1), (0, 0)))
+        crops = [padded[top : top + 9, left : left + 7] for top in range(3) for left in range(3)]
+        counts = np.zeros(9, int)
+        for seed in range(450):
+            out = run("pad_crop(padding=1)", image, seed)
+            matches = [np.array_equal(out, crop) for crop in crops]
+            assert sum(matches) == 1
+            counts[np.argmax(matches)] += 1
+        assert counts.min() > 25
+        assert counts.max() < 80
+
+    def test_random_resized_crop_takes_parts_of_the_size_asked_for(self):
+        """A picture whose pixels say where they come from: red the column, green the row."""
+        rows, columns = np.mgrid[:200, :200]
+        image = np.stack([columns, rows, 0 * rows], axis=-1).astype(np.uint8)
+        shares, ratios, lefts = [], [], []
+        for seed in range(300):
+            out = run("random_resized_crop(size=100, scale=(0.2, 0.5))", image, seed).astype(float)
+            width = (out[50, 90, 0] - out[50, 10, 0]) / 80 * 100
+            height = (out[90, 50, 1] - out[10, 50, 1]) / 80 * 100
+            shares.append(width * height / 200**2)
+            ratios.append(width / height)
+            lefts.append(out[50, 0, 0])
+        assert out.shape == (100, 100, 3)
+        assert 0.18 < min(shares) < 0.23
+        assert 0.47 < max(shares) < 0.52
+        np.testing.assert_allclose([min(ratios), max(ratios)], [3 / 4, 4 / 3], rtol=0.05)
+        assert min(lefts) < 5
+        assert max(lefts) > 80
+
+    def test_random_resized_crop_of_a_strip(self):
+        """No part of a strip has such a shape and area: the largest within the ratio is taken."""
+        strip = np.tile(np.arange(100, dtype=np.uint8)[None, :, None], (2, 1, 3))
+        for seed in range(20):
+            out = run("random_resized_crop(size=8, scale=(1.0, 1.0))", strip, seed)
+            assert out.shape == (8, 8, 3)
+            assert int(out.max()) - int(out.min()) <= 3
+
+    def test_brightness(self, image):
+        for seed in range(20):
+            factor = np.random.default_rng(seed).uniform([0.6, 1, 1], [1.4, 1, 1])[0]
+            out = run("colour_jitter(brightness=0.4)", image, seed)
+            np.testing.assert_allclose(out, np.clip(image * factor, 0, 255), atol=0.51)
+
+    def test_contrast_keeps_the_mean_and_scales_the_spread(self):
+        image = np.random.default_rng(0).integers(90, 160, (20, 20, 1), np.uint8)
+        ratios = []
+        for seed in range(50):
+            out = run("colour_jitter(contrast=0.5)", image, seed).astype(float)
+            np.testing.assert_allclose(out.mean(), image.mean(), atol=0.3)
+            ratios.append(out.std() / image.std())
+        assert 0.5 <= min(ratios) + 0.01 < 0.6
+        assert 1.4 < max(ratios) < 1.51
+
+    def test_saturation_at_zero_is_pillows_grey(self, image):
+        """With the option at 1 the factor reaches down to 0; the smallest of many is close to grey."""
+        grey = np.asarray(Image.fromarray(image).convert("L")).astype(float)
+        distances = [np.abs(run("colour_jitter(saturation=1.0)", image, s) - grey[..., None]).max() for s in range(300)]
+        assert min(distances) < 3
+        assert max(distances) > 50
+
+    def test_saturation_leaves_grey_alone(self):
+        grey = np.random.default_rng(0).integers(0, 256, (5, 5, 1), np.uint8)
+        np.testing.assert_array_equal(run("colour_jitter(saturation=0.9)", grey), grey)
+
+    def test_rotate(self):
+        image = smooth(41, 41)
+        for seed in range(5):
+            angle = np.random.default_rng(seed).uniform(-30, 30)
+            expected = ndimage.rotate(image[..., 0].astype(float), angle, reshape=False, order=1)
+            out = run("rotate(degrees=30)", image, seed)[..., 0]
+            np.testing.assert_allclose(out[8:33, 8:33], expected[8:33, 8:33], atol=2)
+
+    def test_zoom(self):
+        image = smooth(40, 60)
+        for seed in range(5):
+            high, wide = 1 + np.random.default_rng(seed).uniform(-0.3, 0.3, size=2)
+            rows = 20 + (np.arange(40) + 0.5 - 20) * high - 0.5
+            columns = 30 + (np.arange(60) + 0.5 - 30) * wide - 0.5
+            grid = np.meshgrid(rows, columns, indexing="ij")
+            expected = ndimage.map_coordinates(image[..., 0].astype(float), grid, order=1)
+            out = run("zoom(factor=0.3)", image, seed)[..., 0]
+            np.testing.assert_allclose(out[8:32, 8:52], expected[8:32, 8:52], atol=2)
+
+    @pytest.mark.parametrize("name", sorted(name for name, transform in TRANSFORMS.items() if transform.random))
+    def test_randomness_comes_from_the_generator_alone(self, name):
+        image = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
+        options = {
+            "random_resized_crop": "(size=8)",
+            "rotate": "(degrees=20)",
+            "zoom": "(factor=0.2)",
+            "colour_jitter": "(brightness=0.5, contrast=0.5, saturation=0.5)",
+        }
+        spec = name + options.get(name, "")
+        before = image.copy()
+        outs = [run(spec, image, seed) for seed in range(8)]
+        for seed, out in enumerate(outs):
+            np.testing.assert_array_equal(out, run(spec, image, seed))
+        assert len({out.tobytes() for out in outs}) > 1
+        np.testing.assert_array_equal(image, before)

@@ -1,0 +1,182 @@
+"""Pairs in splits, their vocabularies, and batches of them."""
+
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+
+from attention import UsageError
+from tests.train.data.streams import assert_same, take
+from train.data.pairs.section import TranslationData, eval_batches, train_batches
+
+# Sources 0 to 29, every third with two translations: 40 pairs, sorted as Tatoeba's are.
+PAIRS = [(f"eins zwei {n}", f"one two {n}{' x' * (n % 7)}") for n in range(30)]
+PAIRS = sorted(PAIRS + [(source, f"{target} again") for source, target in PAIRS[::3]])
+SLICES = {"train_split": "train[:70%]", "validation_split": "train[70%:85%]", "test_split": "train[85%:]"}
+
+
+@pytest.fixture
+def make(tmp_path):
+    file = tmp_path / "pairs.txt"
+    file.write_text("\n".join(f"{source}\t{target}" for source, target in PAIRS) + "\n", encoding="utf-8")
+    fields = {
+        "source": f"file:{file}",
+        "revision": "",
+        "streaming": False,
+        "data_dir": "",
+        "cache_dir": str(tmp_path / "cache"),
+        "source_column": "1",
+        "target_column": "2",
+        **SLICES,
+        "source_tokeniser": "words(marks=True)",
+        "target_tokeniser": "bytes",
+        "source_vocabulary": 0,
+        "target_vocabulary": 0,
+        "source_length": 8,
+        "target_length": 32,
+        "buckets": "12,16",
+        "batch_size": 4,
+        "eval_batch_size": 4,
+        "workers": 0,
+        "translations": 0,
+        "beams": 1,
+        "length_penalty": 1.0,
+        "by_length": "",
+    }
+    return lambda **changes: TranslationData(**fields | changes)
+
+
+def pair(sentences, batch, row):
+    """A row of a batch as text, after checking its special tokens and its padding."""
+    source, target = batch["source"][row], batch["targets"][row]
+    length, written = batch["source_length"][row], int(batch["weight"][row].sum())
+    ends = [special["end"] for special in (sentences.source_special, sentences.target_special)]
+    assert [source[length - 1], target[written - 1]] == ends
+    assert batch["tokens"][row][0] == sentences.target_special["start"]
+    np.testing.assert_array_equal(batch["tokens"][row][1:written], target[: written - 1])
+    np.testing.assert_array_equal(batch["weight"][row], np.arange(len(target)) < written)
+    for ids, real, special in ((source, length, sentences.source_special), (target, written, sentences.target_special)):
+        assert np.all(ids[real:] == special["pad"])
+    return source[: length - 1], target[: written - 1]
+
+
+def texts(data, part, batches):
+    corpus = data.load()
+    sentences = data.examples(corpus)[part]
+    found = {}
+    for batch in batches(sentences):
+        for row, index in enumerate(batch["index"]):
+            if index >= 0:
+                source, target = pair(sentences, batch, row)
+                found[int(index)] = (corpus.source_tokeniser.decode(source), corpus.target_tokeniser.decode(target))
+    return found
+
+
+@pytest.mark.parametrize("part", ["train", "validation", "test"])
+def test_evaluation_has_every_pair_of_a_split_once(make, part):
+    data = make(source_tokeniser="bytes", source_length=32)
+    found = texts(data, part, lambda sentences: eval_batches(sentences, data))
+    tokens = data.load().splits[part]
+    assert [found[index] for index in range(len(tokens))] == [PAIRS[row] for row in tokens.rows]
+    assert tokens.texts("target", np.arange(len(tokens))) == [PAIRS[row][1] for row in tokens.rows]
+
+
+def test_splits_part_the_pairs_and_never_the_translations_of_a_source(make):
+    splits = make().load().splits
+    rows = {part: tokens.rows.tolist() for part, tokens in splits.items()}
+    assert sorted(itertools.chain(*rows.values())) == list(range(40))
+    assert 26 <= len(rows["train"]) <= 30
+    sources = {part: {PAIRS[row][0] for row in found} for part, found in rows.items()}
+    assert not sources["train"] & (sources["test"] | sources["validation"])
+    assert not sources["test"] & sources["validation"]
+    assert rows["test"] != sorted(rows["test"])
+
+
+def test_a_whole_part_keeps_its_order(make):
+    data = make(train_split="train", validation_split="train", test_split="train")
+    assert data.load().splits["train"].rows.tolist() == list(range(40))
+
+
+def test_vocabularies_are_learned_from_training_pairs_alone(make):
+    corpus = make(target_tokeniser="words(marks=True)").load()
+    training = [PAIRS[row] for row in corpus.splits["train"].rows]
+    for side, tokeniser in enumerate((corpus.source_tokeniser, corpus.target_tokeniser)):
+        assert set(tokeniser.words) == {word for texts in training for word in texts[side].split()}
+
+
+def test_a_shared_vocabulary_is_of_both_sides(make):
+    corpus = make(target_tokeniser="").load()
+    assert corpus.target_tokeniser is corpus.source_tokeniser
+    assert {"eins", "two", "again"} <= set(corpus.source_tokeniser.words)
+
+
+def test_training_goes_through_all_pairs_each_epoch_in_batches_of_one_bucket(make):
+    data = make()
+    sentences = data.examples(data.load())["train"]
+    epoch = len(sentences) // 4
+    batches = take(train_batches(sentences, data, seed=0), 2 * epoch)
+    assert {batch["targets"].shape for batch in batches} <= {(4, 12), (4, 16), (4, 32)}
+    assert len({batch["targets"].shape for batch in batches}) > 1
+    assert {batch["source"].shape for batch in batches} == {(4, 8)}
+    for half in (batches[:epoch], batches[epoch:]):
+        indices = np.concatenate([batch["index"] for batch in half])
+        assert len(set(indices.tolist())) == len(indices)
+    assert [b["index"].tolist() for b in batches[:epoch]] != [b["index"].tolist() for b in batches[epoch:]]
+
+
+def test_resuming_and_pickling_change_nothing(make):
+    data = make()
+    sentences = data.examples(data.load())["train"]
+    through = take(train_batches(sentences, data, seed=1), 15)
+    stopped = train_batches(sentences, data, seed=1)
+    for _ in range(9):
+        next(stopped)
+    resumed = train_batches(pickle.loads(pickle.dumps(sentences)), data, seed=1)
+    resumed.set_state(stopped.get_state())
+    for expected, found in zip(through[9:], take(resumed, 6), strict=True):
+        assert_same(expected, found)
+
+
+@pytest.mark.parametrize("batches", [lambda s, d, *share: train_batches(s, d, 0, *share), eval_batches])
+def test_processes_share_each_batch(make, batches):
+    data = make()
+    sentences = data.examples(data.load())["train"]
+    whole = take(batches(sentences, data), 5)
+    parts = [take(batches(sentences, data, process, 2), 5) for process in range(2)]
+    for batch, first, second in zip(whole, *parts, strict=True):
+        assert_same(batch, {name: np.concatenate([first[name], second[name]]) for name in batch})
+
+
+def test_long_pairs_are_left_out_and_counted(make):
+    data = make(target_length=12, buckets="")
+    for part, sentences in data.examples(data.load()).items():
+        lengths = [len(PAIRS[row][1]) + 1 for row in sentences.text.rows]
+        assert len(sentences) == sum(length <= 12 for length in lengths)
+        assert sentences.too_long == sum(length > 12 for length in lengths) > 0, part
+        found = texts(data, part, lambda sentences: eval_batches(sentences, data))
+        assert all(len(target) <= 11 for _, target in found.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"target_length": 5, "buckets": ""}, "pairs of data.train_split fit in data.source_length=8 and"),
+        ({"source_tokeniser": "words"}, "needs a start and an end token, but 'words' has no start"),
+        ({"buckets": "40"}, "data.buckets must be rising lengths"),
+        ({"beams": 0}, "data.beams must be at least 1"),
+        ({"translations": -1}, "data.translations must be at least 0"),
+        ({"source": "nowhere"}, "data.source"),
+        ({"target_tokeniser": "word"}, "Unknown data.target_tokeniser 'word'"),
+        ({"source_tokeniser": ""}, "Unknown data.source_tokeniser ''"),
+        ({"batch_size": 39}, "but 39 are needed"),
+    ],
+)
+def test_mistakes_are_one_sentence(make, changes, message):
+    def run():
+        data = make(**changes)
+        data.examples(data.load())
+
+    with pytest.raises(UsageError, match=message) as error:
+        run()
+    assert "\n" not in str(error.value)

@@ -1,0 +1,253 @@
+import dataclasses
+import hashlib
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from attention.errors import UsageError
+from tests.train.data.streams import assert_same, stream, take
+from train.data.text.batches import eval_batches, train_batches
+from train.data.text.section import LabelledTextData, MaskedTextData, TextData
+
+CHOICES = {
+    "language": (TextData, {"end_token": False, "eval_stride": 0}),
+    "masked": (MaskedTextData, {"end_token": False, "mask_rate": 0.15}),
+    "labelled": (LabelledTextData, {"label_column": "n", "keep": "last"}),
+}
+
+
+@pytest.fixture
+def make(text_fields, folder, tmp_path):
+    """A section and its examples."""
+    lines = [f"{'word ' * (i % 7)}last{i}\t{i % 3}" for i in range(30)]
+    (tmp_path / "table.tsv").write_text("text\tn\n" + "\n".join(lines) + "\n")
+
+    def make(kind, **changes):
+        cls, fields = CHOICES[kind]
+        fields = text_fields | fields | {"source": f"file:{folder}"}
+        if kind == "labelled":
+            fields |= {"source": f"file:{tmp_path}/table.tsv", "tokeniser": "words", "classes": 0}
+            fields |= {f"{part}_split": "train" for part in ("train", "validation", "test")}
+        data = cls(**fields | changes)
+        return data, data.examples(data.load())
+
+    return make
+
+
+class TestNextToken:
+    def test_training_windows_are_of_the_text(self, make, folder):
+        data, examples = make("language")
+        content = (folder / "train.txt").read_bytes()
+        out = stream(train_batches(examples["train"], data, seed=0), 50)
+        for start, tokens, targets in zip(out["index"], out["tokens"], out["targets"], strict=True):
+            assert bytes(tokens.tolist()) == content[start : start + 16]
+            assert bytes(targets.tolist()) == content[start + 1 : start + 17]
+        assert (out["weight"] == 1).all()
+
+    def test_an_epoch_shows_every_token_at_most_once(self, make):
+        data, examples = make("language", batch_size=1)
+        length = len(examples["train"])
+        out = stream(train_batches(examples["train"], data, seed=0), 4 * length)
+        for epoch in out["index"].reshape(4, length):
+            starts = np.sort(epoch)
+            assert set(np.diff(starts)) == {16}
+        assert len(set(out["index"].reshape(4, length).min(axis=1))) > 1
+        assert len({tuple(np.argsort(epoch)) for epoch in out["index"].reshape(4, length)}) == 4
+
+    @pytest.mark.parametrize("stride", [0, 5, 16])
+    def test_evaluation_counts_every_target_once(self, make, folder, stride):
+        data, examples = make("language", eval_stride=stride)
+        content = (folder / "valid.txt").read_bytes()
+        seen = np.zeros(len(content), int)
+        for batch in eval_batches(examples["validation"], data):
+            for row in range(4):
+                places = batch["index"][row] + np.flatnonzero(batch["weight"][row])
+                seen[places + 1] += 1
+                targets = batch["targets"][row][batch["weight"][row] == 1]
+                assert bytes(targets.tolist()) == bytes(content[place + 1] for place in places)
+        assert seen.tolist() == [0] + [1] * (len(content) - 1)
+
+    def test_whole_windows_as_a_loop_has_them(self, make, folder):
+        data, examples = make("language", eval_stride=5)
+        inputs = len((folder / "valid.txt").read_bytes()) - 1
+        starts = [start for start in range(0, inputs, 5) if start + 16 <= inputs]
+        batches = list(eval_batches(examples["validation"], data))
+        counted = [i for b in batches for i, w in zip(b["index"], b["window_weight"], strict=True) if w.any()]
+        assert counted == starts
+        assert sum(batch["window_weight"].sum() for batch in batches) == 16 * len(starts)
+
+    def test_text_shorter_than_a_window(self, make):
+        data, examples = make("language", context=64)
+        [batch] = eval_batches(examples["test"], data)
+        assert batch["weight"].sum() == len("The end.\n") - 1
+        assert batch["window_weight"].sum() == 0
+        assert batch["index"].tolist() == [0, -1, -1, -1]
+
+    def test_types(self, make):
+        data, examples = make("language")
+        [batch] = take(train_batches(examples["train"], data, seed=0), 1)
+        kinds = {"tokens": "int32", "targets": "int32", "weight": "float32"}
+        expected = {name: (kind, (4, 16)) for name, kind in kinds.items()} | {"index": ("int64", (4,))}
+        assert {key: (value.dtype.name, value.shape) for key, value in batch.items()} == expected
+
+
+class TestMasked:
+    def test_windows_between_start_and_end(self, make, folder):
+        data, examples = make("masked")
+        content = (folder / "train.txt").read_bytes()
+        out = stream(train_batches(examples["train"], data, seed=0), 50)
+        np.testing.assert_array_equal(out["targets"][:, 0], 258)
+        np.testing.assert_array_equal(out["targets"][:, -1], 259)
+        for start, targets in zip(out["index"], out["targets"], strict=True):
+            assert bytes(targets[1:-1].tolist()) == content[start : start + 14]
+        np.testing.assert_array_equal(out["tokens"][out["weight"] == 0], out["targets"][out["weight"] == 0])
+        assert (out["weight"][:, [0, -1]] == 0).all()
+        assert (out["weight"].sum(axis=1) >= 1).all()
+
+    def test_masks_are_new_every_epoch(self, make):
+        """At the same start, which comes again with the same cut."""
+        data, examples = make("masked", batch_size=1)
+        out = stream(train_batches(examples["train"], data, seed=0), 60 * len(examples["train"]))
+        starts, counts = np.unique(out["index"], return_counts=True)
+        again = out["weight"][out["index"] == starts[np.argmax(counts)]]
+        assert len(again) > 3
+        assert len({mask.tobytes() for mask in again}) > len(again) // 2
+
+    def test_evaluation_masks_are_fixed(self, make):
+        data, examples = make("masked", tokeniser="wordpiece(size=80)")
+        first = stream(eval_batches(examples["validation"], data), 99)
+        assert_same(first, stream(eval_batches(examples["validation"], data), 99))
+        other = dataclasses.replace(data, eval_batch_size=1)
+        second = stream(eval_batches(examples["validation"], other), 99)
+        assert_same({k: v[: len(second["index"])] for k, v in first.items()}, second)
+
+    def test_evaluation_covers_the_text(self, make, folder):
+        data, examples = make("masked")
+        out = stream(eval_batches(examples["validation"], data), 99)
+        texts = [row[1 : length - 1].tolist() for row, length in zip(out["targets"], out["length"], strict=True)]
+        assert bytes(itertools.chain(*texts)) == (folder / "valid.txt").read_bytes()
+        for row, length, weight in zip(out["targets"], out["length"], out["weight"], strict=True):
+            assert not weight[length:].any()
+            assert (row[length:] == (256 if length else 0)).all()
+
+
+class TestLabelled:
+    @pytest.mark.parametrize(("keep", "expected"), [("first", slice(0, 3)), ("last", slice(-3, None))])
+    def test_truncation_and_padding(self, make, keep, expected):
+        data, examples = make("labelled", context=3, keep=keep)
+        out = stream(eval_batches(examples["test"], data), 99)
+        rows = out["index"][:30].tolist()
+        seventh = rows.index(6)
+        words = ["word"] * 6 + ["last6"]
+        ids = examples["test"].text.ids(seventh).tolist()
+        assert len(ids) == len(words)
+        assert out["tokens"][seventh].tolist() == ids[expected]
+        assert out["length"][seventh] == 3
+        assert out["tokens"][rows.index(0), 1:].tolist() == [0, 0]
+        np.testing.assert_array_equal(out["length"][:30], [min(3, row % 7 + 1) for row in rows])
+        np.testing.assert_array_equal(out["label"][:30], [row % 3 for row in rows])
+        np.testing.assert_array_equal(out["weight"], [1] * 30 + [0] * 2)
+        assert sorted(rows) == list(range(30))
+        assert out["index"][30:].tolist() == [-1, -1]
+
+    def test_documents_without_a_token(self, make, tmp_path):
+        (tmp_path / "table.tsv").write_text("text\tn\n...\t0\nwords\t1\n")
+        data, examples = make("labelled")
+        [batch] = eval_batches(examples["test"], data)
+        assert batch["length"][np.argsort(batch["index"][:2])].tolist() == [0, 1]
+        assert batch["weight"].tolist() == [1, 1, 0, 0]
+
+    def test_every_epoch_is_a_permutation(self, make):
+        data, examples = make("labelled", batch_size=5)
+        epochs = stream(train_batches(examples["train"], data, seed=1), 18)["index"].reshape(3, 30)
+        assert len({tuple(epoch) for epoch in epochs}) == 3
+        assert all(sorted(epoch) == list(range(30)) for epoch in epochs)
+
+
+@pytest.mark.parametrize("kind", CHOICES)
+class TestSameStream:
+    """An example is a function of (seed, position), whoever makes it."""
+
+    def test_batches_processes_and_workers_do_not_show(self, make, kind):
+        data, examples = make(kind, batch_size=8)
+        expected = stream(train_batches(examples["train"], data, seed=5), 6)
+        assert_same(expected, stream(train_batches(examples["train"], data, seed=5), 6))
+        small = dataclasses.replace(data, batch_size=2)
+        assert_same(expected, stream(train_batches(examples["train"], small, seed=5), 24))
+        shares = [take(train_batches(examples["train"], data, 5, k, 4), 6) for k in range(4)]
+        blocks = [share[step] for step in range(6) for share in shares]
+        assert_same(expected, {key: np.concatenate([block[key] for block in blocks]) for key in expected})
+
+    def test_seeds_differ(self, make, kind):
+        data, examples = make(kind)
+        streams = [stream(train_batches(examples["train"], data, seed), 8) for seed in range(3)]
+        assert len({out["index"].tobytes() for out in streams}) == 3
+
+    def test_processes_share_evaluation(self, make, kind):
+        data, examples = make(kind)
+        whole = stream(eval_batches(examples["validation"], data), 99)
+        shares = [list(eval_batches(examples["validation"], data, k, 2)) for k in range(2)]
+        blocks = [share[step] for step in range(len(shares[0])) for share in shares]
+        assert_same(whole, {key: np.concatenate([block[key] for block in blocks]) for key in whole})
+
+    def test_a_fresh_iterator_goes_on_where_the_state_was_taken(self, make, kind):
+        data, examples = make(kind)
+        whole = take(train_batches(examples["train"], data, seed=7), 9)
+        stopped = train_batches(examples["train"], data, seed=7)
+        for _ in range(4):
+            next(stopped)
+        state = json.loads(json.dumps(stopped.get_state()))
+        stopped.close()
+        fresh = train_batches(examples["train"], data, seed=7)
+        fresh.set_state(state)
+        for expected, batch in zip(whole[4:], take(fresh, 5), strict=True):
+            assert_same(expected, batch)
+
+    def test_the_batch_must_divide_among_processes(self, make, kind):
+        data, examples = make(kind)
+        with pytest.raises(UsageError, match=r"data.batch_size = 4 does not divide among 3 processes"):
+            train_batches(examples["train"], data, 0, 0, 3)
+
+
+def test_workers(make):
+    data, examples = make("masked")
+    expected = stream(train_batches(examples["train"], data, seed=5), 4)
+    working = dataclasses.replace(data, workers=2)
+    assert_same(expected, stream(train_batches(examples["train"], working, seed=5), 4))
+    evaluated = stream(eval_batches(examples["validation"], data), 99)
+    assert_same(evaluated, stream(eval_batches(examples["validation"], working), 99))
+
+
+RESUME = """
+import hashlib, itertools, json, sys
+from train.data.text import MaskedTextData
+from train.data.text.batches import train_batches
+options, state = json.loads(sys.argv[1])
+data = MaskedTextData(**options)
+batches = train_batches(data.examples(data.load())["train"], data, seed=7)
+batches.set_state(state)
+digest = hashlib.sha256()
+for batch in itertools.islice(batches, 3):
+    for key in sorted(batch):
+        digest.update(batch[key].tobytes())
+batches.close()
+print(digest.hexdigest())
+"""
+
+
+@pytest.mark.parametrize("tokeniser", ["bpe(size=300)", "wordpiece(size=90)"])
+def test_a_fresh_process_with_an_empty_cache_goes_on_bit_by_bit(make, run_python, tmp_path, tokeniser):
+    """Subwords are trained again there, so training them must not depend on chance."""
+    data, examples = make("masked", tokeniser=tokeniser)
+    batches = train_batches(examples["train"], data, seed=7)
+    next(batches)
+    next(batches)
+    state = batches.get_state()
+    expected = hashlib.sha256()
+    for batch in take(batches, 3):
+        for key in sorted(batch):
+            expected.update(batch[key].tobytes())
+    options = dataclasses.asdict(data) | {"cache_dir": str(tmp_path / "other")}
+    assert run_python("-c", RESUME, json.dumps([options, state])).stdout.strip() == expected.hexdigest()

@@ -1,0 +1,259 @@
+import errno
+import json
+import os
+import pickle
+import subprocess
+import sys
+import time
+import weakref
+
+import numpy as np
+import pytest
+
+from attention.errors import UsageError
+from train.data.text import token_cache
+from train.data.text.documents import Document, Documents
+from train.data.text.token_cache import Stored, once, stored
+from train.data.tokenisers import make
+
+TEXTS = ["one two", "", "zwölf drei four", "five\n"]
+
+
+def documents(texts=TEXTS, content="abc", **fields):
+    return Documents("train of test", content, lambda: map(Document, texts), **fields)
+
+
+def build(cache_dir, *, tokeniser="bytes", end=False, **fields):
+    return stored(documents(**fields), make(tokeniser, TEXTS), end, cache_dir)
+
+
+def everything(folder):
+    return sorted(path.name for path in folder.rglob("*"))
+
+
+class TestContent:
+    def test_tokens_and_offsets(self, tmp_path):
+        text = build(tmp_path)
+        assert bytes(text.ids.tolist()) == "".join(TEXTS).encode()
+        sizes = [len(part.encode()) for part in TEXTS]
+        np.testing.assert_array_equal(text.byte_offsets, np.cumsum([0, *sizes]))
+        np.testing.assert_array_equal(text.token_offsets, text.byte_offsets)
+        assert len(text) == 4
+
+    def test_end_tokens_are_tokens_but_no_bytes(self, tmp_path):
+        text = build(tmp_path, end=True)
+        np.testing.assert_array_equal(text.token_offsets, text.byte_offsets + np.arange(5))
+        np.testing.assert_array_equal(text.ids[text.token_offsets[1:] - 1], 259)
+
+    @pytest.mark.parametrize(("size", "dtype"), [(2**16, "uint16"), (2**16 + 1, "uint32")])
+    def test_ids_are_as_small_as_they_can_be(self, tmp_path, size, dtype):
+        tokeniser = make(f"words(size={size})", [" ".join(f"w{i}" for i in range(size))])
+        text = stored(documents([f"w0 w{size - 1}", tokeniser.words[-1]]), tokeniser, False, tmp_path)
+        assert text.ids.dtype == dtype
+        assert text.ids[-1] == size - 1
+
+    def test_batches_do_not_show(self, tmp_path, monkeypatch):
+        whole = build(tmp_path / "a")
+        monkeypatch.setattr(token_cache, "_BATCH_DOCUMENTS", 3)
+        monkeypatch.setattr(token_cache, "_BATCH_CHARACTERS", 8)
+        parts = build(tmp_path / "b")
+        for name in ("ids", "token_offsets", "byte_offsets", "labels"):
+            np.testing.assert_array_equal(getattr(whole, name), getattr(parts, name))
+
+    def test_classes(self, tmp_path):
+        labelled = [Document("x", "b"), Document("y", "a"), Document("z", "b")]
+        text = stored(Documents("t", "c", lambda: iter(labelled)), make("bytes"), False, tmp_path)
+        assert (text.class_names, text.labels.tolist()) == (("b", "a"), [0, 1, 0])
+        text = stored(Documents("t", "c", lambda: iter(labelled), ("a", "c", "b")), make("bytes"), False, tmp_path)
+        assert (text.class_names, text.labels.tolist()) == (("a", "c", "b"), [2, 0, 2])
+
+    def test_exchanged_classes_are_other_content(self, tmp_path):
+        def content(key, *labels):
+            documents = [Document(text, label) for text, label in zip("xy", labels, strict=True)]
+            return stored(Documents("t", key, lambda: iter(documents)), make("bytes"), False, tmp_path).content
+
+        assert content("1", "b", "a") == content("2", "b", "a") != content("3", "a", "b")
+
+    def test_no_text(self, tmp_path):
+        for texts in ([], ["", ""]):
+            with pytest.raises(UsageError, match="There is no text in train of test"):
+                build(tmp_path, texts=texts, content=str(texts))
+        assert not [name for name in everything(tmp_path) if name != "texts" and not name.endswith(".lock")]
+
+    def test_pickles_as_a_path(self, tmp_path):
+        text = build(tmp_path)
+        assert text.ids.base is not None
+        copy = pickle.dumps(text)
+        assert len(copy) < 500
+        np.testing.assert_array_equal(pickle.loads(copy).ids, text.ids)
+
+
+class TestCaching:
+    def test_the_second_time_nothing_is_read(self, tmp_path):
+        before = build(tmp_path)
+        again = stored(Documents("x", "abc", lambda: pytest.fail("read again")), make("bytes"), False, tmp_path)
+        assert again.folder == before.folder
+
+    def test_keyed_by_content_tokeniser_and_ends(self, tmp_path):
+        variants = [{}, {"content": "other"}, {"tokeniser": "words"}, {"end": True}, {"class_names": ("",)}]
+        assert len({build(tmp_path, **variant).folder for variant in variants}) == len(variants)
+
+    def test_memory_holds_one_batch_of_texts(self, tmp_path, monkeypatch):
+        """A thousand texts pass through, of which no more than three batches may live at a time."""
+
+        class Text(str):
+            pass
+
+        alive, most = weakref.WeakSet(), 0
+
+        def texts():
+            nonlocal most
+            for i in range(1000):
+                text = Text(f"{i:04} " * 5)
+                alive.add(text)
+                most = max(most, len(alive))
+                yield Document(text)
+
+        monkeypatch.setattr(token_cache, "_BATCH_DOCUMENTS", 10)
+        text = stored(Documents("long", "long", texts), make("bytes"), False, tmp_path)
+        assert len(text.ids) == 25_000
+        assert most <= 30
+
+    @pytest.mark.parametrize("name", ["ids", "token_offsets", "about.json"])
+    @pytest.mark.parametrize("damage", ["cut", "removed"])
+    def test_damage_is_seen(self, tmp_path, name, damage):
+        folder = build(tmp_path).folder
+        path = os.path.join(folder, name)
+        os.truncate(path, os.path.getsize(path) - 1) if damage == "cut" else os.remove(path)
+        text = build(tmp_path)
+        with pytest.raises(UsageError, match=r"The cached text .* is damaged .*; remove that folder"):
+            _ = text.ids, text.token_offsets
+
+
+LIMITED = """
+import resource, sys
+from train import main
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+data = ["--config.data.cache_dir={cache}", "--workdir={cache}/run"]
+sys.exit(main.main(["--config=configs/gpt_pydoc.py", *data]))
+"""
+
+
+class TestInterruption:
+    def failing(self, error):
+        def read():
+            yield Document("one")
+            raise error
+
+        return Documents("train of test", "abc", read)
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt(), UsageError("bad line"), MemoryError()])
+    def test_nothing_half_written_is_left(self, tmp_path, error):
+        with pytest.raises(type(error)):
+            stored(self.failing(error), make("bytes"), False, tmp_path)
+        assert all(name == "texts" or name.endswith(".lock") for name in everything(tmp_path))
+        assert len(build(tmp_path)) == 4
+
+    @pytest.mark.parametrize(
+        ("number", "message"),
+        [
+            (errno.ENOSPC, r"Cannot cache in .* \(No space left on device\): free some space there, or set data.cache"),
+            (errno.EACCES, r"\(Permission denied\): mend that, or set data.cache_dir or ATTENTION_BENCH_CACHE"),
+        ],
+    )
+    def test_a_disk_that_refuses(self, tmp_path, monkeypatch, number, message):
+        def refuse(self, values):
+            raise OSError(number, os.strerror(number))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(token_cache._Column, "append", refuse)
+            with pytest.raises(UsageError, match=message):
+                build(tmp_path)
+        assert all(name == "texts" or name.endswith(".lock") for name in everything(tmp_path))
+        assert len(build(tmp_path)) == 4
+
+    def test_a_limit_on_the_size_of_files(self, tmp_path, run_python):
+        """The nearest to a full disk that needs no disk: writing fails half-way."""
+        program = LIMITED.format(limit=20_000, cache=str(tmp_path / "cache"))
+        done = run_python("-c", program, check=False)
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: Cannot cache in")
+        assert "(File too large): free some space there, or set data.cache_dir" in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix != ".lock"]
+        assert not (tmp_path / "cache" / "run").exists()
+
+    def test_a_really_full_disk(self):
+        """/dev/full takes nothing."""
+        if not os.path.exists("/dev/full"):
+            pytest.skip("this system has no /dev/full")
+        with pytest.raises(OSError, match="No space left"), open("/dev/full", "wb") as file:
+            token_cache._Column(file, np.int64).append(np.zeros(10_000))
+
+    def test_a_folder_that_is_none(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(UsageError, match=r"Cannot cache in .*file/texts"):
+            build(tmp_path / "file")
+
+    def test_what_a_killed_process_left_is_not_read(self, tmp_path):
+        folder = build(tmp_path / "reference").folder
+        partial = tmp_path / "cache" / "texts" / f"{os.path.basename(folder)}.partial"
+        partial.mkdir(parents=True)
+        (partial / "ids").write_bytes(b"\1\0" * 7)
+        np.testing.assert_array_equal(build(tmp_path / "cache").ids, Stored(folder).ids)
+        assert not partial.exists()
+
+
+class TestTwoProcesses:
+    CHILD = """
+import sys, time
+from pathlib import Path
+from train.data.text.documents import Document, Documents
+from train.data.text.token_cache import stored
+from train.data.tokenisers import make
+
+def read():
+    with open(sys.argv[2], "a") as log:
+        log.write("read ")
+    for i in range(20):
+        time.sleep(0.02)
+        yield Document(f"text {i} ")
+
+print(stored(Documents("t", "abc", read), make("bytes"), False, Path(sys.argv[1])).ids.sum())
+"""
+
+    def start(self, tmp_path):
+        command = [sys.executable, "-c", self.CHILD, str(tmp_path / "cache"), str(tmp_path / "log")]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def test_one_builds_and_the_others_wait(self, tmp_path):
+        children = [self.start(tmp_path) for _ in range(3)]
+        sums = {child.communicate(timeout=60)[0].strip() for child in children}
+        assert [child.returncode for child in children] == [0, 0, 0]
+        expected = sum(sum(f"text {i} ".encode()) for i in range(20))
+        assert sums == {str(expected)}
+        assert (tmp_path / "log").read_text() == "read "
+
+    def test_another_goes_on_after_one_was_killed(self, tmp_path):
+        first = self.start(tmp_path)
+        while not (tmp_path / "log").exists():
+            time.sleep(0.01)
+        first.kill()
+        first.communicate()
+        assert not list((tmp_path / "cache" / "texts").glob("*/about.json"))
+        second = self.start(tmp_path)
+        assert second.communicate(timeout=60)[0].strip() == str(sum(sum(f"text {i} ".encode()) for i in range(20)))
+        assert (tmp_path / "log").read_text() == "read read "
+
+
+def test_files_are_made_once(tmp_path):
+    calls = []
+
+    def make_file(path):
+        calls.append(path)
+        path.write_text(json.dumps(3))
+
+    for _ in range(2):
+        once(tmp_path / "a" / "b.json", make_file)
+    assert json.loads((tmp_path / "a" / "b.json").read_text()) == 3
+    assert len(calls) == 1

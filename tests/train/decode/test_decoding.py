@@ -1,0 +1,96 @@
+"""Decoding of language models against whole forward passes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import UsageError
+from models.mechanisms import MECHANISMS
+from tests.models.test_gpt import build
+from train.decode.decoding import Sampling, generate
+
+GREEDY = Sampling(temperature=0)
+PROMPTS = [np.array([3, 1, 4, 1, 5]), np.array([9, 2]), np.array([6, 5, 3])]
+
+
+def again_and_again(model, params, tokens):
+    """Greedy without a cache: each whole sequence through the model for each new token."""
+    forward = jax.jit(lambda padded: model.apply(params, padded))
+
+    def continued(prompt):
+        sequence = prompt.tolist()
+        for _ in range(tokens):
+            padded = np.zeros((1, 12), np.int32)  # causal: what comes after changes nothing
+            padded[0, : len(sequence)] = sequence
+            sequence.append(int(jnp.argmax(forward(padded)[0, len(sequence) - 1])))
+        return sequence
+
+    return [continued(prompt) for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize("attention", [*MECHANISMS, "neural|delta", "super(per_head=True)", "gaussian(decay=0.1)"])
+def test_greedy_is_the_argmax_of_whole_forward_passes(attention):
+    model, params = build(attention=attention, depth=1 + ("|" in attention))
+    got = generate(model, params["params"], PROMPTS, 4, GREEDY, jax.random.key(0))
+    assert [row.tolist() for row in got] == again_and_again(model, params, 4)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "none"])
+def test_greedy_is_the_argmax_whatever_the_positions(positions):
+    model, params = build(positions=positions)
+    got = generate(model, params["params"], PROMPTS, 4, GREEDY, jax.random.key(0))
+    assert [row.tolist() for row in got] == again_and_again(model, params, 4)
+
+
+def test_a_continuation_depends_on_its_own_prompt_place_and_key():
+    model, params = build()
+
+    def sample(prompts, seed):
+        return [x.tolist() for x in generate(model, params["params"], prompts, 6, Sampling(), jax.random.key(seed))]
+
+    together = sample(PROMPTS, 0)
+    assert sample(PROMPTS, 0) == together
+    assert sample(PROMPTS[:1], 0) == together[:1]
+    assert sample(PROMPTS, 1) != together
+    twice = sample([PROMPTS[0]] * 2, 0)
+    assert twice[0] != twice[1]
+
+
+def test_sequences_stop_after_the_end():
+    model, params = build()
+    whole = generate(model, params["params"], PROMPTS, 6, GREEDY, jax.random.key(0))
+    end = int(whole[0][len(PROMPTS[0]) + 2])
+    for prompt, row, free in zip(
+        PROMPTS, generate(model, params["params"], PROMPTS, 6, GREEDY, jax.random.key(0), end), whole, strict=True
+    ):
+        new = free[len(prompt) :].tolist()
+        stop = len(prompt) + (new.index(end) + 1 if end in new else 6)
+        assert row.tolist() == free[:stop].tolist()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"positions": "learned"}, "13 tokens were asked for, but positions were learned for 12"),
+        ({"positions": "none", "attention": "super"}, "at most 12 tokens, but this one has 13"),
+        ({"positions": "none", "attention": "positional"}, "12"),
+    ],
+)
+def test_what_has_a_fixed_length_is_not_exceeded(changes, message):
+    model, params = build(**changes)
+    with pytest.raises(UsageError, match=message):
+        generate(model, params["params"], PROMPTS, 8, GREEDY, jax.random.key(0))
+
+
+def test_what_has_no_fixed_length_goes_on():
+    model, params = build(positions="rotary", attention="linear")
+    rows = generate(model, params["params"], PROMPTS, 20, GREEDY, jax.random.key(0))
+    assert [len(row) for row in rows] == [25, 22, 23]
+
+
+@pytest.mark.parametrize(("prompts", "tokens"), [([], 3), ([np.array([], int)], 3), (PROMPTS, 0)])
+def test_nothing_to_continue_is_refused(prompts, tokens):
+    model, params = build()
+    with pytest.raises(UsageError, match=r"at least one token|At least one token"):
+        generate(model, params["params"], prompts, tokens, GREEDY, jax.random.key(0))

@@ -1,0 +1,221 @@
+"""One device or eight, whatever is split: the same losses; and what does not divide is said first."""
+
+import functools
+import json
+import re
+import subprocess
+import sys
+
+import chex
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from attention import UsageError
+from tests import storm
+from tests.train.conftest import arguments, record
+from tests.train.on_meshes import MODELS
+from train import loop
+from train.config import loading
+from train.config.schema import MeshConfig
+from train.devices import sharding
+from train.devices.dry import DryRun
+from train.devices.replicas import Replicas
+from train.devices.sharding import RULES, check_divisible, make_mesh, parameter_spec
+
+pytestmark = pytest.mark.xdist_group(__name__)
+
+OPTIONS = {
+    "train__length": "20 steps",
+    "train__log_every": "1 step",
+    "train__eval_every": "20 steps",
+    "train__checkpoint_every": "10 steps",
+    "data__train_transforms": "pad_crop(padding=1)|rotate(degrees=10)",
+    "model__dropout": 0.2,
+    "model__attention_dropout": 0.2,
+}
+ALL = ("8x1x1", "2x4x1", "2x2x2", "1x1x8")
+
+
+@pytest.fixture(scope="module")
+def one_device(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("one") / "run"
+    command = [sys.executable, "-m", "train.main", *arguments(workdir, **OPTIONS)]
+    return workdir, subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def losses(workdir):
+    return np.array([line["loss"] for line in record(workdir) if line["split"] == "train"])
+
+
+def test_a_whole_run_on_eight_devices_is_that_on_one(one_device, tmp_path, run_python):
+    alone, printed = one_device
+    axes = {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}
+    done = run_python("-m", "train.main", *arguments(tmp_path / "run", **OPTIONS, **axes), devices=8)
+    assert "mesh data 2 x fsdp 2 x tensor 2" in done.stdout
+    assert "Whole on every device: " in done.stdout
+    assert "Whole on every device: " not in printed
+    np.testing.assert_allclose(losses(tmp_path / "run"), losses(alone), rtol=0, atol=1e-5)
+    assert len(losses(alone)) == 20
+    assert losses(alone)[-1] < losses(alone)[0]
+    for line, own in zip(record(tmp_path / "run"), record(alone), strict=True):
+        assert line.keys() == own.keys()
+        np.testing.assert_allclose(list(line.values())[2:], list(own.values())[2:], rtol=1e-4)
+    assert {line["split"] for line in record(alone)} == {"train", "validation", "test"}
+    for step in (10, 20):
+        chex.assert_trees_all_close(
+            *(storm.arrays(run / "checkpoints" / str(step)) for run in (tmp_path / "run", alone)), rtol=1e-3, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("model", ["gpt", *(pytest.param(m, marks=pytest.mark.long) for m in MODELS if m != "gpt")])
+def test_models_train_alike_on_every_mesh(run_python, model):
+    done = run_python("-m", "tests.train.on_meshes", model, "1x1x1", *ALL, devices=8)
+    found = {mesh: np.array(values) for mesh, values in json.loads(done.stdout).items()}
+    alone = found.pop("1x1x1")
+    assert len(np.unique(alone)) == 20
+    for mesh, values in found.items():
+        np.testing.assert_allclose(values, alone, rtol=0, atol=1e-5, err_msg=mesh)
+
+
+def test_parameters_are_really_split(run_python):
+    code = """
+import jax
+from train.config import loading
+from train import loop, tasks
+from train.devices import replicas, sharding
+plain = loading.load("configs/vit_digits.py")
+plain.mesh.update(data=2, fsdp=2, tensor=2)
+config = loading.validate(plain.to_dict())
+mesh = sharding.make_mesh(config.mesh)
+task = tasks.find(config.task)(config)
+trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
+with jax.set_mesh(mesh):
+    state = replicas.Replicas([0], mesh).init(trainer, task)
+def part(x): return x.addressable_shards[0].data.shape
+for params in (state.params, state.ema, state.opt_state[1].mu):
+    block = params["block_0"]
+    assert part(block["attention"]["query"]["kernel"]) == (32, 2, 16)
+    assert part(block["attention"]["out"]["kernel"]) == (2, 16, 32)
+    assert part(block["mlp"]["up"]["kernel"]) == (32, 128)
+    assert part(block["mlp"]["down"]["kernel"]) == (128, 32)
+    assert part(params["head"]["bias"]) == (5,)
+    assert part(params["norm"]["scale"]) == (64,)
+print("split")
+"""
+    assert "split" in run_python("-c", code, devices=8).stdout
+
+
+@pytest.mark.parametrize(
+    ("path", "shape", "spec"),
+    [
+        ("params/block_3/attention/query/kernel", (64, 4, 16), P("fsdp", "tensor", None)),
+        ("params/decoder_1/cross/key/kernel", (64, 4, 16), P("fsdp", "tensor", None)),
+        ("opt_state/1/mu/block_3/attention/out/kernel", (4, 16, 64), P("tensor", None, "fsdp")),
+        ("params/block_0/attention/align_kernel", (16, 16), P("fsdp", None)),
+        ("params/block_0/attention/query/kernel", (63, 3, 16), P(None, None, None)),
+        ("params/positions/table", (1, 16, 64), P(None, None, "fsdp")),
+        ("params/block_0/attention/out/up/kernel", (4, 16, 64), P("tensor", None, "fsdp")),
+        ("params/block_0/attention/out/down/kernel", (128, 64), P("tensor", "fsdp")),
+        ("params/block_0/attention/key/up/kernel", (64, 128), P("fsdp", "tensor")),
+        ("params/block_0/attention/score/layer_0_kernel", (32, 32, 4, 2), P("fsdp", None, None, None)),
+        ("params/block_0/attention/score/layer_0_kernel", (4, 2), P()),
+        ("params/embed_target/embedding", (400, 64), P("tensor", "fsdp")),
+        ("params/embed/embedding", (401, 64), P(None, "fsdp")),
+        ("params/stack/attention/query/kernel", (6, 64, 4, 16), P(None, "fsdp", "tensor", None)),
+        ("step", (), P()),
+    ],
+)
+def test_rules(path, shape, spec):
+    class Mesh:
+        shape = {"data": 1, "fsdp": 2, "tensor": 4}  # noqa: RUF012
+
+    assert parameter_spec(path, shape, Mesh) == spec
+
+
+# Of every family and every mechanism that has parameters of its own.
+SPECS = (
+    "vit_cifar100.py:super|mlp_qkv|dual_linear|decomposable",
+    "vit_imagenet.py",
+    "vit_cifar_neural.py:neural(dim=3)",
+    "gpt_wikitext103.py:neural|additive|luong_general|luong_concat|gaussian|delta|linear",
+    "gpt_wikitext103.py:positional|positional_factorised|neural(pairs='unique')",
+    "mlm_wikitext103.py:mlp_roberta",
+    "classify_imdb.py:super",
+    "classify_amazon.py",
+    "translate_europarl.py",
+    "translate_iwslt.py:mlp_marian",
+    "seq2seq_dates.py",
+    "seq2seq_dates.py:location",
+    "seq2seq_dates.py:qkv",
+    "seq2seq_dates.py:luong_general",
+    "cnn_digits.py:cbam(ratio=4)",
+)
+LARGE = 2**13
+# Not split: lengths and vocabularies that are odd.
+WHOLE = re.compile(r"align_kernel \(257, 257\)|head(/|_)bias \((50265|58101),\)")
+
+
+@functools.cache
+def parameters(spec):
+    """Shapes by path, of one block for each mechanism."""
+    layers = spec.count("|") + 1
+    depths = {"model.depth": str(layers)} | ({"model.decoder_depth": str(layers)} if "translate" in spec else {})
+    config, _ = loading.resolve(f"configs/{spec}", {} if spec.startswith(("seq2seq", "cnn")) else depths)
+    flat = jax.tree_util.tree_leaves_with_path(DryRun.of(config).state.params)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in flat}
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_what_is_large_is_split(spec):
+    class Mesh:
+        shape = {"data": 2, "fsdp": 2, "tensor": 2}  # noqa: RUF012
+
+    whole = [
+        f"{path} {shape}"
+        for path, shape in parameters(spec).items()
+        if np.prod(shape) > LARGE and not any(parameter_spec(path, shape, Mesh))
+    ]
+    assert [name for name in whole if not WHOLE.search(name)] == []
+
+
+def test_no_rule_is_dead():
+    first = {next(pattern for pattern, _ in RULES if re.search(pattern, path)) for s in SPECS for path in parameters(s)}
+    assert first == {pattern for pattern, _ in RULES}
+
+
+def test_an_axis_may_take_the_rest_and_the_product_must_fit():
+    assert dict(make_mesh(MeshConfig(-1, 1, 1)).shape) == {"data": jax.device_count(), "fsdp": 1, "tensor": 1}
+    with pytest.raises(UsageError, match=r"mesh.data=1, mesh.fsdp=2, mesh.tensor=1 does not fit the 1 devices"):
+        make_mesh(MeshConfig(1, 2, 1))
+    with pytest.raises(UsageError, match=r"mesh.fsdp must be at least 1, or -1 for the rest, but it is 0"):
+        MeshConfig(1, 0, 1)
+
+
+def test_the_batch_of_training_need_not_divide_to_evaluate():
+    config, _ = loading.resolve("configs/vit_digits.py", {"train.accumulate": "5"})
+    mesh = make_mesh(config.mesh)
+    loop.check_evaluation(config, mesh)
+    with pytest.raises(UsageError, match=r"data.batch_size=32 does not divide over .* x train.accumulate = 5"):
+        loop.check_splits(config, Replicas([0], mesh))
+
+
+def test_replicas_of_one_device_each_split_no_batch_but_of_texts_to_write(monkeypatch):
+    class Mesh:
+        shape, size = {"data": 2, "fsdp": 1, "tensor": 1}, 2
+
+    monkeypatch.setattr(sharding, "reads_its_own", lambda mesh, axes: True)
+    changes = {"data.batch_size": "5", "data.eval_batch_size": "7", "train.replicas": "2"}
+    loop.check_splits(loading.resolve("configs/vit_digits.py", changes)[0], Replicas([0, 1], Mesh))
+    config, _ = loading.resolve("configs/seq2seq_dates.py", changes)
+    with pytest.raises(UsageError, match=r"data.eval_batch_size=7 does not divide over mesh.data x mesh.fsdp = 2"):
+        loop.check_splits(config, Replicas([0, 1], Mesh))
+
+
+def test_what_does_not_divide_is_named():
+    check_divisible({"model.heads": (4, "mesh.tensor", 2)})
+    with pytest.raises(
+        UsageError, match=r"model.heads=3 does not divide over mesh.tensor = 2; make it a multiple of 2"
+    ):
+        check_divisible({"model.heads": (3, "mesh.tensor", 2)})

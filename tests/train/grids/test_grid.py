@@ -1,0 +1,139 @@
+"""What is asked of a sweep: values, names, and what extends what."""
+
+import dataclasses
+
+import pytest
+
+from attention import UsageError
+from train.grids import grid
+from train.grids.grid import Sweep
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("1,2,4", ["1", "2", "4"]),
+        ("neural(dim=2)|dot_product", ["neural(dim=2)|dot_product"]),
+        ("neural(dim=2,hidden=(4,2)),super", ["neural(dim=2,hidden=(4,2))", "super"]),
+        ("'16,24,32', ''", ["16,24,32", ""]),
+        ('neural(query="a,)b"),x', ['neural(query="a,)b")', "x"]),
+        ("'a','b'", ["a", "b"]),
+        ("'a'|'b'", ["'a'|'b'"]),
+        ("10 epochs, 20 epochs", ["10 epochs", "20 epochs"]),
+    ],
+)
+def test_commas_in_brackets_and_quotes_do_not_split(text, values):
+    assert grid.split(text) == values
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["model.attention"], "--over model.attention has no values; write --over model.attention=VALUE,VALUE"),
+        (["model.heads=1,,2"], "'1,,2' has an empty value; write '' for one that is meant"),
+        (["model.attention=neural(dim=2"], r"'neural\(dim=2' has no closing \)"),
+        (["model.attention='a"], "has no closing '"),
+        (["model.heads=1,2,1"], "--over model.heads has '1' twice"),
+        (["data.source=file:a/b,file:a-b"], "whose folders would both be called file-a-b; give them to two sweeps"),
+        (["model.heads=1", "model.heads=2"], "model.heads is given twice"),
+        (["model.depth=1,2"], "model.depth is given twice; give it once, as --over or as --config.model.depth"),
+        (["seed=1,2"], "--over seed cannot be: --seeds decides it"),
+        (["train.replicas=1,2"], "--over train.replicas cannot be: --replicas decides it"),
+        (["model.width=8,16"], "--over model.width cannot be: --equal=parameters chooses it"),
+        ([], "--equal=parameters needs an --over, whose first value is what the others are matched with"),
+    ],
+)
+def test_mistakes_in_over_are_one_sentence(texts, message):
+    with pytest.raises(UsageError, match=message):
+        grid.over(texts, {"model.depth": "1"}, "parameters")
+
+
+SWEEP = Sweep(
+    "configs/a.py", {"model.depth": "1", "data.data_dir": "x"}, {"model.attention": ["a(b=1,c='2')", "b"]}, [[0]], ""
+)
+
+
+def test_cells_are_every_combination_and_have_names_of_their_own():
+    sweep = dataclasses.replace(SWEEP, over={**SWEEP.over, "model.heads": ["1", "2"], "argument": ["x", "y"]})
+    assert len(sweep.cells) == len({cell.name for cell in sweep.cells.values()}) == 8
+    cell = sweep.cells["a(b=1,c='2')", "2", "y"]
+    assert cell.name == "attention=a-b=1-c=-2--,heads=2,argument=y"
+    assert cell.spec == "configs/a.py:y"
+    assert cell.overrides == {**sweep.overrides, "model.attention": "a(b=1,c='2')", "model.heads": "2"}
+    assert sweep.baseline(("b", "2", "y")) == ("a(b=1,c='2')", "2", "y")
+    (alone,) = dataclasses.replace(SWEEP, over={}).cells.values()
+    assert (alone.name, alone.spec) == ("a", "configs/a.py")
+
+
+def test_long_names_are_cut_and_stay_apart():
+    values = [f"{'x' * 300}{end}" for end in "ab"]
+    names = [cell.name for cell in dataclasses.replace(SWEEP, over={"model.attention": values}).cells.values()]
+    assert len(set(names)) == 2
+    assert max(map(len, names)) < 255
+
+
+MORE = {"model.attention": ["b", "c", "a(b=1,c='2')"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "differs"),
+    [
+        ({}, ""),
+        ({"over": MORE}, ""),
+        ({"overrides": {"model.depth": "1", "data.data_dir": "y"}}, ""),
+        ({"overrides": {"model.depth": "2"}}, "--config.model.depth;"),
+        ({"overrides": {"model.depth": "1", "train.length": "9 steps"}}, "--config.train.length;"),
+        ({"config": "configs/b.py"}, "config;"),
+        ({"equal": "flops"}, "equal"),
+        ({"over": {"model.attention": ["b", "c"]}}, "--over model.attention;"),
+        ({"over": {"model.heads": ["1"]}}, "--over;"),
+    ],
+)
+def test_only_more_extends_a_sweep(tmp_path, changes, differs):
+    now = dataclasses.replace(SWEEP, **changes)
+    if not differs:
+        grid.check_extends(dataclasses.asdict(SWEEP), now, tmp_path)
+        return
+    with pytest.raises(UsageError, match=f"holds another sweep, which differs in {differs}"):
+        grid.check_extends(dataclasses.asdict(SWEEP), now, tmp_path)
+
+
+def test_a_matched_sweep_keeps_its_baseline(tmp_path):
+    before = dataclasses.asdict(dataclasses.replace(SWEEP, equal="flops"))
+    grid.check_extends(before, dataclasses.replace(SWEEP, equal="flops"), tmp_path)
+    with pytest.raises(UsageError, match="differs in its baseline, the first value of the first --over"):
+        grid.check_extends(before, dataclasses.replace(SWEEP, equal="flops", over=MORE), tmp_path)
+
+
+def test_seeds_are_added_alone_or_together(tmp_path):
+    assert grid.seeds([], 3, 2, False, tmp_path) == [[3], [4]]
+    assert grid.seeds([], 3, 2, True, tmp_path) == [[3, 4]]
+    assert grid.seeds([[3, 4]], 3, 4, True, tmp_path) == [[3, 4], [5, 6]]
+    assert grid.seeds([[3], [4]], 3, 3, False, tmp_path) == [[3], [4], [5]]
+    assert grid.seeds([[3, 4]], 3, 2, True, tmp_path) == [[3, 4]]
+    for first, count in ((3, 1), (4, 5)):
+        with pytest.raises(UsageError, match=r"holds a sweep of the seeds 3 to 4, which .* do not extend"):
+            grid.seeds([[3, 4]], first, count, False, tmp_path)
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    assert grid.read(tmp_path) is None
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file"):
+        with pytest.raises(UsageError, match=r"is not empty and holds no sweep\.json; choose another --workdir"):
+            grid.read(path)
+
+
+def test_a_damaged_record_or_folder_is_one_sentence(tmp_path):
+    for text in ("{", "[]", '{"over": {}}'):
+        (tmp_path / "sweep.json").write_text(text)
+        with pytest.raises(UsageError, match=r"sweep\.json is no record of a sweep"):
+            grid.read(tmp_path)
+    with pytest.raises(UsageError, match=r"below cannot be written \(Not a directory\); choose another --workdir"):
+        grid.write(tmp_path / "sweep.json" / "below", {})
+
+
+def test_what_is_written_is_read(tmp_path):
+    record = dataclasses.asdict(SWEEP) | {"cells": {}}
+    grid.write(tmp_path, record)
+    assert grid.read(tmp_path) == record

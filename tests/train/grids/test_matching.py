@@ -1,0 +1,92 @@
+"""Models as large, or trainings as costly, as the baseline's."""
+
+import pytest
+
+from attention import UsageError
+from attention.operations import linear
+from models.flops import attention_layer, mlp
+from models.mechanisms import resolve
+from train.grids import matching
+from train.grids.matching import Request, nearest
+
+SMALL = {"model.depth": "1", "model.width": "32", "model.mlp": "64", "train.length": "10 epochs"}
+
+
+def request(attention, **changes):
+    return Request(attention, "configs/vit_digits.py", SMALL | {"model.attention": attention} | changes)
+
+
+@pytest.mark.parametrize("start", [1, 7, 50, 99, 3000])
+def test_the_nearest_is_found_from_wherever_one_starts(start):
+    looked = []
+    square = lambda n: looked.append(n) or n * n  # noqa: E731
+    for wanted in (1, 2, 3, 100, 110, 111, 2500, 9801):
+        assert nearest(square, wanted, start) == min(range(1, 3001), key=lambda n: abs(n * n - wanted))
+    assert min(looked) >= 1
+
+
+def closed_form(name, width, hidden):
+    """Patches of 4 pixels, 16 positions, one block with two norms, a norm and ten classes."""
+    projections = {"dot_product": 4, "super": 2}[name] * (width * width + width)
+    block = projections + (16 * 16 + 16) * (name == "super") + 2 * width * hidden + hidden + width + 4 * width
+    return (4 + 1 + 16) * width + block + 2 * width + 10 * width + 10
+
+
+def test_parameters_match_within_1_percent():
+    prepared = matching.prepare(list(map(request, ("dot_product", "super"))), [0, 0], "parameters", 2, "auto")
+    assert prepared.chosen[0] == {}
+    counts = []
+    for name, chosen in zip(("dot_product", "super"), prepared.chosen, strict=True):
+        sizes = {"model.width": "32", "model.mlp": "64"} | chosen
+        width, hidden = int(sizes["model.width"]), int(sizes["model.mlp"])
+        counts.append(closed_form(name, width, hidden))
+        assert width % 4 == 0  # heads
+    assert tuple(counts) == prepared.sizes
+    assert abs(counts[1] / counts[0] - 1) <= 0.01
+    assert int(prepared.chosen[1]["model.width"]) > 32
+
+
+def test_operations_match_by_the_length():
+    prepared = matching.prepare(list(map(request, ("dot_product", "efficient"))), [0, 0], "flops", 2, "auto")
+    (field, length), *_ = prepared.chosen[1].items()
+    rest = mlp(16, 32, 64, 32) + linear(16, 4, 32).of_data + linear(1, 32, 10)
+    layers = [attention_layer(resolve(name, 1)[0], 16, 32, 4) for name in ("dot_product", "efficient")]
+    ratio = (layers[0] + rest).training / (layers[1] + rest).training
+    assert field == "train.length"
+    assert float(length.removesuffix(" epochs")) == pytest.approx(10 * ratio, rel=1e-4)
+    assert prepared.sizes[1] == pytest.approx(prepared.sizes[0], rel=0.01)
+
+
+def test_seeds_are_trained_apart_on_cpus_unless_asked_for():
+    assert not matching.prepare([request("super")], [0], "", 3, "auto").together
+    assert not matching.prepare([request("super")], [0], "", 1, "yes").together
+    assert matching.prepare([request("super", seed="7")], [0], "", 3, "no").seed == 7
+
+
+def test_seeds_are_trained_apart_where_they_cannot_be_together(monkeypatch):
+    """On accelerators they are together by themselves, but batches of several lengths cannot be stacked."""
+    monkeypatch.setattr("jax.default_backend", lambda: "gpu")
+    assert matching.prepare([request("super")], [0], "", 3, "auto").together
+    buckets = Request("dates", "configs/translate_dates.py", {})
+    assert not matching.prepare([buckets], [0], "", 3, "auto").together
+    with pytest.raises(UsageError, match=r"cannot stack; .* --replicas=no"):
+        matching.prepare([buckets], [0], "", 3, "yes")
+
+
+def test_what_was_chosen_is_checked_too(monkeypatch):
+    checked = []
+    monkeypatch.setattr("train.grids.matching._check", checked.append)
+    prepared = matching.prepare(list(map(request, ("dot_product", "super"))), [0, 0], "parameters", 1, "no")
+    assert checked[-1] == request("super").but(prepared.chosen[1])
+
+
+def test_hidden_units_stay_divisible_over_the_mesh():
+    split = request("super", **{"mesh.tensor": "2", "model.mlp": "66"})
+    chosen = matching.match_parameters(split, request("dot_product"))
+    assert int(chosen["model.mlp"]) % 2 == 0
+
+
+def test_published_weights_cannot_be_widened():
+    wide = Request("mlp_roberta", "configs/mlm_wikitext103.py", {})
+    with pytest.raises(UsageError, match="cannot change the width of mlp_roberta: its weights are published ones"):
+        matching.match_parameters(wide, request("super"))

@@ -1,0 +1,111 @@
+"""Several processes at a time: each once, on its own CPUs, whatever ends or is killed."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from attention import UsageError
+from tests.conftest import ROOT
+from train.grids import pool
+from train.grids.pool import FAILED, FINISHED, STOPPED, run_all
+
+
+def script(text):
+    return [sys.executable, "-c", textwrap.dedent(text)]
+
+
+def finishing(workdir, more=""):
+    """A run that takes a moment, notes that it ran and where, and has a result."""
+    return script(f"""
+        import os, pathlib, time
+        {more}
+        path = pathlib.Path({str(workdir)!r})
+        path.mkdir(exist_ok=True)
+        with (path / "ran").open("a") as file:
+            file.write(f"{{sorted(os.sched_getaffinity(0))}}\\n")
+        time.sleep(0.3)
+        (path / "result.json").write_text("{{}}")
+    """)
+
+
+def test_one_that_fails_stops_no_other_and_what_has_finished_is_not_run_again(tmp_path):
+    paths = [tmp_path / name for name in "abcd"]
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/result.json").write_text("{}")
+    todo = {path: finishing(path) for path in paths}
+    todo[tmp_path / "b"] = script("print('no luck'); raise SystemExit(3)")
+    todo[tmp_path / "c"] = script("print('saved')")  # as one that was told to stop
+    told = []
+    outcomes = run_all(todo, 2, lambda path, outcome: told.append((path, outcome)))
+    assert outcomes == dict(zip(paths, (FINISHED, FAILED, STOPPED, FINISHED), strict=True))
+    assert sorted(told) == sorted(outcomes.items())
+    assert not (tmp_path / "a/ran").exists()
+    assert pool.log_of(tmp_path / "b").read_text() == "no luck\n"
+
+
+def test_each_has_cpus_of_its_own(tmp_path):
+    cpus = sorted(os.sched_getaffinity(0))
+    jobs = len(cpus)
+    paths = [tmp_path / f"{i}" for i in range(jobs)]
+    run_all({path: finishing(path) for path in paths}, 0, lambda *_: None)
+    assert sorted((path / "ran").read_text() for path in paths) == sorted(f"[{cpu}]\n" for cpu in cpus)
+    assert sorted(os.sched_getaffinity(0)) == cpus
+    run_all({tmp_path / "all": finishing(tmp_path / "all")}, 1, lambda *_: None)
+    assert (tmp_path / "all/ran").read_text() == f"{cpus}\n"
+
+
+def started(tmp_path, command):
+    """Another process that has started a run of `tmp_path / 'run'`."""
+    code = f"""
+        import pathlib
+        from train.grids import pool
+        pool.run_all({{pathlib.Path({str(tmp_path / "run")!r}): {command!r}}}, 1, lambda path, outcome: print(outcome))
+    """
+    other = subprocess.Popen(script(code), cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "run").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert (tmp_path / "run").exists()
+    return other
+
+
+def test_a_run_that_outlives_its_killed_sweep_is_waited_for(tmp_path):
+    command = finishing(tmp_path / "run", "pathlib.Path({!r}).mkdir(); time.sleep(2)".format(str(tmp_path / "run")))
+    started(tmp_path, command).kill()
+    assert not pool.is_finished(tmp_path / "run")
+    outcomes = run_all({tmp_path / "run": ["false"]}, 1, lambda *_: None)
+    assert outcomes == {tmp_path / "run": FINISHED}
+    assert (tmp_path / "run/ran").read_text().count("\n") == 1
+
+
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
+    def refuse(file, how):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(UsageError, match=r"one\.log cannot be locked .*No locks available"):
+        run_all({tmp_path / "one": ["true"]}, 1, lambda path, outcome: None)
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_signal_is_passed_on_and_all_save(tmp_path, listens):
+    save = "signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path('saved').touch(), sys.exit(0)))" if listens else ""
+    command = script(f"""
+        import os, pathlib, signal, sys, time
+        {save}
+        pathlib.Path({str(tmp_path / "run")!r}).mkdir()
+        os.chdir({str(tmp_path)!r})
+        time.sleep(60)
+    """)
+    other = started(tmp_path, command)
+    other.send_signal(signal.SIGTERM)
+    assert other.communicate(timeout=30)[0] == f"{STOPPED}\n"
+    assert other.returncode == 0
+    assert Path(tmp_path / "saved").exists() == listens

@@ -1,0 +1,226 @@
+"""Whatever happens to a checkpoint's files, what is restored is bit for bit what was saved, then or the time before."""
+
+import errno
+import random
+import resource
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from orbax.checkpoint import v1 as ocp
+
+from attention import UsageError
+from train.run.checkpoints import Checkpoints
+from train.state import TrainState
+
+STEPS = (2, 4, 6)
+
+
+class Batches:
+    def __init__(self, taken=0):
+        self.taken = taken
+
+    def get_state(self):
+        return {"taken": self.taken}
+
+    def set_state(self, state):
+        self.taken = state["taken"]
+
+
+def state(step):
+    draw = np.random.default_rng(step)
+    params = {"kernel": jnp.asarray(draw.normal(size=(16, 8)), jnp.float32), "flags": jnp.arange(5) > 2}
+    return TrainState(jnp.int32(step), params, {"mu": jnp.asarray(draw.normal(size=30), jnp.bfloat16)}, {})
+
+
+def abstract():
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state(0))
+
+
+def progress(step):
+    return {"record_size": step, "best": {"step": 0, "value": -float("inf")}, "clock": {"seconds": 0.1 * step}}
+
+
+def save(checkpoints, step, best=0):
+    checkpoints.save(step, state(step), Batches(step), progress(step), [best])
+
+
+def save_and_wait(checkpoints, step, best=0):
+    save(checkpoints, step, best)
+    checkpoints.wait()
+
+
+def restored(workdir):
+    """The step that is restored, after asserting that all of it is what was saved."""
+    batches = Batches()
+    with Checkpoints(workdir, keep=2) as checkpoints:
+        found, told = checkpoints.restore(abstract(), batches)
+    step = int(found.step)
+    for ours, saved in zip(jax.tree.leaves(found), jax.tree.leaves(state(step)), strict=True):
+        assert ours.dtype == saved.dtype
+        assert np.asarray(ours).tobytes() == np.asarray(saved).tobytes()
+    assert told == progress(step)
+    assert batches.taken == step
+    return step
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("saved")
+    (workdir / "checkpoints").mkdir()
+    with Checkpoints(workdir, keep=2) as checkpoints:
+        for step in STEPS:
+            save(checkpoints, step)
+    return workdir
+
+
+@pytest.fixture
+def workdir(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "run")
+
+
+def files(workdir, step=6):
+    return sorted(p for p in (workdir / "checkpoints" / str(step)).rglob("*") if p.is_file())
+
+
+def assert_passed_over(workdir, capsys):
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("Checkpoint 6 is damaged (")
+    assert line.endswith("; moved to damaged/, the one before is used.")
+    assert (workdir / "damaged" / "6").is_dir()
+    assert not (workdir / "checkpoints" / "6").exists()
+
+
+def test_the_newest_few_stay(saved, capsys):
+    assert sorted(p.name for p in (saved / "checkpoints").iterdir()) == ["4", "6"]
+    assert restored(saved) == 6
+    assert not capsys.readouterr().out
+
+
+def cut(data):
+    return data[: len(data) // 2]
+
+
+def flip(data):
+    place = random.Random(0).randrange(len(data)) if data else 0
+    return data[:place] + bytes(byte ^ 4 for byte in data[place : place + 1]) + data[place + 1 :]
+
+
+@pytest.mark.parametrize("damage", [cut, flip, None], ids=["truncated", "flipped", "missing"])
+def test_damage_to_any_file_never_passes_for_good(saved, tmp_path, damage, capsys):
+    passed_over = set()
+    for number, file in enumerate(files(saved)):
+        workdir = shutil.copytree(saved, tmp_path / str(number))
+        file = workdir / file.relative_to(saved)
+        file.write_bytes(damage(file.read_bytes())) if damage else file.unlink()
+        if restored(workdir) == 4:
+            assert_passed_over(workdir, capsys)
+            passed_over.add(file.parent.name if len(file.name) == 32 else file.name)
+    assert {"d", "manifest.ocdbt"} <= passed_over  # where arrays are; some files only repeat what others say
+    assert damage is flip or {"_METADATA", "_CHECKPOINT_METADATA"} <= passed_over
+
+
+def test_every_flipped_byte_of_our_metadata_is_noticed(workdir, capsys):
+    path = workdir / "checkpoints" / "6" / "_CHECKPOINT_METADATA"
+    text = path.read_text()
+    start = text.index('"progress"')
+    for place in random.Random(0).sample(range(start, text.index("}}", start)), 12):
+        shutil.copytree(workdir, workdir.with_name("hit"))
+        other = "1" if text[place] != "1" else "2"
+        (workdir.with_name("hit") / path.relative_to(workdir)).write_text(text[:place] + other + text[place + 1 :])
+        assert restored(workdir.with_name("hit")) == 4
+        assert_passed_over(workdir.with_name("hit"), capsys)
+        shutil.rmtree(workdir.with_name("hit"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EIO, "Input/output error"),
+        ValueError("Error reading local file [os_error_code='5']"),
+        RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8589934592 bytes."),
+        MemoryError(),
+    ],
+    ids=["disk", "tensorstore", "device", "host"],
+)
+def test_what_keeps_it_from_being_read_and_may_pass_is_no_damage(workdir, monkeypatch, error):
+    def load(*_):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ocp, "load", load)
+        with pytest.raises(UsageError, match=r"step 6 cannot be read now \(.*\), though it may be whole; mend that"):
+            restored(workdir)
+    assert restored(workdir) == 6
+
+
+def test_an_empty_folder_is_passed_over(workdir, capsys):
+    shutil.rmtree(workdir / "checkpoints" / "6")
+    (workdir / "checkpoints" / "6").mkdir()
+    assert restored(workdir) == 4
+    assert_passed_over(workdir, capsys)
+
+
+def test_what_is_no_checkpoint_is_left_alone(workdir, capsys):
+    for name in ("notes", "12abc", "007", "-8"):
+        (workdir / "checkpoints" / name).mkdir()
+        (workdir / "checkpoints" / name / "mine").write_text("text")
+    (workdir / "checkpoints" / "3").mkdir()  # older than what is restored, and no checkpoint
+    (workdir / "checkpoints" / "README").write_text("text")
+    assert restored(workdir) == 6
+    with Checkpoints(workdir, keep=1) as checkpoints:
+        save_and_wait(checkpoints, 8)
+        assert checkpoints.steps() == [8]
+    left = sorted(p.name for p in (workdir / "checkpoints").iterdir())
+    assert left == sorted(["notes", "12abc", "007", "-8", "3", "8", "README"])
+    assert not capsys.readouterr().out
+
+
+def test_a_file_in_a_checkpoints_place_is_refused(workdir):
+    (workdir / "checkpoints" / "8").write_text("text")
+    with pytest.raises(UsageError, match=r"checkpoints/8 is a file, and .* move it elsewhere"):
+        restored(workdir)
+
+
+def test_what_a_kill_left_unfinished_is_not_read_and_goes(workdir):
+    (workdir / "checkpoints" / "6").rename(workdir / "checkpoints" / "8.orbax-checkpoint-tmp")
+    with Checkpoints(workdir, keep=2) as checkpoints:
+        assert checkpoints.steps() == [4]
+        assert (workdir / "checkpoints" / "8.orbax-checkpoint-tmp").is_dir()  # another process may be writing it
+    assert restored(workdir) == 4
+    assert [p.name for p in (workdir / "checkpoints").iterdir()] == ["4"]
+
+
+def test_the_best_stays_however_old_until_another_is(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        for step, best in ((1, 1), (2, 1), (3, 1), (4, 1), (5, 5), (6, 5)):
+            save_and_wait(checkpoints, step, best)
+            assert checkpoints.steps() == sorted({best, step})
+
+
+def test_parameters_alone_are_checked_too(workdir):
+    data = max(files(workdir), key=lambda path: path.stat().st_size if path.parent.name == "d" else 0)
+    with Checkpoints(workdir, keep=2) as checkpoints:
+        np.testing.assert_array_equal(
+            checkpoints.load_params(6, abstract().params, averaged=False)["kernel"], state(6).params["kernel"]
+        )
+        content = bytearray(data.read_bytes())
+        middle = len(content) // 3
+        content[middle : middle + 64] = bytes(b ^ 1 for b in content[middle : middle + 64])
+        data.write_bytes(content)
+        with pytest.raises(UsageError, match=r"The checkpoint of step 6 cannot be read \(.*; there are \[4, 6\]"):
+            checkpoints.load(6, abstract())
+
+
+@pytest.mark.parametrize("size", [0, 100, 500])
+def test_a_disk_that_takes_no_more_leaves_the_last_one_and_no_remains(workdir, files_up_to, size):
+    with Checkpoints(workdir, keep=2) as checkpoints:
+        files_up_to(size)
+        with pytest.raises(UsageError, match=r"of step 8 could not .* \(File too large\); the last good .* is step 6"):
+            save_and_wait(checkpoints, 8)
+        files_up_to(resource.RLIM_INFINITY)
+        assert sorted(p.name for p in (workdir / "checkpoints").iterdir()) == ["4", "6"]
+    assert restored(workdir) == 6

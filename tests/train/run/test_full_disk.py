@@ -1,0 +1,114 @@
+"""A disk that takes no more ends a run with one sentence; with space again, the same command continues bit for bit."""
+
+import resource
+import subprocess
+
+import pytest
+
+from tests.storm import assert_same
+from tests.train.conftest import arguments
+from train import main
+from train.run.writers import Record, TensorBoard, read_record, write_json
+
+pytestmark = pytest.mark.xdist_group(__name__)
+
+OPTIONS = {"train__ema": 0.9, "data__mixup": 0.2}
+LINE = {"step": 1, "split": "train", "loss": 0.5}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    assert main.main(arguments(workdir, **OPTIONS)) == 0
+    return workdir
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A file system of its own, whose size in KiB can be set."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def resize(size, *options):
+        command = ["mount", "-t", "tmpfs", "-o", ",".join([f"size={size}k", *options]), "tmpfs", str(folder)]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    mounted = resize(64)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+    yield folder, lambda size: resize(size, "remount").check_returncode()
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def assert_one_sentence(capsys, reason):
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: ")
+    assert reason in printed
+    assert "free space" in printed
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize("size", [1600, 25_000])
+def test_a_quota_stops_with_a_sentence_and_nothing_is_lost(whole, tmp_path, files_up_to, capsys, size):
+    command = arguments(tmp_path / "run", **OPTIONS)
+    files_up_to(size)
+    assert main.main(command) == 2
+    files_up_to(resource.RLIM_INFINITY)
+    assert_one_sentence(capsys, "File too large")
+    assert main.main(command) == 0
+    assert_same(tmp_path / "run", whole)
+
+
+def test_a_full_disk_stops_with_a_sentence_wherever_it_is_met(whole, disk, capsys):
+    folder, resize = disk
+    command = arguments(folder / "run", **OPTIONS)
+    continued = set()
+    for size in (4, 16, 100, 250):
+        resize(size)
+        assert main.main(command) == 2
+        assert_one_sentence(capsys, "No space left on device")
+        continued |= {p.name for p in folder.glob("run/checkpoints/*")}
+    assert "2" in continued  # some sizes held a checkpoint, from which the next continued
+    resize(10_000)
+    assert main.main(command) == 0
+    assert_same(folder / "run", whole)
+
+
+def test_a_line_that_did_not_fit_is_cut_off(tmp_path, files_up_to):
+    lines = Record(tmp_path, 0)
+    lines.write(LINE)
+    size = lines.sync()
+    files_up_to(size + 10)
+    with pytest.raises(OSError, match="File too large"):
+        lines.write(LINE | {"step": 2})
+    lines.close()
+    files_up_to(resource.RLIM_INFINITY)
+    assert (tmp_path / "metrics.jsonl").stat().st_size > size
+    again = Record(tmp_path, size)
+    again.write(LINE | {"step": 3})
+    again.close()
+    assert [line["step"] for line in read_record(tmp_path)] == [1, 3]
+
+
+def test_a_record_that_lost_its_end_keeps_whole_lines(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"st')
+    Record(tmp_path, 100).close()
+    assert read_record(tmp_path) == [{"step": 1}, {"step": 2}]
+
+
+def test_events_that_do_not_fit_are_an_error_and_not_a_hanging_thread(tmp_path, files_up_to):
+    events = TensorBoard(tmp_path, 0)
+    files_up_to(200)
+    with pytest.raises(OSError, match="File too large"):
+        events.write({"step": 1, "split": "train"} | {f"metric {i}": 0.5 for i in range(20)})
+    events.close()
+
+
+def test_json_that_does_not_fit_leaves_what_was_there(tmp_path, files_up_to):
+    write_json(tmp_path / "result.json", {"a": 1})
+    files_up_to(100)
+    with pytest.raises(OSError, match="File too large"):
+        write_json(tmp_path / "result.json", {"a": "b" * 1000})
+    files_up_to(resource.RLIM_INFINITY)
+    assert (tmp_path / "result.json").read_text() == '{\n  "a": 1\n}\n'
+    assert [p.name for p in tmp_path.iterdir()] == ["result.json"]

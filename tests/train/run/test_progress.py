@@ -1,0 +1,171 @@
+"""The clock counts training alone; averages divide once; a terminal gets a bar and a file gets lines."""
+
+import fcntl
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT
+from tests.train.conftest import arguments
+from train import loop
+from train.run import progress, workdir
+from train.run.progress import Averages, Clock, Display, Shapes, averages, duration_text
+
+
+def test_the_clock_leaves_out_what_is_skipped_and_goes_on_after_a_restart(monkeypatch):
+    now = iter([0.0, 2.0, 50.0, 53.0, 100.0, 101.0])
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(now))
+    clock = Clock()
+    clock.lap(10)
+    clock.skip()
+    clock.lap(10)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock._born + 60.0)
+    assert clock.saved == {"seconds": 5.0, "units": 20, "wall": 60.0}
+    assert clock.per_second == 4.0
+    assert clock.seconds_of(100) == 25.0
+    assert clock.remaining(4) == 10.0
+    again = Clock(clock.saved)
+    again.lap(10)
+    assert (again.seconds, again.units, again.wall) == (6.0, 30, 60.0)
+    assert again.remaining(4) == 4.0
+
+
+def test_peak_memory_is_of_the_fullest_device_or_of_the_process(monkeypatch):
+    before, more = workdir.peak_memory(), 64 * 2**20
+    with open("/proc/self/statm") as file:
+        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    held = np.ones(before["peak_memory_bytes"] - resident + more, np.uint8)
+    after = workdir.peak_memory()
+    assert before["peak_memory_of"] == after["peak_memory_of"] == "process"
+    assert more / 2 < after["peak_memory_bytes"] - before["peak_memory_bytes"] < more * 2
+    del held
+    device = lambda peak: types.SimpleNamespace(memory_stats=lambda: {"peak_bytes_in_use": peak})  # noqa: E731
+    monkeypatch.setattr(jax, "local_devices", lambda: [device(5), device(7)])
+    assert workdir.peak_memory() == {"peak_memory_bytes": 7, "peak_memory_of": "device"}
+
+
+def report(loss, weight, norm):
+    return {"sums": {"loss": loss, "weight": weight}, "gradient_norm": norm, "learning_rate": norm / 10}
+
+
+def test_averages_divide_sums_once_and_start_anew():
+    meter = Averages()
+    meter.add(report(6.0, 2.0, 1.0))
+    meter = Averages(meter.saved)  # as after a restart
+    meter.add(report(1.0, 5.0, 3.0))
+    assert meter.take() == {"loss": 1.0, "gradient_norm": 2.0, "learning_rate": 0.3}
+    meter.add(report(4.0, 2.0, 5.0))
+    assert meter.take()["loss"] == 2.0
+    assert averages({"loss": 3, "accuracy": 1, "weight": 4}) == {"loss": 0.75, "accuracy": 0.25}
+
+
+def test_sums_that_an_older_version_saved_are_dropped_where_it_had_fewer():
+    meter = Averages({"loss": 6.0, "weight": 2.0, "steps": 1, "gradient_norm": 1.0, "learning_rate": 0.1})
+    more = report(1.0, 4.0, 3.0)
+    meter.add(more | {"sums": more["sums"] | {"plain_loss": 2.0}})
+    assert meter.take() == {"loss": 0.25, "plain_loss": 0.5, "gradient_norm": 3.0, "learning_rate": 0.3}
+
+
+def test_what_is_saved_does_not_change_afterwards():
+    meter = Averages()
+    meter.add(report(6.0, 2.0, 1.0))
+    saved = meter.saved
+    meter.add(report(6.0, 2.0, 1.0))
+    assert saved["loss"] == 6.0
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(5.4, "5s"), (75, "1m15s"), (3700, "1h01m"), (float("nan"), "?")])
+def test_durations_as_a_person_reads_them(seconds, text):
+    assert duration_text(seconds) == text
+
+
+def test_long_lines_are_folded_and_paths_stay_whole(capsys):
+    display = Display(1, 0, "examples")
+    text = "loss 1.0, accuracy 0.5, " * 5 + "/a/path" * 12
+    display.say(text)
+    display.close()
+    *lines, path = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert path.strip() == "/a/path" * 12
+    assert " ".join(line.strip() for line in [*lines, path]) == text
+
+
+def test_a_terminal_gets_a_bar(tmp_path):
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = [sys.executable, "-m", "train.main", *arguments(tmp_path / "run")]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=follower, stdout=subprocess.PIPE)
+    os.close(follower)
+    seen = b""
+    while chunk := _read(leader):
+        seen += chunk
+    assert process.wait() == 0
+    bar = seen.decode()
+    assert "12/12" in bar
+    assert "examples/s" in bar
+    assert "left" in bar
+
+
+def _read(descriptor):
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:
+        return b""
+
+
+def test_a_file_gets_lines_and_the_results_name_everything(tmp_path, run_python):
+    done = run_python("-m", "train.main", *arguments(tmp_path / "run"))
+    assert "\r" not in done.stdout + done.stderr
+    assert "Training super:" in done.stdout
+    assert "288 validation, 360 test; 12 steps of 32" in done.stdout
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
+        ".lock",
+        "checkpoints",
+        "config.json",
+        "curves.png",
+        "data.json",
+        "metrics.jsonl",
+        "result.json",
+        "tensorboard",
+    ]
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert set(result["final"]) == {"train", "validation", "test"}
+    assert {"loss", "accuracy", "top5"} <= set(result["final"]["test"])
+    assert result["attention_layer_parameters"] == 2 * (16 * 16 + 16) + 16 * 16 + 16
+    assert result["steps"] == 12
+    assert result["train_examples"] == 1149
+    assert result["matmul_precision"] == "default"
+    assert 0 < result["seconds"] < result["wall_seconds"]
+    assert {"versions", "devices", "git"} <= set(result)
+
+
+def test_a_long_warmup_is_cut_saying_so(tmp_path, run_python):
+    options = {"optimizer__warmup": "30 steps", "train__length": "10 steps"}
+    done = run_python("-m", "train.main", *arguments(tmp_path / "run", **options))
+    assert "The warm-up of 30 steps is longer than the run; it is cut to 1." in done.stdout
+
+
+def test_steps_of_a_shape_that_is_new_are_apart_in_time():
+    """The step before it is read before it compiles, and its own time is left out."""
+    run, happened = object.__new__(loop.Run), []
+    run.step, run.plan, run._shapes = 0, loop.Plan(5, 0, 0, 0, 0, 0), Shapes()
+    run.batches = iter([{"index": np.zeros(size)} for size in (2, 2, 3, 2, 2)])
+    run.checkpoints = types.SimpleNamespace(wait=lambda: None)
+    run.state, run.replicas = None, types.SimpleNamespace(to_devices=lambda batch, own: batch)
+    run.train_step = lambda state, batch: (state, happened.append(f"step of {len(batch['index'])}"))
+    run._validations = list
+    run._between_steps = lambda stopping: None
+    run._read = lambda step, report, index, compiled: happened.append((step, compiled))
+    assert run.fit(types.SimpleNamespace(stop_after=lambda step: False))
+    twice, thrice = "step of 2", "step of 3"
+    started = [twice, twice, (1, True), (2, False), thrice, twice, (3, True), twice, (4, False), (5, False)]
+    assert happened == started

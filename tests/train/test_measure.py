@@ -1,0 +1,48 @@
+"""Time of measuring is that of the steps: neither of compiling them nor of what is written beside."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from train.config.schema import MeshConfig
+from train.devices import sharding
+from train.devices.replicas import Replicas
+from train.measure import Evaluator
+from train.tasks import Task
+
+
+class Slow(Task):
+    """Three batches of a second each, whose steps take 100 seconds to compile, and 1,000 seconds of writing."""
+
+    units_per_example = 5
+
+    def __init__(self):
+        self.now = 0.0
+        self.sources = {"test": range(10)}
+
+    def eval_batches(self, split, process_index, process_count):
+        for size in (4, 4, 2):
+            self.now += 1
+            yield {"x": np.ones(size, np.float32)}
+
+    def loss(self, params, batch, key):
+        self.now += 100
+        return {"loss": params * jnp.sum(batch["x"]), "weight": jnp.float32(len(batch["x"]))}
+
+    def measured(self, split, params, mesh):
+        self.now += 1000
+        return {}
+
+
+def test_neither_compiling_nor_writing_counts(monkeypatch):
+    task = Slow()
+    monkeypatch.setattr(time, "perf_counter", lambda: task.now)
+    mesh = sharding.make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1])
+    evaluator = Evaluator(task, Replicas([0], mesh))
+    for _ in range(2):
+        metrics, speed = evaluator("test", jnp.float32(3))
+        assert metrics == [{"loss": 3.0}]
+        assert speed == 10 * 5 / 3
+    assert task.now == 2 * 100 + 2 * (3 + 1000)

@@ -1,0 +1,167 @@
+"""From a command line to a validated config. `ml_collections` holds the values; the errors are ours."""
+
+import ast
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from attention.errors import UsageError, unknown
+from train import tasks
+from train.config.schema import Config, build
+from train.data.stated import SIZES_OF
+
+LISTED = (
+    "python -m train.main --config=configs/NAME.py[:ARGUMENT] trains one; each file",
+    "says more. 000 to 004 are papers, which docs/mechanisms.md names.",
+)
+PACKAGE = Path(__file__).resolve().parents[2]
+
+
+def resolve(spec: str, overrides: Mapping[str, str]) -> tuple[Config, dict[str, Any]]:
+    """A whole config from a command line, validated and as plain values.
+
+    Args:
+      spec: See `load`.
+      overrides: From a leaf such as `model.depth` to the text of its value.
+
+    Raises:
+      UsageError: any mistake in them.
+    """
+    config = load(spec)
+    for field, text in overrides.items():
+        override(config, field, text)
+    _forget_sizes(config, overrides)
+    plain = config.to_dict()
+    return validate(plain), plain
+
+
+def load(spec: str) -> ConfigDict:
+    """The config of a file, `path/to/file.py` or `path/to/file.py:argument`.
+
+    A relative path is looked for from the current folder, then beside this package.
+
+    Raises:
+      UsageError: no such file, no `get_config`, or an argument that it does not take.
+    """
+    text, _, argument = spec.partition(":")
+    path = next((p for p in (Path(text), PACKAGE / text) if p.is_file()), None)
+    if path is None:
+        raise unknown("config file", text, [f"configs/{path.name}" for path in files()])
+    module = _import(path)
+    if not hasattr(module, "get_config"):
+        raise UsageError(f"{path} is no config: it has no function get_config.")
+    arguments = (argument,) if argument else ()
+    try:
+        inspect.signature(module.get_config).bind(*arguments)
+    except TypeError as error:
+        raise UsageError(f"{path} cannot take the argument {argument!r}: {error}.") from error
+    config = _of_the_user(path, lambda: module.get_config(*arguments))
+    if not isinstance(config, Mapping | ConfigDict):
+        raise UsageError(f"get_config of {path} must return a ConfigDict, not {type(config).__name__}.")
+    return ConfigDict(config).lock()
+
+
+def files() -> list[Path]:
+    """The configs that are here, by name."""
+    return sorted(p for p in (PACKAGE / "configs").glob("*.py") if p.stem not in ("__init__", "defaults"))
+
+
+def listing() -> str:
+    """A line for each config that is here: its name, and what it is by its docstring's first line."""
+    texts = {path.stem: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) for path in files()}
+    said = {name: text.splitlines()[0].replace("`", "") for name, text in texts.items()}
+    width = max(map(len, said))
+    lines = [f"{name:<{width}}  {line}" for name, line in said.items()]
+    return "\n".join([*lines, "", *LISTED])
+
+
+def _import(path: Path) -> Any:
+    if path.suffix != ".py":
+        raise UsageError(f"{path} is no config: configs are Python files, such as configs/vit_digits.py.")
+    spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    _of_the_user(path, lambda: spec.loader.exec_module(module))
+    return module
+
+
+def _of_the_user(path: Path, run: Callable[[], Any]) -> Any:
+    try:
+        return run()
+    except Exception as error:
+        raise UsageError(f"The config file {path} fails: {type(error).__name__}: {error}.") from error
+
+
+def override(config: ConfigDict, field: str, text: str) -> None:
+    """Sets the leaf `a.b` from the command line's text, which must read as the leaf's type.
+
+    Raises:
+      UsageError: no such leaf, or another type.
+    """
+    flat = dict(_leaves(config))
+    if field not in flat:
+        raise unknown("config field", f"--config.{field}", [f"--config.{name}" for name in flat])
+    section = config
+    *path, leaf = field.split(".")
+    for name in path:
+        section = section[name]
+    section[leaf] = _read(text, type(flat[field]), field)
+
+
+def _forget_sizes(config: ConfigDict, overrides: Mapping[str, str]) -> None:
+    """What the file states of its own data is not true of others: 0 or '', where no override states it anew."""
+    for size, fields in SIZES_OF.items():
+        changed = any(f"data.{field}" in overrides for field in fields)
+        if changed and f"data.{size}" not in overrides and size in config.data:
+            config.data[size] = type(config.data[size])()
+
+
+def _leaves(config: Mapping[str, Any], prefix: str = ""):
+    for name, value in config.items():
+        if isinstance(value, Mapping | ConfigDict):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _read(text: str, kind: type, field: str) -> Any:
+    if kind is str:
+        return text
+    try:
+        value = ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
+    except (ValueError, SyntaxError):
+        value = text
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        raise UsageError(f"--config.{field} must be of type {kind.__name__}, but it is {text!r}.")
+    return value
+
+
+def validate(config: Mapping[str, Any]) -> Config:
+    """The frozen dataclass of a whole config.
+
+    Raises:
+      UsageError: an unknown task or model, or any wrong field.
+    """
+    for field, kind in (("task", str), ("model", Mapping)):
+        if field not in config:
+            raise UsageError(f"The config field {field} is missing.")
+        if not isinstance(config[field], kind):
+            raise UsageError(f"The config field {field} cannot be {config[field]!r}.")
+    task = tasks.find(config["task"])
+    if "name" not in config["model"]:
+        raise UsageError("The config field model.name is missing.")
+    name = config["model"]["name"]
+    if name not in task.model_types:
+        raise unknown(f"model of the task {config['task']}", name, task.model_types)
+    return build(config, task.model_types[name], task.data_type)
+
+
+def name_of(spec: str) -> str:
+    """What a run of this config is called: `configs/vit_cifar100.py:super` is `vit_cifar100-super`."""
+    path, _, argument = spec.partition(":")
+    return "-".join(filter(None, (Path(path).stem, "".join(c if c.isalnum() else "_" for c in argument))))

@@ -1,0 +1,1 @@
+"""Labelled images: where they come from, how they are changed and batched."""

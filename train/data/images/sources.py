@@ -1,0 +1,184 @@
+"""Labelled images by name: `digits`, `tfds:NAME` or `numpy:FILE.npz`, as random-access records."""
+
+import dataclasses
+import functools
+import hashlib
+import os
+import zipfile
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Integer, UInt8
+
+from attention.errors import UsageError, unknown
+from train.data.images import tfds_records
+from train.data.rows.splits import Split, View
+
+KINDS = ("digits", "numpy:FILE.npz", "tfds:NAME")
+
+
+@dataclasses.dataclass(frozen=True)
+class Source(Sequence):
+    """Random access to `{'image': uint8 (H, W, C), 'label': int}`.
+
+    Attributes:
+      records: Holds those, by index.
+      num_classes: Labels are 0 … num_classes - 1.
+      image_shape: (H, W, C) of every image; 0 stands for a size that differs from image to image.
+    """
+
+    records: Sequence[dict[str, Any]]
+    num_classes: int
+    image_shape: tuple[int, int, int]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.records[index]
+
+    @property
+    def content(self) -> str:
+        """Of data in memory a digest, of a TFDS set its name and version."""
+        return self.records.content
+
+    def view(self, split: Split) -> "Source":
+        """The slice that `split` takes of this source."""
+        return Source(View(self.records, *split.bounds(len(self))), self.num_classes, self.image_shape)
+
+
+class ArraySource(Source):
+    """Labelled images that are in memory."""
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray, num_classes: int = 0):
+        """Takes images with or without a channel axis.
+
+        Args:
+          images: uint8 (n, H, W) or (n, H, W, C).
+          labels: Integers (n,), at least 0.
+          num_classes: 0 counts them: the largest label and 1.
+
+        Raises:
+          UsageError: arrays of any other dtype or shape.
+        """
+        images, labels = np.asarray(images), np.asarray(labels)
+        _check_arrays(images, labels)
+        images = images[..., None] if images.ndim == 3 else images
+        super().__init__(_Arrays(images, labels), num_classes or int(labels.max()) + 1, images.shape[1:])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Arrays(Sequence):
+    images: UInt8[np.ndarray, "n h w c"]
+    labels: Integer[np.ndarray, " n"]
+
+    @functools.cached_property
+    def content(self) -> str:
+        found = hashlib.blake2b(np.ascontiguousarray(self.images), digest_size=16)
+        found.update(np.ascontiguousarray(self.labels))
+        return found.hexdigest()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"image": self.images[index], "label": int(self.labels[index])}
+
+
+def check(source: str) -> None:
+    """Raises a UsageError unless `source` is written as one of KINDS; opens nothing."""
+    kind, _, rest = source.partition(":")
+    if source != "digits" and not (kind in ("numpy", "tfds") and rest):
+        raise unknown("data.source", source, KINDS)
+
+
+def load(source: str, split: str, *, data_dir: str = "", image_key: str = "image", label_key: str = "label") -> Source:
+    """Opens one split of a data set.
+
+    Args:
+      source: `digits` (scikit-learn's; train 1,149, validation 288, test 360), `tfds:NAME` (any prepared TFDS image
+        set; read without TensorFlow, prepared on first use if TensorFlow is there), or `numpy:FILE.npz` with arrays
+        `SPLIT_image` uint8 (n, H, W[, C]) and `SPLIT_label` integers (n,).
+      split: A name with an optional slice, such as `train[:90%]`; see `train.data.rows.splits`.
+      data_dir: Where TFDS sets are; '' is the environment's TFDS_DATA_DIR, else TFDS's own default.
+      image_key: Feature of a TFDS set that holds the image.
+      label_key: Feature of a TFDS set that holds the label.
+
+    Returns:
+      The split as a source.
+
+    Raises:
+      UsageError: no such source, split, file, array or feature; or a TFDS set that cannot be read as it is.
+    """
+    check(source)
+    part = Split.parse(split)
+    kind, _, name = source.partition(":")
+    if kind == "tfds":
+        whole = Source(*tfds_records.read(name, part.name, data_dir, image_key, label_key))
+    elif kind == "numpy":
+        whole = _read_numpy(os.path.expanduser(name), part.name)
+    else:
+        whole = _read_digits(part.name)
+    return whole.view(part)
+
+
+@functools.cache
+def digits_indices() -> dict[str, Integer[np.ndarray, " n"]]:
+    """Which of scikit-learn's 1,797 digits are in which split; the same on every machine."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    labels = load_digits().target
+    rest, test = train_test_split(np.arange(len(labels)), test_size=360, stratify=labels, random_state=0)
+    train, validation = train_test_split(rest, test_size=288, stratify=labels[rest], random_state=0)
+    return {"train": train, "validation": validation, "test": test}
+
+
+def _read_digits(split: str) -> Source:
+    from sklearn.datasets import load_digits
+
+    if split not in digits_indices():
+        raise unknown("split of digits", split, digits_indices())
+    digits, chosen = load_digits(), digits_indices()[split]
+    images = np.round(digits.images[chosen] * (255 / 16)).astype(np.uint8)
+    return ArraySource(images, digits.target[chosen], num_classes=10)
+
+
+def _read_numpy(path: str, split: str) -> Source:
+    with _archive(path) as arrays:
+        for wanted in (f"{split}_image", f"{split}_label"):
+            if wanted not in arrays.files:
+                raise unknown(f"array in {path}:", wanted, arrays.files)
+        try:
+            images, labels = arrays[f"{split}_image"], arrays[f"{split}_label"]
+            # A split may lack the highest class, so the classes of all of them count.
+            top = max(int(arrays[name].max(initial=0)) for name in arrays.files if name.endswith("_label"))
+            return ArraySource(images, labels, num_classes=top + 1)
+        except (UsageError, ValueError) as error:
+            raise UsageError(f"Cannot use {split!r} of {path}: {error}") from error
+
+
+def _archive(path: str) -> Any:
+    if not os.path.isfile(path):
+        raise UsageError(f"There is no file {path!r}; data.source names it: give the path of a .npz file.")
+    try:
+        archive = np.load(path)
+    except (ValueError, OSError, zipfile.BadZipFile) as error:
+        raise UsageError(f"Cannot read {path!r} as a .npz file; write it with numpy.savez.") from error
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise UsageError(f"{path!r} holds a single array; write SPLIT_image and SPLIT_label with numpy.savez.")
+    return archive
+
+
+def _check_arrays(images: np.ndarray, labels: np.ndarray) -> None:
+    if images.dtype != np.uint8 or images.ndim not in (3, 4):
+        raise UsageError(
+            f"Images must be uint8 of shape (n, H, W) or (n, H, W, C), but they are {images.dtype} {images.shape}."
+        )
+    if not np.issubdtype(labels.dtype, np.integer) or labels.ndim != 1:
+        raise UsageError(f"Labels must be integers of shape (n,), but they are {labels.dtype} {labels.shape}.")
+    if len(images) != len(labels) or not len(labels):
+        raise UsageError(f"There must be as many labels as images, and some; got {len(labels)} and {len(images)}.")
+    if labels.min() < 0:
+        raise UsageError(f"Labels must be at least 0, but the smallest is {labels.min()}.")

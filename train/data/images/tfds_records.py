@@ -1,0 +1,82 @@
+"""Images of TensorFlow Datasets, decoded the same way everywhere."""
+
+import dataclasses
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from attention.errors import UsageError
+from train.data.rows import tfds_sets
+
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+@dataclasses.dataclass(frozen=True)
+class TfdsRecords(Sequence):
+    """Records of a TFDS data source as `{'image': uint8 (H, W, C), 'label': int}`.
+
+    The images are decoded here, by Pillow: TFDS would use OpenCV where it happens to be installed, whose JPEG
+    pixels differ.
+
+    Attributes:
+      content: Name and version of the set.
+      encoded: The data source.
+      image_key: The feature that holds the image.
+      label_key: The feature that holds the label.
+      mode: Pillow's, of the images.
+    """
+
+    content: str
+    encoded: Sequence[dict[str, Any]]
+    image_key: str
+    label_key: str
+    mode: str
+
+    def __len__(self) -> int:
+        return len(self.encoded)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        record = self.encoded[index]
+        image = Image.open(io.BytesIO(record[self.image_key]))
+        pixels = np.asarray(image if image.mode == self.mode else image.convert(self.mode))
+        return {"image": pixels.reshape(*pixels.shape[:2], -1), "label": int(record[self.label_key])}
+
+
+def read(
+    name: str, split: str, data_dir: str, image_key: str, label_key: str
+) -> tuple[TfdsRecords, int, tuple[int, int, int]]:
+    """Opens a whole split, preparing the set first if need be and possible.
+
+    Args:
+      name: As TFDS writes it: `cifar100`, `name/config`, `name:1.2.3`.
+      split: A plain name, no slice.
+      data_dir: '' is the environment's TFDS_DATA_DIR, else TFDS's own default.
+      image_key: The feature that holds the image.
+      label_key: The feature that holds the label.
+
+    Returns:
+      The records, the number of classes, and the image shape with 0 for sizes that vary.
+
+    Raises:
+      UsageError: the set is unknown, not prepared and cannot be, not readable, or has no such split or feature.
+    """
+    tfds = tfds_sets.package()
+    opened = tfds_sets.open_split(name, split, data_dir)
+    opened.check_feature("data.image_key", image_key, tfds.features.Image)
+    opened.check_feature("data.label_key", label_key, tfds.features.ClassLabel)
+    shape = _shape(opened.features[image_key], image_key, name)
+    encoded = opened.records({image_key: tfds.decode.SkipDecoding()})
+    classes = opened.features[label_key].num_classes
+    return TfdsRecords(opened.builder.info.full_name, encoded, image_key, label_key, _MODES[shape[2]]), classes, shape
+
+
+def _shape(image: Any, image_key: str, dataset: str) -> tuple[int, int, int]:
+    shape = tuple(size or 0 for size in image.shape)
+    if np.dtype(image.np_dtype) != np.uint8 or shape[2] not in _MODES:
+        raise UsageError(
+            f"{image_key!r} of tfds:{dataset} is {image}, but images must be uint8 with 1, 3 or 4 channels."
+        )
+    return shape

@@ -1,0 +1,296 @@
+"""Image transforms: frozen dataclasses of their options, called with an image and a generator.
+
+Spec strings name them (`train.data.images.chain`). Images are (H, W, C): uint8
+until `normalise` makes them float32. Randomness comes from the generator alone, so an image is a function of what
+seeded it.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Float, Num, UInt8
+from PIL import Image
+
+from attention.errors import UsageError
+
+Pixels = Num[np.ndarray, "_ _ _"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Transform:
+    """What all transforms have; subclasses add options as fields.
+
+    `random` says whether it draws from the generator, `bytes_only` whether it needs uint8 and so has to come before
+    `normalise`.
+    """
+
+    random: ClassVar[bool] = False
+    bytes_only: ClassVar[bool] = False
+
+    def __call__(self, image: Pixels, rng: np.random.Generator) -> Pixels:
+        """The transformed image."""
+        return self._apply(image, rng)
+
+    def _apply(self, image: Pixels, rng: np.random.Generator) -> Pixels:
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Resize(Transform):
+    """Bilinear, antialiased: to `size` × `size`, or with `keep_aspect` so that the shorter side is `size`."""
+
+    bytes_only: ClassVar[bool] = True
+    size: int
+    keep_aspect: bool = False
+
+    def __post_init__(self):
+        _require(self.size > 0, "resize", "size above 0", self.size)
+
+    def _apply(self, image, rng):
+        height, width = image.shape[:2]
+        scale = self.size / min(height, width)
+        to = (round(width * scale), round(height * scale)) if self.keep_aspect else (self.size, self.size)
+        return _resized(image, to)
+
+
+@dataclasses.dataclass(frozen=True)
+class CenterCrop(Transform):
+    """The `size` × `size` pixels in the middle."""
+
+    size: int
+
+    def __post_init__(self):
+        _require(self.size > 0, "center_crop", "size above 0", self.size)
+
+    def _apply(self, image, rng):
+        height, width = image.shape[:2]
+        if min(height, width) < self.size:
+            raise UsageError(
+                f"center_crop(size={self.size}) is larger than an image of {height}×{width}; put a resize before it."
+            )
+        top, left = (height - self.size) // 2, (width - self.size) // 2
+        return image[top : top + self.size, left : left + self.size]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pad(Transform):
+    """Zeros around the image to `to` × `to`; an odd one goes below or right."""
+
+    to: int
+
+    def _apply(self, image, rng):
+        height, width, channels = image.shape
+        if max(height, width) > self.to:
+            raise UsageError(f"pad(to={self.to}) is smaller than an image of {height}×{width}; pad to more or resize.")
+        top, left = (self.to - height) // 2, (self.to - width) // 2
+        out = np.zeros((self.to, self.to, channels), image.dtype)
+        out[top : top + height, left : left + width] = image
+        return out
+
+
+@dataclasses.dataclass(frozen=True)
+class PadCrop(Transform):
+    """`padding` zeros on every side, then a random crop of the size before: a shift by up to `padding` pixels."""
+
+    random: ClassVar[bool] = True
+    padding: int = 4
+
+    def __post_init__(self):
+        _require(self.padding >= 0, "pad_crop", "padding of at least 0", self.padding)
+
+    def _apply(self, image, rng):
+        height, width, channels = image.shape
+        top, left = rng.integers(0, 2 * self.padding + 1, size=2).tolist()
+        padded = np.zeros((height + 2 * self.padding, width + 2 * self.padding, channels), image.dtype)
+        padded[self.padding : self.padding + height, self.padding : self.padding + width] = image
+        return padded[top : top + height, left : left + width]
+
+
+@dataclasses.dataclass(frozen=True)
+class Flip(Transform):
+    """Left and right swapped with probability `p`."""
+
+    random: ClassVar[bool] = True
+    p: float = 0.5
+
+    def __post_init__(self):
+        _require(0 <= self.p <= 1, "flip", "p between 0 and 1", self.p)
+
+    def _apply(self, image, rng):
+        return image[:, ::-1] if rng.random() < self.p else image
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomResizedCrop(Transform):
+    """A random part of the image, resized to `size` × `size` (Szegedy et al. 2015).
+
+    `scale` bounds the part's share of the area, `ratio` its width over its height. Where ten draws do not fit into
+    the image, the largest part within `ratio` is taken.
+    """
+
+    random: ClassVar[bool] = True
+    bytes_only: ClassVar[bool] = True
+    size: int
+    scale: tuple[float, ...] = (0.08, 1.0)
+    ratio: tuple[float, ...] = (3 / 4, 4 / 3)
+
+    def __post_init__(self):
+        _require(self.size > 0, "random_resized_crop", "size above 0", self.size)
+        for name in ("scale", "ratio"):
+            bounds = getattr(self, name)
+            ordered = len(bounds) == 2 and 0 < bounds[0] <= bounds[1]
+            _require(ordered, "random_resized_crop", f"{name}=(low, high) with 0 < low <= high", bounds)
+        _require(self.scale[1] <= 1, "random_resized_crop", "scale of at most 1", self.scale)
+
+    def _apply(self, image, rng):
+        height, width = self._extent(image, rng)
+        top = int(rng.integers(0, image.shape[0] - height + 1))
+        left = int(rng.integers(0, image.shape[1] - width + 1))
+        return _resized(image[top : top + height, left : left + width], (self.size, self.size))
+
+    def _extent(self, image, rng) -> tuple[int, int]:
+        full_height, full_width = image.shape[:2]
+        for _ in range(10):
+            area = full_height * full_width * rng.uniform(*self.scale)
+            ratio = math.exp(rng.uniform(*np.log(self.ratio)))
+            height, width = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
+            if 0 < height <= full_height and 0 < width <= full_width:
+                return height, width
+        ratio = min(max(full_width / full_height, self.ratio[0]), self.ratio[1])
+        return max(1, min(full_height, round(full_width / ratio))), max(1, min(full_width, round(full_height * ratio)))
+
+
+@dataclasses.dataclass(frozen=True)
+class ColourJitter(Transform):
+    """Brightness, contrast and saturation, in that order, each times a factor from [max(0, 1 - option), 1 + option]."""
+
+    random: ClassVar[bool] = True
+    bytes_only: ClassVar[bool] = True
+    brightness: float = 0.0
+    contrast: float = 0.0
+    saturation: float = 0.0
+
+    def __post_init__(self):
+        least = min(self.brightness, self.contrast, self.saturation)
+        _require(least >= 0, "colour_jitter", "brightness, contrast and saturation of at least 0", least)
+
+    def _apply(self, image, rng):
+        strengths = np.array([self.brightness, self.contrast, self.saturation])
+        brightness, contrast, saturation = rng.uniform(np.maximum(0, 1 - strengths), 1 + strengths)
+        pixels = np.clip(image * np.float32(brightness), 0, 255)
+        pixels = _blend(_grey(pixels).mean(), pixels, contrast)
+        pixels = _blend(_grey(pixels), pixels, saturation)
+        return np.round(pixels).astype(np.uint8)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rotate(Transform):
+    """About the centre by an angle from [-degrees, degrees], bilinear, zeros where nothing was."""
+
+    random: ClassVar[bool] = True
+    bytes_only: ClassVar[bool] = True
+    degrees: float
+
+    def _apply(self, image, rng):
+        angle = rng.uniform(-abs(self.degrees), abs(self.degrees))
+        return _by_pillow(image, lambda picture: picture.rotate(angle, Image.Resampling.BILINEAR))
+
+
+@dataclasses.dataclass(frozen=True)
+class Zoom(Transform):
+    """About the centre, height and width apart, each to 1 / (1 + u) of its size, u from [-factor, factor].
+
+    As the RandomZoom layer of Keras has it (u > 0 zooms out), with zeros where nothing was.
+    """
+
+    random: ClassVar[bool] = True
+    bytes_only: ClassVar[bool] = True
+    factor: float
+
+    def __post_init__(self):
+        _require(0 <= self.factor < 1, "zoom", "factor of at least 0 and below 1", self.factor)
+
+    def _apply(self, image, rng):
+        high, wide = 1 + rng.uniform(-self.factor, self.factor, size=2)
+        height, width = image.shape[:2]
+        affine = (wide, 0, width / 2 * (1 - wide), 0, high, height / 2 * (1 - high))
+        return _by_pillow(
+            image,
+            lambda picture: picture.transform(
+                (width, height), Image.Transform.AFFINE, affine, Image.Resampling.BILINEAR
+            ),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Normalise(Transform):
+    """(image / 255 - mean) / std as float32; one number each, or one a channel."""
+
+    bytes_only: ClassVar[bool] = True
+    mean: float | tuple[float, ...]
+    std: float | tuple[float, ...]
+
+    def __post_init__(self):
+        _require(float(np.min(self.std)) > 0, "normalise", "std above 0", self.std)
+        lengths = {np.size(self.mean), np.size(self.std)} - {1}
+        _require(len(lengths) < 2, "normalise", "as many means as stds", (self.mean, self.std))
+
+    def _apply(self, image, rng):
+        scale, shift = self._affine
+        if len(scale) not in (1, image.shape[2]):
+            raise UsageError(
+                f"normalise has mean={self.mean} and std={self.std}, but the images have {image.shape[2]} channels: "
+                "give one number, or one a channel."
+            )
+        return image * scale - shift
+
+    @functools.cached_property
+    def _affine(self) -> tuple[Float[np.ndarray, " c"], Float[np.ndarray, " c"]]:
+        mean, std = np.broadcast_arrays(np.atleast_1d(self.mean), np.atleast_1d(self.std))
+        return (1 / (255 * std)).astype(np.float32), (mean / std).astype(np.float32)
+
+
+TRANSFORMS: dict[str, type[Transform]] = {
+    "resize": Resize,
+    "center_crop": CenterCrop,
+    "pad": Pad,
+    "pad_crop": PadCrop,
+    "flip": Flip,
+    "random_resized_crop": RandomResizedCrop,
+    "colour_jitter": ColourJitter,
+    "rotate": Rotate,
+    "zoom": Zoom,
+    "normalise": Normalise,
+}
+
+
+def _require(met: bool, transform: str, what: str, value: Any) -> None:
+    if not met:
+        raise UsageError(f"{transform} needs {what}, but got {value}.")
+
+
+def _by_pillow(
+    image: UInt8[np.ndarray, "h w c"], operation: Callable[[Image.Image], Image.Image]
+) -> UInt8[np.ndarray, "H W c"]:
+    """Runs a Pillow operation; channel by channel unless there are three, because Pillow treats a fourth as alpha."""
+    if image.shape[2] == 3:
+        return np.asarray(operation(Image.fromarray(image)))
+    return np.stack([np.asarray(operation(Image.fromarray(c))) for c in np.moveaxis(image, 2, 0)], axis=2)
+
+
+def _resized(image: UInt8[np.ndarray, "h w c"], to: tuple[int, int]) -> UInt8[np.ndarray, "H W c"]:
+    return _by_pillow(image, lambda picture: picture.resize(to, Image.Resampling.BILINEAR))
+
+
+def _grey(pixels: Float[np.ndarray, "h w c"]) -> Float[np.ndarray, "h w 1"]:
+    """Luma of RGB (ITU-R 601), the mean of anything else."""
+    weights = [0.299, 0.587, 0.114] if pixels.shape[2] == 3 else np.full(pixels.shape[2], 1 / pixels.shape[2])
+    return (pixels @ np.asarray(weights, np.float32))[..., None]
+
+
+def _blend(towards: Any, pixels: Float[np.ndarray, "h w c"], factor: float) -> Float[np.ndarray, "h w c"]:
+    return np.clip(towards + np.float32(factor) * (pixels - towards), 0, 255)

@@ -1,0 +1,1 @@
+"""Parallel text: where it comes from, and the batches made of it."""

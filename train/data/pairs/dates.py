@@ -1,0 +1,143 @@
+"""Dates written out in one language and in another, by Babel: real text of CLDR that any machine can make."""
+
+import dataclasses
+import datetime
+import difflib
+import functools
+import hashlib
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import babel.dates
+import babel.localedata
+
+from attention.errors import UsageError, unknown
+from train.data.pairs.pair import Pair, Pairs
+from train.data.rows.splits import PARTS
+from train.data.text.documents import digest
+
+FORMS = ("full", "long", "medium", "short")
+_NEAR = 5  # of the thousand names of languages, so many are shown
+
+
+@dataclasses.dataclass(frozen=True)
+class Dates:
+    """What is written out.
+
+    A source is `en de Thursday, February 1, 2024`: its own language and the target's, then the date in one of the
+    forms, always with four digits of the year. Its target is the `full` form where the source has a weekday, else the
+    `long` one: the source determines it. White space is plain spaces.
+
+    Each date occurs once, with the languages and the form that a hash of it chooses.
+
+    Attributes:
+      sources: Babel's names of the languages translated from, such as `en` or `en_GB`.
+      targets: Of those translated into; a language is never paired with itself.
+      forms: Of the source: CLDR's `full`, `long`, `medium`, `short`.
+      first: The first year, of four digits.
+      last: The last year.
+    """
+
+    sources: tuple[str, ...] = ("en",)
+    targets: tuple[str, ...] = ("de",)
+    forms: tuple[str, ...] = FORMS
+    first: int = 1900
+    last: int = 2099
+
+    def __post_init__(self):
+        for option in ("sources", "targets", "forms"):
+            _check_names(option, getattr(self, option))
+        for locale in (*self.sources, *self.targets):
+            _check_locale(locale)
+        for form in self.forms:
+            if form not in FORMS:
+                raise unknown("form of dates", form, FORMS)
+        if not self.languages:
+            raise UsageError(
+                f"dates(sources={self.sources!r}, targets={self.targets!r}) has no two languages; add one."
+            )
+        for option in ("first", "last"):
+            year = getattr(self, option)
+            if type(year) is not int or not 1000 <= year <= 9999:
+                raise UsageError(f"dates({option}={year!r}) must be a year from 1000 to 9999.")
+        if self.first > self.last:
+            raise UsageError(f"dates(first={self.first}, last={self.last}) has no years; first must not be after last.")
+
+    @classmethod
+    def make(cls, options: Mapping[str, Any]) -> "Dates":
+        """From the options of a spec string; raises a UsageError for one that does not exist or has a wrong value."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        for option in options:
+            if option not in names:
+                raise unknown("option of dates", option, names)
+        return cls(**options)
+
+    @property
+    def languages(self) -> list[tuple[str, str]]:
+        """Those translated from and into."""
+        pairs = itertools.product(self.sources, self.targets)
+        return [pair for pair in pairs if pair[0] != pair[1]]
+
+    def read(self, split: str) -> Pairs:
+        """The pairs of `train`, `validation` or `test`: 80, 10 and 10 in a hundred dates, the same for all options.
+
+        Raises:
+          UsageError: another split.
+        """
+        if split not in PARTS:
+            raise unknown("split of dates", split, PARTS)
+        content = digest([dataclasses.astuple(self), split, babel.__version__])
+        return Pairs(f"{split} of dates", content, functools.partial(self._pairs, split))
+
+    def _pairs(self, split: str) -> Iterator[Pair]:
+        kinds = list(itertools.product(self.languages, self.forms))
+        for key, date in sorted(_dates(self.first, self.last, split)):
+            (source, target), form = kinds[_number(key[8:16]) % len(kinds)]
+            style = "full" if _has_weekday(source, form) else "long"
+            yield Pair(f"{source} {target} {_write(date, source, form)}", _write(date, target, style))
+
+
+def _dates(first: int, last: int, split: str) -> Iterator[tuple[bytes, datetime.date]]:
+    """The dates of a split, each with a hash that says where it stands in it and what it becomes."""
+    days = range(datetime.date(first, 1, 1).toordinal(), datetime.date(last, 12, 31).toordinal() + 1)
+    for date in map(datetime.date.fromordinal, days):
+        key = hashlib.sha256(date.isoformat().encode()).digest()
+        if {0: "validation", 1: "test"}.get(_number(key[16:24]) % 10, "train") == split:
+            yield key, date
+
+
+def _number(part: bytes) -> int:
+    return int.from_bytes(part, "big")
+
+
+def _write(date: datetime.date, locale: str, form: str) -> str:
+    pattern, parsed = _pattern(locale, form)
+    return " ".join(pattern.apply(date, parsed).split())  # CLDR also has narrow spaces and ones that do not break
+
+
+@functools.cache
+def _pattern(locale: str, form: str) -> tuple[babel.dates.DateTimePattern, babel.Locale]:
+    """CLDR's pattern, with all digits of the year."""
+    parsed = babel.Locale.parse(locale)
+    pattern = parsed.date_formats[form]
+    return babel.dates.DateTimePattern(pattern.pattern, re.sub(r"%\(y+\)s", "%(yyyy)s", pattern.format)), parsed
+
+
+def _has_weekday(locale: str, form: str) -> bool:
+    return bool(re.search(r"%\([Eec]+\)s", _pattern(locale, form)[0].format))
+
+
+def _check_names(option: str, names: object) -> None:
+    if not (isinstance(names, tuple) and names and all(isinstance(name, str) for name in names)):
+        raise UsageError(f"dates({option}={names!r}) must be names in brackets, such as {option}=('x', 'y') or ('x',).")
+
+
+def _check_locale(locale: str) -> None:
+    known = babel.localedata.locale_identifiers()
+    if locale not in known:
+        near = difflib.get_close_matches(locale, known, n=_NEAR, cutoff=0.4)
+        raise UsageError(
+            f"{unknown('language of dates', locale, near)} `pybabel --list-locales` lists all {len(known)}."
+        )

@@ -1,0 +1,171 @@
+"""Sets of TensorFlow Datasets: read without TensorFlow, prepared with it; every obstacle said in one sentence."""
+
+import dataclasses
+import difflib
+import importlib.util
+import os
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from attention.errors import UsageError, unknown
+from train.data.rows import columns
+from train.data.text.documents import digest
+
+
+@dataclasses.dataclass(frozen=True)
+class TfdsSplit:
+    """A split of a prepared set.
+
+    Attributes:
+      name: Of the set, as TFDS writes it.
+      split: A plain name.
+      folder: Where sets are prepared.
+      builder: TFDS's own.
+    """
+
+    name: str
+    split: str
+    folder: str
+    builder: Any
+
+    @property
+    def features(self) -> Any:
+        """From names to TFDS features."""
+        return self.builder.info.features
+
+    def check_feature(self, field: str, key: str, kind: type) -> None:
+        """Raises a UsageError unless the feature `key`, which the config field `field` names, is of that kind."""
+        fitting = [name for name, feature in self.features.items() if isinstance(feature, kind)]
+        if key not in fitting:
+            raise unknown(f"{field} for tfds:{self.name}", key, fitting)
+
+    def check_text(self, field: str, column: str) -> None:
+        """Raises a UsageError unless `column`, which the config field `field` names, is text; see `columns`."""
+        columns.require(_texts(self.features), column, field, f"tfds:{self.name}")
+
+    @property
+    def files(self) -> list[Any]:
+        """Paths of the records."""
+        return list(self.builder.info.splits[self.split].filepaths)
+
+    @property
+    def version(self) -> str:
+        """Differs whenever the records differ."""
+        return digest([self.builder.info.full_name, *((file.name, os.path.getsize(file)) for file in self.files)])
+
+    def records(self, decoders: dict[str, Any] | None = None) -> Sequence[dict[str, Any]]:
+        """Random access to the examples.
+
+        Args:
+          decoders: TFDS decoders by feature.
+
+        Raises:
+          UsageError: the set was prepared without random access, or files are missing.
+        """
+        name, folder, builder = self.name, self.folder, self.builder
+        try:
+            encoded = builder.as_data_source(self.split, decoders=decoders)
+        except NotImplementedError as error:
+            # `tfds build --overwrite` in the same folder fails in TFDS 4.9.10, so both ways out leave the folder alone.
+            raise UsageError(
+                f"tfds:{name} is prepared in {folder} as {builder.info.file_format.value}, which has no random access: "
+                f"rename {builder.data_path} and run again with TensorFlow installed (pip install -r "
+                f"requirements-prepare.txt), or run `tfds build {name} --file_format=array_record "
+                "--data_dir=NEW_FOLDER` (which needs apache-beam and mlcroissant too) and set data.data_dir to "
+                "NEW_FOLDER."
+            ) from error
+        for path in self.files:
+            if not path.exists():
+                raise UsageError(f"tfds:{name} in {folder} is damaged: {path.name} is missing; prepare it again.")
+        return encoded
+
+
+def open_split(name: str, split: str, data_dir: str) -> TfdsSplit:
+    """Opens a split, preparing the set first if need be and possible.
+
+    Args:
+      name: As TFDS writes it: `cifar100`, `name/config`, `name:1.2.3`.
+      split: A plain name, no slice.
+      data_dir: '' is the environment's TFDS_DATA_DIR, else TFDS's own default.
+
+    Raises:
+      UsageError: the set is unknown, not prepared and cannot be, or has no such split.
+    """
+    tfds = package()
+    folder = os.path.expanduser(data_dir or os.environ.get("TFDS_DATA_DIR") or tfds.core.constants.DATA_DIR)
+    builder = _builder(tfds, name, folder)
+    if not (builder.data_path / tfds.core.constants.DATASET_INFO_FILENAME).exists():
+        _prepare(builder, name, folder)
+    if split not in builder.info.splits:
+        raise unknown(f"split of tfds:{name}", split, builder.info.splits)
+    return TfdsSplit(name, split, folder, builder)
+
+
+def _texts(features: Any) -> dict[str, Any]:
+    """The features that are text, nested as they are."""
+    kinds = package().features
+    texts = {name: feature for name, feature in features.items() if isinstance(feature, kinds.Text)}
+    nested = {name: _texts(feature) for name, feature in features.items() if isinstance(feature, kinds.FeaturesDict)}
+    return texts | {name: inner for name, inner in nested.items() if inner}
+
+
+def package() -> ModuleType:
+    """The package tensorflow_datasets, or a UsageError that says how to get it."""
+    try:
+        import tensorflow_datasets as tfds
+    except ImportError as error:
+        raise UsageError(f"TFDS data need tensorflow-datasets ({error}): pip install -r requirements.txt.") from error
+    return tfds
+
+
+def _builder(tfds: ModuleType, name: str, folder: str) -> Any:
+    from tensorflow_datasets.core.registered import DatasetNotFoundError
+
+    try:
+        return tfds.builder(name, data_dir=folder)
+    except DatasetNotFoundError as error:
+        known = tfds.list_builders(with_community_datasets=False)
+        nearest = difflib.get_close_matches(name, known, n=1)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        raise UsageError(
+            f"Unknown TFDS data set {name!r}, and none of that name is prepared in {folder}.{hint} "
+            "Valid: the names at https://www.tensorflow.org/datasets/catalog."
+        ) from error
+    except (AssertionError, ImportError, ValueError) as error:
+        raise UsageError(
+            f"Cannot open tfds:{name} in {folder}: {_brief(error)}; "
+            "write 'tfds:NAME', 'tfds:NAME/CONFIG' or 'tfds:NAME:1.2.3'."
+        ) from error
+
+
+def _prepare(builder: Any, name: str, folder: str) -> None:
+    missing = f"tfds:{name} is not prepared in {folder}"
+    elsewhere = "or set data.data_dir or TFDS_DATA_DIR to a folder where it is prepared"
+    if importlib.util.find_spec("tensorflow") is None:
+        raise UsageError(
+            f"{missing}, and preparing it needs TensorFlow: pip install -r requirements-prepare.txt, {elsewhere}."
+        )
+    _check_network(builder, f"{missing}, and the network is needed to download it but {{}}: connect, {elsewhere}.")
+    try:
+        builder.download_and_prepare(file_format="array_record")
+    # TFDS reports archives that must be fetched by hand with an AssertionError.
+    except (AssertionError, OSError, ValueError) as error:
+        raise UsageError(f"{missing}, and preparing it failed ({_brief(error)}): mend that, {elsewhere}.") from error
+
+
+def _check_network(builder: Any, message: str) -> None:
+    """TFDS itself retries for minutes before it says that there is no network."""
+    import requests
+
+    urls = [] if builder.MANUAL_DOWNLOAD_INSTRUCTIONS else list(builder.url_infos or ())
+    for url in urls[:1]:
+        try:
+            requests.head(url, timeout=10)
+        except (requests.ConnectionError, requests.Timeout) as error:
+            raise UsageError(message.format(f"{url} cannot be reached")) from error
+
+
+def _brief(error: Exception) -> str:
+    """The first line of a library's message, to stand inside a sentence."""
+    return str(error).strip().partition("\n")[0].rstrip(".:")

@@ -1,0 +1,72 @@
+"""The Python manual's pages on the language, which CPython ships for `help()`: some 80 topics, half a megabyte."""
+
+import functools
+import itertools
+import re
+from collections.abc import Iterator
+
+from attention.errors import unknown
+from train.data.text.documents import Document, Documents, digest
+
+HELD_OUT = {"test": 0.1, "validation": 0.1}
+_MOST = 0.2  # of a held-out split, from topics that belong together: no single one decides
+_LEAST = 60  # characters of a paragraph that says something of its own
+
+
+def read(split: str) -> Documents:
+    """The topics of `train`, `validation` or `test`, one document each.
+
+    Raises:
+      UsageError: another split.
+    """
+    if split not in splits():
+        raise unknown("split of pydoc", split, splits())
+    texts = [_topics()[name] for name in splits()[split]]
+    return Documents(f"{split} of pydoc", digest(texts), lambda: map(Document, texts))
+
+
+@functools.cache
+def splits() -> dict[str, tuple[str, ...]]:
+    """Names of the topics in each split, sorted; the same on every machine with the same CPython.
+
+    Many topics are sections of others (`while` of `compound`), so topics that share a paragraph stay together: nothing
+    held out has been trained on. Each of the held-out splits has about a tenth of the text.
+    """
+    groups = sorted(_related(), key=lambda names: digest([names[0]]))
+    total = sum(map(len, _topics().values()))
+    chosen: dict[str, list[str]] = {"train": [], **{split: [] for split in HELD_OUT}}
+    room = {split: share * total for split, share in HELD_OUT.items()}
+    for names in groups:
+        size = sum(len(_topics()[name]) for name in names)
+        emptiest = max(room, key=room.get)
+        fits = size <= min(room[emptiest], _MOST * HELD_OUT[emptiest] * total)
+        split = emptiest if fits else "train"
+        chosen[split] += names
+        room = {other: left - size * (other == split) for other, left in room.items()}
+    return {split: tuple(sorted(names)) for split, names in chosen.items()}
+
+
+@functools.cache
+def _topics() -> dict[str, str]:
+    from pydoc_data.topics import topics
+
+    return dict(topics)
+
+
+def _related() -> list[list[str]]:
+    """Topics in groups that have no paragraph in common, each sorted."""
+    group = {name: {name} for name in _topics()}
+    first: dict[str, str] = {}
+    for name, text in _topics().items():
+        for paragraph in _paragraphs(text):
+            other = first.setdefault(paragraph, name)
+            if group[other] is not group[name]:
+                group[other] |= group[name]
+                group |= dict.fromkeys(group[other], group[other])
+    distinct = {id(names): sorted(names) for names in group.values()}
+    return list(distinct.values())
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    paragraphs = (" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text))
+    return itertools.filterfalse(lambda paragraph: len(paragraph) < _LEAST, paragraphs)

@@ -1,0 +1,213 @@
+"""The `data` sections of configs for text."""
+
+import dataclasses
+from typing import ClassVar
+
+from attention.errors import UsageError, unknown
+from train.data import stated, tokenisers
+from train.data.rows.splits import PARTS
+from train.data.section import Section
+from train.data.text import sources
+from train.data.text.batches import Labelled, MaskedTokens, NextToken, check_long_enough
+from train.data.text.corpus import Corpus, LabelledTokens, Tokens, load
+from train.data.text.masking import Masking
+
+KEEP = ("first", "last")
+
+
+@dataclasses.dataclass(frozen=True)
+class CachedTextSection(Section):
+    """What all data of text have in common: they may come from the hub, and are tokenised once.
+
+    Attributes:
+      revision: Of a hub set: a branch, tag or commit, such as `refs/convert/parquet`; '' is the default one.
+      streaming: Whether a hub set is read from the network as it is encoded, in place of being downloaded first.
+      data_dir: Where TFDS sets or the hub's downloads are; '' is the libraries' own default.
+      cache_dir: Where tokenised text is kept; '' is ATTENTION_BENCH_CACHE, else ~/.cache/attention_bench.
+      workers: Processes that prepare batches; 0 does it in a thread, which is fast enough for text.
+    """
+
+    revision: str
+    streaming: bool
+    cache_dir: str
+
+
+@dataclasses.dataclass(frozen=True)
+class CommonTextData(CachedTextSection):
+    """What text of one language has in common.
+
+    Attributes:
+      source: `pydoc` (the Python manual's topics, in the package), `file:PATH` (a file, folder or glob; see
+        `train.data.text.files.read`), `hf:NAME` or `hf:NAME:CONFIG` (a set on the Hugging Face hub or in a local
+        folder), or `tfds:NAME`.
+      text_column: Of tables: the column of the text.
+      train_split: Such as `train[:90%]`, in documents: topics, lines of plain text, or rows; see `rows.splits`.
+        Documents with classes are shuffled first, always alike, so that slices of sorted sets have all classes.
+      tokeniser: `bytes`, `words(size=20000)`, `bpe(size=8192)`, `wordpiece(size=30522)`, `file:PATH` or `hf:NAME`;
+        see `train.data.tokenisers`. Those with a size learn their vocabulary from the training split.
+      context: Tokens in an example.
+      vocabulary: Tokens that the tokeniser must have; 0 leaves it to the tokeniser, but for a dry run with one that
+        names no size.
+    """
+
+    text_column: str
+    tokeniser: str
+    context: int
+    vocabulary: int
+
+    SIZES: ClassVar[tuple[str, ...]] = ("context", *Section.SIZES)
+
+    def __post_init__(self):
+        super().__post_init__()
+        sources.check(self.source)
+        tokenisers.check(self.tokeniser)
+        stated.check_count("vocabulary", self.vocabulary)
+
+    def blank(self) -> Corpus:
+        """Stands for the corpus in a dry run: one window of zeros.
+
+        Raises:
+          UsageError: a size is not stated.
+        """
+        text = Tokens(stated.BlankText(self.context + 1), 0, 1)
+        return Corpus(blank_tokeniser("vocabulary", self.vocabulary, self.tokeniser), dict.fromkeys(PARTS, text))
+
+
+@dataclasses.dataclass(frozen=True)
+class TextData(CommonTextData):
+    """Text for language models.
+
+    Attributes:
+      end_token: Whether each document is followed by the tokeniser's end token.
+      eval_stride: Tokens between the windows of evaluation; 0 is `context`, so that they do not overlap.
+    """
+
+    end_token: bool
+    eval_stride: int
+
+    label_column = ""  # no field: this text has no classes
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 0 <= self.eval_stride <= self.context:
+            raise UsageError(
+                f"data.eval_stride must be between 0 (windows that do not overlap) and data.context = {self.context}, "
+                f"but it is {self.eval_stride}."
+            )
+
+    def load(self) -> Corpus:
+        """The corpus; see `train.data.text.corpus.load`.
+
+        Raises:
+          UsageError: as there, or the training split is shorter than a window, or another is empty.
+        """
+        corpus = load(self, self.end_token)
+        check_long_enough(corpus.splits, train=self.context + 1, held_out=2)
+        return corpus
+
+    def examples(self, corpus: Corpus) -> dict[str, NextToken]:
+        """What `train.data.text.batches` makes batches of, by split."""
+        stride, pad = self.eval_stride or self.context, _pad(corpus)
+        return {part: NextToken(tokens, self.context, stride, pad) for part, tokens in corpus.splits.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedTextData(CommonTextData):
+    """Text for masked language models.
+
+    Attributes:
+      end_token: Whether each document is followed by the tokeniser's end token.
+      mask_rate: The probability of each token to be chosen for prediction.
+    """
+
+    end_token: bool
+    mask_rate: float
+
+    label_column = ""  # no field: this text has no classes
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.context < 3:
+            raise UsageError(f"data.context must be at least 3, for start and end tokens, but it is {self.context}.")
+        if not 0 < self.mask_rate <= 1:
+            raise UsageError(f"data.mask_rate must be above 0 and at most 1, but it is {self.mask_rate}.")
+
+    def load(self) -> Corpus:
+        """The corpus; see `train.data.text.corpus.load`.
+
+        Raises:
+          UsageError: as there, the training split is shorter than a window, another is empty, or the tokeniser has
+            no mask.
+        """
+        corpus = load(self, self.end_token)
+        Masking.of(corpus.tokeniser, self.mask_rate)
+        check_long_enough(corpus.splits, train=self.context, held_out=1)
+        return corpus
+
+    def examples(self, corpus: Corpus) -> dict[str, MaskedTokens]:
+        """What `train.data.text.batches` makes batches of, by split."""
+        special, masking = corpus.tokeniser.special, Masking.of(corpus.tokeniser, self.mask_rate)
+        return {part: MaskedTokens(tokens, self.context, special, masking) for part, tokens in corpus.splits.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledTextData(CommonTextData):
+    """Documents with classes.
+
+    Attributes:
+      label_column: Of tables: the column of the class.
+      keep: Which tokens of a document that is longer than `context`: `first` or `last`.
+      classes: How many there are, which the data must have; 0 leaves it to them, but for a dry run.
+    """
+
+    label_column: str
+    keep: str
+    classes: int
+
+    def __post_init__(self):
+        super().__post_init__()
+        stated.check_count("classes", self.classes)
+        if not self.label_column:
+            raise UsageError("data.label_column must name the column of the class, but it is empty.")
+        if self.keep not in KEEP:
+            raise unknown("data.keep", self.keep, KEEP)
+
+    def load(self) -> Corpus:
+        """The corpus, with class names; see `train.data.text.corpus.load`.
+
+        Raises:
+          UsageError: as there, or there is one class alone.
+        """
+        corpus = load(self)
+        if corpus.num_classes < 2:
+            raise UsageError(
+                f"All documents have the class {corpus.class_names[0]!r} in {self.label_column!r}; name another "
+                "data.label_column, or give data of two classes at least."
+            )
+        stated.check("classes", self.classes, corpus.num_classes)
+        return corpus
+
+    def blank(self) -> Corpus:
+        """See `CommonTextData.blank`."""
+        text = LabelledTokens(stated.BlankText(self.context), 0, 1, (0,))
+        names = tuple(map(str, range(stated.needed("classes", self.classes))))
+        return dataclasses.replace(super().blank(), splits=dict.fromkeys(PARTS, text), class_names=names)
+
+    def examples(self, corpus: Corpus) -> dict[str, Labelled]:
+        """What `train.data.text.batches` makes batches of, by split."""
+        pad = _pad(corpus)
+        return {part: Labelled(tokens, self.context, self.keep, pad) for part, tokens in corpus.splits.items()}
+
+
+def blank_tokeniser(field: str, vocabulary: int, spec: str) -> stated.BlankTokeniser:
+    """As large as the config's `field` or, where that is 0, the tokeniser's own spec string says.
+
+    Raises:
+      UsageError: neither does.
+    """
+    return stated.BlankTokeniser(stated.needed(field, vocabulary or tokenisers.stated_size(spec)))
+
+
+def _pad(corpus: Corpus) -> int:
+    """Some tokenisers have no padding; whatever stands there has weight 0."""
+    return corpus.tokeniser.special.get("pad", 0)

@@ -1,0 +1,234 @@
+"""Tokenised text on disk, made once and mapped into memory: a folder of plain arrays for each text and tokeniser.
+
+A folder appears under its name only when it is whole, and one process makes it while others wait.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from jaxtyping import Int32, Int64, Integer
+from tqdm import tqdm
+
+from attention.errors import UsageError
+from train.data.text.documents import Document, Documents, digest
+from train.data.tokenisers import Tokeniser
+
+_FORMAT = 2  # of the folders; another number makes them anew
+_ABOUT = "about.json"
+# Documents are encoded together up to so many, or so many characters: what is in memory at a time.
+_BATCH_DOCUMENTS, _BATCH_CHARACTERS = 1024, 1_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """A tokenised text, opened when it is first looked at; pickles as its path.
+
+    Attributes:
+      folder: Where it is.
+    """
+
+    folder: str
+
+    def __len__(self) -> int:
+        """Documents."""
+        return len(self.token_offsets) - 1
+
+    @functools.cached_property
+    def ids(self) -> Integer[np.ndarray, " tokens"]:
+        """Ids of all documents, end to end; uint16 where they fit, else uint32."""
+        return self._array("ids")
+
+    @functools.cached_property
+    def token_offsets(self) -> Int64[np.ndarray, " documents+1"]:
+        """Document i has the tokens `token_offsets[i]` to `token_offsets[i + 1]`."""
+        return self._array("token_offsets")
+
+    @functools.cached_property
+    def byte_offsets(self) -> Int64[np.ndarray, " documents+1"]:
+        """Likewise in bytes of UTF-8."""
+        return self._array("byte_offsets")
+
+    @functools.cached_property
+    def labels(self) -> Int32[np.ndarray, " documents"]:
+        """Each document's class, a place in `class_names`."""
+        return self._array("labels")
+
+    @functools.cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """Of the source, else of the labels in the order of their first documents."""
+        return tuple(self._about["class_names"])
+
+    @property
+    def content(self) -> str:
+        """A digest of tokens, documents and classes, wherever and whenever they were read."""
+        return self._about["content"]
+
+    @functools.cached_property
+    def _about(self) -> dict[str, Any]:
+        try:
+            return json.loads((Path(self.folder) / _ABOUT).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"The cached text {self.folder} is damaged ({error}); remove that folder.") from error
+
+    def _array(self, name: str) -> np.ndarray:
+        about = self._about["arrays"][name]
+        dtype, length = np.dtype(about["dtype"]), about["length"]
+        path = Path(self.folder) / name
+        if not path.is_file() or path.stat().st_size != dtype.itemsize * length:
+            raise UsageError(f"The cached text {self.folder} is damaged ({name}); remove that folder.")
+        # A plain array over the map: slicing np.memmap itself is several times slower.
+        return np.asarray(np.memmap(path, dtype, "r", shape=(length,)))
+
+    def __getstate__(self) -> dict[str, str]:
+        return {"folder": self.folder}
+
+
+def stored(documents: Documents, tokeniser: Tokeniser, end: bool, cache_dir: Path) -> Stored:
+    """The documents as tokens, from the cache or made now.
+
+    Args:
+      documents: What to encode.
+      tokeniser: With what.
+      end: Whether each document is followed by the tokeniser's end token.
+      cache_dir: Root of all caches.
+
+    Raises:
+      UsageError: a document cannot be read, there is no document or token, or the cache cannot be written.
+    """
+    key = digest([_FORMAT, documents.content, *documents.class_names, tokeniser.dumps(), end])
+    folder = cache_dir / "texts" / key
+    once(folder, lambda partial: _write(partial, documents, tokeniser, end))
+    return Stored(str(folder))
+
+
+def once(target: Path, build: Callable[[Path], None]) -> None:
+    """Has `build` make a file or folder, unless it is there; no other process sees it before it is whole.
+
+    Args:
+      target: What is made.
+      build: Called with a path beside it.
+
+    Raises:
+      UsageError: the disk is full or cannot be written; nothing is left then.
+    """
+    if target.exists():
+        return
+    partial = target.with_name(target.name + ".partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open(target.with_name(target.name + ".lock"), "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not target.exists():
+                _remove(partial)  # of a process that was killed
+                try:
+                    build(partial)
+                    os.replace(partial, target)
+                finally:
+                    _remove(partial)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        advice = "free some space there, or" if full else "mend that, or"
+        raise UsageError(
+            f"Cannot cache in {target.parent} ({error.strerror or error}): {advice} set data.cache_dir or "
+            "ATTENTION_BENCH_CACHE to another folder; nothing half-written was left."
+        ) from error
+
+
+def progress(documents: Iterable[Document], what: str) -> Iterator[Document]:
+    """The documents, with a bar on a terminal that counts them."""
+    return iter(tqdm(documents, desc=what, unit=" documents", disable=None, dynamic_ncols=True))
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+class _Column:
+    """An array that grows on disk, with a digest of it."""
+
+    def __init__(self, file: BinaryIO, dtype: type):
+        self.dtype, self.length = np.dtype(dtype), 0
+        self._file, self._digest = file, hashlib.blake2b(digest_size=16)
+
+    def append(self, values: Sequence | np.ndarray) -> None:
+        array = np.asarray(values, self.dtype)
+        self.length += len(array)
+        self._digest.update(array)
+        self._file.write(array)
+
+    @property
+    def content(self) -> str:
+        return self._digest.hexdigest()
+
+    def sync(self) -> None:
+        """Is on the disk for good after this."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def _write(folder: Path, documents: Documents, tokeniser: Tokeniser, end: bool) -> None:
+    folder.mkdir()
+    types = {
+        "ids": np.uint16 if tokeniser.size <= 2**16 else np.uint32,
+        "token_offsets": np.int64,
+        "byte_offsets": np.int64,
+        "labels": np.int32,
+    }
+    with contextlib.ExitStack() as stack:
+        files = {name: stack.enter_context(open(folder / name, "wb")) for name in types}
+        columns = {name: _Column(files[name], dtype) for name, dtype in types.items()}
+        class_names = _fill(columns, documents, tokeniser, end)
+        for column in columns.values():
+            column.sync()
+    arrays = {name: {"dtype": column.dtype.name, "length": column.length} for name, column in columns.items()}
+    content = digest([*(column.content for column in columns.values()), *class_names])
+    about = {"name": documents.name, "content": content, "class_names": class_names, "arrays": arrays}
+    (folder / _ABOUT).write_text(json.dumps(about, indent=2), encoding="utf-8")
+
+
+def _fill(columns: dict[str, _Column], documents: Documents, tokeniser: Tokeniser, end: bool) -> list[str]:
+    """Appends all documents; returns the class names."""
+    after = [tokeniser.special["end"]] if end else []
+    classes = {name: number for number, name in enumerate(documents.class_names)}
+    totals = {"token_offsets": 0, "byte_offsets": 0}
+    for name in totals:
+        columns[name].append([0])
+    for batch in _batches(progress(documents.read(), f"Encoding {documents.name}")):
+        encoded = tokeniser.encode_batch([document.text for document in batch])
+        encoded = [np.append(ids, after) for ids in encoded] if end else encoded
+        sizes = {"token_offsets": map(len, encoded), "byte_offsets": (len(d.text.encode()) for d in batch)}
+        for name, added in sizes.items():
+            offsets = totals[name] + np.cumsum(np.fromiter(added, np.int64, len(batch)))
+            columns[name].append(offsets)
+            totals[name] = int(offsets[-1])
+        columns["ids"].append(np.concatenate(encoded))
+        columns["labels"].append([classes.setdefault(d.label, len(classes)) for d in batch])
+    if not totals["token_offsets"]:
+        raise UsageError(f"There is no text in {documents.name}; give a source that has some.")
+    return list(classes)
+
+
+def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
+    batch, characters = [], 0
+    for document in documents:
+        batch.append(document)
+        characters += len(document.text)
+        if len(batch) == _BATCH_DOCUMENTS or characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch

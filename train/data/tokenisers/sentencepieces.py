@@ -1,0 +1,178 @@
+"""The tokenisers of Marian's published models: sentencepiece's pieces, numbered by a vocabulary of their own."""
+
+import base64
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int32, Integer
+
+from attention.errors import UsageError
+from models.published import hugging_face
+
+KIND = "marian"
+SOURCE, TARGET, VOCABULARY = "source.spm", "target.spm", "vocab.json"
+SETTINGS = "tokenizer_config.json"
+# In a vocabulary, by the names of `Tokeniser.special`; Marian's decoder reads padding first.
+SPECIAL = {"pad": "<pad>", "unknown": "<unk>", "end": "</s>", "start": "<pad>"}
+SPACE = "\u2581"  # what pieces have in place of a space
+
+
+class MarianTokeniser:
+    """One side of a Marian's tokeniser; see `train.data.tokenisers.Tokeniser`.
+
+    Ids are those of transformers' MarianTokenizer without the last, `</s>`: text is normalised by sentencepiece alone,
+    not by Moses' rules for punctuation. A text may begin with a language, `>>fr<<`, which is one token. As there,
+    nothing is decoded of unknown pieces. Text that reads like a special token is encoded as the text it is, though.
+
+    Attributes:
+      spm: The sentencepiece model.
+      vocabulary: Ids of its pieces.
+    """
+
+    def __init__(self, spm: bytes, vocabulary: Mapping[str, int]):
+        """A sentencepiece model, and the ids of its pieces.
+
+        Raises:
+          UsageError: sentencepiece cannot read the model or is missing, or the vocabulary is none or lacks a special
+            token.
+        """
+        self.spm, self.vocabulary = spm, vocabulary
+        self._processor = _read(spm)
+        if not (isinstance(vocabulary, dict) and all(type(i) is int and i >= 0 for i in vocabulary.values())):
+            raise UsageError("A Marian's vocabulary must be a JSON object of pieces and their ids.")
+        if missing := sorted(set(SPECIAL.values()) - set(vocabulary)):
+            raise UsageError(f"A Marian's vocabulary must have {', '.join(missing)}, but this one does not.")
+        self.size = max(vocabulary.values()) + 1
+        self.special = {name: vocabulary[piece] for name, piece in SPECIAL.items()}
+
+    def encode(self, text: str) -> Int32[np.ndarray, " n"]:
+        """The ids of the text's pieces."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " n"]]:
+        """The ids of the pieces of each text."""
+        split = [_language(text) for text in texts]
+        pieces = self._processor.encode([text for _, text in split], out_type=str)
+        lookup, unknown = self._ids, self.special["unknown"]
+        return [
+            np.array([lookup.get(piece, unknown) for piece in (*language, *rest)], np.int32)
+            for (language, _), rest in zip(split, pieces, strict=True)
+        ]
+
+    def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
+        """The text of the pieces; special tokens are left out, the unknown too."""
+        pieces = (self._pieces.get(int(i), SPECIAL["unknown"]) for i in ids)
+        text = self._processor.decode_pieces([piece for piece in pieces if piece not in SPECIAL.values()])
+        return text.replace(SPACE, " ").strip()
+
+    def normalise(self, text: str) -> str:
+        """The text as it is: published scores are of references as they are written."""
+        return text
+
+    def dumps(self) -> str:
+        """The model in base 64, and the vocabulary."""
+        spm = base64.b64encode(self.spm).decode()
+        return json.dumps({"kind": KIND, "spm": spm, "vocabulary": self.vocabulary}, ensure_ascii=False)
+
+    @functools.cached_property
+    def _ids(self) -> dict[str, int]:
+        marks = (SPECIAL["pad"], SPECIAL["end"])  # which no text turns into
+        return {piece: i for piece, i in self.vocabulary.items() if piece not in marks}
+
+    @functools.cached_property
+    def _pieces(self) -> dict[int, str]:
+        return {i: piece for piece, i in self.vocabulary.items()}
+
+
+def check(place: str) -> None:
+    """Raises a UsageError unless `place` is `FOLDER_OR_HUB_NAME/source.spm` or `…/target.spm`; opens nothing."""
+    folder, _, file = place.rpartition("/")
+    if not folder or file not in (SOURCE, TARGET):
+        raise UsageError(
+            f"The tokeniser {KIND}:{place} must be one side of a Marian's; write {KIND}:FOLDER/{SOURCE} or "
+            f"{KIND}:FOLDER/{TARGET}, with a folder or a name on the Hugging Face hub."
+        )
+
+
+def read(place: str) -> MarianTokeniser:
+    """One side of a published Marian's tokeniser.
+
+    Args:
+      place: `FOLDER_OR_HUB_NAME/source.spm`, or `…/target.spm`; the pieces' ids are in `vocab.json` beside it.
+
+    Raises:
+      UsageError: the files are not there, cannot be fetched or are damaged.
+    """
+    check(place)
+    source, _, file = place.rpartition("/")
+    spm, vocabulary = hugging_face.find(source, file), hugging_face.find(source, VOCABULARY)
+    try:
+        return MarianTokeniser(spm.read_bytes(), json.loads(vocabulary.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"The tokeniser {spm} with {vocabulary} cannot be used: {error}") from error
+
+
+def loads(fields: Mapping[str, Any]) -> MarianTokeniser:
+    """The tokeniser of which these are the fields that `dumps` wrote.
+
+    Raises:
+      UsageError: they are not.
+    """
+    try:
+        spm = base64.b64decode(fields["spm"], validate=True)
+        vocabulary = fields["vocabulary"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"This is no tokeniser of a Marian ({error!r}); write one with dumps.") from error
+    return MarianTokeniser(spm, vocabulary)
+
+
+def export(folder: str, source: MarianTokeniser, target: MarianTokeniser) -> None:
+    """Writes the files that `transformers.MarianTokenizer.from_pretrained` loads, beside a model or alone.
+
+    Args:
+      folder: Where; it is made.
+      source: Of the sources.
+      target: Of the targets, with the same vocabulary.
+
+    Raises:
+      UsageError: the vocabularies differ, or the folder has such files already or cannot be written.
+    """
+    if source.vocabulary != target.vocabulary:
+        raise UsageError(
+            f"Both sides of a Marian have one vocabulary, but the source's has {source.size} ids, the target's "
+            f"{target.size}, and they differ; use {SOURCE} and {TARGET} of one folder."
+        )
+    settings = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": False}
+    documents = {VOCABULARY: source.vocabulary, SETTINGS: settings}
+    files = {name: json.dumps(value, ensure_ascii=False, indent=2).encode() for name, value in documents.items()}
+    files |= {SOURCE: source.spm, TARGET: target.spm}
+    writers = {name: functools.partial(Path.write_bytes, data=content) for name, content in files.items()}
+    hugging_face.write_files(Path(folder).expanduser(), writers)
+
+
+def _language(text: str) -> tuple[tuple[str, ...], str]:
+    """A language that a text begins with, such as `>>fr<<`, and the rest."""
+    end = text.find("<<") + 2
+    return ((text[:end],), text[end:]) if text.startswith(">>") and end > 1 else ((), text)
+
+
+def _read(spm: bytes) -> Any:
+    try:
+        return _sentencepiece().SentencePieceProcessor(model_proto=spm)
+    except (RuntimeError, OSError) as error:
+        raise UsageError(f"The package sentencepiece cannot read this model: {error}.") from error
+
+
+def _sentencepiece() -> ModuleType:
+    try:
+        import sentencepiece
+    except ImportError as error:
+        raise UsageError(
+            f"A Marian's tokeniser needs the package sentencepiece ({error}): pip install -r requirements.txt."
+        ) from error
+    return sentencepiece

@@ -1,0 +1,154 @@
+"""Subword tokenisers of the package `tokenizers`: trained on a corpus, or read from its JSON or a hub."""
+
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int32, Integer
+
+from attention.errors import UsageError
+from train.data.rows import hub
+
+# How the published tokenisers write what `Tokeniser.special` names.
+_NAMES = {
+    "pad": ("[PAD]", "<pad>"),
+    "unknown": ("[UNK]", "<unk>"),
+    "mask": ("[MASK]", "<mask>"),
+    "start": ("[CLS]", "<s>"),
+    "end": ("[SEP]", "</s>", "<|endoftext|>"),
+}
+
+
+_BERT_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+class SubwordTokeniser:
+    """A tokeniser of the package `tokenizers`; see `train.data.tokenisers.Tokeniser`.
+
+    Text that happens to read like a special token is encoded as the text it is.
+    """
+
+    def __init__(self, text: str):
+        """Reads the package's own JSON.
+
+        Raises:
+          UsageError: it cannot be read, or the package is missing.
+        """
+        try:
+            self._tokenizer = _tokenizers().Tokenizer.from_str(text)
+        except Exception as error:  # the package raises nothing narrower
+            raise UsageError(f"The package tokenizers cannot read this tokeniser: {error}.") from error
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._tokenizer.encode_special_tokens = True
+        ids = self._tokenizer.get_vocab(with_added_tokens=True)
+        # Published vocabularies may have gaps.
+        self.size = max(ids.values()) + 1
+        found = {name: [ids[token] for token in tokens if token in ids] for name, tokens in _NAMES.items()}
+        self.special = {name: matches[0] for name, matches in found.items() if matches}
+
+    def encode(self, text: str) -> Int32[np.ndarray, " n"]:
+        """The ids of the text's pieces."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " n"]]:
+        """The ids of the pieces of each text."""
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+    def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
+        """The text of the pieces."""
+        hidden = {i for name, i in self.special.items() if name != "unknown"}
+        return self._tokenizer.decode([int(i) for i in ids if int(i) not in hidden], skip_special_tokens=False)
+
+    def normalise(self, text: str) -> str:
+        """What the package's normaliser makes of the text: lower case, say."""
+        normalizer = self._tokenizer.normalizer
+        return normalizer.normalize_str(text) if normalizer else text
+
+    def dumps(self) -> str:
+        """The package's own JSON."""
+        return self._tokenizer.to_str(pretty=True)
+
+
+def fit_bpe(texts: Iterable[str], size: int) -> SubwordTokeniser:
+    """Byte-level byte pair encoding, as GPT-2 and RoBERTa have it: every text comes back exactly.
+
+    Args:
+      texts: What to train on.
+      size: Ids at most; four are special, 256 are the bytes.
+    """
+    t = _tokenizers()
+    tokenizer = t.Tokenizer(t.models.BPE())
+    tokenizer.pre_tokenizer = t.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = t.decoders.ByteLevel()
+    special = ["<s>", "<pad>", "</s>", "<mask>"]
+    alphabet = t.pre_tokenizers.ByteLevel.alphabet()
+    trainer = t.trainers.BpeTrainer(
+        vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return SubwordTokeniser(tokenizer.to_str())
+
+
+def fit_wordpiece(texts: Iterable[str], size: int, lower: bool = False) -> SubwordTokeniser:
+    """WordPiece as BERT has it.
+
+    Args:
+      texts: What to train on; read twice.
+      size: Ids at most, five special ones included; but every character stays.
+      lower: Whether text is lower-cased and loses its accents first.
+    """
+    trained = _wordpiece({}, lower)
+    # The package numbers continuing characters as it meets them, in another order every time, and breaks ties by
+    # number; named beforehand they have theirs. The vocabulary then moves to a tokeniser to which they are not special.
+    first = [*_BERT_SPECIAL, *_continuing(trained, texts)]
+    trainer = _tokenizers().trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
+    trained.train_from_iterator(texts, trainer)
+    tokenizer = _wordpiece(trained.get_vocab(), lower)
+    tokenizer.add_special_tokens(_BERT_SPECIAL)
+    return SubwordTokeniser(tokenizer.to_str())
+
+
+def from_hub(name: str, field: str) -> SubwordTokeniser:
+    """The `tokenizer.json` of a hub repository, `NAME` or `NAME@REVISION`; a copy fetched before is used as it is.
+
+    Args:
+      name: The repository.
+      field: The config field that names it, for messages.
+
+    Raises:
+      UsageError: it cannot be fetched.
+    """
+    repository, _, revision = name.partition("@")
+    path = hub.fetch(repository, "tokenizer.json", revision, field, "file:PATH")
+    with open(path, encoding="utf-8") as file:
+        return SubwordTokeniser(file.read())
+
+
+def _wordpiece(vocabulary: dict[str, int], lower: bool) -> Any:
+    t = _tokenizers()
+    tokenizer = t.Tokenizer(t.models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = t.normalizers.BertNormalizer(lowercase=lower)
+    tokenizer.pre_tokenizer = t.pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = t.decoders.WordPiece()
+    return tokenizer
+
+
+def _continuing(tokenizer: Any, texts: Iterable[str]) -> list[str]:
+    """`##c` for every character that a word can go on with."""
+    characters: set[str] = set()
+    for text in texts:  # one at a time: all of them together may not fit into memory
+        characters.update(text)
+    normal = tokenizer.normalizer.normalize_str(" ".join(sorted(characters)))
+    split = tokenizer.pre_tokenizer.pre_tokenize_str
+    return [f"##{c}" for c in sorted(set(normal)) if [word for word, _ in split(f"a{c}")] == [f"a{c}"]]
+
+
+def _tokenizers() -> ModuleType:
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise UsageError(f"Subwords need the package tokenizers ({error}): pip install -r requirements.txt.") from error
+    return tokenizers

@@ -1,0 +1,1 @@
+"""What trained models write: search, sampling, alignments and scores of texts."""

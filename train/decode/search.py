@@ -1,0 +1,261 @@
+"""The search for a target: token by token, or with beams, as Hugging Face's `generate` defines them.
+
+Both take `step(tokens, target) -> (logits, target)`: the logits of what follows the last token of each sentence, from
+what the model keeps of those before it.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from attention.errors import UsageError
+from train.decode.sampling import Sampling, highest
+
+GREEDY = Sampling(temperature=0)
+Step = Callable[[Int[Array, "B"], Any], tuple[Float[Array, "B V"], Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """How a target is searched.
+
+    At `max_length` the end is forced. What is chosen there is ranked as if that had cost nothing.
+
+    Attributes:
+      beams: K, the sequences of each sentence that are followed at once; 1 takes token after token by `sampling`.
+      length_penalty: p of the rank of an ended sequence among beams, log-probability / length ** p. 0 is none; above
+        0 favours long ones.
+      max_length: The most tokens, the end among them.
+      min_length: The fewest tokens, the end among them.
+      sampling: How a single beam chooses; several are never drawn.
+    """
+
+    beams: int
+    length_penalty: float
+    max_length: int
+    min_length: int = 1
+    sampling: Sampling = GREEDY
+
+    def __post_init__(self):
+        if self.beams < 1:
+            raise UsageError(f"beams must be at least 1 (1 is greedy or sampling), but it is {self.beams}.")
+        if not math.isfinite(self.length_penalty):
+            raise UsageError(f"length_penalty must be a finite number, but it is {self.length_penalty}.")
+        if not 1 <= self.min_length <= self.max_length:
+            raise UsageError(
+                f"max_length must be at least 1 and min_length from 1 to it, but they are {self.max_length} and "
+                f"{self.min_length}."
+            )
+        if self.beams > 1 and self.sampling.temperature:
+            raise UsageError(
+                f"{self.beams} beams are searched, not drawn; choose beams=1 to sample, or a temperature of 0, "
+                f"not {self.sampling.temperature}."
+            )
+
+    def allowed(self, logits: Float[Array, "R V"], position: Int[Array, ""], special: "Special") -> jax.Array:
+        """−∞ for tokens that may not be at a position: the start, padding, and the end when it is not its time."""
+        token = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
+        last = position == self.max_length - 1
+        never = (token == special.start) | (token == special.pad) | last
+        return jnp.where(jnp.where(token == special.end, position < self.min_length - 1, never), -jnp.inf, logits)
+
+
+class Special(NamedTuple):
+    """Ids that mean something to a search.
+
+    Attributes:
+      start: What the model reads first.
+      end: After which a target is finished.
+      pad: Behind the end; may be the same.
+    """
+
+    start: Int[Array, ""]
+    end: Int[Array, ""]
+    pad: Int[Array, ""]
+
+
+class Translations(NamedTuple):
+    """The target of each source.
+
+    Attributes:
+      tokens: Without the start, with the end, and padding behind it.
+      lengths: Tokens of each, the end among them.
+      scores: Log-probability of all of them.
+    """
+
+    tokens: Int[Array, "B T"]
+    lengths: Int[Array, "B"]
+    scores: Float[Array, "B"]
+
+
+def one_by_one(
+    step: Step, target: Any, search: Search, special: Special, keys: Key[Array, "B"]
+) -> tuple[Translations, Int[Array, ""]]:
+    """Each token as `search.sampling` chooses it, until all sentences are finished; and how many steps that took."""
+    batch, most = len(keys), search.max_length
+
+    def unfinished(carry: tuple) -> Bool[Array, ""]:
+        position, _, _, (_, lengths, _) = carry
+        return jnp.any(position < lengths)
+
+    def choose(carry: tuple) -> tuple:
+        position, last, target, (tokens, lengths, scores) = carry
+        logits, target = step(last, target)
+        own_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, position)
+        chosen = search.sampling.choose(search.allowed(logits, position, special), own_keys)
+        gained = _log_probabilities(logits, jnp.take_along_axis(logits, chosen[:, None], axis=-1, mode="clip"))[:, 0]
+        running = position < lengths
+        chosen = jnp.where(running, chosen, special.pad)
+        tokens = jax.lax.dynamic_update_slice_in_dim(tokens, chosen[:, None], position, axis=1)
+        lengths = jnp.where(running & (chosen == special.end), position + 1, lengths)
+        return position + 1, chosen, target, Translations(tokens, lengths, scores + jnp.where(running, gained, 0.0))
+
+    lengths = jnp.full(batch, most, jnp.int32)
+    written = Translations(jnp.full((batch, most), special.pad, jnp.int32), lengths, jnp.zeros(batch))
+    first = jnp.full(batch, special.start, jnp.int32)
+    steps, _, _, found = jax.lax.while_loop(unfinished, choose, (jnp.zeros((), jnp.int32), first, target, written))
+    return found, steps
+
+
+class _Beams(NamedTuple):
+    """Beam search between two steps.
+
+    Attributes:
+      position: Tokens that each running sequence has.
+      last: The last of them.
+      target: What the model keeps of them, with an axis of beams before that of the batch: as `jax.vmap` wants it.
+      tokens: All of them.
+      scores: Log-probabilities of the running, highest first; −∞ is none.
+      ranks: Of the K best ended sequences, highest first; −∞ is none.
+      best: The first of those.
+      open: Whether a sentence may still find a better one.
+    """
+
+    position: Int[Array, ""]
+    last: Int[Array, "B K"]
+    target: Any
+    tokens: Int[Array, "B K T"]
+    scores: Float[Array, "B K"]
+    ranks: Float[Array, "B K"]
+    best: Translations
+    open: Bool[Array, "B"]
+
+
+def with_beams(
+    step: Step, target: Any, search: Search, special: Special, batch: int
+) -> tuple[Translations, Int[Array, ""]]:
+    """The best sequence that K beams find, and how many steps that took.
+
+    As `generate(num_beams=K, early_stopping=False)` of Hugging Face's transformers: of each sentence's beams the 2K
+    best continuations are looked at. Those that end, if among the first K, are ranked by log-probability / length **
+    p and the K best of all are kept; the K best of the others run on. A sentence is finished when its best running
+    sequence, ranked at its present length, is below all K kept.
+    """
+
+    def unfinished(beams: _Beams) -> Bool[Array, ""]:
+        return jnp.any(beams.open) & (beams.position < search.max_length)
+
+    beams = jax.lax.while_loop(
+        unfinished, lambda beams: _longer(step, search, special, beams), _start(target, search, special, batch)
+    )
+    return beams.best, beams.position
+
+
+def _start(target: Any, search: Search, special: Special, batch: int) -> _Beams:
+    """All beams with nothing written; the first alone may go on, or all would write the same."""
+    k, most = search.beams, search.max_length
+    none = jnp.full((batch, k), -jnp.inf)
+    padding = jnp.full((batch, k, most), special.pad, jnp.int32)
+    return _Beams(
+        position=jnp.zeros((), jnp.int32),
+        last=jnp.full((batch, k), special.start, jnp.int32),
+        target=_on_each(lambda x: jnp.broadcast_to(x[None], (k, *x.shape)), target),
+        tokens=padding,
+        scores=none.at[:, 0].set(0.0),
+        ranks=none,
+        best=Translations(padding[:, 0], jnp.zeros(batch, jnp.int32), none[:, 0]),
+        open=jnp.ones(batch, bool),
+    )
+
+
+def _longer(step: Step, search: Search, special: Special, beams: _Beams) -> _Beams:
+    """Every sentence's beams with a token more."""
+    logits, target = _on_beams(step, beams.last, beams.target)
+    k, position, length = search.beams, beams.position, beams.position + 1
+    scores, parents, chosen = _continuations(logits, search, special, beams)
+    tokens = jax.lax.dynamic_update_slice_in_dim(_of(beams.tokens, parents), chosen[..., None], position, axis=2)
+    ended = chosen == special.end
+
+    free = jnp.where(length == search.max_length, _of(beams.scores, parents), scores)
+    ranks = jnp.where(ended & beams.open[:, None], free / _penalty(length, search), -jnp.inf)[:, :k]
+    better = ranks.max(axis=1) > beams.ranks[:, 0]
+    first = jnp.argmax(ranks, axis=1)[:, None]
+    found = Translations(_of(tokens, first)[:, 0], jnp.full_like(beams.best.lengths, length), _of(scores, first)[:, 0])
+    best = jax.tree.map(
+        lambda new, old: jnp.where(better.reshape(-1, *(1,) * (old.ndim - 1)), new, old), found, beams.best
+    )
+    ranks, _ = jax.lax.top_k(jnp.concatenate([beams.ranks, ranks], axis=1), k)
+
+    scores, kept = jax.lax.top_k(jnp.where(ended, -jnp.inf, scores), k)
+    parents = _of(parents, kept)
+    return _Beams(
+        position=length,
+        last=_of(chosen, kept),
+        target=_on_each(lambda x: _of(x, parents.T, axis=0), target),
+        tokens=_of(tokens, kept),
+        scores=scores,
+        ranks=ranks,
+        best=best,
+        open=beams.open & (scores[:, 0] / _penalty(length, search) > ranks[:, -1]),
+    )
+
+
+def _on_beams(step: Step, last: Int[Array, "B K"], target: Any) -> tuple[Float[Array, "K B V"], Any]:
+    """A step of all beams; scalars, such as the length of a cache, are the same for all."""
+    leaves, structure = jax.tree.flatten(target)
+    axes = [0 if leaf.ndim else None for leaf in leaves]
+
+    def on_one(last: Int[Array, "B"], leaves: list[jax.Array]) -> tuple[Float[Array, "B V"], list[jax.Array]]:
+        logits, target = step(last, jax.tree.unflatten(structure, leaves))
+        return logits, jax.tree.leaves(target)
+
+    logits, leaves = jax.vmap(on_one, in_axes=(1, axes), out_axes=(0, axes))(last, leaves)
+    return logits, jax.tree.unflatten(structure, leaves)
+
+
+def _continuations(
+    logits: Float[Array, "K B V"], search: Search, special: Special, beams: _Beams
+) -> tuple[Float[Array, "B C"], Int[Array, "B C"], Int[Array, "B C"]]:
+    """The C = 2K best of a sentence, best first: log-probabilities, the beams they continue, their tokens."""
+    k, batch, size = logits.shape
+    each = min(2 * k, size)
+    rows = logits.reshape(-1, size)
+    values, tokens = highest(search.allowed(rows, beams.position, special), each)
+    values = _log_probabilities(rows, values)
+    values, tokens = (x.reshape(k, batch, each).swapaxes(0, 1) for x in (values, tokens))
+    scores, places = jax.lax.top_k((values + beams.scores[..., None]).reshape(batch, -1), 2 * k)
+    return scores, places // each, _of(tokens.reshape(batch, -1), places)
+
+
+def _log_probabilities(logits: Float[Array, "R V"], values: Float[Array, "R M"]) -> Float[Array, "R M"]:
+    """Of some of the logits, in the softmax of all."""
+    return values - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+
+
+def _penalty(length: Int[Array, ""], search: Search) -> Float[Array, ""]:
+    return length.astype(jnp.float32) ** search.length_penalty
+
+
+def _of(x: Float[Array, "B K ..."], which: Int[Array, "B M"], axis: int = 1) -> Float[Array, "B M ..."]:
+    """Some of each sentence's beams, which are an axis of it."""
+    return jnp.take_along_axis(x, which.reshape(*which.shape, *(1,) * (x.ndim - 2)), axis=axis, mode="clip")
+
+
+def _on_each(function: Callable[[jax.Array], jax.Array], target: Any) -> Any:
+    """Of all arrays but scalars, which all sentences share."""
+    return jax.tree.map(lambda x: function(x) if x.ndim else x, target)

@@ -1,0 +1,115 @@
+"""What a run has learned, for programs that use it: its config, its tokenisers and its parameters."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from attention.errors import UsageError
+from train import tasks
+from train.config import loading
+from train.config.schema import Config, MeshConfig
+from train.devices import sharding
+from train.devices.replicas import Replicas
+from train.run import workdir
+from train.run.checkpoints import Checkpoints
+from train.tasks.task import Task
+
+
+def config_of(directory: Path, task: str, purpose: str) -> Config:
+    """The config of a run.
+
+    Args:
+      directory: Its work directory.
+      task: What it must be a run of.
+      purpose: What only such runs can do, for the message.
+
+    Raises:
+      UsageError: there is no run, or it is of another task.
+    """
+    config = loading.validate(workdir.read_config(directory))
+    if config.task != task:
+        raise UsageError(f"{directory} is a run of {config.task}; only models of {task} {purpose}.")
+    return config
+
+
+def load(directory: Path, step: str) -> tuple[Task, dict]:
+    """The task of a run, with its data, and the parameters of a checkpoint; see `load_params`.
+
+    Raises:
+      UsageError: no such run or checkpoint, or data that are not there or are others than it was trained on.
+    """
+    config = loading.validate(workdir.read_config(directory))
+    task = tasks.find(config.task)(config)
+    workdir.check_files(task.files(), directory)
+    return task, load_params(directory, step, config, task.init, {})
+
+
+def key_of(seed: int) -> jax.Array:
+    """The key of `--seed`; raises a UsageError where JAX would take it for another one."""
+    if not 0 <= seed < 2**32:
+        raise UsageError(f"--seed must be at least 0 and below 2**32, but it is {seed}.")
+    return jax.random.key(seed)
+
+
+def load_params(
+    directory: Path,
+    step: str,
+    config: Config,
+    init: Callable[[jax.Array], Any],
+    vocabularies: dict[str, tuple[str, int]],
+    replica: int = 0,
+) -> dict:
+    """Parameters of a checkpoint, of one replica, on the first device.
+
+    Args:
+      directory: The run's work directory.
+      step: `best` (needs a finished run), `last` or a step that has a checkpoint.
+      config: The run's.
+      init: Makes such parameters of a key.
+      vocabularies: From the name of an embedding to the tokeniser's file and size.
+      replica: Which one, from 0.
+
+    Raises:
+      UsageError: no such replica or checkpoint, or a tokeniser of another size than that embedding.
+    """
+    mesh = sharding.make_mesh(MeshConfig(1, 1, 1), jax.local_devices()[:1])
+    replicas = Replicas.of(config, mesh)
+    check_replica(config, replica)
+    with Checkpoints(directory, config.train.keep) as checkpoints:
+        chosen = checkpoints.choose(step, lambda: workdir.read_result(directory, replica)["best_step"])
+        for name, (file, size) in vocabularies.items():
+            trained = checkpoints.shape(chosen, "params", name, "embedding")[-2]
+            if trained != size:
+                raise UsageError(
+                    f"{directory / file} has {size} tokens, but the parameters of step {chosen} are for {trained}; put "
+                    "back the tokeniser that they were trained with."
+                )
+        return load_replica(checkpoints, chosen, init, config, replicas, replica)
+
+
+def check_replica(config: Config, replica: int) -> None:
+    """Raises UsageError where a run has no such replica."""
+    if not 0 <= replica < config.train.replicas:
+        raise UsageError(
+            f"--replica={replica} is none of this run's: train.replicas={config.train.replicas}, so give 0"
+            + (f" to {config.train.replicas - 1}." if config.train.replicas > 1 else ".")
+        )
+
+
+def load_replica(
+    checkpoints: Checkpoints,
+    step: int,
+    init: Callable[[jax.Array], Any],
+    config: Config,
+    replicas: Replicas,
+    replica: int,
+) -> dict:
+    """What one replica evaluates at a step, on the mesh as the parameters of a run of its own.
+
+    Raises:
+      UsageError: the checkpoint cannot be read.
+    """
+    abstract = replicas.abstract(jax.eval_shape(init, jax.random.key(0)))
+    return replicas.one(checkpoints.load_params(step, abstract, averaged=config.train.ema > 0), replica)

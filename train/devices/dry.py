@@ -1,0 +1,123 @@
+"""A run without data and work directory: its training step, compiled for a mesh, and what XLA plans for it."""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+
+from train import loop, tasks
+from train.config.schema import Config, MeshConfig
+from train.devices import memory, sharding
+from train.devices.replicas import Replicas
+from train.state import TrainState
+from train.step import Batch, Trainer
+from train.tasks import Task
+
+
+def use_fake_devices(mesh: MeshConfig, devices: int | None) -> None:
+    """Has JAX run on so many fake devices, all of this machine's CPU; to be called before JAX looks for devices.
+
+    Args:
+      mesh: Says how many, where `devices` does not: one along an axis that takes the rest.
+      devices: How many, where it is said.
+    """
+    sizes = dataclasses.astuple(mesh)
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", devices or math.prod(s for s in sizes if s > 0))
+
+
+@dataclasses.dataclass(frozen=True)
+class DryRun:
+    """A training step as shapes: nothing of it is on a device.
+
+    Attributes:
+      config: The experiment.
+      task: Of blank data.
+      replicas: What is trained together, and on which devices.
+      trainer: Has the step.
+      one: The state of one replica.
+      state: Of all, with shardings.
+      batch: Likewise, the largest there may be.
+    """
+
+    config: Config
+    task: Task
+    replicas: Replicas
+    trainer: Trainer
+    one: TrainState
+    state: TrainState
+    batch: Batch
+
+    @classmethod
+    def of(cls, config: Config) -> "DryRun":
+        """Of a config, which says all sizes.
+
+        Raises:
+          UsageError: as a run would, or a size is not stated.
+        """
+        replicas = Replicas.of(config, sharding.make_mesh(config.mesh))
+        loop.check_splits(config, replicas)
+        if hasattr(config.model, "pretrained"):  # weights have the shapes of random ones
+            config = dataclasses.replace(config, model=dataclasses.replace(config.model, pretrained=""))
+        small = dataclasses.replace(config.data, batch_size=1, eval_batch_size=1, workers=0)
+        task = tasks.find(config.task)(dataclasses.replace(config, data=small), dry=True)
+        if len(replicas) > 1:
+            task.check_stackable()
+        trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
+        with jax.set_mesh(replicas.mesh):
+            one = trainer.shapes(task)
+        batch = batch_of(task, config.data.batch_size, replicas)
+        return cls(config, task, replicas, trainer, one, replicas.abstract(one), batch)
+
+    def lower(self) -> jax.stages.Lowered:
+        """The step, for the mesh."""
+        with jax.set_mesh(self.replicas.mesh):
+            return self.replicas.train_step(self.trainer, self.task).lower(self.state, self.batch)
+
+    def report(self) -> Iterator[str]:
+        """Compiles, and says what it takes."""
+        task, mesh = self.task, self.replicas.mesh
+        about = task.describe(self.one.params)
+        axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
+        yield (
+            f"Dry run of {about['attention']}: {about['parameters']:,} parameters, "
+            f"{about['attention_layer_parameters']:,} in an attention layer, {about['tokens']} tokens"
+        )
+        yield f"Devices: {mesh.size} fake {mesh.devices.flat[0].platform}, mesh {axes}"
+        yield from memory.lines(self.state, mesh)
+        compiled = self.lower().compile()
+        size = self.config.data.batch_size * len(self.replicas)
+        counted = memory.scaled(size * task.cost().training, "FLOP")
+        yield f"A step: {size * task.units_per_example:,} {task.unit}, {counted} counted, {_xla_flops(compiled, mesh)}"
+        yield _memory(compiled, self.state, self.batch)
+
+
+def batch_of(task: Task, size: int, replicas: Replicas) -> Batch:
+    """The shapes of a batch of so many examples for each replica, made of one."""
+    with contextlib.closing(task.train_batches(0, 1)) as batches:
+        one = next(batches)
+    split, front = NamedSharding(replicas.mesh, replicas.batch_spec(own=True)), replicas.front
+    return {
+        name: jax.ShapeDtypeStruct((*front, size, *x.shape[1:]), x.dtype, sharding=split) for name, x in one.items()
+    }
+
+
+def _xla_flops(compiled: Any, mesh: Mesh) -> str:
+    analysis = compiled.cost_analysis() or {}
+    return memory.scaled(mesh.size * analysis.get("flops", 0), "FLOP") + " by XLA"
+
+
+def _memory(compiled: Any, state: TrainState, batch: Batch) -> str:
+    plan = compiled.memory_analysis()
+    fresh = plan.output_size_in_bytes - plan.alias_size_in_bytes  # what is not written over the old state
+    parts = {
+        "state": memory.bytes_a_device(state),
+        "batch": memory.bytes_a_device(batch),
+        "gradients and temporaries": plan.temp_size_in_bytes + fresh,
+    }
+    listed = ", ".join(f"{name} {memory.bytes_text(size)}" for name, size in parts.items())
+    return f"Memory a device during a step: {memory.bytes_text(sum(parts.values()))} ({listed})"

@@ -1,0 +1,121 @@
+"""Where arrays live: one mesh of three axes, and one table of rules for the parameters."""
+
+import math
+import re
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from attention.errors import UsageError
+from attention.mesh import BATCH, HEADS
+from train.config.schema import MeshConfig
+
+AXES = (*BATCH, *HEADS)
+
+# The first pattern found in a parameter's path gives the mesh axis of each of its last axes; axes before those, such as
+# of stacked copies, stay whole. A rule of more axes than the array has is meant for another form of it: all is whole.
+RULES: tuple[tuple[str, P], ...] = (
+    # Over tensor too, gradients of a network of two stages were wrong on a mesh of 2 x 2 x 2 (jaxlib 0.10.2, CPU).
+    (r"conv_\w+/kernel$", P(None, None, None, "fsdp")),
+    # Of inputs D, or hidden units of an MLP projection, to N heads of H; and back.
+    (r"(query|key|value)/(down/)?kernel$", P("fsdp", "tensor", None)),
+    (r"(query|key|value)/(down/)?bias$", P("tensor", None)),
+    (r"out/(up/)?kernel$", P("tensor", None, "fsdp")),
+    # Of scores and alignments, what is as long as a sequence.
+    (r"align_kernel$", P("fsdp", None)),
+    (r"score/(table|rows|columns)$", P("fsdp", None)),
+    (r"score/layer_\d+_kernel$", P("fsdp", None, None, None)),
+    (r"score/layer_\d+_bias$", P("fsdp", None, None)),
+    (r"score/", P()),
+    # D to hidden units and back.
+    (r"up/kernel$", P("fsdp", "tensor")),
+    (r"up/bias$", P("tensor")),
+    (r"down/kernel$", P("tensor", "fsdp")),
+    # Vocabularies and classes.
+    (r"embed(_target)?/embedding$", P("tensor", "fsdp")),
+    (r"head/kernel$", P("fsdp", "tensor")),
+    (r"head(/|_)bias$", P("tensor")),
+    (r"positions\w*/(table|embedding)$", P("fsdp")),
+    (r"kernel$", P("fsdp", None)),  # of cells, patches and small layers, which tensor leaves whole
+    (r"", P()),
+)
+
+
+def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
+    """The mesh over all devices; an axis of -1 takes what the others leave.
+
+    Raises:
+      UsageError: the axes do not multiply to the number of devices.
+    """
+    devices = devices or jax.devices()
+    sizes = {axis: getattr(config, axis) for axis in AXES}
+    known = math.prod(size for size in sizes.values() if size != -1)
+    if len(devices) % known == 0:
+        sizes = {axis: len(devices) // known if size == -1 else size for axis, size in sizes.items()}
+    if math.prod(sizes.values()) != len(devices):
+        wanted = ", ".join(f"mesh.{axis}={getattr(config, axis)}" for axis in AXES)
+        raise UsageError(
+            f"{wanted} does not fit the {len(devices)} devices there are; the product must be {len(devices)}."
+        )
+    return jax.make_mesh(tuple(sizes.values()), AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
+
+
+def parts(mesh: Mesh, axes: tuple[str, ...]) -> int:
+    """Into how many parts these axes split a batch."""
+    return math.prod(mesh.shape[axis] for axis in axes)
+
+
+def named(axes: tuple[str, ...]) -> str:
+    """Axes as fields of a config, for messages."""
+    return " x ".join(f"mesh.{axis}" for axis in axes)
+
+
+def reads_its_own(mesh: Mesh, axes: tuple[str, ...]) -> bool:
+    """Whether each process's devices hold an equal part of a batch that these axes split, and no other process's do."""
+    whole = parts(mesh, axes)
+    rows = NamedSharding(mesh, P(axes)).addressable_devices_indices_map((whole,))
+    return len({index[0].start for index in rows.values()}) * jax.process_count() == whole
+
+
+def check_divisible(what: dict[str, tuple[int, str, int]]) -> None:
+    """Raises UsageError for the first config field whose size its mesh axes do not divide.
+
+    Args:
+      what: From a config field to its size, the mesh fields that split it, and into how many parts.
+    """
+    for field, (size, axes, parts) in what.items():
+        if size % parts:
+            raise UsageError(f"{field}={size} does not divide over {axes} = {parts}; make it a multiple of {parts}.")
+
+
+def rule(path: str) -> P:
+    """What the table says of a path."""
+    return next(spec for pattern, spec in RULES if re.search(pattern, path))
+
+
+def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> P:
+    """The rule of one array; axes of the array that the mesh axis does not divide stay whole."""
+    spec = rule(path)
+    if len(spec) > len(shape):
+        return P()
+    axes = (*(None,) * (len(shape) - len(spec)), *spec)
+    return P(*(axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in zip(axes, shape, strict=True)))
+
+
+def state_shardings(abstract: Any, mesh: Mesh) -> Any:
+    """Shardings of a whole training state: optimizer moments and averages lie where their parameters do."""
+
+    def of(path: tuple, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        return NamedSharding(mesh, parameter_spec(name, leaf.shape, mesh))
+
+    return jax.tree_util.tree_map_with_path(of, abstract)
+
+
+def to_devices(batch: dict[str, np.ndarray], mesh: Mesh, spec: P = P(BATCH)) -> dict[str, jax.Array]:  # noqa: B008
+    """A process's part of a batch as global arrays, split over the data and fsdp axes."""
+    sharding = NamedSharding(mesh, spec)
+    return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in batch.items()}

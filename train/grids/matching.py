@@ -1,0 +1,203 @@
+"""Configs of a sweep before anything is trained: all valid, and where asked for, as large or as costly as the baseline.
+
+Looking at a config opens its data and traces its model; `apart` does so in a process of its own, so that no
+accelerator is held while the runs want it.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import jax
+
+from attention.errors import UsageError
+from models import flops
+from train import loop, tasks
+from train.config import loading
+from train.config.durations import Duration
+from train.config.schema import Config
+
+TOLERANCE = 0.01
+EQUAL = ("parameters", "flops")
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A config, as `configs.resolve` takes it.
+
+    Attributes:
+      name: In messages.
+      spec: The file, perhaps with an argument.
+      overrides: From a leaf to the text of its value.
+    """
+
+    name: str
+    spec: str
+    overrides: Mapping[str, str]
+
+    def but(self, changes: Mapping[str, str]) -> "Request":
+        """The same with other values."""
+        return dataclasses.replace(self, overrides={**self.overrides, **changes})
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """What configs come to.
+
+    Attributes:
+      chosen: Overrides that make each config as large or as costly as its baseline; none of a baseline.
+      sizes: Parameters or operations of each config with them; 0 where nothing was to be equal.
+      seed: Of the first config.
+      platform: Of the devices that there are, such as `cpu`.
+      together: Whether seeds are trained together.
+    """
+
+    chosen: tuple[Mapping[str, str], ...]
+    sizes: tuple[int, ...]
+    seed: int
+    platform: str
+    together: bool
+
+
+def apart(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns in a fresh process, which has ended by then."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def prepare(requests: Sequence[Request], baselines: Sequence[int], equal: str, seeds: int, replicas: str) -> Prepared:
+    """Checks every config as a run does, and matches those that are no baseline.
+
+    Args:
+      requests: The configs.
+      baselines: For each, the index of its baseline, which may be itself.
+      equal: Of `EQUAL`, or '' to match nothing.
+      seeds: How many seeds each is trained with.
+      replicas: Whether they are trained together: `yes`, `no`, or `auto`, which is no on CPUs and where one cannot be.
+
+    Raises:
+      UsageError: any mistake in any of them, or one that cannot be matched.
+    """
+    platform = jax.default_backend()
+    wanted = seeds > 1 and (replicas == "yes" or (replicas == "auto" and platform != "cpu"))
+    together = wanted and (replicas == "yes" or all(map(_can_be_stacked, requests)))
+    as_run = {"train.replicas": str(seeds)} if together else {}
+    for request in requests:
+        _check(request.but(as_run))
+    chosen: tuple[Mapping[str, str], ...] = ({},) * len(requests)
+    sizes = (0,) * len(requests)
+    if equal:
+        size, match = {"parameters": (parameters, match_parameters), "flops": (operations, match_operations)}[equal]
+        pairs = [(request, requests[at]) for request, at in zip(requests, baselines, strict=True)]
+        chosen = tuple({} if request is baseline else match(request, baseline) for request, baseline in pairs)
+        matched = [request.but(changes) for request, changes in zip(requests, chosen, strict=True)]
+        for request in matched:
+            _check(request.but(as_run))
+        sizes = tuple(map(size, matched))
+    return Prepared(chosen, sizes, _resolve(requests[0]).seed, platform, together)
+
+
+def match_parameters(request: Request, baseline: Request) -> dict[str, str]:
+    """A width, and where widths alone are too coarse hidden units of the MLP, with which the totals match.
+
+    Args:
+      request: What to change.
+      baseline: What has the wanted total.
+
+    Raises:
+      UsageError: there is no such width.
+    """
+    wanted, config = parameters(baseline), _resolve(request)
+    model = config.model
+    if getattr(model, "pretrained", ""):
+        raise UsageError(
+            f"--equal=parameters cannot change the width of {request.name}: its weights are published ones."
+        )
+    changes: dict[str, str] = {}
+    for field, step in _knobs(config).items():
+        changed = functools.partial(_resized, request.but(changes), f"model.{field}", step)
+        count = functools.cache(lambda number, changed=changed: parameters(changed(number)))
+        number = nearest(count, wanted, getattr(model, field) // step)
+        changes[f"model.{field}"] = str(number * step)
+        found = count(number)
+        if abs(found / wanted - 1) <= TOLERANCE:
+            return changes
+    raise UsageError(
+        f"--equal=parameters finds no size within {TOLERANCE:.0%} of the {wanted:,} parameters of {baseline.name} for "
+        f"{request.name}: the nearest has {found:,}; give a baseline that is wider, or fewer heads."
+    )
+
+
+def match_operations(request: Request, baseline: Request) -> dict[str, str]:
+    """A length of training that takes as many operations as the baseline's."""
+    length = Duration.parse(_resolve(request).train.length, "train.length")
+    amount = length.amount * operations(baseline) / operations(request)
+    return {"train.length": f"{amount:.4f} {length.unit}"}
+
+
+def nearest(size: Callable[[int], int], wanted: int, start: int) -> int:
+    """The number from 1 on at which an increasing function comes nearest to `wanted`, looked for from `start`."""
+    low, high = max(start, 1), max(start, 1)
+    while low > 1 and size(low) > wanted:
+        low = max(low - max(start - low, 1) * 2, 1)
+    while size(high) < wanted:
+        high += max(high - start, 1) * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if size(middle) <= wanted else (low, middle)
+    return min((low, high), key=lambda number: abs(size(number) - wanted))
+
+
+def _resized(request: Request, field: str, step: int, number: int) -> Request:
+    return request.but({field: str(number * step)})
+
+
+def parameters(request: Request) -> int:
+    """Of the whole model."""
+    task = _task(_resolve(request))
+    return flops.parameters(jax.eval_shape(task.init, jax.random.key(0)))
+
+
+def operations(request: Request) -> int:
+    """Of all forward and backward passes of the training."""
+    config = _resolve(request)
+    task = _task(config)
+    return loop.Plan.of(config, task.train_examples).total * config.data.batch_size * task.cost().training
+
+
+def _knobs(config: Config) -> dict[str, int]:
+    """The fields that make a model larger, coarse ones first, each with the step in which it may change."""
+    model, tensor = config.model, max(config.mesh.tensor, 1)
+    if hasattr(model, "hidden"):
+        return {"hidden": tensor}
+    if not (hasattr(model, "width") and hasattr(model, "heads")):
+        raise UsageError(f"--equal=parameters knows no sizes of {type(model).__name__}; match something else.")
+    pairs = 2 if getattr(model, "positions", "") == "rotary" else 1  # which need an even width of a head
+    return {"width": model.heads * pairs, "mlp": tensor}
+
+
+def _can_be_stacked(request: Request) -> bool:
+    try:
+        _task(_resolve(request)).check_stackable()
+    except UsageError:
+        return False
+    return True
+
+
+def _check(request: Request) -> None:
+    """Raises a UsageError where a run would."""
+    try:
+        loop.prepare(_resolve(request))
+    except UsageError as error:
+        raise UsageError(f"{request.name}: {error}" if request.name else str(error)) from error
+
+
+def _resolve(request: Request) -> Config:
+    return loading.resolve(request.spec, request.overrides)[0]
+
+
+def _task(config: Config) -> Any:
+    return tasks.find(config.task)(config)

@@ -1,0 +1,97 @@
+"""Pieces, parameters and operations of attention mechanisms, a line for each.
+
+python -m train.mechanisms --width=128 --heads=4 --length=64
+python -m train.mechanisms "neural(dim=16)" "super(per_head=True)"
+"""
+
+import argparse
+import itertools
+import sys
+import textwrap
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from attention import Mask
+from attention.errors import UsageError
+from models import flops
+from models.layers.multi_head import MultiHeadAttention
+from models.mechanisms import ALIASES, MECHANISMS, Mechanism, resolve
+from train import cli
+
+PIECES = ("name", "query, key, value, out", "score")
+COSTS = ("name", "parameters", "MFLOP", "source")
+
+
+def parser() -> cli.Parser:
+    """The flags."""
+    made = cli.Parser(__doc__)
+    made.add_argument("specs", nargs="*", help="spec strings such as 'neural(dim=16)'; all rows without any")
+    made.add_argument("--width", type=cli.count, default=256, help="of the model, D")
+    made.add_argument("--heads", type=cli.count, default=8, help="of each layer, N")
+    made.add_argument("--length", type=cli.count, default=257, help="tokens of a sequence")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return cli.run(lambda: _run(parser().parse_args(arguments)))
+
+
+def _run(flags: argparse.Namespace) -> None:
+    print(table(flags.specs or list(MECHANISMS), flags.width, flags.heads, flags.length))
+
+
+def table(specs: list[str], width: int, heads: int, length: int) -> str:
+    """Pieces of each spec, then its exact parameters and the operations of a forward pass of one sequence.
+
+    Raises:
+      UsageError: an unknown mechanism, or sizes that are not above 0 or do not fit together.
+    """
+    if min(width, heads, length) < 1:
+        raise UsageError(f"Sizes must be at least 1, but width={width}, heads={heads}, length={length}.")
+    found = {spec: resolve(spec, 1)[0] for spec in specs}
+    pieces = [(spec, _projections(mechanism), _score(mechanism)) for spec, mechanism in found.items()]
+    costs = [
+        (
+            spec,
+            f"{layer_parameters(mechanism, width, heads, length):,}",
+            f"{flops.attention_layer(mechanism, length, width, heads).flops / 1e6:,.1f}",
+            mechanism.source,
+        )
+        for spec, mechanism in found.items()
+    ]
+    aliases = ", ".join(f"{alias} is {name}" for alias, name in ALIASES.items())
+    head = f"Attention layers of width {width} with {heads} heads on {length} tokens; {aliases}."
+    return "\n\n".join([textwrap.fill(head, 80), _aligned([PIECES, *pieces]), _aligned([COSTS, *costs])])
+
+
+def _projections(mechanism: Mechanism) -> str:
+    """In their order, those that are the same counted: `linear, 2 mlp, linear`."""
+    pieces = (mechanism.query, mechanism.key, mechanism.value, mechanism.out)
+    counted = [(name, len(list(same))) for name, same in itertools.groupby(pieces)]
+    return ", ".join(name if count == 1 else f"{count} {name}" for name, count in counted)
+
+
+def _score(mechanism: Mechanism) -> str:
+    """With what makes weights of it, where that is no softmax, and the alignment of values, where there is one."""
+    normaliser = "" if mechanism.score.normaliser == "softmax" else f", {mechanism.score.normaliser}"
+    align = "" if mechanism.align is None else ", A a head" if mechanism.align.per_head else ", A"
+    return f"{type(mechanism.score).__name__}{normaliser}{align}"
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
+def layer_parameters(mechanism: Mechanism, width: int, heads: int, length: int) -> int:
+    """Exact, of one attention layer."""
+    layer = MultiHeadAttention(mechanism, heads, length)
+    init = lambda key, x: layer.init(key, x, mask=Mask(causal=True))  # noqa: E731
+    return flops.parameters(jax.eval_shape(init, jax.random.key(0), jnp.zeros((1, length, width))))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What a run keeps in its work directory, and what a person sees of it."""

@@ -1,0 +1,306 @@
+"""Checkpoints with Orbax: asynchronous, the newest few and the best kept, damaged ones passed over.
+
+Orbax writes `<step>.orbax-checkpoint-tmp` and renames it once it is whole, so a folder named by a step was whole once.
+What may have happened to it since, `train.run.digest` notices.
+"""
+
+import contextlib
+import errno
+import functools
+import json
+import logging
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+from orbax.checkpoint import v1 as ocp
+
+from attention.errors import UsageError
+from train.devices import processes
+from train.run import digest
+from train.run.writers import error_number, why_unwritable
+from train.state import Params, TrainState
+
+_STEP = re.compile(r"0|[1-9]\d*")
+_UNFINISHED = ".orbax-checkpoint-tmp"
+_METADATA = "_CHECKPOINT_METADATA"  # Orbax's: where it stands, there is a checkpoint
+_NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL}  # what the system says of damage
+
+
+class Checkpoints:
+    """The checkpoints of one work directory; a context manager that finishes what it is writing.
+
+    Args:
+      workdir: The run's folder; checkpoints stand in `checkpoints/<step>`.
+      keep: How many of the newest stay.
+    """
+
+    def __init__(self, workdir: Path, keep: int):
+        logging.getLogger("absl").setLevel(logging.CRITICAL)
+        self._workdir = workdir.absolute()
+        self._folder = self._workdir / "checkpoints"
+        self._keep, self._best = keep, frozenset[int]()
+        self._writing: Any = None  # Orbax's response, and the step
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, kind: type | None, *exception: object) -> None:
+        try:
+            self.wait()
+        except UsageError:
+            if kind is None:  # else what ended the run is what there is to say
+                raise
+
+    @contextlib.contextmanager
+    def telling_of_a_full_disk(self) -> Iterator[None]:
+        """Within it, a full disk is a UsageError, whatever could not be written."""
+        try:
+            yield
+        except OSError as error:
+            self._explain(error, f"{self._workdir} cannot be written")
+            raise
+
+    def steps(self) -> list[int]:
+        """Steps that have a checkpoint, in order."""
+        return [step for step in self._numbered() if (self._folder / str(step) / _METADATA).is_file()]
+
+    def save(self, step: int, state: TrainState, batches: Any, progress: dict, best: Iterable[int]) -> None:
+        """Starts writing state, data iterator and progress (plain JSON values); `best` are the best steps so far.
+
+        Raises:
+          UsageError: this one, or the one that was being written before, could not be, as on a full disk.
+        """
+        self.wait()
+        self._best = frozenset(best)
+        content = {"progress": progress, "data": batches.get_state(), "digests": digest.digests(state)}
+        with self._stopping_at_a_full_disk(step):
+            path = self._folder / str(step)
+            self._writing = ocp.save_async(path, state, custom_metadata=digest.seal(content)), step
+
+    def wait(self) -> None:
+        """Until what was saved is on disk, and what need not be kept is gone.
+
+        Raises:
+          UsageError: it could not be written, as on a full disk.
+        """
+        if self._writing:
+            (response, step), self._writing = self._writing, None
+            with self._stopping_at_a_full_disk(step):
+                response.result()
+            self._retire()
+
+    def restore(self, abstract: TrainState, batches: Any) -> tuple[TrainState, dict] | None:
+        """The newest readable checkpoint's state and progress; `batches` is set to where it was.
+
+        Damaged checkpoints on the way are moved to `damaged/` with a line saying so.
+
+        Args:
+          abstract: Shapes, dtypes and shardings of the state.
+          batches: A fresh data iterator of the same config.
+
+        Returns:
+          State and progress, or None where no checkpoint was ever written.
+
+        Raises:
+          UsageError: there are checkpoints, but none can be read; what keeps one from being read may pass, and it stays
+            where it is; or files stand where they go.
+        """
+        damaged: dict[int, digest.DamagedError] = {}
+        self._tidy()
+        for step in json.loads(processes.of_first(json.dumps(self._numbered()[::-1]))):
+            try:
+                state, content = self._read(step, abstract)
+            except digest.DamagedError as error:
+                damaged[step] = error
+            else:
+                self._set_aside(damaged)
+                batches.set_state(content["data"])
+                return state, content["progress"]
+        if damaged:
+            raise UsageError(
+                f"None of the checkpoints in {self._folder} can be read (steps {sorted(damaged)}; "
+                f"{damaged[max(damaged)]}); choose another --workdir to start afresh."
+            )
+        return None
+
+    def load(self, step: int, abstract: Any, partial: bool = False) -> Any:
+        """The state of one step, or what `abstract` has of it where it is to be `partial`.
+
+        Raises:
+          DamagedError: it is damaged, or not there.
+          UsageError: it cannot be read, which may pass.
+        """
+        try:
+            return self._read(step, abstract, partial)[0]
+        except digest.DamagedError as error:
+            raise digest.DamagedError(
+                f"The checkpoint of step {step} cannot be read ({error}); there are {self.steps()}."
+            ) from error
+
+    def load_params(self, step: int, abstract: Params, averaged: bool) -> Params:
+        """The parameters of one step alone, without what the optimizer keeps.
+
+        Args:
+          step: One of `steps`.
+          abstract: Their shapes, dtypes and shardings.
+          averaged: Whether to load their moving average.
+
+        Raises:
+          UsageError: they cannot be read; see `load`.
+        """
+        name = "ema" if averaged else "params"
+        return self.load(step, {name: abstract}, partial=True)[name]
+
+    def shape(self, step: int, *path: str) -> tuple[int, ...]:
+        """The shape of one array of one step, such as `params`, `embed`, `embedding`; nothing is loaded.
+
+        Raises:
+          UsageError: it cannot be read.
+        """
+        try:
+            leaf = ocp.metadata(self._folder / str(step)).metadata
+            for name in path:
+                leaf = leaf[name]
+            return tuple(leaf.shape)
+        except Exception as error:
+            raise UsageError(
+                f"The checkpoint of step {step} cannot be read ({_first_line(error)}); there are {self.steps()}."
+            ) from error
+
+    def choose(self, step: str, best: Callable[[], int]) -> int:
+        """The step that `last`, `best` or a number names.
+
+        Args:
+          step: As a person writes it.
+          best: Says which is the best.
+
+        Raises:
+          UsageError: it has no checkpoint.
+        """
+        steps = self.steps()
+        if not steps:
+            raise UsageError(f"{self._workdir} has no checkpoint yet.")
+        if step == "last":
+            return steps[-1]
+        if step == "best":
+            return best()
+        if step not in map(str, steps):
+            raise UsageError(f"--step={step} has no checkpoint; choose last, best or one of {steps}.")
+        return int(step)
+
+    def _numbered(self) -> list[int]:
+        """Folders named by a step, in order: checkpoints, and what is left of them."""
+        if not self._folder.is_dir():
+            return []
+        return sorted(int(path.name) for path in self._folder.iterdir() if _STEP.fullmatch(path.name) and path.is_dir())
+
+    def _read(self, step: int, abstract: Any, partial: bool = False) -> tuple[Any, dict[str, Any]]:
+        """State and content; what one of several processes cannot read, none of them has read."""
+        path, read, failure = self._folder / str(step), None, "null"
+        _ignore_late_callbacks()
+        try:
+            content = digest.unseal(ocp.checkpointables_metadata(path).custom_metadata)
+            with _reading(partial):
+                read = ocp.load(path, abstract), content
+        except Exception as error:
+            failure = json.dumps({"says": _first_line(error), "damage": _is_damage(error)})
+        failures = [failed for failed in map(json.loads, processes.exchange(failure)) if failed]
+        for failed in failures:
+            if not failed["damage"]:
+                raise UsageError(
+                    f"The checkpoint of step {step} cannot be read now ({failed['says']}), though it may be whole; "
+                    "mend that, and run the same command again."
+                )
+        if failures:
+            raise digest.DamagedError(failures[0]["says"])
+        digest.verify(read[0], read[1]["digests"])
+        return read
+
+    def _tidy(self) -> None:
+        """Removes what killed processes left unfinished; refuses what is in the way."""
+        for path in self._folder.iterdir() if self._folder.is_dir() else ():
+            if _STEP.fullmatch(path.name) and not path.is_dir():
+                raise UsageError(f"{path} is a file, and a checkpoint of that name is a folder; move it elsewhere.")
+            if path.name.endswith(_UNFINISHED) and processes.is_first():
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _retire(self) -> None:
+        """Removes all but the newest few and the best; renamed first, so that none is ever half there."""
+        if processes.is_first():
+            for step in set(self.steps()[: -self._keep]) - self._best:
+                path = self._folder / str(step)
+                shutil.rmtree(path.rename(path.with_name(path.name + _UNFINISHED)), ignore_errors=True)
+
+    def _set_aside(self, damaged: dict[int, digest.DamagedError]) -> None:
+        if processes.is_first():
+            for step, error in damaged.items():
+                print(f"Checkpoint {step} is damaged ({error}); moved to damaged/, the one before is used.")
+                target = self._workdir / "damaged"
+                target.mkdir(exist_ok=True)
+                shutil.rmtree(target / str(step), ignore_errors=True)
+                shutil.move(self._folder / str(step), target / str(step))
+
+    @contextlib.contextmanager
+    def _stopping_at_a_full_disk(self, step: int) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            unfinished = self._folder / f"{step}{_UNFINISHED}"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            self._explain(error, f"The checkpoint of step {step} could not be written to {self._folder}")
+            raise
+
+    def _explain(self, error: Exception, what: str) -> None:
+        """Raises a UsageError where an error is that a disk takes no more."""
+        reason = why_unwritable(error)
+        if reason:
+            last = max(self.steps(), default=0)
+            raise UsageError(
+                f"{what} ({reason}); the last good checkpoint is step {last}: free space and run the same command "
+                "again."
+            ) from error
+
+
+def _reading(partial: bool) -> ocp.Context:
+    """How to load: without Orbax's barriers, since processes that can read must not wait for one that cannot."""
+    context = ocp.Context()
+    context.pytree.loading.partial_load = partial
+    context.multiprocessing.primary_host = jax.process_index()
+    context.multiprocessing.active_processes = {jax.process_index()}
+    return context
+
+
+def _first_line(error: BaseException) -> str:
+    if isinstance(error, digest.DamagedError):
+        return str(error)
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {str(error).strip()[:100]}".splitlines()[0]
+
+
+def _is_damage(error: BaseException | None) -> bool:
+    """Whether a checkpoint that cannot be read is damaged; else memory, disk or network are, and it may be whole."""
+    while error is not None:
+        passing = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+        if passing or error_number(error) not in (None, *_NOT_THERE):
+            return False
+        error = error.__cause__
+    return True
+
+
+@functools.cache
+def _ignore_late_callbacks() -> None:
+    """Reads that were under way when a load failed still report to its closed event loop: nobody wants to know."""
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    before = sys.unraisablehook
+
+    def hook(late: Any) -> None:
+        if str(late.exc_value) != "Event loop is closed":
+            before(late)
+
+    sys.unraisablehook = hook

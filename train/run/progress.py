@@ -1,0 +1,172 @@
+"""What a person sees and how time is counted: the clock, running averages, a bar on a terminal or plain lines."""
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from train import cli
+from train.devices import processes
+
+SILENCE = 60.0  # seconds after which a log without a terminal gets a sign of life
+
+
+class Clock:
+    """Seconds of training alone: compilation, evaluation and checkpoints do not count.
+
+    `lap` after each step adds the time since the lap before; `skip` leaves out what has passed since.
+    """
+
+    def __init__(self, saved: dict[str, float] | None = None):
+        self.seconds, self.units = (saved["seconds"], saved["units"]) if saved else (0.0, 0)
+        self._start_seconds, self._laps, self._last = self.seconds, 0, time.perf_counter()
+        self._wall_before, self._born = (saved["wall"] if saved else 0.0), time.monotonic()
+
+    def lap(self, units: int) -> None:
+        """Counts a step of so many examples or tokens."""
+        now = time.perf_counter()
+        self.seconds += now - self._last
+        self.units += units
+        self._laps += 1
+        self._last = now
+
+    def skip(self) -> None:
+        """What has passed since the last lap was no training."""
+        self._last = time.perf_counter()
+
+    @property
+    def saved(self) -> dict[str, float]:
+        """For a checkpoint."""
+        return {"seconds": self.seconds, "units": self.units, "wall": self.wall}
+
+    @property
+    def wall(self) -> float:
+        """Seconds that the run's processes have lived, all that `seconds` leaves out included."""
+        return self._wall_before + time.monotonic() - self._born
+
+    @property
+    def per_second(self) -> float:
+        """Examples or tokens, over the whole run, restarts included."""
+        return self.units / self.seconds if self.seconds else 0.0
+
+    def seconds_of(self, units: int) -> float:
+        """Seconds that so many examples or tokens take, at the whole run's pace; 0 before the first lap."""
+        return units * self.seconds / max(self.units, 1)
+
+    def remaining(self, steps: int) -> float:
+        """Seconds that so many more steps will take at this process's pace."""
+        return steps * (self.seconds - self._start_seconds) / self._laps if self._laps else float("nan")
+
+
+class Shapes:
+    """The shapes of batches that a function was called with: for a new one it is compiled, which is no training."""
+
+    def __init__(self):
+        self._known: set[tuple] = set()
+
+    def are_new(self, batch: Mapping[str, Any]) -> bool:
+        """Whether there was none like this batch."""
+        before = len(self._known)
+        self._known.add(tuple((name, batch[name].shape) for name in sorted(batch)))
+        return len(self._known) > before
+
+
+class Averages:
+    """Averages of training metrics since the last line: sums on the host, divided once."""
+
+    def __init__(self, saved: dict[str, float] | None = None):
+        self._sums = dict(saved or {})
+
+    def add(self, report: dict[str, Any]) -> None:
+        """Adds one step's report from `Trainer.train_step`, already fetched."""
+        added = report["sums"] | {"steps": 1, "gradient_norm": report["gradient_norm"]}
+        if not added.keys() <= self._sums.keys():  # nothing yet, or sums of a version that had others
+            self._sums = {}
+        for name, value in added.items():
+            self._sums[name] = self._sums.get(name, 0.0) + float(value)
+        self._sums["learning_rate"] = float(report["learning_rate"])
+
+    @property
+    def saved(self) -> dict[str, float]:
+        """For a checkpoint: a copy, since it is written while training goes on."""
+        return dict(self._sums)
+
+    def take(self) -> dict[str, float]:
+        """The averages, and starts anew; the learning rate is the latest."""
+        sums, self._sums = self._sums, {}
+        steps, rate = sums.pop("steps"), sums.pop("learning_rate")
+        norm = sums.pop("gradient_norm") / steps
+        return averages(sums) | {"gradient_norm": norm, "learning_rate": rate}
+
+
+def averages(sums: dict[str, Any]) -> dict[str, float]:
+    """Every sum divided by the sum `weight`."""
+    weight = float(sums["weight"])
+    return {name: float(value) / weight for name, value in sums.items() if name != "weight"}
+
+
+class Display:
+    """A progress bar on a terminal, lines otherwise; silent on all processes but the first.
+
+    Args:
+      total: Steps of the run.
+      step: Steps already taken.
+      unit: What the clock counts.
+    """
+
+    def __init__(self, total: int, step: int, unit: str):
+        self._active = processes.is_first()
+        terminal = self._active and sys.stderr.isatty()
+        self._bar = tqdm(
+            total=total,
+            initial=step,
+            disable=not terminal,
+            dynamic_ncols=True,
+            bar_format="{n_fmt}/{total_fmt} {bar} {postfix}",
+            colour="green" if terminal and cli.coloured(sys.stderr) else None,
+        )
+        self._total, self._unit = total, unit
+        self._said = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """A line that stays, in several of `command.COLUMNS` where it is longer."""
+        if self._active:
+            self._bar.write(cli.filled(text))
+            sys.stdout.flush()
+            self._said = time.monotonic()
+
+    def advance(self, step: int, loss: float, clock: Clock) -> None:
+        """Moves the bar to `step`; without a terminal it is a line where nothing was said for a minute."""
+        left = duration_text(clock.remaining(self._total - step))
+        text = f"loss {loss:.4f}, {clock.per_second:,.4g} {self._unit}/s, {left} left"
+        if not self._bar.disable:
+            self._bar.n = step
+            self._bar.set_postfix_str(text)
+        elif time.monotonic() - self._said > SILENCE:
+            self.say(f"step {step}/{self._total}: {text}")
+
+    def metrics(self, line: dict[str, Any], total: int) -> None:
+        """One line of metrics as a person reads it."""
+        numbers = {name: value for name, value in line.items() if name not in ("step", "split", "seconds")}
+        self.say(f"step {line['step']}/{total} {line['split']}: {numbers_text(numbers)}")
+
+    def close(self) -> None:
+        """Leaves the bar as it is."""
+        self._bar.close()
+
+
+def numbers_text(numbers: dict[str, float]) -> str:
+    """Named numbers as a person reads them."""
+    return ", ".join(f"{k} {v:,.0f}" if abs(v) >= 1000 else f"{k} {v:.4g}" for k, v in numbers.items())
+
+
+def duration_text(seconds: float) -> str:
+    """`75.2` as `1m15s`."""
+    if not np.isfinite(seconds):
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s" if minutes else f"{rest}s"

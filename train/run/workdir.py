@@ -1,0 +1,295 @@
+"""A run's folder: made once, refused to another config."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import resource
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any
+
+import jax
+
+from attention.errors import UsageError
+from train.data.stated import SIZES_OF
+from train.devices import processes
+from train.run.writers import TEMPORARY, write_json, write_text
+
+# What may differ between two starts of the same run: durations, where things are, how they are computed, and what is
+# said of the data, which they are checked against anyway.
+MAY_CHANGE = (
+    "model.implementation",
+    "model.scan",
+    "model.remat",
+    "train.length",
+    "train.log_every",
+    "train.eval_every",
+    "train.checkpoint_every",
+    "train.keep",
+    "train.loss_chunk",
+    "data.data_dir",
+    "data.cache_dir",
+    "data.streaming",
+    "data.workers",
+    "data.eval_batch_size",
+    "data.translations",
+    "data.by_length",
+    "data.beams",
+    "data.length_penalty",
+    "mesh.",
+    *(f"data.{field}" for field in SIZES_OF),
+)
+LOCK = ".lock"
+SHARED_WITHIN = 30.0  # seconds that a network's file system may take to show one machine what another has written
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+
+
+def claim(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None:
+    """Makes the folder and writes `config.json`, or checks that the folder's own config is the same run's; see `keep`.
+
+    Args:
+      workdir: The folder.
+      config: The resolved config.
+      files: From name to text, such as `data.json`: written too, and the same in every start of the run.
+
+    Raises:
+      UsageError: the folder cannot be written, is another run's, or holds files but no run; or the processes of a run
+        have different configs or files.
+    """
+    with processes.together():
+        _check_same(config, files)
+        if processes.is_first():
+            _claim(workdir, config, files)
+
+
+def _check_same(config: dict[str, Any], files: dict[str, str]) -> None:
+    digests = processes.exchange(hashlib.sha256(json.dumps([config, files], sort_keys=True).encode()).hexdigest())
+    for index, digest in enumerate(digests):
+        if digest != digests[0]:
+            raise UsageError(
+                f"Process {index} of {len(digests)} has another config or other data than process 0; start all of them "
+                "with the same command and the same data."
+            )
+
+
+def _claim(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None:
+    path = workdir / "config.json"
+    with _writing(workdir):
+        before = _read_json(path) if path.exists() else None
+        if before is not None:
+            _refuse_another(before, config, workdir)
+            check_files(files, workdir)
+        elif workdir.is_dir() and any(path.suffix != TEMPORARY for path in workdir.iterdir()):
+            raise UsageError(f"{workdir} is not empty and holds no config.json; choose another --workdir.")
+        workdir.mkdir(parents=True, exist_ok=True)
+        if before is None:
+            write_json(path, config)  # first of all: with it, a folder is a run's, whenever the process is killed
+        (workdir / "checkpoints").mkdir(exist_ok=True)
+        with (workdir / LOCK).open("a") as file:
+            _hold(file, workdir)  # what a running training has written stays
+            for name, text in files.items():
+                if not (workdir / name).exists():  # else it is the same
+                    write_text(workdir / name, text)
+
+
+def keep(workdir: Path, config: dict[str, Any], finished: bool) -> None:
+    """Once the run goes on: writes what of the config has changed, and removes the result of a run that goes further.
+
+    Args:
+      workdir: The folder, which is locked.
+      config: The resolved config.
+      finished: Whether there is no step left to take.
+
+    Raises:
+      UsageError: the folder cannot be written.
+    """
+    if processes.is_first():
+        with _writing(workdir):
+            if read_config(workdir) != config:
+                write_json(workdir / "config.json", config)
+            if not finished:
+                (workdir / "result.json").unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _writing(workdir: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"The work directory {workdir} cannot be written ({error.strerror}); free space there, or choose another "
+            "--workdir."
+        ) from error
+
+
+@contextlib.contextmanager
+def lock(workdir: Path) -> Iterator[None]:
+    """Holds the folder for this run; a second run of it raises UsageError in place of mixing its lines with ours.
+
+    So does a run of several processes that do not all see the folder.
+    """
+    with contextlib.ExitStack() as held:
+        with processes.together():
+            token = processes.of_first(secrets.token_hex(8))
+            if processes.is_first():
+                with _writing(workdir):
+                    _take(held.enter_context((workdir / LOCK).open("rb+", buffering=0)), workdir, token)
+        with processes.together():
+            _check_shared(workdir, token)
+        yield
+
+
+def _take(file: IO, workdir: Path, token: str) -> None:
+    _hold(file, workdir)
+    file.truncate()
+    file.write(token.encode())
+
+
+def _hold(file: IO, workdir: Path) -> None:
+    """Until it is closed."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UsageError(
+            f"Another process is training in {workdir}; wait for it or choose another --workdir."
+        ) from error
+
+
+def _check_shared(workdir: Path, token: str) -> None:
+    """Whether the token that the first process has written is here."""
+    deadline = time.monotonic() + SHARED_WITHIN
+    while not (workdir / LOCK).exists() or (workdir / LOCK).read_text() != token:
+        if time.monotonic() > deadline:
+            raise UsageError(
+                f"{workdir} is not the folder that process 0 writes to; choose a --workdir on storage that all "
+                "machines share."
+            )
+        time.sleep(0.2)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read ({error}); choose another --workdir.") from error
+    if not isinstance(value, dict):
+        raise UsageError(f"{path} holds no config; choose another --workdir.")
+    return value
+
+
+def read_config(workdir: Path) -> dict[str, Any]:
+    """The resolved config of a run.
+
+    Raises:
+      UsageError: there is none.
+    """
+    path = workdir / "config.json"
+    if not path.is_file():
+        raise UsageError(f"{workdir} is no work directory: it has no config.json; give the --workdir of a run.")
+    return _read_json(path)
+
+
+def read_result(workdir: Path, replica: int = 0) -> dict[str, Any]:
+    """What a finished run came to; of several replicas, one of them.
+
+    Raises:
+      UsageError: the run has not finished.
+    """
+    return read_results(workdir)[replica]
+
+
+def read_results(workdir: Path) -> list[dict[str, Any]]:
+    """What each replica of a finished run came to.
+
+    Raises:
+      UsageError: the run has not finished.
+    """
+    path = workdir / "result.json"
+    if not path.is_file():
+        raise UsageError(
+            f"{workdir} has no result.json: the run has not finished; continue it with train.main, or give --step=last."
+        )
+    result = _read_json(path)
+    return [result | own for own in result.pop("replicas", [{}])]
+
+
+def _refuse_another(before: dict[str, Any], now: dict[str, Any], workdir: Path) -> None:
+    old, new = flatten(before), flatten(json.loads(json.dumps(now)))
+    differ = [f for f in sorted(old | new) if old.get(f) != new.get(f) and not f.startswith(MAY_CHANGE)]
+    if differ:
+        changes = "; ".join(f"{field} was {old.get(field)!r} and is now {new.get(field)!r}" for field in differ)
+        raise UsageError(f"{workdir} holds a run of another config: {changes}. Choose another --workdir.")
+
+
+def check_files(files: dict[str, str], workdir: Path) -> None:
+    """Raises a UsageError where a text that the run keeps is not the one of that name in `files`."""
+    for name, text in files.items():
+        path = workdir / name
+        if path.exists() and path.read_bytes() != text.encode():
+            raise UsageError(
+                f"{path} is not what the data give now, and the run would not be the same on others: put the data back "
+                "as they were, or choose another --workdir."
+            )
+
+
+def read_file(workdir: Path, name: str) -> str:
+    """The text of a file that the run keeps with its config.
+
+    Raises:
+      UsageError: there is none.
+    """
+    path = workdir / name
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read ({error}); give the --workdir of a run that has it.") from error
+
+
+def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{'a': {'b': 1}}` as `{'a.b': 1}`."""
+    flat = {}
+    for name, value in config.items():
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+def environment() -> dict[str, Any]:
+    """Versions, precision of float32 products, devices and the git revision, for `result.json`."""
+    return {
+        "versions": {package: metadata.version(package) for package in PACKAGES},
+        "matmul_precision": jax.config.jax_default_matmul_precision or "default",
+        "devices": f"{jax.device_count()} {jax.devices()[0].device_kind}",
+        "git": _git_revision(),
+    }
+
+
+def peak_memory() -> dict[str, Any]:
+    """The most memory that this process has held: on its fullest device, or where devices do not count it, in all."""
+    stats = [device.memory_stats() or {} for device in jax.local_devices()]
+    peaks = [found["peak_bytes_in_use"] for found in stats if "peak_bytes_in_use" in found]
+    if peaks:
+        return {"peak_memory_bytes": max(peaks), "peak_memory_of": "device"}
+    return {"peak_memory_bytes": _peak_resident(), "peak_memory_of": "process"}
+
+
+def _peak_resident() -> int:
+    """Bytes; Linux's `ru_maxrss` would count what the process that started this one had at that moment."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        (peak,) = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+        return int(peak) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _git_revision() -> str:
+    try:
+        command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
