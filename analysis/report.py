@@ -190,7 +190,7 @@ def _count(number: int, noun: str) -> str:
 def _notes(found: Found, against: Baseline | None, comparisons: Sequence[Comparison]) -> tuple[str, ...]:
     notes = [
         "Figures are means ± standard deviations over seeds, of the step that was best on validation data; those of "
-        "training data are of the last line of the record up to that step.",
+        "training data are of the last whole epoch up to that step, or where there is none of the log line before it.",
     ]
     if against:
         notes.append(f"Ranks, in brackets, are among rows that differ in {short(against.field)} alone.")

@@ -77,10 +77,11 @@ class Run:
         return [(line["step"], line["seconds"], line[metric]) for line in lines]
 
     def _train_line(self) -> Mapping[str, Any]:
-        """The last line on training data up to the best step: each averages what came since the line before."""
+        """Of the last whole epoch up to the best step; without one, what came since the log line before the last."""
         best = self.result["best_step"]
-        lines = [line for line in self.record if line["split"] == "train" and line["step"] <= best]
-        return lines[-1] if lines else {}
+        lines = [line for line in self.record if line["step"] <= best]
+        last = {line["split"]: line for line in lines if line["split"] in ("train", "epoch")}
+        return last.get("epoch", last.get("train", {}))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,6 +35,7 @@ class Plan:
     """The config's durations in optimizer steps; 0 is never."""
 
     total: int
+    epoch: int
     log_every: int
     eval_every: int
     checkpoint_every: int
@@ -53,6 +54,7 @@ class Plan:
         wanted = steps("optimizer.warmup", config.optimizer.warmup)
         return cls(
             total=total,
+            epoch=steps("an epoch", "1 epoch"),
             log_every=steps("train.log_every", train.log_every),
             eval_every=steps("train.eval_every", train.eval_every),
             checkpoint_every=steps("train.checkpoint_every", train.checkpoint_every),
@@ -189,8 +191,7 @@ class Run:
                 "; give as many, or another --workdir."
             )
         self.clock = Clock(progress.get("clock"))
-        saved = self.replicas.listed(progress["averages"]) if progress else [None] * len(self.replicas)
-        self.averages = [Averages(own) for own in saved]
+        self.averages, self.epoch = (self._averages(progress, name) for name in ("averages", "epoch"))
         worst = [{"step": 0, "value": -np.inf}] * len(self.replicas)  # the greater value is the better
         self.best = self.replicas.listed(progress["best"]) if progress else worst
         first = processes.is_first()
@@ -273,6 +274,11 @@ class Run:
         """Closes bar, files and data; safe however far `start` came."""
         self._opened.close()
 
+    def _averages(self, progress: dict[str, Any], name: str) -> list[Averages]:
+        """Of each replica, from where a checkpoint left them."""
+        saved = self.replicas.listed(progress[name]) if name in progress else [None] * len(self.replicas)
+        return [Averages(own) for own in saved]
+
     def _value(self, metrics: dict[str, float]) -> float:
         """Of what the task calls the best, the greater the better."""
         return metrics[self.task.best] if self.task.best_is_highest else -metrics[self.task.best]
@@ -339,11 +345,21 @@ class Run:
                     "Try a lower optimizer.learning_rate, a longer optimizer.warmup or optimizer.clip=1.0."
                 )
             self.averages[replica].add(own)
+            self.epoch[replica].add(own)
         if compiled:
             self.clock.skip()
         else:
             self.clock.lap(self.batch_size * self.task.units_per_example * len(self.replicas))
+        if step % self.plan.epoch == 0:
+            self._end_epoch(step)
         self.display.advance(step, float(np.mean(losses)), self.clock)
+
+    def _end_epoch(self, step: int) -> None:
+        """Writes the averages of the epoch, where this run has counted all of it."""
+        whole = self.epoch[0].steps == self.plan.epoch
+        metrics = [self.task.metrics("train", own.take()) for own in self.epoch]
+        if whole:
+            self._record("epoch", step, metrics, self.clock.per_second)
 
     def _between_steps(self, interrupted: bool) -> None:
         """Log line, evaluation and checkpoint, in this order, where they are due."""
@@ -369,6 +385,7 @@ class Run:
         progress = {
             "clock": self.clock.saved,
             "averages": self.replicas.together([own.saved for own in self.averages]),
+            "epoch": self.replicas.together([own.saved for own in self.epoch]),
             "best": self.replicas.together(self.best),
             "record_size": self.writers.sync(),
         }
@@ -388,11 +405,16 @@ class Run:
 
     def _write(self, split: str, metrics: list[dict[str, float]], speed: float) -> None:
         """A line of the record for each replica: metrics, seconds of training, throughput of what was measured."""
-        timing = {"seconds": self.clock.seconds, self.rate: speed}
-        for replica, own in enumerate(metrics):
-            self.writers.write({"step": self.step, "split": split} | self.replicas.label(replica) | own | timing)
+        timing = self._record(split, self.step, metrics, speed)
         whose = split if len(metrics) == 1 else f"{split}, mean of {len(metrics)}"
         self.display.metrics({"step": self.step, "split": whose} | results.mean(metrics) | timing, self.plan.total)
+
+    def _record(self, split: str, step: int, metrics: list[dict[str, float]], speed: float) -> dict[str, float]:
+        """The same, unseen; returns the clock's part of it."""
+        timing = {"seconds": self.clock.seconds, self.rate: speed}
+        for replica, own in enumerate(metrics):
+            self.writers.write({"step": step, "split": split} | self.replicas.label(replica) | own | timing)
+        return timing
 
     def _header(self) -> None:
         about = self.task.describe(self.one)

@@ -17,7 +17,8 @@ from train.run.workdir import LOCK, lock
 
 pytestmark = pytest.mark.xdist_group(__name__)
 
-OPTIONS = {"train__ema": 0.9, "data__mixup": 0.2, "train__accumulate": 2}
+# An epoch has five steps, so that one ends at 5, where there is no checkpoint.
+OPTIONS = {"train__ema": 0.9, "data__mixup": 0.2, "train__accumulate": 2, "data__train_split": "train[:160]"}
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +92,20 @@ def test_best_is_the_last_highest_validation_accuracy_and_is_kept(uninterrupted)
     assert result["best_step"] == best["step"]
     assert result["best"]["validation"]["accuracy"] == best["accuracy"]
     assert (uninterrupted / "checkpoints" / str(best["step"])).is_dir()
+
+
+def test_an_epochs_line_averages_all_of_its_steps(uninterrupted, tmp_path):
+    workdir = tmp_path / "run"
+    assert main.main(arguments(workdir, **OPTIONS, train__log_every="1 step")) == 0
+    steps = {line["step"]: line["loss"] for line in record(workdir) if line["split"] == "train"}
+    epochs = [line for line in record(workdir) if line["split"] == "epoch"]
+    assert epochs == [line for line in record(uninterrupted) if line["split"] == "epoch"]
+    assert [line["step"] for line in epochs] == [5, 10]
+    for line in epochs:
+        mean = np.mean([steps[step] for step in range(line["step"] - 4, line["step"] + 1)])
+        assert line["loss"] == pytest.approx(mean, rel=1e-6)
+    result = json.loads((workdir / "result.json").read_text())
+    assert result["final"]["epoch"] == {k: v for k, v in epochs[-1].items() if k not in ("step", "split")}
 
 
 def test_a_second_run_in_the_same_folder_is_refused(uninterrupted, run_python):

@@ -75,7 +75,7 @@ class Shapes:
 
 
 class Averages:
-    """Averages of training metrics since the last line: sums on the host, divided once."""
+    """Averages of training metrics since they were last taken: sums on the host, divided once."""
 
     def __init__(self, saved: dict[str, float] | None = None):
         self._sums = dict(saved or {})
@@ -88,6 +88,11 @@ class Averages:
         for name, value in added.items():
             self._sums[name] = self._sums.get(name, 0.0) + float(value)
         self._sums["learning_rate"] = float(report["learning_rate"])
+
+    @property
+    def steps(self) -> int:
+        """How many were added."""
+        return round(self._sums["steps"]) if self._sums else 0
 
     @property
     def saved(self) -> dict[str, float]:

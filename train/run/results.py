@@ -25,7 +25,9 @@ def of_one(lines: Lines, steps: int, best_step: int, last: Metrics, best: Metric
     """
 
     def at(step: int, test: Metrics) -> dict[str, Metrics]:
-        return _line(lines, "train", step, rate) | _line(lines, "validation", step, rate) | {"test": test}
+        epochs = [line["step"] for line in lines if line["split"] == "epoch" and line["step"] <= step]
+        whole = _line(lines, "epoch", max(epochs, default=0), rate)
+        return _line(lines, "train", step, rate) | whole | _line(lines, "validation", step, rate) | {"test": test}
 
     return {"steps": steps, "best_step": best_step, "final": at(steps, last), "best": at(best_step, best)}
 

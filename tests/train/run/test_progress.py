@@ -62,6 +62,7 @@ def test_averages_divide_sums_once_and_start_anew():
     meter.add(report(6.0, 2.0, 1.0))
     meter = Averages(meter.saved)  # as after a restart
     meter.add(report(1.0, 5.0, 3.0))
+    assert meter.steps == 2
     assert meter.take() == {"loss": 1.0, "gradient_norm": 2.0, "learning_rate": 0.3}
     meter.add(report(4.0, 2.0, 5.0))
     assert meter.take()["loss"] == 2.0
@@ -157,7 +158,7 @@ def test_a_long_warmup_is_cut_saying_so(tmp_path, run_python):
 def test_steps_of_a_shape_that_is_new_are_apart_in_time():
     """The step before it is read before it compiles, and its own time is left out."""
     run, happened = object.__new__(loop.Run), []
-    run.step, run.plan, run._shapes = 0, loop.Plan(5, 0, 0, 0, 0, 0), Shapes()
+    run.step, run.plan, run._shapes = 0, loop.Plan(5, 5, 0, 0, 0, 0, 0), Shapes()
     run.batches = iter([{"index": np.zeros(size)} for size in (2, 2, 3, 2, 2)])
     run.checkpoints = types.SimpleNamespace(wait=lambda: None)
     run.state, run.replicas = None, types.SimpleNamespace(to_devices=lambda batch, own: batch)
