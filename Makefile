@@ -1,16 +1,19 @@
-# `make demo` trains the default model; `make test` runs the tests, `make test-long` their long forms; `make docs` builds
-# the documentation into site/. All make .venv first.
+# `make demo` trains the default model; `make test` tests everything once, `make test-more` has the tests' further cases
+# and `make test-long` their long forms; `make docs` builds the documentation into site/. All make .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo test test-long lint docs clean
+.PHONY: demo test test-more test-long lint docs clean
 
 demo: .venv/installed
 	$(BIN)/python -m train.main
 
 test: .venv/installed-test
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not more and not long"
+
+test-more: .venv/installed-test
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "more and not long"
 
 test-long: .venv/installed-test
 	JAX_DISABLE_MOST_OPTIMIZATIONS=false $(BIN)/python -m pytest -q -n 2 --dist loadgroup -m long

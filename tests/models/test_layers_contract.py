@@ -13,6 +13,7 @@ import pytest
 from attention import Mask, UnsupportedError, UsageError
 from models.layers.multi_head import MultiHeadAttention
 from models.mechanisms import MECHANISMS, resolve
+from tests.sizes import once
 
 LENGTH, WIDTH, HEADS = 7, 8, 2
 # Options and free combinations that the plain rows do not show.
@@ -57,6 +58,7 @@ def implementations(spec):
 # them compute the same is `tests/attention/test_contract.py`'s to show.
 ONE_EACH = [(spec, implementations(spec)[-1]) for spec in SPECS]
 OF_EACH_SCORE = list({type(mechanism(spec).score): spec for spec in MECHANISMS}.values())
+BY_ROW = [pair for pair in ONE_EACH if pair[0] in MECHANISMS]
 ALL = ONE_EACH + [(spec, which) for spec in OF_EACH_SCORE for which in implementations(spec)[:-1]]
 
 ON_DEVICES = [
@@ -121,7 +123,15 @@ def call_of(spec):
     return Mask(causal=True), tokens(dtype=jnp.float64)
 
 
-@pytest.mark.parametrize(("spec", "implementation"), ONE_EACH)
+def few(*rows):
+    """The layers of some rows, as `tests.sizes.once` keeps them."""
+    return [pair for pair in BY_ROW if pair[0] in rows]
+
+
+FEW = few("super", "neural", "gaussian", "positional_factorised", "delta")
+
+
+@pytest.mark.parametrize(("spec", "implementation"), once(ONE_EACH, FEW))
 def test_equals_the_reference_and_every_parameter_counts(x64, spec, implementation):
     """A gradient that were zero would be compared in vain."""
     found, expected = (outcome(spec, which, *call_of(spec)) for which in (implementation, "reference"))
@@ -143,7 +153,9 @@ def _drops_out(spec, name):
     return linear_in_key and name in shifts
 
 
-@pytest.mark.parametrize(("spec", "implementation"), [pair for pair in ONE_EACH if mechanism(pair[0]).score.cross])
+@pytest.mark.parametrize(
+    ("spec", "implementation"), once([pair for pair in ONE_EACH if mechanism(pair[0]).score.cross], FEW)
+)
 def test_nan_in_a_padded_source_reaches_nothing(x64, spec, implementation):
     mask, x, source = call_of(spec)
     clean = outcome(spec, implementation, mask, x, source)
@@ -152,7 +164,7 @@ def test_nan_in_a_padded_source_reaches_nothing(x64, spec, implementation):
     chex.assert_trees_all_close(found, clean, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("spec", "implementation"), ONE_EACH)
+@pytest.mark.parametrize(("spec", "implementation"), once(ONE_EACH, few("dot_product", "neural", "delta")))
 def test_bfloat16_is_close(spec, implementation):
     mask = Mask(causal=True)
     params = params_of(layer(spec))
@@ -163,7 +175,7 @@ def test_bfloat16_is_close(spec, implementation):
     chex.assert_trees_all_close(low.astype(jnp.float32), exact, atol=0.06 * largest)
 
 
-@pytest.mark.parametrize(("spec", "implementation"), ONE_EACH)
+@pytest.mark.parametrize(("spec", "implementation"), once(ONE_EACH, BY_ROW))
 def test_causality_by_gradient(spec, implementation):
     module, token = layer(spec, implementation), 3
     params = params_of(module)
@@ -176,7 +188,7 @@ def test_causality_by_gradient(spec, implementation):
     assert np.all(gradient[: token + 1] > 0)
 
 
-@pytest.mark.parametrize(("spec", "implementation"), ALL)
+@pytest.mark.parametrize(("spec", "implementation"), once(ALL, [*FEW, *few("dot_product", "linear")]))
 def test_cached_equals_uncached(spec, implementation):
     """A prefill of one token, of three, of all; then token by token."""
     module = layer(spec, implementation)
@@ -194,7 +206,7 @@ def test_cached_equals_uncached(spec, implementation):
         chex.assert_trees_all_close(jnp.concatenate(outs, axis=1), whole, atol=2e-5)
 
 
-@pytest.mark.parametrize("spec", ["dot_product", "super", "linear", "delta"])
+@pytest.mark.parametrize("spec", once(["dot_product", "super", "linear", "delta"], ["super", "delta"]))
 def test_padding_in_a_cache(spec):
     """Tokens beyond `key_lengths` leave no trace in what the others give."""
     module = layer(spec)
@@ -206,7 +218,7 @@ def test_padding_in_a_cache(spec):
     chex.assert_trees_all_close(jnp.concatenate([first, rest], axis=1), whole, atol=2e-5)
 
 
-@pytest.mark.parametrize("spec", ["dot_product", "super", "neural", "linear", "delta"])
+@pytest.mark.parametrize("spec", once(["dot_product", "super", "neural", "linear", "delta"], ["super", "delta"]))
 def test_nan_in_padded_tokens_reaches_nothing(spec):
     """Of self-attention, whole and cached: neither other tokens nor a gradient."""
     module, lengths = layer(spec), jnp.array([4, LENGTH])
@@ -272,7 +284,9 @@ def test_a_full_cache_says_so():
         module.apply(params, tokens(length=2), cache=cache)
 
 
-@pytest.mark.parametrize("spec", ["super", "positional", "positional_factorised", "neural(pairs='unique')"])
+@pytest.mark.parametrize(
+    "spec", once(["super", "positional", "positional_factorised", "neural(pairs='unique')"], ["super"])
+)
 def test_fixed_lengths_name_both_and_shorter_uses_the_leading_block(spec):
     module = layer(spec)
     params = {"params": params_of(module)}
@@ -285,7 +299,7 @@ def test_fixed_lengths_name_both_and_shorter_uses_the_leading_block(spec):
     chex.assert_trees_all_close(module.apply(params, tokens()[:, :4], mask=causal), whole[:, :4], atol=1e-6)
 
 
-@pytest.mark.parametrize("spec", ["dot_product", "super", "neural", "positional", "gaussian"])
+@pytest.mark.parametrize("spec", once(["dot_product", "super", "neural", "positional", "gaussian"], ["neural"]))
 def test_weights_of_a_layer(spec):
     module = layer(spec)
     params = {"params": params_of(module)}
@@ -304,7 +318,7 @@ def test_weights_of_a_recurrence_are_an_error(spec):
         module.apply({"params": params_of(module)}, tokens(), mutable="attention")
 
 
-@pytest.mark.parametrize("spec", ["dot_product", "super", "neural", "gaussian(learn_sigma=True)"])
+@pytest.mark.parametrize("spec", once(["dot_product", "super", "neural", "gaussian(learn_sigma=True)"], ["super"]))
 def test_projections_without_biases(spec):
     module = layer(spec, bias=False)
     params = params_of(module)
@@ -324,6 +338,7 @@ def _with_zero_biases(params):
     return params | {n: params[n] | {"bias": jnp.zeros(shape)} for n, shape in zero.items() if n in params}
 
 
+@pytest.mark.more
 def test_eight_devices_equal_one(run_python):
     """Every kind of score and of alignment, batch and parameters split, with dropout where there is some.
 

@@ -12,6 +12,7 @@ from attention import UsageError, location_attention
 from models import flops
 from models.seq2seq import VARIANTS, Seq2Seq, Seq2SeqConfig
 from tests.models.test_masked_lm import random_params
+from tests.sizes import once
 
 CONFIG = Seq2SeqConfig(
     name="seq2seq", attention="dot", cell="gru", embedding=4, hidden=6, dropout=0.0, teacher_forcing=1.0
@@ -119,7 +120,8 @@ def test_luongs_names_of_what_others_have():
 
 
 @pytest.mark.parametrize(
-    ("variant", "cell"), [("additive", "lstm"), ("encoder_qkv", "gru"), ("location", "gru"), ("fixed", "gru")]
+    ("variant", "cell"),
+    once([("additive", "lstm"), ("encoder_qkv", "gru"), ("location", "gru"), ("fixed", "gru")], [("additive", "lstm")]),
 )
 def test_steps_equal_the_whole(variant, cell):
     model, params = build(attention=variant, cell=cell)
@@ -147,6 +149,7 @@ def test_teacher_forcing_of_1_is_the_parallel_pass():
     chex.assert_trees_all_equal(apply(half, params, SOURCE, LENGTHS, TARGET), expected)
 
 
+@pytest.mark.more
 def test_teacher_forcing_of_0_feeds_its_own_argmax():
     _, params = build()
     model, logits = trained(0.0, params)
@@ -173,7 +176,7 @@ def test_teacher_forcing_between_draws_each_token():
     assert np.any(one != other)
 
 
-@pytest.mark.parametrize(("variant", "ratio"), [("qkv", 0.5), ("location", 1.0)])
+@pytest.mark.parametrize(("variant", "ratio"), once([("qkv", 0.5), ("location", 1.0)], [("qkv", 0.5)]))
 def test_gradients_are_finite_and_none_is_of_padding(variant, ratio):
     model, params = build(attention=variant, teacher_forcing=ratio, dropout=0.2)
     source = jnp.where(jnp.arange(5)[None] < LENGTHS[:, None], SOURCE, 0)  # 0 stands in padding alone
@@ -267,6 +270,7 @@ def test_wrong_options_are_one_sentence(changes, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.more
 def test_a_source_longer_than_the_layer_of_coefficients():
     model, params = build(attention="location")
     with pytest.raises(UsageError, match="Location-based attention was built for sequences of at most 8 tokens"):

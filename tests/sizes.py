@@ -1,0 +1,51 @@
+"""The sizes of tests: `make test` touches everything once, `make test-more` has what varies it, `make test-long` the
+long forms.
+
+A test without a mark is in `make test`; `pytest.mark.more` and `pytest.mark.long` move it. `long` wins.
+"""
+
+from collections.abc import Iterable, Mapping
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+SIZES = ("test", "more", "long")
+
+
+def more(*values: Any) -> Any:
+    """Parameters of a case that is left to `make test-more`."""
+    return pytest.param(*values, marks=pytest.mark.more)
+
+
+def once(cases: Iterable[Any], kept: Iterable[Any]) -> list[Any]:
+    """All cases; those that are not among the kept are left to `make test-more`.
+
+    Raises:
+      ValueError: a kept one is none of the cases.
+    """
+    cases, kept = list(cases), list(kept)
+    if missing := [case for case in kept if case not in cases]:
+        raise ValueError(f"{missing} are none of the cases {cases}.")
+    return [case if case in kept else more(*(case if isinstance(case, tuple) else (case,))) for case in cases]
+
+
+def size_of(test: FunctionType, module: Mapping[str, Any]) -> str:
+    """The smallest size in which a case of a test runs.
+
+    Args:
+      test: The test's function.
+      module: The names of its module, of which `pytestmark` counts.
+    """
+    common = module.get("pytestmark", [])
+    marks = [*getattr(test, "pytestmark", []), *(common if isinstance(common, list) else [common])]
+    of_cases = [min(map(_of_case, mark.args[1])) for mark in marks if mark.name == "parametrize" and mark.args[1]]
+    return SIZES[max(_rank(marks), *of_cases, 0)]
+
+
+def _of_case(case: Any) -> int:
+    return _rank(getattr(case, "marks", ()))
+
+
+def _rank(marks: Iterable[pytest.Mark | pytest.MarkDecorator]) -> int:
+    return max((SIZES.index(mark.name) for mark in marks if mark.name in SIZES), default=0)
