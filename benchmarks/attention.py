@@ -308,8 +308,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     titles = ("mechanism, implementation", "ms", "rounds", "× jax.nn", "× own dot product", "× own form", "temp MB")
 
     def ratio(row: dict[str, Any], other: str) -> str:
-        found = row["ratios"].get(other)
-        return f"{found['median']:.2f} ({found['least']:.2f} – {found['greatest']:.2f})" if found else ""
+        return measure.spread(row["ratios"].get(other))
 
     def cells(row: dict[str, Any]) -> list[str]:
         memory = [f"{row['temp_bytes'] / 1e6:.1f}", f"{row['temp_bytes'] / base['temp_bytes']:.3f}"]

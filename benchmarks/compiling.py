@@ -119,19 +119,20 @@ def measured(rows: list[dict[str, Any]], programs: list[tuple], rounds: int) -> 
 
 def markdown(result: dict[str, Any]) -> str:
     """All tables."""
-    return "\n\n".join(_table(result[name]) for name in ("depths", "layers", "chunks"))
+    return "\n\n".join(table(result[name]) for name in ("depths", "layers", "chunks"))
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
+def table(rows: list[dict[str, Any]]) -> str:
+    """One of the tables; without the columns of time where nothing was run."""
     own = [name for name in rows[0] if name not in ("compile_seconds", "temp_bytes", "seconds", "times_the_first")]
-    titles = [*own, "compile, CPU s", "temp MB", "ms", "× first row"]
+    titles = [*own, "compile, CPU s", "temp MB", *(("ms", "× first row") if "seconds" in rows[0] else ())]
     return measure.markdown(titles, ([*(row[name] for name in own), *_figures(row)] for row in rows))
 
 
 def _figures(row: dict[str, Any]) -> tuple[str, ...]:
     memory = (f"{row['compile_seconds']:.1f}", f"{row['temp_bytes'] / 1e6:.1f}")
     if "seconds" not in row:
-        return (*memory, "", "")
+        return memory
     return (*memory, f"{1000 * row['seconds']:.0f}", f"{row['times_the_first']['median']:.2f}")
 
 

@@ -295,28 +295,28 @@ def _bytes(tree: Any) -> int:
 
 def markdown(result: dict[str, Any]) -> str:
     """The figures as tables."""
-    titles = ("beams", "batch", *result["searches"][0]["sentences_per_second"], "times faster", "ms a step")
-    titles += ("weights GB/s", "of bandwidth", "of FLOP/s")
-    table = measure.markdown(titles, map(_cells, result["searches"]))
     again, training, projection = (result[name] for name in ("again", "training", "projection"))
     speed = ", ".join(f"{name} {value:,.0f}" for name, value in training["tokens_per_second"].items())
+    cache, gaussian = measure.spread(again["times_faster"]), measure.spread(projection["gaussian_over_dot_product"])
     lines = [
-        f"Cached beam search of {again['tokens']} tokens: {_spread(again['times_faster'])} times faster than uncached",
-        f"Training tokens/s: {speed}; times faster: {_spread(training['times_faster'])}",
-        f"gaussian / dot_product: {_spread(projection['gaussian_over_dot_product'])}, 002: {projection['paper']:.2f}",
+        f"Cached beam search of {again['tokens']} tokens: {cache} times as fast as uncached",
+        f"Training tokens/s: {speed}; times faster: {measure.spread(training['times_faster'])}",
+        f"gaussian / dot_product: {gaussian}, Sanger: {projection['paper']:.2f}",
     ]
-    return "\n\n".join([table, *lines])
+    return "\n\n".join([table(result["searches"]), *lines])
+
+
+def table(searches: Sequence[dict[str, Any]]) -> str:
+    """The speed of translating, a line for each number of beams and of sentences."""
+    titles = ("beams", "batch", *searches[0]["sentences_per_second"], "times faster", "ms a step")
+    return measure.markdown((*titles, "weights GB/s", "of bandwidth", "of FLOP/s"), map(_cells, searches))
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
     speeds = (f"{value:.2f}" for value in row["sentences_per_second"].values())
     parts = (f"{100 * row[name]:.0f} %" for name in ("of_bandwidth", "of_flops"))
     figures = (f"{row['milliseconds_a_step']:.1f}", f"{row['gigabytes_per_second']:.0f}", *parts)
-    return [str(row["beams"]), str(row["batch"]), *speeds, _spread(row["times_faster"]), *figures]
-
-
-def _spread(ratio: dict[str, float] | None) -> str:
-    return f"{ratio['median']:.2f} ({ratio['least']:.2f} – {ratio['greatest']:.2f})" if ratio else ""
+    return [str(row["beams"]), str(row["batch"]), *speeds, measure.spread(row["times_faster"]), *figures]
 
 
 if __name__ == "__main__":

@@ -116,8 +116,7 @@ def markdown(result: dict[str, Any]) -> str:
     """The figures as a table."""
     count, rows = result["replicas"], []
     for spec, found in result["configs"].items():
-        ratio, seconds = found["step"]["together_over_apart"], found["step"]["seconds"]
-        spread = f"{ratio['median']:.2f} ({ratio['least']:.2f} – {ratio['greatest']:.2f})"
+        seconds, spread = found["step"]["seconds"], measure.spread(found["step"]["together_over_apart"])
         row = [f"`{spec}`, a step", *(f"{1000 * seconds[name]:.1f} ms" for name in ("together", "apart")), spread]
         rows.append(row)
         if "run" in found:

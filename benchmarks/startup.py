@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks import measure
 from studies.runs import ROOT
@@ -51,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(flags: argparse.Namespace) -> None:
     """Measures, prints a table and writes JSON."""
     result = measure.header("startup") | {"seconds": {name: seconds(name, flags.rounds) for name in CONFIGS}}
-    print(measure.markdown(("config", "cold", "warm", "warm / cold"), rows(result["seconds"])))
+    print(table(result["seconds"]))
     if flags.out:
         flags.out.write_text(json.dumps(result, indent=2) + "\n")
 
@@ -84,13 +83,13 @@ def first_step(name: str, cache: Path, texts: str) -> float:
         return time.perf_counter() - started
 
 
-def rows(found: dict[str, dict[str, list[float]]]) -> list[list[Any]]:
-    """Medians."""
+def table(found: dict[str, dict[str, list[float]]]) -> str:
+    """Medians, as Markdown."""
     lines = []
     for name, times in found.items():
         cold, warm = (statistics.median(times[which]) for which in ("cold", "warm"))
         lines.append([f"`{name}`", f"{cold:.1f}", f"{warm:.1f}", f"{warm / cold:.2f}"])
-    return lines
+    return measure.markdown(("config", "cold", "warm", "warm / cold"), lines)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -197,25 +197,31 @@ def _theirs(name: str, config: Config, task: Any, params: Any) -> Step:
 
 def markdown(result: dict[str, Any]) -> str:
     """The figures as tables."""
-    return "\n".join(_markdown(result))
-
-
-def _markdown(result: dict[str, Any]) -> Iterator[str]:
     seconds, ratio = result["loop"]["seconds"], result["loop"]["loop_over_step"]
-    yield "| | seconds a step |\n| --- | --- |"
-    yield from (f"| {name} | {value:.4f} |" for name, value in seconds.items())
-    yield f"\nloop / step: median {ratio['median']:.3f}, from {ratio['min']:.3f} to {ratio['max']:.3f}\n"
+    lines = [
+        measure.markdown(("", "seconds a step"), ((name, f"{value:.4f}") for name, value in seconds.items())),
+        f"loop / step: median {ratio['median']:.3f}, from {ratio['min']:.3f} to {ratio['max']:.3f}",
+    ]
     if "stacks" in result:
-        table = result["stacks"]
-        yield f"| stack | seconds a step | times the bench's | {table['unit']}/s | GFLOP/s |\n|{' --- |' * 5}"
-        for name, value in table["seconds"].items():
-            rate = table["flops_a_step"] / value / 1e9
-            speed = table["units_a_step"] / value
-            yield f"| {name} | {value:.3f} | {table['ratio_to_bench'][name]:.2f} | {speed:,.0f} | {rate:.0f} |"
-        names = list(table["losses"])
-        yield f"\n| step | {' | '.join(names)} |\n| --- |{' --- |' * len(names)}"
-        for step, losses in enumerate(zip(*table["losses"].values(), strict=True), 1):
-            yield f"| {step} | {' | '.join(f'{loss:.4f}' for loss in losses)} |"
+        lines += [stacks_table(result["stacks"]), losses_table(result["stacks"])]
+    return "\n\n".join(lines)
+
+
+def stacks_table(stacks: dict[str, Any]) -> str:
+    """The speed of each stack."""
+    titles = ("stack", "seconds a step", "times the bench's", f"{stacks['unit']}/s", "GFLOP/s")
+    rows = []
+    for name, seconds in stacks["seconds"].items():
+        speed, rate = stacks["units_a_step"] / seconds, stacks["flops_a_step"] / seconds / 1e9
+        rows.append((name, f"{seconds:.3f}", f"{stacks['ratio_to_bench'][name]:.2f}", f"{speed:,.0f}", f"{rate:.0f}"))
+    return measure.markdown(titles, rows)
+
+
+def losses_table(stacks: dict[str, Any], steps: Collection[int] = ()) -> str:
+    """The losses of each stack, at some of the steps or at all."""
+    rows = enumerate(zip(*stacks["losses"].values(), strict=True), 1)
+    shown = ((step, *(f"{loss:.4f}" for loss in row)) for step, row in rows if not steps or step in steps)
+    return measure.markdown(("step", *stacks["losses"]), shown)
 
 
 if __name__ == "__main__":

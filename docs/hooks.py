@@ -22,6 +22,7 @@ OUTSIDE = {
     "CHANGELOG.md": "changelog.md",
 }
 LINK = re.compile(r"(?<!\\)(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
+FIGURE = re.compile(r"<!-- (?:figures: .+?|end) -->")
 MARK = re.compile(r"^[ ]*<!--(?:.(?!-->))*.?-->[ ]*\n?", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"(`+)[^`]+?\1")
 
@@ -41,7 +42,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def without_marks(text: str) -> str:
     """Without HTML comments, but those in code."""
-    return outside_code(text, lambda part: MARK.sub("", part))
+    return outside_code(text, lambda part: MARK.sub("", FIGURE.sub("", part)))
 
 
 def relinked(text: str, source: str, name: str, repository: str) -> str:

@@ -23,7 +23,6 @@ from train.grids import pool
 
 RESULT = runs.ROOT / "benchmarks/results/digits_cpu.json"
 DOCS = runs.ROOT / "docs/mechanisms.md"
-START, END = "<!-- digits: made by studies/digits.py -->", "<!-- end of digits -->"
 # Beside the rows of the table: what the papers used, or what design choices are worth a look.
 VARIANTS = ("neural(dim=16)", "neural(dim=None)", "gaussian(sigma=0.05)", "linear(feature='identity', normalise=False)")
 
@@ -86,7 +85,7 @@ def write(done: dict[str, list[dict[str, Any]]]) -> None:
         "runs": {spec: [{key: run[key] for key in kept} for run in found] for spec, found in done.items()},
     }
     RESULT.write_text(json.dumps(record, indent=2) + "\n")
-    runs.put_between(DOCS, START, END, table(done))
+    runs.put(DOCS, "digits", table(done))
 
 
 def table(done: dict[str, list[dict[str, Any]]]) -> str:

@@ -19,14 +19,13 @@ from analysis import runs as found_runs
 from analysis.metrics import METRICS
 from analysis.pictures import curves, style
 from analysis.tables import Table
-from attention.errors import UsageError, unknown
+from attention.errors import unknown
 from studies import runs
 from train import cli, sweep
 from train.grids import grid, pool
 
 PAGE = runs.ROOT / "docs/replication.md"
 KEPT = runs.ROOT / "docs/replication"
-START, END = "<!-- table: {} -->", "<!-- end -->"
 ONE_HEAD = "heads=1"
 FOUR = "model.attention=dot_product,optimised,efficient,super"
 
@@ -276,14 +275,11 @@ def put(name: str, kept: Path) -> None:
     """The tables of a kept sweep, and its picture, into the page; nothing where it is not kept yet.
 
     Raises:
-      UsageError: the page has no marks for it.
+      UsageError: the page has no place for it.
     """
     if not kept.is_file():
         return
-    start = START.format(name)
-    if start not in PAGE.read_text(encoding="utf-8"):
-        raise UsageError(f"{PAGE.name} has no place for {name}; write {start} and {END} there.")
-    runs.put_between(PAGE, start, END, text(name, kept))
+    runs.put(PAGE, name, text(name, kept))
     if STUDIES[name].picture:
         found = found_runs.find([kept])
         groups = {each.label: [run.record for run in each.runs] for each in found.groups}

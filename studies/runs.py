@@ -1,12 +1,16 @@
 """Runs of `python -m train.main`, one on each CPU at a time, and tables of them in the docs."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attention.errors import UsageError
 from train.grids import pool
 
+MARK, END = "<!-- figures: {} -->", "<!-- end -->"
+FIGURE = re.compile(rf"(?P<mark>{MARK.format('(?P<name>.+?)')})(?s:.*?){END}")
 ROOT = Path(__file__).parent.parent
 
 
@@ -31,7 +35,31 @@ def result(workdir: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def put_between(page: Path, start: str, end: str, text: str) -> None:
-    """Replaces what a page has between two marks."""
-    before, rest = page.read_text().split(start)
-    page.write_text(f"{before}{start}\n\n{text}\n\n{end}{rest.split(end, 1)[1]}")
+def with_figures(text: str, figure: Callable[[str], str | None]) -> str:
+    """A page with its figures made anew: what stands between `<!-- figures: NAME -->` and `<!-- end -->`.
+
+    Args:
+      text: The page.
+      figure: From a name to a number for a sentence, to a table, which gets lines of its own, or to None, which leaves
+        the figure as it is.
+    """
+
+    def between(match: re.Match[str]) -> str:
+        made = figure(match["name"])
+        if made is None:
+            return match[0]
+        return match["mark"] + (f"\n\n{made}\n\n" if "\n" in made else made) + END
+
+    return FIGURE.sub(between, text)
+
+
+def put(page: Path, name: str, made: str) -> None:
+    """Writes one figure into a page.
+
+    Raises:
+      UsageError: the page has no place for it.
+    """
+    text = page.read_text(encoding="utf-8")
+    if MARK.format(name) not in text:
+        raise UsageError(f"{page.name} has no place for {name}; write {MARK.format(name)} and {END} there.")
+    page.write_text(with_figures(text, {name: made}.get), encoding="utf-8")

@@ -129,8 +129,7 @@ def write(name: str, done: dict[str, dict[str, Any]]) -> None:
         "runs": {spec: {key: result[key] for key in kept} for spec, result in done.items()},
     }
     (runs.ROOT / f"benchmarks/results/{name}_cpu.json").write_text(json.dumps(record, indent=2) + "\n")
-    marks = (f"<!-- {name}: made by studies/translations.py -->", f"<!-- end of {name} -->")
-    runs.put_between(DOCS, *marks, table(done))
+    runs.put(DOCS, f"translation {name}", table(done))
 
 
 def check_floor(done: dict[str, dict[str, Any]], floor: float) -> None:

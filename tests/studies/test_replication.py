@@ -20,7 +20,7 @@ from train.main import parse
 def page(tmp_path, monkeypatch):
     """A page with room for one study, in a folder of its own."""
     path = tmp_path / "page.md"
-    path.write_text("a\n<!-- table: mnist -->\nold\n<!-- end -->\nb\n<!-- table: imdb -->\n<!-- end -->\nc\n")
+    path.write_text("a\n<!-- figures: mnist -->\nold\n<!-- end -->\nb\n<!-- figures: imdb -->\n<!-- end -->\nc\n")
     monkeypatch.setattr(replication, "PAGE", path)
     monkeypatch.setattr(replication, "KEPT", tmp_path / "kept")
     return path
@@ -70,8 +70,8 @@ def test_tables_are_made_of_what_is_kept(page, tmp_path, swept, monkeypatch):
     replication.put("mnist", kept)
     text = page.read_text()
     assert "old" not in text
-    assert text.startswith("a\n<!-- table: mnist -->\n\n4 settings, 12 runs; seeds a setting: 3.")
-    assert text.endswith("<!-- end -->\nb\n<!-- table: imdb -->\n<!-- end -->\nc\n")
+    assert text.startswith("a\n<!-- figures: mnist -->\n\n4 settings, 12 runs; seeds a setting: 3.")
+    assert text.endswith("<!-- end -->\nb\n<!-- figures: imdb -->\n<!-- end -->\nc\n")
     assert "| super | 1 | 100 (1) | 1,000 (1) | 86.05 ± 1.05 (1) | 0.1000 ± 0.0000 (1) | 3 |" in text
     found = found_runs.find([swept])
     made = [report.report(found, names=["accuracy", "loss"]), report.report(found, "heads=1", ["accuracy"])]
@@ -108,7 +108,7 @@ def test_a_study_that_fails_stops_no_other(page, swept, monkeypatch, capsys):
 
 def test_a_page_without_the_place_is_refused(page, swept):
     archive.write(archive.find([swept]), page.parent / "matched.json", swept)
-    with pytest.raises(UsageError, match="has no place for matched; write <!-- table: matched --> and <!-- end -->"):
+    with pytest.raises(UsageError, match="has no place for matched; write <!-- figures: matched --> and <!-- end -->"):
         replication.put("matched", page.parent / "matched.json")
 
 

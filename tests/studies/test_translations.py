@@ -40,7 +40,7 @@ def test_there_is_no_comparison_below_the_floor(done, message, monkeypatch, tmp_
 
 def test_writing_replaces_what_is_between_the_marks(monkeypatch, tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("a\n<!-- anki: made by studies/translations.py -->\nold\n<!-- end of anki -->\nb\n")
+    page.write_text("a\n<!-- figures: translation anki -->\nold\n<!-- end -->\nb\n")
     (tmp_path / "benchmarks/results").mkdir(parents=True)
     monkeypatch.setattr(runs, "ROOT", tmp_path)
     monkeypatch.setattr(translations, "DOCS", page)

@@ -1,0 +1,244 @@
+"""Writes every measured figure of the documents from the JSON files that hold the measurements.
+
+    python -m docs.figures
+
+A page says where a figure goes: `<!-- figures: NAME -->` stands before it and `<!-- end -->` behind it. A figure is a
+table with lines of its own, or a number within a sentence. `FIGURES` has all names.
+"""
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from analysis import flops
+from attention.errors import unknown
+from benchmarks import attention, compiling, decoding, endurance, inference, layers, marian, measure, replicas, startup
+from benchmarks import train_step as training
+from studies import digits, precision, replication, runs, translations
+from train import cli
+
+ROOT = Path(__file__).parent.parent
+PAGES = (ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("*.md")))
+KEPT = ROOT / "docs/replication"
+CORES = ("dot_product", "super", "neural", "neural(dim=16)", "neural(dim=None)", "additive")
+WHOLE = {  # attention of whole models, and its name here: a vertical bar would end the cell of a table
+    "neural(dim=2)|dot_product": "first neural(dim=2)",
+    "neural(dim=16)|dot_product": "first neural(dim=16)",
+    "neural(dim=None)|dot_product": "first neural(dim=None)",
+    "neural(dim=2)": "neural(dim=2)",
+    "neural(dim=16)": "neural(dim=16)",
+    "neural(dim=None)": "neural(dim=None)",
+}
+
+
+@functools.cache
+def load(name: str) -> Any:
+    """A file of `benchmarks/results`, or of `docs/replication`."""
+    file = ROOT / f"benchmarks/results/{name}_cpu.json"
+    return json.loads((file if file.is_file() else KEPT / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def tables() -> Iterator[tuple[str, Callable[[], str]]]:
+    """The name of every table, and what makes it."""
+    yield "attention", lambda: attention.table(load("attention")["forward+backward"])
+    yield "attention growth", lambda: attention.growth_table(load("attention")["growth"])
+    yield "attention in short", lambda: attention_in_short(cores())
+    yield "attention work", lambda: attention_work(cores())
+    yield "gpt in short", lambda: gpt_in_short(dict(of_layers()))
+    for model in ("gpt", "vit"):
+        yield f"layers {model}", lambda model=model: layers.table(load("layers")[model])
+    for file in ("train_step", "gpt_step"):
+        yield f"{file} stacks", lambda file=file: training.stacks_table(load(file)["stacks"])
+    yield "train_step losses", lambda: training.losses_table(load("train_step")["stacks"], (1, 5, 10, 15, 20))
+    yield "startup", lambda: startup.table(load("startup")["seconds"])
+    yield "replicas", lambda: replicas.markdown(load("replicas"))
+    yield "translation", lambda: marian.table(load("translation")["searches"])
+    yield "decoding", lambda: decoding.table(load("decoding")["mechanisms"])
+    yield "endurance", lambda: endurance.markdown(load("endurance"))
+    for part in ("depths", "layers", "chunks"):
+        yield f"compiling {part}", lambda part=part: compiling.table(load("compiling")[part])
+    yield "precision", lambda: precision.markdown(load("precision")["reached"])
+    yield "inference", lambda: inference.table(load("inference")["rows"] + load("inference_cifar100")["rows"])
+    yield "flops settings", lambda: flops.settings_table(load("flops")["settings"])
+    yield "flops averages", lambda: flops.averages_table(load("flops")["averages"])
+    yield "digits", lambda: digits.table(load("digits")["runs"])
+    for name in translations.SETS:
+        yield f"translation {name}", lambda name=name: translations.table(load(name)["runs"])
+    for name in replication.STUDIES:
+        yield name, lambda name=name: replication.text(name, KEPT / f"{name}.json")
+
+
+def numbers() -> Iterator[tuple[str, str]]:
+    """The name of every number in a sentence, and the number."""
+    yield from of_cores(cores())
+    yield from of_layers()
+    yield from of_training_and_translation()
+    yield from of_inference()
+    yield from of_operations()
+    reached = [100 * run["best"]["test"]["accuracy"] for run in load("digits")["runs"]["super"]]
+    yield "digits super", f"{mean(reached):.1f}"
+    yield "digits super range", f"{min(reached):.1f} to {max(reached):.1f}"
+    for spec in ("dot_product", "optimised", "efficient", "super"):
+        fields = {"model.attention": spec, "model.heads": 4}
+        chosen = [run["results"][0] for run in load("imdb")["runs"] if fields.items() <= run["config"].items()]
+        yield f"imdb {spec}", f"{100 * mean(result['best']['test']['accuracy'] for result in chosen):.2f} %"
+
+
+def cores() -> dict[str, dict[str, Any]]:
+    """Rows of attention's forward and backward pass by their names."""
+    return {row["name"]: row for row in load("attention")["forward+backward"]}
+
+
+def of_cores(rows: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Of attention alone."""
+    baseline = rows[attention.BASELINE]
+    for spec in CORES:
+        row = rows[f"{spec}, chunked"]
+        yield f"{spec} time", f"{row['ratios'][attention.BASELINE]['median']:.2f}"
+        yield f"{spec} time of own", f"{row['ratios']['dot_product, chunked']['median']:.2f}"
+        yield f"{spec} memory", f"{row['temp_bytes'] / baseline['temp_bytes']:.3f}"
+        yield f"{spec} MB", f"{row['temp_bytes'] / 1e6:.0f}"
+        if paper := rows.get(f"{spec}, paper"):
+            yield f"{spec} paper MB", f"{paper['temp_bytes'] / 1e6:,.0f}"
+            yield f"{spec} paper time", f"{paper['ratios'][f'{spec}, chunked']['median']:.0f}"
+    roof, longest = load("attention")["roof"], load("attention")["growth"][-1]["cores"]
+    yield "roof GFLOP/s", f"{roof['flops'] / 1e9:.0f}"
+    yield "roof GB/s", f"{roof['bandwidth'] / 1e9:.0f}"
+    yield "longest neural MB", f"{longest['neural, chunked']['temp_bytes'] / 1e6:.0f}"
+    yield "longest jax.nn MB", f"{longest[attention.BASELINE]['temp_bytes'] / 1e6:,.0f}"
+    yield "longest jax.nn GB", f"{longest[attention.BASELINE]['temp_bytes'] / 1e9:.0f}"
+
+
+def attention_in_short(rows: dict[str, dict[str, Any]]) -> str:
+    """Neural and additive attention against both baselines."""
+    titles = ("forward + backward", "time × `jax.nn` dot product", "time × our own tiled one", "memory × `jax.nn`")
+    names = {
+        "neural": "`neural(dim=2)`, hidden (2, 1)",
+        "neural(dim=16)": "`neural(dim=16)`, hidden (16, 8)",
+        "neural(dim=None)": "`neural(dim=None)`, hidden (64, 32)",
+        "additive": "`additive`, 64 tanh units",
+    }
+    values, lines = dict(of_cores(rows)), []
+    for spec, name in names.items():
+        ratios = rows[f"{spec}, chunked"]["ratios"]
+        times = (measure.spread(ratios[other]) for other in (attention.BASELINE, "dot_product, chunked"))
+        lines.append((name, *times, values[f"{spec} memory"], values.get(f"{spec} paper time", "")))
+    return measure.markdown((*titles, "the paper's form takes … times as long"), lines)
+
+
+def attention_work(rows: dict[str, dict[str, Any]]) -> str:
+    """Useful work of tiled attention, and how far it is from the speed of a large product."""
+    names = {
+        "dot_product": "dot product",
+        "neural": "neural, d′ = 2",
+        "neural(dim=16)": "neural, d′ = 16",
+        "neural(dim=None)": "neural, no projection",
+        "additive": "additive",
+    }
+    lines = []
+    for spec, name in names.items():
+        row = rows[f"{spec}, chunked"]
+        speed, share = f"{row['flops_per_second'] / 1e9:.0f}", f"{100 * row['roofline']:.0f}"
+        lines.append((name, f"{row['flops'] / 1e9:.1f}", speed, share))
+    return measure.markdown(("core", "GFLOP", "GFLOP/s", "% of a large matrix product"), lines)
+
+
+def gpt_in_short(values: dict[str, str]) -> str:
+    """A GPT with neural attention in every layer, and the paper's with it in one."""
+    lines = []
+    for name, spec in (("2", "neural(dim=2)"), ("16", "neural(dim=16)"), ("no projection", "neural(dim=None)")):
+        keys = (f"{spec} time", f"{spec} memory", f"first {spec} paper time", f"first {spec} paper memory")
+        lines.append((name, *(f"{values[f'gpt {key}']} ×" for key in keys)))
+    return measure.markdown(("d′", "time, ours", "memory, ours", "time, the paper", "memory, the paper"), lines)
+
+
+def of_layers() -> Iterator[tuple[str, str]]:
+    """Of whole models with neural attention, over their dot-product twins."""
+    for model in ("gpt", "vit"):
+        rows = {row["attention"]: row for row in load("layers")[model]}
+        base = rows["dot_product"]["paper"]
+        for spec, name in WHOLE.items():
+            yield f"{model} {name} time", f"{rows[spec]['ratio']['median']:.2f}"
+            yield f"{model} {name} memory", f"{rows[spec]['temp_ratio']:.2f}"
+            if paper := rows[spec]["paper"]:
+                yield f"{model} {name} paper time", f"{paper[1] / base[1]:.2f}"
+                yield f"{model} {name} paper memory", f"{paper[0] / base[0]:.2f}"
+
+
+def of_training_and_translation() -> Iterator[tuple[str, str]]:
+    """Of training steps against other stacks, and of Marian."""
+    stacks, loop = load("train_step")["stacks"], load("train_step")["loop"]["loop_over_step"]
+    for name in ("keras", "torch"):
+        yield f"train_step {name}", f"{stacks['ratio_to_bench'][name]:.1f}"
+    yield "train_step loop", f"{loop['median']:.3f} ({loop['min']:.3f} to {loop['max']:.3f} in single rounds)"
+    yield "train_step loop %", f"{100 * (loop['median'] - 1):.1f}"
+    found = load("translation")
+    times = [row["times_faster"]["median"] for row in found["searches"]]
+    yield "translation times faster", f"{min(times):.1f} to {max(times):.1f}"
+    yield "translation bandwidth", f"{100 * found['searches'][0]['of_bandwidth']:.0f}"
+    yield "translation cache", measure.spread(found["again"]["times_faster"])
+    yield "translation training", measure.spread(found["training"]["times_faster"])
+    yield "translation training in short", f"{found['training']['times_faster']['median']:.2f}"
+    for name, speed in found["training"]["tokens_per_second"].items():
+        yield f"translation training {name}", f"{speed:,.0f}"
+    yield "translation gaussian", measure.spread(found["projection"]["gaussian_over_dot_product"])
+    yield "translation gaussian paper", f"{found['projection']['paper']:.2f}"
+
+
+def of_inference() -> Iterator[tuple[str, str]]:
+    """Of the models in which the mechanism is enough of the work to be seen: all but IMDB's."""
+    rows = [row for file in ("inference", "inference_cifar100") for row in load(file)["rows"]]
+    for spec in ("optimised", "efficient", "super"):
+        medians = sorted(
+            row["ratio"]["median"] for row in rows if row["attention"] == spec and row["task"] != "classify_imdb"
+        )
+        yield f"inference {spec}", f"{medians[0]:.2f} to {medians[-1]:.2f}"
+        yield f"inference {spec} but for the least", f"{medians[1]:.2f} to {medians[-1]:.2f}"
+        yield f"inference {spec} least", f"{medians[0]:.2f}"
+
+
+def of_operations() -> Iterator[tuple[str, str]]:
+    """How much more standard attention takes than Efficient Attention, at the paper's sizes."""
+    ratios = [row["excess"] for row in load("flops")["settings"].values()]
+    counted = [100 * row[count] for row in ratios for count in ("analytic", "compiled")]
+    yield "flops excess", f"{min(counted):.0f} to {max(counted):.0f} %"
+
+
+@functools.cache
+def figures() -> dict[str, Callable[[], str]]:
+    """All tables and numbers by name."""
+    return dict(tables()) | {name: lambda text=text: text for name, text in numbers()}
+
+
+def written(text: str) -> str:
+    """A page with all its figures as the files have them.
+
+    Raises:
+      UsageError: a mark names no figure.
+    """
+
+    def figure(name: str) -> str:
+        if name not in figures():
+            raise unknown("figure", name, figures())
+        return figures()[name]()
+
+    return runs.with_figures(text, figure)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return cli.run(lambda: write(cli.Parser(__doc__).parse_args(arguments)))
+
+
+def write(_: Any) -> None:
+    """Writes all pages."""
+    for page in PAGES:
+        page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""Every measured figure of a document is the one that its file has."""
+
+import re
+
+import pytest
+
+from attention.errors import UsageError
+from docs import figures
+from studies import runs
+
+
+@pytest.mark.parametrize("page", figures.PAGES, ids=lambda page: page.name)
+def test_writing_the_figures_again_changes_nothing(page):
+    text = page.read_text(encoding="utf-8")
+    assert figures.written(text) == text, "run python -m docs.figures"
+
+
+def test_every_figure_stands_in_some_page():
+    pages = "".join(page.read_text(encoding="utf-8") for page in figures.PAGES)
+    placed = {match["name"] for match in runs.FIGURE.finditer(pages)}
+    assert {name for name, _ in figures.tables()} - placed == set()
+
+
+def test_no_line_begins_with_the_mark_of_a_number():
+    """Markdown would end the paragraph there."""
+    pages = "".join(page.read_text(encoding="utf-8") for page in figures.PAGES)
+    assert re.findall(r"^ *<!-- figures: .+? -->.+", pages, re.MULTILINE) == []
+
+
+def test_a_changed_figure_is_written_again_and_an_unknown_one_refused():
+    page = "takes <!-- figures: neural memory -->9.999<!-- end --> times"
+    assert "9.999" not in figures.written(page)
+    with pytest.raises(UsageError, match="Did you mean 'neural memory'"):
+        figures.written(page.replace("memory", "memry"))
