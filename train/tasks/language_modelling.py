@@ -11,7 +11,7 @@ from models.gpt import GPT, GPTConfig
 from train import losses
 from train.config.schema import Config
 from train.data.text.section import TextData
-from train.data.tokenisers import ByteTokeniser
+from train.data.tokenisers.plain import ByteTokeniser
 from train.step import Batch, Sums
 from train.tasks.ngrams import ngram_losses
 from train.tasks.text import TextTask, perplexity, unsmoothed

@@ -12,7 +12,7 @@ from attention import UsageError
 from train import tasks
 from train.config import loading
 from train.config.schema import MeshConfig
-from train.data.tokenisers import ByteTokeniser
+from train.data.tokenisers.plain import ByteTokeniser
 from train.devices import sharding
 from train.devices.replicas import Replicas
 from train.measure import Evaluator

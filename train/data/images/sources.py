@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Integer, UInt8
 
 from attention.errors import UsageError, unknown
-from train.data.images import tfds_records
+from train.data.images import tfds
 from train.data.rows.splits import Split, View
 
 KINDS = ("digits", "numpy:FILE.npz", "tfds:NAME")
@@ -115,7 +115,7 @@ def load(source: str, split: str, *, data_dir: str = "", image_key: str = "image
     part = Split.parse(split)
     kind, _, name = source.partition(":")
     if kind == "tfds":
-        whole = Source(*tfds_records.read(name, part.name, data_dir, image_key, label_key))
+        whole = Source(*tfds.read(name, part.name, data_dir, image_key, label_key))
     elif kind == "numpy":
         whole = _read_numpy(os.path.expanduser(name), part.name)
     else:

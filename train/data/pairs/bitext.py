@@ -14,10 +14,10 @@ from train.data import stated
 from train.data.pairs import sources
 from train.data.pairs.pair import Pair, Pairs
 from train.data.rows.splits import PARTS, Split
-from train.data.text import token_cache
+from train.data.store import stored as token_cache
+from train.data.store.stored import Stored
 from train.data.text.corpus import cache_folder, learned_tokeniser
 from train.data.text.documents import Document, Documents, digest
-from train.data.text.token_cache import Stored
 from train.data.tokenisers import Tokeniser
 
 SIDES = ("source", "target")

@@ -10,7 +10,7 @@ from train.data.pairs import files
 from train.data.pairs.dates import Dates
 from train.data.pairs.files import FIELDS
 from train.data.pairs.pair import Pair, Pairs, stripped
-from train.data.rows import columns, hub, tfds_sets
+from train.data.rows import columns, hub, tfds
 from train.data.text.documents import digest
 
 KINDS = (
@@ -83,7 +83,7 @@ def _hub_rows(opened: hub.HubSplit, names: tuple[str, str]) -> Iterator[tuple[st
 
 
 def _of_tfds(name: str, split: str, data: Any, names: tuple[str, str]) -> Pairs:
-    opened = tfds_sets.open_split(name, split, data.data_dir)
+    opened = tfds.open_split(name, split, data.data_dir)
     for field, column in zip(FIELDS, names, strict=True):
         opened.check_text(field, column)
     where, content, records = f"{split} of tfds:{name}", digest([opened.version, *names]), opened.records()

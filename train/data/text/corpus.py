@@ -15,9 +15,10 @@ from jaxtyping import Int32, Int64, Integer
 from attention.errors import UsageError
 from train.data import stated, tokenisers
 from train.data.rows.splits import PARTS, Split
-from train.data.text import sources, token_cache
+from train.data.store import stored as token_cache
+from train.data.store.stored import Stored
+from train.data.text import sources
 from train.data.text.documents import Documents, digest
-from train.data.text.token_cache import Stored
 from train.data.tokenisers import Tokeniser
 
 _ORDER = 1  # of `shuffled`; another number learns vocabularies anew

@@ -3,7 +3,7 @@
 from typing import Any
 
 from attention.errors import UsageError, unknown
-from train.data.text import files, hub_text, manual, tfds_text
+from train.data.text import files, hub_text, pydoc, tfds_text
 from train.data.text.documents import Documents
 
 KINDS = ("pydoc", "file:PATH", "hf:NAME", "hf:NAME:CONFIG", "tfds:NAME", "tfds:NAME/CONFIG")
@@ -36,4 +36,4 @@ def load(data: Any, split: str) -> Documents:
         return tfds_text.read(name, split, data)
     if data.label_column:
         raise UsageError("pydoc has no classes; use another data.source, such as 'file:PATH'.")
-    return manual.read(split)
+    return pydoc.read(split)

@@ -4,12 +4,12 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from train.data.rows import columns, tfds_sets
+from train.data.rows import columns, tfds
 from train.data.text.documents import Document, Documents, digest
 
 
 def read(name: str, split: str, data: Any) -> Documents:
-    """One split of a prepared set; see `train.data.rows.tfds_sets.open_split`.
+    """One split of a prepared set; see `train.data.rows.tfds.open_split`.
 
     Args:
       name: As TFDS writes it.
@@ -19,11 +19,11 @@ def read(name: str, split: str, data: Any) -> Documents:
     Raises:
       UsageError: the set, split or feature is not there or cannot be read.
     """
-    opened = tfds_sets.open_split(name, split, data.data_dir)
+    opened = tfds.open_split(name, split, data.data_dir)
     opened.check_text("data.text_column", data.text_column)
     classes = ()
     if data.label_column:
-        opened.check_feature("data.label_column", data.label_column, tfds_sets.package().features.ClassLabel)
+        opened.check_feature("data.label_column", data.label_column, tfds.package().features.ClassLabel)
         classes = tuple(opened.features[data.label_column].names)
     content = digest([opened.version, data.text_column, data.label_column])
     read = functools.partial(_documents, opened.records(), data.text_column, data.label_column, classes)

@@ -8,7 +8,8 @@ import pytest
 
 from attention.errors import UsageError
 from train.config.schema import _structure
-from train.data.text import corpus, token_cache
+from train.data.store import stored as token_cache
+from train.data.text import corpus
 from train.data.text.section import LabelledTextData, MaskedTextData, TextData
 
 REVIEWS = [("Great film, great fun", "good"), ("Bad.", "bad"), ("A bad, bad film", "bad"), ("Fine fun", "good")] * 3

@@ -11,7 +11,7 @@ from pyarrow import parquet
 from tensorflow_datasets.proto import tf_example_pb2
 
 from attention.errors import UsageError
-from train.data.text import manual, sources
+from train.data.text import pydoc, sources
 
 DATA = SimpleNamespace(source="pydoc", text_column="text", label_column="", revision="", streaming=False, data_dir="")
 
@@ -22,7 +22,7 @@ def data(**changes):
 
 class TestPydoc:
     def test_every_topic_is_in_one_split(self):
-        names = [name for split in manual.splits().values() for name in split]
+        names = [name for split in pydoc.splits().values() for name in split]
         assert sorted(names) == sorted(topics.topics)
 
     def test_held_out_topics_share_no_paragraph_with_others(self):
@@ -38,7 +38,7 @@ class TestPydoc:
         assert not validation & test
 
     def test_about_a_tenth_is_held_out_each(self):
-        sizes = {s: sum(len(d.text) for d in sources.load(data(), s).read()) for s in manual.splits()}
+        sizes = {s: sum(len(d.text) for d in sources.load(data(), s).read()) for s in pydoc.splits()}
         for split in ("validation", "test"):
             assert 0.07 < sizes[split] / sum(sizes.values()) <= 0.1
 

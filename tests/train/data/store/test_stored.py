@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from attention.errors import UsageError
-from train.data.text import token_cache
+from train.data.store import stored as token_cache
+from train.data.store.stored import Stored, once, stored
 from train.data.text.documents import Document, Documents
-from train.data.text.token_cache import Stored, once, stored
 from train.data.tokenisers import make
 
 TEXTS = ["one two", "", "zwölf drei four", "five\n"]
@@ -209,7 +209,7 @@ class TestTwoProcesses:
 import sys, time
 from pathlib import Path
 from train.data.text.documents import Document, Documents
-from train.data.text.token_cache import stored
+from train.data.store.stored import stored
 from train.data.tokenisers import make
 
 def read():

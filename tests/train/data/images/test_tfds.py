@@ -18,7 +18,7 @@ from tensorflow_datasets.proto import tf_example_pb2
 from attention.errors import UsageError
 from train.data.images import chain
 from train.data.images.sources import load
-from train.data.rows import tfds_sets
+from train.data.rows import tfds as sets
 
 NO_TENSORFLOW = (
     "preparing it needs TensorFlow: pip install -r requirements-prepare.txt, or set data.data_dir or TFDS_DATA_DIR"
@@ -156,7 +156,7 @@ class TestPreparing:
 
     @pytest.fixture
     def tensorflow(self, monkeypatch):
-        monkeypatch.setattr(tfds_sets.importlib.util, "find_spec", lambda name: SimpleNamespace(name=name))
+        monkeypatch.setattr(sets.importlib.util, "find_spec", lambda name: SimpleNamespace(name=name))
 
     @pytest.fixture
     def network(self, monkeypatch):
@@ -175,7 +175,7 @@ class TestPreparing:
         return calls
 
     def test_without_tensorflow(self, tmp_path, monkeypatch, calls):
-        monkeypatch.setattr(tfds_sets.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(sets.importlib.util, "find_spec", lambda name: None)
         with pytest.raises(UsageError, match=f"tfds:mnist is not prepared in {tmp_path}, and {NO_TENSORFLOW}"):
             load("tfds:mnist", "train", data_dir=str(tmp_path))
         assert not calls

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from attention.errors import UsageError
-from train.data.rows import tfds_sets
+from train.data.rows import tfds
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
@@ -63,12 +63,12 @@ def read(
     Raises:
       UsageError: the set is unknown, not prepared and cannot be, not readable, or has no such split or feature.
     """
-    tfds = tfds_sets.package()
-    opened = tfds_sets.open_split(name, split, data_dir)
-    opened.check_feature("data.image_key", image_key, tfds.features.Image)
-    opened.check_feature("data.label_key", label_key, tfds.features.ClassLabel)
+    package = tfds.package()
+    opened = tfds.open_split(name, split, data_dir)
+    opened.check_feature("data.image_key", image_key, package.features.Image)
+    opened.check_feature("data.label_key", label_key, package.features.ClassLabel)
     shape = _shape(opened.features[image_key], image_key, name)
-    encoded = opened.records({image_key: tfds.decode.SkipDecoding()})
+    encoded = opened.records({image_key: package.decode.SkipDecoding()})
     classes = opened.features[label_key].num_classes
     return TfdsRecords(opened.builder.info.full_name, encoded, image_key, label_key, _MODES[shape[2]]), classes, shape
 

@@ -1,0 +1,124 @@
+"""Tokenisers of plain text: its bytes, or the words between white space."""
+
+import collections
+import dataclasses
+import functools
+import json
+import string
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from jaxtyping import Int32, Integer
+
+Ids = Int32[np.ndarray, " n"]
+
+
+class ByteTokeniser:
+    """UTF-8 bytes as ids 0 to 255, and four special ids."""
+
+    size = 260
+    special = {"pad": 256, "mask": 257, "start": 258, "end": 259}  # noqa: RUF012
+
+    def encode(self, text: str) -> Ids:
+        """The bytes."""
+        return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        """The bytes of each."""
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
+        """The text; bytes that are no UTF-8 become U+FFFD."""
+        return bytes(int(i) for i in ids if i < 256).decode(errors="replace")
+
+    def normalise(self, text: str) -> str:
+        """The text as it is."""
+        return text
+
+    def dumps(self) -> str:
+        """There is only one."""
+        return json.dumps({"kind": "bytes"})
+
+
+@dataclasses.dataclass(frozen=True)
+class WordTokeniser:
+    """Words between white space, as Keras' TextVectorization has them: id 0 pads, id 1 is any word not in `words`.
+
+    Attributes:
+      words: From the first id that is not special on.
+      lower: Whether text is lower-cased first.
+      strip: Whether ASCII punctuation is deleted first.
+      marks: Whether there are mask, start and end, ids 2 to 4.
+    """
+
+    words: tuple[str, ...]
+    lower: bool = True
+    strip: bool = True
+    marks: bool = False
+
+    @property
+    def special(self) -> dict[str, int]:
+        """See `Tokeniser`."""
+        return _WORD_MARKS if self.marks else _WORD_SPECIAL
+
+    @property
+    def size(self) -> int:
+        """See `Tokeniser`."""
+        return len(self.special) + len(self.words)
+
+    def encode(self, text: str) -> Ids:
+        """The ids of its words."""
+        lookup = self._lookup
+        return np.array([lookup.get(word, 1) for word in _split(text, self.lower, self.strip)], np.int32)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        """The ids of the words of each."""
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
+        """The words with spaces between them; `[UNK]` is any other word."""
+        first = len(self.special)
+        words = ("[UNK]" if i == 1 else self.words[i - first] for i in map(int, ids) if i == 1 or i >= first)
+        return " ".join(words)
+
+    def normalise(self, text: str) -> str:
+        """The words with spaces between them."""
+        return " ".join(_split(text, self.lower, self.strip))
+
+    def dumps(self) -> str:
+        """All fields."""
+        return json.dumps({"kind": "words"} | dataclasses.asdict(self), ensure_ascii=False)
+
+    @functools.cached_property
+    def _lookup(self) -> dict[str, int]:
+        return {word: i for i, word in enumerate(self.words, len(self.special))}
+
+
+_WORD_SPECIAL = {"pad": 0, "unknown": 1}
+_WORD_MARKS = _WORD_SPECIAL | {"mask": 2, "start": 3, "end": 4}
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def fit_words(
+    texts: Iterable[str], size: int = 0, lower: bool = True, strip: bool = True, marks: bool = False
+) -> WordTokeniser:
+    """A word tokeniser of the most frequent words; of equally frequent ones the first in the alphabet counts.
+
+    Args:
+      texts: What to count.
+      size: Ids in all, special ones included; 0 takes every word.
+      lower: See `WordTokeniser`.
+      strip: See `WordTokeniser`.
+      marks: See `WordTokeniser`.
+    """
+    counts = collections.Counter()
+    for text in texts:
+        counts.update(_split(text, lower, strip))
+    ordered = sorted(counts, key=lambda word: (-counts[word], word))
+    kept = size - len(_WORD_MARKS if marks else _WORD_SPECIAL) if size else len(ordered)
+    return WordTokeniser(tuple(ordered[:kept]), lower, strip, marks)
+
+
+def _split(text: str, lower: bool, strip: bool) -> list[str]:
+    text = text.lower() if lower else text
+    return (text.translate(_NO_PUNCTUATION) if strip else text).split()
