@@ -15,7 +15,7 @@ from typing import Any
 
 from attention.errors import UsageError
 from train import cli
-from train.grids import grid
+from train.grids import grid, tuning
 from train.run.workdir import flatten, read_config, read_results
 from train.run.writers import read_record, write_text
 
@@ -45,13 +45,24 @@ class Finished:
 
     Attributes:
       entries: In order.
-      asked: The fields and values of the sweeps that they come of.
+      sweeps: What the sweeps that they come of were asked, and tried and chose: what `sweep.json` holds.
       left_out: A sentence for each work directory that holds no finished run.
     """
 
     entries: Sequence[Entry]
-    asked: Mapping[str, Sequence[Any]]
+    sweeps: Sequence[Mapping[str, Any]]
     left_out: Sequence[str] = ()
+
+    @property
+    def asked(self) -> dict[str, Sequence[Any]]:
+        """The fields of the sweeps, and their values."""
+        values: dict[str, dict[Any, None]] = {}
+        for sweep in self.sweeps:
+            beside = [{field: [value] for field, value in setting.items()} for setting in sweep.get("also", ())]
+            for fields in (sweep["over"], *beside):
+                for field, texts in fields.items():
+                    values.setdefault(field, {}).update(dict.fromkeys(texts))
+        return {field: list(texts) for field, texts in values.items()}
 
 
 def find(places: Sequence[Path]) -> Finished:
@@ -61,21 +72,21 @@ def find(places: Sequence[Path]) -> Finished:
       UsageError: a place that is not there, a damaged archive or `sweep.json`, or no finished run at all.
     """
     entries: list[Entry] = []
-    asked: dict[str, Sequence[Any]] = {}
+    sweeps: list[Mapping[str, Any]] = []
     left_out: list[str] = []
     for place in places:
         found = read(place) if place.is_file() else _in_folder(place)
         entries += found.entries
-        asked |= found.asked
+        sweeps += found.sweeps
         left_out += found.left_out
     if not entries:
         reasons = f": {left_out[0]}" if left_out else "; give folders of runs, such as the --workdir of a sweep."
         raise UsageError(f"There is no finished run in {', '.join(map(str, places))}{reasons}")
-    return Finished(entries, asked, left_out)
+    return Finished(entries, sweeps, left_out)
 
 
 def write(found: Finished, out: Path, above: Path = Path()) -> None:
-    """One object: `asked`, the leaves that all runs share under `config`, and `runs`, each on a line.
+    """One object: `sweeps`, the leaves that all runs share under `config`, and `runs`, each on a line.
 
     Args:
       found: What is kept.
@@ -93,7 +104,7 @@ def write(found: Finished, out: Path, above: Path = Path()) -> None:
         }
         for entry in found.entries
     ]
-    head = json.dumps({"asked": found.asked, "config": shared}, indent=1)[:-2]
+    head = json.dumps({"sweeps": found.sweeps, "config": shared}, indent=1)[:-2]
     runs = ",\n".join(json.dumps(line) for line in lines)
     write_text(out, f'{head},\n "runs": [\n{runs}\n ]\n}}\n')
 
@@ -112,7 +123,8 @@ def read(file: Path) -> Finished:
         ]
         for entry in entries:
             _check(entry)
-        return Finished(entries, dict(kept["asked"]))
+        sweeps = kept["sweeps"] if "sweeps" in kept else [{"over": dict(kept["asked"])}]  # as it was kept before
+        return Finished(entries, sweeps)
     except (OSError, ValueError, TypeError, KeyError, UsageError) as error:
         raise UsageError(
             f"{file} is no archive of runs; give folders of runs, or what analysis.archive has written."
@@ -121,14 +133,14 @@ def read(file: Path) -> Finished:
 
 def _in_folder(folder: Path) -> Finished:
     entries, left_out = [], []
-    asked: dict[str, Sequence[Any]] = {}
+    sweeps: dict[Path, Mapping[str, Any]] = {}
     for directory in _work_directories(folder):
-        asked |= _asked(directory)
+        sweeps |= _sweep(directory)
         try:
             entries.append(_entry(directory))
         except UsageError as error:
             left_out.append(str(error))
-    return Finished(entries, asked, left_out)
+    return Finished(entries, list(sweeps.values()), left_out)
 
 
 def _entry(directory: Path) -> Entry:
@@ -163,18 +175,24 @@ def _work_directories(folder: Path) -> Iterator[Path]:
         raise UsageError(f"{folder} is no folder; give folders of runs, such as the --workdir of a sweep.")
     for directory, below, files in os.walk(folder):
         below.sort()
+        if grid.FILE in files and tuning.FOLDER in below:
+            below.remove(tuning.FOLDER)
         if "config.json" in files:
             below.clear()
             yield Path(directory)
 
 
-def _asked(directory: Path) -> dict[str, Sequence[Any]]:
-    """Fields and values of the sweep that a run is of; none where it is of none."""
+def _sweep(directory: Path) -> dict[Path, Mapping[str, Any]]:
+    """The sweep that a run is of, by its file; none where it is of none."""
     sweep = directory.absolute().parent.parent / grid.FILE
+    if not sweep.is_file():
+        return {}
     try:
-        return dict(json.loads(sweep.read_text(encoding="utf-8"))["over"]) if sweep.is_file() else {}
+        record = json.loads(sweep.read_text(encoding="utf-8"))
+        dict(record["over"])
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{sweep} is damaged ({error}); remove it.") from error
+    return {sweep: record}
 
 
 def parser() -> cli.Parser:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis import compare, metrics, runs, statistics, tables
+from analysis import compare, metrics, runs, statistics, tables, trials
 from analysis.compare import Baseline, Comparison
 from analysis.metrics import METRICS, Metric
 from analysis.pictures import curves, intervals, style
@@ -36,12 +36,14 @@ class Report:
       introduction: What was compared, and how fairly.
       results: A row for each setting.
       differences: A row for each comparison; no rows where there is nothing to compare.
+      tuning: A row for each setting that was tuned, a column for each value that was tried.
       notes: How to read them, and what was left out.
     """
 
     introduction: str
     results: Table
     differences: Table
+    tuning: Table
     notes: tuple[str, ...]
 
     def markdown(self) -> str:
@@ -49,14 +51,17 @@ class Report:
         parts = ["# Comparison", self.introduction, tables.markdown(self.results).strip()]
         if self.differences.rows:
             parts += ["## Differences", tables.markdown(self.differences).strip()]
+        if self.tuning.columns:
+            parts += ["## Tuning", tables.markdown(self.tuning).strip()]
         return "\n\n".join([*parts, "## Notes", "\n".join(f"- {note}" for note in self.notes)]) + "\n"
 
     _repr_markdown_ = markdown  # what a notebook shows
 
     def write(self, out: Path) -> None:
-        """`report.md`, `report.tex` with both tables, and each as CSV: `report.csv`, `differences.csv`."""
+        """`report.md`, `report.tex` with all tables, and each as CSV: `report.csv`, `differences.csv`, `tuning.csv`."""
         out.mkdir(parents=True, exist_ok=True)
-        filled = {"report": self.results} | ({"differences": self.differences} if self.differences.rows else {})
+        more = {"differences": self.differences, "tuning": self.tuning}
+        filled = {"report": self.results} | {name: table for name, table in more.items() if table.rows}
         texts = {f"{name}.csv": tables.comma_separated(table) for name, table in filled.items()}
         texts |= {"report.md": self.markdown(), "report.tex": "\n".join(map(tables.latex, filled.values()))}
         for name, text in texts.items():
@@ -90,6 +95,7 @@ def report(found: Found, wanted: str = "", names: Sequence[str] = (), at: str = 
         _introduction(found, against, at, budget),
         Table(tuple(columns)),
         differences(comparisons),
+        trials.table(found.sweeps),
         _notes(found, against, comparisons),
     )
 
@@ -216,7 +222,7 @@ def _notes(found: Found, against: Baseline | None, comparisons: Sequence[Compari
             "d_z (g where unpaired) with Hedges' correction.",
             compare.wilcoxon_text(comparisons),
         ]
-    return (*filter(None, notes), *found.left_out)
+    return (*filter(None, notes), *trials.notes(found.sweeps), *found.left_out)
 
 
 def _without_baseline(found: Found, against: Baseline) -> list[str]:

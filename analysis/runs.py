@@ -111,11 +111,13 @@ class Found:
     Attributes:
       groups: Ordered by their keys.
       keys: The fewest fields that tell the groups apart; whatever else differs between groups follows from them.
+      sweeps: See `archive.Finished`.
       left_out: A sentence for each folder that is no finished run.
     """
 
     groups: tuple[Group, ...]
     keys: tuple[str, ...]
+    sweeps: tuple[Mapping[str, Any], ...] = ()
     left_out: tuple[str, ...] = ()
 
 
@@ -127,7 +129,7 @@ def find(places: Sequence[Path]) -> Found:
     """
     finished = archive.find(places)
     found = group([run for entry in finished.entries for run in _runs(entry, finished.asked)], finished.asked)
-    return dataclasses.replace(found, left_out=tuple(finished.left_out))
+    return dataclasses.replace(found, sweeps=tuple(finished.sweeps), left_out=tuple(finished.left_out))
 
 
 def group(runs: Sequence[Run], asked: Mapping[str, Sequence[Any]]) -> Found:

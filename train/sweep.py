@@ -5,6 +5,9 @@ python -m train.sweep --config=configs/vit_digits.py --over "model.attention=neu
     --over=optimizer.learning_rate=1e-3,3e-3 --equal=parameters --workdir=runs/b
 python -m train.sweep --config=configs/vit_mnist.py --over argument=dot_product,super --workdir=runs/c --print
 
+python -m train.sweep --config=configs/vit_mnist.py --over model.attention=dot_product,super --workdir=runs/d \
+    --tune=optimizer.learning_rate=3e-4,1e-3,3e-3 --tune-length=1/3 --declare=study.json
+
 Commas inside brackets and quotes do not split. --over argument=A,B gives the config file its argument. The same
 command again continues; with more values or seeds it extends the sweep.
 """
@@ -21,7 +24,7 @@ from typing import Any
 
 from attention.errors import UsageError
 from train import cli
-from train.grids import grid, matching, pool
+from train.grids import declaration, grid, matching, pool, tuning
 from train.grids.grid import Sweep
 from train.grids.matching import Prepared
 from train.run.progress import numbers_text
@@ -37,24 +40,29 @@ def run(arguments: Sequence[str]) -> int:
       UsageError: any mistake in the arguments, before anything is trained.
     """
     flags = parser().parse_args(arguments)
-    overrides = flags.overrides
-    if "train.replicas" in overrides:
+    flags.command = shlex.join(["python", "-m", "train.sweep", *arguments])
+    if "train.replicas" in flags.overrides:
         raise UsageError("--config.train.replicas cannot be: --replicas decides it.")
-    over = grid.over(flags.over, overrides, flags.equal)
     before = grid.read(flags.workdir)
-    sweep, prepared = _plan(flags, Sweep(flags.config, overrides, over, [], flags.equal), before)
+    sweep, prepared = _plan(flags, _asked(flags), before)
+    tried = {name: cell["tried"] for name, cell in before["cells"].items() if "tried" in cell} if before else {}
+    _write(flags, sweep, prepared, tried)
+    if not flags.print:
+        for line in _chosen(sweep, prepared):
+            print(line)
+    jobs = flags.jobs or (0 if prepared.platform == "cpu" else 1)
+    prints = flags.print or flags.slurm is not None
+    while left := _trials(sweep, prepared, tried, flags.workdir):
+        todo = {path: own for paths in left.values() for path, own in paths.items()}
+        outcomes = {} if prints else run_all(todo, jobs, flags.workdir)
+        tried = tuning.scores(sweep.tune, tried, left)
+        _write(flags, sweep, prepared, tried)
+        if any(value not in tried.get(name, {}) for name, value in left):
+            return _give(todo, flags) if prints else _summed(outcomes, flags.workdir)
+    prepared = _tuned(sweep, prepared, tried)
+    _write(flags, sweep, prepared, tried)
     todo = runs(sweep, prepared, flags.workdir)
-    grid.write(flags.workdir, _record(sweep, prepared))
-    left = {path: own for path, own in todo.items() if not pool.is_finished(path)}
-    if flags.print:
-        for path, own in left.items():
-            print(shlex.join(["python", "-m", "train.main", *own, f"--workdir={path}"]))
-        return 0
-    for line in _chosen(sweep, prepared):
-        print(line)
-    if flags.slurm is not None:
-        return hand_over(left, flags.workdir, flags.slurm)
-    return train(todo, flags.jobs or (0 if prepared.platform == "cpu" else 1), flags.workdir)
+    return _give(todo, flags) if prints else _summed(run_all(todo, jobs, flags.workdir), flags.workdir)
 
 
 def runs(sweep: Sweep, prepared: Prepared, directory: Path) -> dict[Path, list[str]]:
@@ -70,22 +78,36 @@ def runs(sweep: Sweep, prepared: Prepared, directory: Path) -> dict[Path, list[s
     return found
 
 
-def train(todo: Mapping[Path, Sequence[str]], jobs: int, directory: Path) -> int:
-    """Trains what is left, says how each run ended, and sums up; returns the exit code."""
+def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, directory: Path) -> dict[Path, str]:
+    """Trains what is left, and says how each run ended."""
     ended: list[Path] = []
 
     def say(path: Path, outcome: str) -> None:
         ended.append(path)
         print(f"[{len(ended)}/{len(todo)}] {path.relative_to(directory)}: {_result(path, outcome)}", flush=True)
 
-    outcomes = pool.run_all({path: pool.command(own, path) for path, own in todo.items()}, jobs, say)
+    return pool.run_all({path: pool.command(own, path) for path, own in todo.items()}, jobs, say)
+
+
+def _summed(outcomes: Mapping[Path, str], directory: Path) -> int:
+    """Says how many runs have ended how; returns the exit code."""
     counts = {kind: sum(outcome == kind for outcome in outcomes.values()) for kind in (pool.FINISHED, pool.FAILED)}
-    print(f"{counts[pool.FINISHED]} of {len(todo)} runs have finished, {counts[pool.FAILED]} failed.")
-    if counts[pool.FINISHED] < len(todo):
+    print(f"{counts[pool.FINISHED]} of {len(outcomes)} runs have finished, {counts[pool.FAILED]} failed.")
+    if counts[pool.FINISHED] < len(outcomes):
         print("The same command continues; what has finished is not trained again.")
     if counts[pool.FINISHED]:
         print(f"python -m analysis.report {directory} makes tables of what has finished.")
     return int(counts[pool.FAILED] > 0)
+
+
+def _give(todo: Mapping[Path, Sequence[str]], flags: argparse.Namespace) -> int:
+    """Prints what is left, or hands it over; returns the exit code."""
+    left = {path: own for path, own in todo.items() if not pool.is_finished(path)}
+    if flags.slurm is not None and not flags.print:
+        return hand_over(left, flags.workdir, flags.slurm)
+    for path, own in left.items():
+        print(shlex.join(["python", "-m", "train.main", *own, f"--workdir={path}"]))
+    return 0
 
 
 def hand_over(left: Mapping[Path, Sequence[str]], directory: Path, options: str) -> int:
@@ -117,6 +139,50 @@ def hand_over(left: Mapping[Path, Sequence[str]], directory: Path, options: str)
     return 0
 
 
+def _asked(flags: argparse.Namespace) -> Sweep:
+    """What the flags say, without seeds."""
+    overrides = flags.overrides
+    over = grid.over(flags.over, overrides, flags.equal)
+    also = grid.also(flags.also, over)
+    if also and flags.equal:
+        raise UsageError("--also cannot be beside --equal, which matches settings of the grid; leave one out.")
+    asked = Sweep(flags.config, overrides, over, [], flags.equal, also)
+    cells = list(asked.cells.values())
+    if flags.tune:
+        taken = {*overrides, *over, *grid.DECIDED, *(field for setting in also for field in setting)}
+        field, _, values = flags.tune.partition("=")
+        values = grid.split(values) if values else []
+        tune = tuning.read(field, values, flags.tune_length, flags.tune_seeds, cells[0], taken)
+        asked = dataclasses.replace(asked, tune=tune)
+    if flags.declare:
+        declared = declaration.read(flags.declare)
+        declared.check([cell.name for cell in cells])
+        asked = dataclasses.replace(asked, declaration=declared)
+    return asked
+
+
+def _trials(sweep: Sweep, prepared: Prepared, tried: tuning.Tried, directory: Path) -> dict:
+    """What is to be tried of the settings that have no value yet; see `tuning.trials`."""
+    if not sweep.tune:
+        return {}
+    cells = zip(sweep.cells.values(), prepared.chosen, strict=True)
+    waiting = [cell.but(chosen) for cell, chosen in cells if sweep.tune.field not in chosen]
+    return tuning.trials(sweep.tune, waiting, tried, prepared.seed, directory)
+
+
+def _tuned(sweep: Sweep, prepared: Prepared, tried: tuning.Tried) -> Prepared:
+    """With the value that is best for each setting, where it has none yet."""
+    if not sweep.tune:
+        return prepared
+    field, chosen = sweep.tune.field, []
+    for cell, before in zip(sweep.cells.values(), prepared.chosen, strict=True):
+        if field not in before:
+            tuning.check_finite(cell.name, tried[cell.name])
+            before = {**before, field: sweep.tune.best(tried[cell.name])}
+        chosen.append(before)
+    return dataclasses.replace(prepared, chosen=tuple(chosen))
+
+
 def _plan(flags: argparse.Namespace, sweep: Sweep, before: Mapping[str, Any] | None) -> tuple[Sweep, Prepared]:
     """The sweep with its seeds, checked, and what was chosen of its configs: what was chosen before stays."""
     cells = sweep.cells
@@ -137,13 +203,15 @@ def _plan(flags: argparse.Namespace, sweep: Sweep, before: Mapping[str, Any] | N
     return dataclasses.replace(sweep, seeds=seeds), dataclasses.replace(prepared, chosen=chosen)
 
 
-def _record(sweep: Sweep, prepared: Prepared) -> dict[str, Any]:
-    """What is written of a sweep."""
+def _write(flags: argparse.Namespace, sweep: Sweep, prepared: Prepared, tried: tuning.Tried) -> None:
+    """What was asked, tried and chosen, into `sweep.json`."""
     cells = {
-        cell.name: {"chosen": chosen} | ({sweep.equal: size} if sweep.equal else {})
+        cell.name: {"chosen": chosen}
+        | ({sweep.equal: size} if sweep.equal else {})
+        | ({"tried": tried[cell.name]} if cell.name in tried else {})
         for cell, chosen, size in zip(sweep.cells.values(), prepared.chosen, prepared.sizes, strict=True)
     }
-    return dataclasses.asdict(sweep) | {"cells": cells}
+    grid.write(flags.workdir, {"command": flags.command} | sweep.plain | {"cells": cells})
 
 
 def _chosen(sweep: Sweep, prepared: Prepared) -> list[str]:
@@ -152,7 +220,7 @@ def _chosen(sweep: Sweep, prepared: Prepared) -> list[str]:
     sizes = dict(zip(cells, prepared.sizes, strict=True))
     lines = []
     for (values, cell), chosen in zip(cells.items(), prepared.chosen, strict=True):
-        if chosen:
+        if sweep.equal and chosen:
             choice = ", ".join(f"{field} {text}" for field, text in chosen.items())
             share = sizes[values] / sizes[sweep.baseline(values)] - 1
             lines.append(f"{cell.name}: {choice}: {sizes[values]:,} {sweep.equal}, {share:+.2%} of the baseline's")
@@ -167,7 +235,8 @@ def _result(path: Path, outcome: str) -> str:
     if outcome == pool.STOPPED:
         return "stopped and saved"
     result = read_result(path)
-    return numbers_text(result.get("mean", result)["best"]["test"])  # `mean` is of seeds that were trained together
+    best = result.get("mean", result)["best"]  # `mean` is of seeds that were trained together
+    return numbers_text(best["validation" if tuning.FOLDER in path.parts else "test"])
 
 
 def _literal(text: str) -> Any:
@@ -197,6 +266,17 @@ def parser() -> cli.Parser:
         "--replicas", default="auto", choices=REPLICAS, help="train seeds together: auto does unless on CPUs"
     )
     made.add_argument("--equal", default="", choices=matching.EQUAL, help="match with the first value")
+    made.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE,...",
+        help="a setting beside the grid; may be given again",
+    )
+    made.add_argument("--tune", default="", metavar="FIELD=VALUE,...", help="tries values, and trains with the best")
+    made.add_argument("--tune-length", default="1/3", metavar="PART", help="of a trial, as a part of the run's")
+    made.add_argument("--tune-seeds", type=cli.count, default=1, help="of each value that is tried")
+    made.add_argument("--declare", type=Path, metavar="FILE", help="JSON of what is asked and compared")
     made.add_argument("--print", action="store_true", help="print one command a run, and train nothing")
     made.add_argument("--slurm", nargs="?", const="", metavar="NAME=VALUE,...", help="submit the runs with submitit")
     return made

@@ -231,3 +231,127 @@ def test_mistakes_are_one_sentence_and_leave_nothing(tmp_path, here, capsys, mor
     assert printed.err.count("\n") == 1
     assert printed.out == ""
     assert not (tmp_path / "s").exists()
+
+
+# Stands for a training: its accuracy is best at a rate of 0.03 (super) or 0.1 (dot_product); at 0.3 the loss is lost.
+STAND_IN = """
+import json, pathlib, sys
+path, flags = pathlib.Path(sys.argv[1]), dict(flag[2:].partition("=")[::2] for flag in sys.argv[2:])
+rate, name = float(flags["config.optimizer.learning_rate"]), flags["config.model.attention"]
+if rate > 0.2:
+    sys.exit("train.loop.NonFiniteLossError: The loss was nan")
+accuracy = 1 - abs(rate - {"super": 0.03, "dot_product": 0.1}[name])
+metrics = {"validation": {"accuracy": accuracy, "loss": 1.0}, "test": {"accuracy": 0.5, "loss": 1.0}}
+path.mkdir(parents=True)
+(path / "result.json").write_text(json.dumps({"best": metrics}))
+"""
+TUNED = ("--tune=optimizer.learning_rate=0.01,0.03,0.1", "--tune-length=1/4", "--jobs=2")
+
+
+def standing_in(own, path):
+    return [sys.executable, "-c", STAND_IN, str(path), *own]
+
+
+def tuned(workdir, *more, seeds=2):
+    return asked(workdir, *TUNED, *more, over="model.attention=dot_product,super", seeds=seeds)
+
+
+def test_every_setting_is_tried_alike_and_trained_with_its_best(tmp_path, here, monkeypatch, capsys):
+    monkeypatch.setattr(pool, "command", standing_in)
+    assert sweep.main(tuned(tmp_path / "s")) == 0
+    assert "4 of 4 runs have finished, 0 failed." in capsys.readouterr().out
+    record = json.loads((tmp_path / "s/sweep.json").read_text())
+    cells = record["cells"]
+    # 0.1 is best of dot_product, at the grid's end: 0.333 is tried for both, and diverges.
+    assert {name: [*cell["tried"]] for name, cell in cells.items()} == {
+        name: ["0.01", "0.03", "0.1", "0.333"] for name in ("attention=dot_product", "attention=super")
+    }
+    assert cells["attention=super"]["tried"]["0.333"] == [None]
+    assert [cell["chosen"]["optimizer.learning_rate"] for cell in cells.values()] == ["0.1", "0.03"]
+    assert (record["tune"]["metric"], record["tune"]["length"], record["tune"]["seeds"]) == ("accuracy", "1/4", 1)
+    assert "at an end of the grid" in record["tune"]["rule"]
+    assert record["command"].startswith("python -m train.sweep --config=")
+    trials = sorted(str(path.parent.relative_to(tmp_path / "s")) for path in tmp_path.rglob("tuning/*/*/*/result.json"))
+    assert len(trials) == 6
+    assert trials[0] == "tuning/attention=dot_product/learning_rate=0.01/seed0"
+
+
+def test_a_tuned_sweep_is_resumed_and_extended_with_what_was_chosen(tmp_path, here, monkeypatch, capsys):
+    assert sweep.main(tuned(tmp_path / "s", "--print")) == 0
+    commands = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(commands) == 6
+    assert {"--config.train.length=3.0000 steps", "--config.seed=0"} < set(commands[0])
+    monkeypatch.setattr(pool, "command", standing_in)
+    assert sweep.main(tuned(tmp_path / "s")) == 0
+    monkeypatch.setattr(pool, "command", None)
+    assert sweep.main(tuned(tmp_path / "s", "--print", seeds=3)) == 0
+    lines = capsys.readouterr().out.splitlines()[-2:]
+    assert ["--config.optimizer.learning_rate=0.1" in line for line in lines] == [True, False]
+    assert [line.rpartition("/")[2] for line in lines] == ["seed2", "seed2"]
+    assert sweep.main(asked(tmp_path / "s", "--print", over="model.attention=dot_product,super")) == 2
+    assert "holds another sweep, which differs in tune" in capsys.readouterr().err
+
+
+def test_a_trial_that_fails_for_another_reason_is_not_counted(tmp_path, here, monkeypatch, capsys):
+    monkeypatch.setattr(pool, "command", lambda own, path: [sys.executable, "-c", "import sys; sys.exit('no space')"])
+    assert sweep.main(tuned(tmp_path / "s")) == 1
+    assert "0 of 6 runs have finished, 6 failed." in capsys.readouterr().out
+    assert all("tried" not in cell for cell in json.loads((tmp_path / "s/sweep.json").read_text())["cells"].values())
+
+
+def test_settings_beside_the_grid(tmp_path, here, capsys):
+    beside = ("--also=model.attention=super,model.heads=1", "--also", "model.attention=neural(dim=2,hidden=(4,2))")
+    assert sweep.main(asked(tmp_path / "s", "--print", *beside, over="model.attention=dot_product,super", seeds=1)) == 0
+    lines = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+    names = [line[-1].split("/")[-2] for line in lines]
+    attentions = ("dot_product", "super", "super,heads=1", "neural-dim=2-hidden=-4-2--")
+    assert names == [f"attention={name}" for name in attentions]
+    assert {"--config.model.attention=super", "--config.model.heads=1"} < set(lines[2])
+    assert sweep.main(asked(tmp_path / "s", "--print", over="model.attention=dot_product,super", seeds=1)) == 2
+    assert "differs in --also" in capsys.readouterr().err
+
+
+DECLARED = {
+    "question": "Is super better?",
+    "metric": "accuracy",
+    "margin": 0.005,
+    "family": [{"name": "super", "settings": ["attention=super"], "baselines": ["attention=dot_product"]}],
+}
+
+
+def test_what_is_declared_is_written_and_does_not_change(tmp_path, here, capsys):
+    file = tmp_path / "study.json"
+    file.write_text(json.dumps(DECLARED))
+    flags = asked(tmp_path / "s", "--print", f"--declare={file}", over="model.attention=dot_product,super")
+    assert sweep.main(flags) == 0
+    kept = json.loads((tmp_path / "s/sweep.json").read_text())["declaration"]
+    assert {name: kept[name] for name in ("question", "metric", "margin")} == {
+        k: DECLARED[k] for k in list(DECLARED)[:3]
+    }
+    assert kept["family"][0] | DECLARED["family"][0] == kept["family"][0]
+    file.write_text(json.dumps(DECLARED | {"margin": 0.01}))
+    assert sweep.main(flags) == 2
+    assert "which differs in declaration" in capsys.readouterr().err
+    file.write_text(json.dumps(DECLARED | {"family": [DECLARED["family"][0] | {"settings": ["attention=supper"]}]}))
+    assert sweep.main([*(flag for flag in flags if "workdir" not in flag), f"--workdir={tmp_path / 't'}"]) == 2
+    assert "Unknown setting of the comparison 'super' 'attention=supper'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--also=model.heads"], "--also model.heads has no value of model.heads"),
+        (["--also=seed=3"], "--also seed cannot be: --seeds decides it"),
+        (["--also=model.attention=efficient"], "is a setting that the sweep has already"),
+        (["--also=model.heads=1", "--equal=flops"], "--also cannot be beside --equal"),
+        (["--tune=optimizer.learning_rate"], "--tune=optimizer.learning_rate needs at least two rising numbers"),
+        (["--tune=optimizer.learning_rat=1e-3,1e-2"], "Did you mean '--config.optimizer.learning_rate'?"),
+        (["--declare=nowhere.json"], "nowhere.json holds no declaration"),
+    ],
+)
+def test_mistakes_of_what_is_tuned_and_declared(tmp_path, here, capsys, more, message):
+    assert sweep.main([*asked(tmp_path / "s"), *more]) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+    assert not (tmp_path / "s").exists()

@@ -11,7 +11,9 @@ from typing import Any
 from attention.errors import UsageError
 from train.config.loading import name_of
 from train.grids import pool
+from train.grids.declaration import Declaration
 from train.grids.matching import Request
+from train.grids.tuning import Tuning
 from train.run import workdir
 from train.run.writers import write_json
 
@@ -34,6 +36,9 @@ class Sweep:
       over: From a leaf, or `argument`, to the texts of its values.
       seeds: Lists of seeds that are trained together in one run.
       equal: What is matched with the baseline, which has the first value of the first of `over`; '' is nothing.
+      also: Settings beside the grid, each from a leaf or `argument` to the text of its value.
+      tune: What every setting is tried with before; None is nothing.
+      declaration: What was asked before anything was trained; None is nothing.
     """
 
     config: str
@@ -41,18 +46,27 @@ class Sweep:
     over: Mapping[str, Sequence[str]]
     seeds: Sequence[Sequence[int]]
     equal: str
+    also: Sequence[Mapping[str, str]] = ()
+    tune: Tuning | None = None
+    declaration: Declaration | None = None
 
     @property
     def cells(self) -> dict[tuple[str, ...], Request]:
-        """The grid: from a value of each of `over` to a config."""
-        return {values: self._request(values) for values in itertools.product(*self.over.values())}
+        """The grid, from a value of each of `over` to a config, and what is beside it."""
+        grid = [dict(zip(self.over, values, strict=True)) for values in itertools.product(*self.over.values())]
+        return {tuple(chosen.values()): self._request(chosen) for chosen in (*grid, *self.also)}
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))
 
     def baseline(self, values: tuple[str, ...]) -> tuple[str, ...]:
         """The cell that one is matched with."""
         return (next(iter(self.over.values()))[0], *values[1:])
 
-    def _request(self, values: Sequence[str]) -> Request:
-        chosen = dict(zip(self.over, values, strict=True))
+    def _request(self, values: Mapping[str, str]) -> Request:
+        chosen = dict(values)
         names = [f"{field.rpartition('.')[2]}={pool.name_of(value)}" for field, value in chosen.items()]
         argument = chosen.pop(ARGUMENT, "")
         spec = f"{self.config}:{argument}" if argument else self.config
@@ -118,6 +132,31 @@ def over(texts: Sequence[str], overrides: Mapping[str, str], equal: str) -> dict
     return found
 
 
+def also(texts: Sequence[str], grid: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """The settings beside the grid, of `FIELD=VALUE,FIELD=VALUE` each.
+
+    Args:
+      texts: What was given.
+      grid: Fields that vary, with their values.
+
+    Raises:
+      UsageError: no value, a field that something else decides, or a setting that the grid has.
+    """
+    found: list[dict[str, str]] = []
+    for text in texts:
+        pairs = [pair.partition("=") for pair in split(text)]
+        setting = {field: value for field, _, value in pairs}
+        for field, equals, _ in pairs:
+            if not equals:
+                raise UsageError(f"--also {text} has no value of {field}; write --also {field}=VALUE,FIELD=VALUE.")
+            if field in DECIDED:
+                raise UsageError(f"--also {field} cannot be: {DECIDED[field]} decides it.")
+        if setting in found or setting in [dict(zip(grid, v, strict=True)) for v in itertools.product(*grid.values())]:
+            raise UsageError(f"--also {text} is a setting that the sweep has already; give every setting once.")
+        found.append(setting)
+    return found
+
+
 def _check_apart(field: str, values: Sequence[str]) -> None:
     """Each value names a folder, in which not every letter can be."""
     for one, other in itertools.combinations(values, 2):
@@ -152,7 +191,7 @@ def read(directory: Path) -> dict[str, Any] | None:
     path = directory / FILE
     if path.is_file():
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = {"also": [], "tune": None, "declaration": None} | json.loads(path.read_text(encoding="utf-8"))
             return {name: found[name] for name in ("cells", *(field.name for field in dataclasses.fields(Sweep)))}
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UsageError(f"{path} is no record of a sweep ({error}); choose another --workdir.") from error
@@ -173,7 +212,8 @@ def write(directory: Path, record: Mapping[str, Any]) -> None:
 def check_extends(before: Mapping[str, Any], now: Sweep, directory: Path) -> None:
     """Raises a UsageError where what a folder holds is no part of the sweep that is asked for now."""
     old = Sweep(**{field.name: before[field.name] for field in dataclasses.fields(Sweep)})
-    changed = [name for name in ("config", "equal") if getattr(old, name) != getattr(now, name)]
+    plain = now.plain
+    changed = [name for name in ("config", "equal", "tune", "declaration") if before[name] != plain[name]]
     overrides = {**old.overrides, **now.overrides}
     free = tuple(field for field in workdir.MAY_CHANGE if field != "train.length")
     changed += [
@@ -185,6 +225,8 @@ def check_extends(before: Mapping[str, Any], now: Sweep, directory: Path) -> Non
         changed.append("--over")
     else:
         changed += [f"--over {field}" for field in old.over if not set(old.over[field]) <= set(now.over[field])]
+    if not all(setting in now.also for setting in old.also):
+        changed.append("--also")
     if old.equal and old.over and next(iter(old.over.values()))[0] != next(iter(now.over.values()))[0]:
         changed.append("its baseline, the first value of the first --over")
     if changed:

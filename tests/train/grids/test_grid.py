@@ -134,6 +134,6 @@ def test_a_damaged_record_or_folder_is_one_sentence(tmp_path):
 
 
 def test_what_is_written_is_read(tmp_path):
-    record = dataclasses.asdict(SWEEP) | {"cells": {}}
+    record = SWEEP.plain | {"cells": {}}
     grid.write(tmp_path, record)
     assert grid.read(tmp_path) == record

@@ -1,0 +1,45 @@
+"""What the trials of a tuned sweep reached: a row for each setting, a column for each value that was tried."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from analysis.metrics import METRICS
+from analysis.tables import Column, Number, Table
+
+DIVERGED = "diverged"
+
+
+def table(sweeps: Sequence[Mapping[str, Any]]) -> Table:
+    """Means over the seeds of the trials, on validation data, and the value that was chosen; empty without trials."""
+    tried = [sweep for sweep in sweeps if sweep.get("tune")]
+    rows = [(sweep["tune"], name, cell) for sweep in tried for name, cell in sweep["cells"].items() if "tried" in cell]
+    if not rows:
+        return Table(())
+    values = sorted({value for _, _, cell in rows for value in cell["tried"]}, key=float)
+    columns = [Column("setting", "setting", tuple(name for _, name, _ in rows))]
+    for value in values:
+        cells = tuple(_mean(cell["tried"].get(value), tune["metric"]) for tune, _, cell in rows)
+        columns.append(Column(value, value, cells))
+    chosen = tuple(cell["chosen"].get(tune["field"], "") for tune, _, cell in rows)
+    return Table((*columns, Column("chosen", "chosen", chosen)))
+
+
+def notes(sweeps: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What was tried, and the rule that has chosen."""
+    said = []
+    for tune in (sweep["tune"] for sweep in sweeps if sweep.get("tune")):
+        seeds = f"{tune['seeds']} seed" + "s" * (tune["seeds"] > 1)
+        said.append(
+            f"{tune['field']} was tuned in trials of {tune['length']} of a run's length with {seeds}: their "
+            f"{METRICS[tune['metric']].title} on validation data is above. {tune['rule']}"
+        )
+    return list(dict.fromkeys(said))
+
+
+def _mean(scores: Sequence[float | None] | None, metric: str) -> Number | str:
+    if scores is not None and None in scores:
+        return DIVERGED
+    return Number(float(np.mean(scores)) if scores else math.nan, METRICS[metric])

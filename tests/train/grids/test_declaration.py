@@ -1,0 +1,56 @@
+"""What a declaration must say, and one sentence for each that does not."""
+
+import json
+
+import pytest
+
+from attention import UsageError
+from train.grids import declaration
+
+COMPARISON = {
+    "name": "more heads",
+    "settings": ["heads=4"],
+    "baselines": ["heads=1"],
+    "claim": "better",
+    "effect": 0.01,
+}
+DECLARED = {"question": "Do heads help?", "metric": "accuracy", "margin": 0.005, "family": [COMPARISON]}
+
+
+def test_what_is_written_is_read(tmp_path):
+    (tmp_path / "a.json").write_text(
+        json.dumps(DECLARED | {"detects": 0.002, "basis": "three seeds", "remarks": "small"})
+    )
+    made = declaration.read(tmp_path / "a.json")
+    assert (made.question, made.metric, made.margin, made.detects) == ("Do heads help?", "accuracy", 0.005, 0.002)
+    assert made.family[0] == declaration.Comparison("more heads", ["heads=4"], ["heads=1"], "better", 0.01)
+    made.check(["heads=1", "heads=4"])
+    with pytest.raises(UsageError, match="Unknown setting of the comparison 'more heads' 'heads=1'"):
+        made.check(["heads=2", "heads=4"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"metric": ""}, "metric must not be empty"),
+        ({"margin": 0}, "margin must be a number above 0, but it is 0"),
+        ({"margin": "1 %"}, "margin cannot be '1 %'"),
+        ({"margin": True}, "margin cannot be True"),
+        ({"family": []}, "family must be a list of at least one comparison"),
+        ({"familiy": []}, "Did you mean 'family'"),
+        ({"family": [COMPARISON | {"claim": "beter"}]}, "Did you mean 'better'"),
+        ({"family": [COMPARISON | {"baselines": []}]}, "needs as many baselines as settings, and at least one"),
+        ({"family": [{"name": "a"}]}, "lacks settings, baselines"),
+        ({"family": ["a"]}, "must be an object with name, settings"),
+    ],
+)
+def test_mistakes_are_one_sentence(changes, message):
+    with pytest.raises(UsageError, match=message):
+        declaration.of(DECLARED | changes, "study.json")
+
+
+def test_a_file_that_is_none(tmp_path):
+    (tmp_path / "a.json").write_text("{")
+    for name in ("a.json", "b.json"):
+        with pytest.raises(UsageError, match=f"{name} holds no declaration"):
+            declaration.read(tmp_path / name)

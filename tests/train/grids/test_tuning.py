@@ -1,0 +1,93 @@
+"""Which values are tried, which is chosen, and what is refused before."""
+
+import json
+
+import pytest
+
+from attention import UsageError
+from train.grids import tuning
+from train.grids.matching import Request
+from train.grids.tuning import Tuning
+
+REQUEST = Request("a", "configs/vit_digits.py", {"train.length": "60 epochs"})
+
+
+def rates():
+    return tuning.read("optimizer.learning_rate", ("1e-4", "1e-3", "1e-2"), "1/3", 1, REQUEST, ())
+
+
+def scored(*scores):
+    return {value: [score] for value, score in zip(("1e-4", "1e-3", "1e-2"), scores, strict=True)}
+
+
+def test_the_task_says_what_is_best():
+    assert (rates().metric, rates().highest) == ("accuracy", True)
+    text = tuning.read("optimizer.learning_rate", ("1e-4", "1e-3"), "1", 2, Request("", "configs/gpt_pydoc.py", {}), ())
+    assert (text.metric, text.highest, text.seeds) == ("loss", False, 2)
+
+
+def test_the_best_mean_is_chosen_and_a_loss_that_is_not_finite_never():
+    scores = {"1e-4": [0.5, 0.7], "1e-3": [0.9, 0.4], "1e-2": [1.0, None]}
+    assert rates().best(scores) == "1e-3"
+    lowest = Tuning("optimizer.learning_rate", ("1e-4", "1e-3"), "1/3", 2, "loss", False)
+    assert lowest.best(scores) == "1e-4"
+    tuning.check_finite("a", scores)
+    with pytest.raises(UsageError, match="a cannot be trained with any of 1e-4, 1e-3: the loss was not finite"):
+        tuning.check_finite("a", {"1e-4": [None], "1e-3": [None]})
+
+
+def test_a_choice_at_an_end_adds_a_value_there_for_all_settings():
+    inner, upper = scored(0.1, 0.3, 0.2), scored(0.1, 0.2, 0.3)
+    assert rates().grid({}) == ["1e-4", "1e-3", "1e-2"]
+    assert rates().grid({"a": inner, "b": {}}) == ["1e-4", "1e-3", "1e-2"]
+    assert rates().grid({"a": inner, "b": inner}) == ["1e-4", "1e-3", "1e-2"]
+    assert rates().grid({"a": inner, "b": upper}) == ["1e-4", "1e-3", "1e-2", "0.1"]
+    lower = scored(0.3, 0.2, 0.1)
+    assert rates().grid({"a": lower, "b": upper}) == ["1e-05", "1e-4", "1e-3", "1e-2", "0.1"]
+
+
+def test_two_values_at_most_are_added():
+    further = scored(0.1, 0.2, 0.3)
+    assert rates().grid({"a": further | {"0.1": [0.4]}})[3:] == ["0.1", "1"]
+    assert rates().grid({"a": further | {"0.1": [0.4], "1": [0.5]}})[3:] == ["0.1", "1"]
+
+
+def test_trials_are_shorter_runs_of_what_was_not_tried(tmp_path):
+    tried = {"a": {"1e-4": [0.5], "1e-3": [0.5]}}
+    ((setting, paths),) = tuning.trials(rates(), [REQUEST], tried, 3, tmp_path).items()
+    assert setting == ("a", "1e-2")
+    assert paths == {
+        tmp_path / "tuning/a/learning_rate=1e-2/seed3": [
+            "--config=configs/vit_digits.py",
+            "--config.train.length=20.0000 epochs",
+            "--config.optimizer.learning_rate=1e-2",
+            "--config.seed=3",
+        ]
+    }
+
+
+def test_what_came_of_trials_is_read_but_for_those_that_stopped(tmp_path):
+    done, lost, stopped = (tmp_path / name for name in ("done", "lost", "stopped"))
+    done.mkdir()
+    (done / "result.json").write_text(json.dumps({"best": {"validation": {"accuracy": 0.75}}}))
+    (tmp_path / "lost.log").write_text("train.loop.NonFiniteLossError: The loss was nan\n")
+    (tmp_path / "stopped.log").write_text("Stopped after step 3 and saved\n")
+    ended = {("a", "1e-4"): [done], ("a", "1e-3"): [lost], ("b", "1e-4"): [stopped]}
+    assert tuning.scores(rates(), {"a": {"1": [0.5]}}, ended) == {"a": {"1": [0.5], "1e-4": [0.75], "1e-3": [None]}}
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "length", "message"),
+    [
+        ("model.depth", ("2",), "1/3", "needs at least two rising numbers above 0"),
+        ("optimizer.learning_rate", ("3e-3", "1e-3"), "1/3", "not '3e-3,1e-3'"),
+        ("optimizer.name", ("adam", "lion"), "1/3", "not 'adam,lion'"),
+        ("model.width", ("8", "16"), "1/3", "something else decides model.width"),
+        ("train.length", ("8", "16"), "1/3", "something else decides train.length"),
+        ("model.depth", ("1", "2"), "3/2", "--tune-length must be a fraction above 0 and up to 1"),
+        ("model.depth", ("1", "2"), "third", "such as 1/3, but it is 'third'"),
+    ],
+)
+def test_mistakes_are_one_sentence(field, values, length, message):
+    with pytest.raises(UsageError, match=message):
+        tuning.read(field, values, length, 1, REQUEST, ("model.width",))

@@ -1,0 +1,175 @@
+"""Every setting of a sweep tried with the same values of one field, of which the best on validation data is chosen."""
+
+import dataclasses
+import fractions
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from attention.errors import UsageError
+from train import tasks
+from train.config import loading
+from train.config.durations import Duration
+from train.grids import pool
+from train.grids.matching import Request
+from train.run.workdir import read_result
+
+FOLDER = "tuning"  # of a sweep, which reports pass over
+MOST = 2  # values that may be tried beyond the grid
+DIVERGED = "NonFiniteLossError"  # in the log of a trial whose loss was not finite
+RULE = (
+    "Every setting is tried with every value. The best mean over seeds of the metric, on validation data at the best "
+    f"step, is chosen. A choice at an end of the grid adds a value there, at the same ratio, for all settings, {MOST} "
+    "at most."
+)
+# From a setting and a value to the metric of each seed; None where the loss was not finite.
+Tried = Mapping[str, Mapping[str, Sequence[float | None]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """What is tried, as it is declared before anything is trained.
+
+    Attributes:
+      field: A leaf of the config.
+      values: The grid: texts of rising numbers.
+      length: Of a trial, a fraction of the run's.
+      seeds: How many each value is tried with, from the config's on.
+      metric: What chooses.
+      highest: Whether its highest value is the best, or its lowest.
+      rule: In words.
+    """
+
+    field: str
+    values: Sequence[str]
+    length: str
+    seeds: int
+    metric: str
+    highest: bool
+    rule: str = RULE
+
+    def grid(self, tried: Tried) -> list[str]:
+        """The values to try, those beyond the ends that were declared included, as far as what was tried says."""
+        values = list(self.values)
+        while len(values) < len(self.values) + MOST and all(set(values) <= set(scores) for scores in tried.values()):
+            best = {self.best({value: scores[value] for value in values}) for scores in tried.values()}
+            beyond = [_beyond(values, end) for end in (0, -1) if values[end] in best]
+            if not beyond:
+                break
+            values = sorted([*values, *beyond], key=float)
+        return values[: len(self.values) + MOST]
+
+    def best(self, scores: Mapping[str, Sequence[float | None]]) -> str:
+        """The value that is chosen."""
+        means = {value: self._mean(seeds) for value, seeds in scores.items()}
+        return max(means, key=means.__getitem__)
+
+    def _mean(self, seeds: Sequence[float | None]) -> float:
+        """The greater the better."""
+        if None in seeds:
+            return -math.inf
+        return sum(seeds) / len(seeds) * (1 if self.highest else -1)
+
+
+def read(
+    field: str, values: Sequence[str], length: str, seeds: int, example: Request, taken: Collection[str]
+) -> Tuning:
+    """What `--tune` and the flags beside it say.
+
+    Args:
+      field: A leaf of the config.
+      values: Texts of numbers.
+      length: Such as `1/3`.
+      seeds: Of each value.
+      example: One of the settings, whose task names the metric.
+      taken: Fields that something else decides.
+
+    Raises:
+      UsageError: values that are no rising numbers above 0, a field that is given elsewhere, or a wrong length.
+    """
+    numbers = [_number(value) for value in values]
+    if len(numbers) < 2 or numbers != sorted(set(numbers)) or not 0 < numbers[0] <= numbers[-1] < math.inf:
+        raise UsageError(
+            f"--tune={field or 'FIELD'} needs at least two rising numbers above 0, such as 1e-3,3e-3, not "
+            f"{','.join(values)!r}."
+        )
+    if field in (*taken, "train.length"):
+        raise UsageError(f"--tune={field} cannot be: something else decides {field}; give it to one flag alone.")
+    try:
+        whole = 0 < fractions.Fraction(length) <= 1
+    except (ValueError, ZeroDivisionError):
+        whole = False
+    if not whole:
+        raise UsageError(f"--tune-length must be a fraction above 0 and up to 1, such as 1/3, but it is {length!r}.")
+    for value in values:
+        config, _ = loading.resolve(example.spec, {**example.overrides, field: value})
+    task = tasks.find(config.task)
+    return Tuning(field, tuple(values), length, seeds, task.best, task.best_is_highest)
+
+
+def trials(tuning: Tuning, requests: Iterable[Request], tried: Tried, seed: int, directory: Path) -> dict:
+    """From a setting and a value to its runs, `{work directory: flags}`, of all that was not tried yet.
+
+    Args:
+      tuning: What is declared.
+      requests: The settings that have no value yet.
+      tried: What came of others.
+      seed: The first.
+      directory: Of the sweep.
+    """
+    requests = {request.name: request for request in requests}
+    tried = {name: tried.get(name, {}) for name in requests}
+    values = tuning.grid(tried)
+    return {
+        (name, value): dict(_trial(tuning, request, value, seed + index, directory) for index in range(tuning.seeds))
+        for name, request in requests.items()
+        for value in values
+        if value not in tried[name]
+    }
+
+
+def scores(tuning: Tuning, tried: Tried, ended: Mapping[tuple[str, str], Iterable[Path]]) -> Tried:
+    """What was tried before, and what has been since: trials that stopped or failed but for their loss are left out."""
+    found = {name: dict(values) for name, values in tried.items()}
+    for (name, value), paths in ended.items():
+        if all(pool.is_finished(path) or _diverged(path) for path in paths):
+            found.setdefault(name, {})[value] = [_score(tuning, path) for path in paths]
+    return found
+
+
+def check_finite(name: str, values: Mapping[str, Sequence[float | None]]) -> None:
+    """Raises a UsageError where no value of a setting can be trained with."""
+    if all(None in seeds for seeds in values.values()):
+        raise UsageError(f"{name} cannot be trained with any of {', '.join(values)}: the loss was not finite.")
+
+
+def _trial(tuning: Tuning, request: Request, value: str, seed: int, directory: Path) -> tuple[Path, list[str]]:
+    length = Duration.parse(loading.resolve(request.spec, request.overrides)[0].train.length, "train.length")
+    amount = length.amount * fractions.Fraction(tuning.length)
+    fields = {**request.overrides, "train.length": f"{float(amount):.4f} {length.unit}"}
+    fields |= {tuning.field: value, "seed": str(seed)}
+    leaf = f"{tuning.field.rpartition('.')[2]}={pool.name_of(value)}"
+    path = directory / FOLDER / request.name / leaf / f"seed{seed}"
+    return path, [f"--config={request.spec}", *(f"--config.{field}={text}" for field, text in fields.items())]
+
+
+def _score(tuning: Tuning, path: Path) -> float | None:
+    return read_result(path)["best"]["validation"][tuning.metric] if pool.is_finished(path) else None
+
+
+def _diverged(path: Path) -> bool:
+    log = pool.log_of(path)
+    return log.is_file() and DIVERGED in log.read_text(encoding="utf-8", errors="replace")
+
+
+def _beyond(values: Sequence[str], end: int) -> str:
+    """One step further at the first or the last."""
+    last, before = float(values[end]), float(values[1 if end == 0 else -2])
+    return f"{last * last / before:.3g}"
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
