@@ -22,15 +22,26 @@ from tests.attention.cases import (
     mask_of,
     outcome,
 )
+from tests.sizes import once
 
 ONE_OF_EACH_KERNEL = [
     *((name, which) for name in ("dot_product", "neural", "linear", "delta") for which in ("xla", "chunked")),
     *((name, "xla") for name in ("neural unique", "gaussian unsquared", "positional")),
 ]
-each = pytest.mark.parametrize(("name", "implementation"), ALL)
+# Every family in `make test`, and both implementations of those with kernels of their own.
+KEPT = [
+    *((name, which) for name in ("dot_product", "neural") for which in ("xla", "chunked")),
+    *((name, "chunked") for name in ("additive", "gaussian", "linear", "delta")),
+    *((name, "xla") for name in ("neural unique", "luong general", "positional factorised", "location")),
+]
+FEW = [(name, "chunked") for name in ("dot_product", "neural", "delta")] + [("positional factorised", "xla")]
+WITH_WEIGHTS = [("dot_product", "reference"), ("neural", "xla"), ("positional factorised", "xla")]
+each = pytest.mark.parametrize(("name", "implementation"), once(ALL, KEPT))
+of_a_few = pytest.mark.parametrize(("name", "implementation"), once(ALL, FEW))
 ORDER = jnp.array([3, 1, 6, 0, 2, 5, 4, 8, 7])
 
-pytestmark = pytest.mark.usefixtures("x64")
+# In one process, so that nothing is traced and compiled twice.
+pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group(__name__)]
 
 
 def run(name, implementation, arrays, weights, mask=None, **options):
@@ -45,7 +56,7 @@ def outcomes(name, implementation, arrays, *rest, **options):
     return tuple(outcome(name, which, arrays, weights, *rest, **options) for which in (implementation, "reference"))
 
 
-@pytest.mark.parametrize(("name", "implementation"), FAST)
+@pytest.mark.parametrize(("name", "implementation"), once(FAST, KEPT))
 def test_equals_the_reference_in_output_and_all_gradients(name, implementation):
     """Causal with padding; then, with fewer key heads and more keys than queries, padding alone; then every other mask
     with a bias and dropout, whose bits are a function of key and position, so the same for all implementations.
@@ -65,7 +76,7 @@ def test_equals_the_reference_in_output_and_all_gradients(name, implementation):
         chex.assert_trees_all_close(*outcomes(name, implementation, inputs(), mask, **options), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", once(CASES, dict(KEPT)))
 def test_every_weight_and_input_counts(name):
     """Otherwise gradients would be compared where they are zero."""
     case = CASES[name]
@@ -76,7 +87,9 @@ def test_every_weight_and_input_counts(name):
     assert tuple(index for index, gradient in enumerate(arrays) if np.abs(gradient).max() > 1e-6) == case.used
 
 
-@pytest.mark.parametrize(("name", "implementation"), [pair for pair in FAST if pair[1] == "chunked"])
+@pytest.mark.parametrize(
+    ("name", "implementation"), once([pair for pair in FAST if pair[1] == "chunked"], [FEW[0], FEW[2]])
+)
 def test_lengths_that_are_no_multiple_of_a_block(monkeypatch, name, implementation):
     monkeypatch.setattr(plan, "rule", lambda call, units: plan.Tiling(64, 48))
     arrays, weights = inputs(130, 130, batch=(1,)), CASES[name].weights()
@@ -85,7 +98,7 @@ def test_lengths_that_are_no_multiple_of_a_block(monkeypatch, name, implementati
     chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-10)
 
 
-@each
+@of_a_few
 def test_bfloat16_is_close_and_keeps_its_dtype(name, implementation):
     case = CASES[name]
     low = tuple(x.astype(jnp.bfloat16) for x in inputs())
@@ -137,7 +150,7 @@ def test_rows_with_nothing_to_attend_to_are_zero_with_zero_gradient(name, implem
         assert np.abs(out[:, 3]).min() > 0
 
 
-@each
+@of_a_few
 def test_key_padding_equals_truncation(name, implementation):
     """Under a causal mask the first queries see no more than there is left."""
     query, key, value = inputs()
@@ -147,7 +160,7 @@ def test_key_padding_equals_truncation(name, implementation):
     chex.assert_trees_all_close(out, cut, rtol=0, atol=1e-10)
 
 
-@each
+@of_a_few
 def test_permutations(name, implementation):
     """Queries are equivariant, keys with their values invariant, exactly where they must be; causal is neither."""
     case = CASES[name]
@@ -167,7 +180,7 @@ def test_permutations(name, implementation):
     assert np.abs(output(causal, query, *shuffled) - output(causal, query, key, value)).max() > 0.05
 
 
-@pytest.mark.parametrize(("name", "implementation"), WEIGHTED)
+@pytest.mark.parametrize(("name", "implementation"), once(WEIGHTED, WITH_WEIGHTS))
 def test_weights_sum_to_one_where_something_is_allowed(name, implementation):
     case, arrays = CASES[name], inputs()
     out, given = run(name, implementation, arrays, case.weights(), dense_mask(2), return_weights=True)
@@ -180,7 +193,7 @@ def test_weights_sum_to_one_where_something_is_allowed(name, implementation):
     chex.assert_trees_all_close(jnp.einsum("bnts,bsnh->btnh", given, arrays[2]), out, atol=1e-12)
 
 
-@pytest.mark.parametrize(("name", "implementation"), WEIGHTED)
+@pytest.mark.parametrize(("name", "implementation"), once(WEIGHTED, WITH_WEIGHTS))
 def test_causal_weights_are_lower_triangular(name, implementation):
     """001, masked attention."""
     _, given = run(name, implementation, inputs(), CASES[name].weights(), Mask(causal=True), return_weights=True)
@@ -193,7 +206,9 @@ def _dropped_by_hand(given, value, rate, key):
     return jnp.einsum("bnts,bsnh->btnh", kept, value)
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.weighted])
+@pytest.mark.parametrize(
+    "name", once([name for name, case in CASES.items() if case.weighted], ["dot_product", "neural"])
+)
 def test_dropout_is_of_the_weights(name):
     arrays, weights, key = inputs(), CASES[name].weights(), jax.random.key(1)
     _, given = run(name, "reference", arrays, weights, return_weights=True)
@@ -210,7 +225,7 @@ def test_dropout_keeps_the_mean():
     assert np.all(np.abs(np.asarray(samples.mean(0) - plain)) < 5.5 * np.asarray(error))
 
 
-@pytest.mark.parametrize(("name", "implementation"), ONE_OF_EACH_KERNEL)
+@pytest.mark.parametrize(("name", "implementation"), once(ONE_OF_EACH_KERNEL, [FEW[0], FEW[2]]))
 def test_vmap_and_remat_change_nothing(name, implementation):
     query, key, value = inputs(batch=(3, 2))
     weights, mask = CASES[name].weights(), Mask(causal=True)

@@ -14,6 +14,7 @@ from attention import Mask, UnsupportedError, additive_attention
 from attention.kernels import pair_gpu, pair_pallas, xla
 from attention.kernels.call import PairCall, common
 from tests.attention.cases import assert_close
+from tests.sizes import once
 
 BLOCK = (16, 16)
 # What is compared runs for milliseconds: most of a test's time would go into making it fast.
@@ -99,7 +100,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", once(CASES, ["segments, dense"]))
 def test_interpreted_equals_xla_with_all_gradients_to_ten_digits(case, x64):
     shapes, options = CASES[case]
     arrays = inputs(**shapes, dtype=jnp.float64)
@@ -179,7 +180,7 @@ LOWERED = {
 CUSTOM_CALLS = [jax.export.DisabledSafetyCheck.custom_call("mosaic_gpu_v2")]  # JAX does not promise to keep it
 
 
-@pytest.mark.parametrize("case", LOWERED)
+@pytest.mark.parametrize("case", once(LOWERED, ["neural"]))
 @pytest.mark.parametrize(
     ("platform", "name", "target"), [("tpu", "tpu", "tpu_custom_call"), ("cuda", "gpu", "mosaic_gpu_v2")]
 )
@@ -197,6 +198,7 @@ def products_of_parts(total, rows, wide):
     return total
 
 
+@pytest.mark.more
 @pytest.mark.skipif(not hasattr(plgpu, "force_gpu_interpret_mode"), reason="this JAX does not interpret GPU kernels")
 def test_gpu_kernels_interpreted_but_for_tensor_cores_equal_xla(monkeypatch):
     def add(total, weights, wide):
@@ -242,5 +244,6 @@ with jax.set_mesh(mesh):
 """
 
 
+@pytest.mark.more
 def test_on_eight_devices(run_python):
     run_python("-c", ON_A_MESH, devices=8)
