@@ -17,7 +17,8 @@ from attention.channel import Cbam, Spatial, SqueezeExcitation
 from attention.errors import UsageError, unknown
 from models import specs
 from models.layers.blocks import constrain
-from models.layers.multi_head import Dropout, Linear
+from models.layers.dropout import Dropout
+from models.layers.projections import Dense
 
 Gate = SqueezeExcitation | Spatial
 GATES: dict[str, type[Gate] | None] = {
@@ -136,7 +137,7 @@ class CNN(nn.Module):
                 x = Residual(gate, config.groups, config.norm_epsilon, self.dtype, name=name)(x)
         x = nn.relu(nn.GroupNorm(config.groups, epsilon=config.norm_epsilon, dtype=self.dtype, name="norm")(x))
         x = Dropout(config.dropout, name="dropout_head")(x.mean((1, 2)), train=train)
-        return Linear((self.classes,), dtype=self.dtype, name="head")(x).astype(jnp.float32)
+        return Dense((self.classes,), dtype=self.dtype, name="head")(x).astype(jnp.float32)
 
 
 class Residual(nn.Module):

@@ -14,9 +14,11 @@ from attention.errors import UsageError
 from models import mechanisms
 from models.layers import stack
 from models.layers.cache import Cache, Decoding, Source
-from models.layers.multi_head import Dropout, Linear, MultiHeadAttention, look_up
+from models.layers.dropout import Dropout
+from models.layers.multi_head import MultiHeadAttention
 from models.layers.output import Output
 from models.layers.positions import ADDED, HALVES, Positions
+from models.layers.projections import Dense, look_up
 from models.transformer import TransformerConfig
 
 Caches = tuple[Cache, ...]
@@ -128,7 +130,7 @@ class EncoderDecoder(nn.Module):
             self.encoder_norm = nn.LayerNorm(config.norm_epsilon, dtype=dtype)
             self.decoder_norm = nn.LayerNorm(config.norm_epsilon, dtype=dtype)
         if not config.tied_output:
-            self.head = Linear((self.target_vocabulary,), bias=False, dtype=dtype)
+            self.head = Dense((self.target_vocabulary,), bias=False, dtype=dtype)
         if config.output_bias:
             self.head_bias = self.param("head_bias", nn.initializers.zeros_init(), (self.target_vocabulary,))
 

@@ -11,9 +11,10 @@ from jaxtyping import Array, Float, Int
 from attention import Mask
 from models.layers import stack
 from models.layers.cache import Cache
-from models.layers.multi_head import Dropout, Linear, look_up
+from models.layers.dropout import Dropout
 from models.layers.output import Output
 from models.layers.positions import POSITIONS, Positions
+from models.layers.projections import Dense, look_up
 from models.transformer import TransformerConfig
 
 Caches = tuple[Cache, ...]
@@ -85,7 +86,7 @@ class GPT(nn.Module):
             x, cache = block(x, None, train, cache)
             kept.append(cache)
         x = nn.LayerNorm(config.norm_epsilon, dtype=self.dtype, name="norm")(x)
-        head = Linear((self.vocabulary,), dtype=self.dtype, name="head")
+        head = Dense((self.vocabulary,), dtype=self.dtype, name="head")
         output = Output(x, embed.embedding, transposed=True) if config.tied_output else head.output(x)
         return output if caches is None else (output, tuple(kept))
 

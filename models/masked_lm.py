@@ -12,9 +12,10 @@ from attention import Mask
 from attention.activations import gelu
 from attention.errors import UsageError
 from models.layers import stack
-from models.layers.multi_head import Dropout, Linear, look_up
+from models.layers.dropout import Dropout
 from models.layers.output import Output
 from models.layers.positions import POSITIONS, Positions, after_padding
+from models.layers.projections import Dense, look_up
 from models.transformer import TransformerConfig
 
 INITIAL = nn.initializers.normal(0.02)
@@ -133,7 +134,7 @@ class Head(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "B L D"], embed: nn.Embed) -> Output:
         """Of products with the rows of `embed`."""
-        x = gelu(Linear((x.shape[-1],), dtype=self.dtype, name="dense")(x))
+        x = gelu(Dense((x.shape[-1],), dtype=self.dtype, name="dense")(x))
         x = nn.LayerNorm(self.epsilon, dtype=self.dtype, name="norm")(x)
         bias = self.param("bias", nn.initializers.zeros_init(), (embed.num_embeddings,))
         return Output(x, embed.embedding, bias.astype(self.dtype), transposed=True)

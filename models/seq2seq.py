@@ -18,15 +18,16 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 import attention
-from attention.errors import UsageError
+from attention.errors import UsageError, check_choice
 from attention.mask import Mask
 from attention.score import Score, Sizes
 from attention.scores.dot import DotProduct
 from attention.scores.luong import Bilinear
 from attention.scores.pairwise import Additive
 from models.layers.cache import Decoding
-from models.layers.multi_head import Dropout, Linear, check_choice, look_up
+from models.layers.dropout import Dropout
 from models.layers.output import Output
+from models.layers.projections import Dense, look_up
 
 CELLS = {"gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell}
 
@@ -155,7 +156,7 @@ class Coefficients(nn.Module):
         score = self.variant.score
         if self.variant.projected:
             self.to_query, self.to_key, self.to_value = (
-                Linear((1, self.hidden), bias=False, dtype=self.dtype) for _ in range(3)
+                Dense((1, self.hidden), bias=False, dtype=self.dtype) for _ in range(3)
             )
         if score is None and not self.variant.fixed:
             width = self.embedding + self.hidden
@@ -246,7 +247,7 @@ class Seq2Seq(nn.Module):
         self.coefficients = Coefficients(VARIANTS[config.attention], *sizes, dtype)
         self.decoder = cell(config.hidden, dtype=dtype)
         self.dropout = Dropout(config.dropout)
-        self.head = Linear((self.target_vocabulary,), dtype=dtype)
+        self.head = Dense((self.target_vocabulary,), dtype=dtype)
 
     def __call__(
         self,

@@ -14,10 +14,11 @@ from jaxtyping import Array, Float, Int
 
 from attention import Mask
 from attention.activations import ACTIVATIONS
-from attention.errors import UsageError
+from attention.errors import UsageError, check_choice
 from models.layers import stack
-from models.layers.multi_head import Dropout, Linear, check_choice, look_up
+from models.layers.dropout import Dropout
 from models.layers.positions import POSITIONS, Positions
+from models.layers.projections import Dense, look_up
 from models.transformer import TransformerConfig
 
 POOLS = ("mean", "class_token")
@@ -103,9 +104,9 @@ class TextClassifier(nn.Module):
         config = self.config
         if config.head_hidden:
             x = Dropout(config.dropout, name="dropout_pooled")(x, train=train)
-            x = ACTIVATIONS[config.activation](Linear((config.head_hidden,), dtype=self.dtype, name="head_hidden")(x))
+            x = ACTIVATIONS[config.activation](Dense((config.head_hidden,), dtype=self.dtype, name="head_hidden")(x))
         x = Dropout(config.dropout, name="dropout_head")(x, train=train)
-        return Linear((self.classes,), dtype=self.dtype, name="head")(x)
+        return Dense((self.classes,), dtype=self.dtype, name="head")(x)
 
 
 def mean_of_real(x: Float[Array, "B L D"], lengths: Int[Array, "B"]) -> Float[Array, "B D"]:

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from attention.activations import ACTIVATIONS
-from attention.errors import UsageError
+from attention.errors import UsageError, check_choice
 from attention.kernels.call import parse_implementation
 from models import mechanisms, specs
 from models.layers.blocks import NORMS, Block, Mlp
 from models.layers.cache import Cache
-from models.layers.multi_head import MultiHeadAttention, check_choice
+from models.layers.multi_head import MultiHeadAttention
 from models.layers.positions import ADDED
 
 POLICIES = jax.checkpoint_policies

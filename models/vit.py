@@ -7,10 +7,11 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from attention.errors import UsageError
+from attention.errors import UsageError, check_choice
 from models.layers import stack
-from models.layers.multi_head import Dropout, Linear, check_choice
+from models.layers.dropout import Dropout
 from models.layers.positions import Positions
+from models.layers.projections import Dense
 from models.transformer import TransformerConfig
 
 POOLS = ("class_token", "mean")
@@ -73,7 +74,7 @@ class ViT(nn.Module):
         """
         config = self.config
         config.tokens(images.shape[1:])
-        x = Linear((config.width,), dtype=self.dtype, name="embed")(patches(images, config.patch))
+        x = Dense((config.width,), dtype=self.dtype, name="embed")(patches(images, config.patch))
         if config.pool == "class_token":
             token = self.param("class_token", nn.initializers.zeros_init(), (1, 1, config.width))
             x = jnp.concatenate([jnp.broadcast_to(token.astype(x.dtype), (len(x), 1, config.width)), x], axis=1)
@@ -82,7 +83,7 @@ class ViT(nn.Module):
         x = stack.run(config.blocks(self.length, self.dtype), x, None, train, scan=config.scan)
         x = nn.LayerNorm(config.norm_epsilon, dtype=self.dtype, name="norm")(x)
         pooled = x[:, 0] if config.pool == "class_token" else x.mean(axis=1)
-        return Linear((self.classes,), dtype=self.dtype, name="head")(pooled).astype(jnp.float32)
+        return Dense((self.classes,), dtype=self.dtype, name="head")(pooled).astype(jnp.float32)
 
 
 def patches(images: Float[Array, "B H W C"], side: int) -> Float[Array, "B L P"]:

@@ -11,7 +11,9 @@ import attention
 from attention.activations import ACTIVATIONS
 from attention.mesh import BATCH, free_axes
 from models.layers.cache import Cache, Source
-from models.layers.multi_head import Dropout, Linear, MultiHeadAttention
+from models.layers.dropout import Dropout
+from models.layers.multi_head import MultiHeadAttention
+from models.layers.projections import Dense
 
 NORMS = ("pre", "post")
 
@@ -42,9 +44,9 @@ class Mlp(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "B L D"], *, train: bool) -> Float[Array, "B L D"]:
         """An array like `x`."""
-        hidden = ACTIVATIONS[self.activation](Linear((self.hidden,), dtype=self.dtype, name="up")(x))
+        hidden = ACTIVATIONS[self.activation](Dense((self.hidden,), dtype=self.dtype, name="up")(x))
         hidden = Dropout(self.hidden_dropout, name="dropout_hidden")(hidden, train=train)
-        out = Linear((x.shape[-1],), dtype=self.dtype, name="down")(hidden)
+        out = Dense((x.shape[-1],), dtype=self.dtype, name="down")(hidden)
         return Dropout(self.dropout, name="dropout_out")(out, train=train)
 
 

@@ -1,130 +1,24 @@
-"""Linear, dropout and attention layers. They own parameters; the attention maths is in `attention/`."""
+"""Multi-head attention of any mechanism. It owns the parameters; the attention maths is in `attention/`."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 import attention
-from attention.dropout import dropout, seed_of
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError
 from attention.kernels.call import check_implementation
 from attention.score import Params, Score, Sizes
 from models.layers.cache import Cache, Source
-from models.layers.output import Output
 from models.layers.positions import rotate
+from models.layers.projections import projection
 from models.layers.stack import dropout_key
 from models.mechanisms import Mechanism
-
-
-class Dropout(nn.Module):
-    """Dropout whose mask is recomputed, never stored; active when `train`.
-
-    Attributes:
-      rate: Probability of a zero.
-    """
-
-    rate: float
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "*S"], *, train: bool) -> Float[Array, "*S"]:
-        """An array like `x`."""
-        return dropout(x, self.rate, seed_of(dropout_key(self))) if train and self.rate else x
-
-
-class Linear(nn.Module):
-    """A dense layer whose outputs, or inputs, may be several axes: heads times head width.
-
-    It multiplies matrices of two axes: given three, XLA on a CPU copies the inputs transposed for the backward pass.
-
-    Attributes:
-      outputs: Sizes of the output axes.
-      inputs: How many of the last axes are inputs.
-      bias: Whether there is one.
-      gain: Factor of the initial kernel.
-      dtype: Compute dtype; the parameters are float32.
-    """
-
-    outputs: tuple[int, ...]
-    inputs: int = 1
-    bias: bool = True
-    gain: float = 1.0
-    dtype: DTypeLike = jnp.float32
-
-    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        """`x` with its last `inputs` axes replaced by `outputs`."""
-        lead, last = x.shape[: -self.inputs], x.shape[-self.inputs :]
-        kernel, bias = self.parameters(last)
-        matrix = kernel.astype(self.dtype).reshape(math.prod(last), -1)
-        rows = x.astype(self.dtype).reshape(-1, len(matrix)) @ matrix
-        if bias is not None:
-            rows = rows + bias.astype(self.dtype).reshape(1, -1)
-        return rows.reshape(*lead, *self.outputs)
-
-    def output(self, x: Float[Array, "B T D"]) -> Output:
-        """The same, put off."""
-        kernel, bias = self.parameters(x.shape[-1:])
-        return Output(x.astype(self.dtype), kernel, None if bias is None else bias.astype(self.dtype))
-
-    @nn.compact
-    def parameters(self, last: tuple[int, ...]) -> tuple[Float[Array, "..."], Float[Array, "..."] | None]:
-        """Kernel and bias, for inputs whose last axes have these sizes."""
-        shape = (*last, *self.outputs)
-        axes = range(self.inputs), range(self.inputs, len(shape))
-        kernel_init = nn.initializers.variance_scaling(self.gain**2, "fan_in", "truncated_normal", *axes)
-        kernel = self.param("kernel", kernel_init, shape)
-        return kernel, self.param("bias", nn.initializers.zeros_init(), self.outputs) if self.bias else None
-
-
-def look_up(embed: nn.Embed, tokens: Int[Array, "..."]) -> Float[Array, "... D"]:
-    """The embeddings of tokens; on a mesh, of a table that is put together where it is split by its width.
-
-    XLA would else look up all of the batch on every device, and then split the batch again.
-    """
-    table = embed.embedding.astype(embed.dtype)
-    if jax.sharding.get_abstract_mesh().axis_names:
-        table = jax.lax.with_sharding_constraint(table, PartitionSpec(PartitionSpec.UNCONSTRAINED, None))
-    return jnp.take(table, tokens, axis=0)
-
-
-class MlpProjection(nn.Module):
-    """W2 σ(LayerNorm(W1 x + b1)) + b2 with 2D hidden units (003 §3.2), in place of a linear projection.
-
-    Attributes:
-      outputs: Sizes of the output axes.
-      inputs: How many of the last axes are inputs.
-      norm: Whether there is the LayerNorm.
-      relu: Whether σ is ReLU; it is nothing in the paper's ablation (DLP).
-      epsilon: LayerNorm's ε.
-      gain: Factor of the initial W2.
-      dtype: Compute dtype.
-    """
-
-    outputs: tuple[int, ...]
-    inputs: int = 1
-    norm: bool = True
-    relu: bool = True
-    epsilon: float = 1e-6
-    gain: float = 1.0
-    dtype: DTypeLike = jnp.float32
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        """`x` with its last `inputs` axes replaced by `outputs`."""
-        units = 2 * math.prod(x.shape[-self.inputs :])
-        hidden = Linear((units,), self.inputs, dtype=self.dtype, name="up")(x)
-        if self.norm:
-            hidden = nn.LayerNorm(self.epsilon, dtype=self.dtype, name="norm")(hidden)
-        if self.relu:
-            hidden = nn.relu(hidden)
-        return Linear(self.outputs, gain=self.gain, dtype=self.dtype, name="down")(hidden)
 
 
 class Pieces(NamedTuple):
@@ -344,20 +238,16 @@ class MultiHeadAttention(nn.Module):
             return key, key
         return key, slices if pieces.value is None else pieces.value(source)
 
-    def _projection(self, piece: str, width: int) -> Any:
+    def _projection(self, piece: str, width: int) -> Callable[[jax.Array], Any]:
         """A projection to heads that together have a width, or from them to it."""
-        kind = getattr(self.mechanism, piece)
-        outputs, inputs = ((width,), 2) if piece == "out" else ((self.heads, self._head(width)), 1)
+        mechanism, head = self.mechanism, self._head(width)
+        kind = getattr(mechanism, piece)
         if kind == "none" and piece == "key":
             return lambda x: None
-        if kind in ("identity", "none"):
-            return lambda x: x.reshape(*x.shape[:-inputs], *outputs)
-        gain = self.mechanism.score.query_gain(self._head(width)) if piece == "query" else 1.0
-        gain = gain**0.5 if self.mechanism.key == "shared" else gain
-        if kind == "linear":
-            return Linear(outputs, inputs, self.bias, gain, self.dtype, name=piece)
-        norm, relu = kind != "mlp_without_norm", kind != "mlp_without_relu"
-        return MlpProjection(outputs, inputs, norm, relu, self.epsilon, gain, self.dtype, name=piece)
+        gain = mechanism.score.query_gain(head) if piece == "query" else 1.0
+        gain = gain**0.5 if mechanism.key == "shared" else gain
+        outputs, inputs = ((width,), 2) if piece == "out" else ((self.heads, head), 1)
+        return projection(kind, outputs, inputs, self.bias, self.epsilon, gain, self.dtype, name=piece)
 
     def _attend(self, params: Params, query: Any, key: Any, value: Any, mask: attention.Mask, train: bool) -> jax.Array:
         wanted = self.is_mutable_collection("attention") and not self.is_initializing()
@@ -425,9 +315,3 @@ def _from(mask: attention.Mask, first: jax.Array) -> attention.Mask:
 
 def _zeros(like: Any) -> Any:
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-
-
-def check_choice(field: str, value: str, valid) -> None:
-    """Raises UsageError unless `value` is among `valid`."""
-    if value not in valid:
-        raise unknown(field, value, valid)

@@ -11,7 +11,7 @@ import pytest
 from analysis.pictures.projection import noisy_circle, project
 from attention import dot_product_attention, gaussian_attention
 from models.flops import parameters
-from models.layers.multi_head import MlpProjection
+from models.layers.projections import MlpProjection
 from models.mechanisms import resolve
 from models.text_classifier import TextClassifier
 from models.vit import ViT
