@@ -27,10 +27,10 @@ def error(program: Callable[[], object]) -> list[str]:
     return []
 
 
-def fail(*processes: int) -> None:
+def fail(*failing: int) -> None:
     """Fails in some of the processes, with one sentence."""
     with processes.together():
-        if jax.process_index() in processes:
+        if jax.process_index() in failing:
             raise UsageError("No good.")
 
 
