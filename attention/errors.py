@@ -40,9 +40,3 @@ def moved(programs: Mapping[str, str]) -> None:
     if name in programs:
         print(f"python -m {name} is python -m {programs[name]} now; its flags are the same.", file=sys.stderr)
         sys.exit(2)
-
-
-def check_choice(field: str, value: str, valid) -> None:
-    """Raises UsageError unless `value` is among `valid`."""
-    if value not in valid:
-        raise unknown(field, value, valid)

@@ -4,12 +4,12 @@ python -m docs.make_configs
 """
 
 import ast
-import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from models.fields import declared
 from train.config.schema import Config, MeshConfig, TrainConfig
 from train.optimizer import OptimizerConfig
 from train.tasks import TASKS
@@ -60,8 +60,8 @@ def _section(prefix: str, cls: type, title: str) -> str:
 
 def _rows(prefix: str, cls: type) -> Iterator[str]:
     documented = dict(row for base in reversed(cls.__mro__) for row in ATTRIBUTE.findall(inspect.getdoc(base) or ""))
-    for name in (field.name for field in dataclasses.fields(cls)):
-        text = documented[name]
+    for name, declaration in declared(cls).items():
+        text = declaration.help or documented[name]
         meaning = " ".join(text.split()).replace("|", "\\|")
         if f"{prefix}{name}." not in PREFIXES:
             yield f"| `{prefix}{name}` | {meaning} |\n"

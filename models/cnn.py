@@ -7,6 +7,7 @@ example's output is its own.
 """
 
 import dataclasses
+from typing import ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -14,8 +15,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from attention.channel import Cbam, Spatial, SqueezeExcitation
-from attention.errors import UsageError, unknown
+from attention.errors import unknown
 from models import specs
+from models.fields import Declared, field
 from models.layers.blocks import constrain
 from models.layers.dropout import Dropout
 from models.layers.projections import Dense
@@ -54,43 +56,28 @@ def _gate(call: specs.Call) -> Gate | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class CNNConfig:
-    """What a residual network of convolutions is.
+class CNNConfig(Declared):
+    """What a residual network of convolutions is."""
 
-    Attributes:
-      name: Which model it is.
-      attention: What each stage's blocks have: `none`, `squeeze_excitation(ratio=16)`, `spatial(kernel=7)` or
-        `cbam(ratio=16, kernel=7)`; one a stage with `|`, the last repeating.
-      stages: Number of stages.
-      depth: Blocks of a stage.
-      width: Channels of the first stage; each further stage has twice as many.
-      groups: Of channels that are normalised together.
-      norm_epsilon: ε of the norms.
-      dropout: Rate on what the classifier reads.
-    """
+    name: str = field("cnn", "Which model it is.")
+    attention: str = field(
+        "none",
+        "What each stage's blocks have: `none`, `squeeze_excitation(ratio=16)`, `spatial(kernel=7)` or "
+        "`cbam(ratio=16, kernel=7)`; one a stage with `|`, the last repeating.",
+    )
+    stages: int = field(3, "Number of stages.", least=1)
+    depth: int = field(1, "Blocks of a stage.", least=1)
+    width: int = field(
+        16, "Channels of the first stage; each further stage has twice as many.", least=1, multiple_of="groups"
+    )
+    groups: int = field(4, "Of channels that are normalised together.", least=1)
+    norm_epsilon: float = field(1e-6, "ε of the norms.", above=0)
+    dropout: float = field(0.1, "Rate on what the classifier reads.", least=0, below=1)
 
-    name: str
-    attention: str
-    stages: int
-    depth: int
-    width: int
-    groups: int
-    norm_epsilon: float
-    dropout: float
+    PATH: ClassVar[str] = "model."
 
     def __post_init__(self):
-        for field in ("stages", "depth", "width", "groups"):
-            if getattr(self, field) < 1:
-                raise UsageError(f"model.{field} must be at least 1, but it is {getattr(self, field)}.")
-        if not 0.0 <= self.dropout < 1.0:
-            raise UsageError(f"model.dropout must be at least 0 and below 1, but it is {self.dropout}.")
-        if self.norm_epsilon <= 0:
-            raise UsageError(f"model.norm_epsilon must be above 0, but it is {self.norm_epsilon}.")
-        if self.width % self.groups:
-            raise UsageError(
-                f"model.groups={self.groups} does not divide model.width={self.width}; "
-                f"choose a divisor of {self.width}."
-            )
+        super().__post_init__()
         for stage, gate in enumerate(resolve(self.attention, self.stages)):
             if gate:
                 gate.parameters(self.channels(stage))

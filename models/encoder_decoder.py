@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 from attention import Mask
 from attention.errors import UsageError
 from models import mechanisms
+from models.fields import field
 from models.layers import stack
 from models.layers.cache import Cache, Decoding, Source
 from models.layers.dropout import Dropout
@@ -19,7 +20,7 @@ from models.layers.multi_head import MultiHeadAttention
 from models.layers.output import Output
 from models.layers.positions import ADDED, HALVES, Positions
 from models.layers.projections import Dense, look_up
-from models.transformer import TransformerConfig
+from models.transformer import PRETRAINED, TransformerConfig
 
 Caches = tuple[Cache, ...]
 
@@ -30,38 +31,35 @@ class EncoderDecoderConfig(TransformerConfig):
 
     Vaswani's is `post`, `sinusoidal`, `relu`, with scaled, shared embeddings tied to the output. Marian's is that with
     `swish`, `sinusoidal_halves`, ε = 1e-5 and a bias of the output.
-
-    Attributes:
-      attention: Mechanism spec string of the encoder's self-attention, see `models.mechanisms`.
-      depth: Number of the encoder's blocks.
-      positions: `learned`, `sinusoidal`, `sinusoidal_halves` (Marian's: all sines, then all cosines) or `none`.
-      dropout: Rate on the attention layers' and the MLPs' outputs.
-      decoder_attention: Spec string of the decoder's self-attention, which is causal.
-      cross_attention: Spec string of the decoder's attention to the encoder's output.
-      decoder_depth: Number of the decoder's blocks.
-      shared_embeddings: Whether source and target, of one vocabulary, have the same embeddings.
-      scale_embeddings: Whether embeddings are multiplied by √D (Vaswani et al. 2017, §3.4).
-      tied_output: Whether the target's embeddings are the output's kernel too; else it has its own.
-      output_bias: Whether the output has a bias, as Marian's `final_logits_bias`.
-      pretrained: Folder or name on the Hugging Face hub of weights to start from; '' starts from random ones.
     """
 
-    decoder_attention: str
-    cross_attention: str
-    decoder_depth: int
-    shared_embeddings: bool
-    scale_embeddings: bool
-    tied_output: bool
-    output_bias: bool
-    pretrained: str
+    name: str = "encoder_decoder"
+    attention: str = field(
+        "dot_product", "Mechanism spec string of the encoder's self-attention, see `models.mechanisms`."
+    )
+    depth: int = field(2, "Number of the encoder's blocks.")
+    norm: str = "post"
+    positions: str = field(
+        "sinusoidal",
+        "How tokens know where they are; `sinusoidal_halves` is Marian's: all sines, then all cosines.",
+        choices=(*ADDED, HALVES),
+    )
+    activation: str = "relu"
+    embedding_dropout: float = 0.1
+    dropout: float = field(0.1, "Rate on the attention layers' and the MLPs' outputs.")
+    decoder_attention: str = field("dot_product", "Spec string of the decoder's self-attention, which is causal.")
+    cross_attention: str = field("dot_product", "Spec string of the decoder's attention to the encoder's output.")
+    decoder_depth: int = field(2, "Number of the decoder's blocks.", least=1)
+    shared_embeddings: bool = field(True, "Whether source and target, of one vocabulary, have the same embeddings.")
+    scale_embeddings: bool = field(True, "Whether embeddings are multiplied by √D (Vaswani et al. 2017, §3.4).")
+    tied_output: bool = field(True, "Whether the target's embeddings are the output's kernel too; else it has its own.")
+    output_bias: bool = field(False, "Whether the output has a bias, as Marian's `final_logits_bias`.")
+    pretrained: str = field("", PRETRAINED)
 
-    POSITIONS: ClassVar[tuple[str, ...]] = (*ADDED, HALVES)
     DROPS_HIDDEN: ClassVar[bool] = False
 
     def __post_init__(self):
         super().__post_init__()
-        if self.decoder_depth < 1:
-            raise UsageError(f"model.decoder_depth must be at least 1, but it is {self.decoder_depth}.")
         mechanisms.resolve(self.decoder_attention, self.decoder_depth)
         for mechanism in mechanisms.resolve(self.cross_attention, self.decoder_depth):
             if not mechanism.score.cross:

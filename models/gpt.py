@@ -1,7 +1,6 @@
 """A decoder-only language model (Radford et al. 2018; the GPT of 000 §4.1) with any causal mechanism in each layer."""
 
 import dataclasses
-from typing import ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -9,6 +8,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from attention import Mask
+from models.fields import field
 from models.layers import stack
 from models.layers.cache import Cache
 from models.layers.dropout import Dropout
@@ -22,17 +22,17 @@ Caches = tuple[Cache, ...]
 
 @dataclasses.dataclass(frozen=True)
 class GPTConfig(TransformerConfig):
-    """What a language model is.
+    """What a language model is."""
 
-    Attributes:
-      tied_output: Whether the embeddings are the output's kernel too; else it has its own, and a bias.
-      scale_embeddings: Whether embeddings are multiplied by √D (Vaswani et al. 2017, §3.4).
-    """
-
-    tied_output: bool
-    scale_embeddings: bool
-
-    POSITIONS: ClassVar[tuple[str, ...]] = POSITIONS
+    name: str = "gpt"
+    norm_epsilon: float = 1e-5
+    positions: str = field("rotary", choices=POSITIONS)
+    attention_dropout: float = 0.0
+    attention_bias: bool = False
+    tied_output: bool = field(
+        True, "Whether the embeddings are the output's kernel too; else it has its own, and a bias."
+    )
+    scale_embeddings: bool = field(False, "Whether embeddings are multiplied by √D (Vaswani et al. 2017, §3.4).")
 
 
 class GPT(nn.Module):

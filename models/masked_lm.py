@@ -11,39 +11,36 @@ from jaxtyping import Array, Float, Int
 from attention import Mask
 from attention.activations import gelu
 from attention.errors import UsageError
+from models.fields import field
 from models.layers import stack
 from models.layers.dropout import Dropout
 from models.layers.output import Output
 from models.layers.positions import POSITIONS, Positions, after_padding
 from models.layers.projections import Dense, look_up
-from models.transformer import TransformerConfig
+from models.transformer import PRETRAINED, TransformerConfig
 
 INITIAL = nn.initializers.normal(0.02)
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLMConfig(TransformerConfig):
-    """What a masked language model is. RoBERTa is `post`, `learned`, `gelu`, with ε = 1e-5.
+    """What a masked language model is. RoBERTa is `post`, `learned`, `gelu`, with ε = 1e-5."""
 
-    Attributes:
-      dropout: Rate on the attention layers' and the MLPs' outputs.
-      padding_token: The tokeniser's token of padding; 1 in RoBERTa's. Learned positions count the others.
-      token_types: Kinds of tokens that have an embedding each; 1 in RoBERTa, whose tokens are all of type 0.
-      pretrained: Folder or name on the Hugging Face hub of weights to start from; '' starts from random ones.
-    """
+    name: str = "masked_lm"
+    norm: str = "post"
+    norm_epsilon: float = 1e-5
+    positions: str = field("learned", choices=POSITIONS)
+    embedding_dropout: float = 0.1
+    dropout: float = field(0.1, "Rate on the attention layers' and the MLPs' outputs.")
+    padding_token: int = field(
+        1, "The tokeniser's token of padding; 1 in RoBERTa's. Learned positions count the others.", least=0
+    )
+    token_types: int = field(
+        1, "Kinds of tokens that have an embedding each; 1 in RoBERTa, whose tokens are all of type 0.", least=1
+    )
+    pretrained: str = field("", PRETRAINED)
 
-    padding_token: int
-    token_types: int
-    pretrained: str
-
-    POSITIONS: ClassVar[tuple[str, ...]] = POSITIONS
     DROPS_HIDDEN: ClassVar[bool] = False
-
-    def __post_init__(self):
-        super().__post_init__()
-        for field, least in (("padding_token", 0), ("token_types", 1)):
-            if getattr(self, field) < least:
-                raise UsageError(f"model.{field} must be at least {least}, but it is {getattr(self, field)}.")
 
 
 class MaskedLM(nn.Module):

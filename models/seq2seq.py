@@ -8,7 +8,7 @@ where t_i is the embedding of the target's token, known (teacher forcing) or the
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -18,12 +18,12 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 import attention
-from attention.errors import UsageError, check_choice
 from attention.mask import Mask
 from attention.score import Score, Sizes
 from attention.scores.dot import DotProduct
 from attention.scores.luong import Bilinear
 from attention.scores.pairwise import Additive
+from models.fields import Declared, field
 from models.layers.cache import Decoding
 from models.layers.dropout import Dropout
 from models.layers.output import Output
@@ -65,39 +65,31 @@ VARIANTS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Seq2SeqConfig:
-    """What a recurrent encoder-decoder is. 001 draws embeddings of 300 numbers and states of 500.
+class Seq2SeqConfig(Declared):
+    """What a recurrent encoder-decoder is. 001 draws embeddings of 300 numbers and states of 500."""
 
-    Attributes:
-      name: Which model it is.
-      attention: 001's variants `dot`, `qkv`, `encoder_dot`, `encoder_qkv` and `location`, or `additive`, `luong_dot`,
-        `luong_general` or `luong_concat`; `fixed` is no attention, but the encoder's last state at every step.
-      cell: The recurrence of both layers: `gru` or `lstm`.
-      embedding: Width of the embeddings.
-      hidden: H, width of the states.
-      dropout: Rate on the embeddings, and on the decoder's states before the output.
-      teacher_forcing: Probability that in training the decoder reads the known token; else it reads the one that it
-        gives most to itself (001: say 1/2; Bengio et al. 2015). Each token of each sentence is drawn apart.
-    """
+    name: str = field("seq2seq", "Which model it is.")
+    attention: str = field(
+        "additive",
+        "001's variants `dot`, `qkv`, `encoder_dot`, `encoder_qkv` and `location`, or `additive`, `luong_dot`, "
+        "`luong_general` or `luong_concat`; `fixed` is no attention, but the encoder's last state at every step.",
+        choices=VARIANTS,
+    )
+    cell: str = field("gru", "The recurrence of both layers.", choices=CELLS)
+    embedding: int = field(300, "Width of the embeddings.", least=1)
+    hidden: int = field(500, "H, width of the states.", least=1, matched="parameters")
+    dropout: float = field(
+        0.1, "Rate on the embeddings, and on the decoder's states before the output.", least=0, below=1
+    )
+    teacher_forcing: float = field(
+        1.0,
+        "Probability that in training the decoder reads the known token; else it reads the one that it gives most to "
+        "itself (001: say 1/2; Bengio et al. 2015). Each token of each sentence is drawn apart.",
+        least=0,
+        most=1,
+    )
 
-    name: str
-    attention: str
-    cell: str
-    embedding: int
-    hidden: int
-    dropout: float
-    teacher_forcing: float
-
-    def __post_init__(self):
-        check_choice("model.attention", self.attention, VARIANTS)
-        check_choice("model.cell", self.cell, CELLS)
-        for field in ("embedding", "hidden"):
-            if getattr(self, field) < 1:
-                raise UsageError(f"model.{field} must be at least 1, but it is {getattr(self, field)}.")
-        if not 0.0 <= self.dropout < 1.0:
-            raise UsageError(f"model.dropout must be at least 0 and below 1, but it is {self.dropout}.")
-        if not 0.0 <= self.teacher_forcing <= 1.0:
-            raise UsageError(f"model.teacher_forcing must be from 0 to 1, but it is {self.teacher_forcing}.")
+    PATH: ClassVar[str] = "model."
 
     def split_by_tensor(self) -> dict[str, int]:
         """Sizes that the mesh axis `tensor` splits: none."""

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from attention import Mask
 from attention.activations import ACTIVATIONS
-from attention.errors import UsageError, check_choice
+from models.fields import field
 from models.layers import stack
 from models.layers.dropout import Dropout
 from models.layers.positions import POSITIONS, Positions
@@ -26,25 +26,29 @@ POOLS = ("mean", "class_token")
 
 @dataclasses.dataclass(frozen=True)
 class TextClassifierConfig(TransformerConfig):
-    """What a classifier of texts is.
+    """What a classifier of texts is."""
 
-    Attributes:
-      dropout: Rate on the attention layers' and the MLPs' outputs, and before each layer of the classifier.
-      pool: What the classifier reads: the `mean` over real tokens, or a `class_token` put before them.
-      head_hidden: Units of the layer before the classes, with the activation of the MLPs; 0 is no such layer.
-    """
+    name: str = "text_classifier"
+    norm: str = "post"
+    positions: str = field("learned", choices=POSITIONS)
+    activation: str = "relu"
+    dropout: float = field(
+        0.1, "Rate on the attention layers' and the MLPs' outputs, and before each layer of the classifier."
+    )
+    attention_dropout: float = 0.0
+    pool: str = field(
+        "mean",
+        "What the classifier reads: the `mean` over real tokens, or a `class_token` put before them.",
+        choices=POOLS,
+    )
+    head_hidden: int = field(
+        20,
+        "Units of the layer before the classes, with the activation of the MLPs.",
+        least=1,
+        special={0: "no such layer"},
+    )
 
-    pool: str
-    head_hidden: int
-
-    POSITIONS: ClassVar[tuple[str, ...]] = POSITIONS
     DROPS_HIDDEN: ClassVar[bool] = False
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_choice("model.pool", self.pool, POOLS)
-        if self.head_hidden < 0:
-            raise UsageError(f"model.head_hidden must be at least 0, but it is {self.head_hidden}.")
 
     def tokens(self, words: int | Int[Array, "B"]) -> int | Int[Array, "B"]:
         """ℓ for a text, or for each, of so many tokens: one more where there is a class token."""

@@ -10,15 +10,17 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from attention.activations import ACTIVATIONS
-from attention.errors import UsageError, check_choice
+from attention.errors import UsageError
 from attention.kernels.call import parse_implementation
 from models import mechanisms, specs
+from models.fields import Declared, field
 from models.layers.blocks import NORMS, Block, Mlp
 from models.layers.cache import Cache
 from models.layers.multi_head import MultiHeadAttention
 from models.layers.positions import ADDED
 
 POLICIES = jax.checkpoint_policies
+PRETRAINED = "Folder or name on the Hugging Face hub of weights to start from; '' starts from random ones."
 BLOCKS: dict[str, type[Block]] = {  # one class each: a scan takes blocks that are equal
     "none": Block,
     "block": nn.remat(Block, policy=POLICIES.nothing_saveable, static_argnums=(3,)),
@@ -27,70 +29,48 @@ BLOCKS: dict[str, type[Block]] = {  # one class each: a scan takes blocks that a
 
 
 @dataclasses.dataclass(frozen=True)
-class TransformerConfig:
-    """A stack of blocks of attention and MLP.
+class TransformerConfig(Declared):
+    """A stack of blocks of attention and MLP."""
 
-    Attributes:
-      name: Which model it is.
-      attention: Mechanism spec string, see `models.mechanisms`.
-      implementation: How attention is computed: `auto`, `xla`, `chunked`, `cudnn`, `pallas` or `reference`;
-        `chunked(128, 256)` is in tiles of 128 queries and 256 keys. `pallas|cudnn` gives one to each layer, the last
-        repeating, in all attentions of the model alike.
-      depth: Number of blocks.
-      width: D, a multiple of `heads`.
-      heads: N.
-      mlp: Hidden units of each block's MLP.
-      norm: LayerNorm before (`pre`) or after (`post`) each residual.
-      norm_epsilon: LayerNorm's ε.
-      positions: `learned`, `sinusoidal` or `none`, and in models of texts `rotary`.
-      activation: The MLP's: `gelu` (exact), `gelu_tanh`, `relu` or `swish`.
-      embedding_dropout: Rate on the embeddings.
-      dropout: Rate on the attention layers' outputs and both layers of each MLP.
-      attention_dropout: Rate on the attention weights.
-      attention_bias: Whether linear projections of queries, keys, values and outputs have biases.
-      scan: Whether runs of blocks with one mechanism are compiled once and scanned, the function being the same.
-      remat: What the backward pass computes again: `none`, every `block`, or all but matrix products (`dots`).
-    """
+    name: str = field("", "Which model it is.")
+    attention: str = field("dot_product", "Mechanism spec string, see `models.mechanisms`.")
+    implementation: str = field(
+        "auto",
+        "How attention is computed: `auto`, `xla`, `chunked`, `cudnn`, `pallas` or `reference`; `chunked(128, 256)` is "
+        "in tiles of 128 queries and 256 keys. `pallas|cudnn` gives one to each layer, the last repeating, in all "
+        "attentions of the model alike.",
+        may_change=True,
+    )
+    depth: int = field(4, "Number of blocks.", least=1)
+    width: int = field(64, "D, a multiple of `heads`.", least=1, multiple_of="heads", matched="parameters")
+    heads: int = field(4, "N.", least=1)
+    mlp: int = field(128, "Hidden units of each block's MLP.", least=1, matched="parameters")
+    norm: str = field("pre", "LayerNorm before (`pre`) or after (`post`) each residual.", choices=NORMS)
+    norm_epsilon: float = field(1e-6, "LayerNorm's ε.", above=0)
+    positions: str = field("learned", "How tokens know where they are.", choices=ADDED)
+    activation: str = field("gelu", "The MLP's; `gelu` is the exact one.", choices=ACTIVATIONS)
+    embedding_dropout: float = field(0.0, "Rate on the embeddings.", least=0, below=1)
+    dropout: float = field(0.1, "Rate on the attention layers' outputs and both layers of each MLP.", least=0, below=1)
+    attention_dropout: float = field(0.1, "Rate on the attention weights.", least=0, below=1)
+    attention_bias: bool = field(True, "Whether linear projections of queries, keys, values and outputs have biases.")
+    scan: bool = field(
+        False,
+        "Whether runs of blocks with one mechanism are compiled once and scanned, the function being the same.",
+        may_change=True,
+    )
+    remat: str = field(
+        "none",
+        "What the backward pass computes again: `none`, every `block`, or all but matrix products (`dots`).",
+        choices=BLOCKS,
+        may_change=True,
+    )
 
-    name: str
-    attention: str
-    implementation: str
-    depth: int
-    width: int
-    heads: int
-    mlp: int
-    norm: str
-    norm_epsilon: float
-    positions: str
-    activation: str
-    embedding_dropout: float
-    dropout: float
-    attention_dropout: float
-    attention_bias: bool
-    scan: bool
-    remat: str
-
-    POSITIONS: ClassVar[tuple[str, ...]] = ADDED
+    PATH: ClassVar[str] = "model."
     DROPS_HIDDEN: ClassVar[bool] = True  # whether `dropout` is on the hidden units of MLPs too
 
     def __post_init__(self):
-        for field in ("depth", "width", "heads", "mlp"):
-            if getattr(self, field) < 1:
-                raise UsageError(f"model.{field} must be at least 1, but it is {getattr(self, field)}.")
-        for field in ("embedding_dropout", "dropout", "attention_dropout"):
-            if not 0.0 <= getattr(self, field) < 1.0:
-                raise UsageError(f"model.{field} must be at least 0 and below 1, but it is {getattr(self, field)}.")
-        if self.norm_epsilon <= 0:
-            raise UsageError(f"model.norm_epsilon must be above 0, but it is {self.norm_epsilon}.")
-        if self.width % self.heads:
-            raise UsageError(
-                f"model.heads={self.heads} does not divide model.width={self.width}; choose a divisor of {self.width}."
-            )
+        super().__post_init__()
         self.implementations()
-        check_choice("model.norm", self.norm, NORMS)
-        check_choice("model.positions", self.positions, self.POSITIONS)
-        check_choice("model.activation", self.activation, ACTIVATIONS)
-        check_choice("model.remat", self.remat, BLOCKS)
         mechanisms.resolve(self.attention, self.depth)
 
     def deepest(self) -> int:

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from attention.errors import UsageError, check_choice
+from attention.errors import UsageError
+from models.fields import field
 from models.layers import stack
 from models.layers.dropout import Dropout
 from models.layers.positions import Positions
@@ -19,21 +20,11 @@ POOLS = ("class_token", "mean")
 
 @dataclasses.dataclass(frozen=True)
 class ViTConfig(TransformerConfig):
-    """What a Vision Transformer is.
+    """What a Vision Transformer is."""
 
-    Attributes:
-      patch: Side of a square patch, in pixels.
-      pool: What the classifier reads: the `class_token` or the `mean` over tokens.
-    """
-
-    patch: int
-    pool: str
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.patch < 1:
-            raise UsageError(f"model.patch must be at least 1, but it is {self.patch}.")
-        check_choice("model.pool", self.pool, POOLS)
+    name: str = "vit"
+    patch: int = field(2, "Side of a square patch.", least=1, unit="pixels")
+    pool: str = field("mean", "What the classifier reads: the `class_token` or the `mean` over tokens.", choices=POOLS)
 
     def tokens(self, image_shape: tuple[int, ...]) -> int:
         """ℓ for images of shape `(H, W, C)`: patches, and the class token where there is one.

@@ -261,7 +261,7 @@ def test_bfloat16_is_close():
         ({"cell": "rnn"}, "Unknown model.cell 'rnn'"),
         ({"hidden": 0}, "model.hidden must be at least 1, but it is 0"),
         ({"dropout": 1.0}, "model.dropout must be at least 0 and below 1, but it is 1.0"),
-        ({"teacher_forcing": 1.5}, "model.teacher_forcing must be from 0 to 1, but it is 1.5"),
+        ({"teacher_forcing": 1.5}, "model.teacher_forcing must be at least 0 and at most 1, but it is 1.5"),
     ],
 )
 def test_wrong_options_are_one_sentence(changes, message):

@@ -1,0 +1,136 @@
+"""How a field of a config is declared, once. Checks, documents and what may change in a run derive from it."""
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, ClassVar
+
+from attention.errors import UsageError, unknown
+
+SETTING = "setting"  # what is learned, and how
+BOOKKEEPING = "bookkeeping"  # where things are, and how often something is written
+HARDWARE = "hardware"  # what is split over which devices and processes
+BOUNDS = {
+    "least": ("at least", operator.ge),
+    "above": ("above", operator.gt),
+    "most": ("at most", operator.le),
+    "below": ("below", operator.lt),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Declaration:
+    """What a dataclass says of a field, its type and default apart.
+
+    Attributes:
+      help: What it means.
+      least: The least value.
+      above: What values are above.
+      most: The largest value.
+      below: What values are below.
+      special: Values outside the range, and what they mean.
+      choices: The only valid values.
+      multiple_of: The field of the same section that divides it.
+      unit: What it counts.
+      reads: Takes a value and its path, and raises a UsageError where it cannot be read.
+      role: SETTING, BOOKKEEPING or HARDWARE.
+      may_change: Whether a run may go on with another value, though it is a setting.
+      size_of: Fields of `data` whose size it states. The data are checked against it, so it may change.
+      sweep: The flag of a sweep that decides it; such a field does not tell settings apart.
+      matched: What a sweep can make equal between its settings by choosing this field.
+    """
+
+    help: str = ""
+    least: int | float | None = None
+    above: int | float | None = None
+    most: int | float | None = None
+    below: int | float | None = None
+    special: Mapping[Any, str] = dataclasses.field(default_factory=dict)
+    choices: Collection[str] = ()
+    multiple_of: str = ""
+    unit: str = ""
+    reads: Callable[[Any, str], Any] | None = None
+    role: str = SETTING
+    may_change: bool = False
+    size_of: tuple[str, ...] = ()
+    sweep: str = ""
+    matched: str = ""
+
+    @property
+    def changeable(self) -> bool:
+        """Whether two starts of the same run may differ in it."""
+        return self.may_change or self.role != SETTING or bool(self.size_of)
+
+    @property
+    def tells_apart(self) -> bool:
+        """Whether runs that differ in it have different settings."""
+        return self.role == SETTING and not self.sweep
+
+    @property
+    def range(self) -> str:
+        """Its bounds in words, such as `at least 1, or 0 (off)`; '' without any."""
+        bounds = [f"{words} {bound:g}" for words, _, bound in self._bounds()]
+        return ", or ".join([" and ".join(bounds), *(f"{value} ({text})" for value, text in self.special.items())])
+
+    def check(self, path: str, value: Any) -> None:
+        """Raises a UsageError unless the value is valid."""
+        if self.reads:
+            self.reads(value, path)
+        if self.choices and value not in self.choices:
+            raise unknown(path, value, self.choices)
+        if value not in self.special and not all(holds(value, bound) for _, holds, bound in self._bounds()):
+            raise UsageError(f"{path} must be {self.range}, but it is {value}.")
+
+    def _bounds(self) -> list[tuple[str, Callable[[Any, Any], bool], int | float]]:
+        return [(*BOUNDS[name], getattr(self, name)) for name in BOUNDS if getattr(self, name) is not None]
+
+
+def field(default: Any, help: str = "", **said: Any) -> Any:
+    """A dataclass's field, declared.
+
+    A subclass may give another default as a plain value, or declare again what differs from its base.
+
+    Args:
+      default: Its value where nothing gives another.
+      help: What it means.
+      **said: More of `Declaration`.
+    """
+    return dataclasses.field(default=default, metadata=said | ({"help": help} if help else {}))
+
+
+@functools.cache
+def declared(cls: type) -> dict[str, Declaration]:
+    """The fields of a dataclass by name; a base says what a subclass leaves out."""
+    said: dict[str, dict[str, Any]] = {field.name: {} for field in dataclasses.fields(cls)}
+    for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
+        for field in dataclasses.fields(base):
+            said[field.name] |= field.metadata
+    return {name: Declaration(**arguments) for name, arguments in said.items()}
+
+
+class Declared:
+    """Base of the dataclasses of configs: their fields are checked as they are made."""
+
+    PATH: ClassVar[str] = ""  # of the section, before the names of its fields
+
+    def __post_init__(self):
+        check(self)
+
+
+def check(config: Declared) -> None:
+    """Raises a UsageError, which names the field, unless every field is as it is declared."""
+    declarations = declared(type(config))
+    for name, declaration in declarations.items():
+        declaration.check(config.PATH + name, getattr(config, name))
+    for name, declaration in declarations.items():
+        if declaration.multiple_of:
+            _check_divides(config, declaration.multiple_of, name)
+
+
+def _check_divides(config: Declared, divisor: str, name: str) -> None:
+    number, value = getattr(config, divisor), getattr(config, name)
+    if value % number:
+        raise UsageError(
+            f"{config.PATH}{divisor}={number} does not divide {config.PATH}{name}={value}; choose a divisor of {value}."
+        )
