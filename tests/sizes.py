@@ -4,6 +4,7 @@ long forms.
 A test without a mark is in `make test`; `pytest.mark.more` and `pytest.mark.long` move it. `long` wins.
 """
 
+import itertools
 from collections.abc import Iterable, Mapping
 from types import FunctionType
 from typing import Any
@@ -30,8 +31,8 @@ def once(cases: Iterable[Any], kept: Iterable[Any]) -> list[Any]:
     return [case if case in kept else more(*(case if isinstance(case, tuple) else (case,))) for case in cases]
 
 
-def size_of(test: FunctionType, module: Mapping[str, Any]) -> str:
-    """The smallest size in which a case of a test runs.
+def sizes_of(test: FunctionType, module: Mapping[str, Any]) -> list[str]:
+    """The sizes in which cases of a test run, the smallest first.
 
     Args:
       test: The test's function.
@@ -39,13 +40,13 @@ def size_of(test: FunctionType, module: Mapping[str, Any]) -> str:
     """
     common = module.get("pytestmark", [])
     marks = [*getattr(test, "pytestmark", []), *(common if isinstance(common, list) else [common])]
-    of_cases = [min(map(_of_case, mark.args[1])) for mark in marks if mark.name == "parametrize" and mark.args[1]]
-    return SIZES[max(_rank(marks), *of_cases, 0)]
+    ranks = {_rank(marks)}
+    for mark in marks:
+        if mark.name == "parametrize":
+            of_cases = {_rank(getattr(case, "marks", ())) for case in mark.args[1]}
+            ranks = {max(pair) for pair in itertools.product(ranks, of_cases)}
+    return [SIZES[rank] for rank in sorted(ranks)]
 
 
-def _of_case(case: Any) -> int:
-    return _rank(getattr(case, "marks", ()))
-
-
-def _rank(marks: Iterable[pytest.Mark | pytest.MarkDecorator]) -> int:
+def _rank(marks: Iterable[Any]) -> int:
     return max((SIZES.index(mark.name) for mark in marks if mark.name in SIZES), default=0)

@@ -8,6 +8,7 @@ import pytest
 
 from studies import precision
 from tests.jaxprs import equations
+from tests.sizes import once
 from tests.train import small_tasks
 from train import loop
 
@@ -33,7 +34,7 @@ def operands(jaxpr, primitive):
     return {tuple(value.aval.dtype for value in eqn.invars) for eqn in found}
 
 
-@pytest.mark.parametrize("name", small_tasks.ALL)
+@pytest.mark.parametrize("name", once(small_tasks.ALL, ["vit_digits"]))
 def test_bfloat16_computes_and_float32_keeps(name, tmp_path):
     config = small_tasks.config_of(name, tmp_path, train__precision="bfloat16", train__ema=0.9)
     trainer, state, batch = step_of(config)
@@ -50,6 +51,7 @@ def test_bfloat16_computes_and_float32_keeps(name, tmp_path):
     assert operands(forward, "log") == {(FLOAT32,)}  # the loss
 
 
+@pytest.mark.more
 def test_both_precisions_learn_the_same_at_first(tmp_path):
     """The short form of the next test: five steps of a small ViT."""
     found = {}

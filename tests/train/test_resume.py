@@ -1,15 +1,15 @@
 """Killed at any moment and started again, a run is bit for bit the one that was never stopped."""
 
+import itertools
 import json
 import re
 import shutil
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
+from tests.sizes import once
 from tests.storm import assert_same
 from tests.train.conftest import arguments, record
 from train import evaluate, loop, main
@@ -24,26 +24,32 @@ OPTIONS = {"train__ema": 0.9, "data__mixup": 0.2, "train__accumulate": 2, "data_
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("whole") / "run"
-    subprocess.run([sys.executable, "-m", "train.main", *arguments(workdir, **OPTIONS)], check=True)
+    assert main.main(arguments(workdir, **OPTIONS)) == 0
     return workdir
 
 
+def said(capsys):
+    """What was printed, its folded lines in one."""
+    return " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("step", [6, *(pytest.param(step, marks=pytest.mark.long) for step in (1, 11))])
-def test_kill_9_and_again_is_bit_identical(uninterrupted, tmp_path, run_python, kill_9, step):
+def test_kill_9_and_again_is_bit_identical(uninterrupted, tmp_path, capsys, kill_9, step):
     command = arguments(tmp_path / "run", **OPTIONS)
     kill_9(step, *command)
     assert not (tmp_path / "run" / "result.json").exists()
-    again = run_python("-m", "train.main", *command)
-    assert ("Continuing after step" in again.stdout) == (step > 2)
+    assert main.main(command) == 0
+    assert ("Continuing after step" in said(capsys)) == (step > 2)
     assert_same(tmp_path / "run", uninterrupted)
 
 
-def test_sigterm_saves_and_exits_cleanly_then_continues(uninterrupted, tmp_path, run_python, run_faulty):
+def test_sigterm_saves_and_exits_cleanly_then_continues(uninterrupted, tmp_path, capsys, run_faulty):
     command = arguments(tmp_path / "run", **OPTIONS)
     stopped = run_faulty("5 SIGTERM", *command)
     (step,) = re.findall(r"Stopped after step (\d+) and saved", stopped.stdout)
     assert (tmp_path / "run" / "checkpoints" / step).is_dir()
-    assert f"Continuing after step {step} " in run_python("-m", "train.main", *command).stdout
+    assert main.main(command) == 0
+    assert f"Continuing after step {step} " in said(capsys)
     assert_same(tmp_path / "run", uninterrupted)
 
 
@@ -54,15 +60,16 @@ def test_a_signal_to_the_whole_job_leaves_its_data_workers_alone(tmp_path, run_f
     assert "Worker process" not in stopped.stderr
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over(uninterrupted, tmp_path, run_python):
+def test_a_damaged_newest_checkpoint_is_passed_over(uninterrupted, tmp_path, capsys):
     workdir = tmp_path / "run"
     shutil.copytree(uninterrupted, workdir)
     for file in (workdir / "checkpoints" / "12" / "state").rglob("*"):
         if file.is_file() and file.stat().st_size > 1000:
             file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    done = run_python("-m", "train.main", *arguments(workdir, **OPTIONS))
-    assert "Checkpoint 12 is damaged" in done.stdout
-    assert "Continuing after step 10" in done.stdout
+    assert main.main(arguments(workdir, **OPTIONS)) == 0
+    printed = said(capsys)
+    assert "Checkpoint 12 is damaged" in printed
+    assert "Continuing after step 10" in printed
     assert (workdir / "damaged" / "12").is_dir()
     assert_same(workdir, uninterrupted)
 
@@ -72,16 +79,14 @@ def changed_at(workdir):
     return sorted((p, p.stat().st_mtime_ns) for p in workdir.rglob("*") if p.is_file() and p.name != LOCK)
 
 
-def test_when_all_checkpoints_are_damaged_nothing_is_overwritten(uninterrupted, tmp_path, run_python):
+def test_when_all_checkpoints_are_damaged_nothing_is_overwritten(uninterrupted, tmp_path, capsys):
     workdir = tmp_path / "run"
     shutil.copytree(uninterrupted, workdir)
     for file in (workdir / "checkpoints").rglob("manifest.ocdbt"):
         file.write_bytes(b"")
     before = changed_at(workdir)
-    done = run_python("-m", "train.main", *arguments(workdir, **OPTIONS), check=False)
-    assert done.returncode == 2
-    assert "None of the checkpoints" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert main.main(arguments(workdir, **OPTIONS)) == 2
+    assert "None of the checkpoints" in capsys.readouterr().err
     assert changed_at(workdir) == before
 
 
@@ -108,41 +113,40 @@ def test_an_epochs_line_averages_all_of_its_steps(uninterrupted, tmp_path):
     assert result["final"]["epoch"] == {k: v for k, v in epochs[-1].items() if k not in ("step", "split")}
 
 
-def test_a_second_run_in_the_same_folder_is_refused(uninterrupted, run_python):
+def test_a_second_run_in_the_same_folder_is_refused(uninterrupted, capsys):
     before = (uninterrupted / "config.json").read_text()
     with lock(uninterrupted):
         longer = arguments(uninterrupted, **OPTIONS | {"train__length": "14 steps"})
-        done = run_python("-m", "train.main", *longer, check=False)
-    assert done.returncode == 2
+        assert main.main(longer) == 2
     assert (uninterrupted / "config.json").read_text() == before
-    assert "Another process is training in" in done.stderr
+    assert "Another process is training in" in capsys.readouterr().err
 
 
-def test_a_length_below_what_was_trained_is_refused(uninterrupted, run_python):
+def test_a_length_below_what_was_trained_is_refused(uninterrupted, capsys):
     shorter, before = OPTIONS | {"train__length": "3 steps"}, changed_at(uninterrupted)
-    done = run_python("-m", "train.main", *arguments(uninterrupted, **shorter), check=False)
-    assert done.returncode == 2
-    assert "has been trained for 12 steps, but train.length is 3 steps" in done.stderr
+    assert main.main(arguments(uninterrupted, **shorter)) == 2
+    assert "has been trained for 12 steps, but train.length is 3 steps" in capsys.readouterr().err
     assert changed_at(uninterrupted) == before
 
 
-def test_a_finished_run_again_changes_no_number(uninterrupted, tmp_path, run_python):
+def test_a_finished_run_again_changes_no_number(uninterrupted, tmp_path):
     workdir = tmp_path / "run"
     shutil.copytree(uninterrupted, workdir)
-    run_python("-m", "train.main", *arguments(workdir, **OPTIONS))
+    assert main.main(arguments(workdir, **OPTIONS)) == 0
     assert_same(workdir, uninterrupted)
 
 
-def test_another_config_is_refused_naming_the_fields(uninterrupted, run_python):
+def test_another_config_is_refused_naming_the_fields(uninterrupted, capsys):
     changed = OPTIONS | {"model__width": 32, "seed": 3, "train__length": "20 steps"}
-    done = run_python("-m", "train.main", *arguments(uninterrupted, **changed), check=False)
-    assert done.returncode == 2
-    assert "model.width was 16 and is now 32; seed was 0 and is now 3" in done.stderr
-    assert "train.length" not in done.stderr
+    assert main.main(arguments(uninterrupted, **changed)) == 2
+    printed = capsys.readouterr().err
+    assert "model.width was 16 and is now 32; seed was 0 and is now 3" in printed
+    assert "train.length" not in printed
 
 
-@pytest.mark.parametrize("split", ["validation", "test"])
-@pytest.mark.parametrize("step", ["best", "last"])
+@pytest.mark.parametrize(
+    ("step", "split"), once(itertools.product(["best", "last"], ["validation", "test"]), [("best", "test")])
+)
 def test_evaluate_gets_the_same_numbers(uninterrupted, split, step):
     result = json.loads((uninterrupted / "result.json").read_text())
     at, metrics = evaluate.evaluate(uninterrupted, step, split)
@@ -150,6 +154,7 @@ def test_evaluate_gets_the_same_numbers(uninterrupted, split, step):
     assert metrics == result["best" if step == "best" else "final"][split]
 
 
+@pytest.mark.more
 def test_evaluate_on_eight_devices_gets_the_same_numbers(uninterrupted, run_python):
     flags = ["--workdir", str(uninterrupted), "--config.mesh.fsdp=2", "--config.mesh.tensor=4"]
     one, eight = (run_python("-m", "train.evaluate", *f, devices=n).stdout for f, n in ((flags[:2], 1), (flags, 8)))
@@ -175,11 +180,12 @@ def test_evaluate_tells_of_mistakes(uninterrupted, tmp_path, capsys):
         assert printed.count("\n") == 1
 
 
-def test_a_longer_run_continues_a_finished_one(uninterrupted, tmp_path, run_python):
+@pytest.mark.more
+def test_a_longer_run_continues_a_finished_one(uninterrupted, tmp_path, capsys):
     workdir = tmp_path / "run"
     shutil.copytree(uninterrupted, workdir)
-    done = run_python("-m", "train.main", *arguments(workdir, **OPTIONS | {"train__length": "14 steps"}))
-    assert "Continuing after step 12" in done.stdout
+    assert main.main(arguments(workdir, **OPTIONS | {"train__length": "14 steps"})) == 0
+    assert "Continuing after step 12" in said(capsys)
     lines = record(workdir)
     assert [line["step"] for line in lines if line["split"] == "test"] == [14]
     assert len({(line["step"], line["split"]) for line in lines}) == len(lines)
@@ -226,13 +232,12 @@ def test_a_signal_during_the_report_ends_the_program(uninterrupted, tmp_path, mo
     assert met == [before]
 
 
-def test_a_loss_that_is_not_finite_stops_with_the_step_and_the_batch(tmp_path, run_python):
+def test_a_loss_that_is_not_finite_stops_with_the_step_and_the_batch(tmp_path, capsys):
     options = {"optimizer__learning_rate": 1e30, "optimizer__warmup": "0 steps", "optimizer__clip": 0.0}
-    done = run_python("-m", "train.main", *arguments(tmp_path / "run", **options), check=False)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert "at step 2, on the training examples [" in done.stderr
-    assert "the last good checkpoint is step" in done.stderr
+    assert main.main(arguments(tmp_path / "run", **options)) == 1
+    printed = capsys.readouterr().err
+    assert "at step 2, on the training examples [" in printed
+    assert "the last good checkpoint is step" in printed
     assert not [p for p in (tmp_path / "run" / "checkpoints").glob("*") if p.name.isdigit() and int(p.name) >= 2]
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import optax
 import pytest
 
+from tests.sizes import once
 from tests.train import small_tasks
 from train.step import Trainer
 
@@ -42,7 +43,7 @@ def test_ragged_parts_equal_the_whole_batch(accumulate):
     assert report["sums"]["weight"] == real.sum()
 
 
-@pytest.mark.parametrize("name", ["vit_digits", "classify_imdb", "gpt_pydoc", "mlm_pydoc"])
+@pytest.mark.parametrize("name", once(["vit_digits", "classify_imdb", "gpt_pydoc", "mlm_pydoc"], ["mlm_pydoc"]))
 def test_the_gradient_of_four_parts_is_that_of_the_whole_batch(name, tmp_path):
     """Of the tasks' own losses: parts whose weights differ, one of which has none at all."""
     dropout = ("embedding_dropout", "dropout", "attention_dropout")

@@ -62,6 +62,7 @@ def results(workdir):
     return {key: json.loads((path / "result.json").read_text()) for key, path in paths.items()}
 
 
+@pytest.mark.more
 def test_a_killed_sweep_is_resumed_and_every_run_stands_once(swept):
     workdir, printed = swept
     assert "4 of 4 runs have finished, 0 failed." in printed
@@ -80,6 +81,7 @@ def test_a_killed_sweep_is_resumed_and_every_run_stands_once(swept):
     assert len({result["best"]["test"]["loss"] for result in found.values()}) == 4
 
 
+@pytest.mark.more
 def test_the_report_of_a_sweep(swept, tmp_path, capsys):
     workdir, _ = swept
     assert report.main([str(workdir), f"--out={tmp_path}", "--metric=loss"]) == 0
@@ -97,6 +99,7 @@ def test_the_report_of_a_sweep(swept, tmp_path, capsys):
     assert (tmp_path / "report.csv").exists()
 
 
+@pytest.mark.more
 def test_a_finished_sweep_trains_nothing_and_more_values_extend_it(swept, here, capsys):
     workdir, _ = swept
     assert sweep.main(asked(workdir, "--print")) == 0

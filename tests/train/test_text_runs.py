@@ -3,15 +3,13 @@
 import functools
 import json
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from tests.storm import assert_same
 from tests.train.conftest import arguments, record
-from train import evaluate, generate
+from train import evaluate, generate, main
 from train.config import loading
 from train.data import tokenisers
 
@@ -35,7 +33,7 @@ def run_of(tmp_path_factory):
     @functools.cache
     def run(name):
         workdir = tmp_path_factory.mktemp(name) / "run"
-        subprocess.run([sys.executable, "-m", "train.main", *command(name, workdir)], check=True)
+        assert main.main(command(name, workdir)) == 0
         return workdir
 
     return run
@@ -51,6 +49,7 @@ def gpt(run_of):
     return run_of("gpt_pydoc")
 
 
+@pytest.mark.more
 def test_kill_9_and_again_is_bit_identical(finished, tmp_path, run_python, kill_9):
     """Packed windows, their cuts and their masks included."""
     name, whole = finished
@@ -71,6 +70,7 @@ def test_the_best_step_has_the_lowest_loss(finished):
     assert result["baselines"]
 
 
+@pytest.mark.more
 def test_eight_devices_measure_the_same(finished, run_python):
     _, workdir = finished
     flags = ["--workdir", str(workdir), "--config.mesh.fsdp=2", "--config.mesh.tensor=2"]
@@ -81,16 +81,16 @@ def test_eight_devices_measure_the_same(finished, run_python):
     np.testing.assert_allclose([float(numbers[name]) for name in metrics], list(metrics.values()), rtol=1e-4)
 
 
-def test_another_tokeniser_is_refused(finished, tmp_path, run_python):
+def test_another_tokeniser_is_refused(finished, tmp_path, capsys):
     name, whole = finished
     shutil.copytree(whole, tmp_path / "run")
     path = tmp_path / "run" / "tokeniser.json"
     assert path.is_file()
     path.write_text(path.read_text().replace("{", "{ ", 1))
-    done = run_python("-m", "train.main", *command(name, tmp_path / "run"), check=False)
-    assert done.returncode == 2
-    assert "tokeniser.json is not what the data give now" in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert main.main(command(name, tmp_path / "run")) == 2
+    printed = capsys.readouterr().err
+    assert "tokeniser.json is not what the data give now" in printed
+    assert printed.count("\n") == 1
 
 
 def test_evaluation_refuses_another_tokeniser(finished, tmp_path, capsys):

@@ -3,8 +3,6 @@
 import functools
 import json
 import shutil
-import subprocess
-import sys
 
 import matplotlib.image
 import numpy as np
@@ -13,7 +11,7 @@ import pytest
 from attention import UsageError
 from tests.storm import assert_same
 from tests.train.conftest import TINY, record
-from train import evaluate, tasks, translate
+from train import evaluate, main, tasks, translate
 from train.config import loading
 from train.decode import alignment, translation_scores
 from train.tasks import translation
@@ -48,7 +46,7 @@ def run_of(tmp_path_factory):
     @functools.cache
     def run(name):
         workdir = tmp_path_factory.mktemp(name) / "run"
-        subprocess.run([sys.executable, "-m", "train.main", *command(name, workdir)], check=True)
+        assert main.main(command(name, workdir)) == 0
         return workdir
 
     return run
@@ -64,6 +62,7 @@ def transformer(run_of):
     return run_of("translate_dates")
 
 
+@pytest.mark.more
 def test_kill_9_and_again_is_bit_identical(finished, tmp_path, run_python, kill_9):
     """Buckets, their order and the translations of evaluations included."""
     name, whole = finished
@@ -86,6 +85,7 @@ def test_what_is_recorded(finished):
     assert {name: result[name] for name in translation_scores.signatures()} == translation_scores.signatures()
 
 
+@pytest.mark.more
 def test_eight_devices_measure_the_same(finished, run_python):
     _, workdir = finished
     flags = ["--workdir", str(workdir), "--config.mesh.fsdp=2", "--config.mesh.tensor=2"]
@@ -96,6 +96,7 @@ def test_eight_devices_measure_the_same(finished, run_python):
     np.testing.assert_allclose([float(numbers[name]) for name in metrics], list(metrics.values()), rtol=1e-4)
 
 
+@pytest.mark.more
 def test_a_run_is_measured_again_with_beams(transformer):
     _, greedy = evaluate.evaluate(transformer, "last")
     _, beams = evaluate.evaluate(transformer, "last", overrides={"data.beams": "3"})

@@ -34,6 +34,7 @@ def whole(path):
     return zlib.decompress(path.read_bytes())
 
 
+@pytest.mark.more
 def test_a_killed_run_goes_on_bit_for_bit_with_programs_from_disk_some_of_them_damaged(
     cache, tmp_path, run_python, kill_9, monkeypatch
 ):
@@ -76,6 +77,7 @@ def test_a_disk_that_fills_up_later_stops_nothing(cache, run_python):
     assert not program.exists()
 
 
+@pytest.mark.more
 def test_jaxs_own_settings_come_first(cache, run_python, tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "theirs"))
     run_python("-c", COMPILE)

@@ -9,6 +9,7 @@ import pytest
 
 from attention.errors import UsageError
 from tests.conftest import ROOT
+from tests.sizes import once
 from train import launch
 from train.devices import processes
 
@@ -89,7 +90,7 @@ def test_alone_there_is_nobody_to_agree_with():
     assert processes.is_first()
 
 
-@pytest.mark.parametrize("process", [0, 1])
+@pytest.mark.parametrize("process", once([0, 1], [1]))
 def test_a_process_that_waits_in_vain_says_so(run_python, process):
     flags = [f"--coordinator=127.0.0.1:{launch.free_port()}", "--num-processes=2", f"--process-id={process}"]
     program = f"from train.devices import processes; processes.JOINING = 1; processes.join({flags})"
@@ -195,7 +196,7 @@ while true; do sleep 0.02; done""",
 }
 
 
-@pytest.mark.parametrize(("ends", "code"), [("", 0), ("0", 0), ("2", 2)])
+@pytest.mark.parametrize(("ends", "code"), once([("", 0), ("0", 0), ("2", 2)], [("2", 2)]))
 def test_the_slurm_script(tmp_path, ends, code):
     """Near the end of its time it has the run saved and queues it again; one that has finished or failed it leaves."""
     script = (ROOT / "docs/scaling.md").read_text().split("```bash\n")[1].split("```")[0]

@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from attention import UsageError
+from tests.sizes import once
 from tests.train.config.test_configs import FILES
 from train import tasks
 from train.config import loading
@@ -31,7 +32,9 @@ def resolved(file, overrides):
     return loading.resolve(f"configs/{file}", chosen)[0]
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if file != "vit_cifar100_super.py"])
+@pytest.mark.parametrize(
+    "file", once([file for file in FILES if file != "vit_cifar100_super.py"], ["cnn_digits.py", "vit_imagenet.py"])
+)
 def test_every_config_has_a_step_without_data(file):
     overrides = {} if file in ("seq2seq_dates.py", "cnn_digits.py") else SHALLOW
     config = resolved(file, overrides)
@@ -42,7 +45,7 @@ def test_every_config_has_a_step_without_data(file):
     assert {x.shape[0] for x in dry.batch.values()} == {config.data.batch_size}
 
 
-@pytest.mark.parametrize("name", OFFLINE)
+@pytest.mark.parametrize("name", once(OFFLINE, ["vit_digits"]))
 def test_shapes_are_those_of_the_data(name):
     config = resolved(f"{name}.py", SHALLOW | OFFLINE[name])
     dry, task = DryRun.of(config), tasks.find(config.task)(config)
@@ -71,7 +74,7 @@ print(json.dumps([plan.argument_size_in_bytes, *(memory.bytes_a_device(x) for x 
 """
 
 
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("name", once(COMPILED, ["vit_digits"]))
 def test_a_compiled_step_says_what_it_takes(name, run_python, tmp_path):
     overrides, mesh, units = COMPILED[name]
     axes = dict(zip((f"mesh.{axis}" for axis in AXES), mesh.split("x"), strict=True))
@@ -110,6 +113,7 @@ def number(text):
     return float(digits) * 1000 ** " kMGT".index(unit.removesuffix("FLOP") or " ")
 
 
+@pytest.mark.more
 def test_memory_of_the_state_is_what_xla_plans_for(run_python):
     flags = ["model.depth=1", "model.attention=dot_product", "mesh.data=2", "mesh.fsdp=2", "mesh.tensor=2"]
     done = run_python("-c", CHECK, "configs/vit_digits.py", *flags, devices=8)

@@ -114,6 +114,7 @@ def test_what_was_killed_continues_bit_for_bit(killed, two, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, arrays(workdir, 20), arrays(two, 20))
 
 
+@pytest.mark.more
 def test_saved_by_two_processes_on_four_devices_it_continues_on_one(killed, alone, tmp_path, capsys):
     workdir = shutil.copytree(killed[0], tmp_path / "run")
     assert main.main(arguments(workdir, **OPTIONS)) == 0
@@ -152,6 +153,7 @@ def test_a_second_signal_ends_all_at_once_and_harms_nothing(two, tmp_path):
     storm.assert_same(tmp_path / "run", two)
 
 
+@pytest.mark.more
 def test_data_that_one_process_lacks_end_all_with_one_sentence(tmp_path):
     for folder in ("there/text", "not_there"):
         (tmp_path / folder).mkdir(parents=True)
@@ -200,6 +202,7 @@ def write_pairs(folder):
         (folder / f"{split}.txt").write_text(lines, encoding="utf-8")
 
 
+@pytest.mark.more
 def test_processes_of_slurm_find_one_another(agreed):
     found, _ = agreed
     assert [one["process"] for one in found] == [0, 1]
@@ -207,6 +210,7 @@ def test_processes_of_slurm_find_one_another(agreed):
     assert all(one["said"] == ["I am 0", "I am 1"] and one["first"] == "I am 0" for one in found)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("what", "start"),
     [
@@ -227,11 +231,13 @@ def test_a_mistake_is_the_same_error_in_all(agreed, what, start):
         assert sentence.startswith(wanted)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("what", ["none fails", "claimed", "locked", "locked again", "claimed apart"])
 def test_what_is_right_passes_in_all(agreed, what):
     assert [one[what] for one in agreed[0]] == [[], []]
 
 
+@pytest.mark.more
 def test_translating_together_finds_what_one_finds(agreed):
     found, folder = agreed
     alone = agreeing.translations(folder / "pairs")

@@ -14,6 +14,7 @@ import attention
 from attention import UsageError
 from attention.dropout import keep, seed_of
 from attention.mesh import in_replicas
+from tests.sizes import more
 from tests.train.conftest import TINY, record
 from train import evaluate, loop, tasks
 from train.config import loading
@@ -127,6 +128,7 @@ def test_five_together_are_five_apart(name):
     assert len({losses[-1] for _, losses, _ in separate}) == 5
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", ["gpt_pydoc", long("vit_digits"), long("seq2seq_dates")])
 def test_five_together_are_five_apart_in_single_precision(name):
     config, _ = resolved(name, train__replicas=5, seed=SEEDS[0])
@@ -174,7 +176,7 @@ print("silent")
 
 @pytest.mark.parametrize(
     ("replicas", "mesh", "part"),
-    [(8, (4, 1, 1), (2, 16, 32)), long(4, (2, 2, 2), (4, 8, 16)), long(3, (2, 1, 1), (3, 16, 32))],
+    [more(8, (4, 1, 1), (2, 16, 32)), long(4, (2, 2, 2), (4, 8, 16)), long(3, (2, 1, 1), (3, 16, 32))],
 )
 def test_on_devices_they_are_split_or_their_batches_are(run_python, replicas, mesh, part):
     """A parameter's part on one device."""
@@ -198,7 +200,7 @@ def test_a_replica_a_device_communicates_nothing(run_python):
     assert "silent" in run_python("-c", SILENT, devices=4).stdout
 
 
-@pytest.mark.parametrize("implementation", ["chunked", "pallas", long("xla")])
+@pytest.mark.parametrize("implementation", ["chunked", more("pallas"), long("xla")])
 def test_neural_kernels_and_their_dropout_are_the_same_under_vmap(implementation):
     network = [(_normal(1, 3, 8, 4), _normal(2, 3, 4)), (_normal(3, 3, 4, 1), _normal(4, 3, 1))]
     assert_same_under_vmap(attention.neural_attention, implementation, network)
@@ -338,6 +340,7 @@ class Killed(BaseException):
     """Ends a run with no chance to save."""
 
 
+@pytest.mark.more
 def test_killed_and_started_again_it_is_bit_identical(pair, tmp_path, monkeypatch):
     read = loop.Run._read
 
@@ -358,6 +361,7 @@ def test_killed_and_started_again_it_is_bit_identical(pair, tmp_path, monkeypatc
         assert own["best"] == uninterrupted["best"]
 
 
+@pytest.mark.more
 def test_texts_are_written_and_used_replica_by_replica(tmp_path):
     changes = {"train__replicas": 2, "train__length": "2 steps", "train__eval_every": "2 steps"}
     folder = trained(tmp_path / "run", "seq2seq_dates", **changes, data__batch_size=8, data__eval_batch_size=8)

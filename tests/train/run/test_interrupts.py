@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from tests.sizes import more
 from train.run.interrupts import Interrupts
 
 TWICE = """
@@ -52,7 +53,7 @@ def test_after_the_first_signal_what_was_there_before_hears_the_second():
     assert heard == ["second"]
 
 
-@pytest.mark.parametrize(("first", "second"), [("SIGTERM", "SIGINT"), ("SIGINT", "SIGTERM")])
+@pytest.mark.parametrize(("first", "second"), [("SIGTERM", "SIGINT"), more("SIGINT", "SIGTERM")])
 def test_the_program_asked_twice_is_gone(run_python, first, second):
     """Killed by the signal itself, so nothing is waited for, and nothing is written."""
     done = run_python("-c", TWICE.format(first=first, second=second), check=False)

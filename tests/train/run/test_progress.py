@@ -149,6 +149,7 @@ def test_a_file_gets_lines_and_the_results_name_everything(tmp_path, run_python)
     assert {"versions", "devices", "git"} <= set(result)
 
 
+@pytest.mark.more
 def test_a_long_warmup_is_cut_saying_so(tmp_path, run_python):
     options = {"optimizer__warmup": "30 steps", "train__length": "10 steps"}
     done = run_python("-m", "train.main", *arguments(tmp_path / "run", **options))
