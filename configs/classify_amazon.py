@@ -1,4 +1,4 @@
-"""004 Table 9: stars of reviews, three attention layers.
+"""Hosseini Table 9: stars of reviews, three layers.
 
     python -m train.main --config=configs/classify_amazon.py:super
 

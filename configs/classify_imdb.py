@@ -1,4 +1,4 @@
-"""004 Table 8: sentiment of film reviews, one attention layer.
+"""Hosseini Table 8: sentiment of film reviews, one layer.
 
     python -m train.main --config=configs/classify_imdb.py:super --config.data.source=file:FOLDER
 

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 
 def image_classification() -> ConfigDict:
-    """A Vision Transformer on the digits; experiments change what differs."""
+    """A Vision Transformer on the digits; experiments override what differs."""
     config = _experiment(
         "image_classification",
         _transformer("vit", patch=2, pool="mean"),
@@ -37,7 +37,7 @@ def image_classification() -> ConfigDict:
 
 
 def convolutional() -> ConfigDict:
-    """A residual network of convolutions on the digits; experiments change what differs."""
+    """A residual network of convolutions on the digits; experiments override what differs."""
     config = image_classification()
     config.model = {
         "name": "cnn",
@@ -53,14 +53,14 @@ def convolutional() -> ConfigDict:
 
 
 def language_modelling() -> ConfigDict:
-    """A GPT of bytes on the Python manual; experiments change what differs."""
+    """A GPT of bytes on the Python manual; experiments override what differs."""
     model = _transformer("gpt", tied_output=True, scale_embeddings=False)
     model.update(positions="rotary", norm_epsilon=1e-5, attention_dropout=0.0, attention_bias=False)
     return _experiment("language_modelling", model, _text(end_token=False, eval_stride=0))
 
 
 def masked_language_modelling() -> ConfigDict:
-    """RoBERTa's architecture, small, on the Python manual; experiments change what differs."""
+    """RoBERTa's architecture, small, on the Python manual; experiments override what differs."""
     model = _transformer("masked_lm", padding_token=1, token_types=1, pretrained="")
     model.update(norm="post", norm_epsilon=1e-5, embedding_dropout=0.1)
     data = _text(end_token=False, mask_rate=0.15)
@@ -81,7 +81,7 @@ def text_classification() -> ConfigDict:
 
 
 def translation() -> ConfigDict:
-    """Vaswani's encoder-decoder, small, on dates; experiments change what differs."""
+    """Vaswani's encoder-decoder, small, on dates; experiments override what differs."""
     return _translation(
         _transformer(
             "encoder_decoder",
@@ -103,7 +103,7 @@ def translation() -> ConfigDict:
 
 
 def recurrent_translation() -> ConfigDict:
-    """001's recurrent encoder-decoder on dates; experiments change what differs."""
+    """The recurrent encoder-decoder of Wikipedia's article on dates; experiments override what differs."""
     model = {
         "name": "seq2seq",
         "attention": "additive",

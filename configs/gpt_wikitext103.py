@@ -1,4 +1,4 @@
-"""000 §4.1: a GPT of eight layers on WikiText-103.
+"""DiGiugno §4.1: a GPT of eight layers on WikiText-103.
 
     python -m train.main --config="configs/gpt_wikitext103.py:neural(dim=2)|dot_product"
 

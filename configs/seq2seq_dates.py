@@ -1,11 +1,11 @@
-"""001's recurrent encoder-decoder on dates; offline, minutes.
+"""A recurrent encoder-decoder on dates; offline, minutes.
 
     python -m train.main --config=configs/seq2seq_dates.py:qkv
 
-Dates from English to French, written out by Babel. The argument is the attention: 001's `dot`, `qkv`, `encoder_dot`,
-`encoder_qkv` and `location`, or `additive` (without an argument), `luong_dot`, `luong_general`, `luong_concat`.
-Embeddings of 300 numbers and states of 500 are 001's drawing. Pieces of words in and out; no date of the test appears
-in training, in whatever form.
+Babel writes out dates in English and French. The argument is the attention: `additive` (the default), `luong_dot`,
+`luong_general`, `luong_concat`, or a variant of Wikipedia's article on attention: `dot`, `qkv`, `encoder_dot`,
+`encoder_qkv` or `location`. The article's drawing has embeddings of 300 numbers and states of 500. Sources and targets
+are pieces of words. No date of the test appears in training, in any form.
 """
 
 from configs import defaults

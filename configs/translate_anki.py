@@ -1,4 +1,4 @@
-"""002 §3: Spanish to English in ten words, a Transformer.
+"""Sanger §3: Spanish to English in ten words, a Transformer.
 
     python -m train.main --config=configs/translate_anki.py:gaussian --config.data.source=file:spa-eng/spa.txt
 
@@ -8,7 +8,8 @@ direction is `--config.data.source_column=1 --config.data.target_column=2`.
 
 From the paper: 8 heads, 15,000 words, ten of a sentence, 70/15/15 % of the pairs, 10 epochs. From the Keras example
 behind it: width 256, MLP 2048, one block on each side, lower case, no punctuation, batch 64. Ours: longer pairs are
-left out in place of cut, padding is masked and no part of the loss, pairs of one source sentence are in one split.
+left out, not cut; padding is masked and
+left out of the loss; pairs of one source sentence are in one split.
 """
 
 from configs import defaults

@@ -2,9 +2,9 @@
 
     python -m train.main --config=configs/translate_dates.py
 
-From English, French and Spanish to German, written out by Babel. The argument is the attention mechanism of both
-self-attentions and of cross-attention, `dot_product` without one. Bytes in and out; no date of the test appears in
-training, in whatever language or form. All settings are ours.
+Babel writes out dates in English, French and Spanish, and their translations into German. The argument is the attention
+mechanism of both self-attentions and of cross-attention, `dot_product` without one. Sources and targets are bytes. No
+date of the test appears in training, in any language or form. All settings are ours.
 """
 
 from configs import defaults

@@ -1,4 +1,4 @@
-"""004 Table 10: English to Spanish, decoder blocks of 1024.
+"""Hosseini Table 10: English to Spanish, width 1024.
 
     python -m train.main --config=configs/translate_europarl.py:efficient
 
@@ -9,7 +9,7 @@ both, put lines of text into a folder as `train-anki.en`, `train-anki.es`, `trai
 
     --config.data.source=file:FOLDER --config.data.source_column=en --config.data.target_column=es
 
-Ours: longer pairs are left out in place of cut, and padding is masked and no part of the loss.
+Ours: longer pairs are left out, not cut; padding is masked and left out of the loss.
 """
 
 from configs import defaults

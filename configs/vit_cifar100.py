@@ -1,4 +1,4 @@
-"""004 Table 6: a ViT of eight attention layers on CIFAR-100.
+"""Hosseini Table 6: a ViT of eight layers on CIFAR-100.
 
     python -m train.main --config=configs/vit_cifar100.py:efficient --config.data.data_dir=DIR
 

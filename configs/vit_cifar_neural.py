@@ -1,4 +1,4 @@
-"""000 §4.2: a ViT on CIFAR, Neural Attention in one layer.
+"""DiGiugno §4.2: a ViT on CIFAR, neural in one layer.
 
     python -m train.main --config=configs/vit_cifar_neural.py --config.data.data_dir=DIR
     python -m train.main --config=configs/vit_cifar_neural.py:dot_product --config.data.source=tfds:cifar100

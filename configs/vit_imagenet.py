@@ -1,4 +1,4 @@
-"""004 Tables 1 and 7: a reduced ViT-B/16 on ImageNet-1k.
+"""Hosseini Tables 1 and 7: a reduced ViT-B/16 on ImageNet-1k.
 
     python -m train.main --config=configs/vit_imagenet.py:super --config.data.data_dir=DIR
 

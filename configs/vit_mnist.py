@@ -1,4 +1,4 @@
-"""004 Table 5: a ViT of two attention layers on MNIST.
+"""Hosseini Table 5: a ViT of two layers on MNIST.
 
     python -m train.main --config=configs/vit_mnist.py:super --config.data.data_dir=DIR
 

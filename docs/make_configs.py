@@ -30,7 +30,7 @@ INTRODUCTION = """# Config fields
 
 Every leaf of every config. All are overridden as `--config.FIELD=VALUE`. A duration is a string with its unit, such as
 `90 epochs`, `20steps` or `5000 examples`. What can be switched off is so at 0, '' or a duration of 0 of a unit; no
-field is ever None. Numbers such as 004 are those of the papers in [mechanisms.md](mechanisms.md).
+field is ever None. [mechanisms.md](mechanisms.md) names the papers.
 
 This page is made from the code by `python -m docs.make_configs`.
 

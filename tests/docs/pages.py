@@ -1,33 +1,36 @@
-"""What the documents tell a reader to type: commands and Python, each with the mark that stands before it.
+"""What the documents tell a reader to type: commands and Python, as Sybil finds them, with the mark before each.
 
-Every indented block is a command of a shell, as is every fenced one in `sh` or `bash`; `python` is Python, and what
-is neither (`text`, `json`, `yaml`, `toml`) is not typed. A block is run as it stands, but for trainings, which take 2
-steps, and sweeps, which have 2 seeds; unless an HTML comment before it says:
+A fenced block of `sh`, `bash` or `python` is run as it stands; `text`, `json`, `yaml` and `toml` are not typed.
+Trainings take 2 steps and sweeps have 2 seeds, unless an HTML comment before the block says otherwise:
 
     run: 4 steps, FIELD=VALUE    trains so long, with such fields of the config
-    long: likewise               the same, by make test-long
-    dry-run: WHY                 the config is resolved and the model built as shapes
-    not run: WHY                 only what it names is looked up
+    long: likewise               the same, in the long form of the test alone
+    dry-run: WHY                 the config is resolved and the model is built as shapes
+    not run: WHY                 what it names is looked up, and no more
     fails                        a mistake on purpose: exit code 2
 
-A WHY may end in `, with FIELD=VALUE`. `not run, all of this page: WHY` stands once, on top. `setup: PYTHON` is done
-just before the next block, where that is run: what a reader does in another way, such as bringing files of his own.
+A WHY may end in `, with FIELD=VALUE`. `not run, all of this page: WHY` stands once, on top. Sybil's own
+`invisible-code-block: python` does what a reader does in another way, such as bringing files; it is run where the next
+visible block is.
 """
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
-from markdown_it import MarkdownIt
+from sybil import Document, Example, Region
+from sybil.evaluators.python import PythonEvaluator
+from sybil.parsers.markdown.lexers import DirectiveInHTMLCommentLexer, FencedCodeBlockLexer
 
-SHELL, PYTHON, OTHER = ("", "sh", "bash"), ("python",), ("text", "json", "yaml", "toml")
+TYPED, OTHER = ("sh", "bash", "python"), ("text", "json", "yaml", "toml")
 KINDS = ("run", "long", "fails", "dry-run", "not run")
-ALL = "not run, all of this page"
-COMMENT = re.compile(r"<!--\s*(.*?)\s*-->", re.DOTALL)
-TYPED = re.compile(r"^\s*(?:\$ )?(?:python3?|pip|make|git) ", re.MULTILINE)
+ALL = ", all of this page"
 ENDS = ("|", "||", "&", "&&", ";", ">", ">>", "<")
+FENCED = FencedCodeBlockLexer(r"[^\n]*")
+INVISIBLE = DirectiveInHTMLCommentLexer("invisible-code-block", "python")
+MARK = DirectiveInHTMLCommentLexer(rf"(?:run|long|fails|dry[\w-]*|not[ -]\w+)(?:{ALL})?")
 
 
 class PageError(Exception):
@@ -35,37 +38,33 @@ class PageError(Exception):
 
 
 @dataclass(frozen=True)
-class Block:
-    """What stands in a page to be typed.
+class Mark:
+    """How far a block is run, and with which leaves of the config."""
 
-    Attributes:
-      line: In the page, from 1.
-      language: `sh` or `python`.
-      text: Without indentation and fences.
-      kind: Of `KINDS`.
-      why: The reason for not running it.
-      changes: From a leaf of the config to the text of its value.
-      setup: Python, to be done before.
-    """
+    kind: str = "run"
+    changes: dict[str, str] = field(default_factory=dict)
+    whole_page: bool = False
+
+
+@dataclass(frozen=True)
+class Block:
+    """What stands in a page to be typed, and what is done before it."""
 
     line: int
     language: str
     text: str
-    kind: str = "run"
-    why: str = ""
-    changes: dict[str, str] = field(default_factory=dict)
-    setup: str = ""
+    mark: Mark
+    examples: tuple[Example, ...]
 
     @property
     def commands(self) -> list[list[str]]:
         """The words of each line, continued ones put together."""
-        return commands(self.text)
+        return commands(self.text) if self.language != "python" else []
 
     @property
     def programs(self) -> list[list[str]]:
         """The words behind `python -m` of every such command, those inside quotes too."""
-        shell = self.language != "python"
-        return [program for words in self.commands for program in programs(words)] if shell else []
+        return [program for words in self.commands for program in programs(words)]
 
 
 def commands(text: str) -> list[list[str]]:
@@ -77,14 +76,14 @@ def commands(text: str) -> list[list[str]]:
     text = re.sub(r"(^|\s)#[^\n]*", r"\1", re.sub(r"\\\n\s*", " ", text))
     lexer = shlex.shlex(text, posix=True, punctuation_chars="|&;<>\n")
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
-    found: list[list[str]] = [[]]
+    lines: list[list[str]] = [[]]
     try:
         for word in lexer:
-            found += [[]] if set(word) == {"\n"} else []
-            found[-1] += [word] if word.strip() else []
+            lines += [[]] if set(word) == {"\n"} else []
+            lines[-1] += [word] if word.strip() else []
     except ValueError as error:
         raise PageError(f"{error} in {text!r}") from error
-    return [words for words in found if words]
+    return [words for words in lines if words]
 
 
 def programs(words: list[str]) -> Iterator[list[str]]:
@@ -97,66 +96,89 @@ def programs(words: list[str]) -> Iterator[list[str]]:
             yield list(takewhile(lambda w: w not in ENDS, words[place + 2 :]))
 
 
-def blocks(text: str) -> list[Block]:
-    """All that a page has to be typed, in order.
+def blocks(text: str, name: str = "page.md") -> list[Block]:
+    """All that a page has to be typed, in order; the Python of one page shares its names.
 
     Raises:
-      PageError: a mark that is unknown, without its reason or before no block, a language that is unknown, or a command
-        in a block that is said to be none.
+      PageError: an unknown mark, a mark without its reason or before no block, or an unknown language.
     """
-    found: list[Block] = []
-    setup, mark, everywhere = "", None, None
-    for token in MarkdownIt("commonmark").parse(text):
-        line = token.map[0] + 1 if token.map else 0
-        if token.type == "html_block":
-            for comment in COMMENT.findall(token.content):
-                if comment.startswith(ALL):
-                    everywhere = _mark(comment.replace(ALL, "not run", 1), line)
-                elif comment.startswith("setup:"):
-                    setup += comment.removeprefix("setup:").strip() + "\n"
-                elif re.match(r"(run|long|fails|dry|not|no)\b", comment):
-                    mark = _mark(comment, line) if not mark else _stray(mark)
-        elif token.type in ("fence", "code_block"):
-            found += _block(token.info.strip(), token.content, line, mark or everywhere, setup)
-            setup, mark = "", None
-        elif mark and token.map:
-            _stray(mark)
-    if setup or mark:
-        _stray(mark or ["setup"])
-    return found
+    document, made, waiting, everywhere = Document(text, name), [], [], Mark()
+    for parser in (code, hidden, marks):
+        for region in parser(document):
+            document.add(region)
+    for example in document:
+        if isinstance(example.parsed, Mark) and example.parsed.whole_page:
+            everywhere = example.parsed
+            continue
+        waiting.append(example)
+        if "language" not in example.region.lexemes:
+            continue
+        mark, invisible = _before(waiting, everywhere, text)
+        if (language := example.region.lexemes["language"]) in TYPED:
+            made.append(Block(example.line, language, example.parsed, mark, (*invisible, example)))
+        waiting = []
+    if waiting:
+        raise PageError(f"line {waiting[0].line}: the mark stands before no block")
+    return made
 
 
-def _stray(mark: Sequence) -> None:
-    raise PageError(f"the mark {mark[0]!r} stands before no block")
+def _before(waiting: list[Example], mark: Mark, text: str) -> tuple[Mark, list[Example]]:
+    """The mark that stands right before a block, and the invisible blocks since the visible one before."""
+    for first, second in pairwise(waiting):
+        between = text[first.region.end : second.region.start].replace("-->", "").strip()
+        if isinstance(first.parsed, Mark) and (between or isinstance(second.parsed, Mark)):
+            raise PageError(f"line {first.line}: the mark stands before no block")
+    *before, block = waiting
+    language = block.region.lexemes["language"]
+    if language not in TYPED and (before or language not in OTHER or re.search(r"^(python|pip) ", block.parsed, re.M)):
+        raise PageError(f"line {block.line}: a block of {language!r} with a mark or a command, or an unknown language")
+    own = [example.parsed for example in before if isinstance(example.parsed, Mark)]
+    return (own or [mark])[0], [example for example in before if not isinstance(example.parsed, Mark)]
 
 
-def _block(language: str, text: str, line: int, mark: tuple | None, setup: str) -> list[Block]:
-    if language in OTHER:
-        if mark or setup or TYPED.search(text):
-            raise PageError(f"line {line}: a block of {language} with a mark, or with a command")
-        return []
-    if language not in SHELL + PYTHON:
-        raise PageError(f"line {line}: the language {language!r} is none of {', '.join(SHELL[1:] + PYTHON + OTHER)}")
-    return [Block(line, language or "sh", text, *(mark or ("run", "", {})), setup)]
+def code(document: Document) -> Iterator[Region]:
+    """Parser of the visible blocks."""
+    for region in FENCED(document):
+        region.lexemes["language"] = region.lexemes["language"].strip()
+        region.parsed, region.evaluator = region.lexemes["source"], PythonEvaluator()
+        yield region
 
 
-def _mark(comment: str, line: int) -> tuple[str, str, dict[str, str]]:
-    kind, _, rest = (part.strip() for part in comment.partition(":"))
+def hidden(document: Document) -> Iterator[Region]:
+    """Parser of the invisible blocks."""
+    for region in INVISIBLE(document):
+        region.parsed, region.evaluator = region.lexemes["source"], PythonEvaluator()
+        yield region
+
+
+def marks(document: Document) -> Iterator[Region]:
+    """Parser of the marks.
+
+    Raises:
+      PageError: a mark that breaks the rules.
+    """
+    for region in MARK(document):
+        region.parsed, region.evaluator = _mark(**region.lexemes), lambda example: None
+        yield region
+
+
+def _mark(directive: str, arguments: str, source: str) -> Mark:
+    kind, whole_page = directive.removesuffix(ALL), directive.endswith(ALL)
     if kind not in KINDS:
-        raise PageError(f"line {line}: the mark {kind!r} is none of {', '.join(KINDS)}")
+        raise PageError(f"the mark {kind!r} is none of {', '.join(KINDS)}")
     if kind in ("run", "long", "fails"):
-        return kind, "", _changes(rest, line)
-    why, _, changes = rest.partition(", with ")
+        return Mark(kind, _changes(arguments))
+    why, _, changes = arguments.partition(", with ")
     if len(why) < 5:
-        raise PageError(f"line {line}: the mark {kind!r} needs a reason")
-    return kind, why, _changes(changes, line)
+        raise PageError(f"the mark {kind!r} needs a reason")
+    return Mark(kind, _changes(changes), whole_page)
 
 
-def _changes(text: str, line: int) -> dict[str, str]:
-    found = {}
-    for part in filter(None, (part.strip() for part in text.split(", "))):
-        steps, (name, equals, value) = re.fullmatch(r"\d+ (steps|epochs)", part), part.partition("=")
+def _changes(text: str) -> dict[str, str]:
+    made = {}
+    for item in filter(None, (item.strip() for item in text.split(", "))):
+        steps, (name, equals, value) = re.fullmatch(r"\d+ (steps|epochs)", item), item.partition("=")
         if not steps and not (equals and re.fullmatch(r"[\w.]+", name)):
-            raise PageError(f"line {line}: {part!r} is neither a number of steps nor FIELD=VALUE")
-        found |= {"train.length": part} if steps else {name: value}
-    return found
+            raise PageError(f"{item!r} is neither a number of steps nor FIELD=VALUE")
+        made |= {"train.length": item} if steps else {name: value}
+    return made

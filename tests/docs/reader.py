@@ -1,4 +1,4 @@
-"""A reader who types a page from top to bottom, in an empty folder; and one who only looks up what it names."""
+"""Does what a block of a page says, and looks up what it names."""
 
 import ast
 import contextlib
@@ -12,7 +12,6 @@ import runpy
 import signal
 import subprocess
 import sys
-import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -38,38 +37,23 @@ HARMLESS = ("cat", "head", "ls", "mkdir")
 FLAG = re.compile(r"--[a-z][\w-]*")
 
 
-class Reader:
-    """Types blocks; Python of one page shares its names."""
+def types(block: Block) -> None:
+    """Does what a block says, as far as its mark does.
 
-    def __init__(self, name: str):
-        self.module = types.ModuleType(f"page_{Path(name).stem}")
-        sys.modules[self.module.__name__] = self.module  # dataclasses look for their module there
-
-    def types(self, block: Block) -> None:
-        """Does what a block says, as far as its mark does.
-
-        Raises:
-          PageError: it cannot be done.
-        """
-        if block.kind != "fails" and (mistakes := look_up(block)):
-            raise PageError(f"line {block.line}: {'; '.join(mistakes)}")
-        if block.kind in ("run", "long", "fails"):
-            exec(block.setup, vars(self.module))
-        if block.kind == "dry-run":
-            dry_run(block)
-        elif block.kind != "not run" and block.language == "sh":
-            for words in block.commands:
-                command([os.path.expandvars(word) for word in words], block)
-        elif block.kind != "not run":
-            self._python(block)
-
-    def _python(self, block: Block) -> None:
-        tree = ast.parse("\n" * block.line + block.text, self.module.__name__)
-        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
-        exec(compile(tree, self.module.__name__, "exec"), vars(self.module))
-        if last:  # as Python's prompt keeps it
-            value = eval(compile(ast.Expression(last.value), self.module.__name__, "eval"), vars(self.module))
-            self.module._ = value
+    Raises:
+      PageError: it cannot be done.
+    """
+    kind = block.mark.kind
+    if kind != "fails" and (mistakes := look_up(block)):
+        raise PageError(f"line {block.line}: {'; '.join(mistakes)}")
+    if kind == "dry-run":
+        dry_run(block)
+    elif kind != "not run":
+        *invisible, shown = block.examples
+        for example in invisible + [shown] * (block.language == "python"):
+            example.evaluate()
+        for words in block.commands:
+            command([os.path.expandvars(word) for word in words], block)
 
 
 def command(words: Sequence[str], block: Block) -> None:
@@ -86,9 +70,9 @@ def command(words: Sequence[str], block: Block) -> None:
     module, *arguments = words[2:]
     arguments = [name for word in arguments for name in (sorted(glob.glob(word)) or [word])]
     if module in TRAINING:
-        arguments = changed(arguments, SHORT | block.changes)
+        arguments = changed(arguments, SHORT | block.mark.changes)
     code, printed = program(module, arguments)
-    if code != (2 if block.kind == "fails" else 0):
+    if code != (2 if block.mark.kind == "fails" else 0):
         raise PageError(f"line {block.line}: python -m {module} ends with {code}: {printed[-600:]}")
 
 
@@ -159,21 +143,21 @@ def dry_run(block: Block) -> None:
     if not trains(block):
         raise PageError(f"line {block.line}: nothing is trained, so there is no dry run; say 'not run'")
     for arguments in (words for module, *words in block.programs if module in TRAINING):
-        spec, overrides, _ = _flags(changed(arguments, block.changes))
+        spec, overrides, _ = _flags(changed(arguments, block.mark.changes))
         config, _ = loading.resolve(spec or DEFAULT_CONFIG, overrides)
         dry.DryRun.of(replace(config, mesh=MeshConfig(1, 1, 1)))
 
 
 def look_up(block: Block) -> list[str]:
     """What a block names and is not there: modules, flags, fields of configs, files, targets."""
-    if block.changes and not trains(block):
-        return [f"nothing is trained, so {', '.join(block.changes)} changes nothing"]
+    if block.mark.changes and not trains(block):
+        return [f"nothing is trained, so {', '.join(block.mark.changes)} changes nothing"]
     if block.language == "python":
         return list(_imports(block.text))
-    found = [mistake for words in block.commands for mistake in _files(words)]
+    mistakes = [mistake for words in block.commands for mistake in _files(words)]
     for words in block.programs:
-        found += _program(words)
-    return found
+        mistakes += _program(words)
+    return mistakes
 
 
 def _imports(text: str) -> Iterator[str]:

@@ -11,9 +11,9 @@ from tests.docs.pages import PageError, blocks
 from train.grids import matching, pool
 
 FILES = ["README.md", "CONTRIBUTING.md", "benchmarks/README.md", *(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))]
-PAGES = {file: blocks((ROOT / file).read_text(encoding="utf-8")) for file in sorted(FILES)}
-TYPED = [file for file, found in PAGES.items() if found]
-LONG = [file for file in TYPED if any(block.kind == "long" for block in PAGES[file])]
+PAGES = {file: blocks((ROOT / file).read_text(encoding="utf-8"), str(ROOT / file)) for file in sorted(FILES)}
+TYPED = [file for file, page in PAGES.items() if page]
+LONG = [file for file in TYPED if any(block.mark.kind == "long" for block in PAGES[file])]
 
 
 @pytest.fixture
@@ -32,10 +32,9 @@ def desk(monkeypatch, tmp_path):
 
 
 def typed(page, kinds):
-    own = reader.Reader("page")
     for block in page:
-        if block.kind in kinds:
-            own.types(block)
+        if block.mark.kind in kinds:
+            reader.types(block)
 
 
 @pytest.mark.parametrize("file", TYPED)
@@ -51,29 +50,32 @@ def test_a_page_does_as_it_says_at_length(file, desk):
 
 @pytest.mark.parametrize("file", LONG)
 def test_what_takes_long_names_what_there_is(file):
-    assert [mistake for block in PAGES[file] if block.kind == "long" for mistake in reader.look_up(block)] == []
+    assert [mistake for block in PAGES[file] if block.mark.kind == "long" for mistake in reader.look_up(block)] == []
 
 
 def test_only_what_needs_a_cluster_or_an_environment_is_never_trained():
-    trained = {block.kind: file for file in TYPED for block in PAGES[file] if reader.trains(block)}
+    trained = {block.mark.kind: file for file in TYPED for block in PAGES[file] if reader.trains(block)}
     assert set(trained) == {"run", "long", "fails", "dry-run", "not run"}
-    never = {file for file in TYPED for block in PAGES[file] if block.kind == "not run" and reader.trains(block)}
+    never = {file for file in TYPED for block in PAGES[file] if block.mark.kind == "not run" and reader.trains(block)}
     assert never == {"docs/install.md", "docs/scaling.md"}
 
 
-RUN = "    python -m train.main --config=configs/vit_digits.py"
+RUN = "python -m train.main --config=configs/vit_digits.py"
+
+
+def sh(text, mark=""):
+    return f"{mark}\n```sh\n{text}\n```\n"
+
+
 WRONG_PAGES = {
-    "<!-- dry-run -->\n" + RUN: "needs a reason",
-    "<!-- not run:  -->\n" + RUN: "needs a reason",
-    "<!-- not-run: because -->\n" + RUN: "'not-run' is none of",
-    "<!-- run: quickly -->\n" + RUN: "'quickly' is neither a number of steps nor",
-    "<!-- run -->\n\nWords.\n\n" + RUN: "stands before no block",
-    "<!-- run -->\n<!-- long -->\n" + RUN: "stands before no block",
-    RUN + "\n\n<!-- long -->\n": "stands before no block",
-    RUN + "\n\n<!-- setup: x = 1 -->\n": "stands before no block",
-    "```text\npython -m train.main\n```": "a block of text with a mark, or with a command",
-    "<!-- run -->\n```text\nwords\n```": "a block of text with a mark, or with a command",
-    "```console\nls\n```": "the language 'console' is none of",
+    sh(RUN, "<!-- dry-run -->"): "needs a reason",
+    sh(RUN, "<!-- not-run: because -->"): "'not-run' is none of",
+    sh(RUN, "<!-- run: quickly -->"): "'quickly' is neither a number of steps nor",
+    "<!-- run -->\n\nWords.\n" + sh(RUN): "stands before no block",
+    sh(RUN, "<!-- run -->\n<!-- long -->"): "stands before no block",
+    sh(RUN) + "\n<!-- long -->\n": "stands before no block",
+    "```text\npython -m train.main\n```": "a block of 'text' with a mark or a command",
+    "```console\nls\n```": "a block of 'console'",
 }
 
 
@@ -84,45 +86,46 @@ def test_a_wrong_page_is_noticed(page):
 
 
 WRONG_BLOCKS = {
-    "    python -m train.mian": "there is no module train.mian",
-    "    python -m train.main --workdr=runs/a": "python -m train.main has no --workdr",
-    "    python -m train.main --config=configs/vit_digit.py": "Did you mean 'configs/vit_digits.py'",
-    "    python -m train.main --config.model.atention=super": "Did you mean '--config.model.attention'",
-    "    python -m train.main --config.model.attention=supr": "Did you mean 'super'",
-    "    python -m train.sweep --config=configs/vit_digits.py --over model.heads=2,five": "must be of type int",
-    "    python -m train.sweep --config=configs/vit_digits.py --over=seed=1 --workdir=a": "--seeds decides it",
-    "    python -m train.sweep --config=configs/vit_digits.py --over argument=super,supr": "Did you mean 'super'",
-    "    python -m benchmarks.decoding --config.model.widht=512": "no config has model.widht",
-    "    python -m train.launch --processes=2 -- --config=configs/vit_digit.py": "Did you mean 'configs/vit_digits.py'",
-    "    bash -c 'python -m train.mian'": "there is no module train.mian",
-    "    python -m pytest -q tests/train/test_nothing.py": "there is no tests/train/test_nothing.py",
-    "    pip install -r requirements-nothing.txt": "there is no requirements-nothing.txt",
-    "    make dmeo": "make has no target dmeo",
+    sh("python -m train.mian"): "there is no module train.mian",
+    sh("python -m train.main --workdr=runs/a"): "python -m train.main has no --workdr",
+    sh("python -m train.main --config=configs/vit_digit.py"): "Did you mean 'configs/vit_digits.py'",
+    sh("python -m train.main --config.model.atention=super"): "Did you mean '--config.model.attention'",
+    sh("python -m train.main --config.model.attention=supr"): "Did you mean 'super'",
+    sh("python -m train.sweep --config=configs/vit_digits.py --over model.heads=2,five"): "must be of type int",
+    sh("python -m train.sweep --config=configs/vit_digits.py --over argument=super,supr"): "Did you mean 'super'",
+    sh("python -m benchmarks.decoding --config.model.widht=512"): "no config has model.widht",
+    sh("python -m train.launch --processes=2 -- --config=configs/vit_digit.py"): "Did you mean 'configs/vit_digits.py'",
+    sh("bash -c 'python -m train.mian'"): "there is no module train.mian",
+    sh("python -m pytest -q tests/train/test_nothing.py"): "there is no tests/train/test_nothing.py",
+    sh("pip install -r requirements-nothing.txt"): "there is no requirements-nothing.txt",
+    sh("make dmeo"): "make has no target dmeo",
     "```python\nfrom attention import dot_attention\n```": "attention has no dot_attention",
 }
 
 
-@pytest.mark.parametrize("kind", ["run", "long", "not run: a reason", "dry-run: a reason"])
+@pytest.mark.parametrize("kind", ["long", "not run: a reason"])
 @pytest.mark.parametrize("block", WRONG_BLOCKS)
 def test_what_is_not_there_is_noticed_whatever_the_mark(block, kind):
-    (found,) = blocks(f"<!-- {kind} -->\n{block}")
+    (wrong,) = blocks(f"<!-- {kind} -->\n{block}")
     with pytest.raises(PageError, match=WRONG_BLOCKS[block]):
-        reader.Reader("page").types(found)
+        reader.types(wrong)
 
 
 @pytest.mark.parametrize(
     ("page", "error", "message"),
     [
-        ("    pip install -r requirements.txt", PageError, "is not run here; put a mark before it"),
-        ("    python -m train.mechanisms super | less", PageError, "is not run here; put a mark before it"),
-        ("    python -m train.mechanisms super --width=7", PageError, "ends with 2: .*7"),
-        ("    python -m analysis.report runs/none", PageError, "ends with 2"),
-        ("<!-- fails -->\n    python -m train.main --config=list", PageError, "ends with 0"),
-        ("<!-- run: 3 steps -->\n    python -m train.mechanisms super", PageError, "nothing is trained"),
-        ("<!-- dry-run: a reason -->\n    python -m analysis.report runs/a", PageError, "nothing is trained"),
-        ("<!-- dry-run: a reason -->\n    python -m train.main --config.model.patch=3", UsageError, "patch=3"),
+        (sh("pip install -r requirements.txt"), PageError, "is not run here; put a mark before it"),
+        (sh("python -m train.mechanisms super | less"), PageError, "is not run here; put a mark before it"),
+        (sh("python -m train.mechanisms super --width=7"), PageError, "ends with 2: .*7"),
+        (sh("python -m train.main --config=list", "<!-- fails -->"), PageError, "ends with 0"),
+        (sh("python -m train.mechanisms super", "<!-- run: 3 steps -->"), PageError, "nothing is trained"),
+        (sh("python -m train.main --config.model.patch=3", "<!-- dry-run: a reason -->"), UsageError, "patch=3"),
         ("```python\nassert 1 + 1 == 3\n```", AssertionError, None),
-        ("```python\nx = 1\n```\n\n<!-- setup: x += 1 -->\n```python\nassert x == 1\n```", AssertionError, None),
+        (
+            "```python\nx = 1\n```\n\n<!-- invisible-code-block: python\nx += 1\n-->\n```python\nassert x == 1\n```",
+            AssertionError,
+            None,
+        ),
     ],
 )
 def test_what_does_not_work_is_noticed(page, error, message, desk):
@@ -131,9 +134,11 @@ def test_what_does_not_work_is_noticed(page, error, message, desk):
 
 
 def test_blocks_have_their_marks_and_lines():
-    typed_on_two_lines = f"# Title\n\n{RUN} \\\n        --config.seed=1\n\n"
-    first, second = blocks(typed_on_two_lines + "- item\n\n  <!-- long: 3 steps, seed=2 -->\n  ```sh\n  ls\n  ```\n")
-    assert (first.line, first.kind, first.changes) == (3, "run", {})
+    page = (
+        f"# Title\n{sh(RUN + ' --config.seed=1')}\n- item\n\n  <!-- long: 3 steps, seed=2 -->\n  ```sh\n  ls\n  ```\n"
+    )
+    first, second = blocks(page)
+    assert (first.line, first.mark.kind, first.mark.changes) == (3, "run", {})
     assert first.programs == [["train.main", "--config=configs/vit_digits.py", "--config.seed=1"]]
-    assert (second.language, second.kind, second.changes) == ("sh", "long", {"train.length": "3 steps", "seed": "2"})
+    assert (second.mark.kind, second.mark.changes) == ("long", {"train.length": "3 steps", "seed": "2"})
     assert second.commands == [["ls"]]

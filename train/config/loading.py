@@ -15,8 +15,8 @@ from train.config.schema import Config, build
 from train.data.stated import SIZES_OF
 
 LISTED = (
-    "python -m train.main --config=configs/NAME.py[:ARGUMENT] trains one; each file",
-    "says more. 000 to 004 are papers, which docs/mechanisms.md names.",
+    "python -m train.main --config=configs/NAME.py[:ARGUMENT] trains one; its file says more.",
+    "docs/mechanisms.md names the papers.",
 )
 PACKAGE = Path(__file__).resolve().parents[2]
 
