@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 from attention.errors import UsageError
 from train.run import workdir
 
+ROOT = Path(__file__).parent.parent  # of the checkout, where programs are started
 DEVICES = ("cpu", "gpu", "tpu")
 SHORTEST = 0.02  # seconds: what takes less is repeated within a round
 SHORT = 1.0

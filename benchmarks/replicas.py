@@ -21,7 +21,6 @@ from typing import Any
 import jax
 
 from benchmarks import measure
-from studies import runs
 from train import cli, loop, tasks
 from train.config import loading
 from train.config.schema import Config
@@ -108,7 +107,7 @@ def _seconds(programs: list[list[str]]) -> float:
         started = time.perf_counter()
         for number, flags in enumerate(programs):
             command = [sys.executable, "-m", "train.main", *flags, f"--workdir={folder}/{number}"]
-            subprocess.run(command, cwd=runs.ROOT, env=environment, stdout=subprocess.DEVNULL, check=True)
+            subprocess.run(command, cwd=measure.ROOT, env=environment, stdout=subprocess.DEVNULL, check=True)
         return time.perf_counter() - started
 
 

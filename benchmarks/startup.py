@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import measure
-from studies.runs import ROOT
 from train import cli
 
 CONFIGS = ("vit_digits", "gpt_pydoc")
@@ -79,7 +78,7 @@ def first_step(name: str, cache: Path, texts: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-c", FIRST_STEP, *flags, f"--workdir={folder}/run"]
         started = time.perf_counter()
-        subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, cwd=measure.ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
         return time.perf_counter() - started
 
 

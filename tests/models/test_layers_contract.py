@@ -344,7 +344,7 @@ def test_eight_devices_equal_one(run_python):
 
     In float32, relative to the largest number of an array; unscaled scores of tens amplify another order of sums most.
     """
-    done = run_python("-m", "tests.models.on_devices", devices=8)
+    done = run_python("-m", "tests.models.layers.on_devices", devices=8)
     worst = json.loads(done.stdout.splitlines()[-1])
     assert set(worst) == set(ON_DEVICES)
     assert {name: error for name, error in worst.items() if not error < 1e-4} == {}

@@ -9,8 +9,8 @@ from flax import traverse_util
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from models.published import pretrained
 from models.published.hugging_face import BIN, SAFETENSORS
-from tests.models.test_marian import MODEL, SPECIAL
-from tests.models.test_marian import build as build_ours
+from tests.models.published.test_marian import MODEL, SPECIAL
+from tests.models.published.test_marian import build as build_ours
 from tests.models.test_masked_lm import random_params
 from tests.train.data.tokenisers.test_sentencepieces import TEXTS, write
 from train.data import tokenisers

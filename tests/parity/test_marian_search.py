@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.published import pretrained
-from tests.models.test_marian import SPECIAL
+from tests.models.published.test_marian import SPECIAL
 from tests.parity.test_marian import make, ours, torch, transformers
 from train.decode.decoding import translate
 from train.decode.search import Search

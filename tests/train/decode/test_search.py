@@ -270,7 +270,7 @@ def test_it_is_compiled_once_for_a_shape():
 
 @pytest.mark.long
 def test_a_mesh_gives_the_same(run_python):
-    done = run_python("-m", "tests.train.search_on_devices", devices=4)
+    done = run_python("-m", "tests.train.decode.search_on_devices", devices=4)
     assert json.loads(done.stdout.splitlines()[-1]) == {"1": True, "3": True}
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from tests import storm
 from tests.conftest import ROOT
-from tests.train import agreeing
 from tests.train.conftest import arguments, record
+from tests.train.devices import agreeing
 from tests.train.tasks.test_translation import PAIRS
 from train import main
 
@@ -181,7 +181,7 @@ def agreed(tmp_path_factory):
     }
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.train.agreeing", str(folder)],
+            [sys.executable, "-m", "tests.train.devices.agreeing", str(folder)],
             cwd=ROOT,
             env=os.environ | slurm | {"SLURM_PROCID": str(index), "SLURM_LOCALID": str(index)},
             stdout=subprocess.PIPE,

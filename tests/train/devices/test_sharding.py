@@ -16,7 +16,7 @@ from attention import UsageError
 from tests import storm
 from tests.sizes import once
 from tests.train.conftest import arguments, record
-from tests.train.on_meshes import MODELS
+from tests.train.devices.on_meshes import MODELS
 from train import loop
 from train.config import loading
 from train.config.schema import MeshConfig
@@ -73,7 +73,7 @@ def test_a_whole_run_on_eight_devices_is_that_on_one(one_device, tmp_path, run_p
 @pytest.mark.more
 @pytest.mark.parametrize("model", ["gpt", *(pytest.param(m, marks=pytest.mark.long) for m in MODELS if m != "gpt")])
 def test_models_train_alike_on_every_mesh(run_python, model):
-    done = run_python("-m", "tests.train.on_meshes", model, "1x1x1", *ALL, devices=8)
+    done = run_python("-m", "tests.train.devices.on_meshes", model, "1x1x1", *ALL, devices=8)
     found = {mesh: np.array(values) for mesh, values in json.loads(done.stdout).items()}
     alone = found.pop("1x1x1")
     assert len(np.unique(alone)) == 20

@@ -1,6 +1,6 @@
 """Run in a process with eight fake devices: losses of 20 steps of one experiment on each mesh, as JSON.
 
-python -m tests.train.on_meshes vit 1x1x1 2x2x2
+python -m tests.train.devices.on_meshes vit 1x1x1 2x2x2
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Run in each of several processes: what they find out about one another, as JSON.
 
-python -m tests.train.agreeing FOLDER
+python -m tests.train.devices.agreeing FOLDER
 """
 
 import json
