@@ -1,0 +1,190 @@
+"""The studies behind docs/replication.md: what each trains, in the words of `train.sweep`."""
+
+import dataclasses
+from pathlib import Path
+
+ONE_HEAD = "heads=1"
+FOUR = "model.attention=dot_product,optimised,efficient,super"
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """A sweep, and what is told of it.
+
+    Attributes:
+      config: The file of all runs, perhaps with an argument.
+      over: What varies: `FIELD=VALUE,VALUE` of `train.sweep --over`.
+      fields: `FIELD=VALUE` of all runs; `{data}` is the folder of data sets.
+      metrics: Compared, the first of them in the picture.
+      also: A second baseline, `FIELD=VALUE`, which the first metric is compared with once more.
+      seeds: Of each setting.
+      equal: What is matched with the baseline; '' is nothing.
+      picture: Whether the page shows curves.
+    """
+
+    config: str
+    over: tuple[str, ...]
+    fields: tuple[str, ...]
+    metrics: tuple[str, ...]
+    also: str = ""
+    seeds: int = 3
+    equal: str = ""
+    picture: bool = False
+
+    def flags(self, data: Path, folder: Path) -> list[str]:
+        """Of `train.sweep`."""
+        fields = [f"--config.{field.format(data=data)}" for field in self.fields]
+        over = [part for text in self.over for part in ("--over", text)]
+        equal = [f"--equal={self.equal}"] if self.equal else []
+        where = f"--workdir={folder}"
+        return [f"--config={self.config}", *fields, *over, f"--seeds={self.seeds}", *equal, "--replicas=no", where]
+
+
+MNIST = (
+    "data.data_dir={data}/tfds",
+    "data.train_split=train[:54000]",
+    "data.validation_split=train[54000:57000]",
+    "data.eval_batch_size=500",
+    "optimizer.warmup=50 steps",
+    "train.length=300 steps",
+    "train.eval_every=150 steps",
+    "train.log_every=50 steps",
+    "train.checkpoint_every=0 steps",
+)
+CIFAR = (
+    "data.data_dir={data}/tfds",
+    "data.validation_split=train[90%:95%]",
+    "data.batch_size=64",
+    "data.eval_batch_size=500",
+    "model.depth=4",
+    "model.width=64",
+    "model.heads=4",
+    "model.mlp=128",
+    "model.patch=4",
+    "optimizer.warmup=200 steps",
+    "train.length=1000 steps",
+    "train.eval_every=500 steps",
+    "train.log_every=100 steps",
+    "train.checkpoint_every=0 steps",
+)
+WIKITEXT = (
+    "data.source=file:{data}/wikitext2",
+    "data.tokeniser=wordpiece(size=8192)",
+    "data.vocabulary=8192",
+    "model.depth=2",
+    "model.width=128",
+    "model.heads=4",
+    "model.mlp=256",
+    "train.log_every=50 steps",
+    "train.eval_every=250 steps",
+    "train.checkpoint_every=0 steps",
+)
+ANKI = (
+    "data.source=file:{data}/spa_eng/spa.txt.xz",
+    "data.source_tokeniser=words(size=6000, marks=True)",
+    "data.target_tokeniser=words(size=6000, marks=True)",
+    "data.source_vocabulary=6000",
+    "data.target_vocabulary=6000",
+    "model.width=128",
+    "model.mlp=512",
+    "train.log_every=200 steps",
+    "train.eval_every=0.5 epochs",
+    "train.checkpoint_every=0 steps",
+)
+MULTI30K = (
+    "data.source=file:{data}/multi30k",
+    "data.source_column=de",
+    "data.target_column=en",
+    "data.source_tokeniser=bpe(size=6000)",
+    "data.target_tokeniser=",
+    "data.source_vocabulary=6000",
+    "data.target_vocabulary=6000",
+    "data.source_length=48",
+    "data.target_length=48",
+    "data.buckets=16,24,32",
+    "data.batch_size=64",
+    "data.eval_batch_size=128",
+    "data.translations=1000",
+    "data.beams=1",
+    "model.pretrained=",
+    "model.depth=2",
+    "model.decoder_depth=2",
+    "model.width=128",
+    "model.heads=4",
+    "model.mlp=512",
+    "optimizer.learning_rate=2e-3",
+    "optimizer.schedule=cosine",
+    "optimizer.warmup=200 steps",
+    "optimizer.beta2=0.98",
+    "train.length=2 epochs",
+    "train.eval_every=1 epoch",
+    "train.log_every=100 steps",
+    "train.checkpoint_every=0 steps",
+    "train.label_smoothing=0.1",
+)
+GPT = ("data.context=256", "data.eval_stride=128", "data.batch_size=8", "train.length=500 steps")
+MLM = (
+    "data.context=128",
+    "data.batch_size=16",
+    "model.pretrained=",
+    "model.padding_token=0",
+    "optimizer.learning_rate=1e-3",
+    "optimizer.warmup=200 steps",
+    "train.length=1000 steps",
+)
+NEURAL = "model.attention=dot_product,neural(dim=2)|dot_product,neural(dim=16)|dot_product,neural(dim=None)|dot_product"
+STUDIES = {
+    "mnist": Study("configs/vit_mnist.py", (FOUR, "model.heads=1,2,4"), MNIST, ("accuracy", "loss"), ONE_HEAD),
+    "imdb": Study(
+        "configs/classify_imdb.py",
+        (FOUR, "model.heads=1,2,4"),
+        (
+            "data.source=file:{data}/imdb",
+            "data.text_column=review",
+            "data.label_column=label",
+            "train.checkpoint_every=0 steps",
+        ),
+        ("accuracy", "loss"),
+        ONE_HEAD,
+        seeds=5,
+    ),
+    "matched": Study("configs/vit_mnist.py", (FOUR,), MNIST, ("accuracy", "loss"), equal="parameters"),
+    "cifar100": Study("configs/vit_cifar100.py", (FOUR,), CIFAR, ("accuracy", "top5")),
+    "cifar100_neural": Study(
+        "configs/vit_cifar100.py",
+        ("model.attention=dot_product,neural(dim=2)|dot_product",),
+        CIFAR,
+        ("accuracy", "top5"),
+        picture=True,
+    ),
+    "wikitext2_gpt": Study(
+        "configs/gpt_wikitext103.py", (NEURAL,), WIKITEXT + GPT, ("perplexity", "window_perplexity"), picture=True
+    ),
+    "wikitext2_mlm": Study(
+        "configs/mlm_wikitext103.py",
+        ("model.attention=dot_product,mlp_roberta",),
+        WIKITEXT + MLM,
+        ("perplexity", "accuracy"),
+        picture=True,
+    ),
+    "anki_gaussian": Study(
+        "configs/translate_anki.py",
+        ("argument=dot_product,gaussian",),
+        (*ANKI, "train.length=3 epochs"),
+        ("accuracy", "bleu", "accuracy_with_padding", "loss"),
+        picture=True,
+    ),
+    "anki_heads": Study(
+        "configs/translate_anki.py",
+        ("argument=dot_product,optimised,efficient", "model.heads=1,2,4"),
+        (*ANKI, "train.length=2 epochs"),
+        ("accuracy", "bleu", "loss"),
+        ONE_HEAD,
+    ),
+    "multi30k": Study(
+        "configs/translate_iwslt.py",
+        ("argument=dot_product,mlp_marian,mlp_kv,dual_linear",),
+        MULTI30K,
+        ("bleu", "chrf", "loss"),
+    ),
+}
