@@ -1,7 +1,10 @@
 """The studies behind docs/replication.md: what each trains, in the words of `train.sweep`."""
 
 import dataclasses
+import os
 from pathlib import Path
+
+DECLARATIONS = Path(__file__).parent / "declarations"
 
 ONE_HEAD = "heads=1"
 FOUR = "model.attention=dot_product,optimised,efficient,super"
@@ -20,6 +23,10 @@ class Study:
       seeds: Of each setting.
       equal: What is matched with the baseline; '' is nothing.
       picture: Whether the page shows curves.
+      beside: Settings beside the grid: `FIELD=VALUE,FIELD=VALUE` of `train.sweep --also`.
+      tune: `FIELD=VALUE,VALUE` of `train.sweep --tune`; '' is nothing.
+      declared: Name of the file in `studies/declarations` that says what is asked; '' is none.
+      hours: Of one core, as expected before anything was trained.
     """
 
     config: str
@@ -30,14 +37,21 @@ class Study:
     seeds: int = 3
     equal: str = ""
     picture: bool = False
+    beside: tuple[str, ...] = ()
+    tune: str = ""
+    declared: str = ""
+    hours: float = 0
 
     def flags(self, data: Path, folder: Path) -> list[str]:
         """Of `train.sweep`."""
         fields = [f"--config.{field.format(data=data)}" for field in self.fields]
         over = [part for text in self.over for part in ("--over", text)]
-        equal = [f"--equal={self.equal}"] if self.equal else []
+        more = [f"--also={text}" for text in self.beside]
+        more += [f"--equal={self.equal}"] if self.equal else []
+        more += [f"--tune={self.tune}"] if self.tune else []
+        more += [f"--declare={os.path.relpath(DECLARATIONS / f'{self.declared}.json')}"] if self.declared else []
         where = f"--workdir={folder}"
-        return [f"--config={self.config}", *fields, *over, f"--seeds={self.seeds}", *equal, "--replicas=no", where]
+        return [f"--config={self.config}", *fields, *over, f"--seeds={self.seeds}", *more, "--replicas=no", where]
 
 
 MNIST = (

@@ -1,17 +1,20 @@
 """The sweeps behind docs/replication.md: what the papers' claims come to, at the size that two CPU cores allow.
 
     python -m studies.replication --data=DATA --runs=runs/replication
+    python -m studies.replication --only gpt_tuned mnist_tuned --archive
 
 Trains what has no result yet with `train.sweep`, keeps each finished sweep in `docs/replication/NAME.json`, and makes
 the page's tables and pictures of these files. Stopped at any moment, it goes on where it was. DATA is a folder with
 `tfds/` (mnist, cifar100), `imdb/`, `wikitext2/`, `spa_eng/` and `multi30k/`; results name it, so give it from here.
+`--archive` trains nothing: it keeps what has finished so far, of sweeps that have not.
 """
 
 import argparse
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from analysis import archive, report, tables
 from analysis import runs as found_runs
@@ -20,12 +23,14 @@ from analysis.pictures import curves, style
 from analysis.tables import Table
 from attention.errors import unknown
 from studies import runs
+from studies.declared import DECLARED
 from studies.definitions import STUDIES
 from train import cli, sweep
 from train.grids import grid, pool
 
 PAGE = runs.ROOT / "docs/replication.md"
 KEPT = runs.ROOT / "docs/replication"
+ALL = {**DECLARED, **STUDIES}
 
 
 def parser() -> cli.Parser:
@@ -33,8 +38,9 @@ def parser() -> cli.Parser:
     made = cli.Parser(__doc__)
     made.add_argument("--data", type=Path, default=Path("data"), help="the folder of data sets")
     made.add_argument("--runs", type=Path, default=Path("runs/replication"), help="where the sweeps are")
-    made.add_argument("--only", nargs="*", default=[*STUDIES], metavar="NAME", help=f"of {', '.join(STUDIES)}")
+    made.add_argument("--only", nargs="*", default=[*ALL], metavar="NAME", help=f"of {', '.join(ALL)}")
     made.add_argument("--print", action="store_true", help="print each sweep's command, and train nothing")
+    made.add_argument("--archive", action="store_true", help="keep what has finished so far, and train nothing")
     made.add_argument("--tables", action="store_true", help="make tables and pictures of what is kept alone")
     return made
 
@@ -51,14 +57,16 @@ def run(flags: argparse.Namespace) -> int:
       UsageError: an unknown study, or what `train` raises.
     """
     for name in flags.only:
-        if name not in STUDIES:
-            raise unknown("study", name, STUDIES)
+        if name not in ALL:
+            raise unknown("study", name, ALL)
     code = cli.DONE
     for name in flags.only:
         folder, kept = flags.runs / name, KEPT / f"{name}.json"
-        given = STUDIES[name].flags(flags.data, folder)
+        given = ALL[name].flags(flags.data, folder)
         if flags.print:
             print(shlex.join(["python", "-m", "train.sweep", *given]))
+        elif flags.archive:
+            keep(folder, kept)
         elif flags.tables or train(given, folder, kept):
             put(name, kept)
         else:
@@ -76,34 +84,59 @@ def train(given: list[str], folder: Path, kept: Path) -> bool:
     """
     if sweep.run(given):
         return False
-    record = grid.read(folder)
-    todo = [folder / cell / grid.run_name(seeds) for cell in record["cells"] for seeds in record["seeds"]]
-    if not all(map(pool.is_finished, todo)):
+    if not all(map(pool.is_finished, _runs(folder, grid.read(folder)))):
         raise KeyboardInterrupt
+    keep(folder, kept)
+    return True
+
+
+def keep(folder: Path, kept: Path) -> None:
+    """Archives the runs of a sweep that have finished, and what was tried before; says how many there are of how many.
+
+    Raises:
+      UsageError: the folder cannot be read.
+    """
+    record = grid.read(folder) if folder.is_dir() else None
+    asked = _runs(folder, record)
+    if not any(map(pool.is_finished, asked)):
+        print(f"{folder.name}: no run has finished, so nothing was kept.")
+        return
     finished = archive.find([folder])
     kept.parent.mkdir(exist_ok=True)
     archive.write(finished, kept, folder)
-    return True
+    print(f"{folder.name}: {len(finished.entries)} of {len(asked)} runs are kept in {kept.name}.")
+
+
+def _runs(folder: Path, record: Mapping[str, Any] | None) -> list[Path]:
+    """The work directories of a sweep; none of one that has not begun."""
+    return (
+        [folder / cell / grid.run_name(seeds) for cell in record["cells"] for seeds in record["seeds"]]
+        if record
+        else []
+    )
 
 
 def put(name: str, kept: Path) -> None:
     """The tables of a kept sweep, and its picture, into the page; nothing where it is not kept yet.
 
+    A declared study need not have a place there.
+
     Raises:
       UsageError: the page has no place for it.
     """
-    if not kept.is_file():
+    declared = name in DECLARED and runs.MARK.format(name) not in PAGE.read_text(encoding="utf-8")
+    if declared or not kept.is_file():
         return
     runs.put(PAGE, name, text(name, kept))
-    if STUDIES[name].picture:
+    if ALL[name].picture:
         found = found_runs.find([kept])
         groups = {each.label: [run.record for run in each.runs] for each in found.groups}
-        style.save(curves.figure(groups, STUDIES[name].metrics[:1]), kept.parent / name)
+        style.save(curves.figure(groups, ALL[name].metrics[:1]), kept.parent / name)
 
 
 def text(name: str, kept: Path) -> str:
     """Markdown: what each setting reached, what may be said of the differences, and the picture if there is one."""
-    study = STUDIES[name]
+    study = ALL[name]
     found = found_runs.find([kept])
     made = report.report(found, names=study.metrics)
     settings = [column.name for column in made.results.columns if "." in column.name]

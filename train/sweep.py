@@ -44,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
     if "train.replicas" in flags.overrides:
         raise UsageError("--config.train.replicas cannot be: --replicas decides it.")
     before = grid.read(flags.workdir)
-    sweep, prepared = _plan(flags, _asked(flags), before)
+    sweep, prepared = _plan(flags, asked(flags), before)
     tried = {name: cell["tried"] for name, cell in before["cells"].items() if "tried" in cell} if before else {}
     _write(flags, sweep, prepared, tried)
     if not flags.print:
@@ -66,11 +66,11 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def runs(sweep: Sweep, prepared: Prepared, directory: Path) -> dict[Path, list[str]]:
-    """From the work directory of each run to its flags."""
+    """From the work directory of each run to its flags: the first seeds of all settings, then the next."""
     found: dict[Path, list[str]] = {}
-    for cell, chosen in zip(sweep.cells.values(), prepared.chosen, strict=True):
-        fields = {**cell.overrides, **chosen}
-        for seeds in sweep.seeds:
+    for seeds in sweep.seeds:
+        for cell, chosen in zip(sweep.cells.values(), prepared.chosen, strict=True):
+            fields = {**cell.overrides, **chosen}
             together = {"train.replicas": str(len(seeds))} if len(seeds) > 1 else {}
             values = fields | {"seed": str(seeds[0])} | together
             path = directory / cell.name / grid.run_name(seeds)
@@ -139,26 +139,30 @@ def hand_over(left: Mapping[Path, Sequence[str]], directory: Path, options: str)
     return 0
 
 
-def _asked(flags: argparse.Namespace) -> Sweep:
-    """What the flags say, without seeds."""
+def asked(flags: argparse.Namespace) -> Sweep:
+    """What the flags say, without seeds.
+
+    Raises:
+      UsageError: a mistake in them.
+    """
     overrides = flags.overrides
     over = grid.over(flags.over, overrides, flags.equal)
     also = grid.also(flags.also, over)
     if also and flags.equal:
         raise UsageError("--also cannot be beside --equal, which matches settings of the grid; leave one out.")
-    asked = Sweep(flags.config, overrides, over, [], flags.equal, also)
-    cells = list(asked.cells.values())
+    made = Sweep(flags.config, overrides, over, [], flags.equal, also)
+    cells = list(made.cells.values())
     if flags.tune:
         taken = {*overrides, *over, *grid.DECIDED, *(field for setting in also for field in setting)}
         field, _, values = flags.tune.partition("=")
         values = grid.split(values) if values else []
         tune = tuning.read(field, values, flags.tune_length, flags.tune_seeds, cells[0], taken)
-        asked = dataclasses.replace(asked, tune=tune)
+        made = dataclasses.replace(made, tune=tune)
     if flags.declare:
         declared = declaration.read(flags.declare)
         declared.check([cell.name for cell in cells])
-        asked = dataclasses.replace(asked, declaration=declared)
-    return asked
+        made = dataclasses.replace(made, declaration=declared)
+    return made
 
 
 def _trials(sweep: Sweep, prepared: Prepared, tried: tuning.Tried, directory: Path) -> dict:

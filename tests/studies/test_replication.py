@@ -2,14 +2,17 @@
 
 import dataclasses
 import json
+import subprocess
 
 import pytest
 
-from analysis import archive, report
+from analysis import archive, metrics, report
 from analysis import runs as found_runs
 from attention import UsageError
 from studies import replication
 from tests.analysis.conftest import config, write_run  # noqa: F401
+from tests.conftest import ROOT
+from train import sweep
 from train.config import loading
 from train.grids import grid
 from train.grids.grid import Sweep
@@ -56,6 +59,24 @@ def test_every_config_of_a_study_is_valid(name, tmp_path):
         loading.resolve(cell.spec, cell.overrides)
 
 
+@pytest.mark.parametrize("name", replication.DECLARED)
+def test_a_declared_study_compares_settings_that_it_trains(name, tmp_path):
+    study = replication.DECLARED[name]
+    made = sweep.asked(sweep.parser().parse_args(study.flags("data", tmp_path)))
+    assert made.declaration.metric == study.metrics[0]
+    assert all(metrics.find(metric) for metric in study.metrics)
+    assert made.tune.length == "1/3"
+    assert made.tune.seeds == 1
+    assert len(made.tune.values) == 3
+    assert made.declaration.detects > 0 < study.hours
+    for cell in made.cells.values():
+        loading.resolve(cell.spec, cell.overrides)
+
+
+def test_declared_studies_fit_their_budget():
+    assert sum(study.hours for study in replication.DECLARED.values()) <= 61
+
+
 def test_flags_are_those_of_a_sweep(tmp_path):
     flags = replication.STUDIES["matched"].flags("data", tmp_path / "matched")
     assert flags[0] == "--config=configs/vit_mnist.py"
@@ -96,6 +117,53 @@ def test_what_has_not_finished_is_not_kept(begun, page, swept, write_run, monkey
     replication.put("mnist", replication.KEPT / "mnist.json")
     assert "old" in page.read_text()
     assert not replication.KEPT.exists()
+
+
+def test_what_has_finished_so_far_is_kept_on_request(page, swept, write_run, capsys):  # noqa: F811
+    plan(swept, "dot_product", "super", "linear")
+    write_run(swept / "attention=linear,heads=2/seed0", finished=False)
+    assert replication.main(["--only", "mnist", "imdb", "--archive", f"--runs={swept.parent}"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [
+        "mnist: 12 of 18 runs are kept in mnist.json.",
+        "imdb: no run has finished, so nothing was kept.",
+    ]
+    assert len(archive.read(replication.KEPT / "mnist.json").entries) == 12
+    assert "old" in page.read_text()
+
+
+def history():
+    """All commits that lead here; none where git or a part of the history is missing."""
+    command = ["git", "-C", str(ROOT), "rev-list", "HEAD"]
+    shallow = ["git", "-C", str(ROOT), "rev-parse", "--is-shallow-repository"]
+    try:
+        if subprocess.run(shallow, check=True, capture_output=True, text=True).stdout.strip() == "true":
+            return ()
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    except (OSError, subprocess.CalledProcessError):
+        return ()
+
+
+@pytest.mark.parametrize("name", replication.DECLARED)
+def test_an_archive_of_a_declared_study_is_what_was_declared(name, tmp_path):
+    kept = replication.KEPT / f"{name}.json"
+    if not kept.is_file():
+        pytest.skip("no run of it has been kept yet")
+    found, commits = archive.read(kept), history()
+    (record,) = found.sweeps
+    made = sweep.asked(sweep.parser().parse_args(replication.DECLARED[name].flags("data", tmp_path))).plain
+    assert {key: record[key] for key in ("config", "over", "also", "tune", "declaration")} == {
+        key: made[key] for key in ("config", "over", "also", "tune", "declaration")
+    }
+    assert '"/' not in kept.read_text()
+    for entry in found.entries:
+        cell = record["cells"][entry.path.parent.name]
+        assert str(entry.config["optimizer.learning_rate"]) == str(float(cell["chosen"]["optimizer.learning_rate"]))
+        for result in entry.results:
+            assert not result["git"].endswith("-dirty")
+            assert not commits or any(commit.startswith(result["git"]) for commit in commits)
+            assert {"versions", "devices", "parameters", "forward_flops_per_example"} <= result.keys()
+            assert "epoch" in result["final"]
 
 
 def test_a_study_that_fails_stops_no_other(page, swept, monkeypatch, capsys):
