@@ -27,7 +27,7 @@ Batch = dict[str, np.ndarray]
 _READ = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
 
 
-class Sizes(Protocol):
+class BatchSizes(Protocol):
     """What the `data` section of every config has: examples a step over all processes, and who prepares them."""
 
     batch_size: int
@@ -40,7 +40,7 @@ def endless(length: int, seed: int) -> grain.MapDataset:
     return grain.MapDataset.range(length).shuffle(seed=seed).repeat()
 
 
-def batched(examples: grain.MapDataset, data: Sizes, process_index: int, process_count: int) -> "BatchIterator":
+def batched(examples: grain.MapDataset, data: BatchSizes, process_index: int, process_count: int) -> "BatchIterator":
     """An endless stream of examples, cut into batches.
 
     Args:
@@ -75,7 +75,7 @@ def _stack(batches: tuple[Batch, ...]) -> Batch:
 
 
 def in_order(
-    example: Callable[[int], dict[str, Any]], length: int, data: Sizes, process_index: int, process_count: int
+    example: Callable[[int], dict[str, Any]], length: int, data: BatchSizes, process_index: int, process_count: int
 ) -> "BatchIterator":
     """Every example once, in order; every process gets equally many batches.
 

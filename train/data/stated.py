@@ -59,7 +59,7 @@ class BlankTokeniser:
 
 @dataclasses.dataclass(frozen=True)
 class BlankText:
-    """Stands for a `train.data.store.stored.Stored`: one document of zeros.
+    """Stands for a `train.data.store.tokens.Stored`: one document of zeros.
 
     Attributes:
       length: Its tokens.

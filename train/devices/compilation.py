@@ -13,7 +13,7 @@ from pathlib import Path
 
 import jax
 
-from train.data.text.corpus import cache_folder
+from train.data.store import cache
 
 MOST = 2 * 10**9  # bytes in the folder
 WORTH = 0.1  # seconds of compilation from which on a program is kept
@@ -30,7 +30,7 @@ def keep_programs() -> None:
     """
     if not jax.config.jax_enable_compilation_cache or "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
-    folder = cache_folder("") / "compiled"
+    folder = cache.root("") / "compiled"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tidy(folder)

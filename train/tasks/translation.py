@@ -18,7 +18,7 @@ from models.published import pretrained
 from models.seq2seq import Seq2Seq, Seq2SeqConfig
 from train import losses
 from train.config.schema import Config
-from train.data.pairs import section
+from train.data.pairs import batches
 from train.data.pairs.section import TranslationData
 from train.decode import translation_scores
 from train.decode.decoding import translate
@@ -30,7 +30,7 @@ from train.tasks.text import TextTask, load_pretrained, perplexity, unsmoothed
 
 
 class Translation(TextTask):
-    """A model that writes a target to a source, and its pairs. For what batches hold see `train.data.pairs.section`.
+    """A model that writes a target to a source, and its pairs. For what batches hold see `train.data.pairs.batches`.
 
     Pairs that are longer than the config's lengths are left out, in training and in evaluation, and counted.
     References are compared as the target's tokeniser can tell them (`normalise`): in lower case, say.
@@ -61,9 +61,9 @@ class Translation(TextTask):
         return batch["source"], batch["source_length"], batch["tokens"]
 
     def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> Iterator[Batch]:
-        """See `train.data.pairs.section`."""
+        """See `train.data.pairs.batches`."""
         sentences, seed = self.sources["train"], self._seed + replica
-        return section.train_batches(sentences, self._data, seed, process_index, process_count)
+        return batches.train_batches(sentences, self._data, seed, process_index, process_count)
 
     def check_stackable(self) -> None:
         """See `Task`."""
@@ -74,8 +74,8 @@ class Translation(TextTask):
             )
 
     def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
-        """See `train.data.pairs.section`."""
-        return section.eval_batches(self.sources[split], self._data, process_index, process_count)
+        """See `train.data.pairs.batches`."""
+        return batches.eval_batches(self.sources[split], self._data, process_index, process_count)
 
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
         """Sums over the batch's target tokens, in nats, and how many tokens of padding would fill all targets."""
@@ -121,8 +121,8 @@ class Translation(TextTask):
         sentences, target = self.sources[split], self.corpus.target_tokeniser
         share = (jax.process_index(), jax.process_count())
         found: dict[int, str] = {}
-        with contextlib.closing(section.eval_batches(sentences, self._data, *share, most)) as batches:
-            for batch in batches:
+        with contextlib.closing(batches.eval_batches(sentences, self._data, *share, most)) as stream:
+            for batch in stream:
                 rows, indices = self._translated(params, batch, mesh)
                 pairs = zip(rows, indices, strict=True)
                 found |= {int(index): target.decode(row) for row, index in pairs if index >= 0}

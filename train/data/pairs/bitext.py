@@ -3,21 +3,20 @@
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int64, Integer
+from jaxtyping import Int64, Integer
 
 from train.data import stated
 from train.data.pairs import sources
-from train.data.pairs.pair import Pair, Pairs
-from train.data.rows.splits import PARTS, Split
-from train.data.store import stored as token_cache
-from train.data.store.stored import Stored
-from train.data.text.corpus import cache_folder, learned_tokeniser
-from train.data.text.documents import Document, Documents, digest
+from train.data.rows.rows import Pair, Rows, digest
+from train.data.rows.splits import Split
+from train.data.store import cache, vocabulary
+from train.data.store.tokens import Lazy, Stored, tokenise
 from train.data.tokenisers import Tokeniser
 
 SIDES = ("source", "target")
@@ -25,7 +24,7 @@ _ORDER = 1  # of `_grouped`; another number makes orders and vocabularies anew
 
 
 @dataclasses.dataclass(frozen=True)
-class PairTokens:
+class ParallelText(Lazy):
     """A split of tokenised pairs.
 
     A slice is cut from the pairs in an order of chance that is always the same, in which pairs of one source sentence
@@ -39,7 +38,7 @@ class PairTokens:
       order: File of that order, and of where other sentences begin in it; '' where the split is a whole part.
     """
 
-    pairs: Pairs
+    pairs: Rows
     source: Stored
     target: Stored
     split: Split
@@ -56,10 +55,7 @@ class PairTokens:
     @functools.cached_property
     def rows(self) -> Int64[np.ndarray, " n"]:
         """Which of the part's pairs are in it."""
-        if not self.order:
-            return np.arange(len(self.source))
-        order, begins = np.load(self.order)
-        return order[_bounds(self.split, begins)]
+        return _sliced(self.split, self.order) if self.order else np.arange(len(self.source))
 
     def ids(self, index: int) -> tuple[Integer[np.ndarray, " s"], Integer[np.ndarray, " t"]]:
         """Source and target of one pair, without special tokens, on disk."""
@@ -73,14 +69,11 @@ class PairTokens:
     def texts(self, side: str, indices: Integer[np.ndarray, " k"]) -> list[str]:
         """Of some pairs: the `source` or `target` as it is written."""
         wanted = {int(row): place for place, row in enumerate(self.rows[indices])}
-        found = [""] * len(wanted)
+        texts = [""] * len(wanted)
         for row, pair in enumerate(self.pairs.read()):
             if row in wanted:
-                found[wanted[row]] = getattr(pair, side)
-        return found
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+                texts[wanted[row]] = getattr(pair, side)
+        return texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +88,7 @@ class Bitext:
 
     source_tokeniser: Tokeniser
     target_tokeniser: Tokeniser
-    splits: dict[str, PairTokens]
+    splits: dict[str, ParallelText]
 
 
 def load(data: Any) -> Bitext:
@@ -107,78 +100,46 @@ def load(data: Any) -> Bitext:
     Raises:
       UsageError: pairs, a tokeniser or a package is not there or cannot be read, or the cache cannot be written.
     """
-    splits = {part: Split.parse(getattr(data, f"{part}_split")) for part in PARTS}
+    splits = Split.of_parts(data)
     # All are opened before the first is read: what is missing is said at once.
-    parts = {split.name: sources.load(data, split.name) for split in splits.values()}
-    cache_dir = cache_folder(data.cache_dir)
-    orders = {part: _order_file(parts[split.name], split, cache_dir) for part, split in splits.items()}
-    training = (parts[splits["train"].name], splits["train"], orders["train"])
+    pairs = {split.name: sources.load(data, split.name) for split in splits.values()}
+    cache_dir, train = cache.root(data.cache_dir), splits["train"]
+    orders = {part: _order_file(pairs[split.name], split, cache_dir) for part, split in splits.items()}
+
+    def learned(field: str, *sides: str) -> Tokeniser:
+        texts = _texts(pairs[train.name], train, orders["train"], sides)
+        return vocabulary.learned(getattr(data, field), texts, cache_dir, f"data.{field}")
+
     shared = not data.target_tokeniser
-    texts = _Texts(*training, SIDES if shared else SIDES[:1])
-    source = learned_tokeniser(data.source_tokeniser, texts, cache_dir, "data.source_tokeniser")
-    target = source
-    if not shared:
-        texts = _Texts(*training, SIDES[1:])
-        target = learned_tokeniser(data.target_tokeniser, texts, cache_dir, "data.target_tokeniser")
+    source = learned("source_tokeniser", *(SIDES if shared else SIDES[:1]))
+    target = source if shared else learned("target_tokeniser", *SIDES[1:])
     stated.check("source_vocabulary", data.source_vocabulary, source.size)
     stated.check("target_vocabulary", data.target_vocabulary, target.size)
+    sides = dict(zip(SIDES, (source, target), strict=True))
     stored = {
-        name: [
-            token_cache.stored(_documents(pairs, side), tokeniser, False, cache_dir)
-            for side, tokeniser in zip(SIDES, (source, target), strict=True)
-        ]
-        for name, pairs in parts.items()
+        name: [tokenise(rows.side(side), tokeniser, False, cache_dir) for side, tokeniser in sides.items()]
+        for name, rows in pairs.items()
     }
-    found = {p: PairTokens(parts[s.name], *stored[s.name], s, orders[p]) for p, s in splits.items()}
-    return Bitext(source, target, found)
+    texts = {p: ParallelText(pairs[s.name], *stored[s.name], s, orders[p]) for p, s in splits.items()}
+    return Bitext(source, target, texts)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Texts:
+def _texts(pairs: Rows, split: Split, order: str, sides: tuple[str, ...]) -> vocabulary.Texts:
     """What a vocabulary is learned from: some sides of the pairs of a slice."""
-
-    pairs: Pairs
-    split: Split
-    order: str
-    sides: tuple[str, ...]
-
-    @property
-    def content(self) -> str:
-        """A digest that differs whenever the texts differ."""
-        return digest([self.pairs.content, self.split.text, *self.sides, f"order {_ORDER}" if self.order else ""])
-
-    def __iter__(self) -> Iterator[str]:
-        chosen = self._chosen
-        for row, pair in enumerate(token_cache.progress(self.pairs.read(), f"Learning {self.pairs.name}")):
-            if chosen is None or chosen[row]:
-                yield from (getattr(pair, side) for side in self.sides)
-
-    @functools.cached_property
-    def _chosen(self) -> Bool[np.ndarray, " pairs"] | None:
-        if not self.order:
-            return None
-        order, begins = np.load(self.order)
-        chosen = np.zeros(len(order), bool)
-        chosen[order[_bounds(self.split, begins)]] = True
-        return chosen
+    key = (split.text, *sides, f"order {_ORDER}" if order else "")
+    return vocabulary.Texts(pairs, sides, key, functools.partial(_chosen, split, order))
 
 
-def _documents(pairs: Pairs, side: str) -> Documents:
-    """One side of the pairs."""
-    content = digest([pairs.content, side])
-    return Documents(f"the {side} side of {pairs.name}", content, functools.partial(_side, pairs, side))
+def _chosen(split: Split, order: str) -> Iterable[bool]:
+    return vocabulary.mask(_sliced(split, order)) if order else itertools.repeat(True)
 
 
-def _side(pairs: Pairs, side: str) -> Iterator[Document]:
-    return (Document(getattr(pair, side)) for pair in pairs.read())
-
-
-def _order_file(pairs: Pairs, split: Split, cache_dir: Path) -> str:
+def _order_file(pairs: Rows, split: Split, cache_dir: Path) -> str:
     """The order that a slice is cut from, made once; '' where there is no slice."""
-    if not (split.start or split.stop):
+    if split.is_whole:
         return ""
     path = cache_dir / "orders" / f"{digest([_ORDER, pairs.content])}.npy"
-    token_cache.once(path, lambda partial: _save(partial, _grouped(pairs.read())))
+    cache.make_once(path, lambda partial: _save(partial, _grouped(pairs.read())))
     return str(path)
 
 
@@ -196,7 +157,8 @@ def _grouped(pairs: Iterator[Pair]) -> Int64[np.ndarray, "2 pairs"]:
     return np.stack([order, begins])
 
 
-def _bounds(split: Split, begins: np.ndarray) -> slice:
-    """The slice's bounds, each moved on to where another source begins."""
+def _sliced(split: Split, path: str) -> Int64[np.ndarray, " n"]:
+    """The slice of an order, either end moved on to where another source begins."""
+    order, begins = np.load(path)
     places = np.append(np.flatnonzero(begins), len(begins))
-    return slice(*(int(places[np.searchsorted(places, bound)]) for bound in split.bounds(len(begins))))
+    return order[slice(*(int(places[np.searchsorted(places, bound)]) for bound in split.bounds(len(begins))))]

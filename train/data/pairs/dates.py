@@ -14,9 +14,8 @@ import babel.dates
 import babel.localedata
 
 from attention.errors import UsageError, unknown
-from train.data.pairs.pair import Pair, Pairs
+from train.data.rows.rows import Pair, Rows, digest
 from train.data.rows.splits import PARTS
-from train.data.text.documents import digest
 
 FORMS = ("full", "long", "medium", "short")
 _NEAR = 5  # of the thousand names of languages, so many are shown
@@ -80,7 +79,7 @@ class Dates:
         pairs = itertools.product(self.sources, self.targets)
         return [pair for pair in pairs if pair[0] != pair[1]]
 
-    def read(self, split: str) -> Pairs:
+    def read(self, split: str) -> Rows:
         """The pairs of `train`, `validation` or `test`: 80, 10 and 10 in a hundred dates, the same for all options.
 
         Raises:
@@ -89,7 +88,7 @@ class Dates:
         if split not in PARTS:
             raise unknown("split of dates", split, PARTS)
         content = digest([dataclasses.astuple(self), split, babel.__version__])
-        return Pairs(f"{split} of dates", content, functools.partial(self._pairs, split))
+        return Rows(f"{split} of dates", content, functools.partial(self._pairs, split))
 
     def _pairs(self, split: str) -> Iterator[Pair]:
         kinds = list(itertools.product(self.languages, self.forms))

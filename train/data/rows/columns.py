@@ -1,5 +1,6 @@
 """Columns of rows that come as mappings; `translation.de` is the entry `de` of the column `translation`."""
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -7,56 +8,69 @@ from typing import Any
 from attention.errors import UsageError, unknown
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_UNLABELLED = -1  # what sets with class names give to test examples whose class is secret
 
 
-def get(row: Mapping[str, Any], column: str) -> Any:
-    """The value of a column.
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column that the config names.
 
-    Raises:
-      KeyError: there is no such column.
+    Attributes:
+      field: The config field that names it, such as `data.text_column`.
+      name: Its name, such as `review`.
+      is_class: Whether it holds classes; otherwise it holds text.
+      classes: Names of the classes that the column numbers; () where it holds the names themselves.
     """
+
+    field: str
+    name: str
+    is_class: bool = False
+    classes: tuple[str, ...] = ()
+
+    def require(self, row: Mapping[str, Any], where: str) -> Any:
+        """What a row, or a mapping of all features, has in this column.
+
+        Args:
+          row: By column; may be nested.
+          where: The row, or what has the features, for the message.
+
+        Raises:
+          UsageError: there is no such column.
+        """
+        try:
+            return _get(row, self.name)
+        except KeyError as error:
+            raise unknown(f"{self.field} for {where}", self.name, _names(row)) from error
+
+    def value(self, row: Mapping[str, Any], where: str) -> str:
+        """The text or the class's name in this column of a row.
+
+        Raises:
+          UsageError: there is no such column, no text, only half of a character, or no class.
+        """
+        value = self.require(row, where)
+        return self._class(value, where) if self.is_class else self._text(value, where)
+
+    def _text(self, value: Any, where: str) -> str:
+        if not isinstance(value, str):
+            raise UsageError(f"{where} has {value!r} in {self.name!r}, which is no text.")
+        if _SURROGATE.search(value):  # JSON can write halves of characters
+            raise UsageError(f"{where} has half of a surrogate pair in {self.name!r}; mend it.")
+        return value
+
+    def _class(self, value: Any, where: str) -> str:
+        if value is None or value == "" or (self.classes and value == _UNLABELLED):
+            raise UsageError(f"{where} has no class in {self.name!r}; mend it, or use another split.")
+        return self.classes[int(value)] if self.classes else str(value)
+
+
+def _get(row: Mapping[str, Any], column: str) -> Any:
     if column in row:
         return row[column]
     outer, _, inner = column.partition(".")
     if inner and isinstance(row.get(outer), Mapping):
-        return get(row[outer], inner)
+        return _get(row[outer], inner)
     raise KeyError(column)
-
-
-def require(row: Mapping[str, Any], column: str, field: str, where: str) -> Any:
-    """The value of a column.
-
-    Args:
-      row: Any row, or the features of all.
-      column: Its name.
-      field: The config field that names it, for the message.
-      where: The row, or what has the features, for the message.
-
-    Raises:
-      UsageError: there is no such column.
-    """
-    try:
-        return get(row, column)
-    except KeyError as error:
-        raise unknown(f"{field} for {where}", column, _names(row)) from error
-
-
-def text(value: object, column: str, where: str) -> str:
-    """The value, if it is text.
-
-    Args:
-      value: Of the column, in one row.
-      column: Its name.
-      where: The row, for the message.
-
-    Raises:
-      UsageError: it is no text, or not a whole one.
-    """
-    if not isinstance(value, str):
-        raise UsageError(f"{where} has {value!r} in {column!r}, which is no text.")
-    if _SURROGATE.search(value):  # JSON can write halves of characters
-        raise UsageError(f"{where} has half of a surrogate pair in {column!r}; mend it.")
-    return value
 
 
 def _names(row: Mapping[str, Any]) -> list[str]:

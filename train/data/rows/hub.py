@@ -1,19 +1,20 @@
 """Hugging Face: text sets by hub name or local folder through `datasets`, and single files of repositories."""
 
 import dataclasses
+import functools
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from attention.errors import UsageError
-from train.data.rows import columns
-from train.data.text.documents import digest
+from train.data.rows.columns import Column
+from train.data.rows.rows import digest
 
 
 @dataclasses.dataclass(frozen=True)
 class HubSplit:
-    """A split of a set.
+    """A split of a set; see `train.data.rows.source.Table`.
 
     Attributes:
       name: For messages, such as `train of hf:NAME`.
@@ -27,19 +28,20 @@ class HubSplit:
     features: Mapping[str, Any]
     rows: Any
 
-    def feature(self, field: str, column: str) -> Any:
-        """Of a column, which the config field `field` names; raises a UsageError where there is none."""
-        return columns.require(self.features, column, field, self.name.partition(" of ")[2])
+    def checked(self, column: Column) -> Column:
+        """The column, with its class names; raises a UsageError where there is none."""
+        feature = column.require(self.features, self.name.partition(" of ")[2])
+        return dataclasses.replace(column, classes=tuple(getattr(feature, "names", ()))) if column.is_class else column
 
-    def read(self, names: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Rows with these columns, each with where it stands, for messages.
+    def content(self, key: Iterable[object]) -> str:
+        """A digest of the version and the key."""
+        return digest([self.version, *key])
 
-        Raises:
-          UsageError: on the way, where the network breaks off.
-        """
+    def reader(self, columns: Sequence[Column]) -> Callable[[], Iterator[tuple[str, Mapping[str, Any]]]]:
+        """What starts reading; a UsageError on the way says that the network broke off."""
+        names = [column.name for column in columns]
         outer = {name if name in self.features else name.partition(".")[0] for name in names}
-        for number, row in enumerate(_read_safely(self.rows.select_columns(sorted(outer)), self.name)):
-            yield f"Row {number} of {self.name}", row
+        return functools.partial(_read_safely, self.rows.select_columns(sorted(outer)), self.name)
 
 
 def open_split(name: str, split: str, data: Any) -> HubSplit:
@@ -126,12 +128,13 @@ def _version(rows: Any, repository: str, data: Any) -> str:
         ) from error
 
 
-def _read_safely(rows: Any, where: str) -> Iterator[dict[str, Any]]:
+def _read_safely(rows: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
-        yield from rows
+        for number, row in enumerate(rows):
+            yield f"Row {number} of {name}", row
     except Exception as error:  # a stream breaks off with errors of many libraries
         raise UsageError(
-            f"Reading {where} broke off ({brief(error)}): check the network and start again, or set "
+            f"Reading {name} broke off ({brief(error)}): check the network and start again, or set "
             "data.streaming=False."
         ) from error
 

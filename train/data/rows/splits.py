@@ -47,6 +47,16 @@ class Split:
             raise UsageError(f"The split {text!r} has a percentage beyond 100; use at most 100%.")
         return split
 
+    @classmethod
+    def of_parts(cls, data: Any) -> dict[str, "Split"]:
+        """What the fields `train_split`, `validation_split` and `test_split` of a `data` section say."""
+        return {part: cls.parse(getattr(data, f"{part}_split")) for part in PARTS}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is no slice."""
+        return not (self.start or self.stop)
+
     def bounds(self, length: int) -> tuple[int, int]:
         """First example and the one after the last, of a part that has `length` examples.
 

@@ -2,32 +2,38 @@
 
 import dataclasses
 import difflib
+import functools
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from attention.errors import UsageError, unknown
-from train.data.rows import columns
-from train.data.text.documents import digest
+from train.data.rows.columns import Column
+from train.data.rows.rows import digest
 
 
 @dataclasses.dataclass(frozen=True)
 class TfdsSplit:
-    """A split of a prepared set.
+    """A split of a prepared set; see `train.data.rows.source.Table`.
 
     Attributes:
-      name: Of the set, as TFDS writes it.
+      set: Its name, as TFDS writes it.
       split: A plain name.
       folder: Where sets are prepared.
       builder: TFDS's own.
     """
 
-    name: str
+    set: str
     split: str
     folder: str
     builder: Any
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"{self.split} of tfds:{self.set}"
 
     @property
     def features(self) -> Any:
@@ -38,11 +44,23 @@ class TfdsSplit:
         """Raises a UsageError unless the feature `key`, which the config field `field` names, is of that kind."""
         fitting = [name for name, feature in self.features.items() if isinstance(feature, kind)]
         if key not in fitting:
-            raise unknown(f"{field} for tfds:{self.name}", key, fitting)
+            raise unknown(f"{field} for tfds:{self.set}", key, fitting)
 
-    def check_text(self, field: str, column: str) -> None:
-        """Raises a UsageError unless `column`, which the config field `field` names, is text; see `columns`."""
-        columns.require(_texts(self.features), column, field, f"tfds:{self.name}")
+    def checked(self, column: Column) -> Column:
+        """The column, with its class names; raises a UsageError where it is neither text nor a class, as is wanted."""
+        if not column.is_class:
+            column.require(_texts(self.features), f"tfds:{self.set}")
+            return column
+        self.check_feature(column.field, column.name, package().features.ClassLabel)
+        return dataclasses.replace(column, classes=tuple(self.features[column.name].names))
+
+    def content(self, key: Iterable[object]) -> str:
+        """A digest of the version and the key."""
+        return digest([self.version, *key])
+
+    def reader(self, columns: Sequence[Column]) -> Callable[[], Iterator[tuple[str, Mapping[str, Any]]]]:
+        """What starts reading; raises what `records` raises."""
+        return functools.partial(_rows, self.records(), columns, self.name)
 
     @property
     def files(self) -> list[Any]:
@@ -63,7 +81,7 @@ class TfdsSplit:
         Raises:
           UsageError: the set was prepared without random access, or files are missing.
         """
-        name, folder, builder = self.name, self.folder, self.builder
+        name, folder, builder = self.set, self.folder, self.builder
         try:
             encoded = builder.as_data_source(self.split, decoders=decoders)
         except NotImplementedError as error:
@@ -100,6 +118,16 @@ def open_split(name: str, split: str, data_dir: str) -> TfdsSplit:
     if split not in builder.info.splits:
         raise unknown(f"split of tfds:{name}", split, builder.info.splits)
     return TfdsSplit(name, split, folder, builder)
+
+
+def _rows(
+    records: Sequence[dict[str, Any]], columns: Sequence[Column], name: str
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """TFDS gives texts as bytes."""
+    for number, record in enumerate(records):
+        where = f"Example {number} of {name}"
+        values = {column.name: column.require(record, where) for column in columns}
+        yield where, {n: value.decode() if isinstance(value, bytes) else value for n, value in values.items()}
 
 
 def _texts(features: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from jaxtyping import Int32
 
 from attention.errors import UsageError
 from train.data import pipeline
-from train.data.text.corpus import LabelledTokens, Tokens
+from train.data.text.corpus import LabelledText, RunningText
 from train.data.text.masking import Masking
 from train.data.text.windows import Cuts, Strides, padded, truncated
 
@@ -32,7 +32,7 @@ class Examples(Protocol):
 
 
 def train_batches(
-    examples: Examples, data: pipeline.Sizes, seed: int, process_index: int = 0, process_count: int = 1
+    examples: Examples, data: pipeline.BatchSizes, seed: int, process_index: int = 0, process_count: int = 1
 ) -> pipeline.BatchIterator:
     """Shuffled examples without end; see `train.data.pipeline.batched` for the iterator.
 
@@ -50,7 +50,7 @@ def train_batches(
 
 
 def eval_batches(
-    examples: Examples, data: pipeline.Sizes, process_index: int = 0, process_count: int = 1
+    examples: Examples, data: pipeline.BatchSizes, process_index: int = 0, process_count: int = 1
 ) -> pipeline.BatchIterator:
     """Every example once, in order, the last batch filled up with weight 0; see `train.data.pipeline.in_order`."""
     return pipeline.in_order(examples.evaluate, examples.eval_length, data, process_index, process_count)
@@ -87,7 +87,7 @@ class NextToken(_Windows):
       pad: What fills up the last window.
     """
 
-    text: Tokens
+    text: RunningText
     context: int
     stride: int
     pad: int
@@ -131,7 +131,7 @@ class MaskedTokens(_Windows):
       masking: What is done to them.
     """
 
-    text: Tokens
+    text: RunningText
     context: int
     special: dict[str, int]
     masking: Masking
@@ -190,7 +190,7 @@ class Labelled:
       pad: What fills up shorter ones.
     """
 
-    text: LabelledTokens
+    text: LabelledText
     context: int
     keep: str
     pad: int
@@ -219,7 +219,7 @@ class Labelled:
         }
 
 
-def check_long_enough(splits: dict[str, Tokens], train: int, held_out: int) -> None:
+def check_long_enough(splits: dict[str, RunningText], train: int, held_out: int) -> None:
     """Raises a UsageError where training text has fewer than `train` tokens, or other text fewer than `held_out`."""
     found = {part: len(text.ids) for part, text in splits.items()}
     if found["train"] < train:

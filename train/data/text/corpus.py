@@ -3,33 +3,31 @@
 import dataclasses
 import functools
 import itertools
-import os
 import re
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int32, Int64, Integer
 
 from attention.errors import UsageError
-from train.data import stated, tokenisers
-from train.data.rows.splits import PARTS, Split
-from train.data.store import stored as token_cache
-from train.data.store.stored import Stored
+from train.data import stated
+from train.data.rows.rows import Rows
+from train.data.rows.splits import Split
+from train.data.store import cache, vocabulary
+from train.data.store.tokens import Lazy, Stored, tokenise
 from train.data.text import sources
-from train.data.text.documents import Documents, digest
 from train.data.tokenisers import Tokeniser
 
 _ORDER = 1  # of `shuffled`; another number learns vocabularies anew
 
 
 @dataclasses.dataclass(frozen=True)
-class Tokens:
-    """The documents `start` to `stop` (excluded) of a stored text, in its own order.
+class Slice(Lazy):
+    """The documents `start` to `stop` (excluded) of a stored text.
 
     Attributes:
-      stored: All of it.
+      stored: All of it, in its own order.
       start: The first document.
       stop: The one after the last.
     """
@@ -46,6 +44,10 @@ class Tokens:
     def content(self) -> str:
         """A digest of the whole stored text."""
         return self.stored.content
+
+
+class RunningText(Slice):
+    """Documents in their own order."""
 
     @functools.cached_property
     def ids(self) -> Integer[np.ndarray, " tokens"]:
@@ -59,34 +61,16 @@ class Tokens:
         first, last = self.stored.byte_offsets[[self.start, self.stop]]
         return int(last - first)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return _fields(self)
-
 
 @dataclasses.dataclass(frozen=True)
-class LabelledTokens:
-    """The documents `start` to `stop` (excluded) of a stored text after `shuffled`, with their classes.
+class LabelledText(Slice):
+    """Documents after `shuffled`, with their classes.
 
     Attributes:
-      stored: All of it, in its own order.
-      start: The first document.
-      stop: The one after the last.
       classes: What number each class of `stored` has in the corpus.
     """
 
-    stored: Stored
-    start: int
-    stop: int
     classes: tuple[int, ...]
-
-    def __len__(self) -> int:
-        """Documents."""
-        return self.stop - self.start
-
-    @property
-    def content(self) -> str:
-        """A digest of the whole stored text."""
-        return self.stored.content
 
     def ids(self, index: int) -> Integer[np.ndarray, " tokens"]:
         """Ids of one document, on disk; uint16 or uint32."""
@@ -104,9 +88,6 @@ class LabelledTokens:
         """Each document's class, a place in the corpus' `class_names`."""
         return np.array(self.classes, np.int32)[self.stored.labels[self.rows]]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return _fields(self)
-
 
 def shuffled(length: int) -> Int64[np.ndarray, " length"]:
     """0 … length - 1 in an order of chance that is always the same, whatever the version of NumPy.
@@ -114,11 +95,6 @@ def shuffled(length: int) -> Int64[np.ndarray, " length"]:
     Labelled documents are sliced in this order: many sets are sorted by class, and one end of them has one class.
     """
     return np.argsort(np.random.PCG64(0).random_raw(length), kind="stable")
-
-
-def _fields(part: Any) -> dict[str, Any]:
-    """What pickles of it: no array, which is opened or made again."""
-    return {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +108,7 @@ class Corpus:
     """
 
     tokeniser: Tokeniser
-    splits: dict[str, Tokens] | dict[str, LabelledTokens]
+    splits: dict[str, RunningText] | dict[str, LabelledText]
     class_names: tuple[str, ...] = ()
 
     @property
@@ -152,86 +128,42 @@ def load(data: Any, end: bool = False) -> Corpus:
       UsageError: text, a tokeniser or a package is not there or cannot be read, classes differ between splits, or the
         cache cannot be written.
     """
-    parts = {part: Split.parse(getattr(data, f"{part}_split")) for part in PARTS}
+    splits = Split.of_parts(data)
     # All are opened before the first is read: what is missing is said at once.
-    documents = {part.name: sources.load(data, part.name) for part in parts.values()}
-    cache_dir = cache_folder(data.cache_dir)
-    chosen = _Texts(documents[parts["train"].name], parts["train"], bool(data.label_column))
-    tokeniser = learned_tokeniser(data.tokeniser, chosen, cache_dir, "data.tokeniser")
+    documents = {split.name: sources.load(data, split.name) for split in splits.values()}
+    cache_dir, train = cache.root(data.cache_dir), splits["train"]
+    texts = _texts(documents[train.name], train, bool(data.label_column))
+    tokeniser = vocabulary.learned(data.tokeniser, texts, cache_dir, "data.tokeniser")
     stated.check("vocabulary", data.vocabulary, tokeniser.size)
     if end and "end" not in tokeniser.special:
         raise UsageError(
             f"data.end_token asks for an end token, but {data.tokeniser!r} has none; set it to False (or, for words, "
             "write words(marks=True))."
         )
-    whole = {name: token_cache.stored(docs, tokeniser, end, cache_dir) for name, docs in documents.items()}
+    stored = {name: tokenise(rows, tokeniser, end, cache_dir) for name, rows in documents.items()}
+    texts = {part: stored[split.name] for part, split in splits.items()}
     if not data.label_column:
-        tokens = {part: whole[split.name] for part, split in parts.items()}
-        return Corpus(tokeniser, {part: Tokens(t, *parts[part].bounds(len(t))) for part, t in tokens.items()})
-    names = _class_names(documents[parts["train"].name], whole[parts["train"].name])
-    splits = {part: _labelled(whole[split.name], split, names, part) for part, split in parts.items()}
-    return Corpus(tokeniser, splits, names)
+        running = {part: RunningText(text, *splits[part].bounds(len(text))) for part, text in texts.items()}
+        return Corpus(tokeniser, running)
+    names = _class_names(documents[train.name], texts["train"])
+    return Corpus(tokeniser, {part: _labelled(text, splits[part], names, part) for part, text in texts.items()}, names)
 
 
-def cache_folder(path: str) -> Path:
-    """Root of all caches: what `data.cache_dir` names, or where it is when that is ''."""
-    return Path(path or os.environ.get("ATTENTION_BENCH_CACHE") or "~/.cache/attention_bench").expanduser()
+def _texts(documents: Rows, split: Split, labelled: bool) -> vocabulary.Texts:
+    """What a vocabulary is learned from, in the part's own order even where its slices are of another."""
+    key = (split.text, f"order {_ORDER}" if labelled else "")
+    return vocabulary.Texts(documents, ("text",), key, functools.partial(_chosen, documents, split, labelled))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Texts:
-    """The texts of a slice, read as often as they are iterated over.
-
-    Attributes:
-      documents: The part that is sliced.
-      split: The slice.
-      labelled: Whether the part is sliced after `shuffled`. The texts come in the part's own order all the same.
-    """
-
-    documents: Documents
-    split: Split
-    labelled: bool
-
-    @property
-    def content(self) -> str:
-        """A digest that differs whenever the texts differ."""
-        return digest([self.documents.content, self.split.text, f"order {_ORDER}" if self.labelled else ""])
-
-    def __iter__(self) -> Iterator[str]:
-        chosen = itertools.compress(self.documents.read(), self._chosen)
-        what = f"Learning the vocabulary of {self.documents.name}"
-        return (document.text for document in token_cache.progress(chosen, what))
-
-    @functools.cached_property
-    def _chosen(self) -> Iterable[bool]:
-        """Whether each document is in the slice."""
-        if not (self.split.start or self.split.stop):
-            return itertools.repeat(True)
-        length = sum(1 for _ in self.documents.read())
-        start, stop = self.split.bounds(length)
-        chosen = np.zeros(length, bool)
-        chosen[shuffled(length)[start:stop] if self.labelled else slice(start, stop)] = True
-        return np.trim_zeros(chosen, "b")  # reading ends with the last one
+def _chosen(documents: Rows, split: Split, labelled: bool) -> Iterable[bool]:
+    if split.is_whole:
+        return itertools.repeat(True)
+    length = sum(1 for _ in documents.read())
+    order = shuffled(length) if labelled else np.arange(length)
+    return vocabulary.mask(order[slice(*split.bounds(length))])
 
 
-class Texts(Protocol):
-    """What a vocabulary is learned from; `content` is a digest of it."""
-
-    content: str
-
-    def __iter__(self) -> Iterator[str]: ...
-
-
-def learned_tokeniser(spec: str, texts: Texts, cache_dir: Path, field: str) -> Tokeniser:
-    """The tokeniser of a config field's spec string: trained on the training split alone, once; or as it is."""
-    if not tokenisers.needs_fitting(spec):
-        return tokenisers.make(spec, field=field)
-    path = cache_dir / "tokenisers" / f"{digest([spec, texts.content])}.json"
-    token_cache.once(path, lambda partial: partial.write_text(tokenisers.make(spec, texts).dumps(), encoding="utf-8"))
-    return tokenisers.loads(path.read_text(encoding="utf-8"))
-
-
-def _class_names(documents: Documents, stored: Stored) -> tuple[str, ...]:
+def _class_names(documents: Rows, stored: Stored) -> tuple[str, ...]:
     """As the source says, else sorted, numbers as numbers."""
     if documents.class_names:
         return documents.class_names
@@ -243,7 +175,7 @@ def _is_number(name: str) -> bool:
     return re.fullmatch(r"-?\d+(\.\d+)?", name) is not None
 
 
-def _labelled(stored: Stored, split: Split, names: tuple[str, ...], part: str) -> LabelledTokens:
+def _labelled(stored: Stored, split: Split, names: tuple[str, ...], part: str) -> LabelledText:
     strange = [name for name in stored.class_names if name not in names]
     if strange:
         raise UsageError(
@@ -251,4 +183,4 @@ def _labelled(stored: Stored, split: Split, names: tuple[str, ...], part: str) -
             f"{', '.join(names)}; look at data.label_column and data.{part}_split."
         )
     numbers = {name: number for number, name in enumerate(names)}
-    return LabelledTokens(stored, *split.bounds(len(stored)), tuple(numbers[name] for name in stored.class_names))
+    return LabelledText(stored, *split.bounds(len(stored)), tuple(numbers[name] for name in stored.class_names))

@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator
 
 from attention.errors import unknown
-from train.data.text.documents import Document, Documents, digest
+from train.data.rows.rows import Document, Rows, digest
 
 HELD_OUT = {"test": 0.1, "validation": 0.1}
 _MOST = 0.2  # of a held-out split, from topics that belong together: no single one decides
 _LEAST = 60  # characters of a paragraph that says something of its own
 
 
-def read(split: str) -> Documents:
+def read(split: str) -> Rows:
     """The topics of `train`, `validation` or `test`, one document each.
 
     Raises:
@@ -22,7 +22,7 @@ def read(split: str) -> Documents:
     if split not in splits():
         raise unknown("split of pydoc", split, splits())
     texts = [_topics()[name] for name in splits()[split]]
-    return Documents(f"{split} of pydoc", digest(texts), lambda: map(Document, texts))
+    return Rows(f"{split} of pydoc", digest(texts), lambda: map(Document, texts))
 
 
 @functools.cache

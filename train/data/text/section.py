@@ -9,7 +9,7 @@ from train.data.rows.splits import PARTS
 from train.data.section import Section
 from train.data.text import sources
 from train.data.text.batches import Labelled, MaskedTokens, NextToken, check_long_enough
-from train.data.text.corpus import Corpus, LabelledTokens, Tokens, load
+from train.data.text.corpus import Corpus, LabelledText, RunningText, load
 from train.data.text.masking import Masking
 
 KEEP = ("first", "last")
@@ -38,7 +38,7 @@ class CommonTextData(CachedTextSection):
 
     Attributes:
       source: `pydoc` (the Python manual's topics, in the package), `file:PATH` (a file, folder or glob; see
-        `train.data.text.files.read`), `hf:NAME` or `hf:NAME:CONFIG` (a set on the Hugging Face hub or in a local
+        `train.data.rows.local.open_split`), `hf:NAME` or `hf:NAME:CONFIG` (a set on the Hugging Face hub or in a local
         folder), or `tfds:NAME`.
       text_column: Of tables: the column of the text.
       train_split: Such as `train[:90%]`, in documents: topics, lines of plain text, or rows; see `rows.splits`.
@@ -69,7 +69,7 @@ class CommonTextData(CachedTextSection):
         Raises:
           UsageError: a size is not stated.
         """
-        text = Tokens(stated.BlankText(self.context + 1), 0, 1)
+        text = RunningText(stated.BlankText(self.context + 1), 0, 1)
         return Corpus(blank_tokeniser("vocabulary", self.vocabulary, self.tokeniser), dict.fromkeys(PARTS, text))
 
 
@@ -189,7 +189,7 @@ class LabelledTextData(CommonTextData):
 
     def blank(self) -> Corpus:
         """See `CommonTextData.blank`."""
-        text = LabelledTokens(stated.BlankText(self.context), 0, 1, (0,))
+        text = LabelledText(stated.BlankText(self.context), 0, 1, (0,))
         names = tuple(map(str, range(stated.needed("classes", self.classes))))
         return dataclasses.replace(super().blank(), splits=dict.fromkeys(PARTS, text), class_names=names)
 

@@ -1,39 +1,45 @@
-"""Text by name: `pydoc`, `file:PATH`, `hf:NAME` or `tfds:NAME`, as streams of documents."""
+"""Text by name: `pydoc`, `file:PATH`, `hf:NAME` or `tfds:NAME`, as rows that are documents."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from attention.errors import UsageError, unknown
-from train.data.text import files, hub_text, pydoc, tfds_text
-from train.data.text.documents import Documents
+from train.data.rows import source
+from train.data.rows.columns import Column
+from train.data.rows.rows import Document, Rows
+from train.data.text import pydoc
 
-KINDS = ("pydoc", "file:PATH", "hf:NAME", "hf:NAME:CONFIG", "tfds:NAME", "tfds:NAME/CONFIG")
-
-
-def check(source: str) -> None:
-    """Raises a UsageError unless `source` is written as one of KINDS; opens nothing."""
-    kind, _, rest = source.partition(":")
-    if source != "pydoc" and not (kind in ("file", "hf", "tfds") and rest):
-        raise unknown("data.source", source, KINDS)
+KINDS = ("pydoc", *source.KINDS)
 
 
-def load(data: Any, split: str) -> Documents:
+def check(name: str) -> None:
+    """Raises a UsageError unless the source is written as one of KINDS; opens nothing."""
+    if name != "pydoc" and not source.is_one(name):
+        raise unknown("data.source", name, KINDS)
+
+
+def load(data: Any, split: str) -> Rows:
     """Opens one part of a source.
 
     Args:
-      data: Fields `source`, `text_column`, `label_column` ('' for none), `revision`, `streaming` and `data_dir`.
+      data: Fields `source`, `text_column`, `label_column` ('' for none), `revision`, `streaming` and `data_dir`. In
+        plain text every line is a document.
       split: A plain name, no slice.
 
     Raises:
       UsageError: no such source, split, file or column; or something that cannot be read as it is.
     """
     check(data.source)
-    kind, _, name = data.source.partition(":")
-    if kind == "file":
-        return files.read(name, split, data.text_column, data.label_column)
-    if kind == "hf":
-        return hub_text.read(name, split, data)
-    if kind == "tfds":
-        return tfds_text.read(name, split, data)
+    if data.source == "pydoc":
+        if data.label_column:
+            raise UsageError("pydoc has no classes; use another data.source, such as 'file:PATH'.")
+        return pydoc.read(split)
+    columns = [Column("data.text_column", data.text_column)]
     if data.label_column:
-        raise UsageError("pydoc has no classes; use another data.source, such as 'file:PATH'.")
-    return pydoc.read(split)
+        columns.append(Column("data.label_column", data.label_column, is_class=True))
+    key = (data.text_column, data.label_column)
+    return source.rows(source.open_table(data, split), columns, _documents, key)
+
+
+def _documents(rows: source.Values) -> Iterator[Document]:
+    return (Document(*values) for _, *values in rows)

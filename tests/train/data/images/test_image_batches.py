@@ -161,7 +161,7 @@ class TestMixup:
 class TestResume:
     RESUME = """
 import dataclasses, hashlib, itertools, json, sys
-from train.data.images import ImageData
+from train.data.images.section import ImageData
 from train.data.images.batches import train_batches
 options, state, count = json.loads(sys.argv[1])
 data = ImageData(**options)

@@ -14,7 +14,7 @@ from tensorflow_datasets.proto import tf_example_pb2
 
 from attention.errors import UsageError
 from train.data.pairs import sources
-from train.data.pairs.pair import stripped
+from train.data.pairs.sources import stripped
 
 PAIRS = [("Zwei Hunde.", "Two dogs."), ('Er sagt "ja".', 'He says "yes".'), ("猫", "a cat")]
 

@@ -8,7 +8,8 @@ import pytest
 
 from attention import UsageError
 from tests.train.data.streams import assert_same, take
-from train.data.pairs.section import TranslationData, eval_batches, train_batches
+from train.data.pairs.batches import eval_batches, train_batches
+from train.data.pairs.section import TranslationData
 
 # Sources 0 to 29, every third with two translations: 40 pairs, sorted as Tatoeba's are.
 PAIRS = [(f"eins zwei {n}", f"one two {n}{' x' * (n % 7)}") for n in range(30)]

@@ -8,7 +8,7 @@ import pytest
 
 from attention.errors import UsageError
 from train.config.schema import _structure
-from train.data.store import stored as token_cache
+from train.data import store
 from train.data.text import corpus
 from train.data.text.section import LabelledTextData, MaskedTextData, TextData
 
@@ -91,7 +91,7 @@ class TestCorpus:
         monkeypatch.setattr(
             "train.data.tokenisers.subwords.fit_bpe", lambda *args, **options: pytest.fail("fitted again")
         )
-        monkeypatch.setattr(token_cache, "_write", lambda *args: pytest.fail("encoded again"))
+        monkeypatch.setattr(store.tokens, "_write", lambda *args: pytest.fail("encoded again"))
         again = language(tokeniser="bpe(size=280)").load()
         assert again.tokeniser.dumps() == first.tokeniser.dumps()
         np.testing.assert_array_equal(again.splits["train"].ids, first.splits["train"].ids)
@@ -116,7 +116,7 @@ class TestCorpus:
 
     def test_missing_splits_are_said_before_anything_is_encoded(self, language, folder, monkeypatch):
         (folder / "test.txt").unlink()
-        monkeypatch.setattr(token_cache, "_write", lambda *args: pytest.fail("encoded"))
+        monkeypatch.setattr(store.tokens, "_write", lambda *args: pytest.fail("encoded"))
         with pytest.raises(UsageError, match=r"Unknown split of file:.* 'test'\. .*Valid: train, validation"):
             language().load()
 

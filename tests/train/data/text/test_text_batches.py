@@ -222,7 +222,7 @@ def test_workers(make):
 
 RESUME = """
 import hashlib, itertools, json, sys
-from train.data.text import MaskedTextData
+from train.data.text.section import MaskedTextData
 from train.data.text.batches import train_batches
 options, state = json.loads(sys.argv[1])
 data = MaskedTextData(**options)

@@ -3,20 +3,25 @@ import csv
 import gzip
 import json
 import lzma
+from types import SimpleNamespace
 
 import pyarrow
 import pytest
 from pyarrow import parquet
 
 from attention.errors import UsageError
-from train.data.text import files
-from train.data.text.documents import Document
+from train.data.rows.rows import Document
+from train.data.text import sources
 
 ROWS = [("plain", "a"), ('with "quotes", commas', "b"), ("two\nlines", "a"), ("Ünï 猫", "b"), ("", "a")]
 
 
-def read(path, split="train", text="text", label=""):
-    return list(files.read(str(path), split, text, label).read())
+def load(path, split="train", text="text", label=""):
+    return sources.load(SimpleNamespace(source=f"file:{path}", text_column=text, label_column=label), split)
+
+
+def read(*args, **options):
+    return list(load(*args, **options).read())
 
 
 def write_tables(folder):
@@ -161,7 +166,7 @@ class TestPaths:
 
 class TestContent:
     def digest(self, path, text="text"):
-        return files.read(str(path), "train", text, "").content
+        return load(path, text=text).content
 
     def test_follows_bytes_and_columns_not_names(self, tmp_path):
         write_tables(tmp_path)

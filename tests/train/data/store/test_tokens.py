@@ -11,20 +11,21 @@ import numpy as np
 import pytest
 
 from attention.errors import UsageError
-from train.data.store import stored as token_cache
-from train.data.store.stored import Stored, once, stored
-from train.data.text.documents import Document, Documents
+from train.data.rows.rows import Document, Rows
+from train.data.store import tokens
+from train.data.store.cache import make_once
+from train.data.store.tokens import Stored, tokenise
 from train.data.tokenisers import make
 
 TEXTS = ["one two", "", "zwölf drei four", "five\n"]
 
 
 def documents(texts=TEXTS, content="abc", **fields):
-    return Documents("train of test", content, lambda: map(Document, texts), **fields)
+    return Rows("train of test", content, lambda: map(Document, texts), **fields)
 
 
 def build(cache_dir, *, tokeniser="bytes", end=False, **fields):
-    return stored(documents(**fields), make(tokeniser, TEXTS), end, cache_dir)
+    return tokenise(documents(**fields), make(tokeniser, TEXTS), end, cache_dir)
 
 
 def everything(folder):
@@ -48,29 +49,29 @@ class TestContent:
     @pytest.mark.parametrize(("size", "dtype"), [(2**16, "uint16"), (2**16 + 1, "uint32")])
     def test_ids_are_as_small_as_they_can_be(self, tmp_path, size, dtype):
         tokeniser = make(f"words(size={size})", [" ".join(f"w{i}" for i in range(size))])
-        text = stored(documents([f"w0 w{size - 1}", tokeniser.words[-1]]), tokeniser, False, tmp_path)
+        text = tokenise(documents([f"w0 w{size - 1}", tokeniser.words[-1]]), tokeniser, False, tmp_path)
         assert text.ids.dtype == dtype
         assert text.ids[-1] == size - 1
 
     def test_batches_do_not_show(self, tmp_path, monkeypatch):
         whole = build(tmp_path / "a")
-        monkeypatch.setattr(token_cache, "_BATCH_DOCUMENTS", 3)
-        monkeypatch.setattr(token_cache, "_BATCH_CHARACTERS", 8)
+        monkeypatch.setattr(tokens, "_BATCH_DOCUMENTS", 3)
+        monkeypatch.setattr(tokens, "_BATCH_CHARACTERS", 8)
         parts = build(tmp_path / "b")
         for name in ("ids", "token_offsets", "byte_offsets", "labels"):
             np.testing.assert_array_equal(getattr(whole, name), getattr(parts, name))
 
     def test_classes(self, tmp_path):
         labelled = [Document("x", "b"), Document("y", "a"), Document("z", "b")]
-        text = stored(Documents("t", "c", lambda: iter(labelled)), make("bytes"), False, tmp_path)
+        text = tokenise(Rows("t", "c", lambda: iter(labelled)), make("bytes"), False, tmp_path)
         assert (text.class_names, text.labels.tolist()) == (("b", "a"), [0, 1, 0])
-        text = stored(Documents("t", "c", lambda: iter(labelled), ("a", "c", "b")), make("bytes"), False, tmp_path)
+        text = tokenise(Rows("t", "c", lambda: iter(labelled), ("a", "c", "b")), make("bytes"), False, tmp_path)
         assert (text.class_names, text.labels.tolist()) == (("a", "c", "b"), [2, 0, 2])
 
     def test_exchanged_classes_are_other_content(self, tmp_path):
         def content(key, *labels):
             documents = [Document(text, label) for text, label in zip("xy", labels, strict=True)]
-            return stored(Documents("t", key, lambda: iter(documents)), make("bytes"), False, tmp_path).content
+            return tokenise(Rows("t", key, lambda: iter(documents)), make("bytes"), False, tmp_path).content
 
         assert content("1", "b", "a") == content("2", "b", "a") != content("3", "a", "b")
 
@@ -91,7 +92,7 @@ class TestContent:
 class TestCaching:
     def test_the_second_time_nothing_is_read(self, tmp_path):
         before = build(tmp_path)
-        again = stored(Documents("x", "abc", lambda: pytest.fail("read again")), make("bytes"), False, tmp_path)
+        again = tokenise(Rows("x", "abc", lambda: pytest.fail("read again")), make("bytes"), False, tmp_path)
         assert again.folder == before.folder
 
     def test_keyed_by_content_tokeniser_and_ends(self, tmp_path):
@@ -114,8 +115,8 @@ class TestCaching:
                 most = max(most, len(alive))
                 yield Document(text)
 
-        monkeypatch.setattr(token_cache, "_BATCH_DOCUMENTS", 10)
-        text = stored(Documents("long", "long", texts), make("bytes"), False, tmp_path)
+        monkeypatch.setattr(tokens, "_BATCH_DOCUMENTS", 10)
+        text = tokenise(Rows("long", "long", texts), make("bytes"), False, tmp_path)
         assert len(text.ids) == 25_000
         assert most <= 30
 
@@ -145,12 +146,12 @@ class TestInterruption:
             yield Document("one")
             raise error
 
-        return Documents("train of test", "abc", read)
+        return Rows("train of test", "abc", read)
 
     @pytest.mark.parametrize("error", [KeyboardInterrupt(), UsageError("bad line"), MemoryError()])
     def test_nothing_half_written_is_left(self, tmp_path, error):
         with pytest.raises(type(error)):
-            stored(self.failing(error), make("bytes"), False, tmp_path)
+            tokenise(self.failing(error), make("bytes"), False, tmp_path)
         assert all(name == "texts" or name.endswith(".lock") for name in everything(tmp_path))
         assert len(build(tmp_path)) == 4
 
@@ -166,7 +167,7 @@ class TestInterruption:
             raise OSError(number, os.strerror(number))
 
         with monkeypatch.context() as patch:
-            patch.setattr(token_cache._Column, "append", refuse)
+            patch.setattr(tokens._Column, "append", refuse)
             with pytest.raises(UsageError, match=message):
                 build(tmp_path)
         assert all(name == "texts" or name.endswith(".lock") for name in everything(tmp_path))
@@ -188,7 +189,7 @@ class TestInterruption:
         if not os.path.exists("/dev/full"):
             pytest.skip("this system has no /dev/full")
         with pytest.raises(OSError, match="No space left"), open("/dev/full", "wb") as file:
-            token_cache._Column(file, np.int64).append(np.zeros(10_000))
+            tokens._Column(file, np.int64).append(np.zeros(10_000))
 
     def test_a_folder_that_is_none(self, tmp_path):
         (tmp_path / "file").write_text("")
@@ -208,8 +209,8 @@ class TestTwoProcesses:
     CHILD = """
 import sys, time
 from pathlib import Path
-from train.data.text.documents import Document, Documents
-from train.data.store.stored import stored
+from train.data.rows.rows import Document, Rows
+from train.data.store.tokens import tokenise
 from train.data.tokenisers import make
 
 def read():
@@ -219,7 +220,7 @@ def read():
         time.sleep(0.02)
         yield Document(f"text {i} ")
 
-print(stored(Documents("t", "abc", read), make("bytes"), False, Path(sys.argv[1])).ids.sum())
+print(tokenise(Rows("t", "abc", read), make("bytes"), False, Path(sys.argv[1])).ids.sum())
 """
 
     def start(self, tmp_path):
@@ -254,6 +255,6 @@ def test_files_are_made_once(tmp_path):
         path.write_text(json.dumps(3))
 
     for _ in range(2):
-        once(tmp_path / "a" / "b.json", make_file)
+        make_once(tmp_path / "a" / "b.json", make_file)
     assert json.loads((tmp_path / "a" / "b.json").read_text()) == 3
     assert len(calls) == 1

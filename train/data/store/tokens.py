@@ -1,18 +1,12 @@
-"""Tokenised text on disk, made once and mapped into memory: a folder of plain arrays for each text and tokeniser.
-
-A folder appears under its name only when it is whole, and one process makes it while others wait.
-"""
+"""Tokenised text on disk, made once and mapped into memory: a folder of plain arrays for each text and tokeniser."""
 
 import contextlib
 import dataclasses
-import errno
-import fcntl
 import functools
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,7 +15,8 @@ from jaxtyping import Int32, Int64, Integer
 from tqdm import tqdm
 
 from attention.errors import UsageError
-from train.data.text.documents import Document, Documents, digest
+from train.data.rows.rows import Document, Row, Rows, digest
+from train.data.store.cache import make_once
 from train.data.tokenisers import Tokeniser
 
 _FORMAT = 2  # of the folders; another number makes them anew
@@ -30,9 +25,16 @@ _ABOUT = "about.json"
 _BATCH_DOCUMENTS, _BATCH_CHARACTERS = 1024, 1_000_000
 
 
+class Lazy:
+    """A dataclass that opens or makes arrays when they are first looked at: pickles have its fields, and no array."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
 @dataclasses.dataclass(frozen=True)
-class Stored:
-    """A tokenised text, opened when it is first looked at; pickles as its path.
+class Stored(Lazy):
+    """A tokenised text.
 
     Attributes:
       folder: Where it is.
@@ -90,11 +92,8 @@ class Stored:
         # A plain array over the map: slicing np.memmap itself is several times slower.
         return np.asarray(np.memmap(path, dtype, "r", shape=(length,)))
 
-    def __getstate__(self) -> dict[str, str]:
-        return {"folder": self.folder}
 
-
-def stored(documents: Documents, tokeniser: Tokeniser, end: bool, cache_dir: Path) -> Stored:
+def tokenise(documents: Rows, tokeniser: Tokeniser, end: bool, cache_dir: Path) -> Stored:
     """The documents as tokens, from the cache or made now.
 
     Args:
@@ -108,53 +107,13 @@ def stored(documents: Documents, tokeniser: Tokeniser, end: bool, cache_dir: Pat
     """
     key = digest([_FORMAT, documents.content, *documents.class_names, tokeniser.dumps(), end])
     folder = cache_dir / "texts" / key
-    once(folder, lambda partial: _write(partial, documents, tokeniser, end))
+    make_once(folder, lambda partial: _write(partial, documents, tokeniser, end))
     return Stored(str(folder))
 
 
-def once(target: Path, build: Callable[[Path], None]) -> None:
-    """Has `build` make a file or folder, unless it is there; no other process sees it before it is whole.
-
-    Args:
-      target: What is made.
-      build: Called with a path beside it.
-
-    Raises:
-      UsageError: the disk is full or cannot be written; nothing is left then.
-    """
-    if target.exists():
-        return
-    partial = target.with_name(target.name + ".partial")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with open(target.with_name(target.name + ".lock"), "a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not target.exists():
-                _remove(partial)  # of a process that was killed
-                try:
-                    build(partial)
-                    os.replace(partial, target)
-                finally:
-                    _remove(partial)
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        advice = "free some space there, or" if full else "mend that, or"
-        raise UsageError(
-            f"Cannot cache in {target.parent} ({error.strerror or error}): {advice} set data.cache_dir or "
-            "ATTENTION_BENCH_CACHE to another folder; nothing half-written was left."
-        ) from error
-
-
-def progress(documents: Iterable[Document], what: str) -> Iterator[Document]:
-    """The documents, with a bar on a terminal that counts them."""
-    return iter(tqdm(documents, desc=what, unit=" documents", disable=None, dynamic_ncols=True))
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def progress(rows: Iterable[Row], what: str) -> Iterator[Row]:
+    """The rows, with a bar on a terminal that counts them."""
+    return iter(tqdm(rows, desc=what, unit=" rows", disable=None, dynamic_ncols=True))
 
 
 class _Column:
@@ -180,7 +139,7 @@ class _Column:
         os.fsync(self._file.fileno())
 
 
-def _write(folder: Path, documents: Documents, tokeniser: Tokeniser, end: bool) -> None:
+def _write(folder: Path, documents: Rows, tokeniser: Tokeniser, end: bool) -> None:
     folder.mkdir()
     types = {
         "ids": np.uint16 if tokeniser.size <= 2**16 else np.uint32,
@@ -200,7 +159,7 @@ def _write(folder: Path, documents: Documents, tokeniser: Tokeniser, end: bool) 
     (folder / _ABOUT).write_text(json.dumps(about, indent=2), encoding="utf-8")
 
 
-def _fill(columns: dict[str, _Column], documents: Documents, tokeniser: Tokeniser, end: bool) -> list[str]:
+def _fill(columns: dict[str, _Column], documents: Rows, tokeniser: Tokeniser, end: bool) -> list[str]:
     """Appends all documents; returns the class names."""
     after = [tokeniser.special["end"]] if end else []
     classes = {name: number for number, name in enumerate(documents.class_names)}

@@ -1,0 +1,176 @@
+"""Batches of pairs, each of sentences of about the same length."""
+
+import dataclasses
+import functools
+from typing import Any, Protocol
+
+import grain
+import numpy as np
+from jaxtyping import Bool, Int64
+
+from train.data import pipeline
+from train.data.pairs.bitext import ParallelText
+from train.data.pairs.bucketing import NOTHING, Batches, Buckets
+from train.data.text.windows import padded
+
+
+class BucketSizes(pipeline.BatchSizes, Protocol):
+    """What the `data` section says of batches of pairs.
+
+    Attributes:
+      bounds: Lengths that batches are padded to, rising.
+    """
+
+    bounds: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences:
+    """The pairs of a split that are short enough.
+
+    Batches hold `source` int32 (B, S), with an end token and padding, `source_length` int32 (B,), `tokens` int32
+    (B, T), which the decoder reads, from the start token on, `targets` int32 (B, T), the same one further with the end
+    token, `weight` float32 (B, T), 1 on targets that are no padding, and `index` (B,), the place among all pairs of the
+    split, -1 for nothing.
+
+    Attributes:
+      text: All pairs.
+      source_length: Tokens at most, with the end token.
+      target_length: Likewise.
+      source_special: The tokeniser's ids.
+      target_special: Likewise.
+    """
+
+    text: ParallelText
+    source_length: int
+    target_length: int
+    source_special: dict[str, int]
+    target_special: dict[str, int]
+
+    def __len__(self) -> int:
+        return len(self.fitting)
+
+    @property
+    def eval_length(self) -> int:
+        """As many as in an epoch of training."""
+        return len(self)
+
+    @property
+    def too_long(self) -> int:
+        """Pairs that are left out."""
+        return len(self.text) - len(self)
+
+    @functools.cached_property
+    def fitting(self) -> Int64[np.ndarray, " n"]:
+        """Which pairs of the split are short enough, end tokens included."""
+        fits = self._fits("source", self.source_length) & self._fits("target", self.target_length)
+        return np.flatnonzero(fits)
+
+    @functools.cached_property
+    def source_lengths(self) -> Int64[np.ndarray, " n"]:
+        """Of each source, end token included."""
+        return self.text.lengths("source")[self.fitting] + 1
+
+    @functools.cached_property
+    def lengths(self) -> Int64[np.ndarray, " n"]:
+        """Of the longer side of each pair, end token included."""
+        return np.maximum(self.source_lengths, self.text.lengths("target")[self.fitting] + 1)
+
+    def batch(self, examples: Int64[np.ndarray, " B"], bound: int) -> pipeline.Batch:
+        """Some examples, padded to the bound, or to what is the most for a side."""
+        rows = [
+            self._row(int(example), min(bound, self.source_length), min(bound, self.target_length))
+            for example in examples
+        ]
+        return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+
+    def _row(self, example: int, source_width: int, target_width: int) -> dict[str, Any]:
+        real = example != NOTHING
+        index = self.fitting[example] if real else NOTHING
+        source, target = self.text.ids(index) if real else ((), ())
+        ends, start = (self.source_special["end"], self.target_special["end"]), self.target_special["start"]
+        source, target = np.append(source, ends[0]), np.append(target, ends[1])
+        pads = [special.get("pad", special["end"]) for special in (self.source_special, self.target_special)]
+        return {
+            "source": padded(source, source_width, pads[0]),
+            "source_length": np.int32(len(source)),
+            "tokens": padded(np.append(start, target[:-1]), target_width, pads[1]),
+            "targets": padded(target, target_width, pads[1]),
+            "weight": padded(np.full(len(target), real), target_width, 0).astype(np.float32),
+            "index": np.int64(index),
+        }
+
+    def _fits(self, side: str, most: int) -> Bool[np.ndarray, " n"]:
+        return self.text.lengths(side) + 1 <= most
+
+
+def train_batches(
+    sentences: Sentences, data: BucketSizes, seed: int, process_index: int = 0, process_count: int = 1
+) -> pipeline.BatchIterator:
+    """Shuffled batches without end, each of one bucket; see `train.data.pipeline.batched` for the iterator.
+
+    Args:
+      sentences: Of the training split.
+      data: Batch size, buckets and workers.
+      seed: Of the order.
+      process_index: This process takes the `process_index`-th block of each global batch.
+      process_count: How many processes share it.
+    """
+    share = pipeline.per_process(data.batch_size, process_count, "data.batch_size")
+    buckets = Buckets(sentences.lengths, data.bounds, data.batch_size)
+    columns = slice(process_index * share, (process_index + 1) * share)
+    numbers = grain.MapDataset.range(buckets.batches_per_epoch).repeat()
+    return pipeline.BatchIterator(numbers.map_with_index(_Training(sentences, buckets, seed, columns)), data.workers)
+
+
+def eval_batches(
+    sentences: Sentences, data: BucketSizes, process_index: int = 0, process_count: int = 1, most: int = 0
+) -> pipeline.BatchIterator:
+    """Every pair once, bucket by bucket, last batches filled up with weight 0; all processes get equally many batches.
+
+    Args:
+      sentences: Of the split.
+      data: Evaluation batch size, buckets and workers.
+      process_index: This process takes the `process_index`-th block of each global batch.
+      process_count: How many processes share it.
+      most: Only the first so many pairs; 0 is all.
+    """
+    share = pipeline.per_process(data.eval_batch_size, process_count, "data.eval_batch_size")
+    lengths = sentences.lengths[: most or None]
+    batches = Buckets(lengths, data.bounds, data.eval_batch_size).evaluation()
+    columns = slice(process_index * share, (process_index + 1) * share)
+    numbers = grain.MapDataset.range(len(batches))
+    return pipeline.BatchIterator(numbers.map(_Evaluation(sentences, batches, data.bounds, columns)), data.workers)
+
+
+@dataclasses.dataclass(eq=False)
+class _Training:
+    """A process's part of the batch at a place in the endless stream; remembers one epoch, as batches come in order."""
+
+    sentences: Sentences
+    buckets: Buckets
+    seed: int
+    columns: slice
+    _epoch: int = -1
+    _batches: Batches | None = None
+
+    def __call__(self, position: int, number: int) -> pipeline.Batch:
+        epoch = position // self.buckets.batches_per_epoch
+        if epoch != self._epoch:
+            self._epoch, self._batches = epoch, self.buckets.train(self.seed, epoch)
+        bound = self.buckets.bounds[self._batches.bucket[number]]
+        return self.sentences.batch(self._batches.examples[number, self.columns], bound)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Evaluation:
+    """A process's part of a numbered batch."""
+
+    sentences: Sentences
+    batches: Batches
+    bounds: tuple[int, ...]
+    columns: slice
+
+    def __call__(self, number: int) -> pipeline.Batch:
+        examples, bucket = self.batches.examples[number, self.columns], self.batches.bucket[number]
+        return self.sentences.batch(examples, self.bounds[bucket])

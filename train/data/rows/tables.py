@@ -1,0 +1,117 @@
+"""The rows of one local file: a table, or plain text.
+
+The package `datasets` reads such files too, but not as they are: it guesses types, so that the class `007` is 7 and
+the text `NA` is none, and changes the ends of lines.
+"""
+
+import csv
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attention.errors import UsageError
+from train.data.rows.columns import Column
+from train.data.rows.files import lines, suffix
+
+KINDS = (".txt", ".csv", ".tsv", ".parquet", ".jsonl")
+
+
+def rows(file: Path, columns: Sequence[Column]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The rows, each with where it stands, for messages.
+
+    Args:
+      file: Of one of KINDS.
+      columns: What is wanted. Plain text has one column of any name, the line with its end; two columns are parted by
+        tabs, and their names are numbers from '1' on. Tables give all of their columns.
+
+    Raises:
+      UsageError: on the way, where the file is not as its kind should be.
+    """
+    if suffix(file) == ".txt":
+        read = _lines(file, *columns) if len(columns) == 1 else _tabbed(file, columns)
+    else:
+        read = _TABLES[suffix(file)](file)
+    return ((f"{str(file)!r} ({place})", row) for place, row in read)
+
+
+def _lines(file: Path, column: Column) -> Iterator[tuple[str, dict[str, str]]]:
+    return ((f"line {number}", {column.name: line}) for number, line in enumerate(lines(file), 1))
+
+
+def _tabbed(file: Path, columns: Sequence[Column]) -> Iterator[tuple[str, dict[str, str]]]:
+    numbers = [_number(column, file) for column in columns]
+    for number, line in enumerate(lines(file), 1):
+        texts = line.split("\t")
+        if not line.strip():
+            continue
+        if len(texts) == 1:
+            raise UsageError(f"{str(file)!r} (line {number}) has no tab between source and target; mend it.")
+        if len(texts) < max(numbers):
+            raise UsageError(
+                f"{str(file)!r} (line {number}) has {len(texts)} columns, but "
+                f"{' and '.join(column.field for column in columns)} are {' and '.join(map(str, numbers))}."
+            )
+        yield f"line {number}", {column.name: texts[n - 1] for column, n in zip(columns, numbers, strict=True)}
+
+
+def _number(column: Column, file: Path) -> int:
+    if not (column.name.isdecimal() and int(column.name)):
+        raise UsageError(
+            f"{str(file)!r} is plain text without a header, so {column.field} must be the number of a column from '1' "
+            f"on, but it is {column.name!r}."
+        )
+    return int(column.name)
+
+
+def _csv_rows(file: Path, **options: Any) -> Iterator[tuple[str, dict[str, str]]]:
+    csv.field_size_limit(sys.maxsize)  # of the whole process; the default refuses long documents
+    rows = csv.reader(lines(file), strict=True, **options)
+    try:
+        header = next(rows, [])
+        for row in rows:
+            if row and len(row) != len(header):
+                raise UsageError(
+                    f"{str(file)!r}, line {rows.line_num} has {len(row)} fields and the header {len(header)}; mend it."
+                )
+            if row:
+                yield f"line {rows.line_num}", dict(zip(header, row, strict=True))
+    except csv.Error as error:
+        raise UsageError(f"{str(file)!r}, line {rows.line_num} is not as CSV should be ({error}); mend it.") from error
+
+
+def _tsv_rows(file: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """TSV has no quotes: a quotation mark is part of the text."""
+    return _csv_rows(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+
+
+def _json_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in enumerate(lines(file), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise UsageError(f"{str(file)!r}, line {number} is no JSON ({error}); write one object a line.") from error
+        if not isinstance(row, dict):
+            raise UsageError(f"{str(file)!r}, line {number} is no JSON object; write one object a line.")
+        yield f"line {number}", row
+
+
+def _parquet_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    import pyarrow
+    from pyarrow import parquet
+
+    number = 0
+    try:
+        with parquet.ParquetFile(file) as table:
+            for batch in table.iter_batches(batch_size=1024):
+                for row in batch.to_pylist():
+                    yield f"row {number}", row
+                    number += 1
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UsageError(f"{str(file)!r} cannot be read as Parquet ({error}); write it again.") from error
+
+
+_TABLES = {".csv": _csv_rows, ".tsv": _tsv_rows, ".parquet": _parquet_rows, ".jsonl": _json_rows}
