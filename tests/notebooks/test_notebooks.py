@@ -15,6 +15,7 @@ import pytest
 
 from notebooks import build
 from tests.conftest import ROOT
+from tests.sizes import more
 
 NAMES = [path.stem for path in build.scripts()]
 # So little optimised, programs that run for a moment compile in half the time.
@@ -155,7 +156,7 @@ def test_the_install_cell_installs_where_the_project_is_missing(monkeypatch, tmp
     assert commands[2:] == [install]  # what was cloned before is not cloned again
 
 
-@pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[1:])])
+@pytest.mark.parametrize("name", [more(NAMES[0]), *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[1:])])
 def test_every_cell_runs(name, tmp_path):
     replacements, expected = SMALLER[name]
     done = run(name, tmp_path, replacements, XLA_FLAGS)

@@ -1,10 +1,10 @@
 """One device or eight, whatever is split: the same losses; and what does not divide is said first."""
 
+import contextlib
 import functools
+import io
 import json
 import re
-import subprocess
-import sys
 
 import chex
 import jax
@@ -17,7 +17,7 @@ from tests import storm
 from tests.sizes import once
 from tests.train.conftest import arguments, record
 from tests.train.devices.on_meshes import MODELS
-from train import loop
+from train import loop, main
 from train.config import loading
 from train.config.schema import MeshConfig
 from train.devices import sharding
@@ -42,8 +42,10 @@ ALL = ("8x1x1", "2x4x1", "2x2x2", "1x1x8")
 @pytest.fixture(scope="module")
 def one_device(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("one") / "run"
-    command = [sys.executable, "-m", "train.main", *arguments(workdir, **OPTIONS)]
-    return workdir, subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert main.main(arguments(workdir, **OPTIONS)) == 0
+    return workdir, printed.getvalue()
 
 
 def losses(workdir):
