@@ -10,7 +10,7 @@ from attention import Mask, UnsupportedError, UsageError, dot_product_attention
 from attention.kernels import device
 from attention.mesh import REPLICAS
 from attention.scores import dot
-from tests.sizes import once
+from tests.sizes import more, once
 
 FAST = ["xla", "chunked"]
 ALL = ["reference", *FAST]
@@ -139,13 +139,13 @@ def spelt(asked):
 @pytest.mark.parametrize(
     ("mask", "bias", "lengths", "whole"),
     [
-        (Mask(causal=True), None, (8, 8), False),
-        (Mask(key_lengths=jnp.array([3, 0])), None, (6, 8), False),
+        more(Mask(causal=True), None, (8, 8), False),
+        more(Mask(key_lengths=jnp.array([3, 0])), None, (6, 8), False),
         (Mask(causal=True, key_lengths=jnp.array([3, 0])), None, (8, 8), False),
-        (Mask(causal=True, query_offset=2), None, (6, 8), True),
-        (Mask(window=2, key_lengths=jnp.array([9, 0])), None, (8, 8), True),
+        more(Mask(causal=True, query_offset=2), None, (6, 8), True),
+        more(Mask(window=2, key_lengths=jnp.array([9, 0])), None, (8, 8), True),
         (Mask(key_lengths=jnp.array([3, 0])), (1, 4, 8, 8), (8, 8), True),
-        (None, (1, 1, 1, 8), (8, 8), True),
+        more(None, (1, 1, 1, 8), (8, 8), True),
         (Mask(dense=jnp.arange(8).reshape(1, 1, 1, 8) % 3 > 0), (2, 4, 8, 1), (8, 8), True),
     ],
 )

@@ -10,7 +10,7 @@ import attention
 from attention import Mask, UnsupportedError, UsageError
 from attention import reference as definitions
 from attention.kernels import device
-from tests.sizes import once
+from tests.sizes import more, once
 
 pytestmark = pytest.mark.usefixtures("x64")
 SHAPE = (2, 9, 4, 6)
@@ -220,7 +220,7 @@ def test_each_head_has_its_sigma():
 
 
 @pytest.mark.parametrize("implementation", ["xla", "chunked"])
-@pytest.mark.parametrize("sigma", [0.05, jnp.full(4, 0.05)])
+@pytest.mark.parametrize("sigma", [0.05, more(jnp.full(4, 0.05))])
 def test_sharp_gaussians_in_bfloat16(implementation, sigma):
     """Scores of up to 400: rounding queries once more after scaling would move them by more than 1."""
     query, key = (unit(x).astype(jnp.bfloat16) for x in arrays((1, 16, 4, 48), (1, 16, 4, 48)))

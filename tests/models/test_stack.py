@@ -135,6 +135,7 @@ def test_keys_are_linens(separated):
         flax.config.update("flax_fix_rng_separator", before)
 
 
+@pytest.mark.more
 def test_remat_is_exact():
     """The same loss to the bit, scanned or not; gradients to the rounding of sums that XLA orders anew."""
     plain, inputs = build("vit")

@@ -16,6 +16,7 @@ from models import flops
 from models.layers.positions import sinusoids
 from models.vit import ViT, ViTConfig, patches
 from tests.models.small import small
+from tests.sizes import more, once
 
 CONFIG = small(
     ViTConfig,
@@ -52,7 +53,8 @@ def test_parameters_of_cifar100s_super_model():
 
 
 @pytest.mark.parametrize(
-    "changes", [{"norm": "post"}, {"positions": "sinusoidal"}, {"positions": "none"}, {"activation": "relu"}]
+    "changes",
+    [{"norm": "post"}, *map(more, [{"positions": "sinusoidal"}, {"positions": "none"}, {"activation": "relu"}])],
 )
 def test_options_without_parameters_of_their_own_change_the_function(changes):
     model, variables = build(positions="sinusoidal") if changes.get("positions") == "none" else build()
@@ -83,7 +85,7 @@ def test_each_layer_has_the_mechanism_of_its_place():
     ]
 
 
-@pytest.mark.parametrize("place", ["embedding_dropout", "dropout", "attention_dropout"])
+@pytest.mark.parametrize("place", once(["embedding_dropout", "dropout", "attention_dropout"], ["attention_dropout"]))
 def test_dropout_is_off_in_evaluation_and_keyed_in_training(place):
     model, variables = build(**{place: 0.2})
     plain, _ = build()
@@ -113,6 +115,7 @@ def test_sinusoids_are_vaswanis():
             np.testing.assert_allclose(table[position, 2 * i : 2 * i + 2], [np.sin(angle), np.cos(angle)], atol=1e-6)
 
 
+@pytest.mark.more
 def test_smaller_images_use_the_leading_block_and_larger_ones_name_both_lengths():
     model, variables = build(positions="sinusoidal")
     chex.assert_shape(model.apply(variables, IMAGES[:, :4]), (3, 5))
@@ -123,7 +126,9 @@ def test_smaller_images_use_the_leading_block_and_larger_ones_name_both_lengths(
         model.apply(variables, jnp.zeros((1, 10, 10, 3)))
 
 
-@pytest.mark.parametrize("spec", ["dot_product", "optimised", "efficient", "super", "super(per_head=True)"])
+@pytest.mark.parametrize(
+    "spec", once(["dot_product", "optimised", "efficient", "super", "super(per_head=True)"], ["super"])
+)
 def test_analytic_flops_equal_xlas_count(spec):
     """XLA counts products as 2mnk; LayerNorms, residuals and the like are the small rest that is left out."""
     model, variables = build(

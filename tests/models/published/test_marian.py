@@ -19,6 +19,7 @@ from models.published import pretrained
 from models.published.hugging_face import CONFIG, GENERATION, MSGPACK, SAFETENSORS
 from tests.models.small import small
 from tests.models.test_masked_lm import random_params
+from tests.sizes import more
 
 MODEL = small(
     EncoderDecoderConfig,
@@ -126,8 +127,8 @@ def test_a_folder_describes_the_model_to_build(exported):
     ("field", "ours", "theirs"),
     [
         ("attention", r"encoder_\d/attention", r"encoder\.layers\.\d\.self_attn"),
-        ("decoder_attention", "decoder_0/attention", r"decoder\.layers\.0\.self_attn"),
-        ("cross_attention", "decoder_0/cross", r"decoder\.layers\.0\.encoder_attn"),
+        more("decoder_attention", "decoder_0/attention", r"decoder\.layers\.0\.self_attn"),
+        more("cross_attention", "decoder_0/cross", r"decoder\.layers\.0\.encoder_attn"),
     ],
 )
 def test_other_mechanisms_take_all_that_fits(exported, mechanism, skipped, new, field, ours, theirs):
