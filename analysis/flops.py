@@ -13,7 +13,7 @@ from typing import Any
 
 from analysis.layer_operations import CONSTANTS, HEADS, RANGE, analytic, average, compiled, eq24, excess, grid
 from analysis.pictures import operations, style
-from benchmarks import measure
+from analysis.tables import plain_markdown
 from train import cli
 
 FEW = (16, 64, 256)  # sizes of compiled programs
@@ -71,13 +71,13 @@ def settings_table(settings: dict[str, Any]) -> str:
         own = row["operations"]["analytic"]
         mega = [f"{own[m] / 1e6:,.2f}" for m in ("dot_product", "efficient")]
         rows.append((name, *row["sizes"], *mega, *(f"{100 * row['excess'][way]:.1f} %" for way in COUNTS)))
-    return measure.markdown(titles, rows)
+    return plain_markdown(titles, rows)
 
 
 def averages_table(averages: dict[str, dict[int, float]]) -> str:
     """A line for each count: the mean excess with each number of heads."""
     rows = ((way, *(f"{100 * value:.1f} %" for value in row.values())) for way, row in averages.items())
-    return measure.markdown(("count", *(f"{h} heads" for h in HEADS)), rows)
+    return plain_markdown(("count", *(f"{h} heads" for h in HEADS)), rows)
 
 
 def draw(out: Path) -> None:

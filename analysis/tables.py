@@ -4,7 +4,7 @@ import csv
 import dataclasses
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from analysis.metrics import Metric
 
@@ -91,6 +91,13 @@ def markdown(table: Table) -> str:
     lines.append(["---:" if column.numbers else "---" for column in table.columns])
     lines += [[str(cell).replace("|", "\\|") for cell in row] for row in table.rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def plain_markdown(titles: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A Markdown table of cells as they are."""
+    titles = list(titles)
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
 
 
 def latex(table: Table) -> str:

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 import attention
+from analysis.tables import plain_markdown
 from attention import operations
 from attention.errors import UnsupportedError
 from attention.operations import Cost
@@ -317,7 +318,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         time = [f"{row['seconds'] * 1e3:.1f}", row["rounds"], ratio(row, BASELINE), ratio(row, OWN)]
         return [row["name"], *time, ratio(row, own_form(row["name"])), *memory, f"{100 * row['roofline']:.0f}"]
 
-    return measure.markdown((*titles, "× jax.nn", "% of roofline"), map(cells, rows))
+    return plain_markdown((*titles, "× jax.nn", "% of roofline"), map(cells, rows))
 
 
 def growth_table(rows: list[dict[str, Any]]) -> str:
@@ -329,7 +330,7 @@ def growth_table(rows: list[dict[str, Any]]) -> str:
         return f"{time}, {found['temp_bytes'] / 1e6:.0f} MB"
 
     lines = ([row["length"], *(cell(row["cores"][name]) for name in names)] for row in rows)
-    return measure.markdown(["tokens", *names], lines)
+    return plain_markdown(["tokens", *names], lines)
 
 
 if __name__ == "__main__":

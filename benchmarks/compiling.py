@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from analysis.tables import plain_markdown
 from benchmarks import measure
 from models.gpt import GPT
 from models.transformer import BLOCKS
@@ -126,7 +127,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     """One of the tables; without the columns of time where nothing was run."""
     own = [name for name in rows[0] if name not in ("compile_seconds", "temp_bytes", "seconds", "times_the_first")]
     titles = [*own, "compile, CPU s", "temp MB", *(("ms", "× first row") if "seconds" in rows[0] else ())]
-    return measure.markdown(titles, ([*(row[name] for name in own), *_figures(row)] for row in rows))
+    return plain_markdown(titles, ([*(row[name] for name in own), *_figures(row)] for row in rows))
 
 
 def _figures(row: dict[str, Any]) -> tuple[str, ...]:

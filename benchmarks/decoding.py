@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from analysis.tables import plain_markdown
 from attention.errors import UsageError
 from benchmarks import measure
 from models.gpt import GPT, GPTConfig
@@ -98,7 +99,7 @@ def cache_bytes(model: GPT, batch: int) -> dict[str, int]:
 def table(mechanisms: dict[str, Any]) -> str:
     """The figures as a table; times faster is the median of the rounds."""
     titles = ("mechanism", "tokens/s", "times faster", "key KiB", "value KiB", "state KiB")
-    return measure.markdown(titles, (_cells(name, row) for name, row in mechanisms.items()))
+    return plain_markdown(titles, (_cells(name, row) for name, row in mechanisms.items()))
 
 
 def _cells(name: str, row: dict[str, Any]) -> tuple[str, ...]:

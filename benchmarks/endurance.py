@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 
+from analysis.tables import plain_markdown
 from benchmarks import measure
 from benchmarks.train_step import SilentRun
 from train import cli, loop, tasks
@@ -114,7 +115,7 @@ def markdown(result: dict[str, Any]) -> str:
         rows.append([f"{name}, ms", *(f"{1e3 * each['seconds'][name]:,.1f}" for each in models.values())])
     ratios = [each["while_saving_over_alone"] for each in models.values()]
     rows.append(["while saving / alone", *(f"{r['median']:.2f} ({r['min']:.2f} – {r['max']:.2f})" for r in ratios)])
-    return measure.markdown(["", *models], rows)
+    return plain_markdown(["", *models], rows)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from analysis.tables import plain_markdown
 from benchmarks import measure
 from models.encoder_decoder import EncoderDecoder
 from models.text_classifier import TextClassifier
@@ -202,7 +203,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         (*group, f"{base['seconds']:.3f}", *(_ratio(row, base["paper_seconds"]) for row in others))
         for group, (base, *others) in groups.items()
     ]
-    return measure.markdown(titles, lines)
+    return plain_markdown(titles, lines)
 
 
 def _ratio(row: dict[str, Any], base: float | None) -> str:

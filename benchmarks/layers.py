@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from analysis.tables import plain_markdown
 from benchmarks import measure
 from models.gpt import GPT, GPTConfig
 from models.vit import ViT, ViTConfig
@@ -130,7 +131,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         memory = [f"{row['temp_bytes_a_sample'] / GB:.3f}", f"{row['temp_ratio']:.2f}"]
         return [f"`{row['attention']}`".replace("|", "\\|"), *time, *memory, paper]
 
-    return measure.markdown(titles, map(cells, rows))
+    return plain_markdown(titles, map(cells, rows))
 
 
 if __name__ == "__main__":

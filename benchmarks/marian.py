@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from analysis.tables import plain_markdown
 from benchmarks import measure
 from models.encoder_decoder import EncoderDecoder
 from models.published import pretrained
@@ -309,7 +310,7 @@ def markdown(result: dict[str, Any]) -> str:
 def table(searches: Sequence[dict[str, Any]]) -> str:
     """The speed of translating, a line for each number of beams and of sentences."""
     titles = ("beams", "batch", *searches[0]["sentences_per_second"], "times faster", "ms a step")
-    return measure.markdown((*titles, "weights GB/s", "of bandwidth", "of FLOP/s"), map(_cells, searches))
+    return plain_markdown((*titles, "weights GB/s", "of bandwidth", "of FLOP/s"), map(_cells, searches))
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

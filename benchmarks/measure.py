@@ -176,10 +176,3 @@ class Roof:
 def spread(ratio: Mapping[str, float] | None) -> str:
     """The median of ratios with the least and the greatest; nothing without ratios."""
     return f"{ratio['median']:.2f} ({ratio['least']:.2f} – {ratio['greatest']:.2f})" if ratio else ""
-
-
-def markdown(titles: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    """A table."""
-    titles = list(titles)
-    lines = [titles, ["---"] * len(titles), *rows]
-    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)

@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 
+from analysis.tables import plain_markdown
 from benchmarks import measure
 from train import cli, loop, tasks
 from train.config import loading
@@ -122,7 +123,7 @@ def markdown(result: dict[str, Any]) -> str:
             run = found["run"]
             times = [f"{run['seconds'][name]:.0f} s" for name in ("together", "apart")]
             rows.append([f"`{spec}`, a run of {run['steps']} steps", *times, f"{run['together_over_apart']:.2f}"])
-    return measure.markdown(["", f"{count} together", f"{count} apart", "together / apart"], rows)
+    return plain_markdown(["", f"{count} together", f"{count} apart", "together / apart"], rows)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from analysis.tables import plain_markdown
 from benchmarks import measure
 from train import cli
 
@@ -88,7 +89,7 @@ def table(found: dict[str, dict[str, list[float]]]) -> str:
     for name, times in found.items():
         cold, warm = (statistics.median(times[which]) for which in ("cold", "warm"))
         lines.append([f"`{name}`", f"{cold:.1f}", f"{warm:.1f}", f"{warm / cold:.2f}"])
-    return measure.markdown(("config", "cold", "warm", "warm / cold"), lines)
+    return plain_markdown(("config", "cold", "warm", "warm / cold"), lines)
 
 
 if __name__ == "__main__":

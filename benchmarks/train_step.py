@@ -22,6 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from analysis.tables import plain_markdown
 from attention.errors import unknown
 from benchmarks import measure
 from train import cli, loop, tasks
@@ -199,7 +200,7 @@ def markdown(result: dict[str, Any]) -> str:
     """The figures as tables."""
     seconds, ratio = result["loop"]["seconds"], result["loop"]["loop_over_step"]
     lines = [
-        measure.markdown(("", "seconds a step"), ((name, f"{value:.4f}") for name, value in seconds.items())),
+        plain_markdown(("", "seconds a step"), ((name, f"{value:.4f}") for name, value in seconds.items())),
         f"loop / step: median {ratio['median']:.3f}, from {ratio['min']:.3f} to {ratio['max']:.3f}",
     ]
     if "stacks" in result:
@@ -214,14 +215,14 @@ def stacks_table(stacks: dict[str, Any]) -> str:
     for name, seconds in stacks["seconds"].items():
         speed, rate = stacks["units_a_step"] / seconds, stacks["flops_a_step"] / seconds / 1e9
         rows.append((name, f"{seconds:.3f}", f"{stacks['ratio_to_bench'][name]:.2f}", f"{speed:,.0f}", f"{rate:.0f}"))
-    return measure.markdown(titles, rows)
+    return plain_markdown(titles, rows)
 
 
 def losses_table(stacks: dict[str, Any], steps: Collection[int] = ()) -> str:
     """The losses of each stack, at some of the steps or at all."""
     rows = enumerate(zip(*stacks["losses"].values(), strict=True), 1)
     shown = ((step, *(f"{loss:.4f}" for loss in row)) for step, row in rows if not steps or step in steps)
-    return measure.markdown(("step", *stacks["losses"]), shown)
+    return plain_markdown(("step", *stacks["losses"]), shown)
 
 
 if __name__ == "__main__":

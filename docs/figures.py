@@ -15,6 +15,7 @@ from statistics import mean
 from typing import Any
 
 from analysis import flops
+from analysis.tables import plain_markdown
 from attention.errors import unknown
 from benchmarks import attention, compiling, decoding, endurance, inference, layers, marian, measure, replicas, startup
 from benchmarks import train_step as training
@@ -127,7 +128,7 @@ def attention_in_short(rows: dict[str, dict[str, Any]]) -> str:
         ratios = rows[f"{spec}, chunked"]["ratios"]
         times = (measure.spread(ratios[other]) for other in (attention.BASELINE, "dot_product, chunked"))
         lines.append((name, *times, values[f"{spec} memory"], values.get(f"{spec} paper time", "")))
-    return measure.markdown((*titles, "the paper's form takes … times as long"), lines)
+    return plain_markdown((*titles, "the paper's form takes … times as long"), lines)
 
 
 def attention_work(rows: dict[str, dict[str, Any]]) -> str:
@@ -144,7 +145,7 @@ def attention_work(rows: dict[str, dict[str, Any]]) -> str:
         row = rows[f"{spec}, chunked"]
         speed, share = f"{row['flops_per_second'] / 1e9:.0f}", f"{100 * row['roofline']:.0f}"
         lines.append((name, f"{row['flops'] / 1e9:.1f}", speed, share))
-    return measure.markdown(("core", "GFLOP", "GFLOP/s", "% of a large matrix product"), lines)
+    return plain_markdown(("core", "GFLOP", "GFLOP/s", "% of a large matrix product"), lines)
 
 
 def gpt_in_short(values: dict[str, str]) -> str:
@@ -153,7 +154,7 @@ def gpt_in_short(values: dict[str, str]) -> str:
     for name, spec in (("2", "neural(dim=2)"), ("16", "neural(dim=16)"), ("no projection", "neural(dim=None)")):
         keys = (f"{spec} time", f"{spec} memory", f"first {spec} paper time", f"first {spec} paper memory")
         lines.append((name, *(f"{values[f'gpt {key}']} ×" for key in keys)))
-    return measure.markdown(("d′", "time, ours", "memory, ours", "time, the paper", "memory, the paper"), lines)
+    return plain_markdown(("d′", "time, ours", "memory, ours", "time, the paper", "memory, the paper"), lines)
 
 
 def of_layers() -> Iterator[tuple[str, str]]:

@@ -8,15 +8,18 @@ Trains what has no result yet, a process for each CPU at a time. Stopped at any 
 import argparse
 import dataclasses
 import json
+import os
+import platform
 import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import measure
+from analysis.tables import plain_markdown
 from studies import runs
 from train import cli
 from train.config.schema import PRECISIONS
+from train.run import workdir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +64,9 @@ def run(flags: argparse.Namespace) -> None:
     found = measured(flags.runs, range(flags.seeds))
     print(markdown(found))
     if flags.out:
-        flags.out.write_text(json.dumps(measure.header("precision") | {"reached": found}, indent=2) + "\n")
+        command = " ".join(["python -m studies.precision", *sys.argv[1:]])
+        header = {"command": command, "cpus": os.cpu_count(), "machine": platform.machine()} | workdir.environment()
+        flags.out.write_text(json.dumps(header | {"reached": found}, indent=2) + "\n")
 
 
 def measured(folder: Path, seeds: range) -> dict[str, dict[str, list[float]]]:
@@ -103,7 +108,7 @@ def markdown(found: dict[str, dict[str, list[float]]]) -> str:
         for precision, values in reached.items()
     ]
     seeds = [f"seed {seed}" for seed in range(len(rows[0]) - 4)]
-    return measure.markdown(("training", "metric", "precision", "mean", *seeds), rows)
+    return plain_markdown(("training", "metric", "precision", "mean", *seeds), rows)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from analysis.tables import plain_markdown
 from attention.errors import UsageError
-from benchmarks import measure
 from studies import runs
 from train import cli
 from train.grids import pool
@@ -147,7 +147,7 @@ def check_floor(done: dict[str, dict[str, Any]], floor: float) -> None:
 def table(done: dict[str, dict[str, Any]]) -> str:
     """Markdown: what each mechanism's best step on validation data reached on test data."""
     titles = ("mechanism", "BLEU", "chrF", "accuracy, %", "with padding, %", "loss", "parameters", "trains for")
-    return measure.markdown(titles, (_cells(spec, result) for spec, result in done.items()))
+    return plain_markdown(titles, (_cells(spec, result) for spec, result in done.items()))
 
 
 def _cells(spec: str, result: dict[str, Any]) -> tuple[str, ...]:
