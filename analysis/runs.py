@@ -9,22 +9,9 @@ from typing import Any
 from analysis import archive, metrics
 from analysis.archive import Entry
 from attention.errors import UsageError
+from train.config.leaves import NOT_SETTINGS
 from train.run.results import of_replica
 
-# Fields that say where things are and how often something is written: runs that differ in them alone are alike.
-NOT_SETTINGS = (
-    "seed",
-    "train.replicas",
-    "train.log_every",
-    "train.checkpoint_every",
-    "train.keep",
-    "data.data_dir",
-    "data.cache_dir",
-    "data.streaming",
-    "data.workers",
-    "data.eval_batch_size",
-    "mesh.",
-)
 MECHANISM = "model.attention"
 
 
@@ -167,7 +154,7 @@ def short(field: str) -> str:
 
 def _runs(entry: Entry, asked: Container[str]) -> list[Run]:
     """One, or each of the seeds that were trained together."""
-    settings = {f: value for f, value in entry.config.items() if f in asked or not f.startswith(NOT_SETTINGS)}
+    settings = {f: value for f, value in entry.config.items() if f in asked or f not in NOT_SETTINGS}
     first, together = entry.config["seed"], len(entry.results)
     return [
         Run(entry.path, first + index, settings, own, of_seed(entry.record, index, together), together)

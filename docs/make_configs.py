@@ -1,36 +1,24 @@
-"""Writes `docs/configs.md` from the docstrings of the configs and of the dataclasses that they become.
+"""Writes `docs/configs.md` from the docstrings of the configs and from what the dataclasses declare.
 
 python -m docs.make_configs
 """
 
 import ast
-import inspect
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from models.fields import declared
-from train.config.schema import Config, MeshConfig, TrainConfig
-from train.optimizer import OptimizerConfig
-from train.tasks import TASKS
+from models.fields import SETTING, Declaration
+from train.config.leaves import SECTIONS, leaves_of
 
 PAGE = Path(__file__).parent / "configs.md"
 FILES = sorted((Path(__file__).parent.parent / "configs").glob("*.py"))
-MODELS = {name: cls for task in TASKS.values() for name, cls in task.model_types.items()}
-SECTIONS = (
-    ("", Config, "The experiment"),
-    *(("model.", cls, f"`model`, for `{name}`") for name, cls in MODELS.items()),
-    *(("data.", task.data_type, f"`data`, for `{name}`") for name, task in TASKS.items()),
-    ("optimizer.", OptimizerConfig, "`optimizer`"),
-    ("train.", TrainConfig, "`train`"),
-    ("mesh.", MeshConfig, "`mesh`"),
-)
-PREFIXES = {prefix for prefix, _, _ in SECTIONS}
 INTRODUCTION = """# Config fields
 
 Every leaf of every config. All are overridden as `--config.FIELD=VALUE`. A duration is a string with its unit, such as
 `90 epochs`, `20steps` or `5000 examples`. What can be switched off is so at 0, '' or a duration of 0 of a unit; no
-field is ever None. [mechanisms.md](mechanisms.md) names the papers.
+field is ever None. The default is that of the field; a task or a config file may start from another. A run may go on
+with another value of what may change, of bookkeeping (where things are, how often something is written) and of
+hardware; the last two do not tell settings apart in reports. [mechanisms.md](mechanisms.md) names the papers.
 
 This page is made from the code by `python -m docs.make_configs`.
 
@@ -39,12 +27,11 @@ This page is made from the code by `python -m docs.make_configs`.
 | `--config=configs/…` | what |
 | --- | --- |
 """
-ATTRIBUTE = re.compile(r"^  (\w+): (.*(?:\n    .*)*)", re.MULTILINE)
 
 
 def page() -> str:
     """The whole page."""
-    return INTRODUCTION + "".join(_files()) + "".join(_section(*section) for section in SECTIONS)
+    return INTRODUCTION + "".join(_files()) + "".join(_section(title, cls) for title, cls in SECTIONS.items())
 
 
 def _files() -> Iterator[str]:
@@ -54,17 +41,28 @@ def _files() -> Iterator[str]:
             yield f"| `{file.name}` | {about} |\n"
 
 
-def _section(prefix: str, cls: type, title: str) -> str:
-    return f"\n## {title}\n\n| field | meaning |\n| --- | --- |\n" + "".join(_rows(prefix, cls))
+def _section(title: str, cls: type) -> str:
+    header = "| field | default | valid | role | meaning |\n| --- | --- | --- | --- | --- |\n"
+    return f"\n## {title}\n\n{header}" + "".join(_rows(cls))
 
 
-def _rows(prefix: str, cls: type) -> Iterator[str]:
-    documented = dict(row for base in reversed(cls.__mro__) for row in ATTRIBUTE.findall(inspect.getdoc(base) or ""))
-    for name, declaration in declared(cls).items():
-        text = declaration.help or documented[name]
-        meaning = " ".join(text.split()).replace("|", "\\|")
-        if f"{prefix}{name}." not in PREFIXES:
-            yield f"| `{prefix}{name}` | {meaning} |\n"
+def _rows(cls: type) -> Iterator[str]:
+    for path, leaf in leaves_of(cls).items():
+        default = getattr(cls, path.removeprefix(cls.PATH))
+        cells = (f"`{path}`", f"`{default!r}`", _valid(leaf), _role(leaf), leaf.help)
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def _valid(leaf: Declaration) -> str:
+    multiple = f"a multiple of `{leaf.multiple_of}`" if leaf.multiple_of else ""
+    unit = f"in {leaf.unit}" if leaf.unit else ""
+    return ", ".join(filter(None, [*(f"`{choice}`" for choice in leaf.choices), leaf.range, multiple, unit]))
+
+
+def _role(leaf: Declaration) -> str:
+    if leaf.sweep:
+        return f"`{leaf.sweep}` of a sweep"
+    return f"{leaf.role}, may change" if leaf.role == SETTING and leaf.changeable else leaf.role
 
 
 if __name__ == "__main__":

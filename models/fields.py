@@ -70,16 +70,18 @@ class Declaration:
     @property
     def range(self) -> str:
         """Its bounds in words, such as `at least 1, or 0 (off)`; '' without any."""
-        bounds = [f"{words} {bound:g}" for words, _, bound in self._bounds()]
-        return ", or ".join([" and ".join(bounds), *(f"{value} ({text})" for value, text in self.special.items())])
+        bounds = " and ".join(f"{words} {bound:g}" for words, _, bound in self._bounds())
+        return ", or ".join(filter(None, [bounds, *(f"{value!r} ({text})" for value, text in self.special.items())]))
 
     def check(self, path: str, value: Any) -> None:
         """Raises a UsageError unless the value is valid."""
+        if value in self.special:
+            return
         if self.reads:
             self.reads(value, path)
         if self.choices and value not in self.choices:
             raise unknown(path, value, self.choices)
-        if value not in self.special and not all(holds(value, bound) for _, holds, bound in self._bounds()):
+        if not all(holds(value, bound) for _, holds, bound in self._bounds()):
             raise UsageError(f"{path} must be {self.range}, but it is {value}.")
 
     def _bounds(self) -> list[tuple[str, Callable[[Any, Any], bool], int | float]]:

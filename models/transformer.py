@@ -42,7 +42,7 @@ class TransformerConfig(Declared):
         may_change=True,
     )
     depth: int = field(4, "Number of blocks.", least=1)
-    width: int = field(64, "D, a multiple of `heads`.", least=1, multiple_of="heads", matched="parameters")
+    width: int = field(64, "D.", least=1, multiple_of="heads", matched="parameters")
     heads: int = field(4, "N.", least=1)
     mlp: int = field(128, "Hidden units of each block's MLP.", least=1, matched="parameters")
     norm: str = field("pre", "LayerNorm before (`pre`) or after (`post`) each residual.", choices=NORMS)

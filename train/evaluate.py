@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from attention.errors import UsageError, unknown
 from train import cli, loop, tasks
 from train.config import loading
+from train.config.leaves import CHANGEABLE
 from train.decode import trained
 from train.devices import compilation, processes, sharding
 from train.devices.replicas import Replicas
@@ -71,9 +72,9 @@ def replicas_of(directory: Path) -> range:
 def _config(directory: Path, overrides: Mapping[str, str]) -> dict[str, Any]:
     plain = ConfigDict(workdir.read_config(directory)).lock()
     for field, text in overrides.items():
-        if not field.startswith(workdir.MAY_CHANGE):
+        if field not in CHANGEABLE:
             raise UsageError(
-                f"--config.{field} is part of what the run is; only {', '.join(workdir.MAY_CHANGE)} may differ."
+                f"--config.{field} is part of what the run is; only {', '.join(sorted(CHANGEABLE))} may differ."
             )
         loading.override(plain, field, text)
     return plain.to_dict()

@@ -3,60 +3,43 @@
 import dataclasses
 import re
 from collections.abc import Callable
+from typing import ClassVar
 
 import jax
 import optax
 
-from attention.errors import UsageError, unknown
-from train.config.durations import Duration
+from models.fields import Declared, field
+from train.config.durations import duration
 
-SCHEDULES = ("constant", "cosine", "linear", "rsqrt")
-OPTIMIZERS = ("adam", "adamw", "lion", "sgd")
 DECOUPLED = ("adamw", "lion")
 DECAYED = re.compile(r"(kernel|(?<!positions/)embedding)$")  # RoBERTa's learned positions are an embedding too
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizerConfig:
-    """How parameters are updated.
+class OptimizerConfig(Declared):
+    """How parameters are updated."""
 
-    Attributes:
-      name: `adamw`, `adam`, `lion` or `sgd`.
-      learning_rate: The highest of the schedule.
-      schedule: After the warm-up: `constant`, `cosine`, `linear` or `rsqrt` (1/√step, from the warm-up's end).
-      warmup: Duration of the linear rise from 0.
-      end: What cosine and linear end at, as a fraction of `learning_rate`.
-      weight_decay: On matrices only (kernels and embeddings; no bias, norm or position). Decoupled in adamw and
-        lion; added to the gradient, as L2 regularisation, in adam and sgd.
-      clip: Highest global norm of the gradient; 0 is none.
-      beta1: Decay of the first moment (adam, adamw, lion) or momentum (sgd).
-      beta2: Decay of the second moment (adam, adamw, lion).
-      epsilon: Of adam and adamw.
-    """
+    name: str = field("adamw", "Which optimizer it is.", choices=("adam", "adamw", "lion", "sgd"))
+    learning_rate: float = field(1e-3, "The highest of the schedule.", least=0)
+    schedule: str = field(
+        "cosine",
+        "After the warm-up; `rsqrt` is 1/√step, from the warm-up's end.",
+        choices=("constant", "cosine", "linear", "rsqrt"),
+    )
+    warmup: str = duration("100 steps", "Of the linear rise from 0.")
+    end: float = field(0.0, "What cosine and linear end at, as a fraction of `learning_rate`.", least=0)
+    weight_decay: float = field(
+        0.1,
+        "On matrices only (kernels and embeddings; no bias, norm or position). Decoupled in adamw and lion; added to "
+        "the gradient, as L2 regularisation, in adam and sgd.",
+        least=0,
+    )
+    clip: float = field(1.0, "Highest global norm of the gradient.", above=0, special={0: "off"})
+    beta1: float = field(0.9, "Decay of the first moment (adam, adamw, lion) or momentum (sgd).", least=0, below=1)
+    beta2: float = field(0.99, "Decay of the second moment (adam, adamw, lion).", least=0, below=1)
+    epsilon: float = field(1e-8, "Of adam and adamw.", least=0)
 
-    name: str
-    learning_rate: float
-    schedule: str
-    warmup: str
-    end: float
-    weight_decay: float
-    clip: float
-    beta1: float
-    beta2: float
-    epsilon: float
-
-    def __post_init__(self):
-        if self.name not in OPTIMIZERS:
-            raise unknown("optimizer", self.name, OPTIMIZERS)
-        if self.schedule not in SCHEDULES:
-            raise unknown("learning-rate schedule", self.schedule, SCHEDULES)
-        Duration.parse(self.warmup, "optimizer.warmup")
-        for field in ("learning_rate", "end", "weight_decay", "clip", "epsilon"):
-            if getattr(self, field) < 0:
-                raise UsageError(f"optimizer.{field} must not be negative, but it is {getattr(self, field)}.")
-        for field in ("beta1", "beta2"):
-            if not 0.0 <= getattr(self, field) < 1.0:
-                raise UsageError(f"optimizer.{field} must be at least 0 and below 1, but it is {getattr(self, field)}.")
+    PATH: ClassVar[str] = "optimizer."
 
 
 def warmup_steps(wanted: int, total: int) -> int:

@@ -201,7 +201,7 @@ def test_what_is_kept_is_the_study(kept):
     assert len(found.groups) == len(cells)
     assert json.loads(kept.read_text())["asked"] == over
     entries = archive.read(kept).entries
-    chosen = grid.CHOSEN.get(study.equal, ())
+    chosen = grid.chosen_by(study.equal)
     for cell in cells.values():
         plain = archive.flatten(loading.resolve(cell.spec, cell.overrides)[1])
         alike = [

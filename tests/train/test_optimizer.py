@@ -119,10 +119,10 @@ def test_clipping_is_by_the_global_norm():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"name": "adamm"}, r"Unknown optimizer 'adamm'\. Did you mean 'adamw'|'adam'"),
+        ({"name": "adamm"}, r"Unknown optimizer.name 'adamm'\. Did you mean 'adamw'|'adam'"),
         ({"schedule": "cosin"}, r"Did you mean 'cosine'"),
         ({"warmup": "5"}, r"optimizer.warmup='5' is not a duration"),
-        ({"learning_rate": -1.0}, r"optimizer.learning_rate must not be negative"),
+        ({"learning_rate": -1.0}, r"optimizer.learning_rate must be at least 0, but it is -1.0"),
         ({"beta1": 1.0}, r"optimizer.beta1 must be at least 0 and below 1"),
     ],
 )

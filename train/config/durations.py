@@ -2,8 +2,10 @@
 
 import dataclasses
 import re
+from typing import Any
 
 from attention.errors import UsageError
+from models.fields import field
 
 UNITS = ("steps", "examples", "epochs")
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(step|example|epoch)s?\s*")
@@ -17,8 +19,8 @@ class Duration:
     unit: str
 
     @classmethod
-    def parse(cls, text: str, field: str) -> "Duration":
-        """Reads `text`; `field` names the config field in the error.
+    def parse(cls, text: str, path: str) -> "Duration":
+        """Reads `text`; `path` names the config field in the error.
 
         Raises:
           UsageError: no number, or no unit that is known.
@@ -26,7 +28,7 @@ class Duration:
         match = _PATTERN.fullmatch(text) if isinstance(text, str) else None
         if not match:
             raise UsageError(
-                f"{field}={text!r} is not a duration: write a number and its unit ({', '.join(UNITS)}), "
+                f"{path}={text!r} is not a duration: write a number and its unit ({', '.join(UNITS)}), "
                 "such as '90 epochs' or '20steps'."
             )
         return cls(float(match[1]), match[2] + "s")
@@ -35,3 +37,8 @@ class Duration:
         """The nearest number of optimizer steps; at least 1 unless the duration is 0."""
         per_unit = {"steps": 1.0, "examples": 1 / batch_size, "epochs": examples_per_epoch / batch_size}
         return max(round(self.amount * per_unit[self.unit]), int(self.amount > 0))
+
+
+def duration(default: str, help: str, **said: Any) -> Any:
+    """The declaration of a config field that is a duration."""
+    return field(default, help, unit="/".join(UNITS), reads=Duration.parse, **said)

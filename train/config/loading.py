@@ -11,12 +11,12 @@ from ml_collections import ConfigDict
 
 from attention.errors import UsageError, unknown
 from train import tasks
+from train.config.leaves import LEAVES
 from train.config.schema import Config, build
-from train.data.stated import SIZES_OF
 
 LISTED = (
-    "python -m train.main --config=configs/NAME.py[:ARGUMENT] trains one; its file says more.",
-    "docs/mechanisms.md names the papers.",
+    "python -m train.main --config=configs/NAME.py[:ARGUMENT] trains one; its",
+    "file says more. docs/mechanisms.md names the papers.",
 )
 PACKAGE = Path(__file__).resolve().parents[2]
 
@@ -113,9 +113,10 @@ def override(config: ConfigDict, field: str, text: str) -> None:
 
 def _forget_sizes(config: ConfigDict, overrides: Mapping[str, str]) -> None:
     """What the file states of its own data is not true of others: 0 or '', where no override states it anew."""
-    for size, fields in SIZES_OF.items():
-        changed = any(f"data.{field}" in overrides for field in fields)
-        if changed and f"data.{size}" not in overrides and size in config.data:
+    for path, leaf in LEAVES.items():
+        changed = any(f"data.{field}" in overrides for field in leaf.size_of)
+        size = path.removeprefix("data.")
+        if changed and path not in overrides and size in config.data:
             config.data[size] = type(config.data[size])()
 
 

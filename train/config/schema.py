@@ -4,10 +4,11 @@ import dataclasses
 import math
 import typing
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from attention.errors import UsageError, unknown
-from train.config.durations import Duration
+from models.fields import BOOKKEEPING, HARDWARE, Declared, field
+from train.config.durations import Duration, duration
 from train.optimizer import OptimizerConfig
 
 T = TypeVar("T")
@@ -15,99 +16,105 @@ PRECISIONS = ("float32", "bfloat16")
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainConfig:
-    """How the loop runs. Durations are strings with a unit.
+class TrainConfig(Declared):
+    """How the loop runs."""
 
-    Attributes:
-      length: Of the whole training.
-      log_every: Between lines of training metrics, each the average since the line before.
-      eval_every: Between evaluations on validation data; 0 evaluates only at the end.
-      checkpoint_every: Between checkpoints; 0 saves only the best and the last.
-      keep: How many of the newest checkpoints stay; the best always does, of every replica.
-      replicas: How many seeds are trained together in one program, from `seed` on; see `docs/replicas.md`.
-      accumulate: Into how many parts a batch is split, one after the other, to save memory.
-      loss_chunk: Of how many tokens of each sequence logits are held at one time, to save memory where vocabularies are
-        large; 0 is all. The backward pass computes them again.
-      precision: Compute dtype, `float32` or `bfloat16`; parameters and softmax are float32.
-      ema: Decay of the moving average of the parameters that is evaluated; 0 is none.
-      label_smoothing: Probability that the target gives away to all classes alike.
-    """
+    length: str = duration("1000 steps", "Of the whole training.", may_change=True, matched="flops")
+    log_every: str = duration(
+        "100 steps",
+        "Between lines of training metrics, each the average since the line before.",
+        role=BOOKKEEPING,
+    )
+    eval_every: str = duration(
+        "250 steps", "Between evaluations on validation data; 0 evaluates only at the end.", may_change=True
+    )
+    checkpoint_every: str = duration(
+        "250 steps", "Between checkpoints; 0 saves only the best and the last.", role=BOOKKEEPING
+    )
+    keep: int = field(
+        2,
+        "How many of the newest checkpoints stay; the best always does, of every replica.",
+        least=1,
+        role=BOOKKEEPING,
+    )
+    replicas: int = field(
+        1,
+        "How many seeds are trained together in one program, from `seed` on; see `docs/replicas.md`.",
+        least=1,
+        sweep="--replicas",
+    )
+    accumulate: int = field(1, "Into how many parts a batch is split, one after the other, to save memory.", least=1)
+    loss_chunk: int = field(
+        0,
+        "Of how many tokens of each sequence logits are held at one time, to save memory where vocabularies are large. "
+        "The backward pass computes them again.",
+        least=1,
+        special={0: "all"},
+        may_change=True,
+    )
+    precision: str = field("float32", "Compute dtype; parameters and softmax are float32.", choices=PRECISIONS)
+    ema: float = field(
+        0.0,
+        "Decay of the moving average of the parameters that is evaluated.",
+        above=0,
+        below=1,
+        special={0: "off"},
+    )
+    label_smoothing: float = field(
+        0.0, "Probability that the target gives away to all classes alike.", least=0, below=1
+    )
 
-    length: str
-    log_every: str
-    eval_every: str
-    checkpoint_every: str
-    keep: int
-    replicas: int
-    accumulate: int
-    loss_chunk: int
-    precision: str
-    ema: float
-    label_smoothing: float
+    PATH: ClassVar[str] = "train."
 
     def __post_init__(self):
-        for field in ("length", "log_every", "eval_every", "checkpoint_every"):
-            Duration.parse(getattr(self, field), f"train.{field}")
+        super().__post_init__()
         if not Duration.parse(self.length, "train.length").amount:
             raise UsageError(f"train.length must be more than 0, but it is {self.length!r}.")
-        for field in ("keep", "replicas", "accumulate"):
-            if getattr(self, field) < 1:
-                raise UsageError(f"train.{field} must be at least 1, but it is {getattr(self, field)}.")
-        if self.loss_chunk < 0:
-            raise UsageError(f"train.loss_chunk must be at least 0 (0 is off), but it is {self.loss_chunk}.")
-        for field in ("ema", "label_smoothing"):
-            if not 0.0 <= getattr(self, field) < 1.0:
-                raise UsageError(f"train.{field} must be at least 0 and below 1, but it is {getattr(self, field)}.")
-        if self.precision not in PRECISIONS:
-            raise unknown("train.precision", self.precision, PRECISIONS)
+
+
+def _axis(default: int, help: str) -> int:
+    return field(default, help, least=1, special={-1: "the rest"}, unit="devices", role=HARDWARE)
 
 
 @dataclasses.dataclass(frozen=True)
-class MeshConfig:
-    """Devices along each axis of the mesh; one of them may be -1, which is all that are left.
+class MeshConfig(Declared):
+    """Devices along each axis of the mesh; one of them may be -1, which is all that are left."""
 
-    Attributes:
-      data: Splits the batch.
-      fsdp: Splits the batch and the parameters.
-      tensor: Splits heads and hidden units.
-    """
+    data: int = _axis(-1, "Splits the batch.")
+    fsdp: int = _axis(1, "Splits the batch and the parameters.")
+    tensor: int = _axis(1, "Splits heads and hidden units.")
 
-    data: int
-    fsdp: int
-    tensor: int
+    PATH: ClassVar[str] = "mesh."
 
     def __post_init__(self):
+        super().__post_init__()
         sizes = dataclasses.asdict(self)
-        for axis, size in sizes.items():
-            if size < 1 and size != -1:
-                raise UsageError(f"mesh.{axis} must be at least 1, or -1 for the rest, but it is {size}.")
         if list(sizes.values()).count(-1) > 1:
             raise UsageError(f"Only one axis of the mesh may be -1, but it is {sizes}.")
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(Declared):
     """A whole experiment.
 
     Attributes:
-      task: What is learned, a name of `train.tasks.TASKS`.
-      seed: Of initial values, data order, augmentation and dropout.
-      model: The model's own dataclass.
-      data: The task's own dataclass.
+      model: The model's dataclass.
+      data: The task's dataclass.
       optimizer: How parameters are updated.
       train: How the loop runs.
       mesh: What is split over which devices.
     """
 
-    task: str
-    seed: int
-    model: Any
-    data: Any
-    optimizer: OptimizerConfig
-    train: TrainConfig
-    mesh: MeshConfig
+    task: str = field("", "What is learned, a name of `train.tasks.TASKS`.")
+    seed: int = field(0, "Of initial values, data order, augmentation and dropout.", sweep="--seeds")
+    model: Any = None
+    data: Any = None
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
 
     def __post_init__(self):
+        super().__post_init__()
         # JAX makes keys of 32 bits of a seed; the steps' keys are those of the next seed.
         if not 0 <= self.seed < 2**32 - self.train.replicas:
             raise UsageError(

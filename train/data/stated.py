@@ -1,21 +1,29 @@
 """Sizes that a config states: checked against the data where they are there, and what stands for data in a dry run."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, UInt16
 
 from attention.errors import UsageError
+from models.fields import field
 
-# The fields of `data` that say how large something is, and those it is the size of: a config file whose source or
-# tokeniser is overridden no longer says how many classes or tokens there are.
-SIZES_OF = {
-    "classes": ("source", "label_key", "label_column"),
-    "image_shape": ("source", "image_key"),
-    "vocabulary": ("tokeniser",),
-    "source_vocabulary": ("source_tokeniser",),
-    "target_vocabulary": ("source_tokeniser", "target_tokeniser"),
+# Of sizes that a config need not state. What a file states of its own data is not true of others: a config file whose
+# source or tokeniser is overridden no longer says how many classes or tokens there are.
+LEFT = "the data say it; a dry run needs it"
+CLASSES = {
+    "help": "How many there are, which the data must have.",
+    "least": 1,
+    "special": {0: LEFT},
+    "size_of": ("source", "label_key", "label_column"),
 }
+
+
+def vocabulary(help: str, *tokenisers: str) -> Any:
+    """The declaration of a number of tokens, of which a tokeniser that names its size has no need."""
+    special = {0: "the tokeniser says it; a dry run needs it, or a tokeniser that names its size"}
+    return field(0, help, least=1, special=special, unit="tokens", size_of=tokenisers)
 
 
 def check(field: str, stated: int | str, found: int | str) -> None:
@@ -36,12 +44,6 @@ def needed(field: str, stated: int | str) -> int | str:
     if not stated:
         raise UsageError(f"Without data, nothing says what data.{field} is; give --config.data.{field}=...")
     return stated
-
-
-def check_count(field: str, stated: int) -> None:
-    """Raises UsageError where a number is below 0, which is "not stated"."""
-    if stated < 0:
-        raise UsageError(f"data.{field} must be at least 0 (0 is not stated), but it is {stated}.")
 
 
 @dataclasses.dataclass(frozen=True)

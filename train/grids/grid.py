@@ -9,20 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from attention.errors import UsageError
+from train.config.leaves import CHANGEABLE, LEAVES
 from train.config.loading import name_of
 from train.grids import pool
 from train.grids.declaration import Declaration
 from train.grids.matching import Request
 from train.grids.tuning import Tuning
-from train.run import workdir
 from train.run.writers import write_json
 
 FILE = "sweep.json"
 ARGUMENT = "argument"  # of the config file, in place of a field
 CLOSING = {"(": ")", "[": "]", "{": "}"}
 # What the flags of a sweep decide, so that no field can.
-DECIDED = {"seed": "--seeds", "train.replicas": "--replicas"}
-CHOSEN = {"parameters": ("model.width", "model.mlp", "model.hidden"), "flops": ("train.length",)}
+DECIDED = {path: leaf.sweep for path, leaf in LEAVES.items() if leaf.sweep}
 LONGEST = 200  # letters of a folder's name; file systems allow 255
 
 
@@ -103,6 +102,11 @@ def split(text: str) -> list[str]:
     return [value[1:-1] if _is_quoted(value) else value for value in values]
 
 
+def chosen_by(equal: str) -> list[str]:
+    """The fields that matching chooses, so that nothing else can."""
+    return [path for path, leaf in LEAVES.items() if equal and leaf.matched == equal]
+
+
 def over(texts: Sequence[str], overrides: Mapping[str, str], equal: str) -> dict[str, list[str]]:
     """The fields that vary and their values, of `FIELD=VALUE,VALUE` each.
 
@@ -115,13 +119,14 @@ def over(texts: Sequence[str], overrides: Mapping[str, str], equal: str) -> dict
       UsageError: no values, some given twice, or a field that something else decides.
     """
     found: dict[str, list[str]] = {}
+    chosen = chosen_by(equal)
     for text in texts:
         field, equals, values = text.partition("=")
         if not equals:
             raise UsageError(f"--over {text} has no values; write --over {field or 'FIELD'}=VALUE,VALUE.")
         if field in DECIDED:
             raise UsageError(f"--over {field} cannot be: {DECIDED[field]} decides it.")
-        if field in CHOSEN.get(equal, ()):
+        if field in chosen:
             raise UsageError(f"--over {field} cannot be: --equal={equal} chooses it.")
         if field in found or field in overrides:
             raise UsageError(f"{field} is given twice; give it once, as --over or as --config.{field}.")
@@ -215,11 +220,11 @@ def check_extends(before: Mapping[str, Any], now: Sweep, directory: Path) -> Non
     plain = now.plain
     changed = [name for name in ("config", "equal", "tune", "declaration") if before[name] != plain[name]]
     overrides = {**old.overrides, **now.overrides}
-    free = tuple(field for field in workdir.MAY_CHANGE if field != "train.length")
+    free = CHANGEABLE - {"train.length"}
     changed += [
         f"--config.{field}"
         for field in overrides
-        if old.overrides.get(field) != now.overrides.get(field) and not field.startswith(free)
+        if old.overrides.get(field) != now.overrides.get(field) and field not in free
     ]
     if list(old.over) != list(now.over):
         changed.append("--over")

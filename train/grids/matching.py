@@ -15,6 +15,7 @@ import jax
 
 from attention.errors import UsageError
 from models import flops
+from models.fields import declared
 from train import loop, tasks
 from train.config import loading
 from train.config.durations import Duration
@@ -171,12 +172,13 @@ def operations(request: Request) -> int:
 def _knobs(config: Config) -> dict[str, int]:
     """The fields that make a model larger, coarse ones first, each with the step in which it may change."""
     model, tensor = config.model, max(config.mesh.tensor, 1)
-    if hasattr(model, "hidden"):
-        return {"hidden": tensor}
-    if not (hasattr(model, "width") and hasattr(model, "heads")):
+    sizes = {name: leaf for name, leaf in declared(type(model)).items() if leaf.matched == "parameters"}
+    if not sizes:
         raise UsageError(f"--equal=parameters knows no sizes of {type(model).__name__}; match something else.")
     pairs = 2 if getattr(model, "positions", "") == "rotary" else 1  # which need an even width of a head
-    return {"width": model.heads * pairs, "mlp": tensor}
+    return {
+        name: getattr(model, leaf.multiple_of) * pairs if leaf.multiple_of else tensor for name, leaf in sizes.items()
+    }
 
 
 def _can_be_stacked(request: Request) -> bool:

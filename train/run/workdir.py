@@ -17,34 +17,10 @@ from typing import IO, Any
 import jax
 
 from attention.errors import UsageError
-from train.data.stated import SIZES_OF
+from train.config.leaves import CHANGEABLE
 from train.devices import processes
 from train.run.writers import TEMPORARY, write_json, write_text
 
-# What may differ between two starts of the same run: durations, where things are, how they are computed, and what is
-# said of the data, which they are checked against anyway.
-MAY_CHANGE = (
-    "model.implementation",
-    "model.scan",
-    "model.remat",
-    "train.length",
-    "train.log_every",
-    "train.eval_every",
-    "train.checkpoint_every",
-    "train.keep",
-    "train.loss_chunk",
-    "data.data_dir",
-    "data.cache_dir",
-    "data.streaming",
-    "data.workers",
-    "data.eval_batch_size",
-    "data.translations",
-    "data.by_length",
-    "data.beams",
-    "data.length_penalty",
-    "mesh.",
-    *(f"data.{field}" for field in SIZES_OF),
-)
 LOCK = ".lock"
 SHARED_WITHIN = 30.0  # seconds that a network's file system may take to show one machine what another has written
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
@@ -221,7 +197,7 @@ def read_results(workdir: Path) -> list[dict[str, Any]]:
 
 def _refuse_another(before: dict[str, Any], now: dict[str, Any], workdir: Path) -> None:
     old, new = flatten(before), flatten(json.loads(json.dumps(now)))
-    differ = [f for f in sorted(old | new) if old.get(f) != new.get(f) and not f.startswith(MAY_CHANGE)]
+    differ = [f for f in sorted(old | new) if old.get(f) != new.get(f) and f not in CHANGEABLE]
     if differ:
         changes = "; ".join(f"{field} was {old.get(field)!r} and is now {new.get(field)!r}" for field in differ)
         raise UsageError(f"{workdir} holds a run of another config: {changes}. Choose another --workdir.")

@@ -165,7 +165,7 @@ def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
         (["--config.train.precision=fp16"], "Unknown train.precision 'fp16'"),
         (["--config.train.accumulate=3"], "data.batch_size=32 does not divide over"),
         (["--config.train.loss_chunk=8"], "train.loss_chunk=8 is for predictions of tokens, and image_classification"),
-        (["--config.train.loss_chunk=-1"], "train.loss_chunk must be at least 0 (0 is off), but it is -1"),
+        (["--config.train.loss_chunk=-1"], "train.loss_chunk must be at least 1, or 0 (all), but it is -1"),
         (["--config.train.length=0 steps"], "train.length must be more than 0, but it is '0 steps'"),
         (["--config.seed=-1"], "seed must be at least 0 and below 2**32 - train.replicas = 4294967295, but it is -1"),
         ([f"--config.seed={2**32 - 2}", "--config.train.replicas=2"], "= 4294967294, but it is 4294967294"),

@@ -6,6 +6,7 @@ import re
 import numpy as np
 
 from attention.errors import UsageError
+from models.fields import field
 from train.data import stated
 from train.data.images import chain, sources
 from train.data.images.transforms import TRANSFORMS
@@ -15,41 +16,44 @@ _SHAPE = re.compile(r"\d+x\d+x[1-9]\d*")
 _ANY = 256  # pixels of a side that varies
 
 
+def _check_shape(shape: str, path: str) -> None:
+    if not _SHAPE.fullmatch(shape):
+        raise UsageError(f"{path} must be such as 32x32x3 (or ''), but it is {shape!r}.")
+
+
 @dataclasses.dataclass(frozen=True)
 class ImageData(Section):
-    """Which images, in what batches, transformed how.
+    """Which images, in what batches, transformed how."""
 
-    Attributes:
-      source: `digits`, `tfds:NAME` or `numpy:FILE.npz`; see `train.data.images.sources.load`.
-      data_dir: Where TFDS sets are; '' is the environment's TFDS_DATA_DIR, else TFDS's own default.
-      train_split: Such as `train[:90%]`; see `train.data.rows.splits`.
-      train_transforms: A spec string; see `train.data.images.chain`. '' only scales to [0, 1].
-      eval_transforms: A spec string without random transforms.
-      mixup: α of the Beta(α, α) that mixes pairs of training images (Zhang et al. 2018); 0 is off.
-      workers: Processes that prepare batches; 0 does it in a thread. Worth it for large images and fast devices.
-      classes: How many there are, which the data must have; 0 leaves it to them, but for a dry run.
-      image_shape: Of images before all transforms, `HEIGHTxWIDTHxCHANNELS` such as `32x32x3`, which the data must have;
-        0 is a size that varies, '' leaves it all to the data, but for a dry run.
-      image_key: Feature of a TFDS set that holds the image.
-      label_key: Feature of a TFDS set that holds the label.
-    """
-
-    train_transforms: str
-    eval_transforms: str
-    mixup: float
-    classes: int
-    image_shape: str
-    image_key: str = "image"
-    label_key: str = "label"
+    source: str = field("digits", "`digits`, `tfds:NAME` or `numpy:FILE.npz`; see `train.data.images.sources.load`.")
+    data_dir: str = field("", "Where TFDS sets are; '' is the environment's TFDS_DATA_DIR, else TFDS's own default.")
+    train_split: str = field("train", "Such as `train[:90%]`; see `train.data.rows.splits`.")
+    batch_size: int = 64
+    eval_batch_size: int = 256
+    workers: int = field(0, "Processes that prepare batches. Worth it for large images and fast devices.")
+    train_transforms: str = field("", "A spec string; see `train.data.images.chain`. '' only scales to [0, 1].")
+    eval_transforms: str = field("", "A spec string without random transforms.")
+    mixup: float = field(
+        0.0,
+        "α of the Beta(α, α) that mixes pairs of training images (Zhang et al. 2018).",
+        above=0,
+        special={0: "off"},
+    )
+    classes: int = field(10, **stated.CLASSES)
+    image_shape: str = field(
+        "8x8x1",
+        "Of images before all transforms, `HEIGHTxWIDTHxCHANNELS` such as `32x32x3`, which the data must have; a side "
+        "of 0 varies.",
+        special={"": stated.LEFT},
+        reads=_check_shape,
+        size_of=("source", "image_key"),
+    )
+    image_key: str = field("image", "Feature of a TFDS set that holds the image.")
+    label_key: str = field("label", "Feature of a TFDS set that holds the label.")
 
     def __post_init__(self):
         super().__post_init__()
         sources.check(self.source)
-        if self.mixup < 0:
-            raise UsageError(f"data.mixup must be at least 0 (0 is off), but it is {self.mixup}.")
-        stated.check_count("classes", self.classes)
-        if self.image_shape and not _SHAPE.fullmatch(self.image_shape):
-            raise UsageError(f"data.image_shape must be such as 32x32x3 (or ''), but it is {self.image_shape!r}.")
         chain.parse(self.train_transforms)
         if any(transform.random for transform in chain.parse(self.eval_transforms)):
             fixed = ", ".join(sorted(name for name, transform in TRANSFORMS.items() if not transform.random))

@@ -1,9 +1,9 @@
 """The `data` section of configs for translation."""
 
 import dataclasses
-from typing import ClassVar
 
 from attention.errors import UsageError
+from models.fields import field
 from train.data import stated, tokenisers
 from train.data.pairs import bitext, sources
 from train.data.pairs.batches import Sentences
@@ -16,61 +16,77 @@ from train.data.text.section import CachedTextSection, blank_tokeniser
 
 @dataclasses.dataclass(frozen=True)
 class TranslationData(CachedTextSection):
-    """Parallel text.
+    """Parallel text."""
 
-    Attributes:
-      source: `dates(...)` (dates written out in several languages, in the package; see
-        `train.data.pairs.dates`), `file:PATH` (a table, lines of pairs
-        parted by tabs, or two files that are aligned line by line; see `train.data.pairs.sources`),
-        `hf:NAME` or `hf:NAME:CONFIG`, or `tfds:NAME`.
-      train_split: Such as `train[:70%]`, in pairs. Slices are cut after shuffling, always alike, and never part the
-        translations of one source sentence.
-      source_column: Of tables: the column of what is translated; `translation.de` is the key `de` in the column
-        `translation`. Of lines parted by tabs: its number, from 1. Of aligned files: the end of their names.
-      target_column: Likewise of the translations.
-      source_tokeniser: `bytes`, `words(size=15000, marks=True)`, `bpe(size=8000)`, `file:PATH`, `hf:NAME` or
-        `marian:NAME/source.spm`; see `train.data.tokenisers`. It needs a start and an end token.
-      target_tokeniser: Likewise; '' is the source's, which then learns from both sides.
-      source_vocabulary: Tokens that the source's tokeniser must have; 0 leaves it to the tokeniser, but for a dry run
-        with one that names no size.
-      target_vocabulary: Likewise of the target's; of a shared tokeniser, as many as the source's.
-      source_length: Tokens of a source at most, its end token included. Longer pairs are left out, and counted.
-      target_length: Tokens of a target at most, its end token included.
-      buckets: Lengths below the longest that batches of shorter pairs are padded to, such as `8,16`; '' is none.
-      translations: How many validation sentences each evaluation translates, for BLEU; 0 is none. At the end all test
-        sentences are.
-      by_length: Lengths of sources, such as `8,16`, that part the test sentences into groups, each with a BLEU; '' is
-        none.
-      beams: Of these translations; 1 is greedy.
-      length_penalty: Of beam search: the power of the length that log-probabilities are divided by.
-    """
-
-    source_column: str
-    target_column: str
-    source_tokeniser: str
-    target_tokeniser: str
-    source_vocabulary: int
-    target_vocabulary: int
-    source_length: int
-    target_length: int
-    buckets: str
-    translations: int
-    by_length: str
-    beams: int
-    length_penalty: float
-
-    SIZES: ClassVar[tuple[str, ...]] = ("source_length", "target_length", "beams", *CachedTextSection.SIZES)
+    source: str = field(
+        "dates()",
+        "`dates(...)` (dates written out in several languages, in the package; see `train.data.pairs.dates`), "
+        "`file:PATH` (a table, lines of pairs parted by tabs, or two files that are aligned line by line; see "
+        "`train.data.pairs.sources`), `hf:NAME` or `hf:NAME:CONFIG`, or `tfds:NAME`.",
+    )
+    train_split: str = field(
+        "train",
+        "Such as `train[:70%]`, in pairs. Slices are cut after shuffling, always alike, and never part the "
+        "translations of one source sentence.",
+    )
+    batch_size: int = 64
+    eval_batch_size: int = 128
+    source_column: str = field(
+        "source",
+        "Of tables: the column of what is translated; `translation.de` is the key `de` in the column `translation`. Of "
+        "lines parted by tabs: its number, from 1. Of aligned files: the end of their names.",
+    )
+    target_column: str = field("target", "Likewise of the translations.")
+    source_tokeniser: str = field(
+        "bytes",
+        "`bytes`, `words(size=15000, marks=True)`, `bpe(size=8000)`, `file:PATH`, `hf:NAME` or "
+        "`marian:NAME/source.spm`; see `train.data.tokenisers`. It needs a start and an end token.",
+        reads=tokenisers.check,
+    )
+    target_tokeniser: str = field(
+        "",
+        "Likewise of the target.",
+        reads=tokenisers.check,
+        special={"": "the source's, which then learns from both sides"},
+    )
+    source_vocabulary: int = stated.vocabulary("What the source's tokeniser must have.", "source_tokeniser")
+    target_vocabulary: int = stated.vocabulary(
+        "What the target's tokeniser must have; a shared one as many as the source's.",
+        "source_tokeniser",
+        "target_tokeniser",
+    )
+    source_length: int = field(
+        64,
+        "Of a source at most, its end token included. Longer pairs are left out, and counted.",
+        least=1,
+        unit="tokens",
+    )
+    target_length: int = field(64, "Of a target at most, its end token included.", least=1, unit="tokens")
+    buckets: str = field(
+        "", "Lengths below the longest that batches of shorter pairs are padded to, such as `8,16`; '' is none."
+    )
+    translations: int = field(
+        0,
+        "How many validation sentences each evaluation translates, for BLEU. At the end all test sentences are.",
+        least=1,
+        special={0: "none"},
+        may_change=True,
+    )
+    by_length: str = field(
+        "",
+        "Lengths of sources, such as `8,16`, that part the test sentences into groups, each with a BLEU; '' is none.",
+        may_change=True,
+    )
+    beams: int = field(1, "Of these translations; 1 is greedy.", least=1, may_change=True)
+    length_penalty: float = field(
+        1.0,
+        "Of beam search: the power of the length that log-probabilities are divided by.",
+        may_change=True,
+    )
 
     def __post_init__(self):
         super().__post_init__()
         sources.check(self.source)
-        tokenisers.check(self.source_tokeniser, "data.source_tokeniser")
-        if self.target_tokeniser:
-            tokenisers.check(self.target_tokeniser, "data.target_tokeniser")
-        for field in ("source_vocabulary", "target_vocabulary"):
-            stated.check_count(field, getattr(self, field))
-        if self.translations < 0:
-            raise UsageError(f"data.translations must be at least 0 (0 is none), but it is {self.translations}.")
         self.bounds, self.groups  # noqa: B018
 
     @property

@@ -1,9 +1,9 @@
 """The `data` sections of configs for text."""
 
 import dataclasses
-from typing import ClassVar
 
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError
+from models.fields import BOOKKEEPING, field
 from train.data import stated, tokenisers
 from train.data.rows.splits import PARTS
 from train.data.section import Section
@@ -12,56 +12,56 @@ from train.data.text.batches import Labelled, MaskedTokens, NextToken, check_lon
 from train.data.text.corpus import Corpus, LabelledText, RunningText, load
 from train.data.text.masking import Masking
 
-KEEP = ("first", "last")
-
 
 @dataclasses.dataclass(frozen=True)
 class CachedTextSection(Section):
-    """What all data of text have in common: they may come from the hub, and are tokenised once.
+    """What all data of text have in common: they may come from the hub, and are tokenised once."""
 
-    Attributes:
-      revision: Of a hub set: a branch, tag or commit, such as `refs/convert/parquet`; '' is the default one.
-      streaming: Whether a hub set is read from the network as it is encoded, in place of being downloaded first.
-      data_dir: Where TFDS sets or the hub's downloads are; '' is the libraries' own default.
-      cache_dir: Where tokenised text is kept; '' is ATTENTION_BENCH_CACHE, else ~/.cache/attention_bench.
-      workers: Processes that prepare batches; 0 does it in a thread, which is fast enough for text.
-    """
-
-    revision: str
-    streaming: bool
-    cache_dir: str
+    data_dir: str = field("", "Where TFDS sets or the hub's downloads are; '' is the libraries' own default.")
+    workers: int = field(0, "Processes that prepare batches; a thread is fast enough for text.")
+    revision: str = field(
+        "", "Of a hub set: a branch, tag or commit, such as `refs/convert/parquet`; '' is the default one."
+    )
+    streaming: bool = field(
+        False,
+        "Whether a hub set is read from the network as it is encoded, in place of being downloaded first.",
+        role=BOOKKEEPING,
+    )
+    cache_dir: str = field(
+        "",
+        "Where tokenised text is kept; '' is ATTENTION_BENCH_CACHE, else ~/.cache/attention_bench.",
+        role=BOOKKEEPING,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class CommonTextData(CachedTextSection):
-    """What text of one language has in common.
+    """What text of one language has in common."""
 
-    Attributes:
-      source: `pydoc` (the Python manual's topics, in the package), `file:PATH` (a file, folder or glob; see
-        `train.data.rows.local.open_split`), `hf:NAME` or `hf:NAME:CONFIG` (a set on the Hugging Face hub or in a local
-        folder), or `tfds:NAME`.
-      text_column: Of tables: the column of the text.
-      train_split: Such as `train[:90%]`, in documents: topics, lines of plain text, or rows; see `rows.splits`.
-        Documents with classes are shuffled first, always alike, so that slices of sorted sets have all classes.
-      tokeniser: `bytes`, `words(size=20000)`, `bpe(size=8192)`, `wordpiece(size=30522)`, `file:PATH` or `hf:NAME`;
-        see `train.data.tokenisers`. Those with a size learn their vocabulary from the training split.
-      context: Tokens in an example.
-      vocabulary: Tokens that the tokeniser must have; 0 leaves it to the tokeniser, but for a dry run with one that
-        names no size.
-    """
-
-    text_column: str
-    tokeniser: str
-    context: int
-    vocabulary: int
-
-    SIZES: ClassVar[tuple[str, ...]] = ("context", *Section.SIZES)
+    source: str = field(
+        "pydoc",
+        "`pydoc` (the Python manual's topics, in the package), `file:PATH` (a file, folder or glob; see "
+        "`train.data.rows.local.open_split`), `hf:NAME` or `hf:NAME:CONFIG` (a set on the Hugging Face hub or in a local "
+        "folder), or `tfds:NAME`.",
+    )
+    train_split: str = field(
+        "train",
+        "Such as `train[:90%]`, in documents: topics, lines of plain text, or rows; see `rows.splits`. Documents with "
+        "classes are shuffled first, always alike, so that slices of sorted sets have all classes.",
+    )
+    text_column: str = field("text", "Of tables: the column of the text.")
+    tokeniser: str = field(
+        "bytes",
+        "`bytes`, `words(size=20000)`, `bpe(size=8192)`, `wordpiece(size=30522)`, `file:PATH` or `hf:NAME`; see "
+        "`train.data.tokenisers`. Those with a size learn their vocabulary from the training split.",
+        reads=tokenisers.check,
+    )
+    context: int = field(128, "Tokens in an example.", least=1, unit="tokens")
+    vocabulary: int = stated.vocabulary("What the tokeniser must have.", "tokeniser")
 
     def __post_init__(self):
         super().__post_init__()
         sources.check(self.source)
-        tokenisers.check(self.tokeniser)
-        stated.check_count("vocabulary", self.vocabulary)
 
     def blank(self) -> Corpus:
         """Stands for the corpus in a dry run: one window of zeros.
@@ -74,22 +74,29 @@ class CommonTextData(CachedTextSection):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextData(CommonTextData):
-    """Text for language models.
+class UnlabelledTextData(CommonTextData):
+    """Text without classes."""
 
-    Attributes:
-      end_token: Whether each document is followed by the tokeniser's end token.
-      eval_stride: Tokens between the windows of evaluation; 0 is `context`, so that they do not overlap.
-    """
+    end_token: bool = field(False, "Whether each document is followed by the tokeniser's end token.")
 
-    end_token: bool
-    eval_stride: int
+    label_column = ""  # no field
 
-    label_column = ""  # no field: this text has no classes
+
+@dataclasses.dataclass(frozen=True)
+class TextData(UnlabelledTextData):
+    """Text for language models."""
+
+    eval_stride: int = field(
+        0,
+        "Tokens between the windows of evaluation, at most `context`.",
+        least=1,
+        special={0: "`context`, so that windows do not overlap"},
+        unit="tokens",
+    )
 
     def __post_init__(self):
         super().__post_init__()
-        if not 0 <= self.eval_stride <= self.context:
+        if self.eval_stride > self.context:
             raise UsageError(
                 f"data.eval_stride must be between 0 (windows that do not overlap) and data.context = {self.context}, "
                 f"but it is {self.eval_stride}."
@@ -112,25 +119,12 @@ class TextData(CommonTextData):
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedTextData(CommonTextData):
-    """Text for masked language models.
+class MaskedTextData(UnlabelledTextData):
+    """Text for masked language models."""
 
-    Attributes:
-      end_token: Whether each document is followed by the tokeniser's end token.
-      mask_rate: The probability of each token to be chosen for prediction.
-    """
-
-    end_token: bool
-    mask_rate: float
-
-    label_column = ""  # no field: this text has no classes
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.context < 3:
-            raise UsageError(f"data.context must be at least 3, for start and end tokens, but it is {self.context}.")
-        if not 0 < self.mask_rate <= 1:
-            raise UsageError(f"data.mask_rate must be above 0 and at most 1, but it is {self.mask_rate}.")
+    tokeniser: str = "bpe(size=2048)"  # which pads with token 1, as RoBERTa's does
+    context: int = field(128, "Tokens in an example, start and end tokens included.", least=3)
+    mask_rate: float = field(0.15, "The probability of each token to be chosen for prediction.", above=0, most=1)
 
     def load(self) -> Corpus:
         """The corpus; see `train.data.text.corpus.load`.
@@ -152,25 +146,17 @@ class MaskedTextData(CommonTextData):
 
 @dataclasses.dataclass(frozen=True)
 class LabelledTextData(CommonTextData):
-    """Documents with classes.
+    """Documents with classes."""
 
-    Attributes:
-      label_column: Of tables: the column of the class.
-      keep: Which tokens of a document that is longer than `context`: `first` or `last`.
-      classes: How many there are, which the data must have; 0 leaves it to them, but for a dry run.
-    """
-
-    label_column: str
-    keep: str
-    classes: int
+    tokeniser: str = "words(size=20000)"
+    label_column: str = field("label", "Of tables: the column of the class.")
+    keep: str = field("last", "Which tokens of a document that is longer than `context`.", choices=("first", "last"))
+    classes: int = field(0, **stated.CLASSES)
 
     def __post_init__(self):
         super().__post_init__()
-        stated.check_count("classes", self.classes)
         if not self.label_column:
             raise UsageError("data.label_column must name the column of the class, but it is empty.")
-        if self.keep not in KEEP:
-            raise unknown("data.keep", self.keep, KEEP)
 
     def load(self) -> Corpus:
         """The corpus, with class names; see `train.data.text.corpus.load`.

@@ -1,0 +1,52 @@
+"""What a config's fields are is said by their declarations alone."""
+
+import ast
+import dataclasses
+
+import pytest
+
+from models.fields import BOOKKEEPING, HARDWARE, SETTING
+from train.config import loading
+from train.config.leaves import CHANGEABLE, LEAVES, NOT_SETTINGS, SECTIONS, leaves_of
+from train.run.workdir import flatten
+
+
+@pytest.mark.parametrize("cls", SECTIONS.values())
+def test_every_field_is_declared_and_its_default_is_valid(cls):
+    leaves = leaves_of(cls)
+    sections = {f"{other.PATH}".rstrip(".") for other in SECTIONS.values()}
+    assert {cls.PATH + field.name for field in dataclasses.fields(cls)} - sections == set(leaves)
+    for path, leaf in leaves.items():
+        assert leaf.help.endswith("."), path
+        assert leaf.role in (SETTING, BOOKKEEPING, HARDWARE), path
+        leaf.check(path, getattr(cls, path.removeprefix(cls.PATH)))
+
+
+def test_the_leaves_of_all_configs_are_the_declared_ones():
+    configs = [flatten(loading.load(f"configs/{path.name}").to_dict()) for path in loading.files()]
+    assert {path for config in configs for path in config} == set(LEAVES)
+
+
+def test_dataclasses_that_share_a_field_agree_on_its_role():
+    for cls in SECTIONS.values():
+        for path, leaf in leaves_of(cls).items():
+            for trait in ("role", "changeable", "tells_apart", "sweep", "size_of"):
+                assert getattr(leaf, trait) == getattr(LEAVES[path], trait), (cls, path, trait)
+
+
+def test_what_is_checked_against_the_data_may_change_and_what_seeds_decide_may_not():
+    assert {"data.classes", "data.vocabulary", "train.length", "model.implementation", "mesh.data"} <= CHANGEABLE
+    assert not CHANGEABLE & {"seed", "train.replicas", "model.width", "data.batch_size", "optimizer.learning_rate"}
+    assert {"seed", "train.replicas", "mesh.data", "data.cache_dir", "train.keep"} <= NOT_SETTINGS
+    assert not NOT_SETTINGS & {"train.length", "model.implementation", "data.vocabulary"}
+
+
+@pytest.mark.parametrize("room", ["train", "analysis", "models", "docs"])
+def test_no_table_repeats_what_the_declarations_say(room):
+    """No literal names several leaves: lists of them are derived."""
+    for path in (loading.PACKAGE / room).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Tuple | ast.List | ast.Set | ast.Dict):
+                items = node.keys if isinstance(node, ast.Dict) else node.elts
+                named = {item.value for item in items if isinstance(item, ast.Constant)} & set(LEAVES)
+                assert len(named) < 4, f"{path}:{node.lineno} lists {sorted(named)}; derive it from LEAVES"

@@ -1,0 +1,25 @@
+"""Every leaf of every config, as the dataclasses declare it, and what follows."""
+
+from models.fields import Declaration, declared
+from train.config.schema import Config, MeshConfig, TrainConfig
+from train.optimizer import OptimizerConfig
+from train.tasks import TASKS
+
+SECTIONS: dict[str, type] = {
+    "The experiment": Config,
+    **{f"`model`, for `{name}`": cls for task in TASKS.values() for name, cls in task.model_types.items()},
+    **{f"`data`, for `{name}`": task.data_type for name, task in TASKS.items()},
+    "`optimizer`": OptimizerConfig,
+    "`train`": TrainConfig,
+    "`mesh`": MeshConfig,
+}
+
+
+def leaves_of(cls: type) -> dict[str, Declaration]:
+    """The leaves of a section's dataclass by their paths, such as `model.depth`."""
+    return {cls.PATH + name: leaf for name, leaf in declared(cls).items() if leaf.help}  # a section has none
+
+
+LEAVES = {path: leaf for cls in SECTIONS.values() for path, leaf in leaves_of(cls).items()}
+CHANGEABLE = frozenset(path for path, leaf in LEAVES.items() if leaf.changeable)  # between two starts of a run
+NOT_SETTINGS = frozenset(path for path, leaf in LEAVES.items() if not leaf.tells_apart)
