@@ -85,7 +85,15 @@ MULTI30K = (
     "model.mlp=512",
     "train.length=5 epochs",
 )
-RECURRENT = (*PAIRS, "data.by_length=10,14,18", "model.embedding=128", "model.hidden=256", "train.length=6 epochs")
+RECURRENT = (
+    *PAIRS,
+    "data.validation_split=validation",
+    "data.test_split=test",
+    "data.by_length=10,14,18",
+    "model.embedding=128",
+    "model.hidden=256",
+    "train.length=6 epochs",
+)
 CIFAR = (
     "data.data_dir={data}/tfds",
     "data.validation_split=train[90%:]",
