@@ -41,8 +41,8 @@ class CommonTextData(CachedTextSection):
     source: str = field(
         "pydoc",
         "`pydoc` (the Python manual's topics, in the package), `file:PATH` (a file, folder or glob; see "
-        "`train.data.rows.local.open_split`), `hf:NAME` or `hf:NAME:CONFIG` (a set on the Hugging Face hub or in a local "
-        "folder), or `tfds:NAME`.",
+        "`train.data.rows.local.open_split`), `hf:NAME` or `hf:NAME:CONFIG` (a set on the Hugging Face hub or in a "
+        "local folder), or `tfds:NAME`.",
     )
     train_split: str = field(
         "train",
