@@ -146,6 +146,7 @@ def test_mistakes_in_flags_are_one_sentence(flags, message, capsys):
     assert printed.err.count("\n") == 1
 
 
+@pytest.mark.more
 def test_impossible_meshes_are_refused_as_in_runs(run_python):
     flags = ["--dry-run", "--devices=8", "--config.mesh.data=3"]
     done = run_python("-m", "train.main", *flags, check=False)

@@ -118,6 +118,7 @@ def long(*arguments):
     return pytest.param(*arguments, marks=pytest.mark.long)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", ["vit_digits", long("gpt_pydoc"), long("translate_dates")])
 def test_five_together_are_five_apart(name):
     """In float64: data order, augmentation, initial values and dropout are the same, and so is all the rest."""

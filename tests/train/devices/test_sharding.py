@@ -52,6 +52,7 @@ def losses(workdir):
     return np.array([line["loss"] for line in record(workdir) if line["split"] == "train"])
 
 
+@pytest.mark.more
 def test_a_whole_run_on_eight_devices_is_that_on_one(one_device, tmp_path, run_python):
     alone, printed = one_device
     axes = {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}

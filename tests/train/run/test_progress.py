@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.train.conftest import arguments
-from train import loop
+from train import loop, main
 from train.run import progress, workdir
 from train.run.progress import Averages, Clock, Display, Shapes, averages, duration_text
 
@@ -123,11 +123,12 @@ def _read(descriptor):
         return b""
 
 
-def test_a_file_gets_lines_and_the_results_name_everything(tmp_path, run_python):
-    done = run_python("-m", "train.main", *arguments(tmp_path / "run"))
-    assert "\r" not in done.stdout + done.stderr
-    assert "Training super:" in done.stdout
-    assert "288 validation, 360 test; 12 steps of 32" in done.stdout
+def test_a_file_gets_lines_and_the_results_name_everything(tmp_path, capsys):
+    assert main.main(arguments(tmp_path / "run")) == 0
+    printed = capsys.readouterr()
+    assert "\r" not in printed.out + printed.err
+    assert "Training super:" in printed.out
+    assert "288 validation, 360 test; 12 steps of 32" in " ".join(printed.out.split())
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
         ".lock",
         "checkpoints",
