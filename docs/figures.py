@@ -69,8 +69,9 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "digits", lambda: digits.table(load("digits")["runs"])
     for name in translations.SETS:
         yield f"translation {name}", lambda name=name: translations.table(load(name)["runs"])
-    for name in replication.STUDIES:
-        yield name, lambda name=name: replication.text(name, KEPT / f"{name}.json")
+    for name in replication.ALL:
+        if (KEPT / f"{name}.json").is_file():
+            yield name, lambda name=name: replication.text(name, KEPT / f"{name}.json")
 
 
 def numbers() -> Iterator[tuple[str, str]]:
