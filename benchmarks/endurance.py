@@ -6,7 +6,6 @@ Steps with and without a save under way take turns within one process, round aft
 """
 
 import argparse
-import dataclasses
 import json
 import statistics
 import sys
@@ -20,11 +19,10 @@ import jax
 
 from analysis.tables import plain_markdown
 from benchmarks import measure
-from benchmarks.train_step import SilentRun
-from train import cli, loop, tasks
+from benchmarks.train_step import SilentTraining
+from train import cli
 from train.config import loading
 from train.devices import sharding
-from train.devices.replicas import Replicas
 from train.main import parse
 from train.run import digest
 from train.run.checkpoints import Checkpoints
@@ -62,35 +60,34 @@ def run(flags: argparse.Namespace) -> None:
 def saving(overrides: list[str], rounds: int, seconds: float) -> dict[str, Any]:
     """Medians over rounds, in seconds: a step alone, a step while a checkpoint is written, and the parts of a save."""
     config, _ = loading.resolve("configs/vit_digits.py", parse(overrides)[1])
-    task, mesh = tasks.find(config.task)(config), sharding.make_mesh(config.mesh)
-    plan = dataclasses.replace(loop.Plan.of(config, task.train_examples), total=1, eval_every=0, checkpoint_every=0)
+    mesh = sharding.make_mesh(config.mesh)
     with tempfile.TemporaryDirectory() as folder, jax.set_mesh(mesh), Checkpoints(Path(folder), 1) as checkpoints:
         (Path(folder) / "checkpoints").mkdir()
-        run = SilentRun(config, task, plan, Replicas.of(config, mesh), Path(folder), checkpoints)
-        run.start()
-        run.fit_more(2)  # which compiles
-        steps = max(2, round(seconds / run.fit_more(3)))
-        times = [_round(run, steps) for _ in range(rounds + 1)][1:]
-        run.close()
+        training = SilentTraining(config, mesh, Path(folder), checkpoints)
+        training.take(2)  # which compiles
+        steps = max(2, round(seconds / training.take(3)))
+        times = [_round(training, steps) for _ in range(rounds + 1)][1:]
+        training.close()
     ratios = [each["step while saving"] / each["step"] for each in times]
     medians = {name: statistics.median(each[name] for each in times) for name in times[0]}
     spread = {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
-    size = sum(leaf.nbytes for leaf in jax.tree.leaves(run.state))
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(training.state))
     return {"state_bytes": size, "steps": steps, "seconds": medians, "while_saving_over_alone": spread}
 
 
-def _round(run: SilentRun, steps: int) -> dict[str, float]:
-    alone = run.fit_more(steps)
-    digests = _seconds(lambda: digest.digests(run.state))
-    started = time.perf_counter()
-    run.checkpoints.save(run.step, run.state, run.batches, {}, [])
-    blocked = time.perf_counter() - started
-    under_way = run.fit_more(steps)
-    run.checkpoints.wait()
+def _round(training: SilentTraining, steps: int) -> dict[str, float]:
+    def save() -> None:
+        training.checkpoints.save(training.step, training.state, training.batches, {}, [])
+
+    alone = training.take(steps)
+    digests = _seconds(lambda: digest.digests(training.state))
+    blocked = _seconds(save)
+    under_way = training.take(steps)
+    training.checkpoints.wait()
     # The same once more with nothing beside it: how long a write takes, and reading it.
-    run.fit_more(1)
-    written = _seconds(lambda: (run.checkpoints.save(run.step, run.state, run.batches, {}, []), run.checkpoints.wait()))
-    read = _seconds(lambda: run.checkpoints.restore(run.abstract, run.batches))
+    training.take(1)
+    written = _seconds(lambda: (save(), training.checkpoints.wait()))
+    read = _seconds(lambda: training.checkpoints.restore(training.abstract, training.batches))
     return {
         "step": alone,
         "step while saving": under_way,

@@ -17,9 +17,9 @@ from typing import Any
 
 import jax
 
-from train import cli, loop, tasks
+from train import cli, tasks
 from train.config import loading
-from train.step import step_key
+from train.step import Trainer, step_key
 
 ATTENTION = "attention, "
 LOOPS = re.compile(r"^(while|call)")
@@ -55,7 +55,7 @@ def run(flags: argparse.Namespace) -> None:
 
 def _compile(config: Any) -> tuple[Any, Any, Any]:
     task = tasks.find(config.task)(config)
-    trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
+    trainer = Trainer.of(config, task)
     state = trainer.init(jax.jit(task.init)(jax.random.key(0)))
     batch = next(task.train_batches(0, 1))
     step = functools.partial(trainer.train_step, key=step_key(config.seed))

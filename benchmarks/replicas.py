@@ -22,11 +22,12 @@ import jax
 
 from analysis.tables import plain_markdown
 from benchmarks import measure
-from train import cli, loop, tasks
+from train import cli, tasks
 from train.config import loading
 from train.config.schema import Config
 from train.devices import sharding
 from train.devices.replicas import Replicas
+from train.step import Trainer
 
 CONFIGS = ("configs/vit_digits.py", "configs/gpt_pydoc.py")
 
@@ -78,10 +79,10 @@ def steady(config: Config, count: int, rounds: int) -> dict[str, Any]:
 def _step(config: Config, contestants: list[Replicas]) -> Callable[[], Any]:
     """One step of each of some programs, which are the first one's: programs of other seeds take as long."""
     task = tasks.find(config.task)(config)
-    trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
+    trainer = Trainer.of(config, task)
     train_step = contestants[0].train_step(trainer, task)
     batches = contestants[0].batches(task)
-    batch = contestants[0].to_devices(next(batches), own=True)
+    batch = contestants[0].to_devices(next(batches), stacked=True)
     batches.close()
     states = [replicas.init(trainer, task) for replicas in contestants]
 

@@ -25,11 +25,12 @@ CONFIGS = ("vit_digits", "gpt_pydoc")
 FIRST_STEP = """
 import os, sys
 import jax
-from train import loop, main
-def stop(run, *step):
-    jax.block_until_ready(run.state)
+from train import main
+from train.run.meter import Meter
+def stop(meter, step, report, *rest):
+    jax.block_until_ready(report)
     os._exit(0)
-loop.Run._read = stop
+Meter._read = stop
 sys.exit(main.main(sys.argv[1:]) or 1)
 """
 

@@ -21,17 +21,21 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from analysis.tables import plain_markdown
 from attention.errors import unknown
 from benchmarks import measure
-from train import cli, loop, tasks
+from train import cli, tasks
 from train.config import loading
 from train.config.schema import Config
+from train.config.timetable import Timetable
 from train.devices import sharding
 from train.devices.replicas import Replicas
 from train.run.checkpoints import Checkpoints
-from train.step import step_key
+from train.run.meter import Meter
+from train.run.recorder import Recorder
+from train.step import Trainer, step_key
 
 Step = Callable[[np.ndarray, np.ndarray], float]
 COMPILED = "_compiled"
@@ -76,19 +80,16 @@ def run(flags: argparse.Namespace) -> None:
 
 def loop_against_step(config: Config, rounds: int, steps: int) -> dict[str, Any]:
     """Seconds a step of the bare jitted step on one batch, and of the loop with its data, logging and checks."""
-    task = tasks.find(config.task)(config)
-    plan = dataclasses.replace(loop.Plan.of(config, task.train_examples), total=1, eval_every=0, checkpoint_every=0)
     mesh = sharding.make_mesh(config.mesh)
     with tempfile.TemporaryDirectory() as folder, jax.set_mesh(mesh), Checkpoints(Path(folder), 1) as checkpoints:
-        run = SilentRun(config, task, plan, Replicas.of(config, mesh), Path(folder), checkpoints)
-        run.start()
-        run.fit_more(2)
-        batch = run.replicas.to_devices(next(run.batches), own=True)
+        training = SilentTraining(config, mesh, Path(folder), checkpoints)
+        training.take(2)
+        batch = training.replicas.to_devices(next(training.batches), stacked=True)
         times: dict[str, list[float]] = {"step": [], "loop": []}
         for _ in range(rounds):
-            times["step"].append(_bare(run, batch, steps))
-            times["loop"].append(run.fit_more(steps))
-        run.close()
+            times["step"].append(_bare(training, batch, steps))
+            times["loop"].append(training.take(steps))
+        training.close()
     ratios = [b / a for a, b in zip(times["step"], times["loop"], strict=True)]
     return {
         "seconds": {name: statistics.median(values) for name, values in times.items()},
@@ -96,34 +97,45 @@ def loop_against_step(config: Config, rounds: int, steps: int) -> dict[str, Any]
     }
 
 
-class SilentRun(loop.Run):
-    """A run without evaluation and checkpoints, whose end moves on."""
+class SilentTraining:
+    """The steps of the loop without evaluation and checkpoints, and without an end."""
 
-    def fit_more(self, steps: int) -> float:
+    def __init__(self, config: Config, mesh: Mesh, directory: Path, checkpoints: Checkpoints):
+        task = tasks.find(config.task)(config)
+        trainer, self.timetable = Trainer.of(config, task), Timetable.of(config, task.train_examples)
+        self.replicas, self.checkpoints = Replicas.of(config, mesh), checkpoints
+        self.state, self.step = self.replicas.init(trainer, task), 0
+        self.abstract = self.replicas.abstract(trainer.shapes(task))
+        self.train_step, self.batches = self.replicas.train_step(trainer, task), self.replicas.batches(task)
+        self.recorder = Recorder(directory, task, self.replicas, 0, self.timetable, {})
+        self.meter = Meter(task, self.replicas, self.timetable, self.recorder, checkpoints, {})
+
+    def take(self, steps: int) -> float:
         """Takes so many steps; returns the seconds of one."""
-        self.plan = dataclasses.replace(self.plan, total=self.step + steps)
         started = time.perf_counter()
-        self.fit(_NeverInterrupted())
+        for _ in range(steps):
+            batch = next(self.batches)
+            self.meter.expect(batch)
+            self.state, reported = self.train_step(self.state, self.replicas.to_devices(batch, stacked=True))
+            self.step += 1
+            self.meter.add(self.step, reported, batch["index"])
+            if self.timetable.logs(self.step):
+                self.meter.log(self.step)
+        self.meter.read()
         jax.block_until_ready(self.state)
         return (time.perf_counter() - started) / steps
 
-    def _evaluate(self, split: str, params: Any) -> tuple[list[dict[str, float]], float]:
-        return [{self.task.best: 0.0}] * len(self.replicas), 0.0
-
-    def _save(self) -> None:
-        pass
-
-
-class _NeverInterrupted:
-    def stop_after(self, step: int) -> bool:
-        return False
+    def close(self) -> None:
+        """Closes files and data."""
+        self.recorder.close()
+        self.batches.close()
 
 
-def _bare(run: loop.Run, batch: Any, steps: int) -> float:
+def _bare(training: SilentTraining, batch: Any, steps: int) -> float:
     started = time.perf_counter()
     for _ in range(steps):
-        run.state, _ = run.train_step(run.state, batch)
-    jax.block_until_ready(run.state)
+        training.state, _ = training.train_step(training.state, batch)
+    jax.block_until_ready(training.state)
     return (time.perf_counter() - started) / steps
 
 
@@ -159,7 +171,7 @@ def _timed(step: Step, batches: list[dict[str, np.ndarray]], inputs: tuple[str, 
 
 
 def _ours(config: Config, task: Any, params: Any) -> Step:
-    trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
+    trainer = Trainer.of(config, task)
     train_step = jax.jit(functools.partial(trainer.train_step, key=step_key(config.seed)), donate_argnames="state")
     state, names = trainer.init(params), INPUTS[config.model.name]
 

@@ -13,11 +13,11 @@ import jax
 from ml_collections import ConfigDict
 
 from attention.errors import UsageError, unknown
-from train import cli, loop, tasks
+from train import cli, tasks
 from train.config import loading
 from train.config.leaves import CHANGEABLE
 from train.decode import trained
-from train.devices import compilation, processes, sharding
+from train.devices import compilation, processes, sharding, splits
 from train.devices.replicas import Replicas
 from train.measure import Evaluator
 from train.run import workdir
@@ -55,7 +55,7 @@ def evaluate(
         mesh = sharding.make_mesh(config.mesh)
         trained.check_replica(config, replica)
         replicas, alone = Replicas.of(config, mesh), Replicas([config.seed + replica], mesh)
-        loop.check_evaluation(config, mesh)
+        splits.check_evaluation(config, mesh)
     with jax.set_mesh(mesh), Checkpoints(directory, config.train.keep) as checkpoints:
         with processes.together():
             chosen = checkpoints.choose(step, lambda: workdir.read_result(directory, replica)["best_step"])

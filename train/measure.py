@@ -26,28 +26,28 @@ class Evaluator:
     def __call__(self, split: str, params: Params) -> tuple[list[dict[str, float]], float]:
         """A split's metrics of each replica, and how many of the task's units a second were measured.
 
-        Metrics are sums of all batches, divided once, and what else the task measures, such as scores of what it
-        writes, whose time does not count; nor does that of compiling.
+        Metrics are sums over all batches, divided once, and what else the task measures, such as scores of the texts
+        that it writes. The time of those scores does not count, nor does that of compiling.
         """
         task, replicas, clock = self._task, self._replicas, Clock()
         totals: list[dict[str, float]] = [{} for _ in replicas.seeds]
         with contextlib.closing(task.eval_batches(split, jax.process_index(), jax.process_count())) as batches:
             for batch in batches:
-                for total, own in zip(totals, replicas.split(self._sums(params, batch, clock)), strict=True):
-                    total |= {name: total.get(name, 0.0) + float(value) for name, value in own.items()}
+                for total, sums in zip(totals, replicas.split(self._sums(params, batch, clock)), strict=True):
+                    total |= {name: total.get(name, 0.0) + float(value) for name, value in sums.items()}
         units = task.eval_examples(split) * task.units_per_example * len(replicas)
         metrics = [
-            task.metrics(split, averages(total)) | task.measured(split, own, replicas.mesh)
-            for total, own in zip(totals, replicas.each(params), strict=True)
+            task.metrics(split, averages(total)) | task.measured(split, trained, replicas.mesh)
+            for total, trained in zip(totals, replicas.unstack(params), strict=True)
         ]
         return metrics, units / clock.seconds
 
     def _sums(self, params: Params, batch: dict[str, Any], clock: Clock) -> Any:
-        ours = self._replicas.to_devices(batch, own=False)
+        placed = self._replicas.to_devices(batch, stacked=False)
         clock.lap(0)
         if self._shapes.are_new(batch):
-            self._step.lower(params, ours).compile()  # kept for the call below
+            self._step.lower(params, placed).compile()  # kept for the call below
             clock.skip()
-        sums = jax.device_get(self._step(params, ours))
+        sums = jax.device_get(self._step(params, placed))
         clock.lap(0)
         return sums

@@ -8,12 +8,19 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from train import optimizer
+from train.config.schema import Config
+from train.config.timetable import Timetable
 from train.state import Params, TrainState
 
 Batch = dict[str, jax.Array]
 Sums = dict[str, jax.Array]
 # (params, batch, dropout key or None) -> sums over the batch's examples; "loss" is minimised, "weight" divides.
 LossFunction = Callable[[Params, Batch, jax.Array | None], Sums]
+
+
+class NonFiniteLossError(FloatingPointError):
+    """A loss or a gradient norm is not a number."""
 
 
 def step_key(seed: int) -> jax.Array:
@@ -39,6 +46,19 @@ class Trainer:
     accumulate: int
     ema: float
 
+    @classmethod
+    def of(cls, config: Config, task: Any) -> "Trainer":
+        """The steps of a config's training."""
+        timetable = Timetable.of(config, task.train_examples)
+        learning_rate = optimizer.schedule(config.optimizer, timetable.warmup, timetable.total)
+        return cls(
+            loss=task.loss,
+            optimizer=optimizer.optimizer(config.optimizer, learning_rate),
+            learning_rate=learning_rate,
+            accumulate=config.train.accumulate,
+            ema=config.train.ema,
+        )
+
     def init(self, params: Params) -> TrainState:
         """The state before the first step."""
         average = jax.tree.map(jnp.copy, params) if self.ema else {}
@@ -53,7 +73,8 @@ class Trainer:
 
         The key is the base of every step's randomness, see `step_key`.
         """
-        gradient, sums = self._gradient(state.params, batch, jax.random.fold_in(key, state.step))
+        gradient_of = self._gradient if self.accumulate == 1 else self._accumulated
+        gradient, sums = gradient_of(state.params, batch, jax.random.fold_in(key, state.step))
         gradient = jax.tree.map(lambda g: g / sums["weight"], gradient)
         updates, opt_state = self.optimizer.update(gradient, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
@@ -66,26 +87,23 @@ class Trainer:
         return TrainState(state.step + 1, params, opt_state, average), report
 
     def _gradient(self, params: Params, batch: Batch, key: jax.Array) -> tuple[Params, Sums]:
-        """Gradient of the summed loss, and the sums: added up over the parts, divided by nobody yet."""
+        """Gradient of the summed loss, and the sums."""
 
-        def summed(params: Params, part: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
-            sums = self.loss(params, part, key)
+        def summed(params: Params) -> tuple[jax.Array, Sums]:
+            sums = self.loss(params, batch, key)
             return sums["loss"], sums
 
-        def of_part(part: Batch, key: jax.Array) -> tuple[Params, Sums]:
-            (_, sums), gradient = jax.value_and_grad(summed, has_aux=True)(params, part, key)
-            return gradient, sums
+        return jax.grad(summed, has_aux=True)(params)
 
-        if self.accumulate == 1:
-            return of_part(batch, key)
-
+    def _accumulated(self, params: Params, batch: Batch, key: jax.Array) -> tuple[Params, Sums]:
+        """The same of a batch that is taken in parts, one after the other."""
         # Every a-th example goes to part a, so that each part lies on all devices as the batch does.
         parts = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, self.accumulate, *x.shape[1:]), 1, 0), batch)
 
         def add(total: Any, numbered: tuple[jax.Array, Batch]) -> tuple[Any, None]:
             number, part = numbered
-            return jax.tree.map(jnp.add, total, of_part(part, jax.random.fold_in(key, number))), None
+            return jax.tree.map(jnp.add, total, self._gradient(params, part, jax.random.fold_in(key, number))), None
 
         first = jax.tree.map(lambda x: x[0], parts)
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(of_part, first, key))
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(self._gradient, params, first, key))
         return jax.lax.scan(add, zeros, (jnp.arange(self.accumulate), parts))[0]

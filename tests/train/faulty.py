@@ -9,7 +9,8 @@ import os
 import signal
 import sys
 
-from train import loop, main
+from train import main
+from train.run.meter import Meter
 
 
 def meet(step: int, *what: str) -> None:
@@ -17,15 +18,15 @@ def meet(step: int, *what: str) -> None:
     if step == 0:
         os.chdir(*what)
         return
-    read = loop.Run._read
+    read = Meter._read
 
-    def until(run, at, *rest):
-        read(run, at, *rest)
+    def until(meter, at, *rest):
+        read(meter, at, *rest)
         if at == step:
-            for each in what:
-                send(each)
+            for name in what:
+                send(name)
 
-    loop.Run._read = until
+    Meter._read = until
 
 
 def send(what: str) -> None:

@@ -10,7 +10,7 @@ from studies import precision
 from tests.jaxprs import equations
 from tests.sizes import once
 from tests.train import small_tasks
-from train import loop
+from train.step import Trainer
 
 BFLOAT16, FLOAT32 = jnp.dtype("bfloat16"), jnp.dtype("float32")
 
@@ -18,7 +18,7 @@ BFLOAT16, FLOAT32 = jnp.dtype("bfloat16"), jnp.dtype("float32")
 def step_of(config):
     """The task's step with its state and batch, nothing of it computed."""
     task = small_tasks.task_of(config)
-    trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
+    trainer = Trainer.of(config, task)
     state = jax.eval_shape(lambda key: trainer.init(task.init(key)), jax.random.key(0))
     return trainer, state, small_tasks.batch_of(task)
 

@@ -12,7 +12,11 @@ import pytest
 from tests.sizes import once
 from tests.storm import assert_same
 from tests.train.conftest import arguments, record
-from train import evaluate, loop, main
+from train import evaluate, main
+from train.devices.replicas import Replicas
+from train.run import report
+from train.run.best import Best
+from train.run.meter import Meter
 from train.run.workdir import LOCK, lock
 
 pytestmark = pytest.mark.xdist_group(__name__)
@@ -196,15 +200,15 @@ class Killed(BaseException):
 
 
 def killed(step, monkeypatch, *flags):
-    read = loop.Run._read
+    read = Meter._read
 
-    def until(run, at, *rest):
-        read(run, at, *rest)
+    def until(meter, at, *rest):
+        read(meter, at, *rest)
         if at == step:
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Run, "_read", until)
+        patch.setattr(Meter, "_read", until)
         with pytest.raises(Killed):
             main.main(flags)
 
@@ -214,7 +218,7 @@ def test_a_length_lowered_to_where_the_run_stands_measures_there_and_a_longer_on
 ):
     never = {"train__eval_every": "0 steps", "train__checkpoint_every": "4 steps"}
     killed(6, monkeypatch, *arguments(tmp_path / "run", **never))
-    monkeypatch.setattr(loop.Run, "_new", None)  # what is restored is not made first
+    monkeypatch.setattr(Replicas, "start", None)  # what is restored is not made first
     assert main.main(arguments(tmp_path / "run", **never | {"train__length": "4 steps"})) == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["steps"], result["best_step"]) == (4, 4)
@@ -227,7 +231,7 @@ def test_a_length_lowered_to_where_the_run_stands_measures_there_and_a_longer_on
 def test_a_signal_during_the_report_ends_the_program(uninterrupted, tmp_path, monkeypatch):
     shutil.copytree(uninterrupted, tmp_path / "run")
     before, met = signal.getsignal(signal.SIGTERM), []
-    monkeypatch.setattr(loop.Run, "report", lambda run: met.append(signal.getsignal(signal.SIGTERM)))
+    monkeypatch.setattr(report, "write", lambda *_: met.append(signal.getsignal(signal.SIGTERM)))
     assert main.main(arguments(tmp_path / "run", **OPTIONS)) == 0
     assert met == [before]
 
@@ -242,7 +246,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_step_and_the_batch(tmp_path, c
 
 
 def test_a_damaged_best_gives_way_to_the_best_that_is_left(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(loop.Run, "_value", lambda run, metrics: metrics["loss"])  # which falls: the first is the best
+    monkeypatch.setattr(Best, "value", lambda best, metrics: metrics["loss"])  # which falls: the first is the best
     command = arguments(tmp_path / "run", train__checkpoint_every="4 steps")
     assert main.main(command) == 0
     assert json.loads((tmp_path / "run" / "result.json").read_text())["best_step"] == 4

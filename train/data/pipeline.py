@@ -63,11 +63,9 @@ def batched(examples: grain.MapDataset, data: BatchSizes, process_index: int, pr
 
 
 def stacked(iterators: Sequence["BatchIterator"]) -> "BatchIterator":
-    """Batches (R, B, ...) of R iterators that advance together, whose batches have one shape; one alone is itself."""
-    if len(iterators) == 1:
-        return iterators[0]
-    together = grain.experimental.ZipMapDataset([iterator.batches for iterator in iterators])
-    return BatchIterator(together.map(_stack), iterators[0].workers)
+    """Batches (R, B, ...) of R iterators that advance together, whose batches have one shape."""
+    zipped = grain.experimental.ZipMapDataset([iterator.batches for iterator in iterators])
+    return BatchIterator(zipped.map(_stack), iterators[0].workers)
 
 
 def _stack(batches: tuple[Batch, ...]) -> Batch:

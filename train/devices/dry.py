@@ -9,10 +9,11 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding
 
-from train import loop, tasks
+from train import tasks
 from train.config.schema import Config, MeshConfig
-from train.devices import memory, sharding
+from train.devices import memory, sharding, splits
 from train.devices.replicas import Replicas
+from train.run.report import outline
 from train.state import TrainState
 from train.step import Batch, Trainer
 from train.tasks import Task
@@ -60,14 +61,13 @@ class DryRun:
           UsageError: as a run would, or a size is not stated.
         """
         replicas = Replicas.of(config, sharding.make_mesh(config.mesh))
-        loop.check_splits(config, replicas)
+        splits.check_training(config, replicas)
         if hasattr(config.model, "pretrained"):  # weights have the shapes of random ones
             config = dataclasses.replace(config, model=dataclasses.replace(config.model, pretrained=""))
         small = dataclasses.replace(config.data, batch_size=1, eval_batch_size=1, workers=0)
         task = tasks.find(config.task)(dataclasses.replace(config, data=small), dry=True)
-        if len(replicas) > 1:
-            task.check_stackable()
-        trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
+        replicas.check(task)
+        trainer = Trainer.of(config, task)
         with jax.set_mesh(replicas.mesh):
             one = trainer.shapes(task)
         batch = batch_of(task, config.data.batch_size, replicas)
@@ -81,14 +81,7 @@ class DryRun:
     def report(self) -> Iterator[str]:
         """Compiles, and says what it takes."""
         task, mesh = self.task, self.replicas.mesh
-        about = task.describe(self.one.params)
-        axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
-        yield (
-            f"Dry run of {about['attention']}: {about['parameters']:,} parameters, "
-            f"{about['attention_layer_parameters']:,} in an attention layer, {about['tokens']} tokens"
-        )
-        yield f"Devices: {mesh.size} fake {mesh.devices.flat[0].platform}, mesh {axes}"
-        yield from memory.lines(self.state, mesh)
+        yield from outline("Dry run of", task.describe(self.one.params), self.state, mesh, fake="fake ")
         compiled = self.lower().compile()
         size = self.config.data.batch_size * len(self.replicas)
         counted = memory.scaled(size * task.cost().training, "FLOP")
@@ -100,7 +93,7 @@ def batch_of(task: Task, size: int, replicas: Replicas) -> Batch:
     """The shapes of a batch of so many examples for each replica, made of one."""
     with contextlib.closing(task.train_batches(0, 1)) as batches:
         one = next(batches)
-    split, front = NamedSharding(replicas.mesh, replicas.batch_spec(own=True)), replicas.front
+    split, front = NamedSharding(replicas.mesh, replicas.batch_spec(stacked=True)), replicas.front
     return {
         name: jax.ShapeDtypeStruct((*front, size, *x.shape[1:]), x.dtype, sharding=split) for name, x in one.items()
     }

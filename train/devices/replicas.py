@@ -30,13 +30,23 @@ class Replicas:
     Args:
       seeds: Of each replica.
       mesh: The devices.
+
+    Attributes:
+      front: The axis of replicas in front of every array; none for one.
+      batch_axes: Axes of the mesh that split each replica's batch.
+      mean_of: What a line of means says of them, after the name of the split.
     """
 
     def __init__(self, seeds: Sequence[int], mesh: Mesh):
         self.seeds, self.mesh = tuple(seeds), mesh
+        several = len(self) > 1
         # With other axes too, XLA (jaxlib 0.10.2) aborts where a split array is indexed within a split by hand.
         only = mesh.size > 1 and mesh.shape["data"] == mesh.size
-        self._apart = len(self) > 1 and only and len(self) % mesh.size == 0
+        self._apart = several and only and len(self) % mesh.size == 0
+        self.front = (len(self),) if several else ()
+        self._front_spec = ("data" if self._apart else None,) * len(self.front)
+        self.batch_axes = ("fsdp",) if self._apart else BATCH
+        self.mean_of = f", mean of {len(self)}" if several else ""
 
     @classmethod
     def of(cls, config: Config, mesh: Mesh) -> "Replicas":
@@ -56,53 +66,46 @@ class Replicas:
     def __len__(self) -> int:
         return len(self.seeds)
 
-    @property
-    def front(self) -> tuple[int, ...]:
-        """Axes of replicas in front of every array; none for one."""
-        return (len(self),) if len(self) > 1 else ()
+    def check(self, task: Any) -> None:
+        """Raises UsageError where a task's batches cannot be stacked, and must be."""
+        if self.front:
+            task.check_stackable()
 
-    @property
-    def batch_axes(self) -> tuple[str, ...]:
-        """Axes of the mesh that split each replica's batch."""
-        return ("fsdp",) if self._apart else BATCH
+    def remarks(self) -> list[str]:
+        """What a run's header says of them; nothing of one."""
+        return [f"Replicas: {len(self)}, of seeds {self.seeds[0]} to {self.seeds[-1]}"] if self.front else []
 
     def name(self, replica: int) -> str:
         """Such as ` of replica 2 (seed 9)`, to go on in a sentence; '' for one."""
-        return f" of replica {replica} (seed {self.seeds[replica]})" if len(self) > 1 else ""
+        return f" of replica {replica} (seed {self.seeds[replica]})" if self.front else ""
 
     def label(self, replica: int) -> dict[str, int]:
         """What a line of the record says of whose it is; nothing for one."""
-        return {"replica": replica} if len(self) > 1 else {}
-
-    def stack(self, values: Sequence[Any]) -> Any:
-        """One tree with an axis of replicas in front of every array; the tree itself for one."""
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *values) if len(self) > 1 else values[0]
+        return {"replica": replica} if self.front else {}
 
     def split(self, tree: Any) -> list[Any]:
         """Each replica's part of what lies on the host, stacked."""
-        return [jax.tree.map(lambda x, r=r: x[r], tree) for r in range(len(self))] if len(self) > 1 else [tree]
+        return [jax.tree.map(lambda x, r=r: x[r], tree) for r in range(len(self))] if self.front else [tree]
 
-    def together(self, values: list[Any]) -> Any:
-        """Plain values of each for a file: the list, but the value itself for one."""
-        return values if len(self) > 1 else values[0]
-
-    def listed(self, values: Any) -> list[Any]:
-        """What `together` was given."""
-        return values if len(self) > 1 else [values]
+    def stack(self, trees: Sequence[Any]) -> Any:
+        """One tree of what each replica has, which lies as a state does; `unstack` takes it apart."""
+        if not self.front:
+            return trees[0]
+        return jax.device_put(jax.tree.map(lambda *x: jnp.stack(x), *trees), self.shardings(trees[0]))
 
     def over(self, function: Callable, *stacked: bool) -> Callable:
         """A function of one replica for all of them.
 
         Args:
           function: Returns a tree of arrays.
-          stacked: For each of its arguments, whether every replica has its own, or all share it.
+          stacked: For each of its arguments, whether it is stacked, or one that all replicas share.
         """
-        if len(self) == 1:
+        if not self.front:
             return function
-        mapped = jax.vmap(function, in_axes=tuple(0 if own else None for own in stacked), axis_name=REPLICAS)
+        mapped = jax.vmap(function, in_axes=tuple(0 if axis else None for axis in stacked), axis_name=REPLICAS)
         if not self._apart:
             return mapped
-        specs = tuple(P("data") if own else P() for own in stacked)
+        specs = tuple(P("data") if axis else P() for axis in stacked)
         return jax.shard_map(
             mapped, mesh=self.mesh, in_specs=specs, out_specs=P("data"), axis_names={"data"}, check_vma=False
         )
@@ -111,7 +114,7 @@ class Replicas:
         self, trainer: Trainer, task: Any
     ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Any]]]:
         """`Trainer.train_step`, compiled; it takes the state's memory, and the next state lies as the one before."""
-        keys = self.stack([step_key(seed) for seed in self.seeds])
+        keys = self._keys(step_key)
         step = self.over(trainer.train_step, True, True, True)
 
         def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
@@ -126,64 +129,65 @@ class Replicas:
 
     def init(self, trainer: Trainer, task: Any) -> TrainState:
         """The state before the first step, born where it is to lie."""
-        keys = self.stack([jax.random.key(seed) for seed in self.seeds])
+        keys = self._keys(jax.random.key)
 
         def init(key: jax.Array) -> TrainState:
             return trainer.init(task.init(key))
 
         return jax.jit(lambda: self.over(init, True)(keys), out_shardings=self.shardings(trainer.shapes(task)))()
 
+    def start(self, trainer: Trainer, task: Any) -> tuple[TrainState, str]:
+        """The same with published weights where the task has some, and what it says of them."""
+        state = self.init(trainer, task)
+        params, remarks = zip(*map(task.pretrained, self.unstack(state.params)), strict=True)
+        if remarks[0]:
+            init = jax.jit(self.over(trainer.init, True), out_shardings=self.shardings(trainer.shapes(task)))
+            state = init(self.stack(params))
+        return state, remarks[0]
+
     def shardings(self, one: Any) -> Any:
         """Where a tree of all lies, from the shapes of one replica's."""
         alone = sharding.state_shardings(one, self.mesh)
-        if len(self) == 1:
-            return alone
-        axis = "data" if self._apart else None
-        return jax.tree.map(lambda own: NamedSharding(self.mesh, P(axis, *own.spec)), alone)
+        return jax.tree.map(lambda leaf: NamedSharding(self.mesh, P(*self._front_spec, *leaf.spec)), alone)
 
     def abstract(self, one: Any) -> Any:
         """Shapes, dtypes and shardings of a tree of all, from the shapes of one replica's."""
 
-        def of(leaf: jax.ShapeDtypeStruct, own: NamedSharding) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct((*self.front, *leaf.shape), leaf.dtype, sharding=own)
+        def stacked(leaf: jax.ShapeDtypeStruct, lies: NamedSharding) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((*self.front, *leaf.shape), leaf.dtype, sharding=lies)
 
-        return jax.tree.map(of, one, self.shardings(one))
+        return jax.tree.map(stacked, one, self.shardings(one))
 
     def one(self, params: Params, replica: int) -> Params:
         """A replica's parameters, on the mesh as those of a run of its own."""
-        if len(self) == 1:
+        if not self.front:
             return params
-        own = _taken(params, replica)
-        return jax.device_put(own, sharding.state_shardings(own, self.mesh))
+        taken = _taken(params, replica)
+        return jax.device_put(taken, sharding.state_shardings(taken, self.mesh))
 
-    def each(self, params: Params) -> Iterator[Params]:
-        """Every replica's, one after the other; see `one`."""
+    def unstack(self, params: Params) -> Iterator[Params]:
+        """Every replica's parameters, one after the other; see `one`."""
         return (self.one(params, replica) for replica in range(len(self)))
 
-    def chosen(self, which: Sequence[bool], these: Params, others: Params) -> Params:
-        """Of some replicas these parameters, of the rest the others."""
-        return _chosen(jnp.array(which), these, others) if len(self) > 1 else (these if which[0] else others)
-
     def batches(self, task: Any) -> pipeline.BatchIterator:
-        """Each replica's own batches, stacked."""
+        """Each replica's batches, stacked."""
         share = jax.process_index(), jax.process_count()
-        return pipeline.stacked([task.train_batches(*share, replica) for replica in range(len(self))])
+        iterators = [task.train_batches(*share, replica) for replica in range(len(self))]
+        return pipeline.stacked(iterators) if self.front else iterators[0]
 
-    def to_devices(self, batch: dict[str, np.ndarray], own: bool) -> Batch:
-        """A batch as global arrays: of stacked batches where each replica has its own, else one that all share."""
-        return sharding.to_devices(batch, self.mesh, self.batch_spec(own))
+    def to_devices(self, batch: dict[str, np.ndarray], stacked: bool) -> Batch:
+        """A batch as global arrays: a stacked one has a part for each replica, another one is shared by all."""
+        return sharding.to_devices(batch, self.mesh, self.batch_spec(stacked))
 
-    def batch_spec(self, own: bool) -> P:
+    def batch_spec(self, stacked: bool) -> P:
         """How such a batch is split."""
-        spec = P(self.batch_axes)
-        return P("data" if self._apart else None, *spec) if own and len(self) > 1 else spec
+        return P(*self._front_spec, self.batch_axes) if stacked else P(self.batch_axes)
+
+    def _keys(self, key_of: Callable[[int], jax.Array]) -> jax.Array:
+        keys = [key_of(seed) for seed in self.seeds]
+        return jnp.stack(keys) if self.front else keys[0]
 
 
 @jax.jit
 def _taken(tree: Any, replica: jax.Array) -> Any:
     return jax.tree.map(lambda x: x[replica], tree)
-
-
-@jax.jit
-def _chosen(which: jax.Array, these: Any, others: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.where(which.reshape(-1, *(1,) * (a.ndim - 1)), a, b), these, others)

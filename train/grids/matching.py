@@ -20,6 +20,7 @@ from train import loop, tasks
 from train.config import loading
 from train.config.durations import Duration
 from train.config.schema import Config
+from train.config.timetable import Timetable
 
 TOLERANCE = 0.01
 EQUAL = ("parameters", "flops")
@@ -166,7 +167,7 @@ def operations(request: Request) -> int:
     """Of all forward and backward passes of the training."""
     config = _resolve(request)
     task = _task(config)
-    return loop.Plan.of(config, task.train_examples).total * config.data.batch_size * task.cost().training
+    return Timetable.of(config, task.train_examples).total * config.data.batch_size * task.cost().training
 
 
 def _knobs(config: Config) -> dict[str, int]:

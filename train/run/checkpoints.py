@@ -69,6 +69,10 @@ class Checkpoints:
         """Steps that have a checkpoint, in order."""
         return [step for step in self._numbered() if (self._folder / str(step) / _METADATA).is_file()]
 
+    def last(self) -> int:
+        """The newest of them; 0 where there is none."""
+        return max(self.steps(), default=0)
+
     def save(self, step: int, state: TrainState, batches: Any, progress: dict, best: Iterable[int]) -> None:
         """Starts writing state, data iterator and progress (plain JSON values); `best` are the best steps so far.
 
@@ -259,10 +263,9 @@ class Checkpoints:
         """Raises a UsageError where an error is that a disk takes no more."""
         reason = why_unwritable(error)
         if reason:
-            last = max(self.steps(), default=0)
             raise UsageError(
-                f"{what} ({reason}); the last good checkpoint is step {last}: free space and run the same command "
-                "again."
+                f"{what} ({reason}); the last good checkpoint is step {self.last()}: free space and run the same "
+                "command again."
             ) from error
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import jax
 
 from tests.train import small_tasks
-from train import loop
 from train.devices import sharding
 from train.devices.replicas import Replicas
+from train.step import Trainer
 
 STEPS = 20
 COMMON = {"data__batch_size": 32, "model__heads": 8}
@@ -38,14 +38,14 @@ def losses(model: str, shape: str) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         config = small_tasks.config_of(file, Path(folder), **COMMON | changes | axes)
         task = small_tasks.task_of(config)
-    trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
+    trainer = Trainer.of(config, task)
     found = []
     mesh = sharding.make_mesh(config.mesh, jax.devices()[: math.prod(map(int, axes.values()))])
     with jax.set_mesh(mesh), contextlib.closing(task.train_batches(0, 1)) as batches:
         replicas = Replicas.of(config, mesh)
         state, step = replicas.init(trainer, task), replicas.train_step(trainer, task)
         for _ in range(STEPS):
-            state, report = step(state, replicas.to_devices(next(batches), own=True))
+            state, report = step(state, replicas.to_devices(next(batches), stacked=True))
             found.append(float(report["sums"]["loss"] / report["sums"]["weight"]))
         lies = jax.tree.map(
             lambda x, wanted: x.sharding.is_equivalent_to(wanted, x.ndim), state, replicas.shardings(state)

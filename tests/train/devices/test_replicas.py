@@ -22,7 +22,9 @@ from train.config.schema import MeshConfig
 from train.devices import sharding
 from train.devices.replicas import Replicas
 from train.run import workdir
+from train.run.meter import Meter
 from train.run.results import of_all
+from train.step import NonFiniteLossError, Trainer
 from train.translate import Translator
 
 pytestmark = pytest.mark.xdist_group(__name__)
@@ -64,7 +66,7 @@ def apart(config, seeds, steps, double):
     """What separate runs of the seeds do: batches, losses and last parameters of each. Knows nothing of replicas."""
     task = tasks.find(config.task)(config)
     task = in_double(task) if double else task
-    trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
+    trainer = Trainer.of(config, task)
     step = jax.jit(lambda key, state, batch: trainer.train_step(state, batch, key))
     init = jax.jit(lambda key: trainer.init(doubled(task.init(key)) if double else task.init(key)))
     found = []
@@ -90,14 +92,14 @@ def together(config, mesh, steps, double=False):
     replicas = Replicas.of(config, mesh)
     task = tasks.find(config.task)(config)
     task = in_double(task) if double else task
-    trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
+    trainer = Trainer.of(config, task)
     with jax.set_mesh(mesh):
         state = replicas.init(trainer, task)
         state = doubled(state) if double else state
         step, stream, batches, losses = replicas.train_step(trainer, task), replicas.batches(task), [], []
         for _ in range(steps):
             batches.append(next(stream))
-            state, report = step(state, replicas.to_devices(batches[-1], own=True))
+            state, report = step(state, replicas.to_devices(batches[-1], stacked=True))
             sums = jax.device_get(report["sums"])
             losses.append(sums["loss"] / sums["weight"])
     stream.close()
@@ -162,13 +164,14 @@ from tests.train.devices import test_replicas as t
 from train import loop, tasks
 from train.devices import sharding
 from train.devices.replicas import Replicas
+from train.step import Trainer
 
 config, _ = t.resolved("vit_digits", train__replicas=4)
 mesh = sharding.make_mesh(config.mesh, jax.devices()[:4])
 replicas, task = Replicas.of(config, mesh), tasks.find(config.task)(config)
-trainer = loop.make_trainer(config, task, loop.Plan.of(config, task.train_examples))
+trainer = Trainer.of(config, task)
 with jax.set_mesh(mesh):
-    batch = replicas.to_devices(next(replicas.batches(task)), own=True)
+    batch = replicas.to_devices(next(replicas.batches(task)), stacked=True)
     text = replicas.train_step(trainer, task).lower(replicas.init(trainer, task), batch).compile().as_text()
 assert not any(kind in text for kind in ("all-reduce", "all-gather", "all-to-all", "collective-permute"))
 print("silent")
@@ -343,14 +346,14 @@ class Killed(BaseException):
 
 @pytest.mark.more
 def test_killed_and_started_again_it_is_bit_identical(pair, tmp_path, monkeypatch):
-    read = loop.Run._read
+    read = Meter._read
 
-    def until(run, step, *rest):
-        read(run, step, *rest)
+    def until(meter, step, *rest):
+        read(meter, step, *rest)
         if step == 8:
             raise Killed
 
-    monkeypatch.setattr(loop.Run, "_read", until)
+    monkeypatch.setattr(Meter, "_read", until)
     with pytest.raises(Killed):
         trained(tmp_path / "run", seed=3, train__replicas=2)
     monkeypatch.undo()
@@ -393,13 +396,13 @@ def test_it_is_another_run_with_another_number_of_replicas(pair, tmp_path):
     ],
 )
 def test_a_loss_that_is_not_finite_names_the_replica(tmp_path, monkeypatch, training, message):
-    def poisoned(replicas, batch, own):
-        if own == training:
+    def poisoned(replicas, batch, stacked):
+        if stacked == training:
             batch["image"][1] = np.nan
-        return sharding.to_devices(batch, replicas.mesh, replicas.batch_spec(own))
+        return sharding.to_devices(batch, replicas.mesh, replicas.batch_spec(stacked))
 
     monkeypatch.setattr(Replicas, "to_devices", poisoned)
-    with pytest.raises(loop.NonFiniteLossError, match=message):
+    with pytest.raises(NonFiniteLossError, match=message):
         trained(tmp_path / "run", seed=3, train__replicas=2)
 
 

@@ -16,9 +16,15 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.train.conftest import arguments
-from train import loop, main
+from train import main
+from train.config.schema import MeshConfig
+from train.config.timetable import Timetable
+from train.devices import sharding
+from train.devices.replicas import Replicas
 from train.run import progress, workdir
-from train.run.progress import Averages, Clock, Display, Shapes, averages, duration_text
+from train.run.meter import Meter
+from train.run.progress import Averages, Clock, Display, averages, duration_text
+from train.tasks import Task
 
 
 def test_the_clock_leaves_out_what_is_skipped_and_goes_on_after_a_restart(monkeypatch):
@@ -159,16 +165,18 @@ def test_a_long_warmup_is_cut_saying_so(tmp_path, run_python):
 
 def test_steps_of_a_shape_that_is_new_are_apart_in_time():
     """The step before it is read before it compiles, and its own time is left out."""
-    run, happened = object.__new__(loop.Run), []
-    run.step, run.plan, run._shapes = 0, loop.Plan(5, 5, 0, 0, 0, 0, 0), Shapes()
-    run.batches = iter([{"index": np.zeros(size)} for size in (2, 2, 3, 2, 2)])
-    run.checkpoints = types.SimpleNamespace(wait=lambda: None)
-    run.state, run.replicas = None, types.SimpleNamespace(to_devices=lambda batch, own: batch)
-    run.train_step = lambda state, batch: (state, happened.append(f"step of {len(batch['index'])}"))
-    run._validations = list
-    run._between_steps = lambda stopping: None
-    run._read = lambda step, report, index, compiled: happened.append((step, compiled))
-    assert run.fit(types.SimpleNamespace(stop_after=lambda step: False))
+    happened, timed = [], []
+    clock = types.SimpleNamespace(skip=lambda: timed.append(None), lap=timed.append)
+    advance = lambda step, loss: happened.append((step, timed.pop()))  # noqa: E731
+    recorder = types.SimpleNamespace(clock=clock, advance=advance)
+    replicas = Replicas([0], sharding.make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1]))
+    meter = Meter(Task(), replicas, Timetable(5, 6, 0, 0, 0, 0, 0), recorder, None, {})
+    for step, size in enumerate((2, 2, 3, 2, 2), 1):
+        batch = {"index": np.zeros(size)}
+        meter.expect(batch)
+        happened.append(f"step of {size}")
+        meter.add(step, report(1.0, 1.0, 1.0), batch["index"])
+    meter.read()
     twice, thrice = "step of 2", "step of 3"
-    started = [twice, twice, (1, True), (2, False), thrice, twice, (3, True), twice, (4, False), (5, False)]
+    started = [twice, twice, (1, None), (2, 2), thrice, twice, (3, None), twice, (4, 2), (5, 2)]
     assert happened == started

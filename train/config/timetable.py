@@ -1,0 +1,59 @@
+"""When things are done during a training: the config's durations in optimizer steps."""
+
+import dataclasses
+
+from train import optimizer
+from train.config.durations import Duration
+from train.config.schema import Config
+
+
+@dataclasses.dataclass(frozen=True)
+class Timetable:
+    """The config's durations in optimizer steps; 0 is never."""
+
+    total: int
+    epoch: int
+    log_every: int
+    eval_every: int
+    checkpoint_every: int
+    warmup: int
+    warmup_wanted: int
+
+    @classmethod
+    def of(cls, config: Config, examples: int) -> "Timetable":
+        """The timetable of a config whose epoch has so many examples."""
+
+        def steps(field: str, text: str) -> int:
+            return Duration.parse(text, field).steps(config.data.batch_size, examples)
+
+        train = config.train
+        total = steps("train.length", train.length)
+        wanted = steps("optimizer.warmup", config.optimizer.warmup)
+        return cls(
+            total=total,
+            epoch=steps("an epoch", "1 epoch"),
+            log_every=steps("train.log_every", train.log_every),
+            eval_every=steps("train.eval_every", train.eval_every),
+            checkpoint_every=steps("train.checkpoint_every", train.checkpoint_every),
+            warmup=optimizer.warmup_steps(wanted, total),
+            warmup_wanted=wanted,
+        )
+
+    def logs(self, step: int) -> bool:
+        """Whether averages of the training are written after a step."""
+        return self._due(self.log_every, step)
+
+    def evaluates(self, step: int) -> bool:
+        """Whether validation data are measured after a step."""
+        return self._due(self.eval_every, step)
+
+    def saves(self, step: int) -> bool:
+        """Whether a checkpoint is written after a step."""
+        return self._due(self.checkpoint_every, step)
+
+    def pauses(self, step: int) -> bool:
+        """Whether anything of these is done after a step."""
+        return self.logs(step) or self.evaluates(step) or self.saves(step)
+
+    def _due(self, every: int, step: int) -> bool:
+        return step == self.total or (every > 0 and step % every == 0)

@@ -1,0 +1,121 @@
+"""The metrics of training steps, read one step late, so that devices do not wait for the host."""
+
+import json
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+
+from train.config.timetable import Timetable
+from train.devices import processes
+from train.devices.replicas import Replicas
+from train.run.checkpoints import Checkpoints
+from train.run.progress import Averages, Shapes
+from train.run.recorder import Recorder
+from train.step import NonFiniteLossError
+from train.tasks.task import Task
+
+
+class Meter:
+    """Reads what training steps report, refuses what is not finite, averages the rest and counts the time.
+
+    Args:
+      task: Names the metrics.
+      replicas: Whose reports they are.
+      timetable: Says when averages are written.
+      recorder: Writes them.
+      checkpoints: Say which is the last good step.
+      progress: Of the restored checkpoint; empty for a new run.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        replicas: Replicas,
+        timetable: Timetable,
+        recorder: Recorder,
+        checkpoints: Checkpoints,
+        progress: dict[str, Any],
+    ):
+        self._task, self._replicas, self._timetable = task, replicas, timetable
+        self._recorder, self._checkpoints = recorder, checkpoints
+        new = [None] * len(replicas)
+        self._averages, self._epoch = (
+            [Averages(sums) for sums in progress.get(name, new)] for name in ("averages", "epoch")
+        )
+        self._shapes, self._compiles = Shapes(), False
+        self._pending: tuple[int, dict[str, Any], np.ndarray, bool] | None = None
+
+    def expect(self, batch: dict[str, np.ndarray]) -> None:
+        """Is told of a step's batch: where the step compiles, the one before is read first, whose time that is not."""
+        self._compiles = self._shapes.are_new(batch)
+        if self._compiles:
+            self.read()
+
+    def add(self, step: int, report: dict[str, Any], index: np.ndarray) -> None:
+        """Reads the step before, and keeps the report of this one, which is still being computed.
+
+        Args:
+          step: Its number.
+          report: From `Trainer.train_step`.
+          index: The examples of its batch.
+        """
+        self.read()
+        self._pending = step, report, index, self._compiles
+
+    def read(self) -> None:
+        """Reads the report that was kept.
+
+        Raises:
+          NonFiniteLossError: the loss or gradient norm was not finite.
+        """
+        pending, self._pending = self._pending, None
+        if pending:
+            self._read(*pending)
+
+    def log(self, step: int) -> None:
+        """Reads the last step, and writes the averages since the last line where it is time."""
+        self.read()
+        if self._timetable.logs(step):
+            self._recorder.write("train", step, self._take(self._averages), self._recorder.clock.per_second)
+
+    def progress(self) -> dict[str, Any]:
+        """What a checkpoint keeps: the sums of each replica."""
+        kept = {"averages": self._averages, "epoch": self._epoch}
+        return {name: [averages.saved for averages in replicas] for name, replicas in kept.items()}
+
+    def _read(self, step: int, report: dict[str, Any], index: np.ndarray, compiled: bool) -> None:
+        reports = self._replicas.split(jax.device_get(report))
+        losses = [float(numbers["sums"]["loss"]) / float(numbers["sums"]["weight"]) for numbers in reports]
+        for replica, numbers in enumerate(reports):
+            if not (np.isfinite(losses[replica]) and np.isfinite(numbers["gradient_norm"])):
+                self._refuse(step, losses[replica], numbers["gradient_norm"], replica, index)
+            self._averages[replica].add(numbers)
+            self._epoch[replica].add(numbers)
+        clock = self._recorder.clock
+        if compiled:
+            clock.skip()
+        else:
+            clock.lap(index.size * jax.process_count() * self._task.units_per_example)
+        if step % self._timetable.epoch == 0:
+            self._end_epoch(step)
+        self._recorder.advance(step, float(np.mean(losses)))
+
+    def _end_epoch(self, step: int) -> None:
+        """Writes the averages of the epoch, where this run has counted all of it."""
+        whole = self._epoch[0].steps == self._timetable.epoch
+        metrics = self._take(self._epoch)
+        if whole:
+            self._recorder.write("epoch", step, metrics, self._recorder.clock.per_second, shown=False)
+
+    def _take(self, averages: list[Averages]) -> list[dict[str, float]]:
+        return [self._task.metrics("train", sums.take()) for sums in averages]
+
+    def _refuse(self, step: int, loss: float, norm: float, replica: int, index: np.ndarray) -> NoReturn:
+        shares = processes.exchange(json.dumps(self._replicas.split(index)[replica].tolist()))
+        raise NonFiniteLossError(
+            f"The loss{self._replicas.name(replica)} was {loss} and the gradient norm {norm} at step {step}, on the "
+            f"training examples {[example for share in shares for example in json.loads(share)]}; the last good "
+            f"checkpoint is step {self._checkpoints.last()}. Try a lower optimizer.learning_rate, a longer "
+            "optimizer.warmup or optimizer.clip=1.0."
+        )
