@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-import yaml
 from mkdocs.exceptions import PluginError
 
 from docs import hooks, make_configs
@@ -16,20 +15,6 @@ from train.config import loading
 from train.run.workdir import flatten
 
 pytestmark = pytest.mark.xdist_group(__name__)
-
-
-class Loader(yaml.SafeLoader):
-    """Of mkdocs.yml, whose functions are left out."""
-
-
-Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: suffix)
-SETTINGS = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader)
-
-
-def pages(nav):
-    for item in nav:
-        for value in item.values():
-            yield from [value] if isinstance(value, str) else pages(value)
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +46,6 @@ def test_the_site_shows_what_is_written_and_no_marks(site):
     assert "neural(dim=2)|dot_product" in text
     assert "\\|" not in text
     assert "return_weights" in (site / "api" / "attention.html").read_text(encoding="utf-8")
-
-
-def test_every_page_is_in_the_navigation_once():
-    own = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
-    named = list(pages(SETTINGS["nav"]))
-    assert sorted(named) == sorted(own | set(hooks.OUTSIDE.values()))
 
 
 def test_the_page_of_fields_is_made_from_the_code_and_has_every_leaf():
