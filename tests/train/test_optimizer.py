@@ -14,16 +14,7 @@ from models.masked_lm import MaskedLM, MaskedLMConfig
 from train.optimizer import OptimizerConfig, decay_mask, optimizer, schedule, warmup_steps
 
 CONFIG = OptimizerConfig(
-    name="sgd",
-    learning_rate=0.1,
-    schedule="constant",
-    warmup="0 steps",
-    end=0.0,
-    weight_decay=0.0,
-    clip=0.0,
-    beta1=0.0,
-    beta2=0.99,
-    epsilon=1e-8,
+    name="sgd", learning_rate=0.1, schedule="constant", warmup="0 steps", weight_decay=0.0, clip=0.0, beta1=0.0
 )
 PARAMS = {
     "block_0": {"attention": {"query": {"kernel": jnp.ones((2, 2, 1)), "bias": jnp.ones((2, 1))}}},

@@ -21,9 +21,7 @@ class TrainConfig(Declared):
 
     length: str = duration("1000 steps", "Of the whole training.", may_change=True, matched="flops")
     log_every: str = duration(
-        "100 steps",
-        "Between lines of training metrics, each the average since the line before.",
-        role=BOOKKEEPING,
+        "100 steps", "Between lines of training metrics, each the average since the line before.", role=BOOKKEEPING
     )
     eval_every: str = duration(
         "250 steps", "Between evaluations on validation data; 0 evaluates only at the end.", may_change=True
@@ -32,10 +30,7 @@ class TrainConfig(Declared):
         "250 steps", "Between checkpoints; 0 saves only the best and the last.", role=BOOKKEEPING
     )
     keep: int = field(
-        2,
-        "How many of the newest checkpoints stay; the best always does, of every replica.",
-        least=1,
-        role=BOOKKEEPING,
+        2, "How many of the newest checkpoints stay; the best always does, of every replica.", least=1, role=BOOKKEEPING
     )
     replicas: int = field(
         1,
@@ -54,11 +49,7 @@ class TrainConfig(Declared):
     )
     precision: str = field("float32", "Compute dtype; parameters and softmax are float32.", choices=PRECISIONS)
     ema: float = field(
-        0.0,
-        "Decay of the moving average of the parameters that is evaluated.",
-        above=0,
-        below=1,
-        special={0: "off"},
+        0.0, "Decay of the moving average of the parameters that is evaluated.", above=0, below=1, special={0: "off"}
     )
     label_smoothing: float = field(
         0.0, "Probability that the target gives away to all classes alike.", least=0, below=1

@@ -74,15 +74,7 @@ def test_names_shapes_and_layout_are_pytorchs(exported):
 def test_a_folder_describes_the_model_to_build(exported):
     folder, model, _ = exported
     described = pretrained.describe(str(folder))
-    config = MaskedLMConfig(
-        **described.fields,
-        name="masked_lm",
-        attention="dot_product",
-        implementation="auto",
-        scan=False,
-        remat="none",
-        pretrained="",
-    )
+    config = MaskedLMConfig(**described.fields)
     assert config == model.config
     assert (described.vocabulary, described.length) == (11, 9)
 

@@ -7,21 +7,7 @@ import pytest
 from train.data.images.section import ImageData
 from train.data.images.sources import ArraySource
 
-DEFAULTS = ImageData(
-    source="digits",
-    data_dir="",
-    train_split="train",
-    validation_split="validation",
-    test_split="test",
-    batch_size=8,
-    eval_batch_size=8,
-    train_transforms="",
-    eval_transforms="",
-    mixup=0.0,
-    workers=0,
-    classes=0,
-    image_shape="",
-)
+DEFAULTS = ImageData(batch_size=8, eval_batch_size=8, classes=0, image_shape="")
 
 
 @pytest.fixture

@@ -34,10 +34,7 @@ class ImageData(Section):
     train_transforms: str = field("", "A spec string; see `train.data.images.chain`. '' only scales to [0, 1].")
     eval_transforms: str = field("", "A spec string without random transforms.")
     mixup: float = field(
-        0.0,
-        "α of the Beta(α, α) that mixes pairs of training images (Zhang et al. 2018).",
-        above=0,
-        special={0: "off"},
+        0.0, "α of the Beta(α, α) that mixes pairs of training images (Zhang et al. 2018).", above=0, special={0: "off"}
     )
     classes: int = field(10, **stated.CLASSES)
     image_shape: str = field(

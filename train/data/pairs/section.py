@@ -79,9 +79,7 @@ class TranslationData(CachedTextSection):
     )
     beams: int = field(1, "Of these translations; 1 is greedy.", least=1, may_change=True)
     length_penalty: float = field(
-        1.0,
-        "Of beam search: the power of the length that log-probabilities are divided by.",
-        may_change=True,
+        1.0, "Of beam search: the power of the length that log-probabilities are divided by.", may_change=True
     )
 
     def __post_init__(self):

@@ -23,27 +23,17 @@ def make(tmp_path):
     file.write_text("\n".join(f"{source}\t{target}" for source, target in PAIRS) + "\n", encoding="utf-8")
     fields = {
         "source": f"file:{file}",
-        "revision": "",
-        "streaming": False,
-        "data_dir": "",
         "cache_dir": str(tmp_path / "cache"),
         "source_column": "1",
         "target_column": "2",
         **SLICES,
         "source_tokeniser": "words(marks=True)",
         "target_tokeniser": "bytes",
-        "source_vocabulary": 0,
-        "target_vocabulary": 0,
         "source_length": 8,
         "target_length": 32,
         "buckets": "12,16",
         "batch_size": 4,
         "eval_batch_size": 4,
-        "workers": 0,
-        "translations": 0,
-        "beams": 1,
-        "length_penalty": 1.0,
-        "by_length": "",
     }
     return lambda **changes: TranslationData(**fields | changes)
 

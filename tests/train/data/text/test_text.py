@@ -20,8 +20,7 @@ def language(text_fields, folder):
     """Sections for language models, with changes."""
 
     def make(**changes):
-        fields = text_fields | {"source": f"file:{folder}", "end_token": False, "eval_stride": 0}
-        return TextData(**fields | changes)
+        return TextData(**text_fields | {"source": f"file:{folder}"} | changes)
 
     return make
 
@@ -29,8 +28,7 @@ def language(text_fields, folder):
 @pytest.fixture
 def masked(text_fields, folder):
     def make(**changes):
-        fields = text_fields | {"source": f"file:{folder}", "end_token": False, "mask_rate": 0.15}
-        return MaskedTextData(**fields | changes)
+        return MaskedTextData(**text_fields | {"source": f"file:{folder}"} | changes)
 
     return make
 
@@ -45,8 +43,8 @@ def labelled(text_fields, tmp_path):
         (place / f"{split}.csv").write_text("\n".join(lines) + "\n")
 
     def make(**changes):
-        fields = {"source": f"file:{place}", "label_column": "stars", "keep": "last", "tokeniser": "words(size=8)"}
-        return LabelledTextData(**text_fields | fields | {"classes": 0} | changes)
+        fields = {"source": f"file:{place}", "label_column": "stars", "tokeniser": "words(size=8)"}
+        return LabelledTextData(**text_fields | fields | changes)
 
     return make
 
