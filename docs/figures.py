@@ -15,11 +15,11 @@ from statistics import mean
 from typing import Any
 
 from analysis import flops
-from analysis.tables import plain_markdown
+from analysis.tables import markdown, plain_markdown
 from attention.errors import unknown
 from benchmarks import attention, compiling, decoding, endurance, inference, layers, marian, measure, replicas, startup
 from benchmarks import train_step as training
-from studies import digits, precision, replication, runs, translations
+from studies import declared, digits, precision, replication, runs, translations
 from train import cli
 
 ROOT = Path(__file__).parent.parent
@@ -69,6 +69,7 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "digits", lambda: digits.table(load("digits")["runs"])
     for name in translations.SETS:
         yield f"translation {name}", lambda name=name: translations.table(load(name)["runs"])
+    yield "declared", lambda: markdown(declared.table()).strip()
     for name in replication.ALL:
         if (KEPT / f"{name}.json").is_file():
             yield name, lambda name=name: replication.text(name, KEPT / f"{name}.json")

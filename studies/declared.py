@@ -1,11 +1,16 @@
 """Studies that were declared before anything was trained: sizes and lengths here, questions in a JSON file each.
 
-They were chosen to fit 60 core-hours in all, from the seconds of the studies before, and are ordered so that the most
-telling end first. Rates are tuned: three values, one seed, a third of the length.
+The trainings run from a clone at `COMMIT`, whatever the code becomes. Sizes were chosen to fit 60 core-hours in all,
+from the seconds of the studies before, and the most telling come first. Rates are tuned: three values, one seed, a
+third of the length.
 """
 
-from studies.definitions import Study
+from analysis.metrics import METRICS
+from analysis.tables import Column, Table
+from studies.definitions import DECLARATIONS, Study
+from train.grids import declaration, grid
 
+COMMIT = "89f72c655c1ddfa98ce4fb5bb3195d20ad61a9d5"  # whose code trains them all
 RATE = "optimizer.learning_rate="
 # Only the best and the last checkpoint are saved; what is stopped saves too.
 SMALL = ("train.keep=1", "train.checkpoint_every=0 steps")
@@ -201,3 +206,28 @@ DECLARED = {
         hours=2,
     ),
 }
+
+
+def table() -> Table:
+    """What each study asks, what it takes, and what it can find."""
+    read = {name: declaration.read(DECLARATIONS / f"{study.declared}.json") for name, study in DECLARED.items()}
+    columns = {
+        "study": list(read),
+        "question": [made.question for made in read.values()],
+        "settings × seeds": [f"{_settings(study)} × {study.seeds}" for study in DECLARED.values()],
+        "length": [_length(study) for study in DECLARED.values()],
+        "core-hours": [f"{study.hours:g}" for study in DECLARED.values()],
+        "metric": [METRICS[made.metric].title for made in read.values()],
+        "equal within": [METRICS[made.metric].text(made.margin) for made in read.values()],
+        "finds": [METRICS[made.metric].text(made.detects) for made in read.values()],
+    }
+    return Table(tuple(Column(title, title, tuple(cells)) for title, cells in columns.items()))
+
+
+def _settings(study: Study) -> int:
+    _, _, values = study.over[0].partition("=")
+    return len(grid.split(values)) + len(study.beside)
+
+
+def _length(study: Study) -> str:
+    return next(text.partition("=")[2] for text in study.fields if text.startswith("train.length="))

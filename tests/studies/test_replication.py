@@ -9,7 +9,7 @@ import pytest
 from analysis import archive, metrics, report
 from analysis import runs as found_runs
 from attention import UsageError
-from studies import replication
+from studies import declared, replication
 from tests.analysis.conftest import config, write_run  # noqa: F401
 from tests.conftest import ROOT
 from train import sweep
@@ -71,6 +71,10 @@ def test_a_declared_study_compares_settings_that_it_trains(name, tmp_path):
     assert made.declaration.detects > 0 < study.hours
     for cell in made.cells.values():
         loading.resolve(cell.spec, cell.overrides)
+
+
+def test_the_code_that_trains_declared_studies_is_in_the_history():
+    assert not history() or declared.COMMIT in history()
 
 
 def test_declared_studies_fit_their_budget():
@@ -217,7 +221,7 @@ def test_what_is_kept_is_the_study(kept):
 
 def test_a_picture_is_drawn_where_the_study_has_one(page, swept, monkeypatch):
     study = replication.STUDIES["mnist"]
-    monkeypatch.setitem(replication.STUDIES, "mnist", dataclasses.replace(study, picture=True))
+    monkeypatch.setitem(replication.ALL, "mnist", dataclasses.replace(study, picture=True))
     archive.write(archive.find([swept]), page.parent / "mnist.json", swept)
     replication.put("mnist", page.parent / "mnist.json")
     assert (page.parent / "mnist.png").stat().st_size > 1000
