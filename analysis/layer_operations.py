@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
-from models import flops
 from models.layers.multi_head import MultiHeadAttention
 from models.mechanisms import resolve
 
@@ -40,8 +39,8 @@ def eq24(mechanism: str, length: int, width: int, heads: int) -> float:
 
 
 def analytic(mechanism: str, length: int, width: int, heads: int) -> float:
-    """What `models.flops` counts, of any mechanism."""
-    return flops.attention_layer(resolve(mechanism, 1)[0], length, width, heads).training
+    """What `Mechanism.cost` counts, of any mechanism."""
+    return resolve(mechanism, 1)[0].cost(length, width, heads).training
 
 
 @functools.cache

@@ -70,6 +70,11 @@ def linear(tokens: int, inputs: int, outputs: int, *, bias: bool = True) -> Cost
     return matmul(tokens, inputs, outputs) + Cost(0, tokens * outputs, ITEM * outputs) * bias
 
 
+def mlp(tokens: int, inputs: int, hidden: int, outputs: int) -> Cost:
+    """Two dense layers on `tokens` rows; the activation between them counts one operation a unit."""
+    return linear(tokens, inputs, hidden) + Cost(pointwise=tokens * hidden) + linear(tokens, hidden, outputs)
+
+
 def dot_product(queries: int, keys: int, heads: int, width: int) -> Cost:
     """Scores, softmax and weighted values of one sequence: 4 T S N H + 5 T S N with the scale."""
     pairs = queries * keys * heads

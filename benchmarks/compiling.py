@@ -21,7 +21,6 @@ import jax.numpy as jnp
 
 from analysis.tables import plain_markdown
 from benchmarks import measure
-from models.gpt import GPT
 from models.transformer import BLOCKS
 from train import cli, losses
 from train.config import loading
@@ -89,7 +88,7 @@ def chunks(vocabulary: int, batch: int, context: int, rounds: int) -> list[dict[
 
 def compiled(config: Config, vocabulary: int, batch: int, context: int) -> tuple[float, Callable, int]:
     """Seconds of all cores to trace and compile loss and gradient, what runs them, and bytes of temporary buffers."""
-    model = GPT(config.model, vocabulary, context)
+    model = config.model.build(vocabulary, context)
     shape = jax.ShapeDtypeStruct((batch, context), jnp.int32)
 
     def loss(params: dict, tokens: jax.Array) -> jax.Array:

@@ -22,9 +22,6 @@ import jax.numpy as jnp
 
 from analysis.tables import plain_markdown
 from benchmarks import measure
-from models.encoder_decoder import EncoderDecoder
-from models.text_classifier import TextClassifier
-from models.vit import ViT
 from train import cli
 from train.config import loading
 from train.config.schema import Config
@@ -145,7 +142,7 @@ def images(side: int, channels: int, classes: int) -> Make:
 
     def make(config: Config, samples: int) -> tuple[nn.Module, Inputs]:
         shape = (side, side, channels)
-        model = ViT(config.model, classes, config.model.tokens(shape), jnp.dtype(config.train.precision))
+        model = config.model.build(shape, classes, dtype=jnp.dtype(config.train.precision))
         return model, (jax.random.normal(jax.random.key(1), (samples, *shape)),)
 
     return make
@@ -156,7 +153,7 @@ def texts(vocabulary: int, classes: int) -> Make:
 
     def make(config: Config, samples: int) -> tuple[nn.Module, Inputs]:
         length = config.data.context
-        model = TextClassifier(config.model, vocabulary, classes, length, jnp.dtype(config.train.precision))
+        model = config.model.build(vocabulary, classes, length, dtype=jnp.dtype(config.train.precision))
         return model, (_tokens(vocabulary, samples, length), jnp.full(samples, length))
 
     return make
@@ -168,7 +165,7 @@ def pairs(vocabulary: int) -> Make:
     def make(config: Config, samples: int) -> tuple[nn.Module, Inputs]:
         source, target = config.data.source_length, config.data.target_length
         sizes = (vocabulary, vocabulary, source, target)
-        model = EncoderDecoder(config.model, *sizes, jnp.dtype(config.train.precision))
+        model = config.model.build(*sizes, dtype=jnp.dtype(config.train.precision))
         tokens = [_tokens(vocabulary, samples, length) for length in (source, target)]
         return model, (tokens[0], jnp.full(samples, source), tokens[1])
 

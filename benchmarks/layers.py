@@ -109,12 +109,13 @@ def program(model: str, spec: str, flags: argparse.Namespace) -> measure.Program
 
 def _gpt(config: GPTConfig, flags: argparse.Namespace) -> tuple[GPT, jax.Array, jax.Array]:
     tokens = jax.random.randint(jax.random.key(1), (flags.batch, CONTEXT), 0, VOCABULARY)
-    return GPT(config, VOCABULARY, CONTEXT, jnp.dtype(flags.precision)), tokens, jnp.roll(tokens, -1, axis=1)
+    model = config.build(VOCABULARY, CONTEXT, dtype=jnp.dtype(flags.precision))
+    return model, tokens, jnp.roll(tokens, -1, axis=1)
 
 
 def _vit(config: ViTConfig, flags: argparse.Namespace) -> tuple[ViT, jax.Array, jax.Array]:
     images = jax.random.normal(jax.random.key(1), (flags.batch, SIDE, SIDE, 3))
-    model = ViT(config, CLASSES, config.tokens((SIDE, SIDE, 3)), jnp.dtype(flags.precision))
+    model = config.build((SIDE, SIDE, 3), CLASSES, dtype=jnp.dtype(flags.precision))
     return model, images, jnp.zeros(flags.batch, int)
 
 

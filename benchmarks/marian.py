@@ -31,7 +31,6 @@ from train.config.schema import Config
 from train.decode.decoding import translate
 from train.decode.search import Search, Special, with_beams
 from train.step import Trainer
-from train.tasks import translation
 
 CONFIG, PROJECTION = "configs/translate_iwslt.py", "configs/translate_anki.py"
 BATCHES, BEAMS = (1, 16), (1, 4)
@@ -127,7 +126,8 @@ def build(config: Config, flags: argparse.Namespace) -> Marian:
     longest = max(flags.source, flags.tokens, flags.again)
     lengths = dataclasses.replace(config.data, source_length=longest, target_length=longest, buckets="")
     config = dataclasses.replace(config, data=lengths)
-    model = translation.build(config, flags.vocabulary, flags.vocabulary)
+    sizes = (flags.vocabulary, flags.vocabulary, longest, longest)
+    model = config.model.build(*sizes, dtype=jnp.dtype(config.train.precision))
     ones = jnp.ones((1, 2), jnp.int32)
     params = jax.jit(model.init)(jax.random.key(0), ones, jnp.array([2]), ones)["params"]
     return Marian(config, model, params, flags.source)
@@ -246,7 +246,8 @@ def projection(overrides: dict[str, str], flags: argparse.Namespace) -> dict[str
     for attention in ("dot_product", "gaussian"):
         config = loading.resolve(f"{PROJECTION}:{attention}", overrides)[0]
         size, data = min(flags.vocabulary, 15_000), config.data
-        model = translation.build(config, size, size)
+        sizes = (size, size, data.source_length, data.target_length)
+        model = config.model.build(*sizes, dtype=jnp.dtype(config.train.precision))
         draw = np.random.default_rng(0).integers(1, size, (2, data.batch_size, data.target_length))
         params = jax.jit(model.init)(jax.random.key(0), *map(jnp.asarray, _inputs(draw[0], draw[1])))["params"]
         runs[attention] = _step(config, model, params, draw[0], draw[1], draw[1])

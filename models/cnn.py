@@ -7,17 +7,20 @@ example's output is its own.
 """
 
 import dataclasses
-from typing import ClassVar
+import functools
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from attention import operations
 from attention.channel import Cbam, Spatial, SqueezeExcitation
 from attention.errors import unknown
+from attention.operations import Cost
 from models import specs
-from models.fields import Declared, field
+from models.config import ModelConfig
+from models.fields import field
 from models.layers.blocks import constrain
 from models.layers.dropout import Dropout
 from models.layers.projections import Dense
@@ -56,7 +59,7 @@ def _gate(call: specs.Call) -> Gate | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class CNNConfig(Declared):
+class CNNConfig(ModelConfig):
     """What a residual network of convolutions is."""
 
     name: str = field("cnn", "Which model it is.")
@@ -74,13 +77,20 @@ class CNNConfig(Declared):
     norm_epsilon: float = field(1e-6, "ε of the norms.", above=0)
     dropout: float = field(0.1, "Rate on what the classifier reads.", least=0, below=1)
 
-    PATH: ClassVar[str] = "model."
-
     def __post_init__(self):
         super().__post_init__()
-        for stage, gate in enumerate(resolve(self.attention, self.stages)):
+        for stage, gate in enumerate(self.gates):
             if gate:
                 gate.parameters(self.channels(stage))
+
+    @functools.cached_property
+    def gates(self) -> tuple[Gate | None, ...]:
+        """The attention of each stage.
+
+        Raises:
+          UsageError: unknown names or options, or more items than stages.
+        """
+        return resolve(self.attention, self.stages)
 
     def channels(self, stage: int) -> int:
         """Of a stage, the first being 0."""
@@ -91,9 +101,24 @@ class CNNConfig(Declared):
         height, width, _ = image_shape
         return height * width
 
-    def split_by_tensor(self) -> dict[str, int]:
-        """Sizes that the mesh axis `tensor` splits: none."""
-        return {}
+    def build(self, image_shape: tuple[int, int, int], classes: int, dtype: DTypeLike = jnp.float32) -> "CNN":
+        """See `ModelConfig`."""
+        return CNN(self, classes, self.tokens(image_shape), dtype)
+
+    def cost(self, image_shape: tuple[int, int, int], classes: int) -> Cost:
+        """See `ModelConfig`."""
+        height, width, inputs = image_shape
+        cost = operations.convolution(height, width, 3, inputs, self.width).of_data
+        for stage, gate in enumerate(self.gates):
+            channels = self.channels(stage)
+            if stage:
+                cost += operations.convolution(height, width, 2, channels // 2, channels, stride=2)
+                height, width = -(-height // 2), -(-width // 2)
+            block = operations.convolution(height, width, 3, channels, channels) * 2
+            block += Cost(pointwise=2 * height * width * channels)  # ReLU
+            block += gate.cost(height, width, channels) if gate else Cost()
+            cost += block * self.depth
+        return cost + operations.linear(1, self.channels(self.stages - 1), classes)
 
 
 class CNN(nn.Module):
@@ -116,7 +141,7 @@ class CNN(nn.Module):
         """Logits in float32."""
         config = self.config
         x = convolution(config.width, 3, self.dtype, "conv_stem")(images)
-        for stage, gate in enumerate(resolve(config.attention, config.stages)):
+        for stage, gate in enumerate(config.gates):
             if stage:
                 x = convolution(config.channels(stage), 2, self.dtype, f"conv_down_{stage}", stride=2)(x)
             for block in range(config.depth):

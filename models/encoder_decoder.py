@@ -1,6 +1,7 @@
 """Encoder and decoder (Vaswani et al. 2017; Marian of 003) with any mechanism in each of their attentions."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import ClassVar
 
 import flax.linen as nn
@@ -9,9 +10,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from attention import Mask
+from attention import Mask, operations
 from attention.errors import UsageError
-from models import mechanisms
+from attention.operations import Cost
 from models.fields import field
 from models.layers import stack
 from models.layers.cache import Cache, Decoding, Source
@@ -56,29 +57,34 @@ class EncoderDecoderConfig(TransformerConfig):
     output_bias: bool = field(False, "Whether the output has a bias, as Marian's `final_logits_bias`.")
     pretrained: str = field("", PRETRAINED)
 
+    STACKS: ClassVar[Mapping[str, str]] = {
+        "attention": "depth",
+        "decoder_attention": "decoder_depth",
+        "cross_attention": "decoder_depth",
+    }
     DROPS_HIDDEN: ClassVar[bool] = False
 
     def __post_init__(self):
         super().__post_init__()
-        mechanisms.resolve(self.decoder_attention, self.decoder_depth)
-        for mechanism in mechanisms.resolve(self.cross_attention, self.decoder_depth):
+        for mechanism in self.mechanisms["cross_attention"]:
             if not mechanism.score.cross:
                 raise UsageError(
                     f"model.cross_attention={self.cross_attention!r} has a {mechanism.name} whose options are for "
                     "self-attention only; leave them out there."
                 )
 
-    def deepest(self) -> int:
-        """Blocks of the longer of both sides."""
-        return max(self.depth, self.decoder_depth)
+    def build(
+        self, source_vocabulary: int, target_vocabulary: int, source: int, target: int, dtype: DTypeLike = jnp.float32
+    ) -> "EncoderDecoder":
+        """See `ModelConfig`."""
+        return EncoderDecoder(self, source_vocabulary, target_vocabulary, source, target, dtype)
 
-    def decoder_layers(self, length: int, dtype: DTypeLike) -> list[MultiHeadAttention]:
-        """The self-attention of each block of the decoder, unbound."""
-        return self.layers_of(self.decoder_attention, self.decoder_depth, length, dtype)
-
-    def cross_layers(self, length: int, dtype: DTypeLike) -> list[MultiHeadAttention]:
-        """The cross-attention of each block of the decoder, unbound."""
-        return self.layers_of(self.cross_attention, self.decoder_depth, length, dtype)
+    def cost(self, source_vocabulary: int, target_vocabulary: int, source: int, target: int) -> Cost:
+        """See `ModelConfig`."""
+        head = operations.linear(target, self.width, target_vocabulary, bias=self.output_bias)
+        cross = (layer.cost(target, self.width, self.heads, source) for layer in self.mechanisms["cross_attention"])
+        decoder = sum(cross, self.cost_of_blocks(target, "decoder_attention"))
+        return self.cost_of_blocks(source) + decoder + head
 
 
 class EncoderDecoder(nn.Module):
@@ -122,8 +128,8 @@ class EncoderDecoder(nn.Module):
         self.positions_target = Positions(config.positions, self.target_length)
         self.dropout = Dropout(config.embedding_dropout)
         self.encoder = self._blocks("encoder", config.attention_layers(self.source_length, dtype))
-        cross = config.cross_layers(max(self.source_length, self.target_length), dtype)
-        self.decoder = self._blocks("decoder", config.decoder_layers(self.target_length, dtype), cross)
+        cross = config.attention_layers(max(self.source_length, self.target_length), dtype, "cross_attention")
+        self.decoder = self._blocks("decoder", self._decoder_layers(), cross)
         if config.norm == "pre":
             self.encoder_norm = nn.LayerNorm(config.norm_epsilon, dtype=dtype)
             self.decoder_norm = nn.LayerNorm(config.norm_epsilon, dtype=dtype)
@@ -231,8 +237,7 @@ class EncoderDecoder(nn.Module):
         Raises:
           UsageError: more tokens than learned positions.
         """
-        layers = self.config.decoder_layers(self.target_length, self.dtype)
-        return self.config.init_caches(layers, batch, max_length, self.target_length)
+        return self.config.init_caches(self._decoder_layers(), batch, max_length, self.target_length)
 
     def prepare(self, memory: Float[Array, "B S D"], source_lengths: Int[Array, "B"]) -> tuple[Source, ...]:
         """Keys and values of each cross-attention, which `decode` then need not make for every token."""
@@ -258,6 +263,9 @@ class EncoderDecoder(nn.Module):
         """Logits of what follows each of the next tokens, and what the next call takes."""
         logits, target = self.decode(tokens, *caches.source, train, caches.target)
         return logits, dataclasses.replace(caches, target=target)
+
+    def _decoder_layers(self) -> list[MultiHeadAttention]:
+        return self.config.attention_layers(self.target_length, self.dtype, "decoder_attention")
 
     def _blocks(
         self, side: str, layers: list[MultiHeadAttention], cross: list[MultiHeadAttention] | None = None

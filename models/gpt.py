@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from attention import Mask
+from attention import Mask, operations
+from attention.operations import Cost
 from models.fields import field
 from models.layers import stack
 from models.layers.cache import Cache
@@ -33,6 +34,15 @@ class GPTConfig(TransformerConfig):
         True, "Whether the embeddings are the output's kernel too; else it has its own, and a bias."
     )
     scale_embeddings: bool = field(False, "Whether embeddings are multiplied by √D (Vaswani et al. 2017, §3.4).")
+
+    def build(self, vocabulary: int, length: int, dtype: DTypeLike = jnp.float32) -> "GPT":
+        """See `ModelConfig`."""
+        return GPT(self, vocabulary, length, dtype)
+
+    def cost(self, vocabulary: int, length: int) -> Cost:
+        """See `ModelConfig`."""
+        head = operations.linear(length, self.width, vocabulary, bias=not self.tied_output)
+        return self.cost_of_blocks(length) + head
 
 
 class GPT(nn.Module):

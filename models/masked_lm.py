@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from attention import Mask
+from attention import Mask, operations
 from attention.activations import gelu
 from attention.errors import UsageError
+from attention.operations import Cost
 from models.fields import field
 from models.layers import stack
 from models.layers.dropout import Dropout
@@ -41,6 +42,14 @@ class MaskedLMConfig(TransformerConfig):
     pretrained: str = field("", PRETRAINED)
 
     DROPS_HIDDEN: ClassVar[bool] = False
+
+    def build(self, vocabulary: int, length: int, dtype: DTypeLike = jnp.float32) -> "MaskedLM":
+        """See `ModelConfig`."""
+        return MaskedLM(self, vocabulary, length, dtype)
+
+    def cost(self, vocabulary: int, length: int) -> Cost:
+        """See `ModelConfig`."""
+        return self.cost_of_blocks(length) + operations.mlp(length, self.width, self.width, vocabulary)
 
 
 class MaskedLM(nn.Module):

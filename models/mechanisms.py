@@ -12,9 +12,11 @@ import dataclasses
 import keyword
 from typing import Any
 
+from attention import operations
 from attention.errors import UsageError, unknown
+from attention.operations import Cost
 from attention.recurrences.linear import Delta, Linear
-from attention.score import Score, check_flags
+from attention.score import Score, Sizes, check_flags
 from attention.scores.dot import DotProduct
 from attention.scores.gaussian import Gaussian
 from attention.scores.luong import Bilinear
@@ -95,6 +97,28 @@ class Mechanism:
             raise UsageError(f"{self.name} projects no queries, so key='shared' cannot be.")
         if self.value == "tied" and not (self.score.ties_values and self.score.reads_key):
             raise UsageError(f"The score of {self.name} keeps no keys that could be values, so value='tied' cannot be.")
+
+    def cost(self, length: int, width: int, heads: int, keys: int | None = None) -> Cost:
+        """One forward pass of an attention layer over one sequence, its projections included.
+
+        Args:
+          length: T.
+          width: D.
+          heads: N.
+          keys: S of a cross-attention; T where it is not given.
+        """
+        keys = length if keys is None else keys
+        cost = self.score.cost(Sizes(width, heads, width // heads, max(length, keys)), length, keys)
+        key = self.query if self.key == "shared" else self.key
+        for kind, tokens in ((self.query, length), (key, keys), (self.value, keys), (self.out, length)):
+            cost += _projection_cost(kind, tokens, width)
+        return cost + operations.align(keys, heads, width // heads) * (self.align is not None)
+
+
+def _projection_cost(kind: str, tokens: int, width: int) -> Cost:
+    if kind == "linear":
+        return operations.linear(tokens, width, width)
+    return operations.mlp(tokens, width, 2 * width, width) if kind.startswith("mlp") else Cost()
 
 
 def _mlp(*pieces: str, kind: str = "mlp") -> dict[str, str]:

@@ -8,7 +8,7 @@ where t_i is the embedding of the target's token, known (teacher forcing) or the
 """
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -18,12 +18,15 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 import attention
+from attention import operations
 from attention.mask import Mask
+from attention.operations import Cost
 from attention.score import Score, Sizes
 from attention.scores.dot import DotProduct
 from attention.scores.luong import Bilinear
 from attention.scores.pairwise import Additive
-from models.fields import Declared, field
+from models.config import ModelConfig
+from models.fields import field
 from models.layers.cache import Decoding
 from models.layers.dropout import Dropout
 from models.layers.output import Output
@@ -65,7 +68,7 @@ VARIANTS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Seq2SeqConfig(Declared):
+class Seq2SeqConfig(ModelConfig):
     """What a recurrent encoder-decoder is. 001 draws embeddings of 300 numbers and states of 500."""
 
     name: str = field("seq2seq", "Which model it is.")
@@ -89,11 +92,30 @@ class Seq2SeqConfig(Declared):
         most=1,
     )
 
-    PATH: ClassVar[str] = "model."
+    def build(
+        self, source_vocabulary: int, target_vocabulary: int, source: int, target: int, dtype: DTypeLike = jnp.float32
+    ) -> "Seq2Seq":
+        """See `ModelConfig`."""
+        return Seq2Seq(self, source_vocabulary, target_vocabulary, source, target, dtype)
 
-    def split_by_tensor(self) -> dict[str, int]:
-        """Sizes that the mesh axis `tensor` splits: none."""
-        return {}
+    def cost(self, source_vocabulary: int, target_vocabulary: int, source: int, target: int) -> Cost:
+        """All tokens are known; gates' activations are left out."""
+        variant, hidden, gates = VARIANTS[self.attention], self.hidden, 3 if self.cell == "gru" else 4
+        compared = self.embedding if variant.encoder_only else hidden
+        cost = operations.linear(source, self.embedding + hidden, gates * hidden)
+        cost += operations.linear(target, self.embedding + 2 * hidden, gates * hidden)
+        if variant.score is None and not variant.fixed:
+            cost += operations.linear(target, self.embedding + hidden, source)
+            cost += Cost(2 * target * source * hidden, target * source * operations.SOFTMAX_FLOPS)
+        if variant.score is not None:
+            width = hidden if variant.projected else compared
+            cost += variant.score.cost(Sizes(width, 1, width, source), target, source)
+            wider = hidden - width  # values are H wide, whatever is compared
+            cost += Cost(2 * target * source * wider, bytes=4 * (target + source) * wider)
+        if variant.projected:
+            cost += operations.matmul(target, compared, hidden) + operations.matmul(source, compared, hidden)
+            cost += operations.matmul(source, hidden, hidden)
+        return cost + operations.linear(target, hidden, target_vocabulary)
 
 
 @jax.tree_util.register_dataclass

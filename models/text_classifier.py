@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from attention import Mask
+from attention import Mask, operations
 from attention.activations import ACTIVATIONS
+from attention.operations import Cost
 from models.fields import field
 from models.layers import stack
 from models.layers.dropout import Dropout
@@ -53,6 +54,17 @@ class TextClassifierConfig(TransformerConfig):
     def tokens(self, words: int | Int[Array, "B"]) -> int | Int[Array, "B"]:
         """ℓ for a text, or for each, of so many tokens: one more where there is a class token."""
         return words + (self.pool == "class_token")
+
+    def build(self, vocabulary: int, classes: int, length: int, dtype: DTypeLike = jnp.float32) -> "TextClassifier":
+        """See `ModelConfig`."""
+        return TextClassifier(self, vocabulary, classes, length, dtype)
+
+    def cost(self, vocabulary: int, classes: int, length: int) -> Cost:
+        """See `ModelConfig`."""
+        hidden = self.head_hidden
+        plain = operations.linear(1, self.width, classes)
+        head = operations.mlp(1, self.width, hidden, classes) if hidden else plain
+        return self.cost_of_blocks(self.tokens(length)) + head
 
 
 class TextClassifier(nn.Module):

@@ -1,7 +1,8 @@
 """What Transformers share: the fields of their configs, and their blocks."""
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import flax.linen as nn
@@ -9,15 +10,19 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from attention import operations
 from attention.activations import ACTIVATIONS
 from attention.errors import UsageError
 from attention.kernels.call import parse_implementation
-from models import mechanisms, specs
-from models.fields import Declared, field
+from attention.operations import Cost
+from models import specs
+from models.config import ModelConfig
+from models.fields import field
 from models.layers.blocks import NORMS, Block, Mlp
 from models.layers.cache import Cache
 from models.layers.multi_head import MultiHeadAttention
 from models.layers.positions import ADDED
+from models.mechanisms import Mechanism, resolve
 
 POLICIES = jax.checkpoint_policies
 PRETRAINED = "Folder or name on the Hugging Face hub of weights to start from; '' starts from random ones."
@@ -29,7 +34,7 @@ BLOCKS: dict[str, type[Block]] = {  # one class each: a scan takes blocks that a
 
 
 @dataclasses.dataclass(frozen=True)
-class TransformerConfig(Declared):
+class TransformerConfig(ModelConfig):
     """A stack of blocks of attention and MLP."""
 
     name: str = field("", "Which model it is.")
@@ -65,18 +70,23 @@ class TransformerConfig(Declared):
         may_change=True,
     )
 
-    PATH: ClassVar[str] = "model."
+    STACKS: ClassVar[Mapping[str, str]] = {"attention": "depth"}  # spec strings, and how many layers they are for
     DROPS_HIDDEN: ClassVar[bool] = True  # whether `dropout` is on the hidden units of MLPs too
 
     def __post_init__(self):
         super().__post_init__()
-        self.implementations()
-        mechanisms.resolve(self.attention, self.depth)
+        _ = self.implementations, self.mechanisms  # which are read once
 
-    def deepest(self) -> int:
-        """Blocks of the longest stack."""
-        return self.depth
+    @functools.cached_property
+    def mechanisms(self) -> dict[str, tuple[Mechanism, ...]]:
+        """The mechanism of each layer, by the fields of their spec strings.
 
+        Raises:
+          UsageError: unknown names or options, or more items than layers.
+        """
+        return {spec: resolve(getattr(self, spec), getattr(self, depth)) for spec, depth in self.STACKS.items()}
+
+    @functools.cached_property
     def implementations(self) -> tuple[str, ...]:
         """How each layer of the longest stack computes its attention; a shorter one takes the first.
 
@@ -86,18 +96,27 @@ class TransformerConfig(Declared):
         items = [item.strip() for item in self.implementation.split("|")]
         for item in items:
             parse_implementation(item, "model.implementation")
-        return specs.spread(items, self.implementation, "layer", self.deepest())
+        deepest = max(getattr(self, depth) for depth in self.STACKS.values())
+        return specs.spread(items, self.implementation, "layer", deepest)
+
+    def attentions(self) -> dict[str, str]:
+        """The spec strings by their fields."""
+        return {spec: getattr(self, spec) for spec in self.STACKS}
 
     def split_by_tensor(self) -> dict[str, int]:
         """Sizes that the mesh axis `tensor` splits, by their config fields."""
         return {"model.heads": self.heads, "model.mlp": self.mlp}
 
-    def attention_layers(self, length: int, dtype: DTypeLike = jnp.float32) -> list[MultiHeadAttention]:
-        """The attention of each block, unbound, built for at most `length` tokens."""
-        return self.layers_of(self.attention, self.depth, length, dtype)
+    def attention_layers(
+        self, length: int, dtype: DTypeLike = jnp.float32, stack: str = "attention"
+    ) -> list[MultiHeadAttention]:
+        """The attention of each block of a stack, unbound, built for at most `length` tokens.
 
-    def layers_of(self, spec: str, depth: int, length: int, dtype: DTypeLike) -> list[MultiHeadAttention]:
-        """Attention layers of any spec string, unbound, built for at most `length` tokens."""
+        Args:
+          length: ℓ.
+          dtype: Compute dtype.
+          stack: The field of its spec string.
+        """
         return [
             MultiHeadAttention(
                 mechanism=mechanism,
@@ -111,8 +130,13 @@ class TransformerConfig(Declared):
                 dtype=dtype,
                 parent=None,
             )
-            for mechanism, implementation in zip(mechanisms.resolve(spec, depth), self.implementations(), strict=False)
+            for mechanism, implementation in zip(self.mechanisms[stack], self.implementations, strict=False)
         ]
+
+    def cost_of_blocks(self, length: int, stack: str = "attention") -> Cost:
+        """One forward pass of the attention layers of a stack, and of as many MLPs, over one sequence."""
+        mlp = operations.mlp(length, self.width, self.mlp, self.width)
+        return sum((layer.cost(length, self.width, self.heads) + mlp for layer in self.mechanisms[stack]), Cost())
 
     def init_caches(
         self, layers: Sequence[MultiHeadAttention], batch: int, max_length: int, longest: int

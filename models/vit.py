@@ -7,7 +7,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from attention import operations
 from attention.errors import UsageError
+from attention.operations import Cost
 from models.fields import field
 from models.layers import stack
 from models.layers.dropout import Dropout
@@ -39,6 +41,17 @@ class ViTConfig(TransformerConfig):
                 "choose another patch, or resize the images with data.train_transforms and data.eval_transforms."
             )
         return (height // self.patch) * (width // self.patch) + (self.pool == "class_token")
+
+    def build(self, image_shape: tuple[int, int, int], classes: int, dtype: DTypeLike = jnp.float32) -> "ViT":
+        """See `ModelConfig`."""
+        return ViT(self, classes, self.tokens(image_shape), dtype)
+
+    def cost(self, image_shape: tuple[int, int, int], classes: int) -> Cost:
+        """See `ModelConfig`."""
+        length, pixels = self.tokens(image_shape), self.patch**2 * image_shape[-1]
+        patches = length - (self.pool == "class_token")
+        embed = operations.linear(patches, pixels, self.width).of_data
+        return embed + self.cost_of_blocks(length) + operations.linear(1, self.width, classes)
 
 
 class ViT(nn.Module):

@@ -19,7 +19,6 @@ from train.decode import trained
 from train.decode.decoding import Sampling, generate
 from train.devices import compilation
 from train.run import workdir
-from train.tasks import language_modelling
 
 TOKENISER = "tokeniser.json"
 
@@ -53,7 +52,7 @@ def continuations(
     config = trained.config_of(directory, "language_modelling", "generate text")
     tokeniser = tokenisers.loads(workdir.read_file(directory, TOKENISER))
     encoded = _encoded(prompts, tokeniser, config.data.context)
-    model = language_modelling.build(config, tokeniser.size)
+    model = config.model.build(tokeniser.size, config.data.context, dtype=jnp.dtype(config.train.precision))
     params = trained.load_params(
         directory,
         step,

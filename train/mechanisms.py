@@ -15,10 +15,10 @@ import jax.numpy as jnp
 
 from attention import Mask
 from attention.errors import UsageError
-from models import flops
 from models.layers.multi_head import MultiHeadAttention
 from models.mechanisms import ALIASES, MECHANISMS, Mechanism, resolve
 from train import cli
+from train.state import count_parameters
 
 PIECES = ("name", "query, key, value, out", "score")
 COSTS = ("name", "parameters", "MFLOP", "source")
@@ -57,7 +57,7 @@ def table(specs: list[str], width: int, heads: int, length: int) -> str:
         (
             spec,
             f"{layer_parameters(mechanism, width, heads, length):,}",
-            f"{flops.attention_layer(mechanism, length, width, heads).flops / 1e6:,.1f}",
+            f"{mechanism.cost(length, width, heads).flops / 1e6:,.1f}",
             mechanism.source,
         )
         for spec, mechanism in found.items()
@@ -90,7 +90,7 @@ def layer_parameters(mechanism: Mechanism, width: int, heads: int, length: int) 
     """Exact, of one attention layer."""
     layer = MultiHeadAttention(mechanism, heads, length)
     init = lambda key, x: layer.init(key, x, mask=Mask(causal=True))  # noqa: E731
-    return flops.parameters(jax.eval_shape(init, jax.random.key(0), jnp.zeros((1, length, width))))
+    return count_parameters(jax.eval_shape(init, jax.random.key(0), jnp.zeros((1, length, width))))
 
 
 if __name__ == "__main__":

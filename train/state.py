@@ -28,3 +28,8 @@ class TrainState:
     def averaged(self) -> Params:
         """The parameters to evaluate: the moving average where there is one."""
         return self.ema or self.params
+
+
+def count_parameters(params: Params) -> int:
+    """Numbers in a tree of arrays, or of their shapes."""
+    return sum(leaf.size for leaf in jax.tree.leaves(params))

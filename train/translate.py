@@ -68,7 +68,8 @@ class Translator:
         config = trained.config_of(directory, "translation", "translate")
         names = ("source_tokeniser.json", "target_tokeniser.json")
         source, target = (tokenisers.loads(workdir.read_file(directory, name)) for name in names)
-        model = translation.build(config, source.size, target.size)
+        sizes = (source.size, target.size, config.data.source_length, config.data.target_length)
+        model = config.model.build(*sizes, dtype=jnp.dtype(config.train.precision))
         example = (jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32), jnp.zeros((1, 1), jnp.int32))
         embeddings = {"embed": (names[0], source.size), "embed_target": (names[1], target.size)}
         if getattr(config.model, "shared_embeddings", False):

@@ -26,7 +26,6 @@ class Architecture:
       standard: Of their optional fields, the only values that can be loaded.
       same: Their fields that must be as another of theirs, where they are there.
       special: Their fields for special tokens, by the names of `train.data.tokenisers.Tokeniser.special`.
-      attentions: Our fields of spec strings, with those of their numbers of layers.
       modules: Our modules and theirs.
       blocks: Our stacks of blocks, `block` of `block_0` and so on, and theirs.
       block_modules: Modules within a block.
@@ -47,7 +46,6 @@ class Architecture:
     dropouts: Table
     fixed: Mapping[str, Any]
     standard: Mapping[str, Any]
-    attentions: Table
     modules: Table
     blocks: Table
     block_modules: Table

@@ -64,7 +64,6 @@ MARIAN = Architecture(
         "decoder_vocab_size": "vocab_size",
     },
     special={"pad": "pad_token_id", "start": "decoder_start_token_id", "end": "eos_token_id"},
-    attentions={"attention": "depth", "decoder_attention": "decoder_depth", "cross_attention": "decoder_depth"},
     modules={"embed": "model.shared"},
     blocks={"encoder": "model.encoder.layers", "decoder": "model.decoder.layers"},
     block_modules={

@@ -15,8 +15,8 @@ import numpy as np
 from flax import traverse_util
 
 from attention.errors import UsageError
-from models import mechanisms
 from models.layers.positions import sinusoids_in_halves
+from models.mechanisms import MECHANISMS
 from models.published import hugging_face
 from models.published.architectures import Architecture
 from models.published.marian import MARIAN
@@ -236,9 +236,8 @@ def _check_described(source: str, architecture: Architecture, theirs: dict[str, 
 
 
 def _check_exportable(architecture: Architecture, config: TransformerConfig, special: Mapping[str, int]) -> None:
-    for field, depth in architecture.attentions.items():
-        spec = getattr(config, field)
-        if set(mechanisms.resolve(spec, getattr(config, depth))) != {mechanisms.MECHANISMS["dot_product"]}:
+    for field, spec in config.attentions().items():
+        if set(config.mechanisms[field]) != {MECHANISMS["dot_product"]}:
             raise UsageError(
                 f"Only dot_product can be exported: transformers' {architecture.title} has no {spec!r}, "
                 f"but that is model.{field}."

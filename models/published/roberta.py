@@ -25,7 +25,6 @@ ROBERTA = Architecture(
     },
     fixed={"norm": "post", "positions": "learned", "attention_bias": True},
     standard={"is_decoder": False, "position_embedding_type": "absolute", "tie_word_embeddings": True},
-    attentions={"attention": "depth"},
     modules={
         "embed": "roberta.embeddings.word_embeddings",
         "positions": "roberta.embeddings.position_embeddings",

@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from benchmarks import inference
-from models import flops
+from train.state import count_parameters
 
 
 def run(monkeypatch, *flags):
@@ -47,4 +47,4 @@ def test_the_models_are_004s(task):
     model, inputs = inference.TASKS[task](inference.config_of(task, "dot_product", 4, "float32"), 2)
     params = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
     block = params["block_0" if "block_0" in params else "encoder_0"]
-    assert flops.parameters(block["attention"]) == LAYERS[task]
+    assert count_parameters(block["attention"]) == LAYERS[task]

@@ -6,8 +6,8 @@ import sys
 import jax
 
 from benchmarks import layers
-from models import flops
 from train.config import loading
+from train.state import count_parameters
 
 
 def test_small_ones_are_measured(tmp_path, monkeypatch, capsys):
@@ -44,5 +44,5 @@ def test_the_models_are_000s():
         flags = type("Flags", (), {"batch": 1, "precision": "float32"})
         network, inputs, _ = make(loading.validate(section).model, flags)
         assert inputs.shape == shape
-        counts[model] = flops.parameters(jax.eval_shape(network.init, jax.random.key(0), inputs))
+        counts[model] = count_parameters(jax.eval_shape(network.init, jax.random.key(0), inputs))
     assert counts == {"gpt": 46_527_812, "vit": 47_402_506}

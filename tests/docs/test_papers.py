@@ -10,13 +10,13 @@ import pytest
 
 from analysis.pictures.projection import noisy_circle, project
 from attention import dot_product_attention, gaussian_attention
-from models.flops import parameters
 from models.layers.projections import MlpProjection
 from models.mechanisms import resolve
 from models.text_classifier import TextClassifier
 from models.vit import ViT
 from train.config import loading
 from train.mechanisms import layer_parameters
+from train.state import count_parameters
 
 
 def normal(seed, *shape):
@@ -121,13 +121,13 @@ def model_of(config, **changes):
 
 def vit(config, classes, side, channels, length, **changes):
     model = ViT(model_of(config, **changes), classes, length)
-    return parameters(jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, side, side, channels))))
+    return count_parameters(jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, side, side, channels))))
 
 
 def classifier(config, words, classes, length):
     model = TextClassifier(model_of(config), words, classes, length)
     tokens = jnp.zeros((1, length), int)
-    return parameters(jax.eval_shape(model.init, jax.random.key(0), tokens, jnp.array([length])))
+    return count_parameters(jax.eval_shape(model.init, jax.random.key(0), tokens, jnp.array([length])))
 
 
 def test_sizes_of_004s_models():

@@ -11,9 +11,9 @@ from jax.sharding import PartitionSpec as P
 
 from attention import UsageError
 from attention.channel import Cbam, Spatial, SqueezeExcitation
-from models import flops
 from models.cnn import CNN, CNNConfig, resolve
 from train.devices.sharding import parameter_spec
+from train.state import count_parameters
 
 CONFIG = CNNConfig(name="cnn", attention="none", stages=2, depth=1, width=8, groups=2, norm_epsilon=1e-6, dropout=0.0)
 IMAGES = jax.random.normal(jax.random.key(0), (3, 9, 7, 3))
@@ -39,7 +39,7 @@ def test_parameters_have_their_closed_form(spec):
     }[spec]
     block = lambda c: 2 * (9 * c * c + 2 * c)  # noqa: E731  convolutions and norms
     plain = 9 * 3 * 8 + block(8) + 4 * 8 * 16 + block(16) + 2 * 16 + 16 * 5 + 5
-    assert flops.parameters(shapes) == plain + sum(more)
+    assert count_parameters(shapes) == plain + sum(more)
 
 
 def test_each_stage_has_its_attention():

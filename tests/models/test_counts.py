@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from models.flops import parameters
 from models.gpt import GPT
 from models.mechanisms import MECHANISMS, resolve
 from models.vit import ViT
 from train.config import loading
 from train.mechanisms import layer_parameters, table
+from train.state import count_parameters
 
 
 def config_of(file, attention):
@@ -32,7 +32,7 @@ def config_of(file, attention):
 def test_gpt_of_000(attention, count):
     model = GPT(config_of("gpt_wikitext103", attention), vocabulary=28_996, length=1024)
     params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1024), int))
-    assert parameters(params) == count
+    assert count_parameters(params) == count
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_gpt_of_000(attention, count):
 def test_vit_of_000(attention, classes, count):
     model = ViT(config_of("vit_cifar_neural", attention), classes, length=785)
     params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 224, 224, 3)))
-    assert parameters(params) == count
+    assert count_parameters(params) == count
 
 
 D, N, L = 12, 3, 5

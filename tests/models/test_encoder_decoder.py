@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from attention import Mask, UsageError
-from models import flops
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from models.layers.multi_head import MultiHeadAttention
 from models.layers.positions import sinusoids, sinusoids_in_halves
@@ -18,6 +17,7 @@ from models.mechanisms import MECHANISMS, resolve
 from tests.models.small import small
 from tests.models.test_masked_lm import random_params
 from tests.sizes import more, once
+from train.state import count_parameters
 
 CONFIG = small(
     EncoderDecoderConfig,
@@ -154,7 +154,7 @@ def count(config, vocabularies, lengths):
     model = EncoderDecoder(config, *vocabularies, *lengths)
     ones = jnp.ones((1, 4), int)
     shapes = jax.eval_shape(model.init, jax.random.key(0), ones, jnp.array([4]), ones)
-    return flops.parameters(shapes), shapes["params"]
+    return count_parameters(shapes), shapes["params"]
 
 
 def test_parameters_of_marian():
@@ -182,7 +182,7 @@ def test_attention_layers_of_004s_translation_models(spec, layer):
         params["encoder_0"]["attention"],
         *(params[f"decoder_{i}"][n] for i in (0, 1) for n in ("attention", "cross")),
     ]
-    assert [flops.parameters(one) for one in layers] == [layer] * 5
+    assert [count_parameters(one) for one in layers] == [layer] * 5
 
 
 def test_operations_are_those_of_the_layers():
@@ -193,7 +193,7 @@ def test_operations_are_those_of_the_layers():
     mlp = lambda n: linear(n, d, m) + n * m + linear(n, m, d)  # noqa: E731
     encoder = 4 * linear(s, d, d) + pairs(s, s) + mlp(s)
     decoder = 6 * linear(t, d, d) + 2 * linear(s, d, d) + pairs(t, t) + pairs(t, s) + mlp(t)
-    assert flops.encoder_decoder(config, s, t, v).flops == encoder + decoder + 2 * t * d * v
+    assert config.cost(v, v, s, t).flops == encoder + decoder + 2 * t * d * v
 
 
 def test_outputs_are_tied_to_the_targets_embeddings_and_may_have_a_bias():
@@ -216,7 +216,7 @@ def test_sinusoids_in_halves_are_the_same_numbers():
 
 def test_each_layer_of_either_side_has_its_implementation():
     config = dataclasses.replace(CONFIG, decoder_depth=3, implementation="reference | chunked(8, 16)")
-    stacks = config.attention_layers(6), config.decoder_layers(7, jnp.float32), config.cross_layers(7, jnp.float32)
+    stacks = (config.attention_layers(7, stack=stack) for stack in config.STACKS)
     first, *rest = ([layer.implementation for layer in stack] for stack in stacks)
     assert first == ["reference"]
     assert rest == [["reference", "chunked(8, 16)", "chunked(8, 16)"]] * 2

@@ -10,11 +10,11 @@ import pytest
 from scipy import special
 
 from attention import Mask, UsageError
-from models import flops
 from models.layers.positions import after_padding
 from models.masked_lm import MaskedLM, MaskedLMConfig
 from tests.models.small import small
 from tests.sizes import once
+from train.state import count_parameters
 
 CONFIG = small(
     MaskedLMConfig,
@@ -55,7 +55,7 @@ def test_parameters_of_roberta_base():
     """124,697,433 in `RobertaForMaskedLM.from_pretrained("roberta-base")`, tied arrays counted once."""
     model = MaskedLM(ROBERTA_BASE, vocabulary=50_265, length=512)
     params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 512), int))
-    assert flops.parameters(params) == 124_697_433
+    assert count_parameters(params) == 124_697_433
 
 
 def test_positions_count_what_is_not_padding():
@@ -203,4 +203,4 @@ def test_analytic_flops_equal_xlas_count(attention):
     sizes = {"width": 128, "mlp": 256, "heads": 4, "activation": "relu", "implementation": "xla"}
     model, params = build(attention=attention, **sizes)
     counted = jax.jit(model.apply).lower(params, TOKENS[:1]).compile().cost_analysis()["flops"]
-    assert 0.95 < flops.masked_lm(model.config, 9, 11).flops / counted <= 1.0
+    assert 0.95 < model.config.cost(11, 9).flops / counted <= 1.0

@@ -12,10 +12,10 @@ from jax.nn.initializers import normal
 from attention import Mask, UsageError, location_attention, reference
 from attention.score import Parameter, Score
 from attention.scores.gaussian import Gaussian
-from models.flops import parameters
 from models.layers.multi_head import MultiHeadAttention
 from models.mechanisms import MECHANISMS, Align, Mechanism, register, resolve
 from tests.sizes import once
+from train.state import count_parameters
 
 LENGTH, WIDTH, HEADS = 6, 8, 2
 
@@ -46,7 +46,7 @@ def test_parameter_counts_of_an_attention_layer(width, length, heads, counts):
     for spec, count in zip(("dot_product", "optimised", "efficient", "super"), counts, strict=True):
         module = layer(spec, heads=heads, length=length)
         params = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, length, width)))["params"]
-        assert count is None or parameters(params) == count
+        assert count is None or count_parameters(params) == count
 
 
 def without_biases(params):

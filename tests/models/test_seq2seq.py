@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from attention import UsageError, location_attention
-from models import flops
 from models.seq2seq import VARIANTS, Seq2Seq, Seq2SeqConfig
 from tests.models.test_masked_lm import random_params
 from tests.sizes import once
+from train.state import count_parameters
 
 CONFIG = Seq2SeqConfig(
     name="seq2seq", attention="dot", cell="gru", embedding=4, hidden=6, dropout=0.0, teacher_forcing=1.0
@@ -217,14 +217,14 @@ def test_parameters_of_the_drawing_of_001():
         for variant, more in coefficients.items():
             model = Seq2Seq(dataclasses.replace(config, attention=variant, cell=cell), 9_000, 10_000, 100, 100)
             shapes = jax.eval_shape(model.init, jax.random.key(0), SOURCE, LENGTHS, TARGET)
-            assert flops.parameters(shapes) == rest + recurrence(300) + recurrence(800) + more
+            assert count_parameters(shapes) == rest + recurrence(300) + recurrence(800) + more
 
 
 def test_operations_are_those_of_the_layers():
     linear = lambda n, i, o: 2 * n * i * o + n * o  # noqa: E731
     e, h, s, t, v = 4, 6, 5, 7, 13
     recurrences = linear(s, e + h, 3 * h) + linear(t, e + 2 * h, 3 * h) + linear(t, h, v)
-    cost = lambda variant: flops.seq2seq(dataclasses.replace(CONFIG, attention=variant), s, t, v).flops  # noqa: E731
+    cost = lambda variant: dataclasses.replace(CONFIG, attention=variant).cost(v, v, s, t).flops  # noqa: E731
     assert cost("dot") == recurrences + t * s * (4 * h + 5)
     assert cost("qkv") == cost("dot") + 2 * h * h * (t + 2 * s)
     assert cost("location") == recurrences + linear(t, e + h, s) + t * s * (2 * h + 4)

@@ -1,9 +1,15 @@
 """Spec strings: what is read, and that nothing else is."""
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from attention import UsageError
+from models import specs
+from models.cnn import CNNConfig
+from models.gpt import GPTConfig
 from models.specs import Call, parse
+from tests.models.small import small
 
 
 @pytest.mark.parametrize(
@@ -26,3 +32,13 @@ def test_refuses_in_one_sentence(text):
     with pytest.raises(UsageError, match="Cannot read") as raised:
         parse(text)
     assert repr(text) in str(raised.value)
+
+
+def test_a_config_reads_its_specs_once(monkeypatch):
+    gpt = small(GPTConfig, attention="neural(dim=2)|dot_product", name="gpt", tied_output=True, scale_embeddings=False)
+    sizes = {"stages": 2, "depth": 1, "width": 8, "groups": 4, "norm_epsilon": 1e-6, "dropout": 0.0}
+    cnn = CNNConfig(name="cnn", attention="none|cbam(ratio=4)", **sizes)
+    monkeypatch.setattr(specs, "parse", None)
+    for model, x in ((gpt.build(11, 4), jnp.ones((1, 4), int)), (cnn.build((4, 4, 1), 3), jnp.ones((1, 4, 4, 1)))):
+        jax.eval_shape(model.init, jax.random.key(0), x)
+    assert min(gpt.cost(11, 4).flops, cnn.cost((4, 4, 1), 3).flops) > 0

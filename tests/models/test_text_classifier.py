@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from attention import UsageError
-from models import flops
 from models.text_classifier import TextClassifier, TextClassifierConfig, mean_of_real
 from tests.models.small import small
 from tests.models.test_masked_lm import apply, random_params
 from tests.sizes import more, once
+from train.state import count_parameters
 
 CONFIG = small(
     TextClassifierConfig,
@@ -44,9 +44,9 @@ def test_parameters_of_004s_imdb_models(attention, layer):
     model = TextClassifier(config, vocabulary=20_000, classes=2, length=32)
     params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 32), int), jnp.array([32]))
     embeddings, mlp, norms, head = 20_000 * 32 + 32 * 32, 2 * (32 * 32 + 32), 4 * 32, 32 * 20 + 20 + 20 * 2 + 2
-    assert flops.parameters(params["params"]["block_0"]["attention"]) == layer
-    assert flops.parameters(params) == embeddings + layer + mlp + norms + head
-    assert 645_000 < flops.parameters(params) < 650_000
+    assert count_parameters(params["params"]["block_0"]["attention"]) == layer
+    assert count_parameters(params) == embeddings + layer + mlp + norms + head
+    assert 645_000 < count_parameters(params) < 650_000
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_attention_layers_of_004s_amazon_models(attention, layer):
     config = dataclasses.replace(CONFIG, attention=attention, depth=3, width=64, heads=4)
     model = TextClassifier(config, vocabulary=20, classes=5, length=64)
     params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 64), int), jnp.array([64]))["params"]
-    assert [flops.parameters(params[f"block_{i}"]["attention"]) for i in range(3)] == [layer] * 3
+    assert [count_parameters(params[f"block_{i}"]["attention"]) for i in range(3)] == [layer] * 3
 
 
 @pytest.mark.parametrize("pool", ["mean", "class_token"])
@@ -147,4 +147,4 @@ def test_mistakes_are_one_sentence():
 def test_analytic_flops_equal_xlas_count(pool):
     model, params = build(pool=pool, width=128, mlp=256, heads=4, implementation="xla", positions="none")
     counted = jax.jit(model.apply).lower(params, TOKENS[:1], LENGTHS[:1]).compile().cost_analysis()["flops"]
-    assert 0.95 < flops.text_classifier(model.config, 8, 3).flops / counted <= 1.0
+    assert 0.95 < model.config.cost(11, 3, 8).flops / counted <= 1.0

@@ -12,11 +12,11 @@ import pytest
 
 from attention import UsageError
 from attention.activations import gelu
-from models import flops
 from models.layers.positions import sinusoids
 from models.vit import ViT, ViTConfig, patches
 from tests.models.small import small
 from tests.sizes import more, once
+from train.state import count_parameters
 
 CONFIG = small(
     ViTConfig,
@@ -49,7 +49,7 @@ def test_parameters_of_cifar100s_super_model():
     model = ViT(config, classes=100, length=config.tokens((32, 32, 3)))
     params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))
     block = 197_890 + 2 * 256 * 512 + 512 + 256 + 4 * 256
-    assert flops.parameters(params) == 8 * block + (12 * 256 + 256) + 256 + 257 * 256 + 512 + (256 * 100 + 100)
+    assert count_parameters(params) == 8 * block + (12 * 256 + 256) + 256 + 257 * 256 + 512 + (256 * 100 + 100)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_analytic_flops_equal_xlas_count(spec):
     )
     image = IMAGES[:1]
     counted = jax.jit(model.apply).lower(variables, image).compile().cost_analysis()["flops"]
-    analytic = flops.vit(model.config, (8, 8, 3), 5).flops
+    analytic = model.config.cost((8, 8, 3), 5).flops
     assert 0.97 < analytic / counted <= 1.0
 
 

@@ -62,7 +62,7 @@ class DryRun:
         """
         replicas = Replicas.of(config, sharding.make_mesh(config.mesh))
         splits.check_training(config, replicas)
-        if hasattr(config.model, "pretrained"):  # weights have the shapes of random ones
+        if config.model.pretrained:  # weights have the shapes of random ones
             config = dataclasses.replace(config, model=dataclasses.replace(config.model, pretrained=""))
         small = dataclasses.replace(config.data, batch_size=1, eval_batch_size=1, workers=0)
         task = tasks.find(config.task)(dataclasses.replace(config, data=small), dry=True)

@@ -14,13 +14,13 @@ from typing import Any
 import jax
 
 from attention.errors import UsageError
-from models import flops
 from models.fields import declared
 from train import loop, tasks
 from train.config import loading
 from train.config.durations import Duration
 from train.config.schema import Config
 from train.config.timetable import Timetable
+from train.state import count_parameters
 
 TOLERANCE = 0.01
 EQUAL = ("parameters", "flops")
@@ -114,7 +114,7 @@ def match_parameters(request: Request, baseline: Request) -> dict[str, str]:
     """
     wanted, config = parameters(baseline), _resolve(request)
     model = config.model
-    if getattr(model, "pretrained", ""):
+    if model.pretrained:
         raise UsageError(
             f"--equal=parameters cannot change the width of {request.name}: its weights are published ones."
         )
@@ -160,7 +160,7 @@ def _resized(request: Request, field: str, step: int, number: int) -> Request:
 def parameters(request: Request) -> int:
     """Of the whole model."""
     task = _task(_resolve(request))
-    return flops.parameters(jax.eval_shape(task.init, jax.random.key(0)))
+    return count_parameters(jax.eval_shape(task.init, jax.random.key(0)))
 
 
 def operations(request: Request) -> int:

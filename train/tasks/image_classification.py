@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from attention.errors import UsageError
-from models import flops
-from models.cnn import CNN, CNNConfig
-from models.vit import ViT, ViTConfig
+from models.cnn import CNNConfig
+from models.vit import ViTConfig
 from train.config.schema import Config
 from train.data.images import batches, chain
 from train.data.images.section import ImageData
@@ -37,13 +36,8 @@ class ImageClassification(Task):
         self.sources = {split: config.data.blank() if dry else config.data.load(split) for split in PARTS}
         self.train_examples = len(self.sources["train"])
         self.image_shape = self._shape("train", config.data.train_transforms)
-        model = CNN if isinstance(config.model, CNNConfig) else ViT
-        self.model = model(
-            config.model,
-            classes=self.sources["train"].num_classes,
-            length=config.model.tokens(self.image_shape),
-            dtype=jnp.dtype(config.train.precision),
-        )
+        self.sizes = (self.image_shape, self.sources["train"].num_classes)
+        self.model = config.model.build(*self.sizes, dtype=jnp.dtype(config.train.precision))
         self._check_images_fit()
 
     def init(self, key: jax.Array) -> dict:
@@ -75,11 +69,6 @@ class ImageClassification(Task):
             losses = batch["mix"] * losses + (1 - batch["mix"]) * other
         right = {name: in_top(logits, batch["label"], k) for name, k in (("accuracy", 1), ("top5", 5))}
         return sums({"loss": losses} | right, weight)
-
-    def cost(self) -> flops.Cost:
-        """See `models.flops`."""
-        count = flops.cnn if isinstance(self.model, CNN) else flops.vit
-        return count(self.model.config, self.image_shape, self.model.classes)
 
     def attention_layer(self, params: dict) -> dict:
         """Of the first block, which in a network of convolutions may have none."""

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models import flops
-from models.gpt import GPT, GPTConfig
+from models.gpt import GPTConfig
 from train import losses
 from train.config.schema import Config
 from train.data.text.section import TextData
@@ -31,9 +30,9 @@ class LanguageModelling(TextTask):
     data_type = TextData
     model_types = {"gpt": GPTConfig}  # noqa: RUF012
 
-    def make_model(self, config: Config) -> GPT:
-        """See `build`."""
-        return build(config, self.corpus.tokeniser.size)
+    def sizes_of(self, config: Config) -> tuple[int, int]:
+        """Tokens there are, and tokens of a window."""
+        return self.corpus.tokeniser.size, config.data.context
 
     def inputs(self, batch: Batch) -> tuple[jax.Array]:
         """The tokens."""
@@ -69,16 +68,7 @@ class LanguageModelling(TextTask):
             found |= {f"{name}_perplexity": perplexity(loss), f"{name}_bits_per_byte": self._bits("test", loss)}
         return found
 
-    def cost(self) -> flops.Cost:
-        """See `models.flops`."""
-        return flops.gpt(self.model.config, self.model.length, self.model.vocabulary)
-
     def _bits(self, split: str, loss: float) -> float:
         """Bits per byte of a split's text from the mean loss of its tokens in nats."""
         text = self.corpus.splits[split]
         return loss / math.log(2) * len(text.ids) / text.bytes
-
-
-def build(config: Config, vocabulary: int) -> GPT:
-    """The model of a config, for so many tokens."""
-    return GPT(config.model, vocabulary, config.data.context, jnp.dtype(config.train.precision))

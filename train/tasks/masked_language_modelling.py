@@ -4,20 +4,18 @@ import contextlib
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from attention import Mask
 from attention.errors import UsageError
-from models import flops
-from models.masked_lm import MaskedLM, MaskedLMConfig
+from models.masked_lm import MaskedLMConfig
 from models.published import pretrained
 from train import losses
 from train.config.schema import Config
 from train.data.text.section import MaskedTextData
 from train.step import Batch, Sums
 from train.tasks.ngrams import COUNTED, ngram_losses
-from train.tasks.text import TextTask, load_pretrained, perplexity, unsmoothed
+from train.tasks.text import TextTask, perplexity, unsmoothed
 
 
 class MaskedLanguageModelling(TextTask):
@@ -32,8 +30,8 @@ class MaskedLanguageModelling(TextTask):
     data_type = MaskedTextData
     model_types = {"masked_lm": MaskedLMConfig}  # noqa: RUF012
 
-    def make_model(self, config: Config) -> MaskedLM:
-        """Of the config, for the corpus' tokens.
+    def sizes_of(self, config: Config) -> tuple[int, int]:
+        """Tokens there are, and tokens of a window.
 
         Raises:
           UsageError: padding is another token than the model's, or the published weights are of another model.
@@ -48,11 +46,7 @@ class MaskedLanguageModelling(TextTask):
         if model.pretrained:
             # What does not fit is said before anything is compiled or written.
             pretrained.check_fit(model.pretrained, model, tokeniser.size, config.data.context)
-        return MaskedLM(model, tokeniser.size, config.data.context, jnp.dtype(config.train.precision))
-
-    def pretrained(self, params: dict) -> tuple[dict, str]:
-        """Published weights in place of those that have their like there."""
-        return load_pretrained(self.model.config, params)
+        return tokeniser.size, config.data.context
 
     def inputs(self, batch: Batch) -> tuple[Any, ...]:
         """The tokens, and where padding begins."""
@@ -79,7 +73,3 @@ class MaskedLanguageModelling(TextTask):
             "unigram_perplexity": perplexity(float(np.mean(unigram))),
             "most_frequent_accuracy": float(np.mean(targets == most)),
         }
-
-    def cost(self) -> flops.Cost:
-        """See `models.flops`."""
-        return flops.masked_lm(self.model.config, self.model.length, self.model.vocabulary)

@@ -7,8 +7,10 @@ from typing import Any, ClassVar
 import jax
 
 from attention.errors import UsageError
-from models import flops
+from attention.operations import Cost
+from models.published import pretrained
 from train.config.schema import Config
+from train.state import count_parameters
 from train.step import Batch, Sums
 
 
@@ -27,6 +29,7 @@ class Task:
       model_types: Dataclasses of the section `model`, by the model's name.
       sources: The examples of each split; `len` counts them.
       train_examples: Examples in an epoch.
+      sizes: Of the data, for which the config of the model builds it.
       model: The network.
     """
 
@@ -39,6 +42,7 @@ class Task:
     model_types: ClassVar[Mapping[str, type]]
     sources: Mapping[str, Any]
     train_examples: int
+    sizes: tuple[Any, ...]
     model: Any
 
     def init(self, key: jax.Array) -> dict:
@@ -64,13 +68,20 @@ class Task:
         """Sums over the batch, `weight` among them, which divides the others; a key in training, none in evaluation."""
         raise NotImplementedError
 
-    def cost(self) -> flops.Cost:
+    def cost(self) -> Cost:
         """Work on one example."""
-        raise NotImplementedError
+        return self.model.config.cost(*self.sizes)
 
     def pretrained(self, params: dict) -> tuple[dict, str]:
-        """Parameters to start from, given freshly initialised ones, and a report; '' where nothing was loaded."""
-        return params, ""
+        """Parameters to start from: published weights in place of freshly initialised ones that have their like there.
+
+        With a report; '' where nothing was loaded.
+        """
+        config = self.model.config
+        if not config.pretrained:
+            return params, ""
+        loaded, report = pretrained.load(config.pretrained, config, params)
+        return loaded, str(report)
 
     def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
         """What is reported of a split, from the sums divided by `weight`; what the task does not know stays."""
@@ -108,9 +119,9 @@ class Task:
     def describe(self, params: dict) -> dict[str, str | int]:
         """What the run's header and `result.json` say of the model."""
         return {
-            "attention": self.model.config.attention,
-            "parameters": flops.parameters(params),
-            "attention_layer_parameters": flops.parameters(self.attention_layer(params)),
+            **self.model.config.attentions(),
+            "parameters": count_parameters(params),
+            "attention_layer_parameters": count_parameters(self.attention_layer(params)),
             "tokens": self.tokens,
             "forward_flops_per_example": self.cost().flops,
             "training_flops_per_example": self.cost().training,

@@ -4,11 +4,9 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from models.published import pretrained
 from train import losses
 from train.config.schema import Config
 from train.data.text import batches
@@ -19,7 +17,7 @@ MOST = 700.0  # nats whose exponential a float holds
 
 
 class TextTask(Task):
-    """A task whose data are a corpus. A subclass makes `model` of the corpus, and calls it in `loss`.
+    """A task whose data are a corpus. A subclass says which `sizes` the corpus has, and calls the model in `loss`.
 
     Attributes:
       corpus: Tokenised text.
@@ -37,11 +35,16 @@ class TextTask(Task):
         self.sources = config.data.examples(self.corpus)
         self.train_examples = len(self.sources["train"])
         self.units_per_example = config.data.context if self.unit == "tokens" else 1
-        self.model = self.make_model(config)
+        self.sizes = self.sizes_of(config)
+        self.model = config.model.build(*self.sizes, dtype=jnp.dtype(config.train.precision))
         self._check_model()
 
-    def make_model(self, config: Config) -> nn.Module:
-        """The network, for the corpus."""
+    def sizes_of(self, config: Config) -> tuple[int, ...]:
+        """What the model is built for.
+
+        Raises:
+          UsageError: the model and the corpus do not fit together.
+        """
         raise NotImplementedError
 
     def inputs(self, batch: Batch) -> tuple[Any, ...]:
@@ -109,14 +112,6 @@ class TextTask(Task):
         params = jax.eval_shape(self.init, key)
         for train in (True, False):
             jax.eval_shape(lambda p, train=train: self.loss(p, self._example(), key if train else None), params)
-
-
-def load_pretrained(config: Any, params: dict) -> tuple[dict, str]:
-    """Parameters with published weights where `config.pretrained` names some, and a report; see `Task.pretrained`."""
-    if not config.pretrained:
-        return params, ""
-    loaded, report = pretrained.load(config.pretrained, config, params)
-    return loaded, str(report)
 
 
 def unsmoothed(means: dict[str, float]) -> tuple[float, dict[str, float]]:

@@ -1,11 +1,9 @@
 """Text classification: cross-entropy and accuracy."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from models import flops
-from models.text_classifier import TextClassifier, TextClassifierConfig
+from models.text_classifier import TextClassifierConfig
 from train import losses
 from train.config.schema import Config
 from train.data.text.section import LabelledTextData
@@ -21,14 +19,14 @@ class TextClassification(TextTask):
     data_type = LabelledTextData
     model_types = {"text_classifier": TextClassifierConfig}  # noqa: RUF012
 
-    def make_model(self, config: Config) -> TextClassifier:
-        """See `build`.
+    def sizes_of(self, config: Config) -> tuple[int, int, int]:
+        """Tokens and classes there are, and tokens of the longest text.
 
         Raises:
           UsageError: the config would split losses of tokens.
         """
         refuse_loss_chunk(config)
-        return build(config, self.corpus.tokeniser.size, self.corpus.num_classes)
+        return self.corpus.tokeniser.size, self.corpus.num_classes, config.data.context
 
     def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The tokens, and how many of them are real."""
@@ -43,12 +41,3 @@ class TextClassification(TextTask):
         """The accuracy of always the training split's most frequent class."""
         train, test = (self.corpus.splits[split].labels for split in ("train", "test"))
         return {"most_frequent_accuracy": float((test == np.bincount(train).argmax()).mean())}
-
-    def cost(self) -> flops.Cost:
-        """See `models.flops`."""
-        return flops.text_classifier(self.model.config, self.model.length, self.model.classes)
-
-
-def build(config: Config, vocabulary: int, classes: int) -> TextClassifier:
-    """The model of a config, for so many tokens and classes."""
-    return TextClassifier(config.model, vocabulary, classes, config.data.context, jnp.dtype(config.train.precision))

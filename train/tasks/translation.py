@@ -5,17 +5,15 @@ import functools
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
 from attention.errors import UsageError
-from models import flops
-from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from models.encoder_decoder import EncoderDecoderConfig
 from models.published import pretrained
-from models.seq2seq import Seq2Seq, Seq2SeqConfig
+from models.seq2seq import Seq2SeqConfig
 from train import losses
 from train.config.schema import Config
 from train.data.pairs import batches
@@ -26,7 +24,7 @@ from train.decode.search import Search
 from train.devices import sharding
 from train.step import Batch, Sums
 from train.tasks.task import Task
-from train.tasks.text import TextTask, load_pretrained, perplexity, unsmoothed
+from train.tasks.text import TextTask, perplexity, unsmoothed
 
 
 class Translation(TextTask):
@@ -42,19 +40,17 @@ class Translation(TextTask):
     data_type = TranslationData
     model_types: ClassVar = {"encoder_decoder": EncoderDecoderConfig, "seq2seq": Seq2SeqConfig}
 
-    def make_model(self, config: Config) -> nn.Module:
-        """See `build`."""
-        sizes = (self.corpus.source_tokeniser.size, self.corpus.target_tokeniser.size)
-        if isinstance(config.model, EncoderDecoderConfig) and config.model.pretrained:
-            # What does not fit is said before anything is compiled or written.
-            special = self.corpus.target_tokeniser.special
-            pretrained.check_fit(config.model.pretrained, config.model, sizes[1], self.tokens, special)
-        return build(config, *sizes)
+    def sizes_of(self, config: Config) -> tuple[int, int, int, int]:
+        """Tokens there are on either side, and tokens of its longest sentence.
 
-    def pretrained(self, params: dict) -> tuple[dict, str]:
-        """A published Marian's weights in place of those that have their like there."""
-        config = self.model.config
-        return load_pretrained(config, params) if isinstance(config, EncoderDecoderConfig) else (params, "")
+        Raises:
+          UsageError: the published weights are of another model.
+        """
+        source, target = self.corpus.source_tokeniser, self.corpus.target_tokeniser
+        if config.model.pretrained:
+            # What does not fit is said before anything is compiled or written.
+            pretrained.check_fit(config.model.pretrained, config.model, target.size, self.tokens, target.special)
+        return source.size, target.size, config.data.source_length, config.data.target_length
 
     def inputs(self, batch: Batch) -> tuple[Any, ...]:
         """The sources, how many of their tokens are real, and what the decoder reads."""
@@ -146,18 +142,11 @@ class Translation(TextTask):
         """With vocabularies, pairs that were left out, and what decides the scores."""
         return {
             **Task.describe(self, params),
-            **self._other_attentions(),
             "vocabulary": self.corpus.target_tokeniser.size,
             "source_vocabulary": self.corpus.source_tokeniser.size,
             **{f"too_long_{split}": sentences.too_long for split, sentences in self.sources.items()},
             **translation_scores.signatures(),
         }
-
-    def _other_attentions(self) -> dict[str, str]:
-        config = self.model.config
-        if not isinstance(config, EncoderDecoderConfig):
-            return {}
-        return {"decoder_attention": config.decoder_attention, "cross_attention": config.cross_attention}
 
     @property
     def tokens(self) -> int:
@@ -167,12 +156,6 @@ class Translation(TextTask):
     def attention_layer(self, params: dict) -> dict:
         """Of the encoder; of a recurrent model what its score learns, which may be nothing."""
         return params["encoder_0"]["attention"] if "encoder_0" in params else params.get("coefficients", {})
-
-    def cost(self) -> flops.Cost:
-        """See `models.flops`."""
-        model = self.model
-        count = flops.encoder_decoder if isinstance(model, EncoderDecoder) else flops.seq2seq
-        return count(model.config, model.source_length, model.target_length, model.target_vocabulary)
 
     @functools.cache  # noqa: B019  a task lives as long as its program, and finding them reads the whole source
     def _references(self, split: str, indices: tuple[int, ...]) -> list[str]:
@@ -204,11 +187,3 @@ class Translation(TextTask):
 def search(data: TranslationData) -> Search:
     """How the config wants translations to be found."""
     return Search(data.beams, data.length_penalty, data.target_length)
-
-
-def build(config: Config, source_vocabulary: int, target_vocabulary: int) -> nn.Module:
-    """The model of a config, for so many tokens."""
-    data, dtype = config.data, jnp.dtype(config.train.precision)
-    sizes = (source_vocabulary, target_vocabulary, data.source_length, data.target_length)
-    model = EncoderDecoder if isinstance(config.model, EncoderDecoderConfig) else Seq2Seq
-    return model(config.model, *sizes, dtype)

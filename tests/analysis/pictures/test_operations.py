@@ -8,7 +8,6 @@ from analysis import flops as command
 from analysis import layer_operations
 from analysis.layer_operations import CONSTANTS, HEADS, RANGE, analytic, average, compiled, eq24, excess, grid
 from analysis.pictures import operations, style
-from models import flops
 from models.mechanisms import resolve
 from tests.sizes import once
 
@@ -22,7 +21,7 @@ def test_eq24_grows_with_d_as_the_paper_says():
 @pytest.mark.parametrize("name", CONSTANTS)
 def test_eq24_is_three_times_what_is_done_number_by_number_and_no_product(name):
     length, width, heads = 48, 64, 4
-    cost = flops.attention_layer(resolve(name, 1)[0], length, width, heads)
+    cost = resolve(name, 1)[0].cost(length, width, heads)
     assert eq24(name, length, width, heads) == 3 * (cost.pointwise + length * width)
     projections = {"dot_product": 4, "optimised": 3, "super": 2, "efficient": 2}[name]
     left_out = projections * 6 * length * width**2 + 12 * length**2 * width

@@ -3,8 +3,7 @@
 import pytest
 
 from attention import UsageError
-from attention.operations import linear
-from models.flops import attention_layer, mlp
+from attention.operations import linear, mlp
 from models.mechanisms import resolve
 from train.grids import matching
 from train.grids.matching import Request, nearest
@@ -50,7 +49,7 @@ def test_operations_match_by_the_length():
     prepared = matching.prepare(list(map(request, ("dot_product", "efficient"))), [0, 0], "flops", 2, "auto")
     (field, length), *_ = prepared.chosen[1].items()
     rest = mlp(16, 32, 64, 32) + linear(16, 4, 32).of_data + linear(1, 32, 10)
-    layers = [attention_layer(resolve(name, 1)[0], 16, 32, 4) for name in ("dot_product", "efficient")]
+    layers = [resolve(name, 1)[0].cost(16, 32, 4) for name in ("dot_product", "efficient")]
     ratio = (layers[0] + rest).training / (layers[1] + rest).training
     assert field == "train.length"
     assert float(length.removesuffix(" epochs")) == pytest.approx(10 * ratio, rel=1e-4)

@@ -18,7 +18,6 @@ from train.devices.replicas import Replicas
 from train.measure import Evaluator
 from train.run import workdir
 from train.run.progress import averages
-from train.tasks import language_modelling
 from train.tasks.ngrams import ngram_losses
 
 TEXT = {
@@ -163,6 +162,6 @@ def test_the_papers_language_model_has_its_parameters():
     """000's published code: 46,527,812 with dot-product attention, 275 more with neural scores in one layer."""
     for attention, count in {"dot_product": 46_527_812, "neural(dim=2)|dot_product": 46_528_087}.items():
         config, _ = loading.resolve("configs/gpt_wikitext103.py", {"model.attention": attention})
-        model = language_modelling.build(config, 28_996)
+        model = config.model.build(28_996, config.data.context)
         params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 8), jnp.int32))["params"]
         assert sum(leaf.size for leaf in jax.tree.leaves(params)) == count

@@ -8,7 +8,6 @@ import pytest
 from tests.train.tasks.test_language_modelling import first, measured, noisy
 from tests.train.tasks.test_language_modelling import task_of as _task_of
 from train.config import loading
-from train.tasks import text_classification
 
 LIKED, HATED = "a good film that I liked,pos", "not good at all and far too long for anybody to like,neg"
 
@@ -71,7 +70,7 @@ def test_the_baseline_is_the_most_frequent_class_of_the_training_texts(folder):
 def test_layers_have_the_papers_counts(name, counts):
     for attention, count in counts.items():
         config, _ = loading.resolve(f"configs/classify_{name}.py:{attention}", {})
-        model = text_classification.build(config, vocabulary=20_000, classes=2)
+        model = config.model.build(20_000, 2, config.data.context)
         tokens, lengths = jnp.zeros((1, config.data.context), jnp.int32), jnp.ones(1, jnp.int32)
         params = jax.eval_shape(model.init, jax.random.key(0), tokens, lengths)["params"]
         assert sum(leaf.size for leaf in jax.tree.leaves(params["block_0"]["attention"])) == count

@@ -17,16 +17,15 @@ from attention.channel import Cbam, Spatial, SqueezeExcitation
 from attention.operations import Cost, convolution
 from attention.score import Sizes
 from attention.scores.positional import Positional
-from models import flops
-from models.cnn import CNN, CNNConfig
-from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from models.gpt import GPT, GPTConfig
+from models.cnn import CNNConfig
+from models.encoder_decoder import EncoderDecoderConfig
+from models.gpt import GPTConfig
 from models.layers.multi_head import MultiHeadAttention
-from models.masked_lm import MaskedLM, MaskedLMConfig
+from models.masked_lm import MaskedLMConfig
 from models.mechanisms import MECHANISMS, resolve
-from models.seq2seq import VARIANTS, Seq2Seq, Seq2SeqConfig
-from models.text_classifier import TextClassifier, TextClassifierConfig
-from models.vit import ViT, ViTConfig
+from models.seq2seq import VARIANTS, Seq2SeqConfig
+from models.text_classifier import TextClassifierConfig
+from models.vit import ViTConfig
 from tests.models.small import small
 from tests.sizes import once
 
@@ -76,7 +75,7 @@ def layer(spec, implementation="xla", queries=T):
     module = MultiHeadAttention(mechanism, N, S, implementation=implementation)
     inputs = [jnp.ones((1, queries if cross else S, D)), jnp.ones((1, S, D))][: 1 + cross]
     params = jax.eval_shape(module.init, jax.random.key(0), *inputs)
-    cost = flops.attention_layer(mechanism, queries if cross else S, D, N, S)
+    cost = mechanism.cost(queries if cross else S, D, N, S)
     return module.apply, (params, *inputs), cost
 
 
@@ -148,33 +147,33 @@ TOKENS, OTHERS = jnp.ones((1, 40), int), jnp.ones((1, 30), int)
 
 def whole(model):
     """A small model of each kind, what it takes, and its analytic cost."""
+    text, pair = (TOKENS, jnp.array([40])), (TOKENS, jnp.array([40]), OTHERS)
     if model == "vit":
         config = small(ViTConfig, **WIDE, name="vit", patch=2, pool="mean")
-        return ViT(config, 10, 64), (jnp.ones((1, 16, 16, 3)),), flops.vit(config, (16, 16, 3), 10)
-    if model == "gpt":
+        sizes, inputs = ((16, 16, 3), 10), (jnp.ones((1, 16, 16, 3)),)
+    elif model == "gpt":
         config = small(GPTConfig, **WIDE, name="gpt", tied_output=True, scale_embeddings=False)
-        return GPT(config, 50, 40), (TOKENS,), flops.gpt(config, 40, 50)
-    if model == "masked_lm":
+        sizes, inputs = (50, 40), (TOKENS,)
+    elif model == "masked_lm":
         config = small(MaskedLMConfig, **WIDE, name="masked_lm", padding_token=0, token_types=1, pretrained="")
-        return MaskedLM(config, 50, 40), (TOKENS,), flops.masked_lm(config, 40, 50)
-    if model == "text_classifier":
+        sizes, inputs = (50, 40), (TOKENS,)
+    elif model == "text_classifier":
         config = small(TextClassifierConfig, **WIDE, name="text_classifier", pool="mean", head_hidden=20)
-        arguments = (TOKENS, jnp.array([40]))
-        return TextClassifier(config, 50, 3, 40), arguments, flops.text_classifier(config, 40, 3)
-    if model == "encoder_decoder":
+        sizes, inputs = (50, 3, 40), text
+    elif model == "encoder_decoder":
         own = {"decoder_attention": "dot_product", "cross_attention": "dot_product", "decoder_depth": 2}
         own |= {"shared_embeddings": False, "scale_embeddings": True, "tied_output": True, "output_bias": False}
         config = small(EncoderDecoderConfig, **WIDE | own, name="encoder_decoder", pretrained="")
-        arguments = (TOKENS, jnp.array([40]), OTHERS)
-        return EncoderDecoder(config, 50, 60, 40, 30), arguments, flops.encoder_decoder(config, 40, 30, 60)
-    if model in VARIANTS:
+        sizes, inputs = (50, 60, 40, 30), pair
+    elif model in VARIANTS:
         own = {"attention": model, "embedding": 24, "hidden": 32, "dropout": 0.0, "teacher_forcing": 1.0}
         config = Seq2SeqConfig(name="seq2seq", cell="gru", **own)
-        arguments = (TOKENS, jnp.array([40]), OTHERS)
-        return Seq2Seq(config, 50, 60, 40, 30), arguments, flops.seq2seq(config, 40, 30, 60)
-    own = {"stages": 2, "depth": 1, "width": 16, "groups": 4, "norm_epsilon": 1e-6, "dropout": 0.0}
-    config = CNNConfig(name="cnn", attention="cbam(ratio=4)", **own)
-    return CNN(config, 10, 1024), (jnp.ones((1, 32, 32, 3)),), flops.cnn(config, (32, 32, 3), 10)
+        sizes, inputs = (50, 60, 40, 30), pair
+    else:
+        own = {"stages": 2, "depth": 1, "width": 16, "groups": 4, "norm_epsilon": 1e-6, "dropout": 0.0}
+        config = CNNConfig(name="cnn", attention="cbam(ratio=4)", **own)
+        sizes, inputs = ((32, 32, 3), 10), (jnp.ones((1, 32, 32, 3)),)
+    return config.build(*sizes), inputs, config.cost(*sizes)
 
 
 MODELS = ("vit", "cnn", "gpt", "masked_lm", "text_classifier", "encoder_decoder")
