@@ -1,7 +1,7 @@
-"""What MkDocs does to pages that are written for forges: brings in those outside docs/, and mends links and lists.
+"""Adapts pages written for a forge to MkDocs: adds the pages outside docs/, and converts links and lists.
 
-Links lead where they lead on a forge: to another page, to a file of the repository (where `repo_url` says its home;
-plain text without), and never to nothing, which is an error. The marks of the tests of commands are taken out.
+Links lead to the same place as on a forge: to another page, or to a file of the repository at `repo_url`. Without a
+`repo_url`, links to files become plain text. A link to a missing file is an error. Marks in HTML comments are removed.
 """
 
 import posixpath
@@ -28,34 +28,34 @@ CODE = re.compile(r"(`+)[^`]+?\1")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Brings in the pages outside docs/."""
+    """Adds the pages outside docs/."""
     for source, name in OUTSIDE.items():
         files.append(File.generated(config, name, content=(ROOT / source).read_text(encoding="utf-8")))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """A page as Python-Markdown wants it, with links of the site."""
+    """Converts a page to Python-Markdown, with links of the site."""
     source = next((path for path, name in OUTSIDE.items() if name == page.file.src_uri), f"docs/{page.file.src_uri}")
     return as_python_markdown(relinked(without_marks(markdown), source, page.file.src_uri, config.repo_url or ""))
 
 
 def without_marks(text: str) -> str:
-    """Without HTML comments, but those in code."""
+    """Removes HTML comments, except in code."""
     return outside_code(text, lambda part: MARK.sub("", FIGURE.sub("", part)))
 
 
 def relinked(text: str, source: str, name: str, repository: str) -> str:
-    """With links of the site in place of a forge's.
+    """Replaces the links of a forge by links of the site.
 
     Args:
-      text: Of a page.
-      source: Its file in the repository.
-      name: What the site calls it.
-      repository: Its address, or ''.
+      text: The text of a page.
+      source: The page's file in the repository.
+      name: The page's name on the site.
+      repository: The address of the repository, or ''.
 
     Raises:
-      PluginError: a link leads to nothing.
+      PluginError: A link leads to a missing file.
     """
 
     def mended(match: re.Match[str]) -> str:
@@ -75,7 +75,7 @@ def relinked(text: str, source: str, name: str, repository: str) -> str:
 
 
 def as_python_markdown(text: str) -> str:
-    """With what lists hold four spaces in, a line before lists, and no backslash before `|` in the code of tables."""
+    """Indents the content of lists by four spaces, puts a blank line before lists, and unescapes `|` in tables."""
     lines = text.split("\n")
     shift, blank, rows = [0] * len(lines), set(), set()
     for token in MarkdownIt("commonmark").enable("table").parse(text):
@@ -99,7 +99,7 @@ def as_python_markdown(text: str) -> str:
 
 
 def outside_code(text: str, change, inline: bool = False) -> str:
-    """Changes what is in no block of code, nor, where so asked, in code within a line."""
+    """Changes the text outside blocks of code and, with `inline`, outside code within a line."""
     lines, code = text.split("\n"), set()
     for token in MarkdownIt("commonmark").parse(text):
         if token.type in ("fence", "code_block"):
