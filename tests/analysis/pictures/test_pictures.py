@@ -98,6 +98,7 @@ def test_an_images_maps_are_the_class_tokens_weights(runs):
     )
 
 
+@pytest.mark.more
 def test_an_images_rollout_is_abnars_with_aligned_weights(runs):
     """Layer by layer in NumPy, with W^A of the parameters."""
     maps = attention_maps.of_images(runs / "vit", [5], step="last")
@@ -123,6 +124,7 @@ def test_a_texts_maps_are_of_its_tokens(runs):
         np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("name", "words"), [("mlm", ["the", "a", "of"]), ("reviews", ["<class>", "a", "text"])])
 def test_models_of_whole_texts_look_both_ways(runs, name, words):
     maps = attention_maps.of_text(runs / name, " ".join(word for word in words if word != "<class>"), step="last")
@@ -132,6 +134,7 @@ def test_models_of_whole_texts_look_both_ways(runs, name, words):
         assert (weights > 0).all()
 
 
+@pytest.mark.more
 def test_a_translations_maps_are_its_alignment(runs):
     maps = attention_maps.of_translation(runs / "dates", SENTENCE, step="last")
     translator = translate.Translator.load(runs / "dates", "last")
@@ -141,6 +144,7 @@ def test_a_translations_maps_are_its_alignment(runs):
     np.testing.assert_allclose(maps.layers["decoder_0/cross"].mean(0), found.weights, rtol=1e-6)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("stack", "layers", "side"), [("encoder", 2, "columns"), ("decoder", 1, "rows")])
 def test_each_side_of_a_translator_looks_at_itself(runs, stack, layers, side):
     cross = attention_maps.of_translation(runs / "dates", SENTENCE, step="last")
