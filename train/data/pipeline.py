@@ -6,7 +6,6 @@ it holds, and resuming is starting to read at a position.
 """
 
 import atexit
-import dataclasses
 import functools
 import multiprocessing
 import os
@@ -94,7 +93,7 @@ def in_order(
     share = per_process(data.eval_batch_size, process_count, "data.eval_batch_size")
     nothing = {name: np.zeros_like(value) for name, value in example(0).items()} | {"index": np.int64(-1)}
     filled = -(-length // data.eval_batch_size) * data.eval_batch_size
-    examples = grain.MapDataset.range(filled).map(_Filled(example, length, nothing))
+    examples = grain.MapDataset.range(filled).map(functools.partial(_filled, example, length, nothing))
     return BatchIterator(examples.batch(share)[process_index::process_count], data.workers)
 
 
@@ -163,16 +162,11 @@ def _kill_workers_at_exit() -> None:
     atexit.register(lambda: [worker.kill() for worker in multiprocessing.active_children()])
 
 
-@dataclasses.dataclass(frozen=True)
-class _Filled:
-    """Examples by index; beyond the last one `nothing`."""
-
-    example: Callable[[int], dict[str, Any]]
-    length: int
-    nothing: dict[str, Any]
-
-    def __call__(self, index: int) -> dict[str, Any]:
-        return self.example(int(index)) if index < self.length else self.nothing
+def _filled(
+    example: Callable[[int], dict[str, Any]], length: int, nothing: dict[str, Any], index: int
+) -> dict[str, Any]:
+    """An example by index; beyond the last one `nothing`."""
+    return example(int(index)) if index < length else nothing
 
 
 def per_process(batch_size: int, process_count: int, field: str) -> int:

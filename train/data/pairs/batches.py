@@ -139,8 +139,8 @@ def eval_batches(
     lengths = sentences.lengths[: most or None]
     batches = Buckets(lengths, data.bounds, data.eval_batch_size).evaluation()
     columns = slice(process_index * share, (process_index + 1) * share)
-    numbers = grain.MapDataset.range(len(batches))
-    return pipeline.BatchIterator(numbers.map(_Evaluation(sentences, batches, data.bounds, columns)), data.workers)
+    batch = functools.partial(_evaluation, sentences, batches, data.bounds, columns)
+    return pipeline.BatchIterator(grain.MapDataset.range(len(batches)).map(batch), data.workers)
 
 
 @dataclasses.dataclass(eq=False)
@@ -162,15 +162,8 @@ class _Training:
         return self.sentences.batch(self._batches.examples[number, self.columns], bound)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Evaluation:
+def _evaluation(
+    sentences: Sentences, batches: Batches, bounds: tuple[int, ...], columns: slice, number: int
+) -> pipeline.Batch:
     """A process's part of a numbered batch."""
-
-    sentences: Sentences
-    batches: Batches
-    bounds: tuple[int, ...]
-    columns: slice
-
-    def __call__(self, number: int) -> pipeline.Batch:
-        examples, bucket = self.batches.examples[number, self.columns], self.batches.bucket[number]
-        return self.sentences.batch(examples, self.bounds[bucket])
+    return sentences.batch(batches.examples[number, columns], bounds[batches.bucket[number]])

@@ -38,18 +38,16 @@ def load(data: Any, split: str) -> Rows:
     names = (data.source_column, data.target_column)
     if "" in names or names[0] == names[1]:
         raise UsageError(f"{' and '.join(FIELDS)} must name two columns (or languages), but they are {names}.")
+    columns = [Column(field, name) for field, name in zip(FIELDS, names, strict=True)]
     kind, _, path = data.source.partition(":")
-    key = names
-    if kind == "file":
-        table = aligned.open_split(path, split, names)
-        key = (*names, table is not None)
-        table = table or local.open_split(path, split, _forms(names))
-    else:
-        table = source.open_table(data, split)
-    return source.rows(table, list(map(Column, FIELDS, names)), stripped, key)
+    if kind != "file":
+        return source.open_table(data, split, columns).rows(stripped, names)
+    table = aligned.open_table(path, split, columns)
+    key = (*names, table is not None)
+    return (table or local.open_table(path, split, columns, _forms(names))).rows(stripped, key)
 
 
-def stripped(rows: source.Values) -> Iterator[Pair]:
+def stripped(rows: Iterator[tuple[str, ...]]) -> Iterator[Pair]:
     """Pairs without white space around them; where both sides are empty, as in many corpora, there is no pair.
 
     Args:

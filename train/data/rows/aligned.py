@@ -1,62 +1,32 @@
 """Local files that are aligned by line; their columns are the languages that their names end with."""
 
-import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from attention.errors import UsageError
 from train.data.rows import files, local
 from train.data.rows.columns import Column
+from train.data.rows.rows import Table
 
 Couple = tuple[Path, Path]
 
 
-@dataclasses.dataclass(frozen=True)
-class AlignedSplit:
-    """Aligned files of a split; see `train.data.rows.source.Table`.
-
-    Attributes:
-      name: For messages.
-      couples: The files of either language, in the order in which they are read.
-    """
-
-    name: str
-    couples: Sequence[Couple]
-
-    def checked(self, column: Column) -> Column:
-        """The column."""
-        return column
-
-    def content(self, key: Iterable[object]) -> str:
-        """A digest of the key and of what is in the files, whatever their names."""
-        return local.LocalSplit(self.name, list(itertools.chain(*self.couples))).content(key)
-
-    def reader(self, columns: Sequence[Column]) -> Callable[[], Iterator[tuple[str, dict[str, str]]]]:
-        """What starts reading."""
-        return functools.partial(self._rows, [column.name for column in columns])
-
-    def _rows(self, names: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
-        for couple in self.couples:
-            for number, texts in _lines(*couple):
-                where = f"Line {number} of {' and '.join(repr(str(file)) for file in couple)}"
-                yield where, dict(zip(names, texts, strict=True))
-
-
-def open_split(path: str, split: str, names: tuple[str, str]) -> AlignedSplit | None:
-    """Aligned files of these languages; None where there are none.
+def open_table(path: str, split: str, columns: Sequence[Column]) -> Table | None:
+    """Files of two languages; None where there are none.
 
     Args:
       path: A folder of files named `SPLIT*.LANGUAGE` (`train.de.xz`, `test_2016.en`), or what the names of two files
         have in common (`europarl-v7.es-en`, for `europarl-v7.es-en.es` and `europarl-v7.es-en.en`), which are all
-        `train`. See `local.open_split` on splits.
+        `train`. See `local.open_table` on splits.
       split: A plain name, no slice.
-      names: Of the languages.
+      columns: The languages.
 
     Raises:
       UsageError: no such split, or a file without the other language's.
     """
+    names = [column.name for column in columns]
     place = Path(path).expanduser()
     if place.is_dir():
         groups = local.by_split(file for file in _of_languages(place, names) if file.is_file())
@@ -65,10 +35,19 @@ def open_split(path: str, split: str, names: tuple[str, str]) -> AlignedSplit | 
         groups = {"train": [file for file in beside if _stem(file) == place.name]}
     if not any(groups.values()):
         return None
-    return AlignedSplit(f"{split} of file:{path}", _couples(local.choose(groups, split, path), names))
+    couples = _couples(local.choose(groups, split, path), names)
+    read, contents = functools.partial(_rows, couples, names), local.contents(list(itertools.chain(*couples)))
+    return Table(f"{split} of file:{path}", columns, read, files=contents)
 
 
-def _of_languages(folder: Path, names: tuple[str, str]) -> list[Path]:
+def _rows(couples: Sequence[Couple], names: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    for couple in couples:
+        for number, texts in _lines(*couple):
+            where = f"Line {number} of {' and '.join(repr(str(file)) for file in couple)}"
+            yield where, dict(zip(names, texts, strict=True))
+
+
+def _of_languages(folder: Path, names: Sequence[str]) -> list[Path]:
     suffixes = [f".{name.lower()}" for name in names]
     return [file for file in sorted(folder.glob("*.*")) if files.suffix(file) in suffixes]
 
@@ -77,7 +56,7 @@ def _stem(file: Path) -> str:
     return Path(files.plain_name(file)).stem
 
 
-def _couples(paths: list[Path], names: tuple[str, str]) -> list[Couple]:
+def _couples(paths: list[Path], names: Sequence[str]) -> list[Couple]:
     sides = []
     for name in names:  # of a file and its compressed form, the former comes first and is read
         side = [file for file in reversed(paths) if files.suffix(file) == f".{name.lower()}"]

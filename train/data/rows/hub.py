@@ -2,65 +2,42 @@
 
 import dataclasses
 import functools
-import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import ModuleType
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attention.errors import UsageError
+from train.data import packages
 from train.data.rows.columns import Column
-from train.data.rows.rows import digest
+from train.data.rows.rows import Table, brief, digest
+
+_NEED = "Hub names need the package {}"
 
 
-@dataclasses.dataclass(frozen=True)
-class HubSplit:
-    """A split of a set; see `train.data.rows.source.Table`.
-
-    Attributes:
-      name: For messages, such as `train of hf:NAME`.
-      version: Differs whenever the rows differ.
-      features: By column; of nested columns mappings of their own.
-      rows: What `datasets` loaded.
-    """
-
-    name: str
-    version: str
-    features: Mapping[str, Any]
-    rows: Any
-
-    def checked(self, column: Column) -> Column:
-        """The column, with its class names; raises a UsageError where there is none."""
-        feature = column.require(self.features, self.name.partition(" of ")[2])
-        return dataclasses.replace(column, classes=tuple(getattr(feature, "names", ()))) if column.is_class else column
-
-    def content(self, key: Iterable[object]) -> str:
-        """A digest of the version and the key."""
-        return digest([self.version, *key])
-
-    def reader(self, columns: Sequence[Column]) -> Callable[[], Iterator[tuple[str, Mapping[str, Any]]]]:
-        """What starts reading; a UsageError on the way says that the network broke off."""
-        names = [column.name for column in columns]
-        outer = {name if name in self.features else name.partition(".")[0] for name in names}
-        return functools.partial(_read_safely, self.rows.select_columns(sorted(outer)), self.name)
-
-
-def open_split(name: str, split: str, data: Any) -> HubSplit:
+def open_table(name: str, split: str, data: Any, columns: Sequence[Column]) -> Table:
     """Opens one split of a set.
 
     Args:
       name: `OWNER/NAME`, or `OWNER/NAME:CONFIG`; OWNER/NAME may be a local folder.
       split: A plain name, no slice.
       data: Fields `revision`, `streaming` and `data_dir`.
+      columns: What is wanted of it.
 
     Raises:
-      UsageError: the set or split is not there or cannot be fetched.
+      UsageError: the set, split or a column is not there or cannot be fetched.
     """
     repository, _, config = name.partition(":")
     rows = _load(repository, config, split, data)
-    features = rows.features if rows.features is not None else next(iter(rows))
-    nested = {column: dict.fromkeys(getattr(feature, "languages", ())) for column, feature in features.items()}
     version = digest([_version(rows, repository, data), name, split])
-    return HubSplit(f"{split} of hf:{name}", version, {c: nested[c] or f for c, f in features.items()}, rows)
+    features = rows.features if rows.features is not None else next(iter(rows))
+    nested = {n: dict.fromkeys(getattr(feature, "languages", ())) or feature for n, feature in features.items()}
+    columns = [_with_classes(column, column.require(nested, f"hf:{name}")) for column in columns]
+    outer = {column.name if column.name in features else column.name.partition(".")[0] for column in columns}
+    title = f"{split} of hf:{name}"
+    return Table(title, columns, functools.partial(_read, rows.select_columns(sorted(outer)), title), version=[version])
+
+
+def _with_classes(column: Column, feature: Any) -> Column:
+    return dataclasses.replace(column, classes=tuple(getattr(feature, "names", ()))) if column.is_class else column
 
 
 def fetch(repository: str, file: str, revision: str, field: str, otherwise: str) -> str:
@@ -76,7 +53,7 @@ def fetch(repository: str, file: str, revision: str, field: str, otherwise: str)
     Raises:
       UsageError: it is not there, or cannot be fetched.
     """
-    hub = _package("huggingface_hub")
+    hub = packages.load("huggingface_hub", _NEED)
     options = {"revision": revision or None}
     try:
         return hub.hf_hub_download(repository, file, local_files_only=True, **options)
@@ -91,13 +68,8 @@ def fetch(repository: str, file: str, revision: str, field: str, otherwise: str)
         ) from error
 
 
-def brief(error: Exception) -> str:
-    """The first line of a library's message, to stand inside a sentence."""
-    return str(error).strip().partition("\n")[0].rstrip(".:") or type(error).__name__
-
-
 def _load(repository: str, config: str, split: str, data: Any) -> Any:
-    datasets = _package("datasets")
+    datasets = packages.load("datasets", _NEED)
     try:
         return datasets.load_dataset(
             repository,
@@ -117,8 +89,8 @@ def _load(repository: str, config: str, split: str, data: Any) -> Any:
 def _version(rows: Any, repository: str, data: Any) -> str:
     """Of the content: the table's own fingerprint, or for a stream the commit it comes from."""
     if not data.streaming:
-        return _package("datasets").fingerprint.generate_fingerprint(rows)
-    hub = _package("huggingface_hub")
+        return packages.load("datasets", _NEED).fingerprint.generate_fingerprint(rows)
+    hub = packages.load("huggingface_hub", _NEED)
     try:
         return hub.HfApi().dataset_info(repository, revision=data.revision or None).sha
     except Exception as error:  # what it raises has no common base
@@ -128,7 +100,7 @@ def _version(rows: Any, repository: str, data: Any) -> str:
         ) from error
 
 
-def _read_safely(rows: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read(rows: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         for number, row in enumerate(rows):
             yield f"Row {number} of {name}", row
@@ -137,10 +109,3 @@ def _read_safely(rows: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
             f"Reading {name} broke off ({brief(error)}): check the network and start again, or set "
             "data.streaming=False."
         ) from error
-
-
-def _package(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UsageError(f"Hub names need the package {name} ({error}): pip install -r requirements.txt.") from error

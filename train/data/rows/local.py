@@ -1,9 +1,9 @@
 """Local files: those of a split, and the rows in them."""
 
-import dataclasses
 import functools
+import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -11,57 +11,27 @@ from typing import Any
 from attention.errors import UsageError, unknown
 from train.data.rows import files, tables
 from train.data.rows.columns import Column
-from train.data.rows.rows import digest
+from train.data.rows.rows import Table
 from train.data.rows.splits import PARTS
 
 _ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
 FORMS = f"a file, folder or glob of {', '.join(tables.KINDS)}, which may be compressed ({', '.join(files.OPENERS)})"
 
 
-@dataclasses.dataclass(frozen=True)
-class LocalSplit:
-    """Files of a split; see `train.data.rows.source.Table`.
-
-    Attributes:
-      name: For messages.
-      files: In the order in which they are read.
-    """
-
-    name: str
-    files: Sequence[Path]
-
-    def checked(self, column: Column) -> Column:
-        """The column; only its rows say whether it is there, but plain text has no classes."""
-        if column.is_class and ".txt" in map(files.suffix, self.files):
-            others = ", ".join(kind for kind in tables.KINDS if kind != ".txt")
-            raise UsageError(f"{str(self.files[0])!r} is plain text, which has no classes; use one of {others}.")
-        return column
-
-    def content(self, key: Iterable[object]) -> str:
-        """A digest of the key and of what is in the files, whatever their names."""
-        return digest([*key, *map(files.suffix, self.files), *map(files.fingerprint, self.files)])
-
-    def reader(self, columns: Sequence[Column]) -> Callable[[], Iterator[tuple[str, Mapping[str, Any]]]]:
-        """What starts reading; see `tables.rows`."""
-        return functools.partial(self._rows, columns)
-
-    def _rows(self, columns: Sequence[Column]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        for file in self.files:
-            yield from tables.rows(file, columns)
-
-
-def open_split(path: str, split: str, forms: str = FORMS) -> LocalSplit:
-    """The files of one split, sorted.
+def open_table(path: str, split: str, columns: Sequence[Column], forms: str = FORMS) -> Table:
+    """The files of one split, read one after the other, sorted.
 
     Args:
       path: A file, a glob, or a folder. In a folder, the files whose names begin with a split's (`train.csv`,
         `valid-00.txt.xz`; `valid`, `val` and `dev` are `validation`) are that split. Without any such file, and for a
         file or a glob, everything is `train`.
       split: A plain name, no slice.
+      columns: See `tables.rows`.
       forms: What may be given, for the message.
 
     Raises:
-      UsageError: no such file or split, or a file that is none of `tables.KINDS`.
+      UsageError: no such file or split, or a file that is none of `tables.KINDS`, or plain text
+        that should have classes.
     """
     place = Path(path).expanduser()
     if place.is_dir():
@@ -76,7 +46,20 @@ def open_split(path: str, split: str, forms: str = FORMS) -> LocalSplit:
     for file in chosen:
         if files.suffix(file) not in tables.KINDS:
             raise UsageError(f"Cannot tell from its name what {str(file)!r} is; give {forms}.")
-    return LocalSplit(f"{split} of file:{path}", chosen)
+    if any(column.is_class for column in columns) and ".txt" in map(files.suffix, chosen):
+        others = ", ".join(kind for kind in tables.KINDS if kind != ".txt")
+        raise UsageError(f"{str(chosen[0])!r} is plain text, which has no classes; use one of {others}.")
+    read = functools.partial(_rows, chosen, columns)
+    return Table(f"{split} of file:{path}", columns, read, files=contents(chosen))
+
+
+def contents(paths: Sequence[Path]) -> list[str]:
+    """What is in the files, whatever their names: their kinds, and hashes."""
+    return [*map(files.suffix, paths), *map(files.fingerprint, paths)]
+
+
+def _rows(paths: Sequence[Path], columns: Sequence[Column]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    return itertools.chain.from_iterable(tables.rows(path, columns) for path in paths)
 
 
 def by_split(paths: Iterable[Path]) -> dict[str, list[Path]]:

@@ -5,35 +5,31 @@ import difflib
 import functools
 import importlib.util
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from attention.errors import UsageError, unknown
+from train.data import packages
 from train.data.rows.columns import Column
-from train.data.rows.rows import digest
+from train.data.rows.rows import Table, brief, digest
 
 
 @dataclasses.dataclass(frozen=True)
 class TfdsSplit:
-    """A split of a prepared set; see `train.data.rows.source.Table`.
+    """A split of a prepared set.
 
     Attributes:
-      set: Its name, as TFDS writes it.
+      name: Of the set, as TFDS writes it.
       split: A plain name.
       folder: Where sets are prepared.
       builder: TFDS's own.
     """
 
-    set: str
+    name: str
     split: str
     folder: str
     builder: Any
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-        return f"{self.split} of tfds:{self.set}"
 
     @property
     def features(self) -> Any:
@@ -44,23 +40,20 @@ class TfdsSplit:
         """Raises a UsageError unless the feature `key`, which the config field `field` names, is of that kind."""
         fitting = [name for name, feature in self.features.items() if isinstance(feature, kind)]
         if key not in fitting:
-            raise unknown(f"{field} for tfds:{self.set}", key, fitting)
+            raise unknown(f"{field} for tfds:{self.name}", key, fitting)
 
-    def checked(self, column: Column) -> Column:
-        """The column, with its class names; raises a UsageError where it is neither text nor a class, as is wanted."""
+    def table(self, columns: Sequence[Column]) -> Table:
+        """These columns; raises a UsageError where they are not text, or a class, and what `records` raises."""
+        columns = [self._checked(column) for column in columns]
+        name = f"{self.split} of tfds:{self.name}"
+        return Table(name, columns, functools.partial(_rows, self.records(), columns, name), version=[self.version])
+
+    def _checked(self, column: Column) -> Column:
         if not column.is_class:
-            column.require(_texts(self.features), f"tfds:{self.set}")
+            column.require(_texts(self.features), f"tfds:{self.name}")
             return column
         self.check_feature(column.field, column.name, package().features.ClassLabel)
         return dataclasses.replace(column, classes=tuple(self.features[column.name].names))
-
-    def content(self, key: Iterable[object]) -> str:
-        """A digest of the version and the key."""
-        return digest([self.version, *key])
-
-    def reader(self, columns: Sequence[Column]) -> Callable[[], Iterator[tuple[str, Mapping[str, Any]]]]:
-        """What starts reading; raises what `records` raises."""
-        return functools.partial(_rows, self.records(), columns, self.name)
 
     @property
     def files(self) -> list[Any]:
@@ -81,7 +74,7 @@ class TfdsSplit:
         Raises:
           UsageError: the set was prepared without random access, or files are missing.
         """
-        name, folder, builder = self.set, self.folder, self.builder
+        name, folder, builder = self.name, self.folder, self.builder
         try:
             encoded = builder.as_data_source(self.split, decoders=decoders)
         except NotImplementedError as error:
@@ -140,11 +133,7 @@ def _texts(features: Any) -> dict[str, Any]:
 
 def package() -> ModuleType:
     """The package tensorflow_datasets, or a UsageError that says how to get it."""
-    try:
-        import tensorflow_datasets as tfds
-    except ImportError as error:
-        raise UsageError(f"TFDS data need tensorflow-datasets ({error}): pip install -r requirements.txt.") from error
-    return tfds
+    return packages.load("tensorflow_datasets", "TFDS data need tensorflow-datasets")
 
 
 def _builder(tfds: ModuleType, name: str, folder: str) -> Any:
@@ -162,7 +151,7 @@ def _builder(tfds: ModuleType, name: str, folder: str) -> Any:
         ) from error
     except (AssertionError, ImportError, ValueError) as error:
         raise UsageError(
-            f"Cannot open tfds:{name} in {folder}: {_brief(error)}; "
+            f"Cannot open tfds:{name} in {folder}: {brief(error)}; "
             "write 'tfds:NAME', 'tfds:NAME/CONFIG' or 'tfds:NAME:1.2.3'."
         ) from error
 
@@ -179,7 +168,7 @@ def _prepare(builder: Any, name: str, folder: str) -> None:
         builder.download_and_prepare(file_format="array_record")
     # TFDS reports archives that must be fetched by hand with an AssertionError.
     except (AssertionError, OSError, ValueError) as error:
-        raise UsageError(f"{missing}, and preparing it failed ({_brief(error)}): mend that, {elsewhere}.") from error
+        raise UsageError(f"{missing}, and preparing it failed ({brief(error)}): mend that, {elsewhere}.") from error
 
 
 def _check_network(builder: Any, message: str) -> None:
@@ -192,8 +181,3 @@ def _check_network(builder: Any, message: str) -> None:
             requests.head(url, timeout=10)
         except (requests.ConnectionError, requests.Timeout) as error:
             raise UsageError(message.format(f"{url} cannot be reached")) from error
-
-
-def _brief(error: Exception) -> str:
-    """The first line of a library's message, to stand inside a sentence."""
-    return str(error).strip().partition("\n")[0].rstrip(".:")

@@ -45,7 +45,8 @@ def train_batches(
     """
     order, drawing, cuts = np.random.SeedSequence(seed).generate_state(3).tolist()
     indices = pipeline.endless(len(examples), order)
-    stream = indices.map_with_index(_Numbered(len(examples))).random_map(_Drawn(examples, cuts), seed=drawing)
+    numbered = indices.map_with_index(functools.partial(_numbered, len(examples)))
+    stream = numbered.random_map(functools.partial(_drawn, examples, cuts), seed=drawing)
     return pipeline.batched(stream, data, process_index, process_count)
 
 
@@ -232,22 +233,11 @@ def check_long_enough(splits: dict[str, RunningText], train: int, held_out: int)
             raise UsageError(f"The {part} split has {tokens} tokens, too few to predict one; widen data.{part}_split.")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Numbered:
+def _numbered(length: int, position: int, index: int) -> tuple[int, int]:
     """(index, epoch) of an index and its place in the endless stream."""
-
-    length: int
-
-    def __call__(self, position: int, index: int) -> tuple[int, int]:
-        return int(index), position // self.length
+    return int(index), position // length
 
 
-@dataclasses.dataclass(frozen=True)
-class _Drawn:
+def _drawn(examples: Examples, seed: int, numbered: tuple[int, int], rng: np.random.Generator) -> Example:
     """The training example of (index, epoch)."""
-
-    examples: Examples
-    seed: int
-
-    def __call__(self, numbered: tuple[int, int], rng: np.random.Generator) -> Example:
-        return self.examples.train(*numbered, self.seed, rng)
+    return examples.train(*numbered, seed, rng)

@@ -38,8 +38,8 @@ def load(data: Any, split: str) -> Rows:
     if data.label_column:
         columns.append(Column("data.label_column", data.label_column, is_class=True))
     key = (data.text_column, data.label_column)
-    return source.rows(source.open_table(data, split), columns, _documents, key)
+    return source.open_table(data, split, columns).rows(_documents, key)
 
 
-def _documents(rows: source.Values) -> Iterator[Document]:
+def _documents(rows: Iterator[tuple[str, ...]]) -> Iterator[Document]:
     return (Document(*values) for _, *values in rows)

@@ -5,7 +5,6 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from jaxtyping import Int32, Integer
 
 from attention.errors import UsageError
 from models.published import hugging_face
+from train.data import packages
 
 KIND = "marian"
 SOURCE, TARGET, VOCABULARY = "source.spm", "target.spm", "vocab.json"
@@ -163,16 +163,8 @@ def _language(text: str) -> tuple[tuple[str, ...], str]:
 
 def _read(spm: bytes) -> Any:
     try:
-        return _sentencepiece().SentencePieceProcessor(model_proto=spm)
+        return packages.load("sentencepiece", "A Marian's tokeniser needs the package {}").SentencePieceProcessor(
+            model_proto=spm
+        )
     except (RuntimeError, OSError) as error:
         raise UsageError(f"The package sentencepiece cannot read this model: {error}.") from error
-
-
-def _sentencepiece() -> ModuleType:
-    try:
-        import sentencepiece
-    except ImportError as error:
-        raise UsageError(
-            f"A Marian's tokeniser needs the package sentencepiece ({error}): pip install -r requirements.txt."
-        ) from error
-    return sentencepiece

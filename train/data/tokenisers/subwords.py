@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Int32, Integer
 
 from attention.errors import UsageError
+from train.data import packages
 from train.data.rows import hub
 
 # How the published tokenisers write what `Tokeniser.special` names.
@@ -147,8 +148,4 @@ def _continuing(tokenizer: Any, texts: Iterable[str]) -> list[str]:
 
 
 def _tokenizers() -> ModuleType:
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise UsageError(f"Subwords need the package tokenizers ({error}): pip install -r requirements.txt.") from error
-    return tokenizers
+    return packages.load("tokenizers", "Subwords need the package {}")
