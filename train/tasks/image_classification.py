@@ -54,7 +54,7 @@ class ImageClassification(Task):
         return batches.eval_batches(self.sources[split], self._data, process_index, process_count)
 
     def content(self, split: str) -> str:
-        """See `train.data.images.sources.Source`."""
+        """See `train.data.images.sources.LabelledImages`."""
         return self.sources[split].content
 
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:

@@ -79,7 +79,7 @@ def test_mixed_images_are_charged_for_both_labels(task_and_params):
 
 def test_cifar100s_layers_have_the_papers_counts(monkeypatch):
     """Through the configs themselves, on images of the right shape."""
-    blank = sources.ArraySource(np.zeros((4, 32, 32, 3), np.uint8), np.array([0, 1, 2, 99]))
+    blank = sources.LabelledArrays(np.zeros((4, 32, 32, 3), np.uint8), np.array([0, 1, 2, 99]))
     monkeypatch.setattr(section.ImageData, "load", lambda self, part: blank)
     for spec, count in {"dot_product": 263_168, "optimised": 197_376, "efficient": 131_584, "super": 197_890}.items():
         config, _ = loading.resolve(f"configs/vit_cifar100.py:{spec}", {})
@@ -91,7 +91,7 @@ def test_cifar100s_layers_have_the_papers_counts(monkeypatch):
 def test_evaluation_images_of_another_kind_are_refused(monkeypatch):
     with pytest.raises(UsageError, match=r"Images for validation are 4x4 pixels and those for training 8x8"):
         task_of(data__eval_transforms="center_crop(size=4)")
-    grey, coloured = (sources.ArraySource(np.zeros((4, 8, 8, c), np.uint8), np.arange(4)) for c in (1, 3))
+    grey, coloured = (sources.LabelledArrays(np.zeros((4, 8, 8, c), np.uint8), np.arange(4)) for c in (1, 3))
     monkeypatch.setattr(section.ImageData, "load", lambda self, part: grey if part == "train" else coloured)
     with pytest.raises(UsageError, match=r"Images for validation have 3 channels and those for training 1"):
         task_of()

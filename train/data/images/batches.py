@@ -9,7 +9,7 @@ import numpy as np
 from train.data import pipeline
 from train.data.images import chain
 from train.data.images.section import ImageData
-from train.data.images.sources import Source
+from train.data.images.sources import LabelledImages
 from train.data.images.transforms import Transform
 
 # Evaluation transforms draw nothing.
@@ -17,7 +17,7 @@ _UNUSED = np.random.default_rng(0)
 
 
 def train_batches(
-    source: Source, data: ImageData, seed: int, process_index: int = 0, process_count: int = 1
+    source: LabelledImages, data: ImageData, seed: int, process_index: int = 0, process_count: int = 1
 ) -> pipeline.BatchIterator:
     """Shuffled, augmented batches without end. Each epoch shows every example once; epochs run into one another.
 
@@ -50,7 +50,7 @@ def train_batches(
 
 
 def eval_batches(
-    source: Source, data: ImageData, process_index: int = 0, process_count: int = 1
+    source: LabelledImages, data: ImageData, process_index: int = 0, process_count: int = 1
 ) -> pipeline.BatchIterator:
     """Every example once, in order; every process gets equally many batches.
 
@@ -77,7 +77,7 @@ def eval_batches(
 class _Augmented:
     """An example of the source by index, transformed."""
 
-    source: Source
+    source: LabelledImages
     transforms: tuple[Transform, ...]
 
     def __call__(self, index: int, rng: np.random.Generator) -> dict[str, Any]:

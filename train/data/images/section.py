@@ -59,7 +59,7 @@ class ImageData(Section):
                 f"use only {fixed}."
             )
 
-    def load(self, part: str) -> sources.Source:
+    def load(self, part: str) -> sources.LabelledImages:
         """The source of `part`: 'train', 'validation' or 'test'.
 
         Raises:
@@ -72,7 +72,7 @@ class ImageData(Section):
         stated.check("image_shape", self.image_shape, "x".join(map(str, source.image_shape)))
         return source
 
-    def blank(self) -> sources.Source:
+    def blank(self) -> sources.LabelledImages:
         """Stands for any part in a dry run: one black image.
 
         Raises:
@@ -81,4 +81,4 @@ class ImageData(Section):
         height, width, channels = map(int, stated.needed("image_shape", self.image_shape).split("x"))
         image = np.zeros((height or _ANY, width or _ANY, channels), np.uint8)
         classes = stated.needed("classes", self.classes)
-        return sources.Source([{"image": image, "label": 0}], classes, (height, width, channels))
+        return sources.LabelledImages([{"image": image, "label": 0}], classes, (height, width, channels))

@@ -19,7 +19,7 @@ KINDS = ("digits", "numpy:FILE.npz", "tfds:NAME")
 
 
 @dataclasses.dataclass(frozen=True)
-class Source(Sequence):
+class LabelledImages(Sequence):
     """Random access to `{'image': uint8 (H, W, C), 'label': int}`.
 
     Attributes:
@@ -43,12 +43,12 @@ class Source(Sequence):
         """Of data in memory a digest, of a TFDS set its name and version."""
         return self.records.content
 
-    def view(self, split: Split) -> "Source":
+    def view(self, split: Split) -> "LabelledImages":
         """The slice that `split` takes of this source."""
-        return Source(View(self.records, *split.bounds(len(self))), self.num_classes, self.image_shape)
+        return LabelledImages(View(self.records, *split.bounds(len(self))), self.num_classes, self.image_shape)
 
 
-class ArraySource(Source):
+class LabelledArrays(LabelledImages):
     """Labelled images that are in memory."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray, num_classes: int = 0):
@@ -93,7 +93,9 @@ def check(source: str) -> None:
         raise unknown("data.source", source, KINDS)
 
 
-def load(source: str, split: str, *, data_dir: str = "", image_key: str = "image", label_key: str = "label") -> Source:
+def load(
+    source: str, split: str, *, data_dir: str = "", image_key: str = "image", label_key: str = "label"
+) -> LabelledImages:
     """Opens one split of a data set.
 
     Args:
@@ -115,7 +117,7 @@ def load(source: str, split: str, *, data_dir: str = "", image_key: str = "image
     part = Split.parse(split)
     kind, _, name = source.partition(":")
     if kind == "tfds":
-        whole = Source(*tfds.read(name, part.name, data_dir, image_key, label_key))
+        whole = LabelledImages(*tfds.read(name, part.name, data_dir, image_key, label_key))
     elif kind == "numpy":
         whole = _read_numpy(os.path.expanduser(name), part.name)
     else:
@@ -135,17 +137,17 @@ def digits_indices() -> dict[str, Integer[np.ndarray, " n"]]:
     return {"train": train, "validation": validation, "test": test}
 
 
-def _read_digits(split: str) -> Source:
+def _read_digits(split: str) -> LabelledImages:
     from sklearn.datasets import load_digits
 
     if split not in digits_indices():
         raise unknown("split of digits", split, digits_indices())
     digits, chosen = load_digits(), digits_indices()[split]
     images = np.round(digits.images[chosen] * (255 / 16)).astype(np.uint8)
-    return ArraySource(images, digits.target[chosen], num_classes=10)
+    return LabelledArrays(images, digits.target[chosen], num_classes=10)
 
 
-def _read_numpy(path: str, split: str) -> Source:
+def _read_numpy(path: str, split: str) -> LabelledImages:
     with _archive(path) as arrays:
         for wanted in (f"{split}_image", f"{split}_label"):
             if wanted not in arrays.files:
@@ -154,7 +156,7 @@ def _read_numpy(path: str, split: str) -> Source:
             images, labels = arrays[f"{split}_image"], arrays[f"{split}_label"]
             # A split may lack the highest class, so the classes of all of them count.
             top = max(int(arrays[name].max(initial=0)) for name in arrays.files if name.endswith("_label"))
-            return ArraySource(images, labels, num_classes=top + 1)
+            return LabelledArrays(images, labels, num_classes=top + 1)
         except (UsageError, ValueError) as error:
             raise UsageError(f"Cannot use {split!r} of {path}: {error}") from error
 

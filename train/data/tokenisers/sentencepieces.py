@@ -162,9 +162,8 @@ def _language(text: str) -> tuple[tuple[str, ...], str]:
 
 
 def _read(spm: bytes) -> Any:
+    sentencepiece = packages.load("sentencepiece", "A Marian's tokeniser needs the package {}")
     try:
-        return packages.load("sentencepiece", "A Marian's tokeniser needs the package {}").SentencePieceProcessor(
-            model_proto=spm
-        )
+        return sentencepiece.SentencePieceProcessor(model_proto=spm)
     except (RuntimeError, OSError) as error:
         raise UsageError(f"The package sentencepiece cannot read this model: {error}.") from error

@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 
 from attention.errors import UsageError
 from train.data.images import sources
-from train.data.images.sources import ArraySource, load
+from train.data.images.sources import LabelledArrays, load
 from train.data.rows.splits import Split
 
 SIZES = {"train": 1149, "validation": 288, "test": 360}
@@ -74,12 +74,12 @@ class TestArrays:
         images, labels = np.stack([photos[i]["image"] for i in range(4)]), np.arange(4)
         darker, swapped = images.copy(), labels[::-1]
         darker[0, 0, 0, 0] ^= 1
-        contents = [ArraySource(*of).content for of in ((images, labels), (darker, labels), (images, swapped))]
+        contents = [LabelledArrays(*of).content for of in ((images, labels), (darker, labels), (images, swapped))]
         assert len(set(contents)) == 3
-        assert ArraySource(images.copy(), labels.copy()).view(Split.parse("x[1:]")).content == contents[0]
+        assert LabelledArrays(images.copy(), labels.copy()).view(Split.parse("x[1:]")).content == contents[0]
 
     def test_a_channel_axis_is_added(self):
-        assert ArraySource(np.zeros((2, 6, 5), np.uint8), np.array([0, 1])).image_shape == (6, 5, 1)
+        assert LabelledArrays(np.zeros((2, 6, 5), np.uint8), np.array([0, 1])).image_shape == (6, 5, 1)
 
     def test_pickles(self, photos):
         copy = pickle.loads(pickle.dumps(photos))
@@ -100,7 +100,7 @@ class TestArrays:
     )
     def test_mistakes(self, images, labels, message):
         with pytest.raises(UsageError, match=message):
-            ArraySource(images, np.array(labels))
+            LabelledArrays(images, np.array(labels))
 
 
 class TestNumpy:
