@@ -8,7 +8,7 @@ from attention.errors import UsageError, unknown
 from models import specs
 from train.data.pairs.dates import Dates
 from train.data.rows import aligned, local, source
-from train.data.rows.columns import Column
+from train.data.rows.columns import DataColumn
 from train.data.rows.rows import Pair, Rows
 
 KINDS = ("dates", "dates(sources=('en', 'fr'), targets=('de',))", *source.KINDS)
@@ -38,13 +38,13 @@ def load(data: Any, split: str) -> Rows:
     names = (data.source_column, data.target_column)
     if "" in names or names[0] == names[1]:
         raise UsageError(f"{' and '.join(FIELDS)} must name two columns (or languages), but they are {names}.")
-    columns = [Column(field, name) for field, name in zip(FIELDS, names, strict=True)]
+    columns = [DataColumn(field, name) for field, name in zip(FIELDS, names, strict=True)]
     kind, _, path = data.source.partition(":")
     if kind != "file":
-        return source.open_table(data, split, columns).rows(stripped, names)
-    table = aligned.open_table(path, split, columns)
+        return source.open_split(data, split, columns).rows(stripped, names)
+    table = aligned.open_split(path, split, columns)
     key = (*names, table is not None)
-    return (table or local.open_table(path, split, columns, _forms(names))).rows(stripped, key)
+    return (table or local.open_split(path, split, columns, _forms(names))).rows(stripped, key)
 
 
 def stripped(rows: Iterator[tuple[str, ...]]) -> Iterator[Pair]:

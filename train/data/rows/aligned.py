@@ -7,19 +7,19 @@ from pathlib import Path
 
 from attention.errors import UsageError
 from train.data.rows import files, local
-from train.data.rows.columns import Column
-from train.data.rows.rows import Table
+from train.data.rows.columns import DataColumn
+from train.data.rows.rows import OpenedSplit
 
 Couple = tuple[Path, Path]
 
 
-def open_table(path: str, split: str, columns: Sequence[Column]) -> Table | None:
+def open_split(path: str, split: str, columns: Sequence[DataColumn]) -> OpenedSplit | None:
     """Files of two languages; None where there are none.
 
     Args:
       path: A folder of files named `SPLIT*.LANGUAGE` (`train.de.xz`, `test_2016.en`), or what the names of two files
         have in common (`europarl-v7.es-en`, for `europarl-v7.es-en.es` and `europarl-v7.es-en.en`), which are all
-        `train`. See `local.open_table` on splits.
+        `train`. See `local.open_split` on splits.
       split: A plain name, no slice.
       columns: The languages.
 
@@ -37,7 +37,7 @@ def open_table(path: str, split: str, columns: Sequence[Column]) -> Table | None
         return None
     couples = _couples(local.choose(groups, split, path), names)
     read, contents = functools.partial(_rows, couples, names), local.contents(list(itertools.chain(*couples)))
-    return Table(f"{split} of file:{path}", columns, read, files=contents)
+    return OpenedSplit(f"{split} of file:{path}", columns, read, files=contents)
 
 
 def _rows(couples: Sequence[Couple], names: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:

@@ -12,7 +12,7 @@ _UNLABELLED = -1  # what sets with class names give to test examples whose class
 
 
 @dataclasses.dataclass(frozen=True)
-class Column:
+class DataColumn:
     """A column that the config names.
 
     Attributes:

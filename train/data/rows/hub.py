@@ -7,13 +7,13 @@ from typing import Any
 
 from attention.errors import UsageError
 from train.data import packages
-from train.data.rows.columns import Column
-from train.data.rows.rows import Table, brief, digest
+from train.data.rows.columns import DataColumn
+from train.data.rows.rows import OpenedSplit, brief, digest
 
 _NEED = "Hub names need the package {}"
 
 
-def open_table(name: str, split: str, data: Any, columns: Sequence[Column]) -> Table:
+def open_split(name: str, split: str, data: Any, columns: Sequence[DataColumn]) -> OpenedSplit:
     """Opens one split of a set.
 
     Args:
@@ -33,10 +33,12 @@ def open_table(name: str, split: str, data: Any, columns: Sequence[Column]) -> T
     columns = [_with_classes(column, column.require(nested, f"hf:{name}")) for column in columns]
     outer = {column.name if column.name in features else column.name.partition(".")[0] for column in columns}
     title = f"{split} of hf:{name}"
-    return Table(title, columns, functools.partial(_read, rows.select_columns(sorted(outer)), title), version=[version])
+    return OpenedSplit(
+        title, columns, functools.partial(_read, rows.select_columns(sorted(outer)), title), version=[version]
+    )
 
 
-def _with_classes(column: Column, feature: Any) -> Column:
+def _with_classes(column: DataColumn, feature: Any) -> DataColumn:
     return dataclasses.replace(column, classes=tuple(getattr(feature, "names", ()))) if column.is_class else column
 
 

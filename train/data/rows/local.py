@@ -10,15 +10,15 @@ from typing import Any
 
 from attention.errors import UsageError, unknown
 from train.data.rows import files, tables
-from train.data.rows.columns import Column
-from train.data.rows.rows import Table
+from train.data.rows.columns import DataColumn
+from train.data.rows.rows import OpenedSplit
 from train.data.rows.splits import PARTS
 
 _ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
 FORMS = f"a file, folder or glob of {', '.join(tables.KINDS)}, which may be compressed ({', '.join(files.OPENERS)})"
 
 
-def open_table(path: str, split: str, columns: Sequence[Column], forms: str = FORMS) -> Table:
+def open_split(path: str, split: str, columns: Sequence[DataColumn], forms: str = FORMS) -> OpenedSplit:
     """The files of one split, read one after the other, sorted.
 
     Args:
@@ -50,7 +50,7 @@ def open_table(path: str, split: str, columns: Sequence[Column], forms: str = FO
         others = ", ".join(kind for kind in tables.KINDS if kind != ".txt")
         raise UsageError(f"{str(chosen[0])!r} is plain text, which has no classes; use one of {others}.")
     read = functools.partial(_rows, chosen, columns)
-    return Table(f"{split} of file:{path}", columns, read, files=contents(chosen))
+    return OpenedSplit(f"{split} of file:{path}", columns, read, files=contents(chosen))
 
 
 def contents(paths: Sequence[Path]) -> list[str]:
@@ -58,7 +58,7 @@ def contents(paths: Sequence[Path]) -> list[str]:
     return [*map(files.suffix, paths), *map(files.fingerprint, paths)]
 
 
-def _rows(paths: Sequence[Path], columns: Sequence[Column]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _rows(paths: Sequence[Path], columns: Sequence[DataColumn]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     return itertools.chain.from_iterable(tables.rows(path, columns) for path in paths)
 
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from train.data.rows.columns import Column
+from train.data.rows.columns import DataColumn
 
 
 class Document(NamedTuple):
@@ -52,7 +52,7 @@ class Rows:
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class OpenedSplit:
     """A split of a source, opened for some of its columns.
 
     Attributes:
@@ -64,7 +64,7 @@ class Table:
     """
 
     name: str
-    columns: Sequence[Column]
+    columns: Sequence[DataColumn]
     read: Callable[[], Iterator[tuple[str, Mapping[str, Any]]]]
     version: Sequence[str] = ()
     files: Sequence[str] = ()
@@ -74,7 +74,7 @@ class Table:
 
         Args:
           make: A function of a module, as rows are sent to other processes.
-          key: What their digest depends on beside the table, such as the names of the columns.
+          key: What their digest depends on beside the split, such as the names of the columns.
         """
         class_names = sum((column.classes for column in self.columns), ())
         content = digest([*self.version, *key, *self.files])

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from train.data.rows import hub, local, tfds
-from train.data.rows.columns import Column
-from train.data.rows.rows import Table
+from train.data.rows.columns import DataColumn
+from train.data.rows.rows import OpenedSplit
 
 KINDS = ("file:PATH", "hf:NAME", "hf:NAME:CONFIG", "tfds:NAME", "tfds:NAME/CONFIG")
 
@@ -16,7 +16,7 @@ def is_one(source: str) -> bool:
     return kind in ("file", "hf", "tfds") and bool(name)
 
 
-def open_table(data: Any, split: str, columns: Sequence[Column]) -> Table:
+def open_split(data: Any, split: str, columns: Sequence[DataColumn]) -> OpenedSplit:
     """Opens a split.
 
     Args:
@@ -29,7 +29,7 @@ def open_table(data: Any, split: str, columns: Sequence[Column]) -> Table:
     """
     kind, _, name = data.source.partition(":")
     if kind == "file":
-        return local.open_table(name, split, columns)
+        return local.open_split(name, split, columns)
     if kind == "hf":
-        return hub.open_table(name, split, data, columns)
-    return tfds.open_split(name, split, data.data_dir).table(columns)
+        return hub.open_split(name, split, data, columns)
+    return tfds.open_split(name, split, data.data_dir).of(columns)

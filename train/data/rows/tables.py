@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from attention.errors import UsageError
-from train.data.rows.columns import Column
+from train.data.rows.columns import DataColumn
 from train.data.rows.files import lines, suffix
 
 KINDS = (".txt", ".csv", ".tsv", ".parquet", ".jsonl")
 
 
-def rows(file: Path, columns: Sequence[Column]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def rows(file: Path, columns: Sequence[DataColumn]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The rows, each with where it stands, for messages.
 
     Args:
@@ -36,11 +36,11 @@ def rows(file: Path, columns: Sequence[Column]) -> Iterator[tuple[str, Mapping[s
     return ((f"{str(file)!r} ({place})", row) for place, row in read)
 
 
-def _lines(file: Path, column: Column) -> Iterator[tuple[str, dict[str, str]]]:
+def _lines(file: Path, column: DataColumn) -> Iterator[tuple[str, dict[str, str]]]:
     return ((f"line {number}", {column.name: line}) for number, line in enumerate(lines(file), 1))
 
 
-def _tabbed(file: Path, columns: Sequence[Column]) -> Iterator[tuple[str, dict[str, str]]]:
+def _tabbed(file: Path, columns: Sequence[DataColumn]) -> Iterator[tuple[str, dict[str, str]]]:
     numbers = [_number(column, file) for column in columns]
     for number, line in enumerate(lines(file), 1):
         texts = line.split("\t")
@@ -56,7 +56,7 @@ def _tabbed(file: Path, columns: Sequence[Column]) -> Iterator[tuple[str, dict[s
         yield f"line {number}", {column.name: texts[n - 1] for column, n in zip(columns, numbers, strict=True)}
 
 
-def _number(column: Column, file: Path) -> int:
+def _number(column: DataColumn, file: Path) -> int:
     if not (column.name.isdecimal() and int(column.name)):
         raise UsageError(
             f"{str(file)!r} is plain text without a header, so {column.field} must be the number of a column from '1' "

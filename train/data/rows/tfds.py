@@ -11,8 +11,8 @@ from typing import Any
 
 from attention.errors import UsageError, unknown
 from train.data import packages
-from train.data.rows.columns import Column
-from train.data.rows.rows import Table, brief, digest
+from train.data.rows.columns import DataColumn
+from train.data.rows.rows import OpenedSplit, brief, digest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,13 +42,15 @@ class TfdsSplit:
         if key not in fitting:
             raise unknown(f"{field} for tfds:{self.name}", key, fitting)
 
-    def table(self, columns: Sequence[Column]) -> Table:
+    def of(self, columns: Sequence[DataColumn]) -> OpenedSplit:
         """These columns; raises a UsageError where they are not text, or a class, and what `records` raises."""
         columns = [self._checked(column) for column in columns]
         name = f"{self.split} of tfds:{self.name}"
-        return Table(name, columns, functools.partial(_rows, self.records(), columns, name), version=[self.version])
+        return OpenedSplit(
+            name, columns, functools.partial(_rows, self.records(), columns, name), version=[self.version]
+        )
 
-    def _checked(self, column: Column) -> Column:
+    def _checked(self, column: DataColumn) -> DataColumn:
         if not column.is_class:
             column.require(_texts(self.features), f"tfds:{self.name}")
             return column
@@ -114,7 +116,7 @@ def open_split(name: str, split: str, data_dir: str) -> TfdsSplit:
 
 
 def _rows(
-    records: Sequence[dict[str, Any]], columns: Sequence[Column], name: str
+    records: Sequence[dict[str, Any]], columns: Sequence[DataColumn], name: str
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """TFDS gives texts as bytes."""
     for number, record in enumerate(records):

@@ -5,7 +5,7 @@ from typing import Any
 
 from attention.errors import UsageError, unknown
 from train.data.rows import source
-from train.data.rows.columns import Column
+from train.data.rows.columns import DataColumn
 from train.data.rows.rows import Document, Rows
 from train.data.text import pydoc
 
@@ -34,11 +34,11 @@ def load(data: Any, split: str) -> Rows:
         if data.label_column:
             raise UsageError("pydoc has no classes; use another data.source, such as 'file:PATH'.")
         return pydoc.read(split)
-    columns = [Column("data.text_column", data.text_column)]
+    columns = [DataColumn("data.text_column", data.text_column)]
     if data.label_column:
-        columns.append(Column("data.label_column", data.label_column, is_class=True))
+        columns.append(DataColumn("data.label_column", data.label_column, is_class=True))
     key = (data.text_column, data.label_column)
-    return source.open_table(data, split, columns).rows(_documents, key)
+    return source.open_split(data, split, columns).rows(_documents, key)
 
 
 def _documents(rows: Iterator[tuple[str, ...]]) -> Iterator[Document]:
