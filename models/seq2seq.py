@@ -1,4 +1,4 @@
-"""The recurrent encoder-decoder with attention of 001: its drawing with sizes, its legends and its five variants.
+"""The recurrent encoder-decoder with attention of Wikipedia's article: its sizes, its legends and its five variants.
 
 One recurrent layer reads the source, h_j = E(x_j, h_{j-1}). Another writes, started with the encoder's last state:
 
@@ -54,11 +54,11 @@ class Variant(NamedTuple):
 
 
 VARIANTS = {
-    "dot": Variant("001 variant 1", DotProduct(scale=1.0)),
-    "qkv": Variant("001 variant 2", DotProduct(), projected=True),
-    "encoder_dot": Variant("001 variant 3", DotProduct(scale=1.0), encoder_only=True),
-    "encoder_qkv": Variant("001 variant 4", DotProduct(), encoder_only=True, projected=True),
-    "location": Variant("001 variant 5; Luong et al. 2015, eq. 9", None),
+    "dot": Variant("Wikipedia variant 1", DotProduct(scale=1.0)),
+    "qkv": Variant("Wikipedia variant 2", DotProduct(), projected=True),
+    "encoder_dot": Variant("Wikipedia variant 3", DotProduct(scale=1.0), encoder_only=True),
+    "encoder_qkv": Variant("Wikipedia variant 4", DotProduct(), encoder_only=True, projected=True),
+    "location": Variant("Wikipedia variant 5; Luong et al. 2015, eq. 9", None),
     "additive": Variant("Bahdanau et al. 2014, appendix A.1.2", Additive()),
     "luong_dot": Variant("Luong et al. 2015, eq. 8", DotProduct(scale=1.0)),
     "luong_general": Variant("Luong et al. 2015, eq. 8", Bilinear()),
@@ -69,12 +69,12 @@ VARIANTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Seq2SeqConfig(ModelConfig):
-    """What a recurrent encoder-decoder is. 001 draws embeddings of 300 numbers and states of 500."""
+    """What a recurrent encoder-decoder is. Wikipedia's article draws embeddings of 300 numbers and states of 500."""
 
     name: str = field("seq2seq", "Which model it is.")
     attention: str = field(
         "additive",
-        "001's variants `dot`, `qkv`, `encoder_dot`, `encoder_qkv` and `location`, or `additive`, `luong_dot`, "
+        "Wikipedia's variants `dot`, `qkv`, `encoder_dot`, `encoder_qkv` and `location`, or `additive`, `luong_dot`, "
         "`luong_general` or `luong_concat`; `fixed` is no attention, but the encoder's last state at every step.",
         choices=VARIANTS,
     )
@@ -87,7 +87,7 @@ class Seq2SeqConfig(ModelConfig):
     teacher_forcing: float = field(
         1.0,
         "Probability that in training the decoder reads the known token; else it reads the one that it gives most to "
-        "itself (001: say 1/2; Bengio et al. 2015). Each token of each sentence is drawn apart.",
+        "itself (Wikipedia: say 1/2; Bengio et al. 2015). Each token of each sentence is drawn apart.",
         least=0,
         most=1,
     )
@@ -149,7 +149,7 @@ class State(NamedTuple):
 
 
 class Coefficients(nn.Module):
-    """The attention module A of 001's drawing: which of the encoder's states count for the next token.
+    """The attention module A of Wikipedia's drawing: which of the encoder's states count for the next token.
 
     Attributes:
       variant: What is compared with what.
