@@ -42,24 +42,9 @@ def real_text() -> Path:
 
 @pytest.fixture
 def text_fields(tmp_path) -> dict:
-    """What all `data` sections for text have, small."""
-    return {
-        "source": "pydoc",
-        "revision": "",
-        "streaming": False,
-        "data_dir": "",
-        "cache_dir": str(tmp_path / "cache"),
-        "text_column": "text",
-        "train_split": "train",
-        "validation_split": "validation",
-        "test_split": "test",
-        "tokeniser": "bytes",
-        "context": 16,
-        "vocabulary": 0,
-        "batch_size": 4,
-        "eval_batch_size": 4,
-        "workers": 0,
-    }
+    """What is alike in the tests' `data` sections for text."""
+    cache = str(tmp_path / "cache")
+    return {"cache_dir": cache, "tokeniser": "bytes", "context": 16, "batch_size": 4, "eval_batch_size": 4}
 
 
 @pytest.fixture
