@@ -47,7 +47,7 @@ def resolve(spec: str, stages: int) -> tuple[Gate | None, ...]:
     return specs.one_each(spec, _gate, "stage", stages)
 
 
-def _gate(call: specs.Call) -> Gate | None:
+def _gate(call: specs.SpecItem) -> Gate | None:
     if call.name not in GATES:
         raise unknown("attention of a cnn", call.name, GATES)
     kind = GATES[call.name]

@@ -15,7 +15,7 @@ from attention.errors import UsageError
 from attention.operations import Cost
 from models.fields import field
 from models.layers import stack
-from models.layers.cache import Cache, Decoding, Source
+from models.layers.cache import Cache, Decoding, PreparedSource
 from models.layers.dropout import Dropout
 from models.layers.multi_head import MultiHeadAttention
 from models.layers.output import Output
@@ -182,7 +182,7 @@ class EncoderDecoder(nn.Module):
     def decode(
         self,
         target: Int[Array, "B T"],
-        memory: Float[Array, "B S D"] | tuple[Source, ...],
+        memory: Float[Array, "B S D"] | tuple[PreparedSource, ...],
         source_lengths: Int[Array, "B"],
         train: bool = False,
         caches: Caches | None = None,
@@ -205,7 +205,7 @@ class EncoderDecoder(nn.Module):
     def _decoded(
         self,
         target: jax.Array,
-        memory: jax.Array | tuple[Source, ...],
+        memory: jax.Array | tuple[PreparedSource, ...],
         source_lengths: jax.Array,
         train: bool,
         caches: Caches | None,
@@ -239,7 +239,7 @@ class EncoderDecoder(nn.Module):
         """
         return self.config.init_caches(self._decoder_layers(), batch, max_length, self.target_length)
 
-    def prepare(self, memory: Float[Array, "B S D"], source_lengths: Int[Array, "B"]) -> tuple[Source, ...]:
+    def prepare(self, memory: Float[Array, "B S D"], source_lengths: Int[Array, "B"]) -> tuple[PreparedSource, ...]:
         """Keys and values of each cross-attention, which `decode` then need not make for every token."""
         return tuple(block.prepare(memory, self.config.width, source_lengths) for block in self.decoder)
 

@@ -189,7 +189,7 @@ def resolve(spec: str, depth: int) -> tuple[Mechanism, ...]:
     return specs.one_each(spec, _build, "layer", depth)
 
 
-def _build(call: specs.Call) -> Mechanism:
+def _build(call: specs.SpecItem) -> Mechanism:
     name = ALIASES.get(call.name, call.name)
     if name not in MECHANISMS:
         raise unknown("attention mechanism", call.name, [*MECHANISMS, *ALIASES])

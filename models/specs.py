@@ -11,15 +11,15 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Call:
+class SpecItem:
     """One item of a spec string: a name with literal keyword options."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def parse(text: str) -> tuple[Call, ...]:
-    """Reads `a|b(x=1)` as `(Call('a', {}), Call('b', {'x': 1}))`; an empty string is no calls.
+def parse(text: str) -> tuple[SpecItem, ...]:
+    """Reads `a|b(x=1)` as `(SpecItem('a', {}), SpecItem('b', {'x': 1}))`; an empty string is no calls.
 
     Nothing is evaluated: only names and calls with literal keyword values are understood.
 
@@ -43,7 +43,7 @@ def parse(text: str) -> tuple[Call, ...]:
         ) from error
 
 
-def one_each(text: str, build: Callable[[Call], T], of: str, count: int) -> tuple[T, ...]:
+def one_each(text: str, build: Callable[[SpecItem], T], of: str, count: int) -> tuple[T, ...]:
     """What each of `count` layers or stages is made of; the last item of the spec string repeats.
 
     Args:
@@ -84,11 +84,11 @@ def _alternatives(node: ast.expr) -> list[ast.expr]:
     return [node]
 
 
-def _call(node: ast.expr) -> Call:
+def _call(node: ast.expr) -> SpecItem:
     if isinstance(node, ast.Name):
-        return Call(node.id)
+        return SpecItem(node.id)
     named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     names = [keyword.arg for keyword in node.keywords] if named else []
     if named and not node.args and all(names) and len(set(names)) == len(names):
-        return Call(node.func.id, {k.arg: ast.literal_eval(k.value) for k in node.keywords})
+        return SpecItem(node.func.id, {k.arg: ast.literal_eval(k.value) for k in node.keywords})
     raise ValueError("neither a name nor a call with keyword options, each given once")

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 import attention
 from attention.activations import ACTIVATIONS
 from attention.mesh import BATCH, free_axes
-from models.layers.cache import Cache, Source
+from models.layers.cache import Cache, PreparedSource
 from models.layers.dropout import Dropout
 from models.layers.multi_head import MultiHeadAttention
 from models.layers.projections import Dense
@@ -78,7 +78,7 @@ class Block(nn.Module):
         mask: attention.Mask | None,
         train: bool,
         cache: Cache | None = None,
-        source: Float[Array, "B S E"] | Source | None = None,
+        source: Float[Array, "B S E"] | PreparedSource | None = None,
         source_mask: attention.Mask | None = None,
     ) -> Float[Array, "B L D"] | tuple[Float[Array, "B L D"], Cache]:
         """An array like `x`, and with a cache the one for the next call.
@@ -111,6 +111,6 @@ class Block(nn.Module):
         x = constrain(x)
         return (x, *kept) if kept else x
 
-    def prepare(self, source: Float[Array, "B S E"], width: int, lengths: Int[Array, "B"]) -> Source:
+    def prepare(self, source: Float[Array, "B S E"], width: int, lengths: Int[Array, "B"]) -> PreparedSource:
         """The source as the cross-attention's calls take it, see `MultiHeadAttention.prepare`."""
         return self.cross.prepare(source, width, lengths)

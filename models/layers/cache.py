@@ -1,8 +1,8 @@
 """What layers and models keep while decoding: prepared keys, values, or a running state.
 
 `MultiHeadAttention.init_cache` makes one for self-attention, whose arrays of `max_length` slots fill from the left, and
-`MultiHeadAttention.prepare` makes a `Source` for cross-attention, which no token changes. Each fact is kept once: no
-values where they are the keys, no keys where the score looks at none.
+`MultiHeadAttention.prepare` makes a `PreparedSource` for cross-attention, which no token changes. Each fact is kept
+once: no values where they are the keys, no keys where the score looks at none.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Cache:
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["key", "value"], meta_fields=["width"])
 @dataclasses.dataclass(frozen=True)
-class Source:
+class PreparedSource:
     """What one cross-attention layer sees of a whole source, the same for every token that attends to it.
 
     Attributes:

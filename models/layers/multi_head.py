@@ -14,7 +14,7 @@ import attention
 from attention.errors import UsageError
 from attention.kernels.call import check_implementation
 from attention.score import Params, Score, Sizes
-from models.layers.cache import Cache, Source
+from models.layers.cache import Cache, PreparedSource
 from models.layers.positions import rotate
 from models.layers.projections import projection
 from models.layers.stack import dropout_key
@@ -62,7 +62,7 @@ class MultiHeadAttention(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        source: Float[Array, "B S E"] | Source | None = None,
+        source: Float[Array, "B S E"] | PreparedSource | None = None,
         *,
         mask: attention.Mask | None = None,
         train: bool = False,
@@ -91,7 +91,7 @@ class MultiHeadAttention(nn.Module):
         else:
             x = _without_padding(x, _from(mask, cache.length))
             mask = dataclasses.replace(mask, causal=True, query_offset=cache.length)
-        prepared = isinstance(source, Source)
+        prepared = isinstance(source, PreparedSource)
         source = x if source is None else source
         pieces = self._pieces(x.shape[-1], source.width if prepared else source.shape[-1])
         query = self._query(pieces, x, mask)
@@ -113,7 +113,9 @@ class MultiHeadAttention(nn.Module):
         out = pieces.out(heads)
         return out if cache is None else (out, cache.advance(x.shape[1]))
 
-    def prepare(self, source: Float[Array, "B S E"], width: int, lengths: Int[Array, "B"] | None = None) -> Source:
+    def prepare(
+        self, source: Float[Array, "B S E"], width: int, lengths: Int[Array, "B"] | None = None
+    ) -> PreparedSource:
         """Keys and values of a source, which any number of calls then take in its place.
 
         Args:
@@ -129,7 +131,7 @@ class MultiHeadAttention(nn.Module):
         pieces = self._pieces(width, source.shape[-1])
         key, value = self._keys_and_values(pieces, mask.without_unreachable(source, 1, source.ndim + 1))
         value = self._align(pieces, value, mask)
-        return Source(key, None if value is key else value, source.shape[-1])
+        return PreparedSource(key, None if value is key else value, source.shape[-1])
 
     def init_cache(self, batch: int, max_length: int, width: int) -> Cache:
         """An empty cache of `max_length` tokens for inputs `(batch, …, width)`; no parameters are needed.
@@ -163,7 +165,7 @@ class MultiHeadAttention(nn.Module):
             value=_zeros(value) if align or not same else None,
         )
 
-    def _check(self, width: int, source: jax.Array | Source | None, cache: Cache | None) -> None:
+    def _check(self, width: int, source: jax.Array | PreparedSource | None, cache: Cache | None) -> None:
         mechanism = self.mechanism
         check_implementation(self.implementation, mechanism.score.implementations, mechanism.name)
         if self.rotary and "none" in (mechanism.query, mechanism.key):
@@ -183,7 +185,7 @@ class MultiHeadAttention(nn.Module):
         if not mechanism.score.cross:
             raise UsageError(f"{mechanism.name} with these options is for self-attention only; leave out the source.")
         as_it_is = {"identity", "shared"} & {mechanism.key, mechanism.value}
-        found = source.width if isinstance(source, Source) else source.shape[-1]
+        found = source.width if isinstance(source, PreparedSource) else source.shape[-1]
         if found != width and as_it_is:
             raise UsageError(
                 f"{mechanism.name} has a key or value projection {min(as_it_is)!r}, so the source must be "

@@ -31,7 +31,7 @@ Params = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class LoadReport:
     """What became of a checkpoint and of the parameters.
 
     Attributes:
@@ -94,7 +94,7 @@ def describe(source: str) -> Described:
     return _describe(source, ARCHITECTURES)
 
 
-def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[str, Any], Report]:
+def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[str, Any], LoadReport]:
     """Puts a checkpoint's weights in the place of freshly initialised ones, wherever the model has their like.
 
     Projections that a mechanism has in another form, and what else it adds, stay as they are initialised.
@@ -128,7 +128,7 @@ def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[s
         values[path] = _to_ours(f"{name} of {source}", path, array, fresh[path], path in architecture.rows)
     cut = [path for path, name in loaded.items() if arrays[name].size > fresh[path].size]
     skipped = set(arrays) - set(loaded.values())
-    report = Report(source, *(tuple(sorted(names)) for names in (loaded, cut, skipped, new)))
+    report = LoadReport(source, *(tuple(sorted(names)) for names in (loaded, cut, skipped, new)))
     return traverse_util.unflatten_dict(fresh | values, sep="/"), report
 
 

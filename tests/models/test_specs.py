@@ -8,7 +8,7 @@ from attention import UsageError
 from models import specs
 from models.cnn import CNNConfig
 from models.gpt import GPTConfig
-from models.specs import Call, parse
+from models.specs import SpecItem, parse
 from tests.models.small import small
 
 
@@ -16,9 +16,9 @@ from tests.models.small import small
     ("text", "calls"),
     [
         ("", ()),
-        ("super", (Call("super"),)),
-        ("super(per_head=True)|dot_product", (Call("super", {"per_head": True}), Call("dot_product"))),
-        ("a|b(x=(0.5, -1))|c(y='z')", (Call("a"), Call("b", {"x": (0.5, -1)}), Call("c", {"y": "z"}))),
+        ("super", (SpecItem("super"),)),
+        ("super(per_head=True)|dot_product", (SpecItem("super", {"per_head": True}), SpecItem("dot_product"))),
+        ("a|b(x=(0.5, -1))|c(y='z')", (SpecItem("a"), SpecItem("b", {"x": (0.5, -1)}), SpecItem("c", {"y": "z"}))),
     ],
 )
 def test_reads(text, calls):

@@ -61,7 +61,7 @@ def output_shape(transforms: tuple[Transform, ...], image_shape: tuple[int, int,
     return shapes.pop()
 
 
-def _build(call: specs.Call) -> Transform:
+def _build(call: specs.SpecItem) -> Transform:
     if call.name not in TRANSFORMS:
         raise unknown("image transform", call.name, TRANSFORMS)
     cls = TRANSFORMS[call.name]

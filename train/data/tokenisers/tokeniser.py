@@ -146,7 +146,7 @@ def _from_file(path: Path) -> Tokeniser:
         raise UsageError(f"The tokeniser file {str(path)!r} cannot be used: {error}") from error
 
 
-def _parse(spec: str, field: str = "data.tokeniser") -> specs.Call:
+def _parse(spec: str, field: str = "data.tokeniser") -> specs.SpecItem:
     try:
         [call] = specs.parse(spec)
     except ValueError as error:  # it cannot be read, or is none or several
@@ -164,7 +164,7 @@ def _parse(spec: str, field: str = "data.tokeniser") -> specs.Call:
     return call
 
 
-def _check_size(call: specs.Call) -> None:
+def _check_size(call: specs.SpecItem) -> None:
     if call.name in ("bpe", "wordpiece") and "size" not in call.options:
         raise UsageError(f"{call.name} needs size: write {call.name}(size=...).")
     if "size" in call.options and (call.name, call.options["size"]) != ("words", 0):
