@@ -24,13 +24,20 @@ _COMMAND = re.compile(r"(?:taskset .*)?(python -m [\w.]+)")
 _WORD = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""")
 
 
-def run(program: Callable[[], int | None]) -> int:
-    """Runs a program to its end or its mistake, which is told once; returns the exit code."""
+def run(program: Callable[[], int | None], speaks: Callable[[], bool] = lambda: True) -> int:
+    """Runs a program to its end or its mistake, which is told once; returns the exit code.
+
+    Args:
+      program: The program, which may return an exit code of its own.
+      speaks: Whether this process, of several that make the same mistake, is the one that tells of it.
+    """
     try:
         code = program() or DONE
         sys.stdout.flush()
-    except UsageError as error:
-        return mistake(str(error))
+    except (UsageError, FloatingPointError) as error:  # the latter is a loss that is not finite
+        if speaks():
+            mistake(str(error))
+        return MISTAKE if isinstance(error, UsageError) else FAILED
     except BrokenPipeError:  # whoever read, such as head, has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE

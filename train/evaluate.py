@@ -93,23 +93,24 @@ def parser() -> cli.Parser:
 
 def _run(arguments: Sequence[str]) -> None:
     """Evaluates and prints."""
-    own = processes.join(arguments)
-    with processes.together():
-        flags = parser().parse_args(own)
-        there = replicas_of(flags.workdir)
-    compilation.keep_programs()
-    for replica in there if flags.replica is None else [flags.replica]:
-        step, metrics = evaluate(flags.workdir, flags.step, flags.split, flags.overrides, replica)
-        whose = f"replica {replica} " if len(there) > 1 else ""
-        numbers = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
-        if processes.is_first():
-            print(f"{whose}step {step} {flags.split}: {numbers}", flush=True)
+    with processes.ending_alone():
+        rest = processes.join(arguments)
+        with processes.together():
+            flags = parser().parse_args(rest)
+            there = replicas_of(flags.workdir)
+        compilation.keep_programs()
+        for replica in there if flags.replica is None else [flags.replica]:
+            step, metrics = evaluate(flags.workdir, flags.step, flags.split, flags.overrides, replica)
+            whose = f"replica {replica} " if len(there) > 1 else ""
+            numbers = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
+            if processes.is_first():
+                print(f"{whose}step {step} {flags.split}: {numbers}", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    return cli.run(lambda: processes.exit_code(lambda: _run(given)))
+    return cli.run(lambda: _run(given), processes.is_first)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ python -m train.main --dry-run --config=configs/gpt_wikitext103.py --config.mesh
 """
 
 import argparse
+import functools
 import logging
 import signal
 import sys
@@ -65,23 +66,24 @@ def run(arguments: Sequence[str]) -> None:
         return
     from train.devices import processes
 
-    arguments = processes.join(arguments)
-    with processes.together():
-        flags, overrides = parse(arguments)
-        if flags.devices:
-            raise UsageError("--devices is for --dry-run; a run takes all devices that there are.")
-        from train import loop
-        from train.config import loading
-        from train.devices import compilation
+    with processes.ending_alone():
+        arguments = processes.join(arguments)
+        with processes.together():
+            flags, overrides = parse(arguments)
+            if flags.devices:
+                raise UsageError("--devices is for --dry-run; a run takes all devices that there are.")
+            from train import loop
+            from train.config import loading
+            from train.devices import compilation
 
-        if flags.config == LIST:
-            print(loading.listing())
-            return
-        config, plain = loading.resolve(flags.config, overrides)
-        compilation.keep_programs()
-        default = Path("runs") / f"{loading.name_of(flags.config)}-{time.strftime('%Y%m%d-%H%M%S')}"
-    directory = Path(processes.of_first(flags.workdir or str(default)))
-    loop.train_and_evaluate(config, plain, directory)
+            if flags.config == LIST:
+                print(loading.listing())
+                return
+            config, plain = loading.resolve(flags.config, overrides)
+            compilation.keep_programs()
+            default = Path("runs") / f"{loading.name_of(flags.config)}-{time.strftime('%Y%m%d-%H%M%S')}"
+        directory = Path(processes.of_first(flags.workdir or str(default)))
+        loop.train_and_evaluate(config, plain, directory)
 
 
 def dry_run(arguments: Sequence[str]) -> None:
@@ -118,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("jax").setLevel(logging.ERROR)
     from train.devices import processes
 
-    return cli.run(lambda: processes.exit_code(lambda: run(arguments)))
+    return cli.run(functools.partial(run, arguments), processes.is_first)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 from jax._src import distributed as _jax  # the store has no public name; Orbax takes it from here too
@@ -187,21 +187,6 @@ def exchange(text: str) -> list[str]:
 def of_first(text: str) -> str:
     """What the first process says; waits for all of them."""
     return exchange(text if is_first() else "")[0]
-
-
-def exit_code(program: Callable[[], None]) -> int:
-    """Runs a program to its end or its error, which is told once: 0 done, 1 it failed, 2 a mistake of the user's.
-
-    A process that fails alone, of several, exits with ALONE.
-    """
-    try:
-        with ending_alone():
-            program()
-    except (UsageError, FloatingPointError) as error:
-        if is_first():
-            cli.mistake(str(error))
-        return cli.MISTAKE if isinstance(error, UsageError) else cli.FAILED
-    return cli.DONE
 
 
 @contextlib.contextmanager

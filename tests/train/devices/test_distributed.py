@@ -10,7 +10,7 @@ import pytest
 from attention.errors import UsageError
 from tests.conftest import ROOT
 from tests.sizes import once
-from train import launch
+from train import cli, launch
 from train.devices import processes
 
 SLURM = {
@@ -105,16 +105,13 @@ def test_an_error_is_one_sentence_and_a_code(error, code, capsys):
     def program():
         raise error
 
-    assert processes.exit_code(program) == code
+    assert cli.run(program, processes.is_first) == code
     assert capsys.readouterr().err == f"error: {error}\n"
 
 
 def test_a_bug_alone_is_not_hidden():
-    def program():
+    with pytest.raises(KeyError), processes.ending_alone():
         raise KeyError("a bug")
-
-    with pytest.raises(KeyError):
-        processes.exit_code(program)
 
 
 @pytest.mark.parametrize(
