@@ -40,10 +40,10 @@ def _fields(piece: Any) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Align:
-    """W^A V over tokens, before the weights are applied (004, Definition 4).
+    """W^A V over tokens, before the weights are applied (Hosseini, Definition 4).
 
     Attributes:
-      per_head: One W^A for each head, as 004 §3.3 suggests, in place of one for all.
+      per_head: One W^A for each head, as Hosseini §3.3 suggests, in place of one for all.
     """
 
     per_head: bool = False
@@ -129,25 +129,27 @@ MECHANISMS = {
     row.name: row
     for row in (
         Mechanism("dot_product", "Vaswani et al. 2017, eq. 1"),
-        Mechanism("optimised", "004 Definition 2", value="identity"),
-        Mechanism("efficient", "004 Definition 3", key="identity", value="identity"),
-        Mechanism("super", "004 Definition 4", key="identity", value="identity", align=Align()),
-        Mechanism("mlp_qkv", "003 §3.2", **_mlp("query", "key", "value")),
-        Mechanism("mlp_kv", "003 §4.4", **_mlp("key", "value")),
-        Mechanism("dual_linear", "003 §4.4, DLP", **_mlp("key", "value", kind="mlp_without_relu")),
-        Mechanism("mlp_marian", "003, Marian code", **_mlp("query", "key", "out")),
-        Mechanism("mlp_roberta", "003, RoBERTa code", **_mlp("query", "key", "value", kind="mlp_without_norm")),
-        Mechanism("neural", "000 eq. 3 to 9", score=Neural()),
-        Mechanism("additive", "Bahdanau et al. 2014; 001", score=Additive()),
-        Mechanism("luong_dot", "Luong et al. 2015, eq. 8; 001", score=DotProduct(scale=1.0)),
-        Mechanism("luong_general", "Luong et al. 2015, eq. 8; 001", score=Bilinear()),
+        Mechanism("optimised", "Hosseini Definition 2", value="identity"),
+        Mechanism("efficient", "Hosseini Definition 3", key="identity", value="identity"),
+        Mechanism("super", "Hosseini Definition 4", key="identity", value="identity", align=Align()),
+        Mechanism("mlp_qkv", "Zhang §3.2", **_mlp("query", "key", "value")),
+        Mechanism("mlp_kv", "Zhang §4.4", **_mlp("key", "value")),
+        Mechanism("dual_linear", "Zhang §4.4, DLP", **_mlp("key", "value", kind="mlp_without_relu")),
+        Mechanism("mlp_marian", "Zhang, Marian code", **_mlp("query", "key", "out")),
+        Mechanism("mlp_roberta", "Zhang, RoBERTa code", **_mlp("query", "key", "value", kind="mlp_without_norm")),
+        Mechanism("neural", "DiGiugno eq. 3 to 9", score=Neural()),
+        Mechanism("additive", "Bahdanau et al. 2014; Wikipedia", score=Additive()),
+        Mechanism("luong_dot", "Luong et al. 2015, eq. 8; Wikipedia", score=DotProduct(scale=1.0)),
+        Mechanism("luong_general", "Luong et al. 2015, eq. 8; Wikipedia", score=Bilinear()),
         Mechanism("luong_concat", "Luong et al. 2015, eq. 8", score=Additive()),
-        Mechanism("decomposable", "Parikh et al. 2016; 001", "mlp_without_norm", "shared", score=DotProduct(scale=1.0)),
-        Mechanism("gaussian", "002 eq. 14", value="tied", score=Gaussian()),
-        Mechanism("positional", "001", "none", "none", score=Positional()),
-        Mechanism("positional_factorised", "001", "none", "none", score=FactorisedPositional()),
-        Mechanism("linear", "Katharopoulos et al. 2020; 001", score=Linear()),
-        Mechanism("delta", "Schlag et al. 2021; 001", score=Delta()),
+        Mechanism(
+            "decomposable", "Parikh et al. 2016; Wikipedia", "mlp_without_norm", "shared", score=DotProduct(scale=1.0)
+        ),
+        Mechanism("gaussian", "Sanger eq. 14", value="tied", score=Gaussian()),
+        Mechanism("positional", "Wikipedia", "none", "none", score=Positional()),
+        Mechanism("positional_factorised", "Wikipedia", "none", "none", score=FactorisedPositional()),
+        Mechanism("linear", "Katharopoulos et al. 2020; Wikipedia", score=Linear()),
+        Mechanism("delta", "Schlag et al. 2021; Wikipedia", score=Delta()),
     )
 }
 ALIASES = {"bilinear": "luong_general"}
