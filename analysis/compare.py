@@ -60,7 +60,7 @@ class Baseline:
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class GroupComparison:
     """Of a group with its baseline, in one metric.
 
     Attributes:
@@ -145,7 +145,7 @@ def baseline(found: Found, wanted: str) -> Baseline | None:
     return matching[0]
 
 
-def compare(found: Found, against: Baseline, names: Sequence[str], measure: Measure) -> list[Comparison]:
+def compare(found: Found, against: Baseline, names: Sequence[str], measure: Measure) -> list[GroupComparison]:
     """Every group that has a baseline with it, in every metric, corrected for all of these comparisons.
 
     Args:
@@ -220,7 +220,7 @@ def text_of(against: Baseline) -> str:
     return f"`{against.value}`" if against.field == "model.attention" else f"{short(against.field)} {against.value}"
 
 
-def wilcoxon_text(comparisons: Sequence[Comparison]) -> str:
+def wilcoxon_text(comparisons: Sequence[GroupComparison]) -> str:
     """Whether Wilcoxon's test can reach the level with so many pairs and comparisons; '' where nothing is paired."""
     tested = [c for c in comparisons if len(c.seeds) == 1 and not np.isnan(c.p)]
     if not tested:
@@ -236,21 +236,21 @@ def wilcoxon_text(comparisons: Sequence[Comparison]) -> str:
     )
 
 
-def _compare(each: Group, other: Group, name: str, measure: Measure) -> Comparison:
+def _compare(each: Group, other: Group, name: str, measure: Measure) -> GroupComparison:
     """By seed where at least two seeds are of both, else by Welch's test; not corrected yet."""
     ours, theirs = ({run.seed: measure(run, name) for run in group.runs} for group in (each, other))
     common = [seed for seed in ours if seed in theirs]
     if len(common) < 2 and set(ours) != set(theirs):
         values, against = (np.array(list(values.values())) for values in (ours, theirs))
-        return Comparison(each, other, name, (len(values), len(against)), statistics.unpaired(values, against))
+        return GroupComparison(each, other, name, (len(values), len(against)), statistics.unpaired(values, against))
     values, against = (np.array([values[seed] for seed in common]) for values in (ours, theirs))
     difference = statistics.paired(values, against)
-    return Comparison(
+    return GroupComparison(
         each, other, name, (len(common),), difference, float(difference.p), statistics.wilcoxon(values, against)
     )
 
 
-def _within_reach(comparison: Comparison, comparisons: int) -> float:
+def _within_reach(comparison: GroupComparison, comparisons: int) -> float:
     """Wilcoxon's p-value; NaN where even the least that so many pairs can give would not survive the correction."""
     paired = len(comparison.seeds) == 1 and not np.isnan(comparison.difference.p)
     reach = paired and statistics.least_wilcoxon(comparison.seeds[0]) * comparisons <= LEVEL

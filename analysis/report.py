@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from analysis import compare, metrics, runs, statistics, tables, trials
-from analysis.compare import Baseline, Comparison
+from analysis.compare import Baseline, GroupComparison
 from analysis.metrics import METRICS, Metric
 from analysis.pictures import curves, intervals, style
 from analysis.runs import Found, Run, short
@@ -29,7 +29,7 @@ Figure = tuple[str, str, str, compare.Measure]
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class ComparisonReport:
     """What a report says.
 
     Attributes:
@@ -68,7 +68,7 @@ class Report:
             (out / name).write_text(text, encoding="utf-8")
 
 
-def report(found: Found, wanted: str = "", names: Sequence[str] = (), at: str = "") -> Report:
+def report(found: Found, wanted: str = "", names: Sequence[str] = (), at: str = "") -> ComparisonReport:
     """The report of some groups.
 
     Args:
@@ -91,7 +91,7 @@ def report(found: Found, wanted: str = "", names: Sequence[str] = (), at: str = 
         title = f"validation {METRICS[name].title}, at equal {at}"
         columns.append(_column(found, against, (f"validation_{name}_at_{at}", title, name, measure)))
     columns.append(Column("seeds", "seeds", tuple(str(len(each.runs)) for each in found.groups)))
-    return Report(
+    return ComparisonReport(
         _introduction(found, against, at, budget),
         Table(tuple(columns)),
         differences(comparisons),
@@ -100,13 +100,13 @@ def report(found: Found, wanted: str = "", names: Sequence[str] = (), at: str = 
     )
 
 
-def differences(comparisons: Sequence[Comparison]) -> Table:
+def differences(comparisons: Sequence[GroupComparison]) -> Table:
     """A row for each comparison."""
 
-    def column(name: str, title: str, cell: Callable[[Comparison], Number | str]) -> Column:
+    def column(name: str, title: str, cell: Callable[[GroupComparison], Number | str]) -> Column:
         return Column(name, title, tuple(cell(each) for each in comparisons))
 
-    def difference(each: Comparison) -> Number:
+    def difference(each: GroupComparison) -> Number:
         return Number(float(each.difference.mean), METRICS[each.metric], float(each.difference.half_width), sign="+")
 
     columns = [
@@ -193,7 +193,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _notes(found: Found, against: Baseline | None, comparisons: Sequence[Comparison]) -> tuple[str, ...]:
+def _notes(found: Found, against: Baseline | None, comparisons: Sequence[GroupComparison]) -> tuple[str, ...]:
     notes = [
         "Figures are means ± standard deviations over seeds, of the step that was best on validation data; those of "
         "training data are of the last whole epoch up to that step, or where there is none of the log line before it.",

@@ -15,7 +15,7 @@ from typing import Any
 from attention import operations
 from attention.errors import UsageError, unknown
 from attention.operations import Cost
-from attention.recurrences.linear import Delta, Linear
+from attention.recurrences.linear import Delta, LinearAttention
 from attention.score import Score, Sizes, check_flags
 from attention.scores.dot import DotProduct
 from attention.scores.gaussian import Gaussian
@@ -148,7 +148,7 @@ MECHANISMS = {
         Mechanism("gaussian", "Sanger eq. 14", value="tied", score=Gaussian()),
         Mechanism("positional", "Wikipedia", "none", "none", score=Positional()),
         Mechanism("positional_factorised", "Wikipedia", "none", "none", score=FactorisedPositional()),
-        Mechanism("linear", "Katharopoulos et al. 2020; Wikipedia", score=Linear()),
+        Mechanism("linear", "Katharopoulos et al. 2020; Wikipedia", score=LinearAttention()),
         Mechanism("delta", "Schlag et al. 2021; Wikipedia", score=Delta()),
     )
 }

@@ -37,7 +37,7 @@ from analysis.pictures import attention_maps, curves, heads
 from analysis.report import report
 from attention import Mask, operations
 from attention.kernels import reference, xla
-from attention.kernels.call import Call, check_implementation, common
+from attention.kernels.call import SoftmaxCall, check_implementation, common
 from attention.score import Parameter, Score
 from models.layers import MultiHeadAttention
 from models.mechanisms import Mechanism, register, resolve
@@ -79,11 +79,11 @@ class Manhattan(Score):
 
     def attend(self, params, query, key, value, *, implementation, **options):
         check_implementation(implementation, self.implementations, "Manhattan attention")
-        call = Call(**common(*query.shape[-3:-1], value, **options))
+        call = SoftmaxCall(**common(*query.shape[-3:-1], value, **options))
         key = call.mask.without_unreachable(key, query.shape[-3], query.ndim)
         scale = jnp.exp(params["gamma"]) * query.shape[-1] ** -0.5
         scores = self.one_by_one if implementation == "reference" else self.all_at_once
-        out, weights = xla.attend(call, scores(query, key, scale))
+        out, weights = xla.weigh_values(call, scores(query, key, scale))
         return (out, weights) if call.return_weights else out
 
     def one_by_one(self, query, key, scale):

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from attention.dropout import keep_columns
-from attention.kernels.plan import Plan, Rules, Tensors, product, zeros
+from attention.kernels.plan import Rules, Tensors, TilePlan, product, zeros
 from attention.kernels.reference import precise, score_dtype
 
 
-class Block:
+class TiledSequences:
     """The sequences that are computed together: their arrays by head, padded to whole tiles, and what a tile does.
 
     Attributes:
@@ -27,7 +27,7 @@ class Block:
       count: Blocks of queries and of keys.
     """
 
-    def __init__(self, plan: Plan, tensors: Tensors, rules: Rules):
+    def __init__(self, plan: TilePlan, tensors: Tensors, rules: Rules):
         size, queries, heads, _ = tensors.query.shape
         _, keys, groups, _ = tensors.key.shape
         self.plan, self.rules = plan, rules

@@ -17,7 +17,7 @@ SPELLING = re.compile(r"(\w+)\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Call:
+class SoftmaxCall:
     """What becomes of the scores, however they are computed.
 
     Attributes:
@@ -46,7 +46,7 @@ class Call:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DotCall(Call):
+class DotCall(SoftmaxCall):
     """Scores q·k · scale.
 
     Attributes:
@@ -63,7 +63,7 @@ class DotCall(Call):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PairCall(Call):
+class PairCall(SoftmaxCall):
     """Scores of an MLP on each pair, its first layer already computed apart for queries and keys.
 
     Attributes:
@@ -92,7 +92,7 @@ def common(
     dropout_key: PRNGKeyArray | None,
     return_weights: bool,
 ) -> dict[str, Any]:
-    """The fields of `Call`, from what every public function is given; values no query reaches become zeros.
+    """The fields of `SoftmaxCall`, from what every public function is given; values no query reaches become zeros.
 
     Raises:
       UsageError: a dropout rate outside [0, 1), or dropout without a key.

@@ -27,7 +27,7 @@ def dot(call: DotCall) -> tuple[jax.Array, None]:
     if reason := tiles.why_not(call):
         raise UnsupportedError(f"implementation='chunked' cannot do this call: {reason}; use 'xla' or 'auto'.")
     score = DotScore(call.scale, call.precision)
-    return tiles.attend(call, call.query, call.key, (), score, plan.rule(call, 1)), None
+    return tiles.attend_in_tiles(call, call.query, call.key, (), score, plan.rule(call, 1)), None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,7 +30,7 @@ def pair(call: PairCall) -> tuple[jax.Array, None]:
     if reason := tiles.why_not(call):
         raise UnsupportedError(f"implementation='chunked' cannot do this call: {reason}; use 'xla' or 'auto'.")
     score = (NarrowScore if is_narrow(call) else WideScore)(call.activation, per_head=call.vector.ndim == 2)
-    return tiles.attend(
+    return tiles.attend_in_tiles(
         call, call.query, call.key, (call.layers, call.vector), score, plan.rule(call, widest(call))
     ), None
 

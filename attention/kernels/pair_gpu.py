@@ -238,7 +238,7 @@ class _Rows:
 
         def step(indices, *tiles_and_carry):
             *tiles, carry = tiles_and_carry
-            return one(_Tile(self, by_query, (first + indices[0]) * columns, columns), tiles, carry)
+            return one(_GpuTile(self, by_query, (first + indices[0]) * columns, columns), tiles, carry)
 
         pipeline = plgpu.emit_pipeline(
             step, grid=(last - first + 1,), in_specs=[spec] * len(refs), max_concurrent_steps=2, init_carry=carry
@@ -273,7 +273,7 @@ def _query_tiles(rows: _Rows, columns: int):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Tile:
+class _GpuTile:
     """Columns from `start` on against the rows."""
 
     rows: _Rows

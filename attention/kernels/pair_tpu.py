@@ -160,7 +160,7 @@ def _launch(
     scratch: dict[str, tuple[int, ...]],
     fixed: Fixed,
 ) -> Sequence[jax.Array]:
-    """Runs a kernel over the grid; it is given each tile as `_Tile`. What a skipped tile names is what is there."""
+    """Runs a kernel over the grid; it is given each tile as `_TpuTile`. What a skipped tile names is what is there."""
 
     def place(b, n, x, y, *scalars):
         (i, j), _ = order(plan, dict(zip(SCALARS, scalars, strict=True)), b, x, y, grid[3])
@@ -175,7 +175,7 @@ def _launch(
         ref = dict(zip(names, refs, strict=True))
         (i, j), visible = order(plan, ref, b, x, y, grid[3])
         sequence = b * grid[1] + n
-        kernel(_Tile(plan, ref, sequence, b, i, j), visible, (x, y), (grid[2] - 1, grid[3] - 1))
+        kernel(_TpuTile(plan, ref, sequence, b, i, j), visible, (x, y), (grid[2] - 1, grid[3] - 1))
 
     call = pl.pallas_call(
         body,
@@ -230,7 +230,7 @@ def _by_keys(plan: PairPlan, scalars: dict[str, Any], b, j, y, tiles: int):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Tile:
+class _TpuTile:
     """Tile (i, j) of sequence b and one head; `sequence` counts both."""
 
     plan: PairPlan
@@ -304,7 +304,7 @@ def _dot(x: jax.Array, y: jax.Array, axes: tuple[int, int]) -> jax.Array:
     return jax.lax.dot_general(x, y, numbers, precision=exact, preferred_element_type=score_dtype(x))
 
 
-def _forward_kernel(tile: _Tile, visible, at, ends) -> None:
+def _forward_kernel(tile: _TpuTile, visible, at, ends) -> None:
     ref, plan, form = tile.ref, tile.plan, form_of(tile.plan.network)
     floor = tile.lowest / 2  # so that a row with nothing allowed has weights exp(lowest - floor) = 0
 
@@ -344,7 +344,7 @@ def _forward_kernel(tile: _Tile, visible, at, ends) -> None:
         ref["log_sum"][...] = ref["highest"][...] + jnp.log(total)
 
 
-def _prepare(tile: _Tile) -> bool:
+def _prepare(tile: _TpuTile) -> bool:
     """Leaves d_weights, and in d_scores what is added to the scores; whether there is something to add."""
     ref, plan = tile.ref, tile.plan
     gradient = ref["gradient"][...]
@@ -358,7 +358,7 @@ def _prepare(tile: _Tile) -> bool:
     return True
 
 
-def _weights_and_gradient(tile: _Tile, rows, scores: jax.Array, shifted: bool) -> tuple[jax.Array, jax.Array]:
+def _weights_and_gradient(tile: _TpuTile, rows, scores: jax.Array, shifted: bool) -> tuple[jax.Array, jax.Array]:
     """Softmax weights of a strip, and its scores' gradient."""
     ref = tile.ref
     scores = scores + ref["d_scores"][rows, :] if shifted else scores
@@ -366,7 +366,7 @@ def _weights_and_gradient(tile: _Tile, rows, scores: jax.Array, shifted: bool) -
     return weights, weights * (ref["d_weights"][rows, :] - ref["through_sum"][rows, :])
 
 
-def _query_kernel(tile: _Tile, visible, at, ends) -> None:
+def _query_kernel(tile: _TpuTile, visible, at, ends) -> None:
     ref, form = tile.ref, form_of(tile.plan.network)
     sums = [ref[f"d_weight_{index}"] for index in range(len(form.gradient_shapes(1)))]
     d_bias = ref.get("d_bias")
@@ -404,7 +404,7 @@ def _query_kernel(tile: _Tile, visible, at, ends) -> None:
         d_bias[...] = jnp.where(visible, ref["d_scores"][...], 0.0)
 
 
-def _key_kernel(tile: _Tile, visible, at, ends) -> None:
+def _key_kernel(tile: _TpuTile, visible, at, ends) -> None:
     ref, plan, form = tile.ref, tile.plan, form_of(tile.plan.network)
 
     @pl.when(at[1] == 0)

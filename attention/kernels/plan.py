@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.dropout import RowWords
-from attention.kernels.call import Call
+from attention.kernels.call import SoftmaxCall
 from attention.kernels.reference import score_dtype
 
 
@@ -49,7 +49,7 @@ class Tiling:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class TilePlan:
     """What is known when a program is compiled.
 
     Attributes:
@@ -105,7 +105,7 @@ class Rules(NamedTuple):
     words: RowWords | None
 
 
-def rule(call: Call, units: int) -> Tiling:
+def rule(call: SoftmaxCall, units: int) -> Tiling:
     """The call's own tiles, or those whose largest array, of pairs times units, fits in fast memory.
 
     Sequences that fit whole are not cut. Fast memory is 2 MiB on a CPU, what two cores have as L2 cache. What was

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 
 from attention import reference
 from attention.dropout import keep
-from attention.kernels.call import Call, DotCall
+from attention.kernels.call import DotCall, SoftmaxCall
 
 
 def dot(call: DotCall) -> tuple[jax.Array, jax.Array]:
     """Output `(*B, T, N, V)` and weights `(*B, N, T, S)`; everything is supported and nothing is fast."""
     scale = jnp.asarray(call.scale, precise(call.query).dtype)
     score = functools.partial(reference.dot_score, precision=call.precision)
-    return attend(call, scores(score, call.query, call.key, weights=(scale,)))
+    return weigh_values(call, scores(score, call.query, call.key, weights=(scale,)))
 
 
 def scores(
@@ -51,7 +51,7 @@ def scores(
     return over(query, key, weights)
 
 
-def attend(call: Call, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+def weigh_values(call: SoftmaxCall, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Output and weights for given scores: the definition of masked softmax, then of the weighted mean."""
     shape = call.scores_shape
     scores = jnp.broadcast_to(scores, shape)

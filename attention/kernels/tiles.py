@@ -14,20 +14,22 @@ import jax
 import jax.numpy as jnp
 
 from attention.dropout import row_words
-from attention.kernels.block import Block
-from attention.kernels.call import Call
-from attention.kernels.plan import Plan, Rules, Tensors, TileScore, Tiling, zeros
+from attention.kernels.block import TiledSequences
+from attention.kernels.call import SoftmaxCall
+from attention.kernels.plan import Rules, Tensors, TilePlan, TileScore, Tiling, zeros
 from attention.mesh import BATCH, devices
 
 
-def why_not(call: Call) -> str:
+def why_not(call: SoftmaxCall) -> str:
     """What about this call is not supported in tiles, as part of a sentence; empty where it is."""
     empty = 0 in call.scores_shape or 0 in call.value.shape
     reasons = {"it returns no weights": call.return_weights, "it needs at least one of everything": empty}
     return "; ".join(reason for reason, holds in reasons.items() if holds)
 
 
-def attend(call: Call, query: jax.Array, key: jax.Array, weights: Any, score: TileScore, tiling: Tiling) -> jax.Array:
+def attend_in_tiles(
+    call: SoftmaxCall, query: jax.Array, key: jax.Array, weights: Any, score: TileScore, tiling: Tiling
+) -> jax.Array:
     """Output `(*B, T, N, V)` of a call whose scores are `score` of `query`, `key` and `weights`.
 
     Args:
@@ -35,7 +37,7 @@ def attend(call: Call, query: jax.Array, key: jax.Array, weights: Any, score: Ti
       query: `(*B, T, N, H)`.
       key: `(*B, S, K, H)`.
       weights: Of the score.
-      score: As `Plan`.
+      score: As `TilePlan`.
       tiling: Sizes of a tile; what does not divide the lengths is padded.
     """
     *batch, heads, queries, _ = call.scores_shape
@@ -51,7 +53,7 @@ def attend(call: Call, query: jax.Array, key: jax.Array, weights: Any, score: Ti
         words,
     )
     query, key, value = (x.reshape(size, *x.shape[-3:]) for x in (query, key, call.value))
-    plan = Plan(score, tiling, mask.causal, mask.window, call.dropout_rate)
+    plan = TilePlan(score, tiling, mask.causal, mask.window, call.dropout_rate)
     out = _attend(plan, Tensors(query, key, value, _flat(call.bias, batch, 3), weights), rules)
     return out.reshape(*batch, *out.shape[1:])
 
@@ -67,27 +69,27 @@ def _flat(x: jax.Array | None, batch: list[int], trailing: int) -> jax.Array | N
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plan: Plan, tensors: Tensors, rules: Rules) -> jax.Array:
+def _attend(plan: TilePlan, tensors: Tensors, rules: Rules) -> jax.Array:
     return _forward(plan, tensors, rules)[0]
 
 
-def _forward(plan: Plan, tensors: Tensors, rules: Rules) -> tuple[jax.Array, Any]:
+def _forward(plan: TilePlan, tensors: Tensors, rules: Rules) -> tuple[jax.Array, Any]:
     def group(each, _):
         tensors_, rules_ = each
-        return Block(plan, tensors_._replace(weights=tensors.weights), rules_).forward(), None
+        return TiledSequences(plan, tensors_._replace(weights=tensors.weights), rules_).forward(), None
 
     (out, log_sums), _ = _over_sequences(plan, group, (tensors._replace(weights=None), rules), None)
     return out, (tensors, rules, out, log_sums)
 
 
-def _backward(plan: Plan, residuals: Any, gradient: jax.Array) -> tuple[Tensors, None]:
+def _backward(plan: TilePlan, residuals: Any, gradient: jax.Array) -> tuple[Tensors, None]:
     tensors, rules, out, log_sums = residuals
     shared_bias = tensors.bias is not None and len(tensors.bias) < len(gradient)
 
     def group(each, sums):
         tensors_, *rest = each
         weights, bias = sums
-        block = Block(plan, tensors_._replace(weights=tensors.weights), rest[0])
+        block = TiledSequences(plan, tensors_._replace(weights=tensors.weights), rest[0])
         if not shared_bias:
             bias = zeros(tensors_.bias)
         *own, weights, bias = block.backward(*rest[1:], weights, bias)
@@ -103,7 +105,7 @@ def _backward(plan: Plan, residuals: Any, gradient: jax.Array) -> tuple[Tensors,
 _attend.defvjp(_forward, _backward)
 
 
-def _over_sequences(plan: Plan, group: Callable, arguments: Any, sums: Any) -> tuple[Any, Any]:
+def _over_sequences(plan: TilePlan, group: Callable, arguments: Any, sums: Any) -> tuple[Any, Any]:
     """`group(arguments, sums) -> (outputs, sums)` over the batch axis, a few sequences at a time.
 
     Args:

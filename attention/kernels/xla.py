@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from attention.activations import ACTIVATIONS
 from attention.dropout import keep
-from attention.kernels.call import Call, DotCall, PairCall
+from attention.kernels.call import DotCall, PairCall, SoftmaxCall
 from attention.kernels.reference import precise, score_dtype
 
 
@@ -23,12 +23,12 @@ def dot(call: DotCall) -> tuple[jax.Array, jax.Array | None]:
         precision=call.precision,
         preferred_element_type=kind,
     ).reshape(call.scores_shape)
-    return attend(call, scores * call.scale if rounds else scores)
+    return weigh_values(call, scores * call.scale if rounds else scores)
 
 
 def pair(call: PairCall) -> tuple[jax.Array, jax.Array | None]:
     """Output `(*B, T, N, V)` and, where wanted, weights `(*B, N, T, S)`."""
-    return attend(call, pair_scores(call))
+    return weigh_values(call, pair_scores(call))
 
 
 def pair_scores(call: PairCall) -> jax.Array:
@@ -46,7 +46,7 @@ def pair_scores(call: PairCall) -> jax.Array:
     return jnp.einsum(f"...ntsm,{heads}m->...nts", hidden, call.vector.astype(hidden.dtype))
 
 
-def attend(call: Call, scores: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+def weigh_values(call: SoftmaxCall, scores: jax.Array) -> tuple[jax.Array, jax.Array | None]:
     """Output and weights for given scores, which may lack heads or batch: then what they share is computed once."""
     dtype = call.value.dtype
     if call.bias is not None:

@@ -5,7 +5,7 @@ W does not say of k_j already, u_j = β_j (v_j − W φ(k_j)).
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -67,7 +67,7 @@ def linear_attention(
       UnsupportedError: a bias, dropout, weights, or an implementation that cannot do this call.
     """
     check_shapes(query, key, value)
-    score = Linear(feature, normalise)
+    score = LinearAttention(feature, normalise)
     key, value = _reached(query, key, value, mask)
     options = {"bias": bias, "dropout_rate": dropout_rate, "return_weights": return_weights}
     options |= {"mask": mask, "implementation": implementation, "dropout_key": dropout_key}
@@ -127,6 +127,7 @@ def _reached(query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask | No
 class Recurrence(Score):
     """What linear attention and the delta rule share."""
 
+    title: ClassVar[str]  # what errors call it
     normaliser = "none"
     implementations = IMPLEMENTATIONS
 
@@ -153,25 +154,26 @@ class Recurrence(Score):
         return_weights: bool = False,
     ) -> jax.Array:
         """Output `(*B, T, N, V)`."""
-        name = f"{type(self).__name__} attention"
-        _, block = check_implementation(implementation, IMPLEMENTATIONS, name)
+        _, block = check_implementation(implementation, IMPLEMENTATIONS, self.title)
         if block:
-            raise UnsupportedError(f"{name} has no tiles of queries and keys; give the implementation 'chunked' alone.")
+            raise UnsupportedError(
+                f"{self.title} has no tiles of queries and keys; give the implementation 'chunked' alone."
+            )
         asked = {"bias": bias is not None, "attention dropout": dropout_rate > 0, "weights": return_weights}
         for what, wanted in asked.items():
             if wanted:
                 raise UnsupportedError(
-                    f"{name} has no {what}: it keeps a running state and never scores a pair; ask for none."
+                    f"{self.title} has no {what}: it keeps a running state and never scores a pair; ask for none."
                 )
         mask = mask or Mask()
-        mask.require(HONOURED, by=name)
+        mask.require(HONOURED, by=self.title)
         if implementation == "reference":
             return self.define(query, key, value, mask).astype(value.dtype)
         writes = self.writes(query, key, value, mask)
         stepwise = not mask.causal or mask.in_step(writes.query.shape[-2], writes.key.shape[-2])
         if implementation == "chunked" and not stepwise:
             raise UnsupportedError(
-                f"implementation='chunked' of causal {name} needs as many queries as keys from position 0; use 'xla'."
+                f"implementation='chunked' of causal {self.title} needs as many queries as keys from position 0; use 'xla'."
             )
         compute = state.all_pairs if implementation == "xla" or not stepwise else state.in_chunks
         return self.read(compute(writes, mask)).astype(value.dtype)
@@ -180,7 +182,7 @@ class Recurrence(Score):
         self, params: Params, query: Any, key: Any, value: Any, before: Any, mask: Mask
     ) -> tuple[jax.Array, Any]:
         """Causal output of the next tokens and the state after them."""
-        mask.require(HONOURED, by=f"{type(self).__name__} attention")
+        mask.require(HONOURED, by=self.title)
         out, after = state.from_state(self.writes(query, key, value, mask), before)
         return self.read(out).astype(value.dtype), after
 
@@ -198,7 +200,7 @@ class Recurrence(Score):
 
 
 @dataclasses.dataclass(frozen=True)
-class Linear(Recurrence):
+class LinearAttention(Recurrence):
     """weights φ(q)·φ(k), divided by their sum.
 
     Attributes:
@@ -208,6 +210,7 @@ class Linear(Recurrence):
 
     feature: str = "elu"
     normalise: bool = True
+    title = "Linear attention"
 
     def __post_init__(self):
         if self.feature not in tuple(FEATURES):
@@ -265,6 +268,7 @@ class Linear(Recurrence):
 class Delta(Recurrence):
     """Fast weights written by the delta rule, with β = sigmoid(W_β x + b) for each head."""
 
+    title = "Delta attention"
     ties_values = False
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:

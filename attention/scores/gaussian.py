@@ -14,7 +14,7 @@ from attention import operations
 from attention import reference as definitions
 from attention.errors import UnsupportedError, UsageError
 from attention.kernels import reference, xla
-from attention.kernels.call import Call, check_implementation, check_shapes, check_weight, common
+from attention.kernels.call import SoftmaxCall, check_implementation, check_shapes, check_weight, common
 from attention.kernels.reference import precise, spread_heads
 from attention.mask import Mask
 from attention.score import Parameter, Params, Score, Sizes, check_flags
@@ -172,14 +172,14 @@ class Gaussian(Score):
         return jax.tree.map(lambda x: x.astype(value.dtype), out)
 
     def _by_distance(self, query: Any, key: Any, fields: dict[str, Any], sigma: Any, implementation: str) -> Any:
-        call = Call(**fields)
+        call = SoftmaxCall(**fields)
         if implementation == "reference":
             heads = query.shape[-2]
             weights = (jnp.broadcast_to(jnp.asarray(sigma, precise(query).dtype), (heads,)),)
             score = lambda q, k, sigma: definitions.gaussian_score(q, k, sigma, self.squared)  # noqa: E731
-            out, weights = reference.attend(call, reference.scores(score, query, key, weights, per_head=True))
+            out, weights = reference.weigh_values(call, reference.scores(score, query, key, weights, per_head=True))
         else:
-            out, weights = xla.attend(call, _distance_scores(query, spread_heads(key, query.shape[-2]), sigma))
+            out, weights = xla.weigh_values(call, _distance_scores(query, spread_heads(key, query.shape[-2]), sigma))
         return (out, weights) if call.return_weights else out
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:

@@ -5,10 +5,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from attention.errors import UsageError
 from attention.kernels import reference, xla
-from attention.kernels.call import Call, check_implementation, check_rows, check_weight, common
+from attention.kernels.call import SoftmaxCall, check_implementation, check_rows, check_weight, common
 from attention.mask import Mask
 
-IMPLEMENTATIONS = {"reference": reference.attend, "xla": xla.attend}
+IMPLEMENTATIONS = {"reference": reference.weigh_values, "xla": xla.weigh_values}
 
 
 def location_attention(
@@ -57,7 +57,7 @@ def location_attention(
     check_weight("kernel_bias", kernel_bias, (length,))
     check_rows("Location-based attention", "layer has one output a token position", length, Mask(), 0, keys)
     options = {"mask": mask, "bias": bias, "dropout_rate": dropout_rate, "dropout_key": dropout_key}
-    call = Call(**common(*query.shape[-3:-1], value, return_weights=return_weights, **options))
+    call = SoftmaxCall(**common(*query.shape[-3:-1], value, return_weights=return_weights, **options))
     scores = jnp.einsum("...tnh,hs->...nts", reference.precise(query), kernel[:, :keys])
     scores += kernel_bias[:keys].reshape((1,) * (scores.ndim - 1) + (keys,))
     out, weights = IMPLEMENTATIONS["xla" if name == "auto" else name](call, scores)

@@ -12,7 +12,7 @@ from attention import operations
 from attention import reference as definitions
 from attention.errors import UsageError, unknown
 from attention.kernels import reference
-from attention.kernels.call import Call, check_shapes, check_weight, common
+from attention.kernels.call import SoftmaxCall, check_shapes, check_weight, common
 from attention.mask import Mask
 from attention.score import Parameter, Params, Score, Sizes, check_flags
 from attention.scores.dot import DotProduct, dot_product_attention
@@ -121,11 +121,11 @@ class Bilinear(Score):
         """`dot_product_attention` of the prepared queries, unscaled."""
         if implementation != "reference":
             return dot_product_attention(query, key, value, scale=1.0, implementation=implementation, **options)
-        call = Call(**common(*query.shape[-3:-1], value, **options))
+        call = SoftmaxCall(**common(*query.shape[-3:-1], value, **options))
         key = call.mask.without_unreachable(key, query.shape[-3], query.ndim)
         weights = (params["kernel"],)
         scores = reference.scores(definitions.luong_score, query, key, weights, per_head=self.per_head)
-        out, weights = reference.attend(call, scores)
+        out, weights = reference.weigh_values(call, scores)
         return (out, weights) if call.return_weights else out
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:

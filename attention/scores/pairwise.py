@@ -20,8 +20,8 @@ from attention.activations import ACTIVATIONS
 from attention.errors import UsageError, unknown
 from attention.kernels import pair_chunked, pair_pallas, reference, tiles, xla
 from attention.kernels.call import (
-    Call,
     PairCall,
+    SoftmaxCall,
     check_implementation,
     check_rows,
     check_shapes,
@@ -244,9 +244,11 @@ class PairWeights:
         )
         fields = common(*query.shape[-3:-1], value, **options)
         if implementation == "reference":
-            out, weights = reference.attend(Call(**fields), self._literal_scores(query, key, fields["mask"]))
+            out, weights = reference.weigh_values(
+                SoftmaxCall(**fields), self._literal_scores(query, key, fields["mask"])
+            )
         elif self.unique:
-            out, weights = xla.attend(Call(**fields), self._unique_scores(query, key, fields["mask"]))
+            out, weights = xla.weigh_values(SoftmaxCall(**fields), self._unique_scores(query, key, fields["mask"]))
         else:
             out, weights = self._kernel(implementation, call := self._call(query, key, fields | {"block": block}))(call)
         return (out, weights) if options["return_weights"] else out

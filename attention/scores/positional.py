@@ -12,11 +12,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from attention import operations
 from attention.errors import UsageError
 from attention.kernels import reference, xla
-from attention.kernels.call import Call, check_implementation, check_rows, check_weight, common
+from attention.kernels.call import SoftmaxCall, check_implementation, check_rows, check_weight, common
 from attention.mask import Mask
 from attention.score import Parameter, Params, Score, Sizes, check_flags, is_count
 
-IMPLEMENTATIONS = {"reference": reference.attend, "xla": xla.attend}
+IMPLEMENTATIONS = {"reference": reference.weigh_values, "xla": xla.weigh_values}
 
 
 def positional_attention(
@@ -81,10 +81,10 @@ def _attend(
     check_implementation(implementation, tuple(IMPLEMENTATIONS), "Positional attention")
     *batch, keys, heads, _ = value.shape
     check_rows("Positional attention", "table is over token positions", built, mask or Mask(), queries, keys)
-    call = Call(**common(queries, heads, value, mask=mask, return_weights=return_weights, **options))
+    call = SoftmaxCall(**common(queries, heads, value, mask=mask, return_weights=return_weights, **options))
     scores = reference.precise(block(call.mask.query_offset, keys))
     scores = jnp.broadcast_to(scores, (heads, queries, keys)).reshape((1,) * len(batch) + (heads, queries, keys))
-    out, weights = (xla.attend if implementation == "auto" else IMPLEMENTATIONS[implementation])(call, scores)
+    out, weights = (xla.weigh_values if implementation == "auto" else IMPLEMENTATIONS[implementation])(call, scores)
     return (out, weights) if return_weights else out
 
 

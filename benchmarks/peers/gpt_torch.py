@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.peers.torch_layers import Block, Params, linear, norm, tensor, training_step
+from benchmarks.peers.torch_layers import Params, TorchBlock, linear, norm, tensor, training_step
 from models.gpt import GPTConfig
 from models.layers.positions import rotate, sinusoids
 
 
-class GPT(nn.Module):
+class TorchGPT(nn.Module):
     """As `models.gpt.GPT`, from its parameters."""
 
     def __init__(self, params: Params, config: GPTConfig, length: int):
@@ -22,7 +22,7 @@ class GPT(nn.Module):
         self.added, self.rotation = self._positions(params, config, length)
         self.dropout = nn.Dropout(config.embedding_dropout)
         self.blocks = nn.ModuleList(
-            Block(
+            TorchBlock(
                 params[f"block_{layer}"],
                 config.heads,
                 config.dropout,
@@ -65,5 +65,5 @@ def make_step(
 
     The model starts from `params`, a nested dict of arrays.
     """
-    model = GPT(params, config, length).train()
+    model = TorchGPT(params, config, length).train()
     return training_step(model, learning_rate, weight_decay, compiled)

@@ -10,7 +10,7 @@ from transformers import MarianMTModel
 from benchmarks.peers.torch_layers import training_step
 
 
-class Marian(nn.Module):
+class TorchMarian(nn.Module):
     """Logits of the target, from sources and targets side by side in one array."""
 
     def __init__(self, folder: str, source: int):
@@ -46,4 +46,4 @@ def make_search(folder: str) -> Callable[[np.ndarray, int, int], np.ndarray]:
 
 def make_step(folder: str, source: int, learning_rate: float) -> Callable[[np.ndarray, np.ndarray], float]:
     """One step of AdamW: from sources and targets side by side, and the targets' next tokens, to the loss."""
-    return training_step(Marian(folder, source).train(), learning_rate, weight_decay=0.0, compiled=False)
+    return training_step(TorchMarian(folder, source).train(), learning_rate, weight_decay=0.0, compiled=False)

@@ -33,7 +33,7 @@ def norm(params: Params, epsilon: float = 1e-6) -> nn.LayerNorm:
     return layer
 
 
-class Block(nn.Module):
+class TorchBlock(nn.Module):
     """One Transformer block with `scaled_dot_product_attention` and one product for query, key and value."""
 
     def __init__(

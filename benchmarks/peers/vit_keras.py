@@ -17,7 +17,7 @@ from keras import layers, ops
 Params = Mapping[str, Any]
 
 
-class Tokens(layers.Layer):
+class KerasTokens(layers.Layer):
     """Puts the class token before the patches and adds the positions."""
 
     def build(self, shape: tuple[int, ...]) -> None:
@@ -56,7 +56,7 @@ def _model(
     size: tuple[int, ...], depth: int, width: int, heads: int, mlp: int, patch: int, classes: int, dropout: float
 ) -> keras.Model:
     images = keras.Input(size)
-    x = Tokens(name="tokens")(layers.Dense(width, name="embed")(_patches(images, patch)))
+    x = KerasTokens(name="tokens")(layers.Dense(width, name="embed")(_patches(images, patch)))
     for i in range(depth):
         x = _block(x, f"block_{i}", width, heads, mlp, dropout)
     x = layers.LayerNormalization(epsilon=1e-6, name="norm")(x[:, 0])

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.peers.torch_layers import Block, Params, linear, norm, tensor, training_step
+from benchmarks.peers.torch_layers import Params, TorchBlock, linear, norm, tensor, training_step
 
 
-class ViT(nn.Module):
+class TorchViT(nn.Module):
     """Patches, class token and positions, `depth` blocks, and a linear head on the class token."""
 
     def __init__(self, params: Params, depth: int, heads: int, patch: int, dropout: float):
@@ -17,7 +17,7 @@ class ViT(nn.Module):
         self.patch = patch
         self.embed = linear(params["embed"]["kernel"], params["embed"]["bias"])
         self.class_token, self.positions = tensor(params["class_token"]), tensor(params["positions"])
-        self.blocks = nn.Sequential(*(Block(params[f"block_{i}"], heads, dropout, dropout) for i in range(depth)))
+        self.blocks = nn.Sequential(*(TorchBlock(params[f"block_{i}"], heads, dropout, dropout) for i in range(depth)))
         self.norm, self.head = norm(params["norm"]), linear(params["head"]["kernel"], params["head"]["bias"])
 
     def forward(self, images: Tensor) -> Tensor:
@@ -48,5 +48,5 @@ def make_step(
     The model starts from `params`, a nested dict of arrays; `width`, `mlp` and `classes` are read off their shapes.
     """
     del width, mlp, classes
-    model = ViT(params, depth, heads, patch, dropout).train()
+    model = TorchViT(params, depth, heads, patch, dropout).train()
     return training_step(model, learning_rate, weight_decay, compiled)
