@@ -106,6 +106,11 @@ class Score:
         """
         raise NotImplementedError
 
+    @property
+    def keeps_keys(self) -> bool:
+        """Whether `prepare_key` returns the keys unchanged."""
+        return type(self).prepare_key is Score.prepare_key
+
     def start(self, sizes: Sizes, batch: tuple[int, ...], dtype: Any) -> Any | None:
         """The state before the first token of a mechanism that is a recurrence; None for all that need every key."""
         return None

@@ -126,6 +126,11 @@ class DotProduct(Score):
         """Keys that went through the further layer have another width."""
         return not self.dim
 
+    @property
+    def keeps_keys(self) -> bool:
+        """Whether there is no further layer."""
+        return not self.dim
+
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Kernel and bias of the further layers, which all heads share."""
         if not self.dim:

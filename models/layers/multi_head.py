@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 import attention
 from attention.errors import UsageError
 from attention.kernels.call import check_implementation
-from attention.score import Params, Score, Sizes
+from attention.score import Params, Sizes
 from models.layers.cache import Cache, PreparedSource
 from models.layers.positions import rotate
 from models.layers.projections import projection
@@ -275,7 +275,7 @@ class MultiHeadAttention(nn.Module):
     def _values_are_keys(self) -> bool:
         """Whether a cache need not hold values, for they are the prepared keys."""
         mechanism = self.mechanism
-        as_they_are = type(mechanism.score).prepare_key is Score.prepare_key and not self.rotary
+        as_they_are = mechanism.score.keeps_keys and not self.rotary
         return mechanism.value == "tied" or (mechanism.key == "identity" == mechanism.value and as_they_are)
 
     def _remember(
