@@ -1,12 +1,21 @@
-"""The device mesh in force, and what its axes, and that of replicas, are called."""
+"""The devices: what the first can do, the mesh in force, and the names of its axes."""
 
 import math
+import re
 
 import jax
 from jax.sharding import AxisType
 
 BATCH, HEADS = ("data", "fsdp"), ("tensor",)  # axes of the mesh that split these
 REPLICAS = "replicas"  # axis of `jax.vmap` over models trained together
+
+
+def compute_capability() -> tuple[int, ...]:
+    """The compute capability of the first NVIDIA GPU, such as (9, 0) for Hopper; empty where there is none."""
+    if jax.default_backend() != "gpu":
+        return ()
+    text = str(getattr(jax.devices()[0], "compute_capability", ""))  # AMD's are names, such as gfx90a
+    return tuple(map(int, text.split("."))) if re.fullmatch(r"\d+\.\d+", text) else ()
 
 
 def free_axes(*names: str) -> tuple[str, ...]:

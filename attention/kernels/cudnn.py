@@ -5,8 +5,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from attention import mesh
 from attention.errors import UnsupportedError
-from attention.kernels import device
 from attention.kernels.call import DotCall
 from attention.mesh import BATCH, devices, in_replicas
 
@@ -19,7 +19,7 @@ def why_not(call: DotCall) -> str:
     reasons = {
         f"it needs an NVIDIA GPU and this is {platform}": platform != "gpu",
         "it needs an NVIDIA GPU of the Ampere generation or a later one": platform == "gpu"
-        and device.compute_capability() < (8, 0),
+        and mesh.compute_capability() < (8, 0),
         f"it computes in bfloat16 or float16, not {dtype}": dtype not in (jnp.bfloat16, jnp.float16),
         f"queries of {dtype} need keys and values of it, not {others[0]} and {others[1]}": any(
             other != dtype for other in others

@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
+from attention import mesh
 from attention.errors import UnsupportedError
-from attention.kernels import device, pair_gpu, pair_tpu
+from attention.kernels import pair_gpu, pair_tpu
 from attention.kernels.call import PairCall
 from attention.kernels.pair_plan import Fixed, Operands, PairPlan
 from attention.kernels.pair_tile import Network
@@ -54,7 +55,7 @@ def platform_here() -> str:
     """Which kernels this machine runs: `tpu`, `gpu`, `interpret` on a CPU, or none."""
     backend = jax.default_backend()
     if backend == "gpu":
-        return "gpu" if device.compute_capability()[:1] == (9,) else ""
+        return "gpu" if mesh.compute_capability()[:1] == (9,) else ""
     return {"cpu": "interpret", "tpu": "tpu"}.get(backend, "")
 
 

@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import Mask, UnsupportedError, UsageError, dot_product_attention
-from attention.kernels import device
+from attention import Mask, UnsupportedError, UsageError, dot_product_attention, mesh
 from attention.mesh import REPLICAS
 from attention.scores import dot
 from tests.sizes import more, once
@@ -127,7 +126,7 @@ def on_a_gpu(monkeypatch):
         return plain(*arrays, **options)
 
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(device, "compute_capability", lambda: (8, 0))
+    monkeypatch.setattr(mesh, "compute_capability", lambda: (8, 0))
     monkeypatch.setattr(jax.nn, "dot_product_attention", on_xla)
     return asked
 
@@ -176,7 +175,7 @@ def test_auto_does_not_take_cudnn_for_what_it_refuses(on_a_gpu, monkeypatch):
             with pytest.raises(UnsupportedError, match=message):
                 dot_product_attention(*arrays, implementation="cudnn")
             dot_product_attention(*arrays)
-    monkeypatch.setattr(device, "compute_capability", lambda: (7, 5))
+    monkeypatch.setattr(mesh, "compute_capability", lambda: (7, 5))
     with pytest.raises(UnsupportedError, match="an NVIDIA GPU of the Ampere generation or a later one"):
         dot_product_attention(q, k, v, implementation="cudnn")
     dot_product_attention(q, k, v)

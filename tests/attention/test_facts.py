@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 import attention
-from attention import Mask, UnsupportedError, UsageError
+from attention import Mask, UnsupportedError, UsageError, mesh
 from attention import reference as definitions
-from attention.kernels import device
 from tests.sizes import more, once
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -199,7 +198,7 @@ def test_gaussian_decay_is_a_key_bias_under_a_causal_mask():
 def test_a_bias_of_the_keys_never_goes_to_cudnn(monkeypatch):
     """It would be rounded to bfloat16: at σ = 0.05 that is wrong by more than 1."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(device, "compute_capability", lambda: (9, 0))
+    monkeypatch.setattr(mesh, "compute_capability", lambda: (9, 0))
     query, key, _ = (x.astype(jnp.bfloat16) for x in arrays((2, 8, 4, 8), (2, 8, 4, 8), SHAPE))
     options = {"sigma": 0.05, "normalise": False}
     exact = _by_distance(*(x.astype(jnp.float64) for x in (query, key, key)), 0.05)
