@@ -1,6 +1,5 @@
 """All programs meet their user alike: help, mistakes, exit codes, colours."""
 
-import argparse
 import contextlib
 import importlib
 import os
@@ -41,9 +40,7 @@ def run(name, *arguments, capsys):
 
 def helps(name, capsys):
     """Of a program and of each of its subcommands."""
-    actions = program(name).parser()._actions
-    kinds = [kind for action in actions if isinstance(action, argparse._SubParsersAction) for kind in action.choices]
-    for kind in ((), *((each,) for each in kinds)):
+    for kind in ((), *((kind,) for kind in program(name).parser().kinds)):
         code, out, err = run(name, *kind, "--help", capsys=capsys)
         assert (code, err) == (0, "")
         yield out
@@ -87,7 +84,9 @@ def test_help_has_purpose_flags_and_examples_in_80_columns(name, capsys):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_flag_says_what_it_is(name):
-    assert all(action.help for action in program(name).parser()._actions)
+    parser = program(name).parser()
+    rows = [row for one in (parser, *parser.kinds.values()) for section in one.sections.values() for row in section]
+    assert all(text for _, text in rows)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -1,29 +1,28 @@
-"""How every program meets its user: one form of flags, help, mistakes, exit codes and colours.
+"""The command line of every program: flags, help, mistakes in one sentence, exit codes and colours.
 
-Exit codes are 0 done, 1 it failed, 2 a mistake of the user's, which is told in one sentence, and 130 after Ctrl-C.
+Exit codes are 0 for done, 1 for failed, 2 for a mistake of the user's, and 130 after Ctrl-C.
 """
 
 import argparse
-import io
 import os
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from attention.errors import UsageError, unknown
+from train import terminal
 
 DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
-COLUMNS = 80
-BOLD, RED = "1", "1;31"
+HELP_COLUMN = 26  # where explanations start at the latest
 OVERRIDE = "--config."
 _COMMAND = re.compile(r"(?:taskset .*)?(python -m [\w.]+)")
-_WORD = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""")
 
 
+<<<<<<< HEAD
 def run(program: Callable[[], int | None], speaks: Callable[[], bool] = lambda: True) -> int:
     """Runs a program to its end or its mistake, which is told once; returns the exit code.
 
@@ -39,6 +38,16 @@ def run(program: Callable[[], int | None], speaks: Callable[[], bool] = lambda: 
             mistake(str(error))
         return MISTAKE if isinstance(error, UsageError) else FAILED
     except BrokenPipeError:  # whoever read, such as head, has read enough
+=======
+def run(program: Callable[[], int | None]) -> int:
+    """Runs a program, reports a user's mistake in one sentence, and returns the exit code."""
+    try:
+        code = program() or DONE
+        sys.stdout.flush()
+    except UsageError as error:
+        return mistake(str(error))
+    except BrokenPipeError:  # the reader, such as head, has read enough
+>>>>>>> fa2ff22 (The command line on argparse's public interface; its help is written by itself)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except OSError as error:
@@ -53,94 +62,134 @@ def run(program: Callable[[], int | None], speaks: Callable[[], bool] = lambda: 
 
 
 def mistake(sentence: str) -> int:
-    """Tells of a user's mistake; returns its exit code."""
-    print(styled("error:", RED, sys.stderr), sentence, file=sys.stderr, flush=True)
+    """Reports a user's mistake and returns its exit code."""
+    print(terminal.styled("error:", terminal.RED, sys.stderr), sentence, file=sys.stderr, flush=True)
     return MISTAKE
 
 
-def styled(text: str, style: str, stream: io.TextIOBase) -> str:
-    """Text in a style of ANSI's, such as `BOLD`, where the stream is a terminal that shows it."""
-    return f"\x1b[{style}m{text}\x1b[0m" if coloured(stream) else text
-
-
-def coloured(stream: io.TextIOBase) -> bool:
-    """Whether a stream is a terminal whose user wants colours (https://no-color.org)."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def filled(text: str) -> str:
-    """A line as several of at most `COLUMNS`, the others indented; paths and the like stay whole."""
-    return textwrap.fill(text, COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-
-
 def count(text: str) -> int:
-    """A flag's type: a whole number from 1 on."""
+    """Reads a flag's value as a whole number from 1 on."""
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, but it is {text!r}")
     return int(text)
 
 
 def new_file(text: str) -> Path:
-    """A flag's type: a file that can be written, which is better known before hours of work than after."""
+    """Reads a flag's value as a file that can be written, which is checked before hours of work, not after."""
     path = Path(text)
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise argparse.ArgumentTypeError(f"must be a file in a folder that can be written, but it is {text!r}")
     return path
 
 
+def _number(kind: type, what: str) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"must be {what}, but it is {text!r}") from error
+
+    return read
+
+
+def _choice(name: str, choices: Collection[str], default: Any) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in choices and text != default:
+            raise argparse.ArgumentTypeError(str(unknown(name, text, choices)))
+        return text
+
+    return read
+
+
+READERS = {int: _number(int, "a whole number"), float: _number(float, "a number")}
+PLACEHOLDERS = {int: "N", count: "N", float: "X", Path: "PATH", new_file: "FILE"}
+
+
 class Parser(argparse.ArgumentParser):
     """The flags of a program.
 
     Args:
-      doc: The docstring of its module. The first paragraph is the purpose, paragraphs of `python -m ...` lines are the
-        examples, of which the first names the program, and others explain. Subcommands have none.
-      options: Of argparse.
+      doc: The docstring of its module. Paragraphs of `python -m ...` lines are the examples; the first of them names
+        the program. The other paragraphs explain it.
+      program: How the program is started, where no example says so.
+
+    Attributes:
+      sections: Title of each section of the help, and its rows: what to write, and the explanation.
+      kinds: The parser of each subcommand.
     """
 
-    def __init__(self, doc: str = "", **options: Any):
-        if doc:
-            options |= _parts(doc)
-        super().__init__(formatter_class=_Help, allow_abbrev=False, **options)
-        self._positionals.title, self._optionals.title = "Arguments", "Flags"
-        self.register("type", int, _whole)
-        self.register("type", float, _number)
+    def __init__(self, doc: str, program: str = ""):
+        self.sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Flags": []}
+        self.kinds: dict[str, Parser] = {}
+        self.needed: list[str] = []
+        self.once: dict[str, bool] = {}  # every flag that starts with --, and whether it may be given only once
+        paragraphs = [
+            textwrap.dedent(paragraph).splitlines() for paragraph in textwrap.dedent(doc).strip().split("\n\n")
+        ]
+        self.examples = [line.strip() for lines in paragraphs if _COMMAND.match(lines[0]) for line in lines]
+        self.texts = [" ".join(lines).replace("`", "") for lines in paragraphs if not _COMMAND.match(lines[0])]
+        program = program or _COMMAND.match(self.examples[0])[1]
+        super().__init__(prog=program, add_help=False, allow_abbrev=False)
+        self.add_argument("-h", "--help", action="help", help="show this help message and exit")
+
+    def add_argument(
+        self, *names: str, help: str, section: str = "", choices: Collection[str] | None = None, **options: Any
+    ) -> argparse.Action:
+        """Adds a flag or an argument as argparse does. Its row in the help goes to `section`."""
+        kind, default, is_flag = options.get("type"), options.get("default"), names[0].startswith("-")
+        placeholder = "|".join(choices or ()) or PLACEHOLDERS.get(kind, "VALUE")
+        if choices is not None:
+            options["type"] = _choice(names[-1] if is_flag else options["metavar"], choices, default)
+        elif kind in READERS:
+            options["type"] = READERS[kind]
+        action = super().add_argument(*names, **options)
+        several = " ..." if action.nargs in ("*", "+") else ""
+        value = action.metavar or (placeholder if is_flag else f"{action.dest.upper()}{several}")
+        name = names[-1] if is_flag and action.nargs != 0 else ""
+        written = f"{name} {value}{several}" if name and several else f"{name}={value}" if name else ""
+        written = written or (names[-1] if is_flag else value)
+        shown = isinstance(default, str | int | float) and default not in ("", False, argparse.SUPPRESS)
+        explained = f"{help}; {default} without it" if shown and "without" not in help else help
+        self.sections.setdefault(section or ("Flags" if is_flag else "Arguments"), []).append((written, explained))
+        if action.required or not is_flag:
+            self.needed.append(written)
+        once = options.get("action", "store") in ("store", "store_true")
+        self.once |= {name: once for name in names if name.startswith("--")}
+        return action
 
     def add_overrides(self) -> None:
-        """Takes `--config.FIELD=VALUE` too; what `parse_args` returns has them as `overrides`, from field to text."""
-        # For --help and suggestions: they are taken out before argparse sees them.
-        self.add_argument(f"{OVERRIDE}FIELD", help="overrides a leaf of the config; docs/configs.md has all")
+        """Accepts `--config.FIELD=VALUE` too. `parse_args` returns them as `overrides`, from field to text."""
+        text = "overrides a leaf of the config; docs/configs.md has all"
+        self.add_argument(f"{OVERRIDE}FIELD", help=text, default=argparse.SUPPRESS)
+
+    def add_kind(self, name: str, text: str) -> "Parser":
+        """Adds a subcommand and returns its parser."""
+        if not self.kinds:
+            text_of_all = "KIND --help says more"
+            self.add_argument("kind", metavar="KIND", choices=self.kinds, section="Kinds", help=text_of_all)
+        self.sections["Kinds"].append((f"  {name}", text))
+        self.kinds[name] = Parser(f"{text[0].upper()}{text[1:]}.", f"{self.prog} {name}")
+        return self.kinds[name]
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:
-        """The flags, which come in any order.
+        """Returns the flags, which come in any order.
 
         Raises:
           UsageError: a flag that is unknown, missing, given twice or without a value, or a value that cannot be.
         """
         given = list(sys.argv[1:] if args is None else args)
-        overrides, own = self._overrides(given)
-        self._check_names(own)
-        flags, rest = self.parse_known_args(own, namespace)
+        if given and given[0] in self.kinds:
+            return self.kinds[given[0]].parse_args(given[1:], namespace)
+        overrides, given = self._split_overrides(given)
+        self._check_names(given)
+        flags, rest = self.parse_known_args(given, namespace)
         if rest:
-            raise unknown("argument", rest[0], set(self._names()))
-        vars(flags).pop(f"{OVERRIDE[2:]}FIELD", None)
+            raise unknown("argument", rest[0], self._names())
         flags.overrides = overrides
         return flags
 
-    def format_help(self) -> str:
-        """Purpose, usage, flags, examples."""
-        made = self._get_formatter()
-        made.add_text(self.description)
-        made.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
-        for group in self._action_groups:
-            made.start_section(group.title)
-            made.add_text(group.description)
-            made.add_arguments(group._group_actions)
-            made.end_section()
-        made.add_text(self.epilog)
-        return made.format_help()
-
     def error(self, message: str) -> None:
-        """One sentence, as everywhere."""
+        """Raises argparse's message as a `UsageError` of one sentence."""
         name, _, what = message.removeprefix("argument ").partition(": ")
         if name == "the following arguments are required":
             raise UsageError(f"Something is missing: {what}; --help shows examples.")
@@ -148,20 +197,18 @@ class Parser(argparse.ArgumentParser):
             raise UsageError(f"{name} needs a value: write {name}=VALUE.")
         if what.startswith("ignored explicit argument"):
             raise UsageError(f"{name} takes no value: write {name} alone.")
-        if what.startswith("must be"):
-            raise UsageError(f"{name} {what}.")
+        if what.startswith(("must be", "Unknown")):
+            raise UsageError(what if what.startswith("Unknown") else f"{name} {what}.")
         raise UsageError(f"{message[0].upper()}{message[1:]}; --help shows examples.")
 
-    def _overrides(self, given: list[str]) -> tuple[dict[str, str], list[str]]:
-        """Fields of the config with their values, and what is left."""
+    def _split_overrides(self, given: list[str]) -> tuple[dict[str, str], list[str]]:
         overrides: dict[str, str] = {}
-        own: list[str] = []
-        takes = f"{OVERRIDE}FIELD" in self._option_string_actions
+        rest: list[str] = []
         while given:
             argument = given.pop(0)
             name, equals, value = argument.partition("=")
-            if not (takes and name.startswith(OVERRIDE)):
-                own.append(argument)
+            if not (name.startswith(OVERRIDE) and f"{OVERRIDE}FIELD" in self.once):
+                rest.append(argument)
                 continue
             if not equals and (not given or given[0].startswith("--")):
                 raise UsageError(f"{name} needs a value: write {name}=VALUE.")
@@ -169,113 +216,34 @@ class Parser(argparse.ArgumentParser):
             if field in overrides:
                 raise UsageError(f"{name} is given twice, as {overrides[field]!r} and {value!r}; give it once.")
             overrides[field] = value
-        return overrides, own
+        return overrides, rest
 
     def _check_names(self, given: list[str]) -> None:
-        """Argparse would tell of unknown flags last, and take the last of two."""
+        """Checks flags before argparse does, which reports unknown flags last and takes the last of two values."""
         flags = given[: given.index("--")] if "--" in given else given
         names = [argument.partition("=")[0] for argument in flags if argument.startswith("--")]
-        once = (argparse._StoreAction, argparse._StoreTrueAction)
         for name in names:
-            if name not in (valid := self._names()):
-                raise unknown("argument", name, set(valid))
-            if isinstance(self._option_string_actions.get(name), once) and names.count(name) > 1:
+            if name not in self._names():
+                raise unknown("argument", name, self._names())
+            if self.once.get(name) and names.count(name) > 1:
                 raise UsageError(f"{name} is given twice; give it once.")
 
-    def _names(self) -> list[str]:
-        """All flags, of subcommands too."""
-        own = [name for name in self._option_string_actions if name.startswith("--")]
-        kinds = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
-        return own + [name for each in kinds for kind in each.values() for name in kind._names()]
+    def _names(self) -> set[str]:
+        return set(self.once).union(*(kind.once for kind in self.kinds.values()))
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is not None and value not in action.choices:
-            raise unknown(_called(action), value, map(str, action.choices))
-
-
-class _Help(argparse.HelpFormatter):
-    """At most `COLUMNS` wide; flags as they are written, `--name=VALUE`; values without them; headings in bold."""
-
-    def __init__(self, prog: str):
-        super().__init__(prog, max_help_position=26, width=min(COLUMNS, shutil.get_terminal_size().columns))
-
-    def add_usage(self, usage, actions, groups, prefix=None):
-        """What is needed."""
-        needed = [self._format_action_invocation(each) for each in actions if each.required or not each.option_strings]
-        lines = _wrapped(" ".join([self._prog, *needed, "[flags]"]), self._width - 2)
-        self._add_item("\n  ".join, [[styled("Usage:", BOLD, sys.stdout), *lines]])
-        self._add_item(str, ["\n\n"])
-
-    def start_section(self, heading):
-        """Its heading in bold."""
-        super().start_section(heading and styled(heading, BOLD, sys.stdout))
-
-    def _format_action_invocation(self, action):
-        if not action.option_strings:
-            return action.metavar or f"{action.dest.upper()}{' ...' if action.nargs in ('*', '+') else ''}"
-        name = action.option_strings[-1]
-        if action.nargs == 0:
-            return name
-        value = action.metavar or "|".join(map(str, action.choices or ())) or _PLACEHOLDERS.get(action.type, "VALUE")
-        return f"{name} {value} ..." if action.nargs in ("*", "+") else f"{name}={value}"
-
-    def _get_help_string(self, action):
-        default = action.default
-        shown = isinstance(default, str | int | float) and default not in ("", False, argparse.SUPPRESS)
-        return f"{action.help}; {default} without it" if shown and "without" not in action.help else action.help
-
-    def _fill_text(self, text, width, indent):
-        return "\n\n".join(_paragraph(part, width) for part in text.split("\n\n"))
-
-
-def _paragraph(text: str, width: int) -> str:
-    """Words; a paragraph of several lines, the first of which is a heading, is of commands."""
-    heading, *commands = text.splitlines()
-    if not commands:
-        return textwrap.fill(heading, width, break_on_hyphens=False)
-    lines = [line for each in commands for line in _wrapped(each, width - 2)]
-    return "\n".join([styled(heading, BOLD, sys.stdout), *(f"  {line}" for line in lines)])
-
-
-def _wrapped(command: str, width: int) -> list[str]:
-    """The lines of a command, continued as a shell takes it."""
-    lines = [""]
-    for word in _WORD.findall(command):
-        if lines[-1].strip() and len(lines[-1]) + len(word) + 3 > width:
-            lines[-1] += " \\"
-            lines.append("   ")
-        lines[-1] += f" {word}" if lines[-1] else word
-    return lines
-
-
-def _parts(doc: str) -> dict[str, str]:
-    """A docstring as argparse's texts."""
-    paragraphs = [[line.strip() for line in part.splitlines()] for part in textwrap.dedent(doc).strip().split("\n\n")]
-    examples = [line for part in paragraphs for line in part if _COMMAND.match(part[0])]
-    texts = [" ".join(part).replace("`", "") for part in paragraphs if not _COMMAND.match(part[0])]
-    return {
-        "prog": _COMMAND.match(examples[0])[1],
-        "description": "\n\n".join(texts),
-        "epilog": "\n".join(["Examples:", *examples]),
-    }
-
-
-_PLACEHOLDERS = {int: "N", count: "N", float: "X", Path: "PATH", new_file: "FILE"}
-
-
-def _called(action: argparse.Action) -> str:
-    return action.option_strings[-1] if action.option_strings else str(action.metavar or action.dest)
-
-
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be a whole number, but it is {text!r}") from error
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be a number, but it is {text!r}") from error
+    def format_help(self) -> str:
+        """Returns the purpose, the usage, the flags and the examples, at most 80 columns wide."""
+        width = min(terminal.COLUMNS, shutil.get_terminal_size().columns)
+        column = min(HELP_COLUMN, 4 + max(len(written) for rows in self.sections.values() for written, _ in rows))
+        blocks = [textwrap.fill(text, width, break_on_hyphens=False) for text in self.texts]
+        blocks.append(
+            terminal.block("Usage", terminal.wrapped(" ".join([self.prog, *self.needed, "[flags]"]), width - 2))
+        )
+        for title, rows in self.sections.items():
+            blocks += (
+                [terminal.block(title, [line for row in rows for line in terminal.row(*row, column, width)])]
+                if rows
+                else []
+            )
+        examples = [line for example in self.examples for line in terminal.wrapped(example, width - 2)]
+        return "\n\n".join(blocks + [terminal.block("Examples", examples)] * bool(examples)) + "\n"

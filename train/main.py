@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attention.errors import UsageError
-from train import cli
+from train import cli, terminal
 
 DEFAULT_CONFIG = "configs/vit_digits.py"
 LIST = "list"  # in place of a config
@@ -36,12 +36,11 @@ def parser() -> cli.Parser:
     text = "compile a step for the mesh on fake devices, without data, and print what it takes"
     made.add_argument("--dry-run", action="store_true", help=text)
     made.add_argument("--devices", type=cli.count, help="of --dry-run; as many as the mesh has without it")
-    several = made.add_argument_group("one of several processes (SLURM, Open MPI, GKE and Cloud TPU need no flags)")
-    several.add_argument(
-        "--coordinator", metavar="HOST:PORT", help="where the first process listens; see also train.launch"
-    )
-    several.add_argument("--num-processes", type=int, help="how many there are")
-    several.add_argument("--process-id", type=int, help="which one this is, from 0 on")
+    several = "One of several processes (SLURM, Open MPI, GKE and Cloud TPU need no flags)"
+    text = "where the first process listens; see also train.launch"
+    made.add_argument("--coordinator", metavar="HOST:PORT", section=several, help=text)
+    made.add_argument("--num-processes", type=int, section=several, help="how many there are")
+    made.add_argument("--process-id", type=int, section=several, help="which one this is, from 0 on")
     return made
 
 
@@ -108,7 +107,7 @@ def dry_run(arguments: Sequence[str]) -> None:
     config, _ = loading.resolve(flags.config, overrides)
     dry.use_fake_devices(config.mesh, flags.devices)
     for line in dry.DryRun.of(config).report():
-        print(cli.filled(line), flush=True)
+        print(terminal.filled(line), flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

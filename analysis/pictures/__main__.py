@@ -59,12 +59,9 @@ def _projection(flags: argparse.Namespace) -> Figure:
 def parser() -> cli.Parser:
     """The flags; those of a kind are behind its name."""
     whole = cli.Parser(__doc__)
-    kinds = whole.add_subparsers(
-        prog=whole.prog, required=True, metavar="KIND", title="Kinds", dest="kind", help="KIND --help says more"
-    )
 
     def kind(name, draw, text):
-        made = kinds.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        made = whole.add_kind(name, text)
         made.set_defaults(draw=draw)
         made.add_argument("--out", type=Path, default=Path(name), help="the files' name, without an ending")
         return made
@@ -96,7 +93,7 @@ def parser() -> cli.Parser:
     drawn = kind("projection", _projection, "noisy points on a circle before and after projection attention")
     drawn.add_argument("--sigmas", nargs="+", type=float, default=(0.05, 0.25, 1.0), help="a drawing for each")
     drawn.add_argument("--steps", type=int, default=1, help="of attention")
-    drawn.add_argument("--points", type=int, default=48)
+    drawn.add_argument("--points", type=int, default=48, help="how many")
     drawn.add_argument("--noise", type=float, default=0.1, help="standard deviation of both coordinates")
     drawn.add_argument("--seed", type=int, default=0, help="of the points")
     return whole

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from train import cli
 from train.devices import processes
+from train.terminal import coloured, filled
 
 SILENCE = 60.0  # seconds after which a log without a terminal gets a sign of life
 
@@ -131,15 +131,15 @@ class Display:
             disable=not terminal,
             dynamic_ncols=True,
             bar_format="{n_fmt}/{total_fmt} {bar} {postfix}",
-            colour="green" if terminal and cli.coloured(sys.stderr) else None,
+            colour="green" if terminal and coloured(sys.stderr) else None,
         )
         self._total, self._unit = total, unit
         self._said = time.monotonic()
 
     def say(self, text: str) -> None:
-        """A line that stays, in several of `command.COLUMNS` where it is longer."""
+        """A line that stays, in several of `terminal.COLUMNS` where it is longer."""
         if self._active:
-            self._bar.write(cli.filled(text))
+            self._bar.write(filled(text))
             sys.stdout.flush()
             self._said = time.monotonic()
 
