@@ -22,7 +22,6 @@ OVERRIDE = "--config."
 _COMMAND = re.compile(r"(?:taskset .*)?(python -m [\w.]+)")
 
 
-<<<<<<< HEAD
 def run(program: Callable[[], int | None], speaks: Callable[[], bool] = lambda: True) -> int:
     """Runs a program to its end or its mistake, which is told once; returns the exit code.
 
@@ -38,16 +37,6 @@ def run(program: Callable[[], int | None], speaks: Callable[[], bool] = lambda: 
             mistake(str(error))
         return MISTAKE if isinstance(error, UsageError) else FAILED
     except BrokenPipeError:  # whoever read, such as head, has read enough
-=======
-def run(program: Callable[[], int | None]) -> int:
-    """Runs a program, reports a user's mistake in one sentence, and returns the exit code."""
-    try:
-        code = program() or DONE
-        sys.stdout.flush()
-    except UsageError as error:
-        return mistake(str(error))
-    except BrokenPipeError:  # the reader, such as head, has read enough
->>>>>>> fa2ff22 (The command line on argparse's public interface; its help is written by itself)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except OSError as error:
