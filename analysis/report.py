@@ -19,7 +19,7 @@ from analysis.metrics import METRICS, Metric
 from analysis.pictures import curves, intervals, style
 from analysis.runs import Found, Run, short
 from analysis.statistics import LEVEL
-from analysis.tables import Column, Number, Table
+from analysis.tables import Number, ResultColumn, ResultTable
 from attention.errors import unknown
 from train import cli, tasks
 
@@ -41,9 +41,9 @@ class ComparisonReport:
     """
 
     introduction: str
-    results: Table
-    differences: Table
-    tuning: Table
+    results: ResultTable
+    differences: ResultTable
+    tuning: ResultTable
     notes: tuple[str, ...]
 
     def markdown(self) -> str:
@@ -90,21 +90,21 @@ def report(found: Found, wanted: str = "", names: Sequence[str] = (), at: str = 
     for name in names if at else ():
         title = f"validation {METRICS[name].title}, at equal {at}"
         columns.append(_column(found, against, (f"validation_{name}_at_{at}", title, name, measure)))
-    columns.append(Column("seeds", "seeds", tuple(str(len(each.runs)) for each in found.groups)))
+    columns.append(ResultColumn("seeds", "seeds", tuple(str(len(each.runs)) for each in found.groups)))
     return ComparisonReport(
         _introduction(found, against, at, budget),
-        Table(tuple(columns)),
+        ResultTable(tuple(columns)),
         differences(comparisons),
         trials.table(found.sweeps),
         _notes(found, against, comparisons),
     )
 
 
-def differences(comparisons: Sequence[GroupComparison]) -> Table:
+def differences(comparisons: Sequence[GroupComparison]) -> ResultTable:
     """A row for each comparison."""
 
-    def column(name: str, title: str, cell: Callable[[GroupComparison], Number | str]) -> Column:
-        return Column(name, title, tuple(cell(each) for each in comparisons))
+    def column(name: str, title: str, cell: Callable[[GroupComparison], Number | str]) -> ResultColumn:
+        return ResultColumn(name, title, tuple(cell(each) for each in comparisons))
 
     def difference(each: GroupComparison) -> Number:
         return Number(float(each.difference.mean), METRICS[each.metric], float(each.difference.half_width), sign="+")
@@ -120,7 +120,7 @@ def differences(comparisons: Sequence[GroupComparison]) -> Table:
     ]
     if not all(math.isnan(each.wilcoxon) for each in comparisons):
         columns.insert(-1, column("p_wilcoxon", "p of Wilcoxon", lambda each: Number(each.wilcoxon, P)))
-    return Table(tuple(columns))
+    return ResultTable(tuple(columns))
 
 
 def _default_metrics(found: Found) -> list[str]:
@@ -136,17 +136,17 @@ def _check_measured(found: Found, name: str, measure: compare.Measure) -> None:
         raise unknown("metric of these runs", name, measured)
 
 
-def _settings(found: Found) -> list[Column]:
+def _settings(found: Found) -> list[ResultColumn]:
     """What differs between the groups, but for what only repeats another column."""
-    columns: dict[tuple[str, ...], Column] = {}
+    columns: dict[tuple[str, ...], ResultColumn] = {}
     fields = dict.fromkeys([*found.keys, *found.groups[0].settings])
     for field in fields:
         cells = tuple(str(each.settings[field]) for each in found.groups)
-        columns.setdefault(cells, Column(field, short(field), cells))
+        columns.setdefault(cells, ResultColumn(field, short(field), cells))
     return list(columns.values())
 
 
-def _costs_and_metrics(found: Found, against: Baseline | None) -> list[Column]:
+def _costs_and_metrics(found: Found, against: Baseline | None) -> list[ResultColumn]:
     """All that any run has."""
     figures: list[Figure] = [(name, METRICS[name].title, name, Run.value) for name in metrics.COSTS]
     for split in ("train", "test"):
@@ -157,7 +157,7 @@ def _costs_and_metrics(found: Found, against: Baseline | None) -> list[Column]:
     return [column for column in columns if not all(math.isnan(number.value) for number in column.numbers)]
 
 
-def _column(found: Found, against: Baseline | None, figure: Figure) -> Column:
+def _column(found: Found, against: Baseline | None, figure: Figure) -> ResultColumn:
     """Mean and spread of each group, ranked among those that differ from it in the baseline's field alone."""
     column, title, name, measure = figure
     summaries = [statistics.summary(np.array([measure(run, name) for run in each.runs])) for each in found.groups]
@@ -172,7 +172,7 @@ def _column(found: Found, against: Baseline | None, figure: Figure) -> Column:
         Number(mean, METRICS[name], spread, placed[i])
         for i, (mean, spread) in enumerate(zip(means, spreads, strict=True))
     ]
-    return Column(column, title, tuple(cells))
+    return ResultColumn(column, title, tuple(cells))
 
 
 def _introduction(found: Found, against: Baseline | None, at: str, budget: float) -> str:

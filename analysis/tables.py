@@ -44,7 +44,7 @@ class Number:
 
 
 @dataclasses.dataclass(frozen=True)
-class Column:
+class ResultColumn:
     """A column of figures or of texts.
 
     Attributes:
@@ -64,10 +64,10 @@ class Column:
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class ResultTable:
     """Columns of one length."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[ResultColumn, ...]
 
     @property
     def rows(self) -> list[tuple[Number | str, ...]]:
@@ -85,7 +85,7 @@ def ranks(values: Sequence[float], lower: bool) -> list[int]:
     return [0 if math.isnan(score) else 1 + sum(other > score for other in scores) for score in scores]
 
 
-def markdown(table: Table) -> str:
+def markdown(table: ResultTable) -> str:
     """For a page."""
     lines = [[column.title for column in table.columns]]
     lines.append(["---:" if column.numbers else "---" for column in table.columns])
@@ -100,7 +100,7 @@ def plain_markdown(titles: Iterable[str], rows: Iterable[Iterable[object]]) -> s
     return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
 
 
-def latex(table: Table) -> str:
+def latex(table: ResultTable) -> str:
     """A `tabular` with the rules of the package booktabs."""
     kinds = "".join("r" if column.numbers else "l" for column in table.columns)
     cells = [[column.title for column in table.columns], *table.rows]
@@ -109,7 +109,7 @@ def latex(table: Table) -> str:
     return "\n".join([begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def comma_separated(table: Table) -> str:
+def comma_separated(table: ResultTable) -> str:
     """For programs: figures as they were measured, neither scaled nor rounded."""
     columns = [filled for column in table.columns for filled in _plain(column)]
     out = io.StringIO()
@@ -117,7 +117,7 @@ def comma_separated(table: Table) -> str:
     return out.getvalue()
 
 
-def _plain(column: Column) -> list[list[str]]:
+def _plain(column: ResultColumn) -> list[list[str]]:
     """The column's name and cells, and likewise its spreads and ranks where any cell has one."""
     if not column.numbers:
         return [[column.name, *map(str, column.cells)]]

@@ -7,24 +7,24 @@ from typing import Any
 import numpy as np
 
 from analysis.metrics import METRICS
-from analysis.tables import Column, Number, Table
+from analysis.tables import Number, ResultColumn, ResultTable
 
 DIVERGED = "diverged"
 
 
-def table(sweeps: Sequence[Mapping[str, Any]]) -> Table:
+def table(sweeps: Sequence[Mapping[str, Any]]) -> ResultTable:
     """Means over the seeds of the trials, on validation data, and the value that was chosen; empty without trials."""
     tried = [sweep for sweep in sweeps if sweep.get("tune")]
     rows = [(sweep["tune"], name, cell) for sweep in tried for name, cell in sweep["cells"].items() if "tried" in cell]
     if not rows:
-        return Table(())
+        return ResultTable(())
     values = sorted({value for _, _, cell in rows for value in cell["tried"]}, key=float)
-    columns = [Column("setting", "setting", tuple(name for _, name, _ in rows))]
+    columns = [ResultColumn("setting", "setting", tuple(name for _, name, _ in rows))]
     for value in values:
         cells = tuple(_mean(cell["tried"].get(value), tune["metric"]) for tune, _, cell in rows)
-        columns.append(Column(value, value, cells))
+        columns.append(ResultColumn(value, value, cells))
     chosen = tuple(cell["chosen"].get(tune["field"], "") for tune, _, cell in rows)
-    return Table((*columns, Column("chosen", "chosen", chosen)))
+    return ResultTable((*columns, ResultColumn("chosen", "chosen", chosen)))
 
 
 def notes(sweeps: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -37,7 +37,7 @@ from matplotlib.figure import Figure
 
 from analysis import metrics
 from analysis.pictures import projection, style, surfaces
-from analysis.tables import Column, Number, Table
+from analysis.tables import Number, ResultColumn, ResultTable
 from attention import reference, spatial_attention, squeeze_excitation
 from models.attention_weights import attention_weights
 from models.layers import MultiHeadAttention
@@ -335,11 +335,11 @@ show(squeeze_excitation, spatial_attention)
 # %%
 rows = [(spec, trained(spec)[-1], layer_parameters(resolve(spec, 1)[0], WIDTH, 1, TOKENS)) for spec in SHOWN]
 accuracy, parameters = metrics.find("accuracy"), metrics.find("attention_layer_parameters")
-Table(
+ResultTable(
     (
-        Column("mechanism", "mechanism", tuple(spec for spec, _, _ in rows)),
-        Column("found", "twins found, %", tuple(Number(found, accuracy) for _, found, _ in rows)),
-        Column("parameters", parameters.title, tuple(Number(count, parameters) for *_, count in rows)),
+        ResultColumn("mechanism", "mechanism", tuple(spec for spec, _, _ in rows)),
+        ResultColumn("found", "twins found, %", tuple(Number(found, accuracy) for _, found, _ in rows)),
+        ResultColumn("parameters", parameters.title, tuple(Number(count, parameters) for *_, count in rows)),
     )
 )
 

@@ -20,7 +20,7 @@ from analysis import archive, report, tables
 from analysis import runs as found_runs
 from analysis.metrics import METRICS
 from analysis.pictures import curves, style
-from analysis.tables import Table
+from analysis.tables import ResultTable
 from attention.errors import unknown
 from studies import runs
 from studies.declared import DECLARED
@@ -152,10 +152,10 @@ def text(name: str, kept: Path) -> str:
     return "\n\n".join(parts)
 
 
-def only(table: Table, names: Iterable[str]) -> Table:
+def only(table: ResultTable, names: Iterable[str]) -> ResultTable:
     """Those columns of a table, in their order there."""
     names = set(names)
-    return Table(tuple(column for column in table.columns if column.name in names))
+    return ResultTable(tuple(column for column in table.columns if column.name in names))
 
 
 if __name__ == "__main__":

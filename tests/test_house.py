@@ -18,6 +18,7 @@ FULL, LONG_FILE, LONG_FUNCTION = 16, 500, 60
 # What is still to be put in order.
 NAMED_TWICE = {"Declaration", "Run"}
 TOO_FULL = set()
+TOO_FULL = set()
 TOO_LONG = {"attention.scores.gaussian.gaussian_attention", "attention.scores.pairwise.neural_attention"}
 
 

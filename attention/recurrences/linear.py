@@ -173,7 +173,8 @@ class Recurrence(Score):
         stepwise = not mask.causal or mask.in_step(writes.query.shape[-2], writes.key.shape[-2])
         if implementation == "chunked" and not stepwise:
             raise UnsupportedError(
-                f"implementation='chunked' of causal {self.title} needs as many queries as keys from position 0; use 'xla'."
+                f"implementation='chunked' of causal {self.title} needs as many queries as keys from position 0; "
+                "use 'xla'."
             )
         compute = state.all_pairs if implementation == "xla" or not stepwise else state.in_chunks
         return self.read(compute(writes, mask)).astype(value.dtype)

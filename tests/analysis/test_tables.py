@@ -3,17 +3,17 @@
 import math
 
 from analysis import metrics, tables
-from analysis.tables import Column, Number, Table
+from analysis.tables import Number, ResultColumn, ResultTable
 
-TABLE = Table(
+TABLE = ResultTable(
     (
-        Column("model.attention", "attention", ("super", "neural|dot_product")),
-        Column(
+        ResultColumn("model.attention", "attention", ("super", "neural|dot_product")),
+        ResultColumn(
             "test_accuracy",
             "test accuracy, %",
             (Number(0.9862, metrics.find("accuracy"), 0.0011, 1), Number(0.5, metrics.find("accuracy"), 0.02, 2)),
         ),
-        Column(
+        ResultColumn(
             "parameters",
             "parameters",
             (Number(37184, metrics.find("parameters")), Number(math.nan, metrics.find("loss"))),
