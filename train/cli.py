@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from attention.errors import UsageError, unknown
-from train import terminal
+from train.run import terminal
 
 DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 HELP_COLUMN = 26  # where explanations start at the latest

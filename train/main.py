@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attention.errors import UsageError
-from train import cli, terminal
+from train import cli
+from train.run import terminal
 
 DEFAULT_CONFIG = "configs/vit_digits.py"
 LIST = "list"  # in place of a config

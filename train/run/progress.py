@@ -9,7 +9,7 @@ import numpy as np
 from tqdm import tqdm
 
 from train.devices import processes
-from train.terminal import coloured, filled
+from train.run.terminal import coloured, filled
 
 SILENCE = 60.0  # seconds after which a log without a terminal gets a sign of life
 
