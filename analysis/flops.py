@@ -1,8 +1,8 @@
-"""Operations of 004's four mechanisms: its eq. 24, an analytic count, and XLA's count of the compiled program.
+"""Operations of Hosseini's four mechanisms: by the paper's eq. 24, by an analytic count, and as XLA compiles them.
 
     python -m analysis.flops --out=flops
 
-Writes pictures (as 004's Figs. 2, 3 and 4; PNG and SVG) and `flops.json`, and prints the tables of docs/flops.md.
+Writes pictures (as Hosseini's Figs. 2, 3 and 4; PNG and SVG) and `flops.json`, and prints the tables of docs/flops.md.
 """
 
 import json
@@ -18,7 +18,7 @@ from train import cli
 
 FEW = (16, 64, 256)  # sizes of compiled programs
 COUNTS = {"eq. 24": eq24, "analytic": analytic, "compiled": compiled}
-# Attention layers of 004's tables: ℓ, d, heads.
+# Attention layers of Hosseini's tables: ℓ, d, heads.
 SETTINGS = {
     "MNIST, Table 5": (64, 128, 4),
     "CIFAR-100, Table 6": (257, 256, 8),

@@ -1,4 +1,4 @@
-"""004's eq. 24 beside the operations that there are, for one pass forward and one backward of an attention layer.
+"""Hosseini's eq. 24 beside the operations that there are, for one pass forward and one backward of an attention layer.
 
 Eq. 24 says C ℓ d + 15 h ℓ², with C = 15, 12, 12 and 9 for standard, Optimised, Super and Efficient Attention. It leaves
 out every product of matrices: 6 ℓ d² for each projection (2 forward, 4 backward), 12 ℓ² d for the scores and the
@@ -27,7 +27,7 @@ Count = Callable[[str, int, int, int], float]
 
 
 def eq24(mechanism: str, length: int, width: int, heads: int) -> float:
-    """What 004 counts, of one of its four mechanisms.
+    """What Hosseini counts for one of the four mechanisms.
 
     Args:
       mechanism: A name of `CONSTANTS`.
@@ -64,7 +64,7 @@ def excess(count: Count, length: int, width: int, heads: int) -> float:
 
 
 def grid(count: Count, heads: int, lengths: Sequence[int], widths: Sequence[int]) -> list[list[float]]:
-    """Excesses, a row for each width and a column for each length, as 004 Fig. 3 shows them."""
+    """Excesses, a row for each width and a column for each length, as Hosseini Fig. 3 shows them."""
     return [[excess(count, length, width, heads) for length in lengths] for width in widths]
 
 

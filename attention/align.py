@@ -1,4 +1,4 @@
-"""Super Attention's alignment: a learnable mixing of the values over tokens (004, eq. 22)."""
+"""Super Attention's alignment: a learnable mixing of the values over tokens (Hosseini, eq. 22)."""
 
 import jax
 import jax.numpy as jnp

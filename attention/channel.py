@@ -1,4 +1,4 @@
-"""Channel and spatial attention of feature maps: which channels count, and where (001 lists both).
+"""Channel and spatial attention of feature maps: which channels count, and where (Wikipedia describes both).
 
 Each gives a weight between 0 and 1 to every channel, or to every position, and multiplies by it. Feature maps are
 `(*B, H, W, C)`: height, width, channels.

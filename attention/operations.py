@@ -83,7 +83,7 @@ def dot_product(queries: int, keys: int, heads: int, width: int) -> Cost:
 
 
 def align(length: int, heads: int, width: int) -> Cost:
-    """W^A V + b of one sequence (004, eq. 22): 2 ℓ² d + ℓ d, of which 004's eq. 24 counts neither."""
+    """W^A V + b of one sequence (Hosseini, eq. 22): 2 ℓ² d + ℓ d, of which Hosseini's eq. 24 counts neither."""
     product = matmul(length, length, heads * width)
     return product + Cost(0, length * heads * width, ITEM * length)
 

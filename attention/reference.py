@@ -24,7 +24,7 @@ def dot_score(
 
 
 def luong_score(query: Float[Array, "H"], key: Float[Array, "H"], kernel: Float[Array, "H H"]) -> Float[Array, ""]:
-    """qᵀ W_a k (Luong et al. 2015, eq. 8, "general"; 001)."""
+    """qᵀ W_a k (Luong et al. 2015, eq. 8, "general"; Wikipedia)."""
     return query @ kernel @ key
 
 
@@ -47,7 +47,7 @@ def additive_score(
     bias: Float[Array, "M"],
     vector: Float[Array, "M"],
 ) -> Float[Array, ""]:
-    """vᵀ tanh(W q + U k + b) (Bahdanau et al. 2014, appendix A.1.2; 001)."""
+    """vᵀ tanh(W q + U k + b) (Bahdanau et al. 2014, appendix A.1.2; Wikipedia)."""
     return jnp.tanh(query @ query_kernel + key @ key_kernel + bias) @ vector
 
 
@@ -58,7 +58,7 @@ def neural_score(
     layers: Sequence[Layer],
     activation: Callable[[jax.Array], jax.Array],
 ) -> Float[Array, ""]:
-    """An MLP on concat(q', k'), where q' and k' are q and k projected down (000, eq. 4 to 8).
+    """An MLP on concat(q', k'), where q' and k' are q and k projected down (DiGiugno, eq. 4 to 8).
 
     Args:
       query: One query.
@@ -80,7 +80,7 @@ def neural_score(
 def gaussian_score(
     query: Float[Array, "H"], key: Float[Array, "H"], sigma: Float[Array, ""], squared: bool
 ) -> Float[Array, ""]:
-    """−‖q−k‖²/2σ² (002, eq. 14, as its derivation means it), or −‖q−k‖/2σ² as eq. 14 is printed."""
+    """−‖q−k‖²/2σ² (Sanger, eq. 14, as its derivation means it), or −‖q−k‖/2σ² as eq. 14 is printed."""
     distance = jnp.sum((query - key) ** 2)
     if not squared:
         apart = distance > 0
@@ -174,12 +174,12 @@ def delta_head(
 def align_values(
     value: Float[Array, "S H"], kernel: Float[Array, "S S"], bias: Float[Array, "S"], causal: bool
 ) -> Float[Array, "S H"]:
-    """V'_i = Σ_j W^A_ij V_j + b_i for one head (004, eq. 22); lower-triangular W^A when causal."""
+    """V'_i = Σ_j W^A_ij V_j + b_i for one head (Hosseini, eq. 22); lower-triangular W^A when causal."""
     kernel = jnp.tril(kernel) if causal else kernel
     return kernel @ value + bias[:, None]
 
 
-# The layers of paper 004, written with its matrices: x is (L, D) and each W is (D, D).
+# The layers of Hosseini, written with its matrices: x is (L, D) and each W is (D, D).
 
 
 def _heads(x: Float[Array, "L D"], heads: int) -> Float[Array, "N L H"]:
@@ -188,28 +188,28 @@ def _heads(x: Float[Array, "L D"], heads: int) -> Float[Array, "N L H"]:
 
 
 def _attend(query: Float[Array, "N L H"], key: Float[Array, "N L H"], value: Float[Array, "N L H"]):
-    """H_i = softmax(Q_i K_iᵀ / √d_k) V_i side by side (004, eq. 2 and 3)."""
+    """H_i = softmax(Q_i K_iᵀ / √d_k) V_i side by side (Hosseini, eq. 2 and 3)."""
     scores = jnp.einsum("nth,nsh->nts", query, key) / jnp.sqrt(query.shape[-1])
     heads = jnp.einsum("nts,nsh->nth", jax.nn.softmax(scores), value)
     return jnp.concatenate(list(heads), axis=1)
 
 
 def standard_layer(x, w_query, w_key, w_value, w_out, heads: int) -> Float[Array, "L D"]:
-    """Standard attention without biases (004, Definition 1)."""
+    """Standard attention without biases (Hosseini, Definition 1)."""
     return _attend(_heads(x @ w_query, heads), _heads(x @ w_key, heads), _heads(x @ w_value, heads)) @ w_out
 
 
 def optimised_layer(x, w_query, w_key, w_out, heads: int) -> Float[Array, "L D"]:
-    """Optimised Attention: the values are slices of the input (004, Definition 2)."""
+    """Optimised Attention: the values are slices of the input (Hosseini, Definition 2)."""
     return _attend(_heads(x @ w_query, heads), _heads(x @ w_key, heads), _heads(x, heads)) @ w_out
 
 
 def efficient_layer(x, w_query, w_out, heads: int) -> Float[Array, "L D"]:
-    """Efficient Attention: keys and values are slices of the input (004, Definition 3)."""
+    """Efficient Attention: keys and values are slices of the input (Hosseini, Definition 3)."""
     return _attend(_heads(x @ w_query, heads), _heads(x, heads), _heads(x, heads)) @ w_out
 
 
 def super_layer(x, w_query, w_align, w_out, heads: int) -> Float[Array, "L D"]:
-    """Super Attention: W^A mixes the values over tokens, one for all heads (004, Definition 4)."""
+    """Super Attention: W^A mixes the values over tokens, one for all heads (Hosseini, Definition 4)."""
     value = jnp.einsum("ts,nsh->nth", w_align, _heads(x, heads))
     return _attend(_heads(x @ w_query, heads), _heads(x, heads), value) @ w_out

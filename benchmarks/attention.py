@@ -201,7 +201,7 @@ def _core(spec: str, mechanism: Mechanism, implementation: str, shape: Shape) ->
 
 
 def _concatenated(mask: attention.Mask) -> Any:
-    """Neural Attention as 000 publishes it: every pair concatenated, dense layers over (B, N, T, S, 2d')."""
+    """Neural Attention as DiGiugno publishes it: every pair concatenated, dense layers over (B, N, T, S, 2d')."""
 
     def function(weights, query, key, value, source):
         if "down_query_kernel" in weights:

@@ -1,4 +1,4 @@
-"""004's Table 4 here: seconds for 5,000 samples, of each of its mechanisms in each of its tasks' models.
+"""Hosseini's Table 4 here: seconds for 5,000 samples, of each of its mechanisms in each of its tasks' models.
 
     python -m benchmarks.inference --out=benchmarks/results/inference_cpu.json
 
@@ -28,7 +28,7 @@ from train.config.schema import Config
 
 MECHANISMS = ("dot_product", "optimised", "efficient", "super")
 HEADS = (1, 4, 8)
-# 004's seconds on an Apple M2, by heads, in the order of MECHANISMS.
+# Hosseini's seconds on an Apple M2, by heads, in the order of MECHANISMS.
 PAPER = {
     "vit_mnist": {1: (4.43, 4.19, 3.78, 4.21), 4: (5.27, 5.22, 4.71, 5.07), 8: (6.89, 6.37, 6.10, 6.65)},
     "vit_cifar100": {

@@ -1,4 +1,4 @@
-"""000's Tables 6, 7 and 8 here: memory and time a sample of its whole GPT and ViT, neural in one layer and in all.
+"""DiGiugno's Tables 6, 7 and 8 here: memory and time a sample of its whole GPT and ViT, neural in one layer and in all.
 
     python -m benchmarks.layers --out=benchmarks/results/layers_cpu.json
 
@@ -25,7 +25,7 @@ from models.vit import ViT, ViTConfig
 from train import cli
 from train.config import loading
 
-# 000's whole-model figures: GB and ms a sample, in training, on the authors' GPU.
+# DiGiugno's whole-model figures: GB and ms a sample, in training, on the authors' GPU.
 PAPER = {
     ("gpt", "dot_product"): (1.0, 5.7),
     ("gpt", "neural(dim=2)|dot_product"): (1.4, 7.8),

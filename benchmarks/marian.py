@@ -3,7 +3,7 @@
     python -m benchmarks.marian --against=transformers --rounds=5 --out=benchmarks/results/translation_cpu.json
 
 Random weights, the same in both, and all take their turn in every round. Besides: beam search with caches against the
-same that runs the decoder over all places for each token, and 002's model with `gaussian` against `dot_product`.
+same that runs the decoder over all places for each token, and Sanger's model with `gaussian` against `dot_product`.
 """
 
 import argparse
@@ -241,7 +241,7 @@ def pairs_of(batch: int, marian: Marian) -> int:
 
 
 def projection(overrides: dict[str, str], flags: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of a training step of 002's model, with its projection attention and with dot products."""
+    """Seconds of a training step of Sanger's model, with its projection attention and with dot products."""
     runs = {}
     for attention in ("dot_product", "gaussian"):
         config = loading.resolve(f"{PROJECTION}:{attention}", overrides)[0]

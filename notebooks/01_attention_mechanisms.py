@@ -188,7 +188,7 @@ maps("dot_product", "luong_dot", "luong_general")
 #
 # ## Fewer projections, and an alignment
 #
-# Paper 004 takes the projections away one by one: `optimised` has the input itself as values, `efficient` as keys too. `super` mixes those values over tokens by a learned matrix before the weights are applied:
+# Hosseini takes the projections away one by one: `optimised` has the input itself as values, `efficient` as keys too. `super` mixes those values over tokens by a learned matrix before the weights are applied:
 #
 # $$V' = W^A V + b \qquad\qquad y_i = \sum_j w_{ij} V'_j$$
 
@@ -203,7 +203,7 @@ maps("optimised", "efficient", "super")
 #
 # ## MLPs as projections
 #
-# Paper 003 puts an MLP in the place of linear projections, and `decomposable` (Parikh et al.) compares one MLP of both sides:
+# Zhang puts an MLP in the place of linear projections, and `decomposable` (Parikh et al.) compares one MLP of both sides:
 #
 # $$\mathrm{MLP}(x) = W_2\,\mathrm{ReLU}(\mathrm{LayerNorm}(W_1 x + b_1)) + b_2 \qquad\qquad s_{ij} = F(x_i) \cdot F(z_j)$$
 #
@@ -223,7 +223,7 @@ maps(*MLPS, columns=3)
 #
 # ## An MLP on each pair
 #
-# `additive` (Bahdanau et al.) and `luong_concat` score a pair with a hidden layer of tanh units; `neural` (paper 000) with a whole MLP behind a projection to $d'$ numbers, by default two:
+# `additive` (Bahdanau et al.) and `luong_concat` score a pair with a hidden layer of tanh units; `neural` (DiGiugno) with a whole MLP behind a projection to $d'$ numbers, by default two:
 #
 # $$s_{ij} = v^\top \tanh(W q_i + U k_j + b) \qquad\qquad s_{ij} = w \cdot \sigma\big(W_2\,\sigma(W_1 [q'_i; k'_j] + b_1) + b_2\big) + b_a$$
 
@@ -239,7 +239,7 @@ maps(*PAIRS)
 #
 # ### The scores as a surface
 #
-# Figure 1 of paper 000: query and key are put at the same point $(x, y)$, and the score is drawn over it. A dot product is a paraboloid whatever it learns, while an MLP takes the shape that training gives it. Where $d' > 2$ the other coordinates are zero.
+# Figure 1 of the paper by DiGiugno et al.: query and key are put at the same point $(x, y)$, and the score is drawn over it. A dot product is a paraboloid whatever it learns, while an MLP takes the shape that training gives it. Where $d' > 2$ the other coordinates are zero.
 
 # %%
 model, start, params, _ = trained("neural(dim=16)")
@@ -253,7 +253,7 @@ surfaces.figure(drawn)
 #
 # ## Projection attention
 #
-# Paper 002 weighs keys by their distance, and takes the keys as values, so that a query becomes a mean of the keys near it:
+# Sanger weighs keys by their distance, and takes the keys as values, so that a query becomes a mean of the keys near it:
 #
 # $$s_{ij} = -\frac{\lVert q_i - k_j \rVert^2}{2\sigma^2} \qquad\qquad y_i = \sum_j w_{ij} k_j$$
 

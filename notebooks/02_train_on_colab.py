@@ -21,7 +21,7 @@ if importlib.util.find_spec("attention") is None:
 # %% [markdown]
 # # Super Attention against dot product, on a GPU
 #
-# Trains a Vision Transformer on CIFAR-100 with each of two mechanisms (paper 004, Table 6), three seeds each, and says what may be said of the difference. On Colab choose *Runtime > Change runtime type > GPU* first. Runs are kept on Google Drive and continue after a disconnection.
+# Trains a Vision Transformer on CIFAR-100 with each of two mechanisms (Hosseini, Table 6), three seeds each, and says what may be said of the difference. On Colab choose *Runtime > Change runtime type > GPU* first. Runs are kept on Google Drive and continue after a disconnection.
 #
 # Without a GPU the same cells run at reduced size: a smaller ViT and 15 epochs, on scikit-learn's 8x8 digits. **The outputs below were made so, on a CPU;** none of them is a result on CIFAR-100.
 

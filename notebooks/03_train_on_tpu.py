@@ -21,7 +21,7 @@ if importlib.util.find_spec("attention") is None:
 # %% [markdown]
 # # A GPT on a TPU, sharded
 #
-# Trains the GPT of paper 000 on WikiText-103 with Neural Attention in its first layer, over all devices there are: a TPU VM, a Colab TPU or several GPUs. One mesh and one table of rules say where everything lies; the model's code knows nothing of devices.
+# Trains the GPT of DiGiugno et al. on WikiText-103 with Neural Attention in its first layer, over all devices there are: a TPU VM, a Colab TPU or several GPUs. One mesh and one table of rules say where everything lies; the model's code knows nothing of devices.
 #
 # On a CPU the same cells run at reduced size: eight pretended devices (threads of the one CPU), a smaller GPT of bytes, and the Python manual that comes with Python as text. **The outputs below were made on a CPU, not on a TPU;** on TPUs this notebook has not been run yet.
 

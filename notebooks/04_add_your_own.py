@@ -21,7 +21,7 @@ if importlib.util.find_spec("attention") is None:
 # %% [markdown]
 # # A mechanism of your own, from idea to comparison
 #
-# Paper 002 weighs keys by their squared distance to the query. What if the distance is the sum of absolute differences, the way one walks in Manhattan? It grows more slowly, so that far keys count more. This notebook writes that down, checks it, trains it and compares it, in two minutes on a CPU. `docs/adding_a_mechanism.md` is the same path for a mechanism that is to stay.
+# Sanger weighs keys by their squared distance to the query. What if the distance is the sum of absolute differences, the way one walks in Manhattan? It grows more slowly, so that far keys count more. This notebook writes that down, checks it, trains it and compares it, in two minutes on a CPU. `docs/adding_a_mechanism.md` is the same path for a mechanism that is to stay.
 
 # %%
 import dataclasses

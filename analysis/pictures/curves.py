@@ -1,4 +1,4 @@
-"""Training curves, mean and spread over seeds, against steps, epochs or seconds (000 Fig. 9-11, 003 Fig. 1-4).
+"""Training curves, mean and spread over seeds, against steps, epochs or seconds (DiGiugno Fig. 9-11, Zhang Fig. 1-4).
 
     python -m analysis.pictures curves runs/super-0 runs/super-1 runs/efficient-0 runs/efficient-1 --out=curves
 

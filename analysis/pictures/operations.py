@@ -1,4 +1,4 @@
-"""004's Figs. 2, 3 and 4: operations of its four mechanisms as its eq. 24, an analytic count and XLA have them."""
+"""Hosseini's Figs. 2, 3 and 4: operations of four mechanisms by eq. 24, by an analytic count, and as XLA has them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ Sizes = Sequence[int]
 
 @quiet
 def curves(counts: Mapping[str, tuple[Count, Sizes]], length: int, heads: int) -> Figure:
-    """Operations against d, a panel for each way to count, as 004 Fig. 2.
+    """Operations against d, a panel for each way to count, as Hosseini Fig. 2.
 
     Args:
       counts: From a title to a way to count and the widths it is done for.
@@ -41,7 +41,7 @@ def curves(counts: Mapping[str, tuple[Count, Sizes]], length: int, heads: int) -
 
 @quiet
 def heat_maps(counts: Mapping[str, tuple[Count, Sizes]], heads: Sizes) -> Figure:
-    """How much more standard than Efficient Attention takes, a row for each way to count, as 004 Fig. 3.
+    """How much more standard than Efficient Attention takes, a row for each way to count, as Hosseini Fig. 3.
 
     Args:
       counts: From a title to a way to count and the powers of two that are lengths and widths.
@@ -71,7 +71,7 @@ def _heat_map(axes: Axes, percent: list[list[float]], sizes: Sizes) -> Any:
 
 @quiet
 def surfaces(counts: Mapping[str, tuple[Count, Sizes]]) -> Figure:
-    """Operations over ℓ and d with one head, a panel for each way to count, as 004 Fig. 4."""
+    """Operations over ℓ and d with one head, a panel for each way to count, as Hosseini Fig. 4."""
     figure = Figure(figsize=(9, 3.2))
     panels = figure.subplots(1, len(counts), subplot_kw={"projection": "3d"})
     for axes, (title, (count, sizes)) in zip(panels, counts.items(), strict=True):

@@ -1,4 +1,4 @@
-"""Projection attention's effect on points (002 Fig. 1): each moves onto the surface of its neighbours."""
+"""Projection attention's effect on points (Sanger Fig. 1): each moves onto the surface of its neighbours."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ SHOWN = 0.02  # least weight of a neighbour that is drawn
 def project(
     points: Float[np.ndarray, "n d"], sigma: float, steps: int = 1, *, itself: bool = True
 ) -> Float[np.ndarray, "steps+1 n d"]:
-    """Points before and after each step of self-attention with q = k = v (002, eq. 14), which normalises nothing here.
+    """Points before and after each step of self-attention with q = k = v (Sanger, eq. 14); here nothing is normalised.
 
     Args:
       points: Where they are.

@@ -40,7 +40,7 @@ def linear_attention(
     return_weights: bool = False,
     implementation: str = "auto",
 ) -> Float[Array, "*B T N V"]:
-    """Σ_j φ(q)·φ(k_j) v_j / Σ_j φ(q)·φ(k_j) (Katharopoulos et al. 2020, eq. 4; 001).
+    """Σ_j φ(q)·φ(k_j) v_j / Σ_j φ(q)·φ(k_j) (Katharopoulos et al. 2020, eq. 4; Wikipedia).
 
     With `feature='identity', normalise=False` this is the fast weight controller of Schmidhuber (1992), the
     unnormalised linear Transformer.
@@ -87,7 +87,7 @@ def delta_attention(
     return_weights: bool = False,
     implementation: str = "auto",
 ) -> Float[Array, "*B T N V"]:
-    """W ← W + β (v − W φ(k)) φ(k)ᵀ in the order of the keys, read as W φ(q) (Schlag et al. 2021, eq. 23 to 25; 001).
+    """W ← W + β (v − W φ(k)) φ(k)ᵀ in the order of the keys, read as W φ(q) (Schlag et al. 2021, eq. 23 to 25).
 
     φ is SiLU divided by its norm (Yang et al. 2024), so β = 1 replaces what W said of a key and β = 0 keeps it.
 

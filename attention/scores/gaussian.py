@@ -1,4 +1,4 @@
-"""Projection attention: Gaussian weights on the distance of query and key (002)."""
+"""Projection attention: Gaussian weights on the distance of query and key (Sanger)."""
 
 import dataclasses
 import math
@@ -37,7 +37,7 @@ def gaussian_attention(
     return_weights: bool = False,
     implementation: str = "auto",
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
-    """softmax(−‖q−k‖²/2σ² + bias) k: each query is projected onto the surface of the keys (002, eq. 14).
+    """softmax(−‖q−k‖²/2σ² + bias) k: each query is projected onto the surface of the keys (Sanger, eq. 14).
 
     ‖q‖² shifts a row's scores alike and drops out, so they are q·k/σ² − ‖k‖²/2σ²: dot products with a bias for
     each key, and plain dot products at scale 1/σ² where keys have norm 1.
@@ -46,10 +46,10 @@ def gaussian_attention(
       query: Queries `(*B, T, N, H)`.
       key: Keys `(*B, S, K, H)`; K divides N.
       value: Values `(*B, S, K, V)`; none means the keys as the score sees them, as in the paper.
-      sigma: σ, one for all heads or one each. 002 uses 0.01 and 0.05.
+      sigma: σ, one for all heads or one each. Sanger uses 0.01 and 0.05.
       normalise: Divide queries and keys by their norm first, as the paper's derivation assumes.
       squared: False takes eq. 14 as printed, with ‖q−k‖ in place of its square; zero gradient at q = k.
-      decay: λ ≥ 0 adds −λ(i−j) for query i and key j, which fades the past (002's outlook); needs a causal mask.
+      decay: λ ≥ 0 adds −λ(i−j) for query i and key j, which fades the past (Sanger's outlook); needs a causal mask.
       mask: Who may attend to whom.
       bias: Added to the scores; broadcasts to `(*B, N, T, S)`.
       dropout_rate: Fraction of the weights that are zeroed, in [0, 1).

@@ -24,7 +24,7 @@ def location_attention(
     return_weights: bool = False,
     implementation: str = "auto",
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
-    """softmax(W q + b + bias) v: no key is looked at (Luong et al. 2015, eq. 9; variant 5 of 001).
+    """softmax(W q + b + bias) v: no key is looked at (Luong et al. 2015, eq. 9; variant 5 in Wikipedia).
 
     Args:
       query: Queries `(*B, T, N, H)`.

@@ -55,7 +55,7 @@ def neural_attention(
     return_weights: bool = False,
     implementation: str = "auto",
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
-    """softmax(MLP(concat(q', k')) · scale + bias) v with q', k' projected down: Neural Attention (000, eq. 3 to 9).
+    """softmax(MLP(concat(q', k')) · scale + bias) v, q' and k' projected down: Neural Attention (DiGiugno, eq. 3-9).
 
     Args:
       query: Queries `(*B, T, N, H)`.
@@ -67,7 +67,7 @@ def neural_attention(
       down: Kernel `(H, d')` and bias of the projections of queries and keys; none leaves both as they are. They take
         a leading axis N exactly if `layers` do.
       activation: What follows each layer but the last, a name of `attention.activations.ACTIVATIONS`.
-      scale: Factor of the scores; 000's published code has none, its eq. 9 has 1/√H.
+      scale: Factor of the scores; DiGiugno's published code has none, its eq. 9 has 1/√H.
       pairs: `shared` weights, or `unique` ones for each pair as in eq. 8: then `layers` have leading axes `(L, L)`,
         or `(N, L, L)`, the leading block serves fewer tokens, and the last bias counts.
       mask: Who may attend to whom.
@@ -119,7 +119,7 @@ def additive_attention(
     return_weights: bool = False,
     implementation: str = "auto",
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
-    """softmax(vᵀ tanh(W q + U k + b) + bias) v (Bahdanau et al. 2014, appendix A.1.2; 001).
+    """softmax(vᵀ tanh(W q + U k + b) + bias) v (Bahdanau et al. 2014, appendix A.1.2; Wikipedia).
 
     Args:
       query: Queries `(*B, T, N, H)`.
@@ -348,7 +348,7 @@ class PairScore(Score):
 
 @dataclasses.dataclass(frozen=True)
 class Neural(PairScore):
-    """score = an MLP on the pair (000).
+    """score = an MLP on the pair (DiGiugno).
 
     Attributes:
       dim: d', the width that queries and keys are projected down to; None leaves them as wide as the head.

@@ -1,4 +1,4 @@
-"""Positional attention: weights that depend on the positions alone, a table or a product of two tables (001)."""
+"""Positional attention: weights that depend on the positions alone, a table or a product of two tables (Wikipedia)."""
 
 import dataclasses
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def positional_attention(
     return_weights: bool = False,
     implementation: str = "auto",
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
-    """softmax(P + bias) v with a learned table P_ij over pairs of positions (001; factorised, P = u wᵀ).
+    """softmax(P + bias) v with a learned table P_ij over pairs of positions (Wikipedia; factorised, P = u wᵀ).
 
     Without a mask or bias of their own, all sequences of a batch share one softmax.
 
@@ -62,7 +62,7 @@ def positional_attention(
 
 
 def factorised_table(rows: Float[Array, "*N T R"], columns: Float[Array, "*N S R"]) -> Float[Array, "*N T S"]:
-    """P_ij = u_i·w_j, of rank R (factorised positional attention, 001)."""
+    """P_ij = u_i·w_j, of rank R (factorised positional attention, Wikipedia)."""
     return jnp.einsum("...ir,...jr->...ij", rows, columns)
 
 
