@@ -6,7 +6,7 @@ third of the length.
 """
 
 from analysis.metrics import METRICS
-from analysis.tables import Column, Table
+from analysis.tables import ResultColumn, ResultTable
 from studies.definitions import DECLARATIONS, Study
 from train.grids import declaration, grid
 
@@ -208,7 +208,7 @@ DECLARED = {
 }
 
 
-def table() -> Table:
+def table() -> ResultTable:
     """What each study asks, what it takes, and what it can find."""
     read = {name: declaration.read(DECLARATIONS / f"{study.declared}.json") for name, study in DECLARED.items()}
     columns = {
@@ -221,7 +221,7 @@ def table() -> Table:
         "equal within": [METRICS[made.metric].text(made.margin) for made in read.values()],
         "finds": [METRICS[made.metric].text(made.detects) for made in read.values()],
     }
-    return Table(tuple(Column(title, title, tuple(cells)) for title, cells in columns.items()))
+    return ResultTable(tuple(ResultColumn(title, title, tuple(cells)) for title, cells in columns.items()))
 
 
 def _settings(study: Study) -> int:
