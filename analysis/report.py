@@ -16,7 +16,7 @@ import numpy as np
 from analysis import compare, metrics, runs, statistics, tables, trials
 from analysis.compare import Baseline, GroupComparison
 from analysis.metrics import METRICS, Metric
-from analysis.pictures import curves, intervals, style
+from analysis.pictures import curves, intervals, style, tuning
 from analysis.runs import Found, Run, short
 from analysis.statistics import LEVEL
 from analysis.tables import Number, ResultColumn, ResultTable
@@ -231,13 +231,15 @@ def _without_baseline(found: Found, against: Baseline) -> list[str]:
 
 
 def _draw(found: Found, wanted: str, names: Sequence[str], out: Path) -> None:
-    """Training curves of every group over its seeds, and the first metric of all groups side by side."""
+    """Training curves of every group over its seeds, the first metric of all groups side by side, and trials."""
     name = next(iter(names), _default_metrics(found)[0])
     values = {each.label: [run.value(name) for run in each.runs] for each in found.groups}
     against = compare.baseline(found, wanted)
     baselines = {other.label for _, other in against.pairs(found)} if against else ()
     style.save(intervals.figure(values, METRICS[name], baselines), out / "comparison")
     curves.draw({each.label: [run.record for run in each.runs] for each in found.groups}, out)
+    for number, sweep in enumerate(sweep for sweep in found.sweeps if sweep.get("tune")):
+        style.save(tuning.figure(sweep), out / f"tuning{number or ''}")
 
 
 def parser() -> cli.Parser:

@@ -9,11 +9,12 @@ import numpy as np
 from analysis.metrics import METRICS
 from analysis.tables import Number, ResultColumn, ResultTable
 
-DIVERGED = "diverged"
-
 
 def table(sweeps: Sequence[Mapping[str, Any]]) -> ResultTable:
-    """Means over the seeds of the trials, on validation data, and the value that was chosen; empty without trials."""
+    """Means over the seeds of the trials, on validation data, and the value that was chosen; empty without trials.
+
+    A dash is a loss that was not finite, or a value that was not tried.
+    """
     tried = [sweep for sweep in sweeps if sweep.get("tune")]
     rows = [(sweep["tune"], name, cell) for sweep in tried for name, cell in sweep["cells"].items() if "tried" in cell]
     if not rows:
@@ -21,7 +22,7 @@ def table(sweeps: Sequence[Mapping[str, Any]]) -> ResultTable:
     values = sorted({value for _, _, cell in rows for value in cell["tried"]}, key=float)
     columns = [ResultColumn("setting", "setting", tuple(name for _, name, _ in rows))]
     for value in values:
-        cells = tuple(_mean(cell["tried"].get(value), tune["metric"]) for tune, _, cell in rows)
+        cells = tuple(_mean(cell["tried"].get(value, ()), tune["metric"]) for tune, _, cell in rows)
         columns.append(ResultColumn(value, value, cells))
     chosen = tuple(cell["chosen"].get(tune["field"], "") for tune, _, cell in rows)
     return ResultTable((*columns, ResultColumn("chosen", "chosen", chosen)))
@@ -34,12 +35,11 @@ def notes(sweeps: Sequence[Mapping[str, Any]]) -> list[str]:
         seeds = f"{tune['seeds']} seed" + "s" * (tune["seeds"] > 1)
         said.append(
             f"{tune['field']} was tuned in trials of {tune['length']} of a run's length with {seeds}: their "
-            f"{METRICS[tune['metric']].title} on validation data is above. {tune['rule']}"
+            f"{METRICS[tune['metric']].title} on validation data is above, a dash where the loss was not "
+            f"finite. {tune['rule']}"
         )
     return list(dict.fromkeys(said))
 
 
-def _mean(scores: Sequence[float | None] | None, metric: str) -> Number | str:
-    if scores is not None and None in scores:
-        return DIVERGED
-    return Number(float(np.mean(scores)) if scores else math.nan, METRICS[metric])
+def _mean(scores: Sequence[float | None], metric: str) -> Number:
+    return Number(math.nan if not scores or None in scores else float(np.mean(scores)), METRICS[metric])

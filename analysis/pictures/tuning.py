@@ -1,0 +1,34 @@
+"""What the trials of a tuned sweep reached, a line for each setting over the values that were tried."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from analysis import metrics
+from analysis.pictures import style
+
+
+@style.quiet
+def figure(sweep: Mapping[str, Any]) -> Figure:
+    """Means over the seeds of the trials, on validation data; the chosen value is filled.
+
+    A value with which the loss was not finite is left out.
+    """
+    tune, metric = sweep["tune"], metrics.find(sweep["tune"]["metric"])
+    drawn = Figure(figsize=(5.6, 3.2), layout="constrained")
+    axes = drawn.subplots()
+    for number, (name, cell) in enumerate(sweep["cells"].items()):
+        values = [value for value, scores in cell.get("tried", {}).items() if None not in scores]
+        values.sort(key=float)
+        means = [np.mean(cell["tried"][value]) * metric.scale for value in values]
+        colour = style.COLOURS[number % len(style.COLOURS)]
+        marker = style.MARKERS[number // len(style.COLOURS) % len(style.MARKERS)]
+        axes.plot([float(value) for value in values], means, marker, ls="-", color=colour, mfc="white", label=name)
+        chosen = cell["chosen"].get(tune["field"])
+        if chosen in values:
+            axes.plot(float(chosen), means[values.index(chosen)], marker, color=colour)
+    axes.set(xscale="log", xlabel=tune["field"], ylabel=f"{metric.title}, on validation data")
+    axes.legend(fontsize=6)
+    return drawn

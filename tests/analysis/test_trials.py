@@ -1,0 +1,72 @@
+"""What a report says of tuning: every value that was tried, what was chosen, and the rule."""
+
+import json
+
+import pytest
+
+from analysis import archive, report, runs
+from analysis.pictures import tuning as picture
+
+TUNE = {
+    "field": "optimizer.learning_rate",
+    "values": ["1e-3", "3e-3"],
+    "length": "1/3",
+    "seeds": 2,
+    "metric": "accuracy",
+    "highest": True,
+    "rule": "The best mean is chosen.",
+}
+TRIED = {
+    "attention=dot_product": {"1e-3": [0.5, 0.7], "3e-3": [0.8, None]},
+    "attention=super": {"1e-3": [0.5, 0.5], "3e-3": [0.8, 0.9]},
+}
+
+
+@pytest.fixture
+def swept(tmp_path, write_run):
+    """Two mechanisms with a rate each, two seeds; a trial that has finished is no run of the sweep."""
+    folder = tmp_path / "runs"
+    cells = {name: {"chosen": {TUNE["field"]: rate}, "tried": TRIED[name]} for name, rate in chosen().items()}
+    for name, rate in chosen().items():
+        for seed in (0, 1):
+            settings = {"model__attention": name.partition("=")[2], "optimizer__learning_rate": float(rate)}
+            write_run(folder / name / f"seed{seed}", seed, accuracy=0.9 + 0.01 * seed, **settings)
+    write_run(folder / "tuning/attention=super/learning_rate=1e-3/seed0", model__attention="super")
+    over = {"model.attention": ["dot_product", "super"]}
+    beside = [{"model.attention": "linear", "model.heads": "1"}]
+    record = {"over": over, "also": beside, "tune": TUNE, "cells": cells}
+    (folder / "sweep.json").write_text(json.dumps(record))
+    return folder
+
+
+def chosen():
+    return {"attention=dot_product": "1e-3", "attention=super": "3e-3"}
+
+
+def test_a_report_has_what_was_tried_and_chosen(tmp_path, swept):
+    assert report.main([str(swept), f"--out={tmp_path / 'out'}"]) == 0
+    page = (tmp_path / "out/report.md").read_text()
+    assert "## Tuning" in page
+    assert "| attention=dot_product | 60.00 | – | 1e-3 |" in page
+    assert "| attention=super | 50.00 | 85.00 | 3e-3 |" in page
+    assert "tuned in trials of 1/3 of a run's length with 2 seeds" in page
+    assert TUNE["rule"] in page
+    assert "2 settings, 4 runs" in page  # the trial is none of them
+    assert (tmp_path / "out/tuning.csv").read_text().splitlines()[0] == "setting,1e-3,3e-3,chosen"
+    assert (tmp_path / "out/tuning.png").stat().st_size > 1000
+
+
+def test_an_archive_keeps_it(tmp_path, swept):
+    kept = tmp_path / "kept.json"
+    archive.main([str(swept), f"--out={kept}"])
+    ours, theirs = runs.find([kept]), runs.find([swept])
+    assert ours.sweeps == theirs.sweeps
+    assert archive.read(kept).asked == {"model.attention": ["dot_product", "super", "linear"], "model.heads": ["1"]}
+    assert report.report(ours).tuning == report.report(theirs).tuning
+
+
+def test_the_picture_fills_what_was_chosen_and_leaves_out_what_diverged(swept):
+    (axes,) = picture.figure(json.loads((swept / "sweep.json").read_text())).axes
+    points = [(line.get_xdata().tolist(), line.get_markerfacecolor()) for line in axes.lines]
+    assert [xs for xs, _ in points] == [[0.001], [0.001], [0.001, 0.003], [0.003]]
+    assert [face == "white" for _, face in points] == [True, False, True, False]
