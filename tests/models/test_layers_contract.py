@@ -147,7 +147,7 @@ def _drops_out(spec, name):
     if re.search(r"layer_[1-9]_bias", name) and "unique" not in spec:
         return True
     linear_in_key = type(mechanism(spec).score).__name__ in ("DotProduct", "Bilinear")
-    shifts = ["['key']['bias']", "['key']['down']['bias']"]
+    shifts = ["['key']['bias']", "['key']['down']['bias']", "['score']['down_key_bias']"]
     if mechanism(spec).key == "mlp_without_relu":
         shifts.append("['key']['norm']['bias']")
     return linear_in_key and name in shifts
