@@ -17,7 +17,7 @@ from attention.errors import UsageError
 from train import cli
 from train.grids import grid, tuning
 from train.run.workdir import flatten, read_config, read_results
-from train.run.writers import read_record, write_text
+from train.run.writers import read_record, write_json, write_text
 
 SUFFIX = ".json"  # of an archive, which a folder is not
 
@@ -129,6 +129,42 @@ def read(file: Path) -> Finished:
         raise UsageError(
             f"{file} is no archive of runs; give folders of runs, or what analysis.archive has written."
         ) from error
+
+
+def unpack(found: Finished, folder: Path) -> int:
+    """Puts runs back where `write` has found them, without checkpoints, so that a sweep goes on with those it lacks.
+
+    Args:
+      found: Of one archive.
+      folder: Of the sweep; what is there already stays.
+
+    Returns:
+      How many runs were put back.
+    """
+    missing = [entry for entry in found.entries if not (folder / entry.path).exists()]
+    for entry in missing:
+        directory = folder / entry.path
+        directory.mkdir(parents=True)
+        write_json(directory / "config.json", _nested(entry.config))
+        write_text(directory / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in entry.record))
+        result = entry.results[0] if len(entry.results) == 1 else {"replicas": entry.results}
+        write_json(directory / "result.json", result)
+    for sweep in found.sweeps[:1]:
+        if not (folder / grid.FILE).exists():
+            write_json(folder / grid.FILE, sweep)
+    return len(missing)
+
+
+def _nested(config: Mapping[str, Any]) -> dict[str, Any]:
+    """`{'a.b': 1}` as `{'a': {'b': 1}}`."""
+    nested: dict[str, Any] = {}
+    for path, value in config.items():
+        *sections, leaf = path.split(".")
+        place = nested
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[leaf] = value
+    return nested
 
 
 def _in_folder(folder: Path) -> Finished:

@@ -2,11 +2,13 @@
 
     python -m studies.replication --data=DATA --runs=runs/replication
     python -m studies.replication --only gpt_tuned mnist_tuned --archive
+    python -m studies.replication --only gpt_tuned mnist_tuned --restore
 
 Trains what has no result yet with `train.sweep`, keeps each finished sweep in `docs/replication/NAME.json`, and makes
 the page's tables and pictures of these files. Stopped at any moment, it goes on where it was. DATA is a folder with
 `tfds/` (mnist, cifar100), `imdb/`, `wikitext2/`, `spa_eng/` and `multi30k/`; results name it, so give it from here.
-`--archive` trains nothing: it keeps what has finished so far, of sweeps that have not.
+`--archive` trains nothing: it keeps what has finished so far, of sweeps that have not. `--restore`, on another machine,
+puts back what was kept, so that it is not trained again.
 """
 
 import argparse
@@ -41,6 +43,7 @@ def parser() -> cli.Parser:
     made.add_argument("--only", nargs="*", default=[*ALL], metavar="NAME", help=f"of {', '.join(ALL)}")
     made.add_argument("--print", action="store_true", help="print each sweep's command, and train nothing")
     made.add_argument("--archive", action="store_true", help="keep what has finished so far, and train nothing")
+    made.add_argument("--restore", action="store_true", help="put back what was kept, and train nothing")
     made.add_argument("--tables", action="store_true", help="make tables and pictures of what is kept alone")
     return made
 
@@ -67,6 +70,9 @@ def run(flags: argparse.Namespace) -> int:
             print(shlex.join(["python", "-m", "train.sweep", *given]))
         elif flags.archive:
             keep(folder, kept)
+        elif flags.restore:
+            count = archive.unpack(archive.read(kept), folder) if kept.is_file() else 0
+            print(f"{name}: {count} runs were put back.")
         elif flags.tables or train(given, folder, kept):
             put(name, kept)
         else:

@@ -136,6 +136,19 @@ def test_what_has_finished_so_far_is_kept_on_request(page, swept, write_run, cap
     assert "old" in page.read_text()
 
 
+def test_what_was_kept_is_put_back_and_not_trained_again(page, swept, tmp_path, capsys):
+    assert replication.main(["--only", "mnist", "--archive", f"--runs={swept.parent}"]) == 0
+    again = tmp_path / "again"
+    for count in (12, 0):  # what is there stays
+        assert replication.main(["--only", "mnist", "imdb", "--restore", f"--runs={again}"]) == 0
+        assert f"mnist: {count} runs were put back.\nimdb: 0 runs were put back." in capsys.readouterr().out
+    assert grid.read(again / "mnist") == grid.read(swept)
+    for path in swept.glob("*/*/*.json"):
+        assert json.loads((again / "mnist" / path.relative_to(swept)).read_text()) == json.loads(path.read_text())
+    for ours, theirs in zip(found_runs.find([again / "mnist"]).groups, found_runs.find([swept]).groups, strict=True):
+        assert [run.record for run in ours.runs] == [run.record for run in theirs.runs]
+
+
 def history():
     """All commits that lead here; none where git or a part of the history is missing."""
     command = ["git", "-C", str(ROOT), "rev-list", "HEAD"]
