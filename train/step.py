@@ -20,7 +20,13 @@ LossFunction = Callable[[Params, Batch, jax.Array | None], Sums]
 
 
 class NonFiniteLossError(FloatingPointError):
-    """A loss or a gradient norm is not a number."""
+    """A loss or a gradient norm is not a number.
+
+    Attributes:
+      SIGN: What every such message says, by which a log tells that its run diverged.
+    """
+
+    SIGN = "the last good checkpoint is step"
 
 
 def step_key(seed: int) -> jax.Array:

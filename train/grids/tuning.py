@@ -13,10 +13,10 @@ from train.config.durations import Duration
 from train.grids import pool
 from train.grids.matching import Request
 from train.run.workdir import read_result
+from train.step import NonFiniteLossError
 
 FOLDER = "tuning"  # of a sweep, which reports pass over
 MOST = 2  # values that may be tried beyond the grid
-DIVERGED = "NonFiniteLossError"  # in the log of a trial whose loss was not finite
 RULE = (
     "Every setting is tried with every value. The best mean over seeds of the metric, on validation data at the best "
     f"step, is chosen. A choice at an end of the grid adds a value there, at the same ratio, for all settings, {MOST} "
@@ -159,7 +159,7 @@ def _score(tuning: Tuning, path: Path) -> float | None:
 
 def _diverged(path: Path) -> bool:
     log = pool.log_of(path)
-    return log.is_file() and DIVERGED in log.read_text(encoding="utf-8", errors="replace")
+    return log.is_file() and NonFiniteLossError.SIGN in log.read_text(encoding="utf-8", errors="replace")
 
 
 def _beyond(values: Sequence[str], end: int) -> str:

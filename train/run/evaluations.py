@@ -66,7 +66,7 @@ class Evaluations:
             if not np.isfinite(numbers["loss"]):
                 raise NonFiniteLossError(
                     f"The loss{self._replicas.name(replica)} on {split} data was {numbers['loss']} after step {step}; "
-                    f"the last good checkpoint is step {self._checkpoints.last()}. Try a lower "
+                    f"{NonFiniteLossError.SIGN} {self._checkpoints.last()}. Try a lower "
                     "optimizer.learning_rate."
                 )
         return metrics, speed

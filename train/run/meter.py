@@ -115,7 +115,7 @@ class Meter:
         shares = processes.exchange(json.dumps(self._replicas.split(index)[replica].tolist()))
         raise NonFiniteLossError(
             f"The loss{self._replicas.name(replica)} was {loss} and the gradient norm {norm} at step {step}, on the "
-            f"training examples {[example for share in shares for example in json.loads(share)]}; the last good "
-            f"checkpoint is step {self._checkpoints.last()}. Try a lower optimizer.learning_rate, a longer "
+            f"training examples {[example for share in shares for example in json.loads(share)]}; "
+            f"{NonFiniteLossError.SIGN} {self._checkpoints.last()}. Try a lower optimizer.learning_rate, a longer "
             "optimizer.warmup or optimizer.clip=1.0."
         )
