@@ -31,20 +31,20 @@ def evaluate(
     overrides: Mapping[str, str] | None = None,
     replica: int = 0,
 ) -> tuple[int, dict[str, float]]:
-    """Metrics of one checkpoint on one split.
+    """Returns the metrics of one checkpoint on one split.
 
     Args:
       directory: The work directory of a run.
       step: `last`, `best` (needs a finished run) or a step that has a checkpoint.
       split: `train`, `validation` or `test`.
       overrides: Fields of the config that may differ from the run's, such as `mesh.data` or `data.data_dir`.
-      replica: Which one, of a run of several.
+      replica: The number of the replica, where the run has several.
 
     Returns:
       The step and its metrics.
 
     Raises:
-      UsageError: no such run, replica, checkpoint or split, or other data than the run's.
+      UsageError: there is no such run, replica, checkpoint or split, or the data are not the run's.
     """
     with processes.together():
         config = loading.validate(_config(directory, overrides or {}))
@@ -65,7 +65,7 @@ def evaluate(
 
 
 def replicas_of(directory: Path) -> range:
-    """Numbers of a run's replicas."""
+    """Returns the numbers of a run's replicas."""
     return range(loading.validate(workdir.read_config(directory)).train.replicas)
 
 
@@ -81,18 +81,17 @@ def _config(directory: Path, overrides: Mapping[str, str]) -> dict[str, Any]:
 
 
 def parser() -> cli.Parser:
-    """The flags, but those of `distributed.join`."""
-    made = cli.Parser(__doc__)
-    made.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="the run's folder")
-    made.add_argument("--step", default="last", help="last, best or a step that has a checkpoint")
-    made.add_argument("--split", default="test", help="train, validation or test")
-    made.add_argument("--replica", type=int, help="which one, of a run of several; all without it")
-    made.add_overrides()
-    return made
+    """Returns the parser of the flags, except those that `processes.join` reads."""
+    parser = cli.Parser(__doc__)
+    parser.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="the run's folder")
+    parser.add_argument("--step", default="last", help="last, best or a step that has a checkpoint")
+    parser.add_argument("--split", default="test", help="train, validation or test")
+    parser.add_argument("--replica", type=int, help="which one, of a run of several; all without it")
+    parser.add_overrides()
+    return parser
 
 
 def _run(arguments: Sequence[str]) -> None:
-    """Evaluates and prints."""
     with processes.ending_alone():
         rest = processes.join(arguments)
         with processes.together():
@@ -108,7 +107,7 @@ def _run(arguments: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Runs the program and returns its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     return cli.run(lambda: _run(given), processes.is_first)
 

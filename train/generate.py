@@ -32,20 +32,20 @@ def continuations(
     step: str = "best",
     replica: int = 0,
 ) -> list[str]:
-    """Each prompt as the model of a run continues it.
+    """Returns each prompt as the model of a run continues it.
 
     Args:
       directory: The work directory of a run of the task `language_modelling`.
       prompts: Texts of at least a token each.
-      tokens: How many to add.
-      sampling: How they are chosen.
-      seed: Of the draws.
+      tokens: How many tokens to add.
+      sampling: How tokens are chosen.
+      seed: The seed of the draws.
       step: `best` (needs a finished run), `last` or a step that has a checkpoint.
-      replica: Which one, of a run of several.
+      replica: The number of the replica, where the run has several.
 
     Raises:
-      UsageError: no such run, replica or checkpoint, another task, a tokeniser of another size, or a prompt that is
-        empty or longer than the context.
+      UsageError: there is no such run, replica or checkpoint, the run has another task or a tokeniser of another size,
+        or a prompt is empty or longer than the context.
     """
     if not prompts:
         raise UsageError("There is no prompt; give at least one, and --samples of at least 1.")
@@ -72,7 +72,7 @@ def continuations(
 def _encoded(prompts: Sequence[str], tokeniser: Tokeniser, context: int) -> list[np.ndarray]:
     try:
         encoded = tokeniser.encode_batch([prompt.encode().decode() for prompt in prompts])
-    except UnicodeEncodeError as error:  # what a shell passes on of other encodings
+    except UnicodeEncodeError as error:  # a shell passes on bytes of other encodings as surrogates
         raise UsageError(f"The prompt {error.object[:30]!r} is no text in UTF-8; type it in that encoding.") from error
     for prompt, ids in zip(prompts, encoded, strict=True):
         if not len(ids):
@@ -86,23 +86,22 @@ def _encoded(prompts: Sequence[str], tokeniser: Tokeniser, context: int) -> list
 
 
 def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
-    made.add_argument("--workdir", type=Path, required=True, help="the run's folder")
-    made.add_argument("--prompt", action="append", required=True, help="what to continue; may be given again")
-    made.add_argument("--tokens", type=int, default=100, help="how many to add")
-    made.add_argument("--temperature", type=float, default=1.0, help="0 is greedy")
-    made.add_argument("--top-k", type=int, default=0, help="draw from so many tokens; 0 is all")
-    made.add_argument("--top-p", type=float, default=1.0, help="draw from the likeliest of this probability")
-    made.add_argument("--samples", type=int, default=1, help="continuations of each prompt")
-    made.add_argument("--seed", type=int, default=0, help="of the draws")
-    made.add_argument("--step", default="best", help="best, last or a step that has a checkpoint")
-    made.add_argument("--replica", type=int, default=0, help="which one, of a run of several")
-    return made
+    """Returns the parser of the flags."""
+    parser = cli.Parser(__doc__)
+    parser.add_argument("--workdir", type=Path, required=True, help="the run's folder")
+    parser.add_argument("--prompt", action="append", required=True, help="what to continue; may be given again")
+    parser.add_argument("--tokens", type=int, default=100, help="how many to add")
+    parser.add_argument("--temperature", type=float, default=1.0, help="0 is greedy")
+    parser.add_argument("--top-k", type=int, default=0, help="draw from so many tokens; 0 is all")
+    parser.add_argument("--top-p", type=float, default=1.0, help="draw from the likeliest of this probability")
+    parser.add_argument("--samples", type=int, default=1, help="continuations of each prompt")
+    parser.add_argument("--seed", type=int, default=0, help="of the draws")
+    parser.add_argument("--step", default="best", help="best, last or a step that has a checkpoint")
+    parser.add_argument("--replica", type=int, default=0, help="which one, of a run of several")
+    return parser
 
 
 def _run(flags: argparse.Namespace) -> None:
-    """Generates and prints."""
     compilation.keep_programs()
     prompts = [prompt for prompt in flags.prompt for _ in range(flags.samples)]
     sampling = Sampling(flags.temperature, flags.top_k, flags.top_p)
@@ -111,7 +110,7 @@ def _run(flags: argparse.Namespace) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Runs the program and returns its exit code."""
     return cli.run(lambda: _run(parser().parse_args(arguments)))
 
 

@@ -23,23 +23,23 @@ from collections.abc import Callable, Iterator, Sequence
 from attention.errors import UsageError
 from train import cli
 
-MOMENT = 5.0  # seconds that the others have to end by themselves, and again after SIGTERM
+MOMENT = 5.0  # seconds that the other processes have to end by themselves, and again after SIGTERM
 _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 
 def parser() -> cli.Parser:
-    """The flags in front of --."""
-    made = cli.Parser(__doc__)
-    made.add_argument("--processes", type=cli.count, required=True, help="how many")
-    made.add_argument("--devices-per-process", type=cli.count, default=0, help="fake CPU devices, to try a mesh")
-    return made
+    """Returns the parser of the flags in front of --."""
+    parser = cli.Parser(__doc__)
+    parser.add_argument("--processes", type=cli.count, required=True, help="how many")
+    parser.add_argument("--devices-per-process", type=cli.count, default=0, help="fake CPU devices, to try a mesh")
+    return parser
 
 
 def parse(arguments: Sequence[str]) -> tuple[int, int, list[str]]:
-    """Processes, fake devices in each (0: whatever there is), and what is left for `train.main`.
+    """Returns the number of processes, the fake devices of each (0 uses the real ones) and the flags of `train.main`.
 
     Raises:
-      UsageError: a flag that is unknown or no number from 1 on.
+      UsageError: a flag is unknown, or its value is not a number from 1 on.
     """
     given = list(arguments)
     place = given.index("--") if "--" in given else len(given)
@@ -64,7 +64,7 @@ class Job:
             thread.start()
 
     def wait(self) -> int | None:
-        """Until all have ended; which one failed first, if any did. Then the others are not waited for long."""
+        """Waits until all have ended, and returns which failed first, if any did; the others are then ended soon."""
         left = len(self.processes)
         while left:
             index = self._ended.get()
@@ -76,7 +76,7 @@ class Job:
         return None
 
     def send(self, number: int) -> None:
-        """A signal to all that still run."""
+        """Sends a signal to all processes that still run."""
         for process in self.processes:
             process.send_signal(number)
 
@@ -88,7 +88,7 @@ class Job:
         self._join()
 
     def _join(self) -> None:
-        """Until all that the processes have said is passed on."""
+        """Waits until all output of the processes has been passed on."""
         for thread in self._threads:
             thread.join()
 
@@ -101,7 +101,7 @@ class Job:
         return count
 
     def _watch(self, index: int) -> None:
-        """Notes a process's end, and ends what it leaves: workers of its own, which hold its stderr open."""
+        """Notes a process's end, and kills the workers that it leaves behind, since they hold its stderr open."""
         process = self.processes[index]
         process.wait()
         with contextlib.suppress(ProcessLookupError):
@@ -109,13 +109,13 @@ class Job:
         self._ended.put(index)
 
     def _pass_on(self, index: int) -> None:
-        """What a process other than the first says of errors."""
+        """Passes on the stderr of a process other than the first, with its number."""
         for line in self.processes[index].stderr or ():
             print(f"[{index}] {line}", end="", file=sys.stderr, flush=True)
 
 
 def _environment(devices: int) -> dict[str, str]:
-    environment = {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ  # else JAX's C++ says more than we do when a process ends
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ  # keeps JAX's C++ from logging pages when a process ends
     if devices:
         flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
         environment["XLA_FLAGS"] = flags.strip()
@@ -123,7 +123,7 @@ def _environment(devices: int) -> dict[str, str]:
 
 
 def _start(command: list[str], index: int, environment: dict[str, str]) -> subprocess.Popen:
-    """In a process group of its own, so that Ctrl-C reaches it once, through us; it never outlives us."""
+    """Starts a process in a new process group, so that Ctrl-C reaches it only through us; it never outlives us."""
     streams = (
         {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "errors": "replace"} if index else {}
     )
@@ -136,7 +136,7 @@ def _end_with_parent() -> None:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens at."""
+    """Returns a port of this machine that nobody listens at."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
@@ -157,13 +157,13 @@ def _death(returncode: int) -> str:
 
 
 def launch(processes: int, devices: int, arguments: Sequence[str], module: str = "train.main") -> int:
-    """Runs a module in so many processes; returns the exit code: 0 where all ended well.
+    """Runs a module in several processes and returns the exit code, which is 0 where all ended well.
 
     Args:
-      processes: How many.
-      devices: Fake CPU devices in each; 0 is whatever there is.
-      arguments: Of each of them.
-      module: Which takes the flags of `train.devices.processes`.
+      processes: How many processes to start.
+      devices: Fake CPU devices in each; with 0 each has the real ones.
+      arguments: The command line of each process.
+      module: The program, which must take the flags of `train.devices.processes`.
     """
     place = [f"--coordinator=127.0.0.1:{free_port()}", f"--num-processes={processes}"]
 
@@ -177,7 +177,7 @@ def launch(processes: int, devices: int, arguments: Sequence[str], module: str =
         return 0
     codes = {process.returncode for process in job.processes}
     if len(codes) == 1 and codes <= {1, 2}:
-        return codes.pop()  # all raised the same error, and the first one has told it
+        return codes.pop()  # all raised the same error, and the first process has reported it
     print(
         f"Process {failed} of {processes} {_death(job.processes[failed].returncode)}; "
         "the same command continues from the last checkpoint.",
@@ -187,7 +187,7 @@ def launch(processes: int, devices: int, arguments: Sequence[str], module: str =
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Runs the program and returns its exit code."""
     return cli.run(lambda: launch(*parse(sys.argv[1:] if arguments is None else arguments)))
 
 

@@ -24,11 +24,11 @@ from train.state import TrainState
 from train.step import Trainer
 from train.tasks import Task
 
-PER_REPLICA = ("averages", "epoch", "best")  # what the progress of a checkpoint has of each replica
+PER_REPLICA = ("averages", "epoch", "best")  # the entries of a checkpoint's progress that list a value per replica
 
 
 def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path) -> dict[str, Any] | None:
-    """Trains until done or interrupted, from where the work directory stands.
+    """Trains until the run is done or interrupted, and continues a run that the work directory holds.
 
     Args:
       config: The validated config.
@@ -36,7 +36,7 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
       directory: The work directory.
 
     Returns:
-      What `result.json` holds, or None where it was interrupted.
+      The content of `result.json`, or None where the run was interrupted.
     """
     with processes.together():
         task, timetable, replicas = prepare(config)
@@ -49,7 +49,7 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
         checkpoints.telling_of_a_full_disk(),
         ExitStack() as opened,
     ):
-        with Interrupts() as interrupts:  # a report has nothing to save, so a signal ends it as any program
+        with Interrupts() as interrupts:  # only here: a report has nothing to save, so there a signal ends the program
             with processes.together():
                 trainer = Trainer.of(config, task)
                 train_step = replicas.train_step(trainer, task)
@@ -70,7 +70,7 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
                 meter.expect(batch)
                 state, reported = train_step(state, replicas.to_devices(batch, stacked=True))
                 step += 1
-                meter.add(step, reported, batch["index"])  # reads those of the step before, while this one is computed
+                meter.add(step, reported, batch["index"])  # reads the step before while this one is computed
                 stopping = interrupts.stop_after(step)
                 if stopping or timetable.pauses(step):
                     meter.log(step)
@@ -81,7 +81,7 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
                     recorder.clock.skip()
                 if stopping:
                     break
-            checkpoints.wait()  # while signals are heard: what is half written would be lost
+            checkpoints.wait()  # while signals are still handled, since a half-written checkpoint would be lost
         if step < timetable.total:
             recorder.say(f"Stopped after step {step} and saved; the same command continues.")
             return None
@@ -90,10 +90,10 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
 
 
 def prepare(config: Config) -> tuple[Task, Timetable, Replicas]:
-    """Task, timetable and replicas of a config.
+    """Returns the task, timetable and replicas of a config.
 
     Raises:
-      UsageError: whatever is wrong with it, or with its data.
+      UsageError: the config or its data cannot be used.
     """
     replicas = Replicas.of(config, sharding.make_mesh(config.mesh))
     splits.check_training(config, replicas)
@@ -111,7 +111,7 @@ def restore_or_start(
     checkpoints: Checkpoints,
     batches: BatchIterator,
 ) -> tuple[TrainState, int, dict[str, Any], list[str]]:
-    """State, step and progress from the newest checkpoint, or those before the first step; and what to say of them.
+    """Returns state, step, progress and remarks, from the newest checkpoint or for a run that starts.
 
     Raises:
       UsageError: the run has taken more steps than the timetable has.
@@ -121,12 +121,12 @@ def restore_or_start(
         state, remark = replicas.start(trainer, task)
         return state, 0, {}, [remark] if remark else []
     state, progress = restored
-    step = int(state.step.max())  # which all replicas share
+    step = int(state.step.max())  # all replicas share it
     if step > timetable.total:
         raise UsageError(
             f"{directory} has been trained for {step} steps, but train.length is {timetable.total} steps; give as "
             "many, or another --workdir."
         )
-    # Checkpoints of before replicas were always listed have the values of a single one themselves.
+    # Older checkpoints of one replica have its value here, where newer ones have a list.
     listed = {name: [progress[name]] for name in PER_REPLICA if isinstance(progress.get(name), dict)}
     return state, step, progress | listed, [f"Continuing after step {step} of {directory}"]

@@ -1,4 +1,4 @@
-"""Losses and accuracies of predicted classes, be they labels or tokens."""
+"""Losses and accuracies of predicted classes, which are labels or tokens."""
 
 import dataclasses
 import functools
@@ -13,11 +13,11 @@ from jaxtyping import Array, Float, Int
 from models.layers.blocks import constrain
 from models.layers.output import Output
 
-Measure = Callable[[jax.Array, jax.Array], Any]  # logits and labels to a tree of arrays, each a number a label
+Measure = Callable[[jax.Array, jax.Array], Any]  # from logits and labels to a tree of arrays with a number per label
 
 
 def cross_entropy(logits: Float[Array, "*B C"], labels: Int[Array, "*B"], smoothing: float = 0.0) -> Float[Array, "*B"]:
-    """−Σ_c target_c log softmax(logits)_c in nats, with the label's target 1 − smoothing + smoothing/C."""
+    """Returns −Σ_c target_c log softmax(logits)_c in nats; the label's target is 1 − smoothing + smoothing/C."""
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     if not smoothing:
         return losses
@@ -26,7 +26,7 @@ def cross_entropy(logits: Float[Array, "*B C"], labels: Int[Array, "*B"], smooth
 
 
 def in_top(logits: Float[Array, "*B C"], labels: Int[Array, "*B"], k: int) -> Float[Array, "*B"]:
-    """1 where the label is among the k classes of the highest logits (of equal ones, the first count), else 0."""
+    """Returns 1 where the label is among the k highest logits, else 0. Of equal logits, the first classes count."""
     _, best = jax.lax.top_k(logits, min(k, logits.shape[-1]))
     return jnp.any(best == labels[..., None], axis=-1).astype(jnp.float32)
 
@@ -34,28 +34,28 @@ def in_top(logits: Float[Array, "*B C"], labels: Int[Array, "*B"], k: int) -> Fl
 def in_nats(
     logits: Float[Array, "*B C"], labels: Int[Array, "*B"], smoothing: float = 0.0
 ) -> dict[str, Float[Array, "*B"]]:
-    """The `loss` alone of each predicted class."""
+    """Returns only the `loss` of each prediction, in nats."""
     return {"loss": cross_entropy(logits, labels, smoothing)}
 
 
 def of_classes(
     logits: Float[Array, "*B C"], labels: Int[Array, "*B"], smoothing: float = 0.0
 ) -> dict[str, Float[Array, "*B"]]:
-    """What is added up of each predicted class: `loss` in nats, and `accuracy`."""
+    """Returns the `loss` in nats and the `accuracy` of each prediction."""
     return in_nats(logits, labels, smoothing) | {"accuracy": in_top(logits, labels, 1)}
 
 
 def of_tokens(measure: Measure, output: Output, labels: Int[Array, "B T"], chunk: int) -> Any:
-    """`measure(logits, labels)`, with the logits of only so many tokens of each sequence at one time.
+    """Returns `measure(logits, labels)`, holding the logits of only `chunk` tokens of each sequence at a time.
 
-    The backward pass computes them again. A chunk has tokens of all sequences, so a split of the batch over devices
-    stays as it is.
+    The backward pass computes the logits again. A chunk has tokens of all sequences, so the batch stays split over
+    devices.
 
     Args:
-      measure: Takes `(B, c, V)` and `(B, c)`, and gives a tree of `(B, c)`.
-      output: Of the model.
+      measure: Takes `(B, c, V)` and `(B, c)`, and returns a tree of `(B, c)`.
+      output: The output of the model.
       labels: A class for each token.
-      chunk: Tokens of each sequence; 0 is all, and no logits are computed twice.
+      chunk: Tokens of each sequence; 0 is all, with no logits computed twice.
     """
     if not chunk:
         return measure(output.logits(), labels)
@@ -63,7 +63,7 @@ def of_tokens(measure: Measure, output: Output, labels: Int[Array, "B T"], chunk
     chunk = min(chunk, length)
 
     def pieces(x: jax.Array) -> jax.Array:
-        """`(n, B, c, ...)`, the last one filled up with zeros."""
+        """Returns the chunks as `(n, B, c, ...)`, the last padded with zeros."""
         x = jnp.pad(x, ((0, 0), (0, -length % chunk)) + ((0, 0),) * (x.ndim - 2))
         return jnp.moveaxis(x.reshape(len(x), -1, chunk, *x.shape[2:]), 1, 0)
 
@@ -72,10 +72,10 @@ def of_tokens(measure: Measure, output: Output, labels: Int[Array, "B T"], chunk
         hidden, labels = piece
         return measure(dataclasses.replace(output, hidden=constrain(hidden)).logits(), labels)
 
-    found = jax.lax.map(one, (pieces(output.hidden), pieces(labels)))
-    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(len(labels), -1)[:, :length], found)
+    measures = jax.lax.map(one, (pieces(output.hidden), pieces(labels)))
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(len(labels), -1)[:, :length], measures)
 
 
 def sums(each: dict[str, Float[Array, "*B"]], weight: Float[Array, "*B"]) -> dict[str, Float[Array, ""]]:
-    """What a step adds up, and the `weight` that divides it."""
+    """Returns the weighted sum of each measure, and the `weight` that divides it."""
     return {name: jnp.sum(values * weight) for name, values in each.items()} | {"weight": jnp.sum(weight)}

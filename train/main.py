@@ -24,32 +24,32 @@ LIST = "list"  # in place of a config
 
 
 def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
+    """Returns the parser of the flags."""
+    parser = cli.Parser(__doc__)
     text = "the experiment; list prints all that are here"
-    made.add_argument("--config", metavar="FILE[:ARGUMENT]", default=DEFAULT_CONFIG, help=text)
-    made.add_overrides()
-    made.add_argument(
+    parser.add_argument("--config", metavar="FILE[:ARGUMENT]", default=DEFAULT_CONFIG, help=text)
+    parser.add_overrides()
+    parser.add_argument(
         "--workdir",
         metavar="DIR",
         help="the run's folder; runs/<config>-<time> without it; continued where it has a run",
     )
     text = "compile a step for the mesh on fake devices, without data, and print what it takes"
-    made.add_argument("--dry-run", action="store_true", help=text)
-    made.add_argument("--devices", type=cli.count, help="of --dry-run; as many as the mesh has without it")
+    parser.add_argument("--dry-run", action="store_true", help=text)
+    parser.add_argument("--devices", type=cli.count, help="of --dry-run; as many as the mesh has without it")
     several = "One of several processes (SLURM, Open MPI, GKE and Cloud TPU need no flags)"
     text = "where the first process listens; see also train.launch"
-    made.add_argument("--coordinator", metavar="HOST:PORT", section=several, help=text)
-    made.add_argument("--num-processes", type=int, section=several, help="how many there are")
-    made.add_argument("--process-id", type=int, section=several, help="which one this is, from 0 on")
-    return made
+    parser.add_argument("--coordinator", metavar="HOST:PORT", section=several, help=text)
+    parser.add_argument("--num-processes", type=int, section=several, help="how many there are")
+    parser.add_argument("--process-id", type=int, section=several, help="which one this is, from 0 on")
+    return parser
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
-    """Flags of the program, and overrides of the config, from field to text.
+    """Returns the flags of the program, and the overrides of the config, from field to text.
 
     Raises:
-      UsageError: a flag that is unknown, given twice or without a value.
+      UsageError: a flag is unknown, given twice or has no value.
     """
     flags = parser().parse_args(arguments)
     return flags, flags.overrides
@@ -87,10 +87,10 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def dry_run(arguments: Sequence[str]) -> None:
-    """Prints what a training step takes.
+    """Prints the memory and work of a training step.
 
     Raises:
-      UsageError: as a run would, or a flag that is for runs.
+      UsageError: a run would raise it, or a flag is only for runs.
     """
     from train.devices import processes
 
@@ -112,7 +112,7 @@ def dry_run(arguments: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code: 0 done or saved, 1 the training failed, 2 a mistake in the arguments."""
+    """Runs the program; returns its exit code: 0 done or saved, 1 training failed, 2 a mistake in the arguments."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if {"--help", "-h"} & set(arguments):
         parser().print_help()

@@ -1,4 +1,4 @@
-"""Measuring a split: every example once, without dropout."""
+"""The evaluation of a split: every example counts once, without dropout."""
 
 import contextlib
 from typing import Any
@@ -15,8 +15,8 @@ class Evaluator:
     """Measures splits of a task, each time with the same compiled step.
 
     Args:
-      task: Has the data and the loss.
-      replicas: Whose parameters are measured, and where they lie.
+      task: The task, with its data and its loss.
+      replicas: The replicas that are measured, and the mesh that holds them.
     """
 
     def __init__(self, task: Task, replicas: Replicas):
@@ -24,10 +24,10 @@ class Evaluator:
         self._step, self._shapes = replicas.eval_step(task), Shapes()
 
     def __call__(self, split: str, params: Params) -> tuple[list[dict[str, float]], float]:
-        """A split's metrics of each replica, and how many of the task's units a second were measured.
+        """Returns each replica's metrics of a split, and how many of the task's units were measured a second.
 
-        Metrics are sums over all batches, divided once, and what else the task measures, such as scores of the texts
-        that it writes. The time of those scores does not count, nor does that of compiling.
+        Metrics are sums over all batches, divided once. The task may add others, such as scores of the texts that the
+        model writes. The time of those scores and of compiling does not count.
         """
         task, replicas, clock = self._task, self._replicas, Clock()
         totals: list[dict[str, float]] = [{} for _ in replicas.seeds]

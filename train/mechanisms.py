@@ -25,17 +25,17 @@ COSTS = ("name", "parameters", "MFLOP", "source")
 
 
 def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
-    made.add_argument("specs", nargs="*", help="spec strings such as 'neural(dim=16)'; all rows without any")
-    made.add_argument("--width", type=cli.count, default=256, help="of the model, D")
-    made.add_argument("--heads", type=cli.count, default=8, help="of each layer, N")
-    made.add_argument("--length", type=cli.count, default=257, help="tokens of a sequence")
-    return made
+    """Returns the parser of the flags."""
+    parser = cli.Parser(__doc__)
+    parser.add_argument("specs", nargs="*", help="spec strings such as 'neural(dim=16)'; all rows without any")
+    parser.add_argument("--width", type=cli.count, default=256, help="of the model, D")
+    parser.add_argument("--heads", type=cli.count, default=8, help="of each layer, N")
+    parser.add_argument("--length", type=cli.count, default=257, help="tokens of a sequence")
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Runs the program and returns its exit code."""
     return cli.run(lambda: _run(parser().parse_args(arguments)))
 
 
@@ -44,15 +44,15 @@ def _run(flags: argparse.Namespace) -> None:
 
 
 def table(specs: list[str], width: int, heads: int, length: int) -> str:
-    """Pieces of each spec, then its exact parameters and the operations of a forward pass of one sequence.
+    """Returns the pieces of each spec, then its exact parameters and the operations of a forward pass of one sequence.
 
     Raises:
-      UsageError: an unknown mechanism, or sizes that are not above 0 or do not fit together.
+      UsageError: a mechanism is unknown, or the sizes are not above 0 or do not fit together.
     """
     if min(width, heads, length) < 1:
         raise UsageError(f"Sizes must be at least 1, but width={width}, heads={heads}, length={length}.")
-    found = {spec: resolve(spec, 1)[0] for spec in specs}
-    pieces = [(spec, _projections(mechanism), _score(mechanism)) for spec, mechanism in found.items()]
+    mechanisms = {spec: resolve(spec, 1)[0] for spec in specs}
+    pieces = [(spec, _projections(mechanism), _score(mechanism)) for spec, mechanism in mechanisms.items()]
     costs = [
         (
             spec,
@@ -60,7 +60,7 @@ def table(specs: list[str], width: int, heads: int, length: int) -> str:
             f"{mechanism.cost(length, width, heads).flops / 1e6:,.1f}",
             mechanism.source,
         )
-        for spec, mechanism in found.items()
+        for spec, mechanism in mechanisms.items()
     ]
     aliases = ", ".join(f"{alias} is {name}" for alias, name in ALIASES.items())
     head = f"Attention layers of width {width} with {heads} heads on {length} tokens; {aliases}."
@@ -68,14 +68,14 @@ def table(specs: list[str], width: int, heads: int, length: int) -> str:
 
 
 def _projections(mechanism: Mechanism) -> str:
-    """In their order, those that are the same counted: `linear, 2 mlp, linear`."""
+    """Lists the projections in order and counts equal neighbours: `linear, 2 mlp, linear`."""
     pieces = (mechanism.query, mechanism.key, mechanism.value, mechanism.out)
     counted = [(name, len(list(same))) for name, same in itertools.groupby(pieces)]
     return ", ".join(name if count == 1 else f"{count} {name}" for name, count in counted)
 
 
 def _score(mechanism: Mechanism) -> str:
-    """With what makes weights of it, where that is no softmax, and the alignment of values, where there is one."""
+    """Names the score, its normaliser unless that is softmax, and the alignment of values where there is one."""
     normaliser = "" if mechanism.score.normaliser == "softmax" else f", {mechanism.score.normaliser}"
     align = "" if mechanism.align is None else ", A a head" if mechanism.align.per_head else ", A"
     return f"{type(mechanism.score).__name__}{normaliser}{align}"
@@ -87,7 +87,7 @@ def _aligned(lines: Sequence[Sequence[str]]) -> str:
 
 
 def layer_parameters(mechanism: Mechanism, width: int, heads: int, length: int) -> int:
-    """Exact, of one attention layer."""
+    """Returns the exact number of parameters of one attention layer."""
     layer = MultiHeadAttention(mechanism, heads, length)
     init = lambda key, x: layer.init(key, x, mask=Mask(causal=True))  # noqa: E731
     return count_parameters(jax.eval_shape(init, jax.random.key(0), jnp.zeros((1, length, width))))

@@ -43,12 +43,12 @@ class OptimizerConfig(Declared):
 
 
 def warmup_steps(wanted: int, total: int) -> int:
-    """The warm-up's steps: a tenth of the run where it was to be longer than the run."""
+    """Returns the warm-up's steps, which are cut to a tenth of the run where the warm-up would be longer than it."""
     return wanted if wanted <= total else max(total // 10, 1)
 
 
 def schedule(config: OptimizerConfig, warmup: int, total: int) -> optax.Schedule:
-    """The learning rate as a function of the step, from 0 to `total`."""
+    """Returns the learning rate as a function of the step, from 0 to `total`."""
     peak, rest = config.learning_rate, max(total - warmup, 1)
     after = {
         "constant": lambda: optax.constant_schedule(peak),
@@ -62,7 +62,7 @@ def schedule(config: OptimizerConfig, warmup: int, total: int) -> optax.Schedule
 
 
 def decay_mask(params: optax.Params) -> optax.Params:
-    """True at the leaves that weight decay applies to: kernels and embeddings."""
+    """Returns a tree that is True at the leaves that weight decay applies to: kernels and embeddings."""
 
     def decayed(path: tuple, _: jax.Array) -> bool:
         return bool(DECAYED.search(jax.tree_util.keystr(path, simple=True, separator="/")))
@@ -71,7 +71,7 @@ def decay_mask(params: optax.Params) -> optax.Params:
 
 
 def optimizer(config: OptimizerConfig, learning_rate: optax.Schedule) -> optax.GradientTransformation:
-    """Clipping, the named optimizer with its weight decay, then the learning rate."""
+    """Returns the chain of clipping, the named optimizer with its weight decay, and the learning rate."""
     scalers: dict[str, Callable[[], optax.GradientTransformation]] = {
         "adam": lambda: optax.scale_by_adam(config.beta1, config.beta2, config.epsilon),
         "adamw": lambda: optax.scale_by_adam(config.beta1, config.beta2, config.epsilon),

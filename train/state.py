@@ -1,4 +1,4 @@
-"""Everything that a training step changes."""
+"""The state of a training: everything that a step changes."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ Params = Any
 
 @flax.struct.dataclass
 class TrainState:
-    """A pytree: what a checkpoint holds of the model and its optimizer.
+    """The model and its optimizer as a pytree, which a checkpoint holds.
 
     Attributes:
       step: Optimizer steps taken.
       params: The parameters.
-      opt_state: The optimizer's.
-      ema: Moving average of the parameters; empty where there is none.
+      opt_state: The optimizer's state.
+      ema: The moving average of the parameters; empty where there is none.
     """
 
     step: jax.Array
@@ -26,10 +26,10 @@ class TrainState:
     ema: Params
 
     def averaged(self) -> Params:
-        """The parameters to evaluate: the moving average where there is one."""
+        """Returns the parameters to evaluate: the moving average where there is one."""
         return self.ema or self.params
 
 
 def count_parameters(params: Params) -> int:
-    """Numbers in a tree of arrays, or of their shapes."""
+    """Counts the numbers in a tree of arrays or of shapes."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -23,27 +23,27 @@ class NonFiniteLossError(FloatingPointError):
     """A loss or a gradient norm is not a number.
 
     Attributes:
-      SIGN: What every such message says, by which a log tells that its run diverged.
+      SIGN: Words in every such message, by which a log tells that its run diverged.
     """
 
     SIGN = "the last good checkpoint is step"
 
 
 def step_key(seed: int) -> jax.Array:
-    """The key of a run's steps: another one than that of its initial values, which is of the seed itself."""
+    """Returns the key of a run's steps, which differs from the key of its initial values, made of the seed itself."""
     return jax.random.key(seed + 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-    """What a step needs and never changes.
+    """The loss, optimizer and settings of a training step, which never change.
 
     Attributes:
-      loss: The task's sums.
-      optimizer: From `train.optimizer`.
-      learning_rate: The schedule, to report.
-      accumulate: Parts of a batch.
-      ema: Decay of the parameters' moving average.
+      loss: The task's loss function, which returns sums over a batch.
+      optimizer: The optimizer, from `train.optimizer`.
+      learning_rate: The schedule, which is reported.
+      accumulate: How many parts a batch is split into.
+      ema: The decay of the parameters' moving average.
     """
 
     loss: LossFunction
@@ -54,7 +54,7 @@ class Trainer:
 
     @classmethod
     def of(cls, config: Config, task: Any) -> "Trainer":
-        """The steps of a config's training."""
+        """Returns the trainer of a config."""
         timetable = Timetable.of(config, task.train_examples)
         learning_rate = optimizer.schedule(config.optimizer, timetable.warmup, timetable.total)
         return cls(
@@ -66,18 +66,18 @@ class Trainer:
         )
 
     def init(self, params: Params) -> TrainState:
-        """The state before the first step."""
+        """Returns the state before the first step."""
         average = jax.tree.map(jnp.copy, params) if self.ema else {}
         return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(params), average)
 
     def shapes(self, task: Any) -> TrainState:
-        """Those of such a state; nothing is computed."""
+        """Returns the shapes of the state before the first step; nothing is computed."""
         return jax.eval_shape(lambda: self.init(task.init(jax.random.key(0))))
 
     def train_step(self, state: TrainState, batch: Batch, key: jax.Array) -> tuple[TrainState, dict[str, Any]]:
-        """The next state, and a report: the batch's `sums`, `gradient_norm` before clipping, `learning_rate`.
+        """Returns the next state and a report: the batch's `sums`, `gradient_norm` before clipping, `learning_rate`.
 
-        The key is the base of every step's randomness, see `step_key`.
+        The randomness of every step derives from the key; see `step_key`.
         """
         gradient_of = self._gradient if self.accumulate == 1 else self._accumulated
         gradient, sums = gradient_of(state.params, batch, jax.random.fold_in(key, state.step))
@@ -93,7 +93,7 @@ class Trainer:
         return TrainState(state.step + 1, params, opt_state, average), report
 
     def _gradient(self, params: Params, batch: Batch, key: jax.Array) -> tuple[Params, Sums]:
-        """Gradient of the summed loss, and the sums."""
+        """Returns the gradient of the summed loss, and the sums."""
 
         def summed(params: Params) -> tuple[jax.Array, Sums]:
             sums = self.loss(params, batch, key)
@@ -102,14 +102,14 @@ class Trainer:
         return jax.grad(summed, has_aux=True)(params)
 
     def _accumulated(self, params: Params, batch: Batch, key: jax.Array) -> tuple[Params, Sums]:
-        """The same of a batch that is taken in parts, one after the other."""
+        """Returns gradient and sums of a batch that is taken in parts, one after another, to save memory."""
         # Every a-th example goes to part a, so that each part lies on all devices as the batch does.
-        parts = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, self.accumulate, *x.shape[1:]), 1, 0), batch)
+        pieces = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, self.accumulate, *x.shape[1:]), 1, 0), batch)
 
         def add(total: Any, numbered: tuple[jax.Array, Batch]) -> tuple[Any, None]:
             number, part = numbered
             return jax.tree.map(jnp.add, total, self._gradient(params, part, jax.random.fold_in(key, number))), None
 
-        first = jax.tree.map(lambda x: x[0], parts)
+        first = jax.tree.map(lambda x: x[0], pieces)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(self._gradient, params, first, key))
-        return jax.lax.scan(add, zeros, (jnp.arange(self.accumulate), parts))[0]
+        return jax.lax.scan(add, zeros, (jnp.arange(self.accumulate), pieces))[0]

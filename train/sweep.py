@@ -34,10 +34,10 @@ REPLICAS = ("auto", "yes", "no")
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Plans, and trains, prints or hands over what is left; returns the exit code.
+    """Plans the sweep, then trains, prints or submits the runs that are left; returns the exit code.
 
     Raises:
-      UsageError: any mistake in the arguments, before anything is trained.
+      UsageError: the arguments have a mistake; nothing has been trained by then.
     """
     flags = parser().parse_args(arguments)
     flags.command = shlex.join(["python", "-m", "train.sweep", *arguments])
@@ -53,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
     jobs = flags.jobs or (0 if prepared.platform == "cpu" else 1)
     prints = flags.print or flags.slurm is not None
     while left := _trials(sweep, prepared, tried, flags.workdir):
-        todo = {path: own for paths in left.values() for path, own in paths.items()}
+        todo = {path: run_flags for paths in left.values() for path, run_flags in paths.items()}
         outcomes = {} if prints else run_all(todo, jobs, flags.workdir)
         tried = tuning.scores(sweep.tune, tried, left)
         _write(flags, sweep, prepared, tried)
@@ -66,31 +66,31 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def runs(sweep: Sweep, prepared: Prepared, directory: Path) -> dict[Path, list[str]]:
-    """From the work directory of each run to its flags: the first seeds of all settings, then the next."""
-    found: dict[Path, list[str]] = {}
+    """Returns the flags of each run by its work directory: the first seeds of all settings, then the next."""
+    commands: dict[Path, list[str]] = {}
     for seeds in sweep.seeds:
         for cell, chosen in zip(sweep.cells.values(), prepared.chosen, strict=True):
             fields = {**cell.overrides, **chosen}
             together = {"train.replicas": str(len(seeds))} if len(seeds) > 1 else {}
             values = fields | {"seed": str(seeds[0])} | together
             path = directory / cell.name / grid.run_name(seeds)
-            found[path] = [f"--config={cell.spec}", *(f"--config.{field}={text}" for field, text in values.items())]
-    return found
+            commands[path] = [f"--config={cell.spec}", *(f"--config.{field}={text}" for field, text in values.items())]
+    return commands
 
 
 def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, directory: Path) -> dict[Path, str]:
-    """Trains what is left, and says how each run ended."""
+    """Trains the runs that are left, and says how each ended."""
     ended: list[Path] = []
 
     def say(path: Path, outcome: str) -> None:
         ended.append(path)
         print(f"[{len(ended)}/{len(todo)}] {path.relative_to(directory)}: {_result(path, outcome)}", flush=True)
 
-    return pool.run_all({path: pool.command(own, path) for path, own in todo.items()}, jobs, say)
+    return pool.run_all({path: pool.command(run_flags, path) for path, run_flags in todo.items()}, jobs, say)
 
 
 def _summed(outcomes: Mapping[Path, str], directory: Path) -> int:
-    """Says how many runs have ended how; returns the exit code."""
+    """Says how many runs finished and how many failed; returns the exit code."""
     counts = {kind: sum(outcome == kind for outcome in outcomes.values()) for kind in (pool.FINISHED, pool.FAILED)}
     print(f"{counts[pool.FINISHED]} of {len(outcomes)} runs have finished, {counts[pool.FAILED]} failed.")
     if counts[pool.FINISHED] < len(outcomes):
@@ -101,12 +101,12 @@ def _summed(outcomes: Mapping[Path, str], directory: Path) -> int:
 
 
 def _give(todo: Mapping[Path, Sequence[str]], flags: argparse.Namespace) -> int:
-    """Prints what is left, or hands it over; returns the exit code."""
-    left = {path: own for path, own in todo.items() if not pool.is_finished(path)}
+    """Prints or submits the runs that are left; returns the exit code."""
+    left = {path: run_flags for path, run_flags in todo.items() if not pool.is_finished(path)}
     if flags.slurm is not None and not flags.print:
         return hand_over(left, flags.workdir, flags.slurm)
-    for path, own in left.items():
-        print(shlex.join(["python", "-m", "train.main", *own, f"--workdir={path}"]))
+    for path, run_flags in left.items():
+        print(shlex.join(["python", "-m", "train.main", *run_flags, f"--workdir={path}"]))
     return 0
 
 
@@ -115,11 +115,11 @@ def hand_over(left: Mapping[Path, Sequence[str]], directory: Path, options: str)
 
     Args:
       left: The runs.
-      directory: Of the sweep; what the jobs print goes to `slurm/` in it.
+      directory: The folder of the sweep; the jobs' output goes to `slurm/` in it.
       options: `NAME=VALUE,NAME=VALUE` of submitit's `AutoExecutor.update_parameters`.
 
     Raises:
-      UsageError: submitit is not there or knows no such option.
+      UsageError: submitit is not installed, or it does not know an option.
     """
     try:
         import submitit
@@ -133,40 +133,40 @@ def hand_over(left: Mapping[Path, Sequence[str]], directory: Path, options: str)
         executor.update_parameters(**{name: _literal(value) for name, _, value in pairs})
     except (TypeError, NameError, ValueError) as error:
         raise UsageError(f"--slurm={options} is not what submitit takes: {error}.") from error
-    todo = [pool.command(own, path) for path, own in left.items()]
+    todo = [pool.command(run_flags, path) for path, run_flags in left.items()]
     jobs = executor.map_array(subprocess.check_call, todo) if todo else []
     print(f"Submitted {len(jobs)} jobs{f', {jobs[0].job_id} the first' if jobs else ''}.")
     return 0
 
 
 def asked(flags: argparse.Namespace) -> Sweep:
-    """What the flags say, without seeds.
+    """Returns the sweep that the flags ask for, without seeds.
 
     Raises:
-      UsageError: a mistake in them.
+      UsageError: the flags have a mistake.
     """
     overrides = flags.overrides
     over = grid.over(flags.over, overrides, flags.equal)
     also = grid.also(flags.also, over)
     if also and flags.equal:
         raise UsageError("--also cannot be beside --equal, which matches settings of the grid; leave one out.")
-    made = Sweep(flags.config, overrides, over, [], flags.equal, also)
-    cells = list(made.cells.values())
+    sweep = Sweep(flags.config, overrides, over, [], flags.equal, also)
+    cells = list(sweep.cells.values())
     if flags.tune:
         taken = {*overrides, *over, *grid.DECIDED, *(field for setting in also for field in setting)}
         field, _, values = flags.tune.partition("=")
         values = grid.split(values) if values else []
         tune = tuning.read(field, values, flags.tune_length, flags.tune_seeds, cells[0], taken)
-        made = dataclasses.replace(made, tune=tune)
+        sweep = dataclasses.replace(sweep, tune=tune)
     if flags.declare:
         declared = declaration.read(flags.declare)
         declared.check([cell.name for cell in cells])
-        made = dataclasses.replace(made, declaration=declared)
-    return made
+        sweep = dataclasses.replace(sweep, declaration=declared)
+    return sweep
 
 
 def _trials(sweep: Sweep, prepared: Prepared, tried: tuning.Tried, directory: Path) -> dict:
-    """What is to be tried of the settings that have no value yet; see `tuning.trials`."""
+    """Returns the trials of the settings that have no value yet; see `tuning.trials`."""
     if not sweep.tune:
         return {}
     cells = zip(sweep.cells.values(), prepared.chosen, strict=True)
@@ -175,7 +175,7 @@ def _trials(sweep: Sweep, prepared: Prepared, tried: tuning.Tried, directory: Pa
 
 
 def _tuned(sweep: Sweep, prepared: Prepared, tried: tuning.Tried) -> Prepared:
-    """With the value that is best for each setting, where it has none yet."""
+    """Returns the plan with the best value for each setting that has none yet."""
     if not sweep.tune:
         return prepared
     field, chosen = sweep.tune.field, []
@@ -188,7 +188,7 @@ def _tuned(sweep: Sweep, prepared: Prepared, tried: tuning.Tried) -> Prepared:
 
 
 def _plan(flags: argparse.Namespace, sweep: Sweep, before: Mapping[str, Any] | None) -> tuple[Sweep, Prepared]:
-    """The sweep with its seeds, checked, and what was chosen of its configs: what was chosen before stays."""
+    """Returns the checked sweep with its seeds, and the values chosen for its configs; earlier choices stay."""
     cells = sweep.cells
     if before:
         grid.check_extends(before, sweep, flags.workdir)
@@ -208,7 +208,7 @@ def _plan(flags: argparse.Namespace, sweep: Sweep, before: Mapping[str, Any] | N
 
 
 def _write(flags: argparse.Namespace, sweep: Sweep, prepared: Prepared, tried: tuning.Tried) -> None:
-    """What was asked, tried and chosen, into `sweep.json`."""
+    """Writes the request, the trials and the choices to `sweep.json`."""
     cells = {
         cell.name: {"chosen": chosen}
         | ({sweep.equal: size} if sweep.equal else {})
@@ -219,7 +219,7 @@ def _write(flags: argparse.Namespace, sweep: Sweep, prepared: Prepared, tried: t
 
 
 def _chosen(sweep: Sweep, prepared: Prepared) -> list[str]:
-    """A line for each setting that was matched with its baseline."""
+    """Returns a line for each setting that was matched with its baseline."""
     cells = sweep.cells
     sizes = dict(zip(cells, prepared.sizes, strict=True))
     lines = []
@@ -232,7 +232,6 @@ def _chosen(sweep: Sweep, prepared: Prepared) -> list[str]:
 
 
 def _result(path: Path, outcome: str) -> str:
-    """How a run ended."""
     if outcome == pool.FAILED:
         lines = pool.log_of(path).read_text(encoding="utf-8", errors="replace").splitlines()
         return f"failed, see {pool.log_of(path)}: {lines[-1] if lines else 'it printed nothing'}"
@@ -251,43 +250,43 @@ def _literal(text: str) -> Any:
 
 
 def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
-    made.add_argument("--config", required=True, metavar="FILE[:ARGUMENT]", help="the experiment")
-    made.add_overrides()
-    made.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="the folder of the sweep")
-    made.add_argument(
+    """Returns the parser of the flags."""
+    parser = cli.Parser(__doc__)
+    parser.add_argument("--config", required=True, metavar="FILE[:ARGUMENT]", help="the experiment")
+    parser.add_overrides()
+    parser.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="the folder of the sweep")
+    parser.add_argument(
         "--over", action="append", default=[], metavar="FIELD=VALUE,VALUE", help="what varies; may be given again"
     )
-    made.add_argument("--seeds", type=cli.count, default=1, help="of each setting, from the config's on")
-    made.add_argument(
+    parser.add_argument("--seeds", type=cli.count, default=1, help="of each setting, from the config's on")
+    parser.add_argument(
         "--jobs",
         type=cli.count,
         default=0,
         help="runs at a time; without it one a CPU, or one where there is a GPU",
     )
-    made.add_argument(
+    parser.add_argument(
         "--replicas", default="auto", choices=REPLICAS, help="train seeds together: auto does unless on CPUs"
     )
-    made.add_argument("--equal", default="", choices=matching.EQUAL, help="match with the first value")
-    made.add_argument(
+    parser.add_argument("--equal", default="", choices=matching.EQUAL, help="match with the first value")
+    parser.add_argument(
         "--also",
         action="append",
         default=[],
         metavar="FIELD=VALUE,...",
         help="a setting beside the grid; may be given again",
     )
-    made.add_argument("--tune", default="", metavar="FIELD=VALUE,...", help="tries values, and trains with the best")
-    made.add_argument("--tune-length", default="1/3", metavar="PART", help="of a trial, as a part of the run's")
-    made.add_argument("--tune-seeds", type=cli.count, default=1, help="of each value that is tried")
-    made.add_argument("--declare", type=Path, metavar="FILE", help="JSON of what is asked and compared")
-    made.add_argument("--print", action="store_true", help="print one command a run, and train nothing")
-    made.add_argument("--slurm", nargs="?", const="", metavar="NAME=VALUE,...", help="submit the runs with submitit")
-    return made
+    parser.add_argument("--tune", default="", metavar="FIELD=VALUE,...", help="tries values, and trains with the best")
+    parser.add_argument("--tune-length", default="1/3", metavar="PART", help="of a trial, as a part of the run's")
+    parser.add_argument("--tune-seeds", type=cli.count, default=1, help="of each value that is tried")
+    parser.add_argument("--declare", type=Path, metavar="FILE", help="JSON of what is asked and compared")
+    parser.add_argument("--print", action="store_true", help="print one command a run, and train nothing")
+    parser.add_argument("--slurm", nargs="?", const="", metavar="NAME=VALUE,...", help="submit the runs with submitit")
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code: 0 done or saved, 1 a run failed, 2 a mistake, 130 stopped at once."""
+    """Runs the program; returns its exit code: 0 done or saved, 1 a run failed, 2 a mistake, 130 stopped at once."""
     return cli.run(lambda: run(sys.argv[1:] if arguments is None else arguments))  # Ctrl-C is heard while runs train
 
 

@@ -40,9 +40,9 @@ class Translator:
     """A trained model of translation.
 
     Attributes:
-      config: Of its run.
-      source: The tokeniser of what it reads.
-      target: The tokeniser of what it writes.
+      config: The config of its run.
+      source: The tokeniser of the texts that it reads.
+      target: The tokeniser of the texts that it writes.
       model: The network, unbound.
       params: Its parameters.
     """
@@ -55,15 +55,16 @@ class Translator:
 
     @classmethod
     def load(cls, directory: Path, step: str = "best", replica: int = 0) -> "Translator":
-        """What a run has learned.
+        """Loads the model of a run.
 
         Args:
           directory: The work directory of a run of the task `translation`.
           step: `best` (needs a finished run), `last` or a step that has a checkpoint.
-          replica: Which one, of a run of several.
+          replica: The number of the replica, where the run has several.
 
         Raises:
-          UsageError: no such run, replica or checkpoint, another task, or a tokeniser of another size.
+          UsageError: there is no such run, replica or checkpoint, or the run has another task or a tokeniser of
+            another size.
         """
         config = trained.config_of(directory, "translation", "translate")
         names = ("source_tokeniser.json", "target_tokeniser.json")
@@ -79,37 +80,39 @@ class Translator:
         return cls(config, source, target, model, params)
 
     def encode(self, text: str) -> np.ndarray | None:
-        """A sentence's tokens and the end token; None where they are more than the model was trained for."""
+        """Returns a sentence's tokens and the end token; None where they are more than the model was trained for."""
         ids = np.append(self.source.encode(text), self.source.special["end"])
         return ids if len(ids) <= self.config.data.source_length else None
 
     def translations(self, texts: Iterable[str], search: Search, seed: int = 0) -> Iterator[str | None]:
-        """Each text's translation, in order; None where it is too long. See `tokens`."""
+        """Yields each text's translation, in order; None where the text is too long. See `tokens`."""
         for ids in self.tokens(texts, search, seed):
             yield None if ids is None else self.target.decode(ids)
 
     def tokens(self, texts: Iterable[str], search: Search, seed: int = 0) -> Iterator[np.ndarray | None]:
-        """The tokens of each text's translation, the end token among them, in order; None where it is too long.
+        """Yields the tokens of each text's translation, the end token included; None where the text is too long.
 
-        Of an empty text it is the end token alone.
+        The translation of an empty text is the end token alone.
 
         Args:
-          texts: Read as they are needed.
-          search: How translations are found.
-          seed: Of draws.
+          texts: The texts, which are read as they are needed.
+          search: How translations are searched for.
+          seed: The seed of draws.
         """
         key = trained.key_of(seed)
         for number, batch in enumerate(_batches(texts)):
-            found = self._translated([self.encode(text) for text in batch], search, jax.random.fold_in(key, number))
-            for text, ids in zip(batch, found, strict=True):
+            translations = self._translated(
+                [self.encode(text) for text in batch], search, jax.random.fold_in(key, number)
+            )
+            for text, ids in zip(batch, translations, strict=True):
                 yield ids if text.strip() else np.array([self.target.special["end"]], np.int32)
 
     def align(self, text: str, ids: np.ndarray) -> alignment.Alignment:
-        """Which tokens of a text the model looks at for each token of a translation.
+        """Returns how much the model attends to each token of a text for each token of its translation.
 
         Args:
-          text: No longer than the model takes.
-          ids: The translation, the end token among them.
+          text: The text, no longer than the model takes.
+          ids: The tokens of the translation, the end token included.
 
         Raises:
           UsageError: the mechanism has no weights.
@@ -122,13 +125,13 @@ class Translator:
     def _translated(
         self, encoded: list[np.ndarray | None], search: Search, key: jax.Array
     ) -> Iterator[np.ndarray | None]:
-        """Of one batch; it is filled up to one of a few shapes, which are compiled once."""
+        """Translates one batch, padded to one of a few shapes, so that few programs are compiled."""
         rows = [ids if ids is not None else np.zeros(1, np.int32) for ids in encoded]
         rows += [np.zeros(1, np.int32)] * ((BATCH if len(rows) > 1 else 1) - len(rows))
         longest = max(map(len, rows))
         width = min(self.config.data.source_length, max(16, 1 << (longest - 1).bit_length()))
         special = self.target.special
-        found = translate(
+        output = translate(
             self.model,
             self.params,
             jnp.stack([padded(row, width, 0) for row in rows]),
@@ -139,7 +142,7 @@ class Translator:
             special["end"],
             special.get("pad", special["end"]),
         )
-        for ids, row, length in zip(encoded, np.asarray(found.tokens), np.asarray(found.lengths), strict=False):
+        for ids, row, length in zip(encoded, np.asarray(output.tokens), np.asarray(output.lengths), strict=False):
             yield None if ids is None else row[:length]
 
 
@@ -155,64 +158,64 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def translate_file(translator: Translator, source: Path, target: Path, search: Search, seed: int = 0) -> list[int]:
-    """Translates a file of one sentence a line into another one, with a progress bar on a terminal.
+    """Translates a file with one sentence a line into another file, with a progress bar on a terminal.
 
     Args:
-      translator: With what.
-      source: What to read; it may be compressed.
-      target: What to write: a line for each, empty where a sentence is empty or too long.
-      search: How translations are found.
-      seed: Of draws.
+      translator: The trained model.
+      source: The file to read, which may be compressed.
+      target: The file to write; its line is empty where a sentence is empty or too long.
+      search: How translations are searched for.
+      seed: The seed of draws.
 
     Returns:
       The numbers of the lines that were too long.
 
     Raises:
-      UsageError: a file that cannot be read or written.
+      UsageError: a file cannot be read or written.
     """
     lines = [line.strip() for line in files.lines(source)]
     shown = tqdm(lines, unit=" sentences", disable=None, dynamic_ncols=True)
     left_out = []
     try:
         with target.open("w", encoding="utf-8") as file:
-            for number, found in enumerate(translator.translations(shown, search, seed), 1):
-                left_out += [number] if found is None else []
-                file.write((found or "").replace("\n", " ") + "\n")
+            for number, translated in enumerate(translator.translations(shown, search, seed), 1):
+                left_out += [number] if translated is None else []
+                file.write((translated or "").replace("\n", " ") + "\n")
     except OSError as error:
         raise UsageError(f"{target} cannot be written ({error.strerror}); give another --output.") from error
     return left_out
 
 
 def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
-    made.add_argument("text", nargs="*", help="sentences to translate")
-    made.add_argument("--workdir", type=Path, required=True, help="the run's folder")
-    made.add_argument("--input", type=Path, help="a file of one sentence a line, in place of sentences")
-    made.add_argument("--output", type=Path, help="where its translations go, a line each")
-    made.add_argument("--alignment", type=Path, help="where to draw what the first sentence's translation looks at")
-    made.add_argument("--beams", type=int, default=0, help="1 is greedy; the run's own without it")
-    made.add_argument("--length-penalty", type=float, help="of beam search; the run's own without it")
-    made.add_argument("--temperature", type=float, default=0.0, help="of draws; 0 takes the most probable token")
-    made.add_argument("--seed", type=int, default=0, help="of draws")
-    made.add_argument("--step", default="best", help="best, last or a step that has a checkpoint")
-    made.add_argument("--replica", type=int, default=0, help="which one, of a run of several")
-    return made
+    """Returns the parser of the flags."""
+    parser = cli.Parser(__doc__)
+    parser.add_argument("text", nargs="*", help="sentences to translate")
+    parser.add_argument("--workdir", type=Path, required=True, help="the run's folder")
+    parser.add_argument("--input", type=Path, help="a file of one sentence a line, in place of sentences")
+    parser.add_argument("--output", type=Path, help="where its translations go, a line each")
+    parser.add_argument("--alignment", type=Path, help="where to draw what the first sentence's translation looks at")
+    parser.add_argument("--beams", type=int, default=0, help="1 is greedy; the run's own without it")
+    parser.add_argument("--length-penalty", type=float, help="of beam search; the run's own without it")
+    parser.add_argument("--temperature", type=float, default=0.0, help="of draws; 0 takes the most probable token")
+    parser.add_argument("--seed", type=int, default=0, help="of draws")
+    parser.add_argument("--step", default="best", help="best, last or a step that has a checkpoint")
+    parser.add_argument("--replica", type=int, default=0, help="which one, of a run of several")
+    return parser
 
 
 def _run(flags: argparse.Namespace) -> int:
-    """Translates and prints or writes; 1 where some lines were too long."""
+    """Translates sentences or a file; returns 1 where some lines were too long."""
     compilation.keep_programs()
     if bool(flags.text) == bool(flags.input) or bool(flags.input) != bool(flags.output):
         raise UsageError("Give sentences to translate, or --input=FILE and --output=FILE.")
     if flags.input and flags.alignment:
         raise UsageError("--alignment draws one sentence; give it in place of --input.")
     translator = Translator.load(flags.workdir, flags.step, flags.replica)
-    own = translation.search(translator.config.data)
+    configured = translation.search(translator.config.data)
     search = dataclasses.replace(
-        own,
-        beams=flags.beams or own.beams,
-        length_penalty=own.length_penalty if flags.length_penalty is None else flags.length_penalty,
+        configured,
+        beams=flags.beams or configured.beams,
+        length_penalty=configured.length_penalty if flags.length_penalty is None else flags.length_penalty,
         sampling=Sampling(flags.temperature),
     )
     too_long = f"more than the {translator.config.data.source_length} tokens that the model was trained for"
@@ -225,15 +228,15 @@ def _run(flags: argparse.Namespace) -> int:
     for text in flags.text:
         if translator.encode(text) is None:
             raise UsageError(f"{text[:40]!r} has {too_long}; shorten it.")
-    found = list(translator.tokens(flags.text, search, flags.seed))
-    print("\n".join(translator.target.decode(ids) for ids in found))
+    translations = list(translator.tokens(flags.text, search, flags.seed))
+    print("\n".join(translator.target.decode(ids) for ids in translations))
     if flags.alignment:
-        alignment.draw(translator.align(flags.text[0], found[0]), flags.alignment)
+        alignment.draw(translator.align(flags.text[0], translations[0]), flags.alignment)
     return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Runs the program and returns its exit code."""
     return cli.run(lambda: _run(parser().parse_args(arguments)))
 
 
