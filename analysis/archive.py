@@ -19,18 +19,18 @@ from train.grids import grid, tuning
 from train.run.workdir import flatten, read_config, read_results
 from train.run.writers import read_record, write_json, write_text
 
-SUFFIX = ".json"  # of an archive, which a folder is not
+SUFFIX = ".json"  # ending of an archive's name
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A finished run as it stands on disk.
+    """A finished run as it is stored on disk.
 
     Attributes:
       path: Its work directory, or where it was when it was archived.
       config: All leaves by their path.
-      results: Of `result.json`, one for each seed that was trained.
-      record: Lines of `metrics.jsonl`.
+      results: The results of `result.json`, one for each seed that was trained.
+      record: The lines of `metrics.jsonl`.
     """
 
     path: Path
@@ -41,11 +41,11 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-    """What was found.
+    """The finished runs of some folders or archives.
 
     Attributes:
-      entries: In order.
-      sweeps: What the sweeps that they come of were asked, and tried and chose: what `sweep.json` holds.
+      entries: The runs, in order.
+      sweeps: The content of each `sweep.json`: what was asked for, tried and chosen.
       left_out: A sentence for each work directory that holds no finished run.
     """
 
@@ -55,7 +55,7 @@ class Finished:
 
     @property
     def asked(self) -> dict[str, Sequence[Any]]:
-        """The fields of the sweeps, and their values."""
+        """The fields that the sweeps vary, with their values."""
         values: dict[str, dict[Any, None]] = {}
         for sweep in self.sweeps:
             beside = [{field: [value] for field, value in setting.items()} for setting in sweep.get("also", ())]
@@ -66,19 +66,19 @@ class Finished:
 
 
 def find(places: Sequence[Path]) -> Finished:
-    """The finished runs of archives, and of folders and all below them.
+    """Finds the finished runs of archives, and of folders and all folders below them.
 
     Raises:
-      UsageError: a place that is not there, a damaged archive or `sweep.json`, or no finished run at all.
+      UsageError: A place does not exist, an archive or `sweep.json` is damaged, or there is no finished run at all.
     """
     entries: list[Entry] = []
     sweeps: list[Mapping[str, Any]] = []
     left_out: list[str] = []
     for place in places:
-        found = read(place) if place.is_file() else _in_folder(place)
-        entries += found.entries
-        sweeps += found.sweeps
-        left_out += found.left_out
+        finished = read(place) if place.is_file() else _in_folder(place)
+        entries += finished.entries
+        sweeps += finished.sweeps
+        left_out += finished.left_out
     if not entries:
         reasons = f": {left_out[0]}" if left_out else "; give folders of runs, such as the --workdir of a sweep."
         raise UsageError(f"There is no finished run in {', '.join(map(str, places))}{reasons}")
@@ -86,12 +86,12 @@ def find(places: Sequence[Path]) -> Finished:
 
 
 def write(found: Finished, out: Path, above: Path = Path()) -> None:
-    """One object: `sweeps`, the leaves that all runs share under `config`, and `runs`, each on a line.
+    """Writes one object: `sweeps`, the leaves that all runs share under `config`, and `runs`, one on each line.
 
     Args:
-      found: What is kept.
+      found: The runs to write.
       out: The file.
-      above: A folder that all runs are in, which their paths leave out.
+      above: A folder that holds all runs; it is left out of their paths.
     """
     first = found.entries[0].config
     shared = {f: v for f, v in first.items() if all(f in e.config and e.config[f] == v for e in found.entries)}
@@ -110,10 +110,10 @@ def write(found: Finished, out: Path, above: Path = Path()) -> None:
 
 
 def read(file: Path) -> Finished:
-    """What `write` has kept.
+    """Reads an archive that `write` has written.
 
     Raises:
-      UsageError: it is no archive.
+      UsageError: The file is no archive.
     """
     try:
         kept = json.loads(file.read_text(encoding="utf-8"))
@@ -123,7 +123,7 @@ def read(file: Path) -> Finished:
         ]
         for entry in entries:
             _check(entry)
-        sweeps = kept["sweeps"] if "sweeps" in kept else [{"over": dict(kept["asked"])}]  # as it was kept before
+        sweeps = kept["sweeps"] if "sweeps" in kept else [{"over": dict(kept["asked"])}]  # the format of older archives
         return Finished(entries, sweeps)
     except (OSError, ValueError, TypeError, KeyError, UsageError) as error:
         raise UsageError(
@@ -132,11 +132,11 @@ def read(file: Path) -> Finished:
 
 
 def unpack(found: Finished, folder: Path) -> int:
-    """Puts runs back where `write` has found them, without checkpoints, so that a sweep goes on with those it lacks.
+    """Restores runs to a sweep's folder, without checkpoints, so that the sweep continues with those that are missing.
 
     Args:
-      found: Of one archive.
-      folder: Of the sweep; what is there already stays.
+      found: The content of one archive.
+      folder: The sweep's folder; files that it already has are kept.
 
     Returns:
       How many runs were put back.
@@ -156,7 +156,7 @@ def unpack(found: Finished, folder: Path) -> int:
 
 
 def _nested(config: Mapping[str, Any]) -> dict[str, Any]:
-    """`{'a.b': 1}` as `{'a': {'b': 1}}`."""
+    """Turns `{'a.b': 1}` into `{'a': {'b': 1}}`."""
     nested: dict[str, Any] = {}
     for path, value in config.items():
         *sections, leaf = path.split(".")
@@ -180,10 +180,10 @@ def _in_folder(folder: Path) -> Finished:
 
 
 def _entry(directory: Path) -> Entry:
-    """A work directory's.
+    """Reads the finished run of a work directory.
 
     Raises:
-      UsageError: it is none, or the run has not finished.
+      UsageError: It is no work directory, or the run has not finished.
     """
     config = flatten(read_config(directory))
     _check(Entry(directory, config, [], []))
@@ -198,15 +198,15 @@ def _entry(directory: Path) -> Entry:
 
 
 def _check(entry: Entry) -> None:
-    """Raises a UsageError where it is no run's."""
+    """Raises a UsageError where an entry is not that of a run."""
     if not {"task", "seed", "data.batch_size"} <= set(entry.config):
         raise UsageError(f"{entry.path} was left out: its config.json is none of a run.")
-    if not all({"best", "best_step", "steps", "seconds"} <= set(own) for own in entry.results):
+    if not all({"best", "best_step", "steps", "seconds"} <= set(result) for result in entry.results):
         raise UsageError(f"{entry.path} was left out: its result.json holds no result of a run.")
 
 
 def _work_directories(folder: Path) -> Iterator[Path]:
-    """Every folder with a `config.json` at `folder` or below, in order; what is in them is not looked at."""
+    """Yields every folder with a `config.json` at `folder` or below, in order, without looking inside them."""
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder; give folders of runs, such as the --workdir of a sweep.")
     for directory, below, files in os.walk(folder):
@@ -219,7 +219,7 @@ def _work_directories(folder: Path) -> Iterator[Path]:
 
 
 def _sweep(directory: Path) -> dict[Path, Mapping[str, Any]]:
-    """The sweep that a run is of, by its file; none where it is of none."""
+    """Returns the sweep that a run belongs to, by the path of its file; empty where it belongs to none."""
     sweep = directory.absolute().parent.parent / grid.FILE
     if not sweep.is_file():
         return {}
@@ -232,27 +232,27 @@ def _sweep(directory: Path) -> dict[Path, Mapping[str, Any]]:
 
 
 def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
-    made.add_argument("folder", type=Path, help="of finished runs, or a folder above them")
-    made.add_argument("--out", required=True, type=Path, help=f"the file, whose name ends in {SUFFIX}")
-    return made
+    """Returns the parser of the program's flags."""
+    parser = cli.Parser(__doc__)
+    parser.add_argument("folder", type=Path, help="of finished runs, or a folder above them")
+    parser.add_argument("--out", required=True, type=Path, help=f"the file, whose name ends in {SUFFIX}")
+    return parser
 
 
 def _run(flags: argparse.Namespace) -> None:
-    """Keeps, and says what."""
+    """Writes the archive and says what was kept and what was left out."""
     if flags.out.suffix != SUFFIX:
         raise UsageError(f"--out={flags.out} must end in {SUFFIX}; write --out={flags.out.with_suffix(SUFFIX)}.")
     if flags.folder.is_file():
         raise UsageError(f"{flags.folder} is no folder; give folders of runs, such as the --workdir of a sweep.")
-    found = find([flags.folder])
+    finished = find([flags.folder])
     flags.out.parent.mkdir(parents=True, exist_ok=True)
-    write(found, flags.out, flags.folder)
-    print(*found.left_out, f"Kept {len(found.entries)} finished runs in {flags.out}.", sep="\n")
+    write(finished, flags.out, flags.folder)
+    print(*finished.left_out, f"Kept {len(finished.entries)} finished runs in {flags.out}.", sep="\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Runs the program and returns its exit code."""
     return cli.run(lambda: _run(parser().parse_args(arguments)))
 
 

@@ -10,13 +10,13 @@ from analysis.runs import Found, Group, Run, short
 from analysis.statistics import LEVEL
 from attention.errors import UsageError, unknown
 
-# What runs may be compared at, and how much of it a run has taken in all.
+# The kinds of budget at which runs may be compared, and how much of each a run has spent in all.
 BUDGETS: Mapping[str, Callable[[Run], float]] = {
     "examples": lambda run: run.examples,
     "seconds": lambda run: run.seconds,
     "flops": lambda run: run.flops,
 }
-# What may be equal between runs, and how close it must be; clocks are noisy.
+# What may be equal between runs, and the tolerance that still counts as equal; clocks are noisy.
 FAIRNESS: Mapping[str, tuple[Callable[[Run], float], float]] = {
     "training examples": (BUDGETS["examples"], 0.01),
     "parameters": (lambda run: run.value("parameters"), 0.01),
@@ -29,7 +29,7 @@ Measure = Callable[[Run, str], float]
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """What groups are compared with: the group that has `value` in `field` and is as they are in all other keys.
+    """The baseline of a comparison: a group's baseline has `value` in `field` and equals the group in all other keys.
 
     Attributes:
       field: A key.
@@ -41,36 +41,36 @@ class Baseline:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What a user may write for it."""
+        """The texts by which a user may name this baseline."""
         return str(self.value), f"{self.field}={self.value}", f"{self.field.rpartition('.')[2]}={self.value}"
 
     def pairs(self, found: Found) -> list[tuple[Group, Group]]:
-        """Every group that has a baseline, with it."""
-        return [(each, other) for each in found.groups if (other := self.of(each, found))]
+        """Returns every group that has a baseline, together with that baseline."""
+        return [(group, baseline) for group in found.groups if (baseline := self.of(group, found))]
 
     def of(self, group: Group, found: Found) -> Group | None:
-        """The baseline of a group; none where it has none or is one itself."""
-        wanted = {key: group.settings[key] for key in found.keys} | {self.field: self.value}
-        same = (each for each in found.groups if all(each.settings[key] == wanted[key] for key in found.keys))
-        return next((each for each in same if each is not group), None)
+        """Returns the baseline of a group, or None where the group has none or is one itself."""
+        settings = {key: group.settings[key] for key in found.keys} | {self.field: self.value}
+        same = (other for other in found.groups if all(other.settings[key] == settings[key] for key in found.keys))
+        return next((other for other in same if other is not group), None)
 
     def block(self, group: Group, found: Found) -> tuple[object, ...]:
-        """What a group has in common with those that it is ranked with."""
+        """Returns the settings that a group shares with the groups that it is ranked with."""
         return tuple(group.settings[key] for key in found.keys if key != self.field)
 
 
 @dataclasses.dataclass(frozen=True)
 class GroupComparison:
-    """Of a group with its baseline, in one metric.
+    """The comparison of a group with its baseline in one metric.
 
     Attributes:
       group: The group.
       baseline: Its baseline.
       metric: A name of `analysis.metrics`.
-      seeds: How many are compared: pairs, or of the group and of the baseline.
-      difference: The group's less the baseline's.
-      p: Corrected for all comparisons of the table; NaN where there is no test.
-      wilcoxon: p-value of Wilcoxon's signed-rank test, corrected likewise; NaN where it cannot reach the level.
+      seeds: The number of pairs of seeds, or the numbers of seeds of the group and of the baseline.
+      difference: The group's value minus the baseline's.
+      p: p-value, corrected for all comparisons of the table; NaN where there is no test.
+      wilcoxon: p-value of Wilcoxon's signed-rank test, corrected in the same way; NaN where it cannot reach the level.
     """
 
     group: Group
@@ -83,7 +83,7 @@ class GroupComparison:
 
     @property
     def sentence(self) -> str:
-        """What may be said."""
+        """The conclusion that the test allows."""
         metric, mean = metrics.find(self.metric), float(self.difference.mean)
         claimed = self.p <= LEVEL
         width = f" ± {metric.text(float(self.difference.half_width))}" if min(self.seeds) > 1 else ""
@@ -104,15 +104,15 @@ class GroupComparison:
 
 
 def p_text(p: float) -> str:
-    """A p-value as it stands in a sentence."""
+    """Returns a p-value as it is written in a sentence."""
     digits = 2
-    while float(f"{p:.{digits}g}") == LEVEL != p:  # or it would read as on the other side
+    while float(f"{p:.{digits}g}") == LEVEL != p:  # a rounded p would read as if it were on the other side of the level
         digits += 1
     return "p < 0.001" if p < 0.001 else f"p = {p:.{digits}g}"
 
 
 def baseline(found: Found, wanted: str) -> Baseline | None:
-    """Which value of which key the others are compared with.
+    """Returns the baseline of a comparison.
 
     Args:
       found: The groups.
@@ -123,18 +123,18 @@ def baseline(found: Found, wanted: str) -> Baseline | None:
       None where no two groups differ in one key alone.
 
     Raises:
-      UsageError: no group has that value, it is one of several fields, or nothing can be compared with it.
+      UsageError: No group has that value, several fields have it, or nothing can be compared with it.
     """
-    values = list(dict.fromkeys(Baseline(key, each.settings[key]) for key in found.keys for each in found.groups))
+    values = list(dict.fromkeys(Baseline(key, group.settings[key]) for key in found.keys for group in found.groups))
     if not wanted:
-        values.sort(key=lambda each: each.value != "dot_product")
-        return next((each for each in values if each.pairs(found)), None)
-    matching = [each for each in values if wanted in each.names]
+        values.sort(key=lambda candidate: candidate.value != "dot_product")
+        return next((candidate for candidate in values if candidate.pairs(found)), None)
+    matching = [candidate for candidate in values if wanted in candidate.names]
     if not matching:
-        raise unknown("baseline", wanted, {str(each.value) for each in values})
+        raise unknown("baseline", wanted, {str(candidate.value) for candidate in values})
     if len(matching) > 1:
         raise UsageError(
-            f"--baseline={wanted} is a value of {' and of '.join(each.field for each in matching)}; "
+            f"--baseline={wanted} is a value of {' and of '.join(candidate.field for candidate in matching)}; "
             f"write --baseline={matching[0].field}={wanted}."
         )
     if not matching[0].pairs(found):
@@ -146,15 +146,15 @@ def baseline(found: Found, wanted: str) -> Baseline | None:
 
 
 def compare(found: Found, against: Baseline, names: Sequence[str], measure: Measure) -> list[GroupComparison]:
-    """Every group that has a baseline with it, in every metric, corrected for all of these comparisons.
+    """Compares every group that has a baseline with it, in every metric, and corrects for all of these comparisons.
 
     Args:
       found: The groups.
       against: Their baseline.
-      names: Of metrics.
-      measure: What a run has of a metric.
+      names: Names of metrics.
+      measure: Returns the value of a metric of a run.
     """
-    raw = [_compare(each, other, name, measure) for name in names for each, other in against.pairs(found)]
+    raw = [_compare(group, baseline, name, measure) for name in names for group, baseline in against.pairs(found)]
     p = np.array([float(comparison.difference.p) for comparison in raw])
     ranked = np.array([_within_reach(comparison, np.sum(~np.isnan(p))) for comparison in raw])
     corrected = zip(raw, statistics.holm(p).tolist(), statistics.holm(ranked).tolist(), strict=True)
@@ -162,21 +162,21 @@ def compare(found: Found, against: Baseline, names: Sequence[str], measure: Meas
 
 
 def at_budget(found: Found, kind: str) -> tuple[float, Measure]:
-    """What the first run to finish had spent, and the validation curves there.
+    """Returns the budget that the first run to finish had spent, and a measure of the validation curves at that budget.
 
     Args:
       found: The groups.
-      kind: Of `BUDGETS`.
+      kind: A key of `BUDGETS`.
 
     Returns:
-      The budget, and a measure: between two evaluations it is on the line between them.
+      The budget and the measure, which interpolates linearly between two evaluations.
 
     Raises:
-      UsageError: an unknown kind, or a run that has not been evaluated by then.
+      UsageError: The kind is unknown, or a run had not been evaluated by then.
     """
     if kind not in BUDGETS:
         raise unknown("--at", kind, BUDGETS)
-    spent, runs = BUDGETS[kind], [run for each in found.groups for run in each.runs]
+    spent, runs = BUDGETS[kind], [run for group in found.groups for run in group.runs]
     budget = min(map(spent, runs))
 
     def measure(run: Run, metric: str) -> float:
@@ -196,16 +196,16 @@ def at_budget(found: Found, kind: str) -> tuple[float, Measure]:
 
 
 def fairness(found: Found, against: Baseline, subject: str) -> str:
-    """What is equal between the groups and their baselines, of which there are some, and how far apart the rest is.
+    """Returns sentences that say what is equal between groups and their baselines, and how far apart the rest is.
 
     Args:
       found: The groups.
-      against: What they are compared with.
-      subject: Of the sentence; it goes on with `equal`.
+      against: The baseline that they are compared with; at least one group has it.
+      subject: The subject of the first sentence, which continues with `equal`.
     """
     equal, unequal = [], []
     for what, (of, tolerance) in FAIRNESS.items():
-        ratios = [_mean(each, of) / _mean(other, of) for each, other in against.pairs(found)]
+        ratios = [_mean(group, of) / _mean(baseline, of) for group, baseline in against.pairs(found)]
         if max(abs(ratio - 1) for ratio in ratios) <= tolerance:
             equal.append(what)
         else:
@@ -216,12 +216,12 @@ def fairness(found: Found, against: Baseline, subject: str) -> str:
 
 
 def text_of(against: Baseline) -> str:
-    """The baseline in a heading."""
+    """Returns the baseline as a heading names it."""
     return f"`{against.value}`" if against.field == "model.attention" else f"{short(against.field)} {against.value}"
 
 
 def wilcoxon_text(comparisons: Sequence[GroupComparison]) -> str:
-    """Whether Wilcoxon's test can reach the level with so many pairs and comparisons; '' where nothing is paired."""
+    """Says whether Wilcoxon's test can reach the level with so many comparisons; returns '' where none is paired."""
     tested = [c for c in comparisons if len(c.seeds) == 1 and not np.isnan(c.p)]
     if not tested:
         return ""
@@ -236,34 +236,36 @@ def wilcoxon_text(comparisons: Sequence[GroupComparison]) -> str:
     )
 
 
-def _compare(each: Group, other: Group, name: str, measure: Measure) -> GroupComparison:
-    """By seed where at least two seeds are of both, else by Welch's test; not corrected yet."""
-    ours, theirs = ({run.seed: measure(run, name) for run in group.runs} for group in (each, other))
+def _compare(compared: Group, baseline: Group, name: str, measure: Measure) -> GroupComparison:
+    """Compares by seed where the groups share two seeds or more, else by Welch's test; p is not corrected yet."""
+    ours, theirs = ({run.seed: measure(run, name) for run in group.runs} for group in (compared, baseline))
     common = [seed for seed in ours if seed in theirs]
     if len(common) < 2 and set(ours) != set(theirs):
         values, against = (np.array(list(values.values())) for values in (ours, theirs))
-        return GroupComparison(each, other, name, (len(values), len(against)), statistics.unpaired(values, against))
+        return GroupComparison(
+            compared, baseline, name, (len(values), len(against)), statistics.unpaired(values, against)
+        )
     values, against = (np.array([values[seed] for seed in common]) for values in (ours, theirs))
     difference = statistics.paired(values, against)
     return GroupComparison(
-        each, other, name, (len(common),), difference, float(difference.p), statistics.wilcoxon(values, against)
+        compared, baseline, name, (len(common),), difference, float(difference.p), statistics.wilcoxon(values, against)
     )
 
 
 def _within_reach(comparison: GroupComparison, comparisons: int) -> float:
-    """Wilcoxon's p-value; NaN where even the least that so many pairs can give would not survive the correction."""
+    """Returns Wilcoxon's p-value, or NaN where even the least possible one would not survive the correction."""
     paired = len(comparison.seeds) == 1 and not np.isnan(comparison.difference.p)
     reach = paired and statistics.least_wilcoxon(comparison.seeds[0]) * comparisons <= LEVEL
     return comparison.wilcoxon if reach else np.nan
 
 
 def origins(found: Found) -> str:
-    """What the runs were not all made with alike, such as code and packages, and what there is; '' where all are."""
-    results = [run.result for each in found.groups for run in each.runs]
+    """Returns in what the origins of the runs differ, such as code and packages; '' where they do not differ."""
+    results = [run.result for group in found.groups for run in group.runs]
     fields = {"code": "git", "devices": "devices", "precision of products": "matmul_precision"}
-    made = [{what: r.get(name) for what, name in fields.items()} | r.get("versions", {}) for r in results]
-    values = {what: sorted({str(each[what]) for each in made if each.get(what)}) for what in made[0]}
-    different = [f"{what} ({', '.join(each)})" for what, each in values.items() if len(each) > 1]
+    origins_of_runs = [{what: r.get(name) for what, name in fields.items()} | r.get("versions", {}) for r in results]
+    values = {what: sorted({str(o[what]) for o in origins_of_runs if o.get(what)}) for what in origins_of_runs[0]}
+    different = [f"{what} ({', '.join(texts)})" for what, texts in values.items() if len(texts) > 1]
     return _and(different) if different else ""
 
 

@@ -16,7 +16,7 @@ from analysis.pictures import operations, style
 from analysis.tables import plain_markdown
 from train import cli
 
-FEW = (16, 64, 256)  # sizes of compiled programs
+FEW = (16, 64, 256)  # lengths and widths of the programs that are compiled for heat maps and surfaces
 COUNTS = {"eq. 24": eq24, "analytic": analytic, "compiled": compiled}
 # Attention layers of Hosseini's tables: ℓ, d, heads.
 SETTINGS = {
@@ -29,19 +29,19 @@ SETTINGS = {
 
 
 def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
-    made.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder for pictures and JSON")
-    return made
+    """Returns the parser of the program's flags."""
+    parser = cli.Parser(__doc__)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder for pictures and JSON")
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Runs the program and returns its exit code."""
     return cli.run(lambda: write(parser().parse_args(arguments).out))
 
 
 def write(out: Path) -> None:
-    """Counts, prints, draws."""
+    """Counts the operations, prints the tables, and writes the JSON file and the pictures."""
     out.mkdir(parents=True, exist_ok=True)
     result = {"command": f"python -m analysis.flops --out={out}", "range": RANGE, "few": FEW} | counted()
     (out / "flops.json").write_text(json.dumps(result, indent=1) + "\n")
@@ -50,7 +50,7 @@ def write(out: Path) -> None:
 
 
 def counted() -> dict[str, Any]:
-    """Operations at the papers' settings by each count, and standard attention's excess over Efficient Attention."""
+    """Returns the operations at the papers' settings by each count, and standard attention's excess over Efficient."""
     settings = {}
     for name, sizes in SETTINGS.items():
         operations = {way: {m: count(m, *sizes) for m in CONSTANTS} for way, count in COUNTS.items()}
@@ -64,24 +64,24 @@ def counted() -> dict[str, Any]:
 
 
 def settings_table(settings: dict[str, Any]) -> str:
-    """A line for each setting: how much more standard than Efficient Attention takes, by each count."""
+    """Returns a row for each setting: how much more standard than Efficient Attention takes, by each count."""
     titles = ("layer", "ℓ", "d", "heads", "MFLOP standard", "Efficient", *COUNTS)
     rows = []
     for name, row in settings.items():
-        own = row["operations"]["analytic"]
-        mega = [f"{own[m] / 1e6:,.2f}" for m in ("dot_product", "efficient")]
+        counts = row["operations"]["analytic"]
+        mega = [f"{counts[m] / 1e6:,.2f}" for m in ("dot_product", "efficient")]
         rows.append((name, *row["sizes"], *mega, *(f"{100 * row['excess'][way]:.1f} %" for way in COUNTS)))
     return plain_markdown(titles, rows)
 
 
 def averages_table(averages: dict[str, dict[int, float]]) -> str:
-    """A line for each count: the mean excess with each number of heads."""
+    """Returns a row for each count: the mean excess with each number of heads."""
     rows = ((way, *(f"{100 * value:.1f} %" for value in row.values())) for way, row in averages.items())
     return plain_markdown(("count", *(f"{h} heads" for h in HEADS)), rows)
 
 
 def draw(out: Path) -> None:
-    """All pictures."""
+    """Draws all pictures."""
     lines = tuple(range(64, 1025, 64))
     panels = {"eq. 24": (eq24, lines), "analytic": (analytic, lines), "compiled": (compiled, (64, 256, 512, 1024))}
     style.save(operations.curves(panels, length=64, heads=1), out / "flops_curves")

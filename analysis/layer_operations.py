@@ -18,8 +18,8 @@ from models.layers.multi_head import MultiHeadAttention
 from models.mechanisms import resolve
 
 CONSTANTS = {"dot_product": 15, "optimised": 12, "super": 12, "efficient": 9}
-# Not printed in the paper's text: with eleven powers of two on both axes eq. 24 gives all four of its averages. Its
-# ratio depends on h ℓ / d alone, so that other such ranges give the same; these leave a width to each of 8 heads.
+# The paper does not print this range. With eleven powers of two on both axes eq. 24 gives all four averages of the
+# paper. The ratio depends on h ℓ / d alone, so other ranges give the same; this one divides by each number of heads.
 RANGE = tuple(2**power for power in range(3, 14))
 HEADS = (1, 2, 4, 8)
 
@@ -27,25 +27,25 @@ Count = Callable[[str, int, int, int], float]
 
 
 def eq24(mechanism: str, length: int, width: int, heads: int) -> float:
-    """What Hosseini counts for one of the four mechanisms.
+    """Returns the operations that Hosseini counts for one of the four mechanisms (eq. 24).
 
     Args:
       mechanism: A name of `CONSTANTS`.
-      length: ℓ.
-      width: d.
-      heads: h.
+      length: Number of tokens, ℓ.
+      width: Width of the model, d.
+      heads: Number of heads, h.
     """
     return CONSTANTS[mechanism] * length * width + 15 * heads * length**2
 
 
 def analytic(mechanism: str, length: int, width: int, heads: int) -> float:
-    """What `Mechanism.cost` counts, of any mechanism."""
+    """Returns the operations that `Mechanism.cost` counts for any mechanism."""
     return resolve(mechanism, 1)[0].cost(length, width, heads).training
 
 
 @functools.cache
 def compiled(mechanism: str, length: int, width: int, heads: int) -> float:
-    """What XLA counts in the program it compiled for the layer's output and all its gradients."""
+    """Returns the operations that XLA counts in the compiled program of the layer's output and all its gradients."""
     layer = MultiHeadAttention(resolve(mechanism, 1)[0], heads, length, implementation="xla")
     x = jax.ShapeDtypeStruct((1, length, width), jnp.float32)
     params = jax.eval_shape(layer.init, jax.random.key(0), x)
@@ -59,15 +59,15 @@ def compiled(mechanism: str, length: int, width: int, heads: int) -> float:
 
 
 def excess(count: Count, length: int, width: int, heads: int) -> float:
-    """How much more standard attention takes than Efficient Attention, as a part of the latter."""
+    """Returns how much more standard attention takes than Efficient Attention, as a fraction of the latter."""
     return count("dot_product", length, width, heads) / count("efficient", length, width, heads) - 1
 
 
 def grid(count: Count, heads: int, lengths: Sequence[int], widths: Sequence[int]) -> list[list[float]]:
-    """Excesses, a row for each width and a column for each length, as Hosseini Fig. 3 shows them."""
+    """Returns the excesses, a row for each width and a column for each length, as in Hosseini Fig. 3."""
     return [[excess(count, length, width, heads) for length in lengths] for width in widths]
 
 
 def average(count: Count, heads: int, lengths: Sequence[int] = RANGE, widths: Sequence[int] = RANGE) -> float:
-    """Mean excess over a grid."""
+    """Returns the mean excess over a grid of lengths and widths."""
     return statistics.fmean(value for row in grid(count, heads, lengths, widths) for value in row)

@@ -8,15 +8,15 @@ from attention.errors import unknown
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """How a metric is read and printed.
+    """How a metric is compared and printed.
 
     Attributes:
-      title: In headings.
+      title: The name in headings.
       lower: Whether the lower value is the better one.
-      scale: What a value is multiplied by to be printed.
-      digits: Printed behind the point.
-      unit: Of printed differences.
-      exact: Whether it is counted, not measured, so that all seeds have the same.
+      scale: Values are multiplied by this to be printed.
+      digits: Number of digits printed after the decimal point.
+      unit: Unit of printed differences.
+      exact: Whether it is counted, not measured, so that all seeds have the same value.
     """
 
     title: str
@@ -27,11 +27,11 @@ class Metric:
     exact: bool = False
 
     def text(self, value: float, sign: str = "") -> str:
-        """A value as it is printed, without unit; `sign='+'` shows the sign of positive ones."""
+        """Returns a value as it is printed, without its unit; `sign='+'` shows the sign of positive values."""
         return "–" if math.isnan(value) else f"{value * self.scale:{sign},.{self.digits}f}"
 
     def with_unit(self, text: str) -> str:
-        """A printed difference with its unit."""
+        """Returns a printed difference with its unit."""
         return f"{text} {self.unit}" if self.unit else text
 
 
@@ -60,12 +60,12 @@ METRICS = {
     "attention_layer_parameters": Metric("parameters of one attention layer", lower=True, digits=0, exact=True),
     "parameters": Metric("parameters", lower=True, digits=0, exact=True),
 }
-# Known of a run as a whole; all others are of a split.
+# Metrics of a run as a whole; all others are metrics of a split.
 COSTS = ("attention_layer_parameters", "parameters", "seconds_per_epoch", "peak_memory_bytes")
 
 
 def find(name: str) -> Metric:
-    """The metric of a name; raises a UsageError where there is none."""
+    """Returns the metric of a name; raises a UsageError where there is none."""
     if name not in METRICS:
         raise unknown("metric", name, METRICS)
     return METRICS[name]

@@ -24,18 +24,18 @@ from attention.errors import unknown
 from train import cli, tasks
 
 P, EFFECT = Metric("p", digits=4), Metric("effect")
-# A column's name and title, its metric, and what a run has of it.
+# A column's name and title, its metric, and the function that reads the metric from a run.
 Figure = tuple[str, str, str, compare.Measure]
 
 
 @dataclasses.dataclass(frozen=True)
 class ComparisonReport:
-    """What a report says.
+    """A report on finished runs: its text and its tables.
 
     Attributes:
-      introduction: What was compared, and how fairly.
+      introduction: What was compared, and how fair the comparison is.
       results: A row for each setting.
-      differences: A row for each comparison; no rows where there is nothing to compare.
+      differences: A row for each comparison; it has no rows where there is nothing to compare.
       tuning: A row for each setting that was tuned, a column for each value that was tried.
       notes: How to read them, and what was left out.
     """
@@ -47,18 +47,21 @@ class ComparisonReport:
     notes: tuple[str, ...]
 
     def markdown(self) -> str:
-        """The page."""
-        parts = ["# Comparison", self.introduction, tables.markdown(self.results).strip()]
+        """Returns the report as a Markdown page."""
+        sections = ["# Comparison", self.introduction, tables.markdown(self.results).strip()]
         if self.differences.rows:
-            parts += ["## Differences", tables.markdown(self.differences).strip()]
+            sections += ["## Differences", tables.markdown(self.differences).strip()]
         if self.tuning.columns:
-            parts += ["## Tuning", tables.markdown(self.tuning).strip()]
-        return "\n\n".join([*parts, "## Notes", "\n".join(f"- {note}" for note in self.notes)]) + "\n"
+            sections += ["## Tuning", tables.markdown(self.tuning).strip()]
+        return "\n\n".join([*sections, "## Notes", "\n".join(f"- {note}" for note in self.notes)]) + "\n"
 
     _repr_markdown_ = markdown  # what a notebook shows
 
     def write(self, out: Path) -> None:
-        """`report.md`, `report.tex` with all tables, and each as CSV: `report.csv`, `differences.csv`, `tuning.csv`."""
+        """Writes `report.md`, `report.tex` with all tables, and a CSV file of each table that has rows.
+
+        The CSV files are `report.csv`, `differences.csv` and `tuning.csv`.
+        """
         out.mkdir(parents=True, exist_ok=True)
         more = {"differences": self.differences, "tuning": self.tuning}
         filled = {"report": self.results} | {name: table for name, table in more.items() if table.rows}
@@ -69,16 +72,16 @@ class ComparisonReport:
 
 
 def report(found: Found, wanted: str = "", names: Sequence[str] = (), at: str = "") -> ComparisonReport:
-    """The report of some groups.
+    """Returns the report on some groups of runs.
 
     Args:
       found: At least one group.
       wanted: See `compare.baseline`.
-      names: Metrics to compare; without any, the one that the task chooses its best step by.
-      at: '' compares test data at the best step; else validation curves, see `compare.at_budget`.
+      names: Metrics to compare; where there are none, the metric by which the task chooses its best step.
+      at: '' compares test data at the best step; a kind of budget compares validation curves, see `compare.at_budget`.
 
     Raises:
-      UsageError: a baseline, metric or budget that is not there.
+      UsageError: The baseline, a metric or the budget does not exist.
     """
     names = names or _default_metrics(found)
     budget, measure = compare.at_budget(found, at) if at else (math.nan, Run.value)
@@ -90,7 +93,7 @@ def report(found: Found, wanted: str = "", names: Sequence[str] = (), at: str = 
     for name in names if at else ():
         title = f"validation {METRICS[name].title}, at equal {at}"
         columns.append(_column(found, against, (f"validation_{name}_at_{at}", title, name, measure)))
-    columns.append(ResultColumn("seeds", "seeds", tuple(str(len(each.runs)) for each in found.groups)))
+    columns.append(ResultColumn("seeds", "seeds", tuple(str(len(group.runs)) for group in found.groups)))
     return ComparisonReport(
         _introduction(found, against, at, budget),
         ResultTable(tuple(columns)),
@@ -101,53 +104,58 @@ def report(found: Found, wanted: str = "", names: Sequence[str] = (), at: str = 
 
 
 def differences(comparisons: Sequence[GroupComparison]) -> ResultTable:
-    """A row for each comparison."""
+    """Returns the table of differences, with a row for each comparison."""
 
     def column(name: str, title: str, cell: Callable[[GroupComparison], Number | str]) -> ResultColumn:
-        return ResultColumn(name, title, tuple(cell(each) for each in comparisons))
+        return ResultColumn(name, title, tuple(cell(compared) for compared in comparisons))
 
-    def difference(each: GroupComparison) -> Number:
-        return Number(float(each.difference.mean), METRICS[each.metric], float(each.difference.half_width), sign="+")
+    def difference(compared: GroupComparison) -> Number:
+        return Number(
+            float(compared.difference.mean),
+            METRICS[compared.metric],
+            float(compared.difference.half_width),
+            sign="+",
+        )
 
     columns = [
-        column("setting", "setting", lambda each: each.group.label),
-        column("baseline", "against", lambda each: each.baseline.label),
-        column("metric", "metric", lambda each: METRICS[each.metric].title),
+        column("setting", "setting", lambda compared: compared.group.label),
+        column("baseline", "against", lambda compared: compared.baseline.label),
+        column("metric", "metric", lambda compared: METRICS[compared.metric].title),
         column("difference", "difference", difference),
-        column("p", "p", lambda each: Number(each.p, P)),
-        column("effect", "effect", lambda each: Number(float(each.difference.effect), EFFECT, sign="+")),
-        column("conclusion", "conclusion", lambda each: each.sentence),
+        column("p", "p", lambda compared: Number(compared.p, P)),
+        column("effect", "effect", lambda compared: Number(float(compared.difference.effect), EFFECT, sign="+")),
+        column("conclusion", "conclusion", lambda compared: compared.sentence),
     ]
-    if not all(math.isnan(each.wilcoxon) for each in comparisons):
-        columns.insert(-1, column("p_wilcoxon", "p of Wilcoxon", lambda each: Number(each.wilcoxon, P)))
+    if not all(math.isnan(compared.wilcoxon) for compared in comparisons):
+        columns.insert(-1, column("p_wilcoxon", "p of Wilcoxon", lambda compared: Number(compared.wilcoxon, P)))
     return ResultTable(tuple(columns))
 
 
 def _default_metrics(found: Found) -> list[str]:
-    """What each task chooses its best step by."""
-    return list(dict.fromkeys(tasks.find(run.settings["task"]).best for each in found.groups for run in each.runs))
+    """Returns the metrics by which the tasks of the runs choose their best steps."""
+    return list(dict.fromkeys(tasks.find(run.settings["task"]).best for group in found.groups for run in group.runs))
 
 
 def _check_measured(found: Found, name: str, measure: compare.Measure) -> None:
     metrics.find(name)
-    values = {name: [measure(run, name) for each in found.groups for run in each.runs] for name in METRICS}
+    values = {name: [measure(run, name) for group in found.groups for run in group.runs] for name in METRICS}
     if all(math.isnan(value) for value in values[name]):
         measured = [name for name, of_runs in values.items() if not all(math.isnan(value) for value in of_runs)]
         raise unknown("metric of these runs", name, measured)
 
 
 def _settings(found: Found) -> list[ResultColumn]:
-    """What differs between the groups, but for what only repeats another column."""
+    """Returns a column for each field in which the groups differ, without columns that repeat another one."""
     columns: dict[tuple[str, ...], ResultColumn] = {}
     fields = dict.fromkeys([*found.keys, *found.groups[0].settings])
     for field in fields:
-        cells = tuple(str(each.settings[field]) for each in found.groups)
+        cells = tuple(str(group.settings[field]) for group in found.groups)
         columns.setdefault(cells, ResultColumn(field, short(field), cells))
     return list(columns.values())
 
 
 def _costs_and_metrics(found: Found, against: Baseline | None) -> list[ResultColumn]:
-    """All that any run has."""
+    """Returns a column for each cost and metric that at least one run has."""
     figures: list[Figure] = [(name, METRICS[name].title, name, Run.value) for name in metrics.COSTS]
     for split in ("train", "test"):
         measure = lambda run, name, split=split: run.value(name, split)  # noqa: E731
@@ -158,16 +166,16 @@ def _costs_and_metrics(found: Found, against: Baseline | None) -> list[ResultCol
 
 
 def _column(found: Found, against: Baseline | None, figure: Figure) -> ResultColumn:
-    """Mean and spread of each group, ranked among those that differ from it in the baseline's field alone."""
+    """Returns the mean and spread of each group, ranked among groups that differ from it in the baseline's field."""
     column, title, name, measure = figure
-    summaries = [statistics.summary(np.array([measure(run, name) for run in each.runs])) for each in found.groups]
-    means = [float(each.mean) for each in summaries]
-    blocks = [against.block(each, found) if against else () for each in found.groups]
+    summaries = [statistics.summary(np.array([measure(run, name) for run in group.runs])) for group in found.groups]
+    means = [float(summary.mean) for summary in summaries]
+    blocks = [against.block(group, found) if against else () for group in found.groups]
     placed = dict.fromkeys(range(len(means)), 0)
     for block in set(blocks) if against else ():
-        inside = [i for i, other in enumerate(blocks) if other == block]
+        inside = [i for i, other_block in enumerate(blocks) if other_block == block]
         placed |= dict(zip(inside, tables.ranks([means[i] for i in inside], METRICS[name].lower), strict=True))
-    spreads = [math.nan if METRICS[name].exact else float(each.spread) for each in summaries]
+    spreads = [math.nan if METRICS[name].exact else float(summary.spread) for summary in summaries]
     cells = [
         Number(mean, METRICS[name], spread, placed[i])
         for i, (mean, spread) in enumerate(zip(means, spreads, strict=True))
@@ -176,7 +184,7 @@ def _column(found: Found, against: Baseline | None, figure: Figure) -> ResultCol
 
 
 def _introduction(found: Found, against: Baseline | None, at: str, budget: float) -> str:
-    counts = [len(each.runs) for each in found.groups]
+    counts = [len(group.runs) for group in found.groups]
     seeds = " and ".join(map(str, sorted(set(counts))))
     said = [f"{_count(len(counts), 'setting')}, {_count(sum(counts), 'run')}; seeds a setting: {seeds}."]
     if against is None:
@@ -207,13 +215,13 @@ def _notes(found: Found, against: Baseline | None, comparisons: Sequence[GroupCo
         notes.append(f"There is no baseline that is like these in all else: {'; '.join(alone)}.")
     if different := compare.origins(found):
         notes.append(f"Differences may come of what runs were made with, which is not the same for all: {different}.")
-    if any(run.together > 1 for each in found.groups for run in each.runs):
+    if any(run.together > 1 for group in found.groups for run in group.runs):
         notes.append(
             "Of seeds that were trained together in one program, each has an equal share of the seconds; the memory is "
             "of all."
         )
     if comparisons:
-        tests = sum(not math.isnan(each.p) for each in comparisons)
+        tests = sum(not math.isnan(comparison.p) for comparison in comparisons)
         notes += [
             f"± of a difference is its {1 - LEVEL:.0%} confidence interval (t distribution), of that comparison alone.",
             "p is of a t-test, paired by seed (Welch's where it says unpaired), corrected by Holm's method for all "
@@ -227,46 +235,46 @@ def _notes(found: Found, against: Baseline | None, comparisons: Sequence[GroupCo
 
 def _without_baseline(found: Found, against: Baseline) -> list[str]:
     paired = [group for pair in against.pairs(found) for group in pair]
-    return [each.label for each in found.groups if each not in paired]
+    return [group.label for group in found.groups if group not in paired]
 
 
 def _draw(found: Found, wanted: str, names: Sequence[str], out: Path) -> None:
-    """Training curves of every group over its seeds, the first metric of all groups side by side, and trials."""
+    """Draws the training curves of every group, the first metric of all groups side by side, and the trials."""
     name = next(iter(names), _default_metrics(found)[0])
-    values = {each.label: [run.value(name) for run in each.runs] for each in found.groups}
+    values = {group.label: [run.value(name) for run in group.runs] for group in found.groups}
     against = compare.baseline(found, wanted)
-    baselines = {other.label for _, other in against.pairs(found)} if against else ()
+    baselines = {baseline.label for _, baseline in against.pairs(found)} if against else ()
     style.save(intervals.figure(values, METRICS[name], baselines), out / "comparison")
-    curves.draw({each.label: [run.record for run in each.runs] for each in found.groups}, out)
+    curves.draw({group.label: [run.record for run in group.runs] for group in found.groups}, out)
     for number, sweep in enumerate(sweep for sweep in found.sweeps if sweep.get("tune")):
         style.save(tuning.figure(sweep), out / f"tuning{number or ''}")
 
 
 def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
-    made.add_argument("places", nargs="+", type=Path, help="folders of finished runs or above them, or archives")
-    made.add_argument("--baseline", default="", help="a value such as dot_product, or FIELD=VALUE")
-    made.add_argument("--metric", default="", help="what to compare, such as accuracy,loss")
-    made.add_argument("--at", default="", help=f"compare validation curves at equal {', '.join(compare.BUDGETS)}")
-    made.add_argument("--out", type=Path, help="where the files go; without it, the first folder or archive")
-    return made
+    """Returns the parser of the program's flags."""
+    parser = cli.Parser(__doc__)
+    parser.add_argument("places", nargs="+", type=Path, help="folders of finished runs or above them, or archives")
+    parser.add_argument("--baseline", default="", help="a value such as dot_product, or FIELD=VALUE")
+    parser.add_argument("--metric", default="", help="what to compare, such as accuracy,loss")
+    parser.add_argument("--at", default="", help=f"compare validation curves at equal {', '.join(compare.BUDGETS)}")
+    parser.add_argument("--out", type=Path, help="where the files go; without it, the first folder or archive")
+    return parser
 
 
 def _run(flags: argparse.Namespace) -> None:
-    """Reports, writes and draws."""
+    """Writes, draws and prints the report."""
     first = flags.places[0]
     out = flags.out or (first.with_suffix("") if first.is_file() else first)
     found = runs.find(flags.places)
     names = [name for name in flags.metric.split(",") if name]
-    made = report(found, flags.baseline, names, flags.at)
-    made.write(out)
+    page = report(found, flags.baseline, names, flags.at)
+    page.write(out)
     _draw(found, flags.baseline, names, out)
-    print(made.markdown(), end="")
+    print(page.markdown(), end="")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Runs the program and returns its exit code."""
     return cli.run(lambda: _run(parser().parse_args(arguments)))
 
 

@@ -21,11 +21,11 @@ class Run:
 
     Attributes:
       path: Its work directory.
-      seed: The config's, and the number of the replica added where seeds were trained together.
-      settings: All leaves of the config that make runs differ but for the seed, by their path.
-      result: Of `result.json`; of the replica.
-      record: Lines of `metrics.jsonl`; of the replica, which has a share of the seconds.
-      together: How many seeds were trained in one program; `result` has the seconds of all, but for those per epoch.
+      seed: The config's seed, plus the number of the replica where seeds were trained together.
+      settings: The leaves of the config by which runs differ, except the seed, by their path.
+      result: What `result.json` holds of this seed.
+      record: The lines of `metrics.jsonl` of this seed; each has an equal share of the seconds.
+      together: How many seeds were trained in one program. Except for seconds per epoch, `result` has the time of all.
     """
 
     path: Path
@@ -36,7 +36,7 @@ class Run:
     together: int
 
     def value(self, metric: str, split: str = "test") -> float:
-        """Of a metric: a cost of the whole run, or of a split at the best step; NaN where the run has none."""
+        """Returns a cost of the whole run, or a metric of a split at the best step; NaN where the run has none."""
         if metric in metrics.COSTS:
             return self.result.get(metric, float("nan"))
         if split == "train":
@@ -45,26 +45,26 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Of training, a share of them where seeds were trained together."""
+        """Seconds of training; where seeds were trained together, an equal share of them."""
         return self.result["seconds"] / self.together
 
     @property
     def examples(self) -> int:
-        """Seen in training."""
+        """Number of examples seen in training."""
         return self.result["steps"] * self.settings["data.batch_size"]
 
     @property
     def flops(self) -> int:
-        """Of all forward and backward passes in training."""
+        """Operations of all forward and backward passes in training."""
         return self.examples * self.result["training_flops_per_example"]
 
     def curve(self, metric: str) -> list[tuple[int, float, float]]:
-        """Step, seconds and value of every evaluation on validation data."""
+        """Returns step, seconds and value of every evaluation on validation data."""
         lines = (line for line in self.record if line["split"] == "validation" and metric in line)
         return [(line["step"], line["seconds"], line[metric]) for line in lines]
 
     def _train_line(self) -> Mapping[str, Any]:
-        """Of the last whole epoch up to the best step; without one, what came since the log line before the last."""
+        """Returns the last whole epoch up to the best step, or the last log line up to it where there is no epoch."""
         best = self.result["best_step"]
         lines = [line for line in self.record if line["step"] <= best]
         last = {line["split"]: line for line in lines if line["split"] in ("train", "epoch")}
@@ -76,8 +76,8 @@ class Group:
     """Runs that differ in the seed alone, in the order of their seeds.
 
     Attributes:
-      label: What tells it from the other groups, in a few words.
-      settings: All that differs between the groups, by the path of the field.
+      label: A few words that tell it from the other groups.
+      settings: Its values of all fields that differ between the groups, by their path.
       runs: At least one.
     """
 
@@ -87,16 +87,16 @@ class Group:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Of its runs."""
+        """The seeds of its runs."""
         return tuple(run.seed for run in self.runs)
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What was found in some folders.
+    """The groups of runs that some folders hold.
 
     Attributes:
-      groups: Ordered by their keys.
+      groups: The groups, ordered by their keys.
       keys: The fewest fields that tell the groups apart; whatever else differs between groups follows from them.
       sweeps: See `archive.Finished`.
       left_out: A sentence for each folder that is no finished run.
@@ -109,25 +109,25 @@ class Found:
 
 
 def find(places: Sequence[Path]) -> Found:
-    """All finished runs in some folders and below, and of archives.
+    """Finds all finished runs in archives, and in folders and the folders below them.
 
     Raises:
-      UsageError: see `archive.find`; or two runs of the same settings and seed.
+      UsageError: As `archive.find`, or two runs have the same settings and seed.
     """
     finished = archive.find(places)
-    found = group([run for entry in finished.entries for run in _runs(entry, finished.asked)], finished.asked)
-    return dataclasses.replace(found, sweeps=tuple(finished.sweeps), left_out=tuple(finished.left_out))
+    grouped = group([run for entry in finished.entries for run in _runs(entry, finished.asked)], finished.asked)
+    return dataclasses.replace(grouped, sweeps=tuple(finished.sweeps), left_out=tuple(finished.left_out))
 
 
 def group(runs: Sequence[Run], asked: Mapping[str, Sequence[Any]]) -> Found:
-    """Runs by their settings.
+    """Groups runs by their settings.
 
     Args:
       runs: At least one.
-      asked: The fields and values of the sweeps that they come of: the first of the keys, and their order.
+      asked: The fields and values of their sweeps; they come first among the keys and decide the order of groups.
 
     Raises:
-      UsageError: two runs of the same settings and seed.
+      UsageError: Two runs have the same settings and seed.
     """
     fields = {field: None for run in runs for field in run.settings}
     varying = [field for field in fields if len({_text(run, field) for run in runs}) > 1]
@@ -138,27 +138,27 @@ def group(runs: Sequence[Run], asked: Mapping[str, Sequence[Any]]) -> Found:
     for same in rows.values():
         _refuse_twice(same)
     groups = [_group(varying, keys, same) for same in rows.values()]
-    rank = lambda each: [_rank(each.settings[key], asked.get(key, ())) for key in keys]  # noqa: E731
+    rank = lambda candidate: [_rank(candidate.settings[key], asked.get(key, ())) for key in keys]  # noqa: E731
     return Found(tuple(sorted(groups, key=rank)), keys)
 
 
 def of_seed(record: Sequence[Mapping[str, Any]], replica: int, together: int) -> list[dict[str, Any]]:
-    """A replica's part of a record; its seconds are a share of those of all that were trained together."""
+    """Returns a replica's lines of a record, each with an equal share of the seconds of those trained together."""
     return [{**line, "seconds": line["seconds"] / together} for line in of_replica(record, replica)]
 
 
 def short(field: str) -> str:
-    """The last part of a field's path, as words."""
+    """Returns the last part of a field's path as words."""
     return field.rpartition(".")[2].replace("_", " ")
 
 
 def _runs(entry: Entry, asked: Container[str]) -> list[Run]:
-    """One, or each of the seeds that were trained together."""
+    """Returns one run for each seed of an entry, since seeds may have been trained together."""
     settings = {f: value for f, value in entry.config.items() if f in asked or f not in NOT_SETTINGS}
     first, together = entry.config["seed"], len(entry.results)
     return [
-        Run(entry.path, first + index, settings, own, of_seed(entry.record, index, together), together)
-        for index, own in enumerate(entry.results)
+        Run(entry.path, first + index, settings, result, of_seed(entry.record, index, together), together)
+        for index, result in enumerate(entry.results)
     ]
 
 
@@ -167,7 +167,7 @@ def _text(run: Run, field: str) -> str:
 
 
 def _keys(rows: Sequence[Mapping[str, str]], asked: Iterable[str]) -> tuple[str, ...]:
-    """The first fields that tell rows apart: those asked for, then the mechanism, then those of the fewest values."""
+    """Returns the first fields that tell rows apart: those asked for, the mechanism, then those with fewest values."""
     fields = sorted(rows[0], key=lambda field: (field != MECHANISM, len({row[field] for row in rows})))
     keys: list[str] = []
     for field in [*(field for field in asked if field in rows[0]), *fields]:
@@ -181,23 +181,23 @@ def _apart(rows: Sequence[Mapping[str, str]], keys: Sequence[str]) -> int:
 
 
 def _refuse_twice(same: Sequence[Run]) -> None:
-    for one, other in itertools.pairwise(same):
-        if one.seed == other.seed:
+    for first, second in itertools.pairwise(same):
+        if first.seed == second.seed:
             raise UsageError(
-                f"{one.path} and {other.path} are the same run, of seed {one.seed}; leave one of them out, "
+                f"{first.path} and {second.path} are the same run, of seed {first.seed}; leave one of them out, "
                 "since the same figures twice are no two seeds."
             )
 
 
 def _group(varying: Sequence[str], keys: Sequence[str], same: Sequence[Run]) -> Group:
     settings = {field: same[0].settings.get(field, "") for field in varying}
-    parts = (str(settings[key]) if key == MECHANISM else f"{short(key)} {settings[key]}" for key in keys)
-    return Group(", ".join(parts) or "all runs", settings, tuple(same))
+    words = (str(settings[key]) if key == MECHANISM else f"{short(key)} {settings[key]}" for key in keys)
+    return Group(", ".join(words) or "all runs", settings, tuple(same))
 
 
 def _rank(value: Any, asked: Sequence[Any]) -> tuple[int, float, str]:
-    """Where a value comes: in the order in which it was asked for, else numbers by size and texts by name."""
-    texts = [str(each) for each in asked]
+    """Returns a key that sorts values as they were asked for, then numbers by size and texts by name."""
+    texts = [str(asked_value) for asked_value in asked]
     if str(value) in texts:
         return texts.index(str(value)), 0.0, ""
     return len(texts), float(value) if isinstance(value, int | float) else 0.0, str(value)

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special, stats
 
-LEVEL = 0.05  # of all claims of a table together; intervals are those of 1 - LEVEL
-ROUNDING = 1e-12  # a spread below this part of the values is what rounding leaves of none
+LEVEL = 0.05  # significance level of all claims of a table together; intervals have confidence 1 - LEVEL
+ROUNDING = 1e-12  # a spread below this fraction of the values is rounding error
 
 Values = Float[np.ndarray, "*batch seeds"]
 Statistic = Float[np.ndarray, "*batch"]
@@ -19,12 +19,12 @@ Statistic = Float[np.ndarray, "*batch"]
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """Of one setting over its seeds.
+    """The statistics of one setting over its seeds.
 
     Attributes:
-      mean: Over seeds.
+      mean: Mean over seeds.
       spread: Sample standard deviation (ddof 1).
-      half_width: Of the t confidence interval of the mean.
+      half_width: Half the width of the t confidence interval of the mean.
     """
 
     mean: Statistic
@@ -34,13 +34,13 @@ class Summary:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """How much greater the values of one setting are than the baseline's.
+    """The difference between the values of one setting and the baseline's.
 
     Attributes:
-      mean: Of the values less the baseline's.
-      half_width: Of its t confidence interval, which is of this one comparison alone.
-      p: Two-sided, of this one comparison alone; see `holm`.
-      effect: The mean in standard deviations, with Hedges' correction: d_z of paired seeds, g of others.
+      mean: Mean of the values minus the baseline's.
+      half_width: Half the width of its t confidence interval, not corrected for other comparisons.
+      p: Two-sided p-value, not corrected for other comparisons; see `holm`.
+      effect: The mean in standard deviations with Hedges' correction: d_z where seeds are paired, else g.
     """
 
     mean: Statistic
@@ -50,14 +50,14 @@ class Difference:
 
 
 def summary(values: Values) -> Summary:
-    """Mean, spread and confidence interval of the mean."""
+    """Returns mean, spread and confidence interval of the mean."""
     count = values.shape[-1]
     spread = _spread(values)
     return Summary(values.mean(-1), spread, _quantile(count - 1) * spread / np.sqrt(count))
 
 
 def paired(values: Values, baseline: Values) -> Difference:
-    """The paired t-test of values whose seeds are the baseline's, in the same order."""
+    """Returns the paired t-test of values whose seeds are the baseline's, in the same order."""
     count = values.shape[-1]
     differences = values - baseline
     mean = differences.mean(-1)
@@ -70,23 +70,25 @@ def paired(values: Values, baseline: Values) -> Difference:
 
 
 def unpaired(values: Values, baseline: Float[np.ndarray, "*batch others"]) -> Difference:
-    """Welch's t-test of values whose seeds are not the baseline's.
+    """Returns Welch's t-test of values whose seeds are not the baseline's.
 
     The effect is the difference in units of the root of the mean variance.
     """
     mean = values.mean(-1) - baseline.mean(-1)
     counts = np.array([values.shape[-1], baseline.shape[-1]], float)
     size = np.maximum(np.abs(values).max(-1), np.abs(baseline).max(-1))
-    variances = np.stack([_without_rounding(_spread(each), size) ** 2 for each in (values, baseline)], -1)
-    parts = variances / counts
-    error = np.sqrt(parts.sum(-1))
-    freedom = _ratio(parts.sum(-1) ** 2, (parts**2 / np.maximum(counts - 1, 1)).sum(-1))
+    variances = np.stack(
+        [_without_rounding(_spread(seeds_of_one), size) ** 2 for seeds_of_one in (values, baseline)], -1
+    )
+    errors_squared = variances / counts
+    error = np.sqrt(errors_squared.sum(-1))
+    freedom = _ratio(errors_squared.sum(-1) ** 2, (errors_squared**2 / np.maximum(counts - 1, 1)).sum(-1))
     effect = hedges(counts.sum() - 2) * _ratio(mean, np.sqrt(variances.mean(-1)))
     return Difference(mean, _quantile(freedom) * error, _p(mean, error, freedom), effect)
 
 
 def holm(p: Float[np.ndarray, "*batch comparisons"]) -> Float[np.ndarray, "*batch comparisons"]:
-    """p-values corrected for all comparisons of the last axis (Holm 1979); NaN is no comparison and stays."""
+    """Corrects p-values for all comparisons of the last axis (Holm 1979); NaN is no comparison and stays NaN."""
     order = np.argsort(p, -1)  # NaN comes last
     tested = np.sum(~np.isnan(p), -1, keepdims=True)
     factors = tested - np.arange(p.shape[-1])
@@ -97,7 +99,7 @@ def holm(p: Float[np.ndarray, "*batch comparisons"]) -> Float[np.ndarray, "*batc
 
 
 def hedges(freedom: float) -> float:
-    """The factor that takes the bias out of a standardised difference: Γ(m/2) / (√(m/2) Γ((m−1)/2)); NaN below m=2."""
+    """Returns the factor that unbiases a standardised difference: Γ(m/2) / (√(m/2) Γ((m−1)/2)); NaN below m = 2."""
     if freedom < 2:
         return np.nan
     half = freedom / 2
@@ -105,12 +107,12 @@ def hedges(freedom: float) -> float:
 
 
 def least_wilcoxon(pairs: int) -> float:
-    """The least two-sided p-value that Wilcoxon's signed-rank test can give of so many pairs: all differ one way."""
+    """Returns the least two-sided p-value of Wilcoxon's signed-rank test: all pairs differ in one direction."""
     return 2.0 ** (1 - pairs)
 
 
 def wilcoxon(values: Float[np.ndarray, "seeds"], baseline: Float[np.ndarray, "seeds"]) -> float:
-    """Two-sided p-value of Wilcoxon's signed-rank test; pairs that do not differ are left out."""
+    """Returns the two-sided p-value of Wilcoxon's signed-rank test; pairs that do not differ are left out."""
     differences = (values - baseline)[values != baseline]
     return float(stats.wilcoxon(differences).pvalue) if len(differences) else np.nan
 
@@ -120,12 +122,12 @@ def _spread(values: Values) -> Statistic:
 
 
 def _without_rounding(spread: Statistic, size: Statistic) -> Statistic:
-    """0 where there is no more spread than rounding makes of equal differences: such a one proves nothing."""
+    """Returns 0 where the spread is within rounding error, since such a spread proves nothing."""
     return np.where(spread <= ROUNDING * size, 0.0, spread)
 
 
 def _quantile(freedom: Statistic | int) -> Statistic:
-    """Of Student's t, for two-sided intervals; NaN without a degree of freedom."""
+    """Returns the quantile of Student's t for two-sided intervals; NaN without a degree of freedom."""
     return stats.t.ppf(1 - LEVEL / 2, np.where(np.asarray(freedom) > 0, freedom, np.nan))
 
 
@@ -134,5 +136,5 @@ def _p(mean: Statistic, error: Statistic, freedom: Statistic | int) -> Statistic
 
 
 def _ratio(above: Statistic, below: Statistic) -> Statistic:
-    """NaN where the divisor is 0: without spread there is no scale."""
+    """Returns the quotient, or NaN where the divisor is 0: without spread there is no scale."""
     return np.divide(above, below, out=np.full(np.shape(above), np.nan), where=np.asarray(below) > 0)

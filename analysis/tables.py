@@ -22,14 +22,14 @@ LATEX = {
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """A figure of a table.
+    """A figure in a table.
 
     Attributes:
-      value: NaN is a dash.
-      metric: How it is printed.
-      spread: What stands behind ±; NaN is nothing.
-      rank: What stands in brackets; 0 is nothing.
-      sign: `+` shows the sign of positive ones.
+      value: The value; NaN is printed as a dash.
+      metric: How the value is printed.
+      spread: Printed after ±; NaN is not printed.
+      rank: Printed in brackets; 0 is not printed.
+      sign: `+` shows the sign of positive values.
     """
 
     value: float
@@ -45,12 +45,12 @@ class Number:
 
 @dataclasses.dataclass(frozen=True)
 class ResultColumn:
-    """A column of figures or of texts.
+    """A column of figures or texts.
 
     Attributes:
-      name: In CSV, where what stands behind ± and ranks have columns of their own, called after it.
-      title: In headings.
-      cells: One for each row.
+      name: Its name in CSV files, where spreads and ranks have columns named after it.
+      title: Its name in headings.
+      cells: One cell for each row.
     """
 
     name: str
@@ -59,34 +59,34 @@ class ResultColumn:
 
     @property
     def numbers(self) -> list[Number]:
-        """The figures among its cells."""
+        """The figures among the cells."""
         return [cell for cell in self.cells if isinstance(cell, Number)]
 
 
 @dataclasses.dataclass(frozen=True)
 class ResultTable:
-    """Columns of one length."""
+    """A table of columns that have the same length."""
 
     columns: tuple[ResultColumn, ...]
 
     @property
     def rows(self) -> list[tuple[Number | str, ...]]:
-        """The cells the other way."""
+        """The cells row by row."""
         return list(zip(*(column.cells for column in self.columns), strict=True))
 
     def _repr_markdown_(self) -> str:
-        """What a notebook shows."""
+        """Returns what a notebook shows."""
         return markdown(self)
 
 
 def ranks(values: Sequence[float], lower: bool) -> list[int]:
-    """From 1, the best; equal values share a rank, and NaN has 0."""
+    """Ranks values from 1, the best; equal values share a rank, and NaN has rank 0."""
     scores = [-value if lower else value for value in values]
-    return [0 if math.isnan(score) else 1 + sum(other > score for other in scores) for score in scores]
+    return [0 if math.isnan(score) else 1 + sum(other_score > score for other_score in scores) for score in scores]
 
 
 def markdown(table: ResultTable) -> str:
-    """For a page."""
+    """Returns the table in Markdown."""
     lines = [[column.title for column in table.columns]]
     lines.append(["---:" if column.numbers else "---" for column in table.columns])
     lines += [[str(cell).replace("|", "\\|") for cell in row] for row in table.rows]
@@ -94,14 +94,14 @@ def markdown(table: ResultTable) -> str:
 
 
 def plain_markdown(titles: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A Markdown table of cells as they are."""
+    """Returns a Markdown table of the given titles and rows."""
     titles = list(titles)
     lines = [titles, ["---"] * len(titles), *rows]
     return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
 
 
 def latex(table: ResultTable) -> str:
-    """A `tabular` with the rules of the package booktabs."""
+    """Returns a `tabular` with the rules of the package booktabs."""
     kinds = "".join("r" if column.numbers else "l" for column in table.columns)
     cells = [[column.title for column in table.columns], *table.rows]
     head, *body = (" & ".join(_escaped(str(cell)) for cell in row) + r" \\" for row in cells)
@@ -110,7 +110,7 @@ def latex(table: ResultTable) -> str:
 
 
 def comma_separated(table: ResultTable) -> str:
-    """For programs: figures as they were measured, neither scaled nor rounded."""
+    """Returns the table as CSV; figures are as they were measured, neither scaled nor rounded."""
     columns = [filled for column in table.columns for filled in _plain(column)]
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(zip(*columns, strict=True))
@@ -118,15 +118,15 @@ def comma_separated(table: ResultTable) -> str:
 
 
 def _plain(column: ResultColumn) -> list[list[str]]:
-    """The column's name and cells, and likewise its spreads and ranks where any cell has one."""
+    """Returns the column's name and cells, and columns of its spreads and ranks where any cell has one."""
     if not column.numbers:
         return [[column.name, *map(str, column.cells)]]
-    found = []
-    for part, ending in (("value", ""), ("spread", "_plus_minus"), ("rank", "_rank")):
-        values = [getattr(number, part) for number in column.numbers]
-        if part == "value" or any(value and not math.isnan(value) for value in values):
-            found.append([column.name + ending, *("" if math.isnan(value) else repr(value) for value in values)])
-    return found
+    lines = []
+    for attribute, ending in (("value", ""), ("spread", "_plus_minus"), ("rank", "_rank")):
+        values = [getattr(number, attribute) for number in column.numbers]
+        if attribute == "value" or any(value and not math.isnan(value) for value in values):
+            lines.append([column.name + ending, *("" if math.isnan(value) else repr(value) for value in values)])
+    return lines
 
 
 def _escaped(text: str) -> str:

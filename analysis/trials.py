@@ -11,7 +11,7 @@ from analysis.tables import Number, ResultColumn, ResultTable
 
 
 def table(sweeps: Sequence[Mapping[str, Any]]) -> ResultTable:
-    """Means over the seeds of the trials, on validation data, and the value that was chosen; empty without trials.
+    """Returns the mean of the trials' seeds on validation data, and the chosen value; it is empty without trials.
 
     A dash is a loss that was not finite, or a value that was not tried.
     """
@@ -29,7 +29,7 @@ def table(sweeps: Sequence[Mapping[str, Any]]) -> ResultTable:
 
 
 def notes(sweeps: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What was tried, and the rule that has chosen."""
+    """Returns sentences that say what was tried and by which rule the value was chosen."""
     said = []
     for tune in (sweep["tune"] for sweep in sweeps if sweep.get("tune")):
         seeds = f"{tune['seeds']} seed" + "s" * (tune["seeds"] > 1)
