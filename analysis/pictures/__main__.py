@@ -47,8 +47,8 @@ def _attention(flags: argparse.Namespace) -> Figure:
 
 
 def _surface(flags: argparse.Namespace) -> Figure:
-    found = [surfaces.of_run(flags.workdir, flags.extent, layer, flags.head, flags.step) for layer in flags.layers]
-    return surfaces.figure([surfaces.paraboloid(flags.extent), *found])
+    trained = [surfaces.of_run(flags.workdir, flags.extent, layer, flags.head, flags.step) for layer in flags.layers]
+    return surfaces.figure([surfaces.paraboloid(flags.extent), *trained])
 
 
 def _projection(flags: argparse.Namespace) -> Figure:
@@ -57,20 +57,20 @@ def _projection(flags: argparse.Namespace) -> Figure:
 
 
 def parser() -> cli.Parser:
-    """The flags; those of a kind are behind its name."""
+    """Returns the parser of the flags; the flags of a kind of picture follow its name."""
     whole = cli.Parser(__doc__)
 
     def kind(name, draw, text):
-        made = whole.add_kind(name, text)
-        made.set_defaults(draw=draw)
-        made.add_argument("--out", type=Path, default=Path(name), help="the files' name, without an ending")
-        return made
+        subparser = whole.add_kind(name, text)
+        subparser.set_defaults(draw=draw)
+        subparser.add_argument("--out", type=Path, default=Path(name), help="the files' name, without an ending")
+        return subparser
 
     def of_a_run(name, draw, text):
-        made = kind(name, draw, text)
-        made.add_argument("--workdir", type=Path, required=True, help="the run's folder")
-        made.add_argument("--step", default="best", help="best, last or a step that has a checkpoint")
-        return made
+        subparser = kind(name, draw, text)
+        subparser.add_argument("--workdir", type=Path, required=True, help="the run's folder")
+        subparser.add_argument("--step", default="best", help="best, last or a step that has a checkpoint")
+        return subparser
 
     drawn = kind("curves", _curves, "training curves, mean and spread over seeds")
     drawn.add_argument("runs", nargs="+", metavar="[LABEL=]DIR", help="work directories; one label is one curve")
@@ -100,7 +100,7 @@ def parser() -> cli.Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Runs the program and returns its exit code."""
     return cli.run(lambda: _run(parser().parse_args(arguments)))
 
 

@@ -20,18 +20,18 @@ from train.tasks import translation
 from train.translate import Translator
 
 TEXT_TASKS = ("language_modelling", "masked_language_modelling", "text_classification")
-UNUSED = np.random.default_rng(0)  # transforms for evaluation draw nothing
+UNUSED = np.random.default_rng(0)  # transforms require a generator, but those for evaluation draw nothing
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageMaps:
-    """Of a Vision Transformer, on some images: how much each patch is looked at.
+    """How much a Vision Transformer attends to each patch of some images.
 
     Attributes:
       images: What the model saw, scaled to [0, 1].
       labels: Their classes.
-      layers: Of each layer, the class token's weights, or their mean over all tokens where there is none.
-      rollout: Up to and including each layer, the same of the attention rollout.
+      layers: The class token's weights in each layer; without a class token, the mean over all tokens.
+      rollout: The same of the attention rollout, up to and including each layer.
     """
 
     images: Float[np.ndarray, "B H W C"]
@@ -42,13 +42,13 @@ class ImageMaps:
 
 @dataclasses.dataclass(frozen=True)
 class TextMaps:
-    """Of one stack of layers, on one text: which token looks at which.
+    """How much each token of one text attends to each other token, in one stack of layers.
 
     Attributes:
-      rows: Tokens that look, T.
-      columns: Tokens that are looked at, S.
-      layers: Weights by their layer's path.
-      rollout: Of all layers, where the tokens look at themselves.
+      rows: The T tokens that attend (queries).
+      columns: The S tokens that are attended to (keys).
+      layers: The weights by their layer's path.
+      rollout: The rollout of all layers, for self-attention only.
     """
 
     rows: list[str]
@@ -58,45 +58,46 @@ class TextMaps:
 
 
 def rollout(layers: Sequence[Float[np.ndarray, "... N T T"]]) -> list[Float[np.ndarray, "... T T"]]:
-    """How much of each token reaches each token up to and including each layer (Abnar and Zuidema 2020, §3).
+    """Returns how much of each token reaches each token, up to and including each layer (Abnar and Zuidema 2020, §3).
 
-    Of a layer it is the mean over heads, its rows made to sum to 1, half of it; the other half is the residual. A row
-    with nothing to attend to is the residual alone. What W^A makes of weights may be negative: its size counts.
+    The matrix of a layer is half the mean over heads, its rows normalised to sum to 1, and half the identity for the
+    residual connection. A row without any allowed key is the identity alone. W^A may make weights negative; then their
+    absolute values are taken.
 
     Args:
-      layers: Weights, or what `mixing` makes of them.
+      layers: The weights of each layer, or their `mixing`.
     """
     identity = np.eye(layers[0].shape[-1])
-    total, found = identity, []
+    total, rolled = identity, []
     for weights in layers:
         mixed = np.abs(weights).mean(axis=-3)
         sums = mixed.sum(axis=-1, keepdims=True)
         mixed = np.where(sums > 0, mixed / np.where(sums > 0, sums, 1.0), identity)
         total = (0.5 * mixed + 0.5 * identity) @ total
-        found.append(total)
-    return found
+        rolled.append(total)
+    return rolled
 
 
 def mixing(
     weights: Float[Array, "*B N T S"], kernel: Float[Array, "*N L L"] | None, *, causal: bool = False
 ) -> Float[Array, "*B N T S"]:
-    """How each token mixes the values of others: the weights, times W^A where values are aligned.
+    """Returns how each token mixes the values of others: the weights, multiplied by W^A where values are aligned.
 
     Args:
-      weights: Of one layer.
-      kernel: Its W^A, or none.
+      weights: The weights of one layer.
+      kernel: The layer's W^A, or None.
       causal: Whether W^A is made lower-triangular.
     """
     if kernel is None:
         return weights
     heads, keys = weights.shape[-3], weights.shape[-1]
-    each = jnp.broadcast_to(jnp.eye(keys)[:, None], (keys, heads, keys))  # values that say where they come from
-    aligned = align_values(each, kernel, mask=Mask(causal=causal))
+    origins = jnp.broadcast_to(jnp.eye(keys)[:, None], (keys, heads, keys))  # one-hot values
+    aligned = align_values(origins, kernel, mask=Mask(causal=causal))
     return jnp.einsum("...nts,snu->...ntu", weights, aligned)
 
 
 def of_images(directory: Path, examples: Sequence[int], split: str = "test", step: str = "best") -> ImageMaps:
-    """What a Vision Transformer looks at on examples of its data.
+    """Returns what a Vision Transformer attends to on examples of its data.
 
     Args:
       directory: The work directory of a run of the task `image_classification`.
@@ -105,7 +106,7 @@ def of_images(directory: Path, examples: Sequence[int], split: str = "test", ste
       step: `best` (needs a finished run), `last` or a step that has a checkpoint.
 
     Raises:
-      UsageError: no such run, checkpoint or example, or a mechanism without weights.
+      UsageError: There is no such run, checkpoint or example, or the mechanism has no weights.
     """
     config = trained.config_of(directory, "image_classification", "look at images")
     task, params = trained.load(directory, step)
@@ -130,11 +131,11 @@ def of_images(directory: Path, examples: Sequence[int], split: str = "test", ste
 
 
 def of_text(directory: Path, text: str, step: str = "best") -> TextMaps:
-    """What a model of text looks at: a GPT, a masked language model or a classifier.
+    """Returns what a model of text attends to: a GPT, a masked language model or a classifier.
 
     Args:
-      directory: The work directory of its run.
-      text: No longer than the run's context.
+      directory: The work directory of the model's run.
+      text: A text no longer than the run's context.
       step: See `of_images`.
 
     Raises:
@@ -167,11 +168,11 @@ STACKS = ("cross", "encoder", "decoder")
 
 
 def of_translation(directory: Path, text: str, stack: str = "cross", step: str = "best") -> TextMaps:
-    """What an encoder-decoder looks at while it translates a text.
+    """Returns what an encoder-decoder attends to while it translates a text.
 
     Args:
       directory: The work directory of a run of the task `translation`.
-      text: No longer than the model takes.
+      text: A text no longer than the model accepts.
       stack: `cross` (target looks at source: alignment matrices), `encoder` or `decoder` (each looks at itself).
       step: See `of_images`.
 
@@ -191,11 +192,11 @@ def of_translation(directory: Path, text: str, stack: str = "cross", step: str =
     weights = alignment.layers(translator.model, translator.params, source, read)
     sides = {"encoder": (translator.source, source), "decoder": (translator.target, target)}
     words = {side: alignment.words(*tokens) for side, tokens in sides.items()}
-    looked_at = words | {"decoder": ["<s>", *words["decoder"][:-1]]}  # it writes a token with those before it
+    looked_at = words | {"decoder": ["<s>", *words["decoder"][:-1]]}  # the decoder reads the tokens before
     chosen = {path: layer for path, layer in weights.items() if _stack_of(path) == stack}
     if not chosen:
-        found = sorted({_stack_of(path) for path in weights})
-        raise UsageError(f"{directory} has no attention weights of its {stack}; choose {' or '.join(found)}.")
+        stacks = sorted({_stack_of(path) for path in weights})
+        raise UsageError(f"{directory} has no attention weights of its {stack}; choose {' or '.join(stacks)}.")
     if stack == "cross":
         return TextMaps(words["decoder"], words["encoder"], chosen)
     rolled = rollout(_mixings(chosen, translator.params, causal=stack == "decoder"))[-1]
@@ -215,7 +216,7 @@ def _mixings(
 
 
 def _looked_at(weights: np.ndarray, class_token: bool, grid: tuple[int, int]) -> np.ndarray:
-    """`(..., T, T)` as what is looked at of each patch, `(..., h, w)`."""
+    """Reduces weights `(..., T, T)` to how much each patch is attended to, `(..., h, w)`."""
     row = weights[..., 0, 1:] if class_token else weights.mean(axis=-2)
     return row.reshape(*row.shape[:-1], *grid)
 

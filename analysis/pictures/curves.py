@@ -24,20 +24,20 @@ from train.run.writers import read_record
 Record = dict[str, Any]
 Groups = Mapping[str, Sequence[Sequence[Record]]]
 
-SPLITS = {"validation": "-", "train": ":"}  # and how their lines are dashed
+SPLITS = {"validation": "-", "train": ":"}  # with the dashes of their lines
 AXES = ("step", "epoch", "seconds")
 NO_METRICS = ("step", "split", "replica", "seconds", "examples_per_second", "tokens_per_second")
 USUAL = ("loss", "accuracy", "perplexity", "bleu")  # drawn where nothing else is asked for and all runs have them
 
 
 class Band(NamedTuple):
-    """A curve over seeds.
+    """The mean and spread of a curve over seeds.
 
     Attributes:
-      x: Where it is known for every seed.
-      mean: Over seeds.
-      spread: Standard deviation over seeds (ddof 1); zeros of a single one.
-      seeds: How many there are.
+      x: The points at which the values of every seed are known.
+      mean: Mean over seeds.
+      spread: Standard deviation over seeds (ddof 1); 0 for a single seed.
+      seeds: Number of seeds.
     """
 
     x: Float[np.ndarray, " n"]
@@ -47,10 +47,10 @@ class Band(NamedTuple):
 
 
 def band(curves: Sequence[tuple[Float[np.ndarray, " _"], Float[np.ndarray, " _"]]]) -> Band:
-    """Mean and spread of curves that need not have the same points.
+    """Returns the mean and spread of curves that need not have the same points.
 
-    Each is interpolated linearly at the points of all, as far as all of them reach; where all have the same points
-    nothing is interpolated.
+    Each curve is interpolated linearly at the points of all curves, within the range that all of them cover. Curves
+    that have the same points are not interpolated.
 
     Args:
       curves: x, which increases, and y of each seed.
@@ -64,10 +64,10 @@ def band(curves: Sequence[tuple[Float[np.ndarray, " _"], Float[np.ndarray, " _"]
 
 
 def read(runs: Sequence[str]) -> dict[str, list[list[Record]]]:
-    """The groups of work directories, each `DIR` or `LABEL=DIR`; without a label it is the run's attention.
+    """Reads the groups of work directories, each `DIR` or `LABEL=DIR`; the default label is the run's attention.
 
     Raises:
-      UsageError: one that is no run, or has no metrics yet.
+      UsageError: A folder is no run, or has no metrics yet.
     """
     groups: dict[str, list[list[Record]]] = {}
     for text in runs:
@@ -80,20 +80,20 @@ def read(runs: Sequence[str]) -> dict[str, list[list[Record]]]:
 
 
 def _label(text: str) -> tuple[str, Path]:
-    """`LABEL=DIR` in two; either may have an = of its own, so the longest that is a folder is it."""
+    """Splits `LABEL=DIR`, in which either part may hold an = sign: DIR is the longest ending that is a folder."""
     ends = [-1] + [place for place, character in enumerate(text) if character == "="]
-    found = next((end for end in ends if Path(text[end + 1 :]).is_dir()), ends[-1])
-    return text[: max(found, 0)], Path(text[found + 1 :])
+    split_at = next((end for end in ends if Path(text[end + 1 :]).is_dir()), ends[-1])
+    return text[: max(split_at, 0)], Path(text[split_at + 1 :])
 
 
 def split_replicas(records: Sequence[Record]) -> list[list[Record]]:
-    """The records of each seed that a run has trained together; of any other run, all of them."""
+    """Returns the records of each seed of a run; a run that trained one seed has one list."""
     replicas = sorted({line.get("replica", 0) for line in records})
     return [of_seed(records, replica, len(replicas)) for replica in replicas]
 
 
 def metrics_of(groups: Groups) -> list[str]:
-    """The metrics that every run has on validation data, in the order of the first."""
+    """Returns the metrics that every run has on validation data, in the order of the first run."""
     lines = [line for runs in groups.values() for run in runs for line in run if line["split"] == "validation"]
     if not lines:
         return []
@@ -104,16 +104,16 @@ def metrics_of(groups: Groups) -> list[str]:
 def figure(
     groups: Groups, metrics: Sequence[str] = (), axes: Sequence[str] = ("step", "seconds"), epoch: float = 0.0
 ) -> Figure:
-    """A row for each metric, a column for each axis; a band is a standard deviation to either side.
+    """Draws a row for each metric and a column for each axis; a band is one standard deviation to either side.
 
     Args:
       groups: From a label to its seeds' records.
-      metrics: Which; those usual ones that all have where there are none.
-      axes: Against what: `step`, `epoch`, `seconds` (of training, without evaluation).
-      epoch: Steps of an epoch, which that axis needs.
+      metrics: The metrics to draw; where there are none, the usual ones that all runs have.
+      axes: The horizontal axes: `step`, `epoch` or `seconds` (of training, without evaluation).
+      epoch: Steps of an epoch, which the axis `epoch` needs.
 
     Raises:
-      UsageError: no runs, a metric or an axis that there is not, or no validation data.
+      UsageError: There are no runs or no validation data, or a metric or an axis does not exist.
     """
     groups = {label: [seed for run in runs for seed in split_replicas(run)] for label, runs in groups.items()}
     metrics = _checked(groups, metrics, axes, epoch)
@@ -151,7 +151,7 @@ def _checked(groups: Groups, metrics: Sequence[str], axes: Sequence[str], epoch:
 
 
 def _curves(runs: Sequence[Sequence[Record]], split: str, metric: str, axis: str, epoch: float) -> list[tuple]:
-    """x and y of every seed that has this split."""
+    """Returns x and y of every seed that has metrics of this split."""
     field, unit = ("step", epoch) if axis == "epoch" else (axis, 1.0)
     lines = [[line for line in run if line["split"] == split and metric in line] for run in runs]
     return [

@@ -10,14 +10,14 @@ from analysis.pictures import style
 from analysis.pictures.attention_maps import ImageMaps, TextMaps
 from train.decode import alignment
 
-READABLE = 48  # tokens; beside longer texts they would not be
+READABLE = 48  # the tokens of longer texts are not written, since they could not be read
 
 
 @style.quiet
 def of_heads(maps: ImageMaps, example: int = 0) -> Figure:
-    """One image: a row for each layer with each head's weights and the rollout up to there, and the image itself.
+    """Draws one image: a row for each layer with the weights of each head and the rollout up to that layer.
 
-    All weights are drawn on one scale, as are all rollouts, each from nothing to its greatest.
+    All weights are drawn on one scale and all rollouts on another, both from 0 to the greatest value.
     """
     layers, heads = len(maps.layers), maps.layers[0].shape[1]
     figure = Figure(figsize=(1.6 + 0.95 * (heads + 2), 0.4 + 0.98 * layers))
@@ -41,7 +41,7 @@ def of_heads(maps: ImageMaps, example: int = 0) -> Figure:
 
 @style.quiet
 def of_examples(maps: ImageMaps) -> Figure:
-    """Several images: each with the mean over heads of every layer below it, and the rollout of all."""
+    """Draws several images, and below each the mean over heads of every layer and the rollout of all layers."""
     rows = [layer.mean(axis=1) for layer in maps.layers] + [maps.rollout[-1]]
     names = [f"layer {number + 1}" for number in range(len(maps.layers))] + ["rollout"]
     figure = Figure(figsize=(0.4 + 0.95 * len(maps.images), 0.3 + 0.95 * (len(rows) + 1)))
@@ -58,9 +58,9 @@ def of_examples(maps: ImageMaps) -> Figure:
 
 @style.quiet
 def of_tokens(maps: TextMaps) -> Figure:
-    """A row for each layer with each head's matrix, and last the rollout where there is one: dark is much.
+    """Draws a row of heads' matrices for each layer, and last the rollout where there is one; dark is a high weight.
 
-    Tokens are written where they can be read. Each matrix has its own scale, to its greatest weight.
+    Tokens are written where they can be read. The scale of each matrix ends at its greatest weight.
     """
     rows = [(f"layer {number + 1}, ", list(layer)) for number, layer in enumerate(maps.layers.values())]
     rows += [] if maps.rollout is None else [("", [maps.rollout])]
@@ -88,7 +88,7 @@ def _image(axes: Axes, image: Float[np.ndarray, "H W C"]) -> None:
 def _patches(
     axes: Axes, weights: Float[np.ndarray, "h w"], most: float, image: Float[np.ndarray, "H W C"]
 ) -> AxesImage:
-    """The weights over a dimmed image."""
+    """Draws the weights over a dimmed image."""
     _image(axes, 0.6 * image)
     height, width = image.shape[:2]
     extent = (-0.5, width - 0.5, height - 0.5, -0.5)
@@ -96,7 +96,7 @@ def _patches(
 
 
 def _matrix(axes: Axes, weights: Float[np.ndarray, "T S"], maps: TextMaps, *, rows: bool, columns: bool) -> None:
-    """One matrix, with its tokens at the left and above where they are wanted and few enough."""
+    """Draws one matrix, with its tokens at the left and above where they are asked for and few enough."""
     alignment.matrix(axes, alignment.Alignment(maps.columns, maps.rows, weights))
     axes.images[0].set_clim(0, weights.max())
     readable = max(weights.shape) <= READABLE

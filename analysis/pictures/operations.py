@@ -12,19 +12,19 @@ from analysis.layer_operations import Count, grid
 from analysis.pictures.style import MECHANISMS, SURFACE, quiet
 
 COLOURS = {name: MECHANISMS[name][0] for name in ("dot_product", "optimised", "efficient", "super")}
-APART = 6  # sizes that are shown as points, one by one
+APART = 6  # fewer sizes than this are drawn as separate points
 
 Sizes = Sequence[int]
 
 
 @quiet
 def curves(counts: Mapping[str, tuple[Count, Sizes]], length: int, heads: int) -> Figure:
-    """Operations against d, a panel for each way to count, as Hosseini Fig. 2.
+    """Draws operations against d, with a panel for each way to count, as Hosseini Fig. 2.
 
     Args:
-      counts: From a title to a way to count and the widths it is done for.
-      length: ℓ.
-      heads: h.
+      counts: From a title to a way to count and the widths at which it is drawn.
+      length: Number of tokens, ℓ.
+      heads: Number of heads, h.
     """
     figure = Figure(figsize=(9, 2.9))
     for axes, (title, (count, widths)) in zip(figure.subplots(1, len(counts)), counts.items(), strict=True):
@@ -41,7 +41,7 @@ def curves(counts: Mapping[str, tuple[Count, Sizes]], length: int, heads: int) -
 
 @quiet
 def heat_maps(counts: Mapping[str, tuple[Count, Sizes]], heads: Sizes) -> Figure:
-    """How much more standard than Efficient Attention takes, a row for each way to count, as Hosseini Fig. 3.
+    """Draws how much more standard than Efficient Attention takes, a row for each way to count, as Hosseini Fig. 3.
 
     Args:
       counts: From a title to a way to count and the powers of two that are lengths and widths.
@@ -71,7 +71,7 @@ def _heat_map(axes: Axes, percent: list[list[float]], sizes: Sizes) -> Any:
 
 @quiet
 def surfaces(counts: Mapping[str, tuple[Count, Sizes]]) -> Figure:
-    """Operations over ℓ and d with one head, a panel for each way to count, as Hosseini Fig. 4."""
+    """Draws operations over ℓ and d with one head, with a panel for each way to count, as Hosseini Fig. 4."""
     figure = Figure(figsize=(9, 3.2))
     panels = figure.subplots(1, len(counts), subplot_kw={"projection": "3d"})
     for axes, (title, (count, sizes)) in zip(panels, counts.items(), strict=True):

@@ -12,37 +12,37 @@ from analysis.pictures import style
 from attention import Mask, gaussian_attention
 from attention.errors import UsageError
 
-SHOWN = 0.02  # least weight of a neighbour that is drawn
+SHOWN = 0.02  # a neighbour is drawn if its weight is more than this fraction of the greatest weight
 
 
 def project(
     points: Float[np.ndarray, "n d"], sigma: float, steps: int = 1, *, itself: bool = True
 ) -> Float[np.ndarray, "steps+1 n d"]:
-    """Points before and after each step of self-attention with q = k = v (Sanger, eq. 14); here nothing is normalised.
+    """Returns the points before and after each step of self-attention with q = k = v (Sanger, eq. 14), not normalised.
 
     Args:
-      points: Where they are.
+      points: The points, one in each row.
       sigma: σ of the Gaussian weights.
-      steps: How often each is replaced by what attention gives.
+      steps: How often the points are replaced by attention's output.
       itself: Whether a point attends to itself too.
 
     Raises:
-      UsageError: σ is not above 0, or there are no steps.
+      UsageError: σ is not above 0, or no step is asked for.
     """
     if steps < 1:
         raise UsageError(f"At least one step must be asked for, not {steps}.")
     others = None if itself else Mask(dense=~jnp.eye(len(points), dtype=bool)[None])
-    found = [jnp.asarray(points)[:, None]]
+    path = [jnp.asarray(points)[:, None]]
     for _ in range(steps):
-        found.append(gaussian_attention(found[-1], found[-1], sigma=sigma, normalise=False, mask=others))
-    return np.stack([np.asarray(step[:, 0]) for step in found])
+        path.append(gaussian_attention(path[-1], path[-1], sigma=sigma, normalise=False, mask=others))
+    return np.stack([np.asarray(step[:, 0]) for step in path])
 
 
 def noisy_circle(count: int = 48, noise: float = 0.1, seed: int = 0) -> Float[np.ndarray, "count 2"]:
-    """Points around the unit circle, at random angles, with a normal error of both coordinates.
+    """Returns points around the unit circle, at random angles, with normal errors of both coordinates.
 
     Raises:
-      UsageError: fewer than 2 points, or a seed below 0.
+      UsageError: There are fewer than 2 points, or the seed is below 0.
     """
     if count < 2 or seed < 0:
         raise UsageError(f"There must be at least 2 points and a seed of at least 0, not {count} and {seed}.")
@@ -52,7 +52,7 @@ def noisy_circle(count: int = 48, noise: float = 0.1, seed: int = 0) -> Float[np
 
 
 def from_circle(points: Float[np.ndarray, "n 2"]) -> float:
-    """Mean distance of points to the unit circle."""
+    """Returns the mean distance of points to the unit circle."""
     return float(np.abs(np.linalg.norm(points, axis=-1) - 1).mean())
 
 
@@ -60,13 +60,13 @@ def from_circle(points: Float[np.ndarray, "n 2"]) -> float:
 def figure(
     points: Float[np.ndarray, "n 2"], sigmas: Sequence[float] = (0.05, 0.25, 1.0), steps: int = 1, chosen: int = 0
 ) -> Figure:
-    """One point with its neighbours at the middle σ, as the paper draws it; then all points, for each σ.
+    """Draws one point with its neighbours at the middle σ, as the paper does, and then all points for each σ.
 
     Args:
       points: On a plane, around the unit circle.
-      sigmas: From few neighbours to all of them.
-      steps: Of attention.
-      chosen: The point of the first drawing.
+      sigmas: σ of each drawing of all points.
+      steps: Number of steps of attention.
+      chosen: Index of the point in the first drawing.
     """
     drawn = Figure(figsize=(2.4 * (len(sigmas) + 1), 3.1))
     first, *rest = drawn.subplots(1, len(sigmas) + 1)
@@ -81,15 +81,15 @@ def figure(
 
 
 def _one(axes: Axes, points: Float[np.ndarray, "n 2"], sigma: float, chosen: int) -> None:
-    """A point, the others that count, and where it goes: the thicker a dotted line, the greater the weight."""
+    """Draws a point, its neighbours and its projection; the thicker a dotted line, the greater the neighbour's weight."""
     others, query = np.delete(points, chosen, axis=0), points[chosen]
     q, k = (jnp.asarray(x).reshape(-1, 1, 2) for x in (query, others))
     out, weights = gaussian_attention(q, k, sigma=sigma, normalise=False, return_weights=True)
     out, weights = np.asarray(out).reshape(2), np.asarray(weights).reshape(-1)
     near = weights > SHOWN * weights.max()
-    for other, weight in zip(others[near], weights[near], strict=True):
-        axes.plot(*zip(query, other, strict=True), color="#c0c0c0", linewidth=0.7, zorder=1)
-        axes.plot(*zip(out, other, strict=True), ":", color=style.BLUE, linewidth=0.5 + 3 * weight / weights.max())
+    for neighbour, weight in zip(others[near], weights[near], strict=True):
+        axes.plot(*zip(query, neighbour, strict=True), color="#c0c0c0", linewidth=0.7, zorder=1)
+        axes.plot(*zip(out, neighbour, strict=True), ":", color=style.BLUE, linewidth=0.5 + 3 * weight / weights.max())
     axes.plot(*others[near].T, "s", color=style.BLUE, label="neighbours")
     axes.plot(*query, "s", color=style.RED, markersize=7, label="a point")
     axes.plot(*out, "s", markerfacecolor="white", color=style.RED, markersize=7, label="its projection")

@@ -24,7 +24,7 @@ BLACK, ORANGE, SKY, GREEN, BLUE, RED, PURPLE = (
 )
 COLOURS = (BLACK, RED, BLUE, GREEN, ORANGE, SKY, PURPLE)
 MARKERS = ("o", "s", "^", "D", "v")
-# Of weights over an image: nothing is clear, the greatest weight covers it.
+# Colours of weights over an image: a weight of 0 is transparent, and the greatest weight nearly covers the image.
 HEAT = LinearSegmentedColormap.from_list("weights", [to_rgba(ORANGE, 0.0), to_rgba(ORANGE, 0.9)])
 SURFACE = "viridis"
 
@@ -78,41 +78,41 @@ RC = {
     "figure.constrained_layout.use": True,
 }
 
-quiet = matplotlib.rc_context(RC)  # `@quiet` draws what a function draws in this style
+quiet = matplotlib.rc_context(RC)  # a decorator: the function draws in this style
 
 
 def colours(labels: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Colour and marker of each label: those of the mechanism that it names first, else the first that are free."""
+    """Returns colour and marker of each label: those of the mechanism that it names first, else the first free pair."""
     labels = list(labels)
-    found: dict[str, tuple[str, str]] = {}
+    looks: dict[str, tuple[str, str]] = {}
     for label in labels:
-        own = next((MECHANISMS[word] for word in re.findall(r"\w+", label) if word in MECHANISMS), None)
-        if own and own not in found.values():
-            found[label] = own
+        look = next((MECHANISMS[word] for word in re.findall(r"\w+", label) if word in MECHANISMS), None)
+        if look and look not in looks.values():
+            looks[label] = look
     pairs = itertools.product(MARKERS, COLOURS)
-    free = ((colour, marker) for marker, colour in pairs if (colour, marker) not in found.values())
+    free = ((colour, marker) for marker, colour in pairs if (colour, marker) not in looks.values())
     others = itertools.cycle([*free] or [(BLACK, "o")])
-    return {label: found[label] if label in found else next(others) for label in labels}
+    return {label: looks[label] if label in looks else next(others) for label in labels}
 
 
 def plain(text: str) -> str:
-    """The text as it is drawn: no dollar begins a formula."""
+    """Escapes a text so that no dollar sign begins a formula."""
     return text.replace("$", r"\$")
 
 
 @quiet
 def save(figure: Figure, path: Path) -> tuple[Path, Path]:
-    """Writes a figure as PNG and as SVG, the same bytes each time.
+    """Writes a figure as PNG and as SVG; the bytes are the same each time.
 
     Args:
-      figure: What to write.
-      path: Without an ending, or with one of both; its folder is made.
+      figure: The figure to write.
+      path: The path without an ending, or with either ending; its folder is made.
 
     Returns:
       Both paths.
 
     Raises:
-      UsageError: they cannot be written.
+      UsageError: The files cannot be written.
     """
     stem = path.with_suffix("") if path.suffix in (".png", ".svg") else path
     png, svg = (stem.parent / f"{stem.name}.{ending}" for ending in ("png", "svg"))

@@ -21,17 +21,17 @@ from attention.errors import UsageError
 from attention.scores.pairwise import Neural
 from train.decode import trained
 
-POINTS = 51  # along each coordinate, an odd number: one is 0
+POINTS = 51  # along each coordinate; an odd number, so that 0 is one of them
 
 
 @dataclasses.dataclass(frozen=True)
 class Surface:
-    """Scores z over the square of x and y in ±extent.
+    """Scores z over the square in which x and y are within ±extent.
 
     Attributes:
-      title: What scores.
+      title: Name of the score.
       z: The scores, a row for each y.
-      extent: Of the square.
+      extent: Greatest x and y of the square.
     """
 
     title: str
@@ -40,10 +40,10 @@ class Surface:
 
 
 def plane(extent: float, width: int = 2) -> Float[np.ndarray, "Y X width"]:
-    """Points (x, y, 0, …) of a square; x runs along the second axis.
+    """Returns the points (x, y, 0, …) of a square; x runs along the second axis.
 
     Raises:
-      UsageError: the extent is no number above 0, or there are not two coordinates.
+      UsageError: The extent is no number above 0, or there are fewer than two coordinates.
     """
     if not 0 < extent < np.inf:
         raise UsageError(f"The extent of a plane must be a number above 0, but it is {extent:g}.")
@@ -57,24 +57,24 @@ def plane(extent: float, width: int = 2) -> Float[np.ndarray, "Y X width"]:
 
 
 def paraboloid(extent: float) -> Surface:
-    """q·k at q = k = (x, y)."""
+    """Returns the surface of the dot product q·k at q = k = (x, y)."""
     return Surface("dot product", (plane(extent) ** 2).sum(-1), extent)
 
 
 def neural(
     score: Neural, params: dict[str, Float[Array, "..."]], extent: float, head: int = 0, title: str = "neural"
 ) -> Surface:
-    """A pair's MLP at q' = k' = (x, y), behind the projections down.
+    """Returns the surface of a pair's MLP at q' = k' = (x, y), which are queries and keys after the down-projections.
 
     Args:
-      score: Its options.
+      score: The options of the score.
       params: Its arrays, by the names of `score.parameters`.
-      extent: Of the square.
-      head: Whose weights, where each head has its own.
-      title: What it is called.
+      extent: Greatest x and y of the square.
+      head: The head whose weights are used, where heads have different weights.
+      title: Title of the surface.
 
     Raises:
-      UsageError: each pair has weights of its own, d' is 1, or there is no such head.
+      UsageError: Pairs have different weights, d' is 1, or there is no such head.
     """
     if score.pairs == "unique":
         raise UsageError("A score of unique pairs is another surface for each pair; train with pairs='shared'.")
@@ -97,17 +97,17 @@ def neural(
 
 
 def of_run(directory: Path, extent: float, layer: int = 0, head: int = 0, step: str = "best") -> Surface:
-    """The surface of a layer of a trained run.
+    """Returns the surface of a layer of a trained run.
 
     Args:
-      directory: Its work directory.
-      extent: Of the square.
-      layer: Which of the model's blocks.
+      directory: The run's work directory.
+      extent: Greatest x and y of the square.
+      layer: Index of the block in the model.
       head: See `neural`.
       step: `best` (needs a finished run), `last` or a step that has a checkpoint.
 
     Raises:
-      UsageError: no such run, checkpoint or layer, or its score is no MLP on pairs.
+      UsageError: There is no such run, checkpoint or layer, or the layer's score is no MLP on pairs.
     """
     task, params = trained.load(directory, step)
     if "block_0" not in params:
@@ -125,7 +125,7 @@ def of_run(directory: Path, extent: float, layer: int = 0, head: int = 0, step: 
 
 @style.quiet
 def figure(surfaces: Sequence[Surface]) -> Figure:
-    """The surfaces side by side."""
+    """Draws the surfaces side by side."""
     drawn = Figure(figsize=(3.2 * len(surfaces), 2.8))
     for number, surface in enumerate(surfaces):
         axes = drawn.add_subplot(1, len(surfaces), number + 1, projection="3d")
@@ -134,5 +134,5 @@ def figure(surfaces: Sequence[Surface]) -> Figure:
         axes.plot_surface(x, y, surface.z, **look)
         axes.set(xlabel="x", ylabel="y", zlabel="score")
         axes.set_title(style.plain(surface.title), y=0.98)
-        axes.set_box_aspect(None, zoom=0.85)  # or the last axis' label is cut off
+        axes.set_box_aspect(None, zoom=0.85)  # at the default zoom the label of the last axis is cut off
     return drawn

@@ -12,7 +12,7 @@ from analysis.pictures import style
 
 @style.quiet
 def figure(sweep: Mapping[str, Any]) -> Figure:
-    """Means over the seeds of the trials, on validation data; the chosen value is filled.
+    """Draws the means over the trials' seeds on validation data; the chosen value is filled.
 
     A value with which the loss was not finite is left out.
     """
