@@ -34,10 +34,7 @@ def read(places: Sequence[Path], name: str) -> Values:
     metrics.find(name)
     recorded = _recorded(places[0]) if len(places) == 1 and places[0].is_file() else {}
     if recorded:
-        values = {
-            setting: [run["best"]["test"].get(name, np.nan) for run in runs_of_setting]
-            for setting, runs_of_setting in recorded.items()
-        }
+        values = {label: [run["best"]["test"].get(name, np.nan) for run in row] for label, row in recorded.items()}
     else:
         values = {group.label: [run.value(name) for run in group.runs] for group in runs.find(places).groups}
     if not any(np.isfinite(row).all() for row in values.values()):

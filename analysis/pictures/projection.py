@@ -81,7 +81,7 @@ def figure(
 
 
 def _one(axes: Axes, points: Float[np.ndarray, "n 2"], sigma: float, chosen: int) -> None:
-    """Draws a point, its neighbours and its projection; the thicker a dotted line, the greater the neighbour's weight."""
+    """Draws a point, its neighbours and its projection; a thicker dotted line is a greater weight of the neighbour."""
     others, query = np.delete(points, chosen, axis=0), points[chosen]
     q, k = (jnp.asarray(x).reshape(-1, 1, 2) for x in (query, others))
     out, weights = gaussian_attention(q, k, sigma=sigma, normalise=False, return_weights=True)

@@ -19,11 +19,11 @@ from train.data.tokenisers import Tokeniser
 
 @dataclasses.dataclass(frozen=True)
 class Alignment:
-    """Weights of a translation.
+    """The attention weights of one translation.
 
     Attributes:
-      source: Its source's tokens.
-      target: Its tokens, each written while looking at the source.
+      source: The tokens of the source.
+      target: The tokens of the translation.
       weights: A row for each target token, `(T, S)`, which sums to 1.
     """
 
@@ -35,31 +35,31 @@ class Alignment:
 def weights(
     model: nn.Module, params: dict[str, Any], source: Int[np.ndarray, " S"], tokens: Int[np.ndarray, " T"]
 ) -> Float[np.ndarray, "T S"]:
-    """Weights of the attention to the source: of a Transformer's last block, the mean of its heads.
+    """Returns the weights of attention to the source; for a Transformer, the mean over heads of its last block.
 
     Args:
-      model: Of `models.encoder_decoder` or `models.seq2seq`, unbound.
+      model: An unbound model of `models.encoder_decoder` or `models.seq2seq`.
       params: Its parameters.
-      source: Tokens of a source, without padding.
-      tokens: What the decoder reads, from the start token on.
+      source: The tokens of a source, without padding.
+      tokens: The tokens that the decoder reads, from the start token on.
 
     Raises:
-      UsageError: the mechanism has no weights.
+      UsageError: The mechanism has no weights.
     """
-    found = layers(model, params, source, tokens)
-    return np.mean([kept for name, kept in found.items() if not name.endswith("/attention")][-1], axis=0)
+    by_path = layers(model, params, source, tokens)
+    return np.mean([kept for name, kept in by_path.items() if not name.endswith("/attention")][-1], axis=0)
 
 
 def layers(
     model: nn.Module, params: dict[str, Any], source: Int[np.ndarray, " S"], tokens: Int[np.ndarray, " T"]
 ) -> dict[str, Float[np.ndarray, "N _ _"]]:
-    """Weights of every attention of both sides, by its path and in the order of the layers; see `weights`."""
+    """Returns the weights of every attention of both sides by its path, in the order of the layers; see `weights`."""
     inputs = (jnp.asarray(source)[None], jnp.array([len(source)]), jnp.asarray(tokens)[None])
     return {name: np.asarray(kept[0]) for name, kept in attention_weights(model, params, *inputs).items()}
 
 
 def words(tokeniser: Tokeniser, ids: Int[np.ndarray, " n"]) -> list[str]:
-    """The text of each token; a space is drawn as such."""
+    """Returns the text of each token; spaces are shown as ␣."""
     return [tokeniser.decode([i]).replace(" ", "␣") or "</s>" for i in ids]
 
 
@@ -67,20 +67,20 @@ def draw(alignment: Alignment, path: Path) -> None:
     """Draws the matrix: source tokens above, target tokens at the left, dark where the weight is high.
 
     Raises:
-      UsageError: the file cannot be written, or matplotlib knows no format of its name.
+      UsageError: The file cannot be written, or matplotlib does not know the format that its name asks for.
     """
     rows, columns = alignment.weights.shape
     figure = Figure(figsize=(1 + columns * 0.28, 1 + rows * 0.28), layout="constrained")
     matrix(figure.subplots(), alignment)
     try:
-        with warnings.catch_warnings(action="ignore"):  # characters that the font has not are drawn as boxes
+        with warnings.catch_warnings(action="ignore"):  # characters that the font lacks are drawn as boxes
             figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be drawn ({error}); name a .png, .svg or .pdf that can be written.") from error
 
 
 def matrix(axes: Axes, alignment: Alignment) -> None:
-    """Draws the matrix with its tokens on axes that there are."""
+    """Draws the matrix and its tokens on existing axes."""
     axes.imshow(alignment.weights, cmap="Greys", vmin=0, vmax=1)
     source, target = ([text.replace("$", r"\$") for text in side] for side in (alignment.source, alignment.target))
     axes.set_xticks(range(len(source)), source, rotation=90 if max(map(len, source)) > 2 else 0)

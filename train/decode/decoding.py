@@ -29,37 +29,37 @@ def generate(
     key: Key[Array, ""],
     end: int = -1,
 ) -> list[np.ndarray]:
-    """Continues each prompt by so many tokens, or until `end`.
+    """Continues each prompt by a number of tokens, or until `end`.
 
-    A continuation depends on its prompt, its place among the prompts and the key, not on what else is in the batch.
+    A continuation depends on its prompt, its place among the prompts and the key, not on the rest of the batch.
 
     Args:
-      model: Unbound.
+      model: An unbound model.
       params: Its parameters.
-      prompts: Ids, at least one each; lengths may differ.
-      tokens: How many to add to each, at least 1.
-      sampling: How they are chosen.
-      key: Of the draws; greedy needs it as well, and ignores it.
+      prompts: The ids of each prompt, at least one; lengths may differ.
+      tokens: How many tokens to add to each prompt, at least 1.
+      sampling: How tokens are chosen.
+      key: Key of the random draws; greedy decoding ignores it.
       end: The id after which a sequence is finished; -1 is none.
 
     Returns:
-      Each prompt with its continuation, int32; `end` is the last id where it was drawn.
+      Each prompt with its continuation, int32; `end` is the last id where it was chosen.
 
     Raises:
-      UsageError: an empty prompt, or sequences longer than what the model has a fixed length for: while it is
-        traced, before anything is compiled.
+      UsageError: A prompt is empty, or sequences are longer than the model's fixed length; the latter is raised while
+        the model is traced, before anything is compiled.
     """
     lengths = np.array([len(prompt) for prompt in prompts])
     if tokens < 1:
         raise UsageError(f"At least one token must be asked for, not {tokens}.")
     if not len(prompts) or not lengths.min():
         raise UsageError("Every prompt needs at least one token; say what is to be continued.")
-    given = np.zeros((len(prompts), lengths.max() + tokens), np.int32)
-    for row, prompt in zip(given, prompts, strict=True):
+    padded = np.zeros((len(prompts), lengths.max() + tokens), np.int32)
+    for row, prompt in zip(padded, prompts, strict=True):
         row[: len(prompt)] = prompt
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, np.arange(len(prompts)))
     drawn, stops = jax.device_get(
-        _continue(model, sampling, int(lengths.min()), tokens, params, given, lengths.astype(np.int32), keys, end)
+        _continue(model, sampling, int(lengths.min()), tokens, params, padded, lengths.astype(np.int32), keys, end)
     )
     return [row[:stop] for row, stop in zip(drawn, stops, strict=True)]
 
@@ -76,10 +76,10 @@ def _continue(
     keys: Key[Array, "B"],
     end: Int[Array, ""],
 ) -> tuple[Int[Array, "B T"], Int[Array, "B"]]:
-    """All sequences, and where each of them stops.
+    """Returns all sequences, and the position at which each of them stops.
 
-    All prompts' first tokens are read at once, as many as the shortest prompt has but its last; then every step reads
-    one token of each sequence, and writes the next one where the prompt does not say it. So no prompt needs padding.
+    One call reads the first tokens of all prompts, all but the last token of the shortest prompt. Then every step reads
+    one token of each sequence and writes the next one, unless the prompt gives it. So no prompt needs padding.
     """
     caches = model.init_caches(*given.shape)
     if shortest > 1:
@@ -94,8 +94,8 @@ def _continue(
         last = jax.lax.dynamic_slice_in_dim(sequences, position - 1, 1, axis=1)
         logits, caches = model.apply({"params": params}, last, False, caches)
         drawn = sampling.choose(logits[:, -1], jax.vmap(jax.random.fold_in, (0, None))(keys, position))
-        said = jax.lax.dynamic_index_in_dim(sequences, position, axis=1, keepdims=False)
-        chosen = jnp.where(position < lengths, said, drawn)
+        prompted = jax.lax.dynamic_index_in_dim(sequences, position, axis=1, keepdims=False)
+        chosen = jnp.where(position < lengths, prompted, drawn)
         ended = (chosen == end) & (position >= lengths) & (position < stops)
         sequences = jax.lax.dynamic_update_slice_in_dim(sequences, chosen[:, None], position, axis=1)
         return position + 1, sequences, caches, jnp.where(ended, position + 1, stops)
@@ -116,29 +116,29 @@ def translate(
     end: int,
     pad: int,
 ) -> Translations:
-    """The targets of sources; compiled once for each shape of them, so pad to few.
+    """Returns the translations of sources. It is compiled once for each shape of sources, so pad them to few shapes.
 
-    Start (where it is not the end too) and padding are never chosen. A target depends on its source, its place in the
-    batch if it is drawn, and the key, not on padding and what else is in the batch.
+    Padding is never chosen, nor is the start token unless it is also the end token. A target depends on its source, on
+    the key and, if it is sampled, on its place in the batch; padding and the rest of the batch do not change it.
 
-    It is what Hugging Face's `generate` gives with `num_beams`, `length_penalty`, `early_stopping=False`,
-    `max_length=search.max_length + 1` (the start counts there), `bad_words_ids=[[pad]]` and `forced_eos_token_id`,
-    as Marian's generation configs have the last two; where the start is not the padding, it is a bad word too.
+    The result equals that of Hugging Face's `generate` with `num_beams`, `length_penalty`, `early_stopping=False`,
+    `max_length=search.max_length + 1` (which counts the start), `bad_words_ids=[[pad]]` and `forced_eos_token_id`, as
+    in Marian's generation configs for the last two. A start token that is not the padding is a bad word too.
 
     Args:
-      model: Unbound.
+      model: An unbound model.
       params: Its parameters.
       source: Sentences with trailing padding.
-      lengths: Real tokens of each, at least one.
+      lengths: Number of tokens of each sentence without padding, at least one.
       search: How targets are searched.
-      key: Of the draws; other searches need it as well, and ignore it.
+      key: Key of the random draws; searches that do not sample ignore it.
       start: The id that the model reads first.
       end: The id after which a target is finished.
-      pad: The id behind that.
+      pad: The id of padding after the end.
 
     Raises:
-      UsageError: sources or targets longer than what the model has a fixed length for: while it is traced, before
-        anything is compiled.
+      UsageError: Sources or targets are longer than the model's fixed length. This is raised while the model is
+        traced, before anything is compiled.
     """
     special = Special(*(jnp.asarray(token, jnp.int32) for token in (start, end, pad)))
     return _translate(model, search, params, source, lengths, key, special)[0]
@@ -154,7 +154,7 @@ def _translate(
     key: Key[Array, ""],
     special: Special,
 ) -> tuple[Translations, Int[Array, ""]]:
-    """The targets, and how many steps the longest search took."""
+    """Returns the targets, and how many steps the longest search took."""
     started = model.apply({"params": params}, source, lengths, search.max_length, method="start")
 
     def step(tokens: Int[Array, "B"], target: Any) -> tuple[Float[Array, "B V"], Any]:

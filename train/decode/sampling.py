@@ -8,18 +8,18 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention.errors import UsageError
 
-BLOCK = 128  # logits that `highest` takes the maximum of first
+BLOCK = 128  # size of the blocks of logits whose maxima `highest` compares first
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen of its logits.
+    """How the next token is chosen from its logits.
 
     Attributes:
-      temperature: Divides the logits; 0 is greedy, the token of the highest.
-      top_k: Only so many of the most probable tokens may be drawn; 0 is all.
-      top_p: Only the most probable tokens that together have this probability (Holtzman et al. 2020, §3.1), after
-        `temperature` and `top_k`; 1 is all. The most probable one always may.
+      temperature: Divides the logits; 0 is greedy, which chooses the token with the highest logit.
+      top_k: Only this number of the most probable tokens may be sampled; 0 is all.
+      top_p: Only the most probable tokens that together have this probability may be sampled (Holtzman et al. 2020,
+        §3.1), after `temperature` and `top_k`; 1 is all. The most probable token may always be sampled.
     """
 
     temperature: float = 1.0
@@ -35,7 +35,7 @@ class Sampling:
             raise UsageError(f"top_p must be above 0 and at most 1 (1 is all tokens), but it is {self.top_p}.")
 
     def filtered(self, logits: Float[Array, "B V"]) -> Float[Array, "B V"]:
-        """Logits of the distribution that is drawn from: −∞ for tokens that may not be. For a temperature above 0."""
+        """Returns the logits of the sampled distribution: −∞ for excluded tokens. The temperature must be above 0."""
         logits = logits.astype(jnp.float32) / self.temperature
         if self.top_k:
             logits = _keep_ranks(logits, jnp.arange(logits.shape[-1])[None, :] < self.top_k)
@@ -45,27 +45,27 @@ class Sampling:
         return logits
 
     def choose(self, logits: Float[Array, "B V"], keys: Key[Array, "B"]) -> Int[Array, "B"]:
-        """A token for each sequence, with its own key."""
+        """Chooses a token for each sequence, with the sequence's own key."""
         if self.temperature == 0:
             return highest(logits, 1)[1][:, 0]
         return jax.vmap(jax.random.categorical)(keys, self.filtered(logits)).astype(jnp.int32)
 
 
 def _keep_ranks(logits: Float[Array, "B V"], keep: Bool[Array, "#B V"]) -> Float[Array, "B V"]:
-    """−∞ for the tokens whose rank by logit `keep` leaves out; of equal ones the first has the lower rank."""
+    """Sets tokens whose rank by logit `keep` excludes to −∞; of equal logits the first has the lower rank."""
     ranks = jnp.argsort(jnp.argsort(-logits, axis=-1, stable=True), axis=-1)
     kept = jnp.take_along_axis(jnp.broadcast_to(keep, logits.shape), ranks, axis=-1)
     return jnp.where(kept, logits, -jnp.inf)
 
 
 def highest(logits: Float[Array, "R V"], count: int) -> tuple[Float[Array, "R count"], Int[Array, "R count"]]:
-    """What `jax.lax.top_k` gives, faster where V is large: it looks only into blocks with the highest maxima.
+    """Returns what `jax.lax.top_k` returns, but faster where V is large: it reads only blocks with the highest maxima.
 
-    Whatever is among the first `count`, equal ones by place, is in one of the first `count` blocks by maximum.
+    Each of the first `count` values, ties in order of place, lies in one of the first `count` blocks by maximum.
 
     Args:
-      logits: R rows.
-      count: How many of each; at most V.
+      logits: R rows of V logits.
+      count: How many values of each row to return; at most V.
     """
     size, width = BLOCK, logits.shape[-1]
     whole = width // size * size

@@ -24,15 +24,15 @@ Step = Callable[[Int[Array, "B"], Any], tuple[Float[Array, "B V"], Any]]
 class Search:
     """How a target is searched.
 
-    At `max_length` the end is forced. What is chosen there is ranked as if that had cost nothing.
+    At `max_length` the end is forced. The forced end adds nothing to the log-probability by which it is ranked.
 
     Attributes:
-      beams: K, the sequences of each sentence that are followed at once; 1 takes token after token by `sampling`.
-      length_penalty: p of the rank of an ended sequence among beams, log-probability / length ** p. 0 is none; above
-        0 favours long ones.
-      max_length: The most tokens, the end among them.
-      min_length: The fewest tokens, the end among them.
-      sampling: How a single beam chooses; several are never drawn.
+      beams: K, the number of sequences of each sentence that are followed at once; 1 chooses each token by `sampling`.
+      length_penalty: p in the rank of an ended sequence, log-probability / length ** p. 0 is no penalty; a value above
+        0 favours long sequences.
+      max_length: The greatest number of tokens, the end included.
+      min_length: The least number of tokens, the end included.
+      sampling: How a single beam chooses; several beams never sample.
     """
 
     beams: int
@@ -58,7 +58,7 @@ class Search:
             )
 
     def allowed(self, logits: Float[Array, "R V"], position: Int[Array, ""], special: "Special") -> jax.Array:
-        """−∞ for tokens that may not be at a position: the start, padding, and the end when it is not its time."""
+        """Sets tokens that may not stand at a position to −∞: the start, padding, and an end that comes too early."""
         token = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
         last = position == self.max_length - 1
         never = (token == special.start) | (token == special.pad) | last
@@ -66,12 +66,12 @@ class Search:
 
 
 class Special(NamedTuple):
-    """Ids that mean something to a search.
+    """The ids that have a meaning for a search.
 
     Attributes:
-      start: What the model reads first.
-      end: After which a target is finished.
-      pad: Behind the end; may be the same.
+      start: The id that the model reads first.
+      end: The id after which a target is finished.
+      pad: The id after the end; it may be the same as the start or the end.
     """
 
     start: Int[Array, ""]
@@ -83,9 +83,9 @@ class Translations(NamedTuple):
     """The target of each source.
 
     Attributes:
-      tokens: Without the start, with the end, and padding behind it.
-      lengths: Tokens of each, the end among them.
-      scores: Log-probability of all of them.
+      tokens: The tokens without the start, with the end, and padding after it.
+      lengths: Number of tokens of each target, the end included.
+      scores: Log-probability of each target.
     """
 
     tokens: Int[Array, "B T"]
@@ -96,7 +96,7 @@ class Translations(NamedTuple):
 def one_by_one(
     step: Step, target: Any, search: Search, special: Special, keys: Key[Array, "B"]
 ) -> tuple[Translations, Int[Array, ""]]:
-    """Each token as `search.sampling` chooses it, until all sentences are finished; and how many steps that took."""
+    """Chooses each token by `search.sampling` until all sentences end; also returns how many steps that took."""
     batch, most = len(keys), search.max_length
 
     def unfinished(carry: tuple) -> Bool[Array, ""]:
@@ -106,8 +106,8 @@ def one_by_one(
     def choose(carry: tuple) -> tuple:
         position, last, target, (tokens, lengths, scores) = carry
         logits, target = step(last, target)
-        own_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, position)
-        chosen = search.sampling.choose(search.allowed(logits, position, special), own_keys)
+        step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, position)
+        chosen = search.sampling.choose(search.allowed(logits, position, special), step_keys)
         gained = _log_probabilities(logits, jnp.take_along_axis(logits, chosen[:, None], axis=-1, mode="clip"))[:, 0]
         running = position < lengths
         chosen = jnp.where(running, chosen, special.pad)
@@ -118,22 +118,22 @@ def one_by_one(
     lengths = jnp.full(batch, most, jnp.int32)
     written = Translations(jnp.full((batch, most), special.pad, jnp.int32), lengths, jnp.zeros(batch))
     first = jnp.full(batch, special.start, jnp.int32)
-    steps, _, _, found = jax.lax.while_loop(unfinished, choose, (jnp.zeros((), jnp.int32), first, target, written))
-    return found, steps
+    steps, _, _, final = jax.lax.while_loop(unfinished, choose, (jnp.zeros((), jnp.int32), first, target, written))
+    return final, steps
 
 
 class _Beams(NamedTuple):
-    """Beam search between two steps.
+    """The state of a beam search between two steps.
 
     Attributes:
-      position: Tokens that each running sequence has.
-      last: The last of them.
-      target: What the model keeps of them, with an axis of beams before that of the batch: as `jax.vmap` wants it.
-      tokens: All of them.
-      scores: Log-probabilities of the running, highest first; −∞ is none.
-      ranks: Of the K best ended sequences, highest first; −∞ is none.
-      best: The first of those.
-      open: Whether a sentence may still find a better one.
+      position: Number of tokens of each running sequence.
+      last: The last token of each running sequence.
+      target: The model's caches of them, with an axis of beams before that of the batch, as `jax.vmap` needs it.
+      tokens: All tokens of each running sequence.
+      scores: Log-probabilities of the running sequences, highest first; −∞ is none.
+      ranks: Ranks of the K best ended sequences, highest first; −∞ is none.
+      best: The best ended sequence.
+      open: Whether a sentence may still find a better sequence.
     """
 
     position: Int[Array, ""]
@@ -149,12 +149,12 @@ class _Beams(NamedTuple):
 def with_beams(
     step: Step, target: Any, search: Search, special: Special, batch: int
 ) -> tuple[Translations, Int[Array, ""]]:
-    """The best sequence that K beams find, and how many steps that took.
+    """Returns the best sequence that K beams find, and how many steps that took.
 
-    As `generate(num_beams=K, early_stopping=False)` of Hugging Face's transformers: of each sentence's beams the 2K
-    best continuations are looked at. Those that end, if among the first K, are ranked by log-probability / length **
-    p and the K best of all are kept; the K best of the others run on. A sentence is finished when its best running
-    sequence, ranked at its present length, is below all K kept.
+    This follows `generate(num_beams=K, early_stopping=False)` of Hugging Face's transformers. Each step takes the 2K
+    best continuations of a sentence's beams. Those that end, if among the first K, are ranked by log-probability /
+    length ** p, and the K best of all ended sequences are kept. The K best of the others run on. A sentence is finished
+    when its best running sequence, ranked at its present length, is below all K ended ones.
     """
 
     def unfinished(beams: _Beams) -> Bool[Array, ""]:
@@ -167,7 +167,7 @@ def with_beams(
 
 
 def _start(target: Any, search: Search, special: Special, batch: int) -> _Beams:
-    """All beams with nothing written; the first alone may go on, or all would write the same."""
+    """Returns beams without tokens; only the first may go on, since all would write the same."""
     k, most = search.beams, search.max_length
     none = jnp.full((batch, k), -jnp.inf)
     padding = jnp.full((batch, k, most), special.pad, jnp.int32)
@@ -184,7 +184,7 @@ def _start(target: Any, search: Search, special: Special, batch: int) -> _Beams:
 
 
 def _longer(step: Step, search: Search, special: Special, beams: _Beams) -> _Beams:
-    """Every sentence's beams with a token more."""
+    """Extends every sentence's beams by one token."""
     logits, target = _on_beams(step, beams.last, beams.target)
     k, position, length = search.beams, beams.position, beams.position + 1
     scores, parents, chosen = _continuations(logits, search, special, beams)
@@ -195,9 +195,11 @@ def _longer(step: Step, search: Search, special: Special, beams: _Beams) -> _Bea
     ranks = jnp.where(ended & beams.open[:, None], free / _penalty(length, search), -jnp.inf)[:, :k]
     better = ranks.max(axis=1) > beams.ranks[:, 0]
     first = jnp.argmax(ranks, axis=1)[:, None]
-    found = Translations(_of(tokens, first)[:, 0], jnp.full_like(beams.best.lengths, length), _of(scores, first)[:, 0])
+    ended_best = Translations(
+        _of(tokens, first)[:, 0], jnp.full_like(beams.best.lengths, length), _of(scores, first)[:, 0]
+    )
     best = jax.tree.map(
-        lambda new, old: jnp.where(better.reshape(-1, *(1,) * (old.ndim - 1)), new, old), found, beams.best
+        lambda new, old: jnp.where(better.reshape(-1, *(1,) * (old.ndim - 1)), new, old), ended_best, beams.best
     )
     ranks, _ = jax.lax.top_k(jnp.concatenate([beams.ranks, ranks], axis=1), k)
 
@@ -216,7 +218,7 @@ def _longer(step: Step, search: Search, special: Special, beams: _Beams) -> _Bea
 
 
 def _on_beams(step: Step, last: Int[Array, "B K"], target: Any) -> tuple[Float[Array, "K B V"], Any]:
-    """A step of all beams; scalars, such as the length of a cache, are the same for all."""
+    """Takes a step with all beams; scalars, such as the length of a cache, are the same for all beams."""
     leaves, structure = jax.tree.flatten(target)
     axes = [0 if leaf.ndim else None for leaf in leaves]
 
@@ -231,19 +233,19 @@ def _on_beams(step: Step, last: Int[Array, "B K"], target: Any) -> tuple[Float[A
 def _continuations(
     logits: Float[Array, "K B V"], search: Search, special: Special, beams: _Beams
 ) -> tuple[Float[Array, "B C"], Int[Array, "B C"], Int[Array, "B C"]]:
-    """The C = 2K best of a sentence, best first: log-probabilities, the beams they continue, their tokens."""
+    """Returns the C = 2K best continuations of a sentence, best first: log-probabilities, beams and tokens."""
     k, batch, size = logits.shape
-    each = min(2 * k, size)
+    count = min(2 * k, size)
     rows = logits.reshape(-1, size)
-    values, tokens = highest(search.allowed(rows, beams.position, special), each)
+    values, tokens = highest(search.allowed(rows, beams.position, special), count)
     values = _log_probabilities(rows, values)
-    values, tokens = (x.reshape(k, batch, each).swapaxes(0, 1) for x in (values, tokens))
+    values, tokens = (x.reshape(k, batch, count).swapaxes(0, 1) for x in (values, tokens))
     scores, places = jax.lax.top_k((values + beams.scores[..., None]).reshape(batch, -1), 2 * k)
-    return scores, places // each, _of(tokens.reshape(batch, -1), places)
+    return scores, places // count, _of(tokens.reshape(batch, -1), places)
 
 
 def _log_probabilities(logits: Float[Array, "R V"], values: Float[Array, "R M"]) -> Float[Array, "R M"]:
-    """Of some of the logits, in the softmax of all."""
+    """Returns the log-probabilities of some of the logits in the softmax of all."""
     return values - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
 
 
@@ -252,10 +254,10 @@ def _penalty(length: Int[Array, ""], search: Search) -> Float[Array, ""]:
 
 
 def _of(x: Float[Array, "B K ..."], which: Int[Array, "B M"], axis: int = 1) -> Float[Array, "B M ..."]:
-    """Some of each sentence's beams, which are an axis of it."""
+    """Selects some of each sentence's beams along the axis of beams."""
     return jnp.take_along_axis(x, which.reshape(*which.shape, *(1,) * (x.ndim - 2)), axis=axis, mode="clip")
 
 
 def _on_each(function: Callable[[jax.Array], jax.Array], target: Any) -> Any:
-    """Of all arrays but scalars, which all sentences share."""
+    """Applies a function to all arrays except scalars, which all sentences share."""
     return jax.tree.map(lambda x: function(x) if x.ndim else x, target)

@@ -18,15 +18,15 @@ from train.tasks.task import Task
 
 
 def config_of(directory: Path, task: str, purpose: str) -> Config:
-    """The config of a run.
+    """Returns the config of a run of a given task.
 
     Args:
       directory: Its work directory.
-      task: What it must be a run of.
-      purpose: What only such runs can do, for the message.
+      task: The task that the run must have.
+      purpose: What only runs of this task can do, for the message.
 
     Raises:
-      UsageError: there is no run, or it is of another task.
+      UsageError: There is no run, or it has another task.
     """
     config = loading.validate(workdir.read_config(directory))
     if config.task != task:
@@ -35,10 +35,10 @@ def config_of(directory: Path, task: str, purpose: str) -> Config:
 
 
 def load(directory: Path, step: str) -> tuple[Task, dict]:
-    """The task of a run, with its data, and the parameters of a checkpoint; see `load_params`.
+    """Returns the task of a run, with its data, and the parameters of a checkpoint; see `load_params`.
 
     Raises:
-      UsageError: no such run or checkpoint, or data that are not there or are others than it was trained on.
+      UsageError: There is no such run or checkpoint, or the data are missing or differ from those of the training.
     """
     config = loading.validate(workdir.read_config(directory))
     task = tasks.find(config.task)(config)
@@ -47,7 +47,7 @@ def load(directory: Path, step: str) -> tuple[Task, dict]:
 
 
 def key_of(seed: int) -> jax.Array:
-    """The key of `--seed`; raises a UsageError where JAX would take it for another one."""
+    """Returns the key of `--seed`; raises a UsageError where JAX would use another seed instead."""
     if not 0 <= seed < 2**32:
         raise UsageError(f"--seed must be at least 0 and below 2**32, but it is {seed}.")
     return jax.random.key(seed)
@@ -61,18 +61,18 @@ def load_params(
     vocabularies: dict[str, tuple[str, int]],
     replica: int = 0,
 ) -> dict:
-    """Parameters of a checkpoint, of one replica, on the first device.
+    """Loads the parameters of one replica from a checkpoint to the first device.
 
     Args:
       directory: The run's work directory.
       step: `best` (needs a finished run), `last` or a step that has a checkpoint.
-      config: The run's.
-      init: Makes such parameters of a key.
+      config: The run's config.
+      init: Initialises such parameters from a key.
       vocabularies: From the name of an embedding to the tokeniser's file and size.
-      replica: Which one, from 0.
+      replica: Index of the replica, from 0.
 
     Raises:
-      UsageError: no such replica or checkpoint, or a tokeniser of another size than that embedding.
+      UsageError: There is no such replica or checkpoint, or a tokeniser and its embedding differ in size.
     """
     mesh = sharding.make_mesh(MeshConfig(1, 1, 1), jax.local_devices()[:1])
     replicas = Replicas.of(config, mesh)
@@ -90,7 +90,7 @@ def load_params(
 
 
 def check_replica(config: Config, replica: int) -> None:
-    """Raises UsageError where a run has no such replica."""
+    """Raises a UsageError where a run has no such replica."""
     if not 0 <= replica < config.train.replicas:
         raise UsageError(
             f"--replica={replica} is none of this run's: train.replicas={config.train.replicas}, so give 0"
@@ -106,10 +106,10 @@ def load_replica(
     replicas: Replicas,
     replica: int,
 ) -> dict:
-    """What one replica evaluates at a step, on the mesh as the parameters of a run of its own.
+    """Returns the parameters that a replica evaluates at a step, on the mesh, as those of a single run.
 
     Raises:
-      UsageError: the checkpoint cannot be read.
+      UsageError: The checkpoint cannot be read.
     """
     abstract = replicas.abstract(jax.eval_shape(init, jax.random.key(0)))
     return replicas.one(checkpoints.load_params(step, abstract, averaged=config.train.ema > 0), replica)

@@ -7,17 +7,17 @@ from sacrebleu.metrics import BLEU, CHRF
 
 
 def scores(translations: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """BLEU and chrF of a corpus, from 0 to 100, and which part of the translations is exactly the reference.
+    """Returns BLEU and chrF of a corpus, from 0 to 100, and the fraction of translations that equal their reference.
 
     Args:
-      translations: One for each reference; an empty one counts as what it is.
+      translations: One for each reference; it may be empty.
       references: At least one.
     """
-    exact = sum(found == wanted for found, wanted in zip(translations, references, strict=True))
-    wanted = [list(references)]
+    exact = sum(translation == reference for translation, reference in zip(translations, references, strict=True))
+    reference_sets = [list(references)]
     return {
-        "bleu": BLEU().corpus_score(translations, wanted).score,
-        "chrf": CHRF().corpus_score(translations, wanted).score,
+        "bleu": BLEU().corpus_score(translations, reference_sets).score,
+        "chrf": CHRF().corpus_score(translations, reference_sets).score,
         "exact_match": exact / len(references),
     }
 
@@ -25,28 +25,28 @@ def scores(translations: Sequence[str], references: Sequence[str]) -> dict[str, 
 def by_length(
     translations: Sequence[str], references: Sequence[str], lengths: Sequence[int], groups: Sequence[int]
 ) -> dict[str, float]:
-    """BLEU of the sentences of each group of lengths, such as `bleu_to_8`; of a group without sentences nothing.
+    """Returns the BLEU of each group of lengths, such as `bleu_to_8`; a group without sentences has none.
 
     Args:
       translations: One for each reference.
       references: At least one.
-      lengths: Of the source of each.
-      groups: The longest source of each group, rising.
+      lengths: The length of each source.
+      groups: The greatest length of each group, in ascending order.
     """
     places = np.searchsorted(groups, lengths)
-    found = {}
+    bleu = {}
     for place, longest in enumerate(groups):
         rows = np.flatnonzero(places == place)
         if len(rows):
-            written, wanted = ([texts[row] for row in rows] for texts in (translations, references))
-            found[f"bleu_to_{longest}"] = BLEU().corpus_score(written, [wanted]).score
-    return found
+            written, expected = ([texts[row] for row in rows] for texts in (translations, references))
+            bleu[f"bleu_to_{longest}"] = BLEU().corpus_score(written, [expected]).score
+    return bleu
 
 
 def signatures() -> dict[str, str]:
-    """What decides the figures beside the sentences, in `sacrebleu`'s own words; for one reference a sentence."""
-    found = {}
+    """Returns `sacrebleu`'s signatures, which name the settings of each metric, for one reference a sentence."""
+    texts = {}
     for name, metric in (("bleu", BLEU()), ("chrf", CHRF())):
         metric.corpus_score(["a"], [["a"]])
-        found[f"{name}_signature"] = str(metric.get_signature())
-    return found
+        texts[f"{name}_signature"] = str(metric.get_signature())
+    return texts

@@ -18,26 +18,26 @@ from train.grids.tuning import Tuning
 from train.run.writers import write_json
 
 FILE = "sweep.json"
-ARGUMENT = "argument"  # of the config file, in place of a field
+ARGUMENT = "argument"  # stands for the config file's argument where a field is expected
 CLOSING = {"(": ")", "[": "]", "{": "}"}
-# What the flags of a sweep decide, so that no field can.
+# The fields that flags of a sweep decide, so that they cannot vary, with the names of these flags.
 DECIDED = {path: leaf.sweep for path, leaf in LEAVES.items() if leaf.sweep}
-LONGEST = 200  # letters of a folder's name; file systems allow 255
+LONGEST = 200  # characters in a folder's name; file systems allow 255
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """What was asked for; the grid is every combination of `over`.
+    """What a sweep was asked for; its grid is every combination of `over`.
 
     Attributes:
-      config: The file, perhaps with an argument.
-      overrides: Of all runs, from a leaf to the text of its value.
+      config: The config file, with or without an argument.
+      overrides: The overrides of all runs, from a leaf to the text of its value.
       over: From a leaf, or `argument`, to the texts of its values.
-      seeds: Lists of seeds that are trained together in one run.
+      seeds: The seeds of each run; those of one run are trained together.
       equal: What is matched with the baseline, which has the first value of the first of `over`; '' is nothing.
       also: Settings beside the grid, each from a leaf or `argument` to the text of its value.
-      tune: What every setting is tried with before; None is nothing.
-      declaration: What was asked before anything was trained; None is nothing.
+      tune: The tuning that precedes the runs, or None.
+      declaration: The questions that were declared before anything was trained, or None.
     """
 
     config: str
@@ -51,17 +51,17 @@ class Sweep:
 
     @property
     def cells(self) -> dict[tuple[str, ...], Request]:
-        """The grid, from a value of each of `over` to a config, and what is beside it."""
+        """The cells by their values: the requests of the grid, then those of the settings beside it."""
         grid = [dict(zip(self.over, values, strict=True)) for values in itertools.product(*self.over.values())]
         return {tuple(chosen.values()): self._request(chosen) for chosen in (*grid, *self.also)}
 
     @property
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The sweep as its JSON file holds it."""
         return json.loads(json.dumps(dataclasses.asdict(self)))
 
     def baseline(self, values: tuple[str, ...]) -> tuple[str, ...]:
-        """The cell that one is matched with."""
+        """Returns the cell that a cell is matched with."""
         return (next(iter(self.over.values()))[0], *values[1:])
 
     def _request(self, values: Mapping[str, str]) -> Request:
@@ -73,10 +73,10 @@ class Sweep:
 
 
 def split(text: str) -> list[str]:
-    """Values parted by commas that stand in no bracket and no quotes; quotes around a whole value are taken off.
+    """Splits a text at commas that stand in no brackets and no quotes; it removes quotes around a whole value.
 
     Raises:
-      UsageError: a bracket or a quote that is not closed, or an empty value.
+      UsageError: A bracket or a quote is not closed, or a value is empty.
     """
     values, open_brackets, quote = [""], "", ""
     for character in text:
@@ -103,22 +103,22 @@ def split(text: str) -> list[str]:
 
 
 def chosen_by(equal: str) -> list[str]:
-    """The fields that matching chooses, so that nothing else can."""
+    """Returns the fields that matching chooses, so that nothing else can set them."""
     return [path for path, leaf in LEAVES.items() if equal and leaf.matched == equal]
 
 
 def over(texts: Sequence[str], overrides: Mapping[str, str], equal: str) -> dict[str, list[str]]:
-    """The fields that vary and their values, of `FIELD=VALUE,VALUE` each.
+    """Returns the fields that vary with their values, from texts of the form `FIELD=VALUE,VALUE`.
 
     Args:
-      texts: What was given.
-      overrides: Fields that were given one value.
-      equal: What is to be matched.
+      texts: The values of the flag --over.
+      overrides: The fields that were given one value.
+      equal: What is matched.
 
     Raises:
-      UsageError: no values, some given twice, or a field that something else decides.
+      UsageError: A field has no values, a field or value is given twice, or something else decides a field.
     """
-    found: dict[str, list[str]] = {}
+    fields: dict[str, list[str]] = {}
     chosen = chosen_by(equal)
     for text in texts:
         field, equals, values = text.partition("=")
@@ -128,26 +128,26 @@ def over(texts: Sequence[str], overrides: Mapping[str, str], equal: str) -> dict
             raise UsageError(f"--over {field} cannot be: {DECIDED[field]} decides it.")
         if field in chosen:
             raise UsageError(f"--over {field} cannot be: --equal={equal} chooses it.")
-        if field in found or field in overrides:
+        if field in fields or field in overrides:
             raise UsageError(f"{field} is given twice; give it once, as --over or as --config.{field}.")
-        found[field] = split(values)
-        _check_apart(field, found[field])
-    if equal and not found:
+        fields[field] = split(values)
+        _check_apart(field, fields[field])
+    if equal and not fields:
         raise UsageError(f"--equal={equal} needs an --over, whose first value is what the others are matched with.")
-    return found
+    return fields
 
 
 def also(texts: Sequence[str], grid: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """The settings beside the grid, of `FIELD=VALUE,FIELD=VALUE` each.
+    """Returns the settings beside the grid, from texts of the form `FIELD=VALUE,FIELD=VALUE`.
 
     Args:
-      texts: What was given.
-      grid: Fields that vary, with their values.
+      texts: The values of the flag --also.
+      grid: The fields that vary, with their values.
 
     Raises:
-      UsageError: no value, a field that something else decides, or a setting that the grid has.
+      UsageError: A field has no value, something else decides a field, or the sweep has the setting already.
     """
-    found: list[dict[str, str]] = []
+    beside: list[dict[str, str]] = []
     for text in texts:
         pairs = [pair.partition("=") for pair in split(text)]
         setting = {field: value for field, _, value in pairs}
@@ -156,26 +156,26 @@ def also(texts: Sequence[str], grid: Mapping[str, Sequence[str]]) -> list[dict[s
                 raise UsageError(f"--also {text} has no value of {field}; write --also {field}=VALUE,FIELD=VALUE.")
             if field in DECIDED:
                 raise UsageError(f"--also {field} cannot be: {DECIDED[field]} decides it.")
-        if setting in found or setting in [dict(zip(grid, v, strict=True)) for v in itertools.product(*grid.values())]:
+        if setting in beside or setting in [dict(zip(grid, v, strict=True)) for v in itertools.product(*grid.values())]:
             raise UsageError(f"--also {text} is a setting that the sweep has already; give every setting once.")
-        found.append(setting)
-    return found
+        beside.append(setting)
+    return beside
 
 
 def _check_apart(field: str, values: Sequence[str]) -> None:
-    """Each value names a folder, in which not every letter can be."""
-    for one, other in itertools.combinations(values, 2):
-        if one == other:
-            raise UsageError(f"--over {field} has {one!r} twice; give every value once.")
-        if pool.name_of(one) == pool.name_of(other):
+    """Raises a UsageError where two values would have the same folder, since not every character can be in a name."""
+    for left, right in itertools.combinations(values, 2):
+        if left == right:
+            raise UsageError(f"--over {field} has {left!r} twice; give every value once.")
+        if pool.name_of(left) == pool.name_of(right):
             raise UsageError(
-                f"--over {field} has {one!r} and {other!r}, whose folders would both be called {pool.name_of(one)}; "
+                f"--over {field} has {left!r} and {right!r}, whose folders would both be called {pool.name_of(left)}; "
                 "give them to two sweeps."
             )
 
 
 def run_name(seeds: Sequence[int]) -> str:
-    """Of the folder of a run, in that of its cell."""
+    """Returns the name of a run's folder, within that of its cell."""
     return f"seed{seeds[0]}" if len(seeds) == 1 else f"seeds{seeds[0]}-{seeds[-1]}"
 
 
@@ -188,16 +188,16 @@ def _is_quoted(value: str) -> bool:
 
 
 def read(directory: Path) -> dict[str, Any] | None:
-    """The `sweep.json` of a folder; none where there is no folder or nothing in it.
+    """Reads the `sweep.json` of a folder; returns None where the folder is missing or empty.
 
     Raises:
-      UsageError: it is something else's folder, or the file is damaged.
+      UsageError: The folder holds something else, or the file is damaged.
     """
     path = directory / FILE
     if path.is_file():
         try:
-            found = {"also": [], "tune": None, "declaration": None} | json.loads(path.read_text(encoding="utf-8"))
-            return {name: found[name] for name in ("cells", *(field.name for field in dataclasses.fields(Sweep)))}
+            record = {"also": [], "tune": None, "declaration": None} | json.loads(path.read_text(encoding="utf-8"))
+            return {name: record[name] for name in ("cells", *(field.name for field in dataclasses.fields(Sweep)))}
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UsageError(f"{path} is no record of a sweep ({error}); choose another --workdir.") from error
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -206,7 +206,7 @@ def read(directory: Path) -> dict[str, Any] | None:
 
 
 def write(directory: Path, record: Mapping[str, Any]) -> None:
-    """Makes the folder and writes `sweep.json`; raises a UsageError where that cannot be."""
+    """Makes the folder and writes `sweep.json`; raises a UsageError where that is impossible."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         write_json(directory / FILE, record)
@@ -215,7 +215,7 @@ def write(directory: Path, record: Mapping[str, Any]) -> None:
 
 
 def check_extends(before: Mapping[str, Any], now: Sweep, directory: Path) -> None:
-    """Raises a UsageError where what a folder holds is no part of the sweep that is asked for now."""
+    """Raises a UsageError where a folder's sweep is no part of the sweep that is asked for now."""
     old = Sweep(**{field.name: before[field.name] for field in dataclasses.fields(Sweep)})
     plain = now.plain
     changed = [name for name in ("config", "equal", "tune", "declaration") if before[name] != plain[name]]
@@ -242,24 +242,24 @@ def check_extends(before: Mapping[str, Any], now: Sweep, directory: Path) -> Non
 
 
 def seeds(before: Sequence[Sequence[int]], first: int, count: int, together: bool, directory: Path) -> list[list[int]]:
-    """The seeds of each run of a setting: those that there were, and the rest alone or all in one run.
+    """Returns the seeds of each run of a setting: the runs of before, then the new seeds, one in each run or together.
 
     Args:
-      before: Of the sweep that this one extends.
+      before: The seeds of each run of the sweep that this one extends.
       first: The least seed.
-      count: How many seeds there are to be.
-      together: Whether new ones are trained in one run.
-      directory: Of the sweep.
+      count: The total number of seeds.
+      together: Whether new seeds are trained in one run.
+      directory: The sweep's folder.
 
     Raises:
-      UsageError: there were more or others.
+      UsageError: The sweep already has more seeds, or other ones.
     """
     known = [seed for together in before for seed in together]
-    wanted = list(range(first, first + count))
-    if known != wanted[: len(known)]:
+    asked = list(range(first, first + count))
+    if known != asked[: len(known)]:
         raise UsageError(
-            f"{directory} holds a sweep of the seeds {known[0]} to {known[-1]}, which {wanted[0]} to {wanted[-1]} do "
+            f"{directory} holds a sweep of the seeds {known[0]} to {known[-1]}, which {asked[0]} to {asked[-1]} do "
             "not extend; give --seeds of at least as many, or choose another --workdir."
         )
-    new = wanted[len(known) :]
+    new = asked[len(known) :]
     return [*map(list, before), *([new] if together and new else [[seed] for seed in new])]

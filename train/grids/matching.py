@@ -28,11 +28,11 @@ EQUAL = ("parameters", "flops")
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A config, as `configs.resolve` takes it.
+    """A config as `loading.resolve` takes it.
 
     Attributes:
-      name: In messages.
-      spec: The file, perhaps with an argument.
+      name: The config's name in messages.
+      spec: The config file, with or without an argument.
       overrides: From a leaf to the text of its value.
     """
 
@@ -41,19 +41,19 @@ class Request:
     overrides: Mapping[str, str]
 
     def but(self, changes: Mapping[str, str]) -> "Request":
-        """The same with other values."""
+        """Returns the request with some overrides changed."""
         return dataclasses.replace(self, overrides={**self.overrides, **changes})
 
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """What configs come to.
+    """The result of `prepare`.
 
     Attributes:
-      chosen: Overrides that make each config as large or as costly as its baseline; none of a baseline.
-      sizes: Parameters or operations of each config with them; 0 where nothing was to be equal.
-      seed: Of the first config.
-      platform: Of the devices that there are, such as `cpu`.
+      chosen: The overrides that make each config as large or as costly as its baseline; empty for a baseline.
+      sizes: Parameters or operations of each config with these overrides; 0 where nothing is matched.
+      seed: The seed of the first config.
+      platform: The platform of the devices, such as `cpu`.
       together: Whether seeds are trained together.
     """
 
@@ -65,27 +65,28 @@ class Prepared:
 
 
 def apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns in a fresh process, which has ended by then."""
+    """Returns the result of a function that runs in a new process, which has ended by then."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def prepare(requests: Sequence[Request], baselines: Sequence[int], equal: str, seeds: int, replicas: str) -> Prepared:
-    """Checks every config as a run does, and matches those that are no baseline.
+    """Checks every config as a run does, and matches those that are not baselines.
 
     Args:
       requests: The configs.
-      baselines: For each, the index of its baseline, which may be itself.
-      equal: Of `EQUAL`, or '' to match nothing.
-      seeds: How many seeds each is trained with.
-      replicas: Whether they are trained together: `yes`, `no`, or `auto`, which is no on CPUs and where one cannot be.
+      baselines: The index of the baseline of each config, which may be its own.
+      equal: An element of `EQUAL`, or '' to match nothing.
+      seeds: How many seeds each config is trained with.
+      replicas: Whether seeds are trained together: `yes`, `no`, or `auto`, which is `no` on CPUs and where a config
+        cannot be stacked.
 
     Raises:
-      UsageError: any mistake in any of them, or one that cannot be matched.
+      UsageError: A config has a mistake, or cannot be matched.
     """
     platform = jax.default_backend()
-    wanted = seeds > 1 and (replicas == "yes" or (replicas == "auto" and platform != "cpu"))
-    together = wanted and (replicas == "yes" or all(map(_can_be_stacked, requests)))
+    several = seeds > 1 and (replicas == "yes" or (replicas == "auto" and platform != "cpu"))
+    together = several and (replicas == "yes" or all(map(_can_be_stacked, requests)))
     as_run = {"train.replicas": str(seeds)} if together else {}
     for request in requests:
         _check(request.but(as_run))
@@ -103,16 +104,16 @@ def prepare(requests: Sequence[Request], baselines: Sequence[int], equal: str, s
 
 
 def match_parameters(request: Request, baseline: Request) -> dict[str, str]:
-    """A width, and where widths alone are too coarse hidden units of the MLP, with which the totals match.
+    """Returns a width, and hidden units of the MLP where widths alone are too coarse, for equal totals.
 
     Args:
-      request: What to change.
-      baseline: What has the wanted total.
+      request: The config to change.
+      baseline: The config whose number of parameters is to be matched.
 
     Raises:
-      UsageError: there is no such width.
+      UsageError: There is no such width.
     """
-    wanted, config = parameters(baseline), _resolve(request)
+    total, config = parameters(baseline), _resolve(request)
     model = config.model
     if model.pretrained:
         raise UsageError(
@@ -122,26 +123,26 @@ def match_parameters(request: Request, baseline: Request) -> dict[str, str]:
     for field, step in _knobs(config).items():
         changed = functools.partial(_resized, request.but(changes), f"model.{field}", step)
         count = functools.cache(lambda number, changed=changed: parameters(changed(number)))
-        number = nearest(count, wanted, getattr(model, field) // step)
+        number = nearest(count, total, getattr(model, field) // step)
         changes[f"model.{field}"] = str(number * step)
-        found = count(number)
-        if abs(found / wanted - 1) <= TOLERANCE:
+        size = count(number)
+        if abs(size / total - 1) <= TOLERANCE:
             return changes
     raise UsageError(
-        f"--equal=parameters finds no size within {TOLERANCE:.0%} of the {wanted:,} parameters of {baseline.name} for "
-        f"{request.name}: the nearest has {found:,}; give a baseline that is wider, or fewer heads."
+        f"--equal=parameters finds no size within {TOLERANCE:.0%} of the {total:,} parameters of {baseline.name} for "
+        f"{request.name}: the nearest has {size:,}; give a baseline that is wider, or fewer heads."
     )
 
 
 def match_operations(request: Request, baseline: Request) -> dict[str, str]:
-    """A length of training that takes as many operations as the baseline's."""
+    """Returns a length of training that takes as many operations as the baseline's."""
     length = Duration.parse(_resolve(request).train.length, "train.length")
     amount = length.amount * operations(baseline) / operations(request)
     return {"train.length": f"{amount:.4f} {length.unit}"}
 
 
 def nearest(size: Callable[[int], int], wanted: int, start: int) -> int:
-    """The number from 1 on at which an increasing function comes nearest to `wanted`, looked for from `start`."""
+    """Returns the number from 1 on at which an increasing function is nearest to `wanted`; it searches from `start`."""
     low, high = max(start, 1), max(start, 1)
     while low > 1 and size(low) > wanted:
         low = max(low - max(start - low, 1) * 2, 1)
@@ -158,25 +159,25 @@ def _resized(request: Request, field: str, step: int, number: int) -> Request:
 
 
 def parameters(request: Request) -> int:
-    """Of the whole model."""
+    """Returns the number of parameters of the whole model."""
     task = _task(_resolve(request))
     return count_parameters(jax.eval_shape(task.init, jax.random.key(0)))
 
 
 def operations(request: Request) -> int:
-    """Of all forward and backward passes of the training."""
+    """Returns the operations of all forward and backward passes of the training."""
     config = _resolve(request)
     task = _task(config)
     return Timetable.of(config, task.train_examples).total * config.data.batch_size * task.cost().training
 
 
 def _knobs(config: Config) -> dict[str, int]:
-    """The fields that make a model larger, coarse ones first, each with the step in which it may change."""
+    """Returns the fields that make a model larger, coarse ones first, each with the step by which it may change."""
     model, tensor = config.model, max(config.mesh.tensor, 1)
     sizes = {name: leaf for name, leaf in declared(type(model)).items() if leaf.matched == "parameters"}
     if not sizes:
         raise UsageError(f"--equal=parameters knows no sizes of {type(model).__name__}; match something else.")
-    pairs = 2 if getattr(model, "positions", "") == "rotary" else 1  # which need an even width of a head
+    pairs = 2 if getattr(model, "positions", "") == "rotary" else 1  # rotary positions need an even width of a head
     return {
         name: getattr(model, leaf.multiple_of) * pairs if leaf.multiple_of else tensor for name, leaf in sizes.items()
     }

@@ -16,22 +16,22 @@ from typing import IO
 from attention.errors import UsageError
 
 FINISHED, FAILED, STOPPED = "finished", "failed", "stopped"
-PAUSE = 0.1  # seconds between looks at the processes
+PAUSE = 0.1  # seconds between checks of the processes
 
 
 def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Callable[[Path, str], None]) -> dict[Path, str]:
-    """Runs what has no result yet; called again after any interruption, it goes on where it was.
+    """Runs what has no result yet. A call after an interruption continues where the interrupted one stopped.
 
-    What a process prints is appended to `<work directory>.log`. A run that another such call is busy with is waited
-    for. SIGTERM and SIGINT are passed on once, so that all runs save, and nothing more is started.
+    The output of a process is appended to `<work directory>.log`. If another call is busy with a run, this one waits
+    for it. SIGTERM and SIGINT are passed on once, so that all runs save, and no further run is started.
 
     Args:
-      todo: From a work directory to the command of its run, see `command`.
-      jobs: How many processes there are at a time, each on its part of the CPUs; 0 is one for each CPU.
-      ended: Is told of each run as soon as it has ended, and how.
+      todo: From a work directory to the command of its run; see `command`.
+      jobs: The number of processes at a time, each on its share of the CPUs; 0 is one for each CPU.
+      ended: Called with the work directory and the outcome of each run as soon as it has ended.
 
     Returns:
-      How each run stands: finished, failed, or stopped, to be continued.
+      The outcome of each run: finished, failed, or stopped, which can be continued.
     """
     pool = _Pool(todo, jobs, ended)
     with _signals() as heard:
@@ -44,33 +44,33 @@ def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Callable[[Path
                     pool.start()
                 time.sleep(PAUSE)
         finally:
-            pool.stop()  # an error leaves no run behind that nobody hears of
+            pool.stop()  # after an error no run goes on unnoticed
     return pool.outcomes
 
 
 def command(flags: Sequence[str], workdir: Path) -> list[str]:
-    """Trains with such flags."""
+    """Returns the command that trains with the given flags."""
     return [sys.executable, "-m", "train.main", *flags, f"--workdir={workdir.resolve()}"]
 
 
 def name_of(text: str) -> str:
-    """A value, such as a spec string, as part of a folder's name."""
+    """Returns a value, such as a spec string, as part of a folder's name."""
     return "".join(c if c.isalnum() or c in "_.=" else "-" for c in text)
 
 
 def is_finished(workdir: Path) -> bool:
-    """Whether a run has a result."""
+    """Returns whether a run has a result."""
     return (workdir / "result.json").is_file()
 
 
 def log_of(workdir: Path) -> Path:
-    """What a run's process has printed."""
+    """Returns the path of the log to which a run's process prints."""
     return Path(f"{workdir}.log")
 
 
 @contextlib.contextmanager
 def _signals() -> Iterator[list[int]]:
-    """What was heard of SIGTERM and SIGINT, each of which does the next time what it did before."""
+    """Yields the SIGTERM and SIGINT signals received; a second signal has its former effect."""
     heard: list[int] = []
     before: dict[int, object] = {}
 
@@ -100,7 +100,7 @@ class _Pool:
         return bool(self._waiting or self._running)
 
     def start(self) -> None:
-        """Starts as many runs as there are free CPUs for, and passes over those that have finished."""
+        """Starts as many runs as there are free CPUs for, and skips those that have finished."""
         for workdir in list(self._waiting):
             if is_finished(workdir):
                 self._end(workdir, FINISHED)
@@ -111,17 +111,17 @@ class _Pool:
                 self._waiting.remove(workdir)
 
     def collect(self) -> None:
-        """Notes which processes have ended."""
+        """Records which processes have ended."""
         for workdir, (process, cpus) in list(self._running.items()):
             if process.poll() is not None:
                 del self._running[workdir]
                 self._free.append(cpus)
-                # A process that has not come as far as to listen to signals ends by ours, and has nothing to save.
+                # A process that does not handle signals yet is ended by our SIGTERM; it has nothing to save.
                 failed = process.returncode not in (0, -signal.SIGTERM if self._stopping else 0)
                 self._end(workdir, FAILED if failed else FINISHED if is_finished(workdir) else STOPPED)
 
     def stop(self) -> None:
-        """Has all runs save and end; once, since a second signal would end them without."""
+        """Tells all runs to save and end; it does so once, since a second signal would end them without saving."""
         if not self._stopping:
             self._stopping, self._waiting = True, []
             for process, _ in self._running.values():
@@ -135,7 +135,7 @@ class _Pool:
 
 
 def _cpus(jobs: int) -> list[set[int]]:
-    """The CPUs of each process, so that none waits for another's threads."""
+    """Divides the CPUs among the processes, so that none waits for the threads of another."""
     cpus = sorted(_affinity())
     jobs = jobs or len(cpus)
     return [set(cpus[job::jobs]) or {cpus[job % len(cpus)]} for job in range(jobs)]
@@ -146,7 +146,7 @@ def _affinity() -> set[int]:
 
 
 def _claimed(path: Path) -> IO[str] | None:
-    """A log that this call alone writes to, and its process after it: the lock lives as long as either has it open."""
+    """Opens a log and locks it for this call and its process; the lock lasts as long as either has the file open."""
     path.parent.mkdir(parents=True, exist_ok=True)
     log = path.open("a", encoding="utf-8")
     try:
@@ -164,14 +164,14 @@ def _claimed(path: Path) -> IO[str] | None:
 
 
 def _process(command: Sequence[str], log: IO[str], cpus: set[int]) -> subprocess.Popen:
-    """A run's process, in a session of its own, so that Ctrl-C reaches it through us alone, and once."""
+    """Starts a run's process in a session of its own, so that Ctrl-C reaches it only through this one, and once."""
     start = lambda: subprocess.Popen(  # noqa: E731
         command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
     )
     if not hasattr(os, "sched_setaffinity"):
         return start()
     ours = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cpus)  # a child has its parent's
+    os.sched_setaffinity(0, cpus)  # a child inherits its parent's CPUs
     try:
         return start()
     finally:
