@@ -1,1 +1,1 @@
-"""From a command line to a validated config."""
+"""Configs: their dataclasses, and how a command line becomes a validated config."""

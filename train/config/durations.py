@@ -1,4 +1,4 @@
-"""Durations with a unit, such as `90 epochs`, `20steps` or `5000 examples`: the one place that reads them."""
+"""Durations with a unit, such as `90 epochs`, `20steps` or `5000 examples`."""
 
 import dataclasses
 import re
@@ -23,7 +23,7 @@ class Duration:
         """Reads `text`; `path` names the config field in the error.
 
         Raises:
-          UsageError: no number, or no unit that is known.
+          UsageError: the text has no number, or no known unit.
         """
         match = _PATTERN.fullmatch(text) if isinstance(text, str) else None
         if not match:
@@ -34,11 +34,11 @@ class Duration:
         return cls(float(match[1]), match[2] + "s")
 
     def steps(self, batch_size: int, examples_per_epoch: int) -> int:
-        """The nearest number of optimizer steps; at least 1 unless the duration is 0."""
+        """Returns the nearest number of optimizer steps, at least 1 unless the duration is 0."""
         per_unit = {"steps": 1.0, "examples": 1 / batch_size, "epochs": examples_per_epoch / batch_size}
         return max(round(self.amount * per_unit[self.unit]), int(self.amount > 0))
 
 
 def duration(default: str, help: str, **said: Any) -> Any:
-    """The declaration of a config field that is a duration."""
+    """Declares a config field that is a duration."""
     return field(default, help, unit="/".join(UNITS), reads=Duration.parse, **said)

@@ -1,4 +1,4 @@
-"""Every leaf of every config, as the dataclasses declare it, and what follows."""
+"""Every leaf of every config, as the dataclasses declare it."""
 
 from models.fields import Declaration, declared
 from train.config.schema import Config, MeshConfig, TrainConfig
@@ -16,8 +16,8 @@ SECTIONS: dict[str, type] = {
 
 
 def leaves_of(cls: type) -> dict[str, Declaration]:
-    """The leaves of a section's dataclass by their paths, such as `model.depth`."""
-    return {cls.PATH + name: leaf for name, leaf in declared(cls).items() if leaf.help}  # a section has none
+    """Returns the leaves of a section's dataclass by their paths, such as `model.depth`."""
+    return {cls.PATH + name: leaf for name, leaf in declared(cls).items() if leaf.help}  # a section has no help
 
 
 LEAVES = {path: leaf for cls in SECTIONS.values() for path, leaf in leaves_of(cls).items()}

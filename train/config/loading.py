@@ -1,4 +1,4 @@
-"""From a command line to a validated config. `ml_collections` holds the values; the errors are ours."""
+"""Loading: from a command line to a validated config. `ml_collections` holds the values; the errors are ours."""
 
 import ast
 import importlib.util
@@ -22,14 +22,14 @@ PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def resolve(spec: str, overrides: Mapping[str, str]) -> tuple[Config, dict[str, Any]]:
-    """A whole config from a command line, validated and as plain values.
+    """Returns the whole config of a command line, validated and as plain values.
 
     Args:
       spec: See `load`.
-      overrides: From a leaf such as `model.depth` to the text of its value.
+      overrides: The texts of values by leaf, such as `model.depth`.
 
     Raises:
-      UsageError: any mistake in them.
+      UsageError: the file or an override has a mistake.
     """
     config = load(spec)
     for field, text in overrides.items():
@@ -40,12 +40,12 @@ def resolve(spec: str, overrides: Mapping[str, str]) -> tuple[Config, dict[str, 
 
 
 def load(spec: str) -> ConfigDict:
-    """The config of a file, `path/to/file.py` or `path/to/file.py:argument`.
+    """Loads the config of a file, `path/to/file.py` or `path/to/file.py:argument`.
 
     A relative path is looked for from the current folder, then beside this package.
 
     Raises:
-      UsageError: no such file, no `get_config`, or an argument that it does not take.
+      UsageError: there is no such file, it has no `get_config`, or that does not take the argument.
     """
     text, _, argument = spec.partition(":")
     path = next((p for p in (Path(text), PACKAGE / text) if p.is_file()), None)
@@ -66,12 +66,12 @@ def load(spec: str) -> ConfigDict:
 
 
 def files() -> list[Path]:
-    """The configs that are here, by name."""
+    """Returns the files of this project's configs, sorted by name."""
     return sorted(p for p in (PACKAGE / "configs").glob("*.py") if p.stem not in ("__init__", "defaults"))
 
 
 def listing() -> str:
-    """A line for each config that is here: its name, and what it is by its docstring's first line."""
+    """Returns a line for each of this project's configs: its name and its docstring's first line."""
     texts = {path.stem: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) for path in files()}
     said = {name: text.splitlines()[0].replace("`", "") for name, text in texts.items()}
     width = max(map(len, said))
@@ -99,7 +99,7 @@ def override(config: ConfigDict, field: str, text: str) -> None:
     """Sets the leaf `a.b` from the command line's text, which must read as the leaf's type.
 
     Raises:
-      UsageError: no such leaf, or another type.
+      UsageError: there is no such leaf, or the value has another type.
     """
     flat = dict(_leaves(config))
     if field not in flat:
@@ -112,7 +112,7 @@ def override(config: ConfigDict, field: str, text: str) -> None:
 
 
 def _forget_sizes(config: ConfigDict, overrides: Mapping[str, str]) -> None:
-    """What the file states of its own data is not true of others: 0 or '', where no override states it anew."""
+    """Clears the sizes that the file states of its data where an override names other data and no new sizes."""
     for path, leaf in LEAVES.items():
         changed = any(f"data.{field}" in overrides for field in leaf.size_of)
         size = path.removeprefix("data.")
@@ -143,10 +143,10 @@ def _read(text: str, kind: type, field: str) -> Any:
 
 
 def validate(config: Mapping[str, Any]) -> Config:
-    """The frozen dataclass of a whole config.
+    """Returns the frozen dataclass of a whole config.
 
     Raises:
-      UsageError: an unknown task or model, or any wrong field.
+      UsageError: the task or model is unknown, or a field is wrong.
     """
     for field, kind in (("task", str), ("model", Mapping)):
         if field not in config:
@@ -163,6 +163,6 @@ def validate(config: Mapping[str, Any]) -> Config:
 
 
 def name_of(spec: str) -> str:
-    """What a run of this config is called: `configs/vit_cifar100.py:super` is `vit_cifar100-super`."""
+    """Returns the name of a run of this config: `configs/vit_cifar100.py:super` gives `vit_cifar100-super`."""
     path, _, argument = spec.partition(":")
     return "-".join(filter(None, (Path(path).stem, "".join(c if c.isalnum() else "_" for c in argument))))

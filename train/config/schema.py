@@ -1,4 +1,4 @@
-"""Configs: plain `ml_collections` values in, frozen dataclasses that validate before anything compiles out."""
+"""The dataclasses of a config, made from plain `ml_collections` values and validated before anything compiles."""
 
 import dataclasses
 import math
@@ -17,7 +17,7 @@ PRECISIONS = ("float32", "bfloat16")
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig(Declared):
-    """How the loop runs."""
+    """The settings of the training loop."""
 
     length: str = duration("1000 steps", "Of the whole training.", may_change=True, matched="flops")
     log_every: str = duration(
@@ -69,7 +69,7 @@ def _axis(default: int, help: str) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig(Declared):
-    """Devices along each axis of the mesh; one of them may be -1, which is all that are left."""
+    """The number of devices along each axis of the mesh; one axis may be -1 and takes all devices that are left."""
 
     data: int = _axis(-1, "Splits the batch.")
     fsdp: int = _axis(1, "Splits the batch and the parameters.")
@@ -89,11 +89,11 @@ class Config(Declared):
     """A whole experiment.
 
     Attributes:
-      model: The model's dataclass.
-      data: The task's dataclass.
+      model: The model's section, of the dataclass of that model.
+      data: The data's section, of the dataclass of the task.
       optimizer: How parameters are updated.
       train: How the loop runs.
-      mesh: What is split over which devices.
+      mesh: How many devices split the batch, the parameters and the heads.
     """
 
     task: str = field("", "What is learned, a name of `train.tasks.TASKS`.")
@@ -106,7 +106,7 @@ class Config(Declared):
 
     def __post_init__(self):
         super().__post_init__()
-        # JAX makes keys of 32 bits of a seed; the steps' keys are those of the next seed.
+        # JAX uses 32 bits of a seed, and the steps' keys are made of the next seed.
         if not 0 <= self.seed < 2**32 - self.train.replicas:
             raise UsageError(
                 f"seed must be at least 0 and below 2**32 - train.replicas = {2**32 - self.train.replicas}, but it is "
@@ -115,15 +115,15 @@ class Config(Declared):
 
 
 def build(config: Mapping[str, Any], model_type: type, data_type: type) -> Config:
-    """A validated `Config` from plain nested mappings.
+    """Builds a validated `Config` from plain nested mappings.
 
     Args:
-      config: Such as an `ml_collections.ConfigDict`.
-      model_type: Dataclass of the section `model`.
-      data_type: Dataclass of the section `data`.
+      config: The values, such as an `ml_collections.ConfigDict`.
+      model_type: The dataclass of the section `model`.
+      data_type: The dataclass of the section `data`.
 
     Raises:
-      UsageError: a field that is missing, unknown, of the wrong type or out of range.
+      UsageError: a field is missing, unknown, of the wrong type or out of range.
     """
     types = {"model": model_type, "data": data_type}
     return _structure(Config, config, "", types)

@@ -1,4 +1,4 @@
-"""When things are done during a training: the config's durations in optimizer steps."""
+"""The timetable of a training: the config's durations in optimizer steps."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from train.config.schema import Config
 
 @dataclasses.dataclass(frozen=True)
 class Timetable:
-    """The config's durations in optimizer steps; 0 is never."""
+    """The config's durations in optimizer steps; 0 means never."""
 
     total: int
     epoch: int
@@ -21,38 +21,38 @@ class Timetable:
 
     @classmethod
     def of(cls, config: Config, examples: int) -> "Timetable":
-        """The timetable of a config whose epoch has so many examples."""
+        """Returns the timetable of a config whose epoch has `examples` examples."""
 
         def steps(field: str, text: str) -> int:
             return Duration.parse(text, field).steps(config.data.batch_size, examples)
 
         train = config.train
         total = steps("train.length", train.length)
-        wanted = steps("optimizer.warmup", config.optimizer.warmup)
+        warmup = steps("optimizer.warmup", config.optimizer.warmup)
         return cls(
             total=total,
             epoch=steps("an epoch", "1 epoch"),
             log_every=steps("train.log_every", train.log_every),
             eval_every=steps("train.eval_every", train.eval_every),
             checkpoint_every=steps("train.checkpoint_every", train.checkpoint_every),
-            warmup=optimizer.warmup_steps(wanted, total),
-            warmup_wanted=wanted,
+            warmup=optimizer.warmup_steps(warmup, total),
+            warmup_wanted=warmup,
         )
 
     def logs(self, step: int) -> bool:
-        """Whether averages of the training are written after a step."""
+        """Returns whether averages of the training are written after a step."""
         return self._due(self.log_every, step)
 
     def evaluates(self, step: int) -> bool:
-        """Whether validation data are measured after a step."""
+        """Returns whether validation data are measured after a step."""
         return self._due(self.eval_every, step)
 
     def saves(self, step: int) -> bool:
-        """Whether a checkpoint is written after a step."""
+        """Returns whether a checkpoint is written after a step."""
         return self._due(self.checkpoint_every, step)
 
     def pauses(self, step: int) -> bool:
-        """Whether anything of these is done after a step."""
+        """Returns whether any of these is done after a step."""
         return self.logs(step) or self.evaluates(step) or self.saves(step)
 
     def _due(self, every: int, step: int) -> bool:

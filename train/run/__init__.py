@@ -1,1 +1,1 @@
-"""What a run keeps in its work directory, and what a person sees of it."""
+"""The files that a run keeps in its work directory, and what it shows on the screen."""

@@ -1,4 +1,4 @@
-"""The best validated step of each replica, and what to do where its checkpoint is damaged."""
+"""The best validated step of each replica, and its replacement where its checkpoint is damaged."""
 
 import json
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ from train.tasks.task import Task
 
 
 class Best:
-    """The best validated step of each replica: of several that are equal, the last.
+    """The best validated step of each replica; of equal steps it is the last.
 
     Args:
-      task: Says which metric decides.
-      replicas: Whose steps they are.
+      task: The task, which says which metric decides.
+      replicas: The replicas.
       directory: The work directory, whose record has all validations.
-      progress: Of the restored checkpoint; empty for a new run.
+      progress: The progress in the restored checkpoint; empty for a new run.
     """
 
     def __init__(self, task: Task, replicas: Replicas, directory: Path, progress: dict[str, Any]):
@@ -40,35 +40,35 @@ class Best:
         return [best["step"] for best in self._values]
 
     def progress(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Returns what a checkpoint keeps of it."""
         return {"best": self._values}
 
     def update(self, step: int, metrics: Sequence[Metrics]) -> bool:
-        """Compares the metrics of a step; whether a replica has never been better."""
+        """Compares each replica's metrics of a step with its best; returns whether any replica has a new best step."""
         before = self._values
         now = [{"step": step, "value": self.value(numbers)} for numbers in metrics]
         self._values = [new if new["value"] >= old["value"] else old for old, new in zip(before, now, strict=True)]
         return self._values != before
 
     def value(self, metrics: Metrics) -> float:
-        """The metric that decides, turned so that the greater value is the better."""
+        """Returns the metric that decides, negated where the lowest is best, so that a greater value is better."""
         return metrics[self._task.best] if self._task.best_is_highest else -metrics[self._task.best]
 
     def validated(self) -> results.Lines:
-        """The record's lines of validation data, in all processes."""
-        record = read_record(self._directory) if processes.is_first() else []  # which alone is sure to read all of it
+        """Returns the record's lines of validation data, in all processes."""
+        record = read_record(self._directory) if processes.is_first() else []  # only it is sure to see all lines
         return json.loads(processes.of_first(json.dumps([line for line in record if line["split"] == "validation"])))
 
     def params(self, step: int, state: TrainState, checkpoints: Checkpoints, recorder: Recorder) -> Params | None:
-        """What each replica evaluates at its best step; None where that is the last one for all.
+        """Returns each replica's parameters at its best step, stacked; None where that is the last step for all.
 
-        The best step that is left takes the place of one whose checkpoint is damaged.
+        Where a best step's checkpoint is damaged, the best of the other steps takes its place.
 
         Args:
-          step: The last one.
-          state: After it.
-          checkpoints: Have the steps before.
-          recorder: Says what is damaged.
+          step: The last step.
+          state: The state after the last step.
+          checkpoints: The checkpoints of the earlier steps.
+          recorder: Prints which checkpoints are damaged.
         """
         params = state.averaged()
         abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), params)
@@ -85,7 +85,7 @@ class Best:
         return self._replicas.stack([self._replicas.one(loaded[best], r) for r, best in enumerate(self.steps)])
 
     def _replace(self, lost: int, left: set[int], recorder: Recorder, error: DamagedError) -> None:
-        """Puts the best of the steps that are left in the place of a lost one."""
+        """Replaces a lost best step by the best of the steps that are left."""
         lines = [line for line in self.validated() if line["step"] in left]
         for replica, best in enumerate(self.steps):
             if best == lost:

@@ -1,7 +1,7 @@
-"""Checkpoints with Orbax: asynchronous, the newest few and the best kept, damaged ones passed over.
+"""Checkpoints with Orbax: they are written asynchronously, the newest and the best are kept, damaged ones are skipped.
 
-Orbax writes `<step>.orbax-checkpoint-tmp` and renames it once it is whole, so a folder named by a step was whole once.
-What may have happened to it since, `train.run.digest` notices.
+Orbax writes `<step>.orbax-checkpoint-tmp` and renames it once it is complete, so a folder named by a step was complete
+once. Later damage is noticed by `train.run.digest`.
 """
 
 import contextlib
@@ -27,16 +27,16 @@ from train.state import Params, TrainState
 
 _STEP = re.compile(r"0|[1-9]\d*")
 _UNFINISHED = ".orbax-checkpoint-tmp"
-_METADATA = "_CHECKPOINT_METADATA"  # Orbax's: where it stands, there is a checkpoint
-_NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL}  # what the system says of damage
+_METADATA = "_CHECKPOINT_METADATA"  # Orbax's file, which every checkpoint has
+_NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL}  # the system's errors for missing files
 
 
 class Checkpoints:
     """The checkpoints of one work directory; a context manager that finishes what it is writing.
 
     Args:
-      workdir: The run's folder; checkpoints stand in `checkpoints/<step>`.
-      keep: How many of the newest stay.
+      workdir: The run's folder; its checkpoints are in `checkpoints/<step>`.
+      keep: How many of the newest checkpoints are kept.
     """
 
     def __init__(self, workdir: Path, keep: int):
@@ -53,12 +53,12 @@ class Checkpoints:
         try:
             self.wait()
         except UsageError:
-            if kind is None:  # else what ended the run is what there is to say
+            if kind is None:  # else the error that ended the run is the one to report
                 raise
 
     @contextlib.contextmanager
     def telling_of_a_full_disk(self) -> Iterator[None]:
-        """Within it, a full disk is a UsageError, whatever could not be written."""
+        """Turns the error of a full disk into a UsageError, whatever could not be written."""
         try:
             yield
         except OSError as error:
@@ -66,18 +66,18 @@ class Checkpoints:
             raise
 
     def steps(self) -> list[int]:
-        """Steps that have a checkpoint, in order."""
+        """Returns the steps that have a checkpoint, in order."""
         return [step for step in self._numbered() if (self._folder / str(step) / _METADATA).is_file()]
 
     def last(self) -> int:
-        """The newest of them; 0 where there is none."""
+        """Returns the newest step that has a checkpoint, or 0 where there is none."""
         return max(self.steps(), default=0)
 
     def save(self, step: int, state: TrainState, batches: Any, progress: dict, best: Iterable[int]) -> None:
         """Starts writing state, data iterator and progress (plain JSON values); `best` are the best steps so far.
 
         Raises:
-          UsageError: this one, or the one that was being written before, could not be, as on a full disk.
+          UsageError: this or the previous checkpoint could not be written, for example on a full disk.
         """
         self.wait()
         self._best = frozenset(best)
@@ -87,10 +87,10 @@ class Checkpoints:
             self._writing = ocp.save_async(path, state, custom_metadata=digest.seal(content)), step
 
     def wait(self) -> None:
-        """Until what was saved is on disk, and what need not be kept is gone.
+        """Waits until the checkpoint is on disk, then removes those that need not be kept.
 
         Raises:
-          UsageError: it could not be written, as on a full disk.
+          UsageError: it could not be written, for example on a full disk.
         """
         if self._writing:
             (response, step), self._writing = self._writing, None
@@ -99,20 +99,20 @@ class Checkpoints:
             self._retire()
 
     def restore(self, abstract: TrainState, batches: Any) -> tuple[TrainState, dict] | None:
-        """The newest readable checkpoint's state and progress; `batches` is set to where it was.
+        """Returns state and progress of the newest readable checkpoint, and sets `batches` to its position.
 
-        Damaged checkpoints on the way are moved to `damaged/` with a line saying so.
+        Newer checkpoints that are damaged are moved to `damaged/`, and a line is printed for each.
 
         Args:
-          abstract: Shapes, dtypes and shardings of the state.
-          batches: A fresh data iterator of the same config.
+          abstract: The shapes, dtypes and shardings of the state.
+          batches: A new data iterator of the same config.
 
         Returns:
           State and progress, or None where no checkpoint was ever written.
 
         Raises:
-          UsageError: there are checkpoints, but none can be read; what keeps one from being read may pass, and it stays
-            where it is; or files stand where they go.
+          UsageError: there are checkpoints, but all are damaged; one cannot be read for a reason that may pass, so it
+            is not moved; or a file has the name of a checkpoint.
         """
         damaged: dict[int, digest.DamagedError] = {}
         self._tidy()
@@ -133,11 +133,11 @@ class Checkpoints:
         return None
 
     def load(self, step: int, abstract: Any, partial: bool = False) -> Any:
-        """The state of one step, or what `abstract` has of it where it is to be `partial`.
+        """Returns the state of one step, or with `partial` only the arrays that `abstract` names.
 
         Raises:
-          DamagedError: it is damaged, or not there.
-          UsageError: it cannot be read, which may pass.
+          DamagedError: the checkpoint is damaged or missing.
+          UsageError: it cannot be read for a reason that may pass.
         """
         try:
             return self._read(step, abstract, partial)[0]
@@ -147,11 +147,11 @@ class Checkpoints:
             ) from error
 
     def load_params(self, step: int, abstract: Params, averaged: bool) -> Params:
-        """The parameters of one step alone, without what the optimizer keeps.
+        """Returns the parameters of one step, without the optimizer's state.
 
         Args:
           step: One of `steps`.
-          abstract: Their shapes, dtypes and shardings.
+          abstract: The shapes, dtypes and shardings of the parameters.
           averaged: Whether to load their moving average.
 
         Raises:
@@ -161,10 +161,14 @@ class Checkpoints:
         return self.load(step, {name: abstract}, partial=True)[name]
 
     def shape(self, step: int, *path: str) -> tuple[int, ...]:
-        """The shape of one array of one step, such as `params`, `embed`, `embedding`; nothing is loaded.
+        """Returns the shape of one array of one step; nothing is loaded.
+
+        Args:
+          step: One of `steps`.
+          path: The array's path, such as `params`, `embed`, `embedding`.
 
         Raises:
-          UsageError: it cannot be read.
+          UsageError: the checkpoint cannot be read.
         """
         try:
             leaf = ocp.metadata(self._folder / str(step)).metadata
@@ -177,14 +181,14 @@ class Checkpoints:
             ) from error
 
     def choose(self, step: str, best: Callable[[], int]) -> int:
-        """The step that `last`, `best` or a number names.
+        """Returns the step that `last`, `best` or a number names.
 
         Args:
-          step: As a person writes it.
-          best: Says which is the best.
+          step: The step as a user writes it.
+          best: Returns the best step.
 
         Raises:
-          UsageError: it has no checkpoint.
+          UsageError: the step has no checkpoint.
         """
         steps = self.steps()
         if not steps:
@@ -198,13 +202,13 @@ class Checkpoints:
         return int(step)
 
     def _numbered(self) -> list[int]:
-        """Folders named by a step, in order: checkpoints, and what is left of them."""
+        """Returns the steps that a folder is named by, in order, even where its checkpoint is incomplete."""
         if not self._folder.is_dir():
             return []
         return sorted(int(path.name) for path in self._folder.iterdir() if _STEP.fullmatch(path.name) and path.is_dir())
 
     def _read(self, step: int, abstract: Any, partial: bool = False) -> tuple[Any, dict[str, Any]]:
-        """State and content; what one of several processes cannot read, none of them has read."""
+        """Returns state and content; all processes fail where one of them cannot read the checkpoint."""
         path, read, failure = self._folder / str(step), None, "null"
         _ignore_late_callbacks()
         try:
@@ -226,7 +230,7 @@ class Checkpoints:
         return read
 
     def _tidy(self) -> None:
-        """Removes what killed processes left unfinished; refuses what is in the way."""
+        """Removes the unfinished checkpoints of killed processes; refuses files that have the name of a checkpoint."""
         for path in self._folder.iterdir() if self._folder.is_dir() else ():
             if _STEP.fullmatch(path.name) and not path.is_dir():
                 raise UsageError(f"{path} is a file, and a checkpoint of that name is a folder; move it elsewhere.")
@@ -234,7 +238,7 @@ class Checkpoints:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _retire(self) -> None:
-        """Removes all but the newest few and the best; renamed first, so that none is ever half there."""
+        """Removes all but the newest few and the best. Each is renamed first, so that none is ever incomplete."""
         if processes.is_first():
             for step in set(self.steps()[: -self._keep]) - self._best:
                 path = self._folder / str(step)
@@ -260,7 +264,7 @@ class Checkpoints:
             raise
 
     def _explain(self, error: Exception, what: str) -> None:
-        """Raises a UsageError where an error is that a disk takes no more."""
+        """Raises a UsageError where the disk is full or refuses writing."""
         reason = why_unwritable(error)
         if reason:
             raise UsageError(
@@ -270,7 +274,7 @@ class Checkpoints:
 
 
 def _reading(partial: bool) -> ocp.Context:
-    """How to load: without Orbax's barriers, since processes that can read must not wait for one that cannot."""
+    """Returns a context that loads without Orbax's barriers: no process may wait for one that cannot read."""
     context = ocp.Context()
     context.pytree.loading.partial_load = partial
     context.multiprocessing.primary_host = jax.process_index()
@@ -287,7 +291,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _is_damage(error: BaseException | None) -> bool:
-    """Whether a checkpoint that cannot be read is damaged; else memory, disk or network are, and it may be whole."""
+    """Returns whether an error means damage; errors of memory, disk or network leave the checkpoint as it was."""
     while error is not None:
         passing = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
         if passing or error_number(error) not in (None, *_NOT_THERE):
@@ -298,7 +302,7 @@ def _is_damage(error: BaseException | None) -> bool:
 
 @functools.cache
 def _ignore_late_callbacks() -> None:
-    """Reads that were under way when a load failed still report to its closed event loop: nobody wants to know."""
+    """Hides errors of reads that were under way when a load failed and that report to its closed event loop."""
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     before = sys.unraisablehook
 

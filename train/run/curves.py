@@ -1,4 +1,4 @@
-"""One plot of a run: loss and accuracy of every split against the step."""
+"""The plot of a run: loss and accuracy of every split against the step."""
 
 from pathlib import Path
 from typing import Any
@@ -8,11 +8,11 @@ from train.run.results import of_replica
 
 
 def draw(lines: list[dict[str, Any]], path: Path) -> None:
-    """Draws the metrics that training and validation share, a line for each replica; nothing where there are none.
+    """Draws the metrics that training and validation share, a line for each replica; does nothing where there are none.
 
     Args:
-      lines: Of `metrics.jsonl`.
-      path: Where the picture goes; its ending gives the format.
+      lines: The lines of `metrics.jsonl`.
+      path: The file to write; its suffix gives the format.
     """
     from matplotlib.figure import Figure
 
@@ -26,9 +26,9 @@ def draw(lines: list[dict[str, Any]], path: Path) -> None:
         for split, points in splits.items():
             colour, width = f"C{list(splits).index(split)}", 0.8 if count > 1 else None
             for replica in range(count):
-                own = of_replica(points, replica)
-                steps, values = [p["step"] for p in own], [p[name] for p in own]
-                style = {"color": colour, "linewidth": width, "marker": "o" if len(own) == 1 else None}
+                measured = of_replica(points, replica)
+                steps, values = [p["step"] for p in measured], [p[name] for p in measured]
+                style = {"color": colour, "linewidth": width, "marker": "o" if len(measured) == 1 else None}
                 axes.plot(steps, values, label=None if replica else split, **style)
         axes.set(xlabel="step", title=name)
         axes.grid(alpha=0.3)

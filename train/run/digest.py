@@ -1,4 +1,4 @@
-"""Digests: what was read back is bit for bit what was written, or it is damaged. Orbax checks no tensor's bytes."""
+"""Digests, which show whether a checkpoint was read bit for bit as it was written; Orbax does not check the bytes."""
 
 import hashlib
 import json
@@ -14,15 +14,16 @@ from attention.errors import UsageError
 
 
 class DamagedError(UsageError):
-    """What was read is not what was written."""
+    """A checkpoint does not hold what was written."""
 
 
 @jax.jit
 def digest(x: Shaped[Array, "..."]) -> UInt32[Array, ""]:
-    """The sum, modulo 2**32, of a hash of each 32-bit word with its place in the array.
+    """Returns the sum, modulo 2**32, of a hash of each 32-bit word with its place in the array.
 
-    A sum of integers is the same in any order, so on any mesh and in any number of processes. The hash is a bijection
-    of the word, so a change within one word is always noticed; any other goes unnoticed once in 2**32 times.
+    A sum of integers does not depend on the order, so it is the same on any mesh and in any number of processes. The
+    hash is a bijection of the word, so a change within one word is always noticed; any other change goes unnoticed
+    once in 2**32 times.
     """
     words = _words(x)
     place = jnp.zeros(words.shape, jnp.uint32)
@@ -33,29 +34,29 @@ def digest(x: Shaped[Array, "..."]) -> UInt32[Array, ""]:
 
 
 def digests(tree: Any) -> dict[str, int]:
-    """The digest of every array of a tree, by its path such as `params/head/kernel`."""
+    """Returns the digest of every array of a tree, by its path such as `params/head/kernel`."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    # One after the other: many programs at once, each on all devices, wait for each other for ever where devices are
-    # threads of a CPU with fewer cores.
+    # One after another, since many programs on all devices at once would deadlock where the devices are threads of a
+    # CPU with fewer cores.
     values = [jax.device_get(digest(leaf)) for _, leaf in leaves]
     names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
     return {name: int(value) for name, value in zip(names, values, strict=True)}
 
 
 def verify(tree: Any, written: Mapping[str, int]) -> None:
-    """Raises DamagedError where an array of a tree is not the one whose digest was written."""
+    """Raises DamagedError where the digest of an array differs from the one that was written."""
     changed = [name for name, value in digests(tree).items() if written.get(name) != value]
     if changed:
         raise DamagedError(f"{len(changed)} arrays are not as they were written, such as {changed[0]}")
 
 
 def seal(content: dict[str, Any]) -> dict[str, Any]:
-    """JSON values together with their checksum, for `unseal`."""
+    """Returns JSON values together with their checksum, for `unseal`."""
     return {"content": content, "sha256": _sha256(content)}
 
 
 def unseal(sealed: Any) -> dict[str, Any]:
-    """The content of what `seal` made; raises DamagedError where that has changed since."""
+    """Returns the content that `seal` was given; raises DamagedError where it has changed since."""
     if not isinstance(sealed, Mapping) or sealed.get("sha256") != _sha256(sealed.get("content")):
         raise DamagedError("the metadata are not as they were written")
     return sealed["content"]
@@ -66,7 +67,7 @@ def _sha256(content: Any) -> str:
 
 
 def _words(x: jax.Array) -> jax.Array:
-    """The bits of an array as words of 32 bits, two where its numbers are twice as long."""
+    """Returns the bits of an array as words of 32 bits, two words for each number of 64 bits."""
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
     if x.dtype == bool:

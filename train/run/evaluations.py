@@ -1,4 +1,4 @@
-"""A run's evaluations: when validation data are measured, and test data at the last and at the best step."""
+"""A run's evaluations: of validation data when it is time, and of test data at the last and at the best step."""
 
 import numpy as np
 
@@ -18,11 +18,11 @@ class Evaluations:
     """Measures splits of a run's data, refuses a loss that is not finite, and writes the metrics.
 
     Args:
-      task: Has the data.
-      replicas: Whose parameters are measured.
-      timetable: Says when.
+      task: The task, with its data.
+      replicas: The replicas that are measured.
+      timetable: Says when validation data are measured.
       recorder: Writes the metrics.
-      checkpoints: Have the best step's parameters.
+      checkpoints: The checkpoints, which have the best step's parameters.
       best: The best steps so far.
     """
 
@@ -39,16 +39,16 @@ class Evaluations:
         self._recorder, self._checkpoints, self._best = recorder, checkpoints, best
 
     def validate(self, step: int, state: TrainState) -> bool:
-        """Measures validation data where it is time; whether a replica has never been better."""
+        """Measures validation data where it is time; returns whether any replica has a new best step."""
         return self._timetable.evaluates(step) and self._validate(step, state)
 
     def catch_up(self, step: int, state: TrainState) -> None:
-        """Measures validation data at the last step where that was none before `train.length` was lowered to it."""
+        """Measures validation data at the last step if that is still to do, as after `train.length` was lowered."""
         if step == self._timetable.total and not any(line["step"] == step for line in self._best.validated()):
             self._validate(step, state)
 
     def test(self, step: int, state: TrainState) -> list[tuple[Metrics, Metrics]]:
-        """Each replica's metrics of test data at the last step, which are written, and at its best one."""
+        """Returns each replica's test metrics at the last step, which are also written, and at its best step."""
         last, speed = self._measure("test", step, state.averaged())
         self._recorder.write("test", step, last, speed)
         params = self._best.params(step, state, self._checkpoints, self._recorder)

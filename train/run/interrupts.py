@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT ask the loop to save and stop; asked twice, the process ends at once."""
+"""Signals: SIGTERM and SIGINT ask the loop to save and stop; a second signal ends the process at once."""
 
 import ctypes
 import functools
@@ -12,10 +12,10 @@ from jax.experimental import multihost_utils
 
 
 class Interrupts:
-    """A context manager, whose `stop_after` says when to save and stop.
+    """A context manager that handles signals; its `stop_after` says when to save and stop.
 
-    Of several processes any may be asked. They agree by JAX's preemption service, which listens to SIGTERM itself, in
-    C and out of Python's sight: what it has installed there is called in turn, for SIGINT too.
+    Any of several processes may get the signal. They agree by JAX's preemption service, which has installed a handler
+    of SIGTERM in C, invisible to Python; our handler calls it, for SIGINT too.
     """
 
     def __init__(self):
@@ -36,10 +36,10 @@ class Interrupts:
             signal.signal(number, handler)
 
     def stop_after(self, step: int) -> bool:
-        """Whether to save and stop after this step; to be asked once after every step, by all processes.
+        """Returns whether to save and stop after this step; every process must call it once after every step.
 
-        Several processes get True at the same step, the next that none of them has passed. A signal that comes after
-        the question is heard after the next step.
+        Several processes get True at the same step, the first that none of them has passed. A signal that comes after
+        the call counts at the next step.
         """
         if jax.process_count() > 1:
             return multihost_utils.reached_preemption_sync_point(step)
@@ -55,7 +55,7 @@ class Interrupts:
 
 @functools.cache
 def _handler_in_c(number: int) -> Callable[[int], None] | None:
-    """The function that the process has for a signal, taken out once and for all; None where it has none."""
+    """Removes the C handler of a signal from the process and returns it; None where there was none."""
     libc = ctypes.CDLL(None)
     libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
     address = libc.signal(number, int(signal.SIG_DFL))

@@ -1,4 +1,4 @@
-"""The metrics of training steps, read one step late, so that devices do not wait for the host."""
+"""The metrics of training steps, which are read one step late, so that devices do not wait for the host."""
 
 import json
 from typing import Any, NoReturn
@@ -17,15 +17,15 @@ from train.tasks.task import Task
 
 
 class Meter:
-    """Reads what training steps report, refuses what is not finite, averages the rest and counts the time.
+    """Reads the reports of training steps, refuses losses that are not finite, averages the rest and counts the time.
 
     Args:
-      task: Names the metrics.
-      replicas: Whose reports they are.
+      task: The task, which names the metrics.
+      replicas: The replicas that are trained.
       timetable: Says when averages are written.
-      recorder: Writes them.
-      checkpoints: Say which is the last good step.
-      progress: Of the restored checkpoint; empty for a new run.
+      recorder: Writes the averages.
+      checkpoints: The checkpoints, the last of which an error names.
+      progress: The progress in the restored checkpoint; empty for a new run.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Meter:
         self._pending: tuple[int, dict[str, Any], np.ndarray, bool] | None = None
 
     def expect(self, batch: dict[str, np.ndarray]) -> None:
-        """Is told of a step's batch: where the step compiles, the one before is read first, whose time that is not."""
+        """Takes a step's batch. If the step will compile, reads the step before first, to keep the two times apart."""
         self._compiles = self._shapes.are_new(batch)
         if self._compiles:
             self.read()
@@ -56,9 +56,9 @@ class Meter:
         """Reads the step before, and keeps the report of this one, which is still being computed.
 
         Args:
-          step: Its number.
-          report: From `Trainer.train_step`.
-          index: The examples of its batch.
+          step: The number of the step.
+          report: Its report from `Trainer.train_step`.
+          index: The indices of the examples in its batch.
         """
         self.read()
         self._pending = step, report, index, self._compiles
@@ -80,7 +80,7 @@ class Meter:
             self._recorder.write("train", step, self._take(self._averages), self._recorder.clock.per_second)
 
     def progress(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the sums of each replica."""
+        """Returns what a checkpoint keeps: the sums of each replica."""
         kept = {"averages": self._averages, "epoch": self._epoch}
         return {name: [averages.saved for averages in replicas] for name, replicas in kept.items()}
 
@@ -102,7 +102,7 @@ class Meter:
         self._recorder.advance(step, float(np.mean(losses)))
 
     def _end_epoch(self, step: int) -> None:
-        """Writes the averages of the epoch, where this run has counted all of it."""
+        """Writes the averages of the epoch, if all of its steps were counted."""
         whole = self._epoch[0].steps == self._timetable.epoch
         metrics = self._take(self._epoch)
         if whole:

@@ -1,4 +1,4 @@
-"""What a person sees and how time is counted: the clock, running averages, a bar on a terminal or plain lines."""
+"""Progress: the clock, running averages, and a bar on a terminal or plain lines elsewhere."""
 
 import sys
 import time
@@ -11,13 +11,13 @@ from tqdm import tqdm
 from train.devices import processes
 from train.run.terminal import coloured, filled
 
-SILENCE = 60.0  # seconds after which a log without a terminal gets a sign of life
+SILENCE = 60.0  # seconds without output after which a log without a terminal gets a line of progress
 
 
 class Clock:
-    """Seconds of training alone: compilation, evaluation and checkpoints do not count.
+    """Counts the seconds of training alone: compilation, evaluation and checkpoints do not count.
 
-    `lap` after each step adds the time since the lap before; `skip` leaves out what has passed since.
+    `lap` after each step adds the time since the last call; `skip` leaves that time out.
     """
 
     def __init__(self, saved: dict[str, float] | None = None):
@@ -26,7 +26,7 @@ class Clock:
         self._wall_before, self._born = (saved["wall"] if saved else 0.0), time.monotonic()
 
     def lap(self, units: int) -> None:
-        """Counts a step of so many examples or tokens."""
+        """Counts a step of `units` examples or tokens."""
         now = time.perf_counter()
         self.seconds += now - self._last
         self.units += units
@@ -34,48 +34,48 @@ class Clock:
         self._last = now
 
     def skip(self) -> None:
-        """What has passed since the last lap was no training."""
+        """Leaves out the time since the last lap, which was not training."""
         self._last = time.perf_counter()
 
     @property
     def saved(self) -> dict[str, float]:
-        """For a checkpoint."""
+        """The values that a checkpoint keeps."""
         return {"seconds": self.seconds, "units": self.units, "wall": self.wall}
 
     @property
     def wall(self) -> float:
-        """Seconds that the run's processes have lived, all that `seconds` leaves out included."""
+        """Seconds that the run's processes have run, with all that `seconds` leaves out."""
         return self._wall_before + time.monotonic() - self._born
 
     @property
     def per_second(self) -> float:
-        """Examples or tokens, over the whole run, restarts included."""
+        """Examples or tokens a second, over the whole run, restarts included."""
         return self.units / self.seconds if self.seconds else 0.0
 
     def seconds_of(self, units: int) -> float:
-        """Seconds that so many examples or tokens take, at the whole run's pace; 0 before the first lap."""
+        """Returns the seconds that `units` examples or tokens take at the whole run's pace; 0 before the first lap."""
         return units * self.seconds / max(self.units, 1)
 
     def remaining(self, steps: int) -> float:
-        """Seconds that so many more steps will take at this process's pace."""
+        """Returns the seconds that `steps` more steps will take at this process's pace."""
         return steps * (self.seconds - self._start_seconds) / self._laps if self._laps else float("nan")
 
 
 class Shapes:
-    """The shapes of batches that a function was called with: for a new one it is compiled, which is no training."""
+    """The shapes of batches that a function was called with; a new shape makes it compile, which is not training."""
 
     def __init__(self):
         self._known: set[tuple] = set()
 
     def are_new(self, batch: Mapping[str, Any]) -> bool:
-        """Whether there was none like this batch."""
+        """Returns whether no batch had these shapes before."""
         before = len(self._known)
         self._known.add(tuple((name, batch[name].shape) for name in sorted(batch)))
         return len(self._known) > before
 
 
 class Averages:
-    """Averages of training metrics since they were last taken: sums on the host, divided once."""
+    """Averages of training metrics since they were last taken, as sums on the host that are divided once."""
 
     def __init__(self, saved: dict[str, float] | None = None):
         self._sums = dict(saved or {})
@@ -83,7 +83,7 @@ class Averages:
     def add(self, report: dict[str, Any]) -> None:
         """Adds one step's report from `Trainer.train_step`, already fetched."""
         added = report["sums"] | {"steps": 1, "gradient_norm": report["gradient_norm"]}
-        if not added.keys() <= self._sums.keys():  # nothing yet, or sums of a version that had others
+        if not added.keys() <= self._sums.keys():  # there are no sums yet, or those of a version with other metrics
             self._sums = {}
         for name, value in added.items():
             self._sums[name] = self._sums.get(name, 0.0) + float(value)
@@ -91,16 +91,16 @@ class Averages:
 
     @property
     def steps(self) -> int:
-        """How many were added."""
+        """How many steps were added."""
         return round(self._sums["steps"]) if self._sums else 0
 
     @property
     def saved(self) -> dict[str, float]:
-        """For a checkpoint: a copy, since it is written while training goes on."""
+        """A copy for a checkpoint, which is written while training goes on."""
         return dict(self._sums)
 
     def take(self) -> dict[str, float]:
-        """The averages, and starts anew; the learning rate is the latest."""
+        """Returns the averages and starts anew; the learning rate is the latest."""
         sums, self._sums = self._sums, {}
         steps, rate = sums.pop("steps"), sums.pop("learning_rate")
         norm = sums.pop("gradient_norm") / steps
@@ -108,18 +108,18 @@ class Averages:
 
 
 def averages(sums: dict[str, Any]) -> dict[str, float]:
-    """Every sum divided by the sum `weight`."""
+    """Divides every sum by the sum `weight`."""
     weight = float(sums["weight"])
     return {name: float(value) / weight for name, value in sums.items() if name != "weight"}
 
 
 class Display:
-    """A progress bar on a terminal, lines otherwise; silent on all processes but the first.
+    """A progress bar on a terminal and lines elsewhere; only the first process shows it.
 
     Args:
-      total: Steps of the run.
-      step: Steps already taken.
-      unit: What the clock counts.
+      total: The steps of the run.
+      step: The steps already taken.
+      unit: The unit that the clock counts.
     """
 
     def __init__(self, total: int, step: int, unit: str):
@@ -137,14 +137,14 @@ class Display:
         self._said = time.monotonic()
 
     def say(self, text: str) -> None:
-        """A line that stays, in several of `terminal.COLUMNS` where it is longer."""
+        """Prints a line that stays, wrapped at `terminal.COLUMNS`."""
         if self._active:
             self._bar.write(filled(text))
             sys.stdout.flush()
             self._said = time.monotonic()
 
     def advance(self, step: int, loss: float, clock: Clock) -> None:
-        """Moves the bar to `step`; without a terminal it is a line where nothing was said for a minute."""
+        """Moves the bar to `step`; without a terminal, prints a line if nothing was printed for a minute."""
         left = duration_text(clock.remaining(self._total - step))
         text = f"loss {loss:.4f}, {clock.per_second:,.4g} {self._unit}/s, {left} left"
         if not self._bar.disable:
@@ -154,22 +154,22 @@ class Display:
             self.say(f"step {step}/{self._total}: {text}")
 
     def metrics(self, line: dict[str, Any], total: int) -> None:
-        """One line of metrics as a person reads it."""
+        """Prints one line of metrics."""
         numbers = {name: value for name, value in line.items() if name not in ("step", "split", "seconds")}
         self.say(f"step {line['step']}/{total} {line['split']}: {numbers_text(numbers)}")
 
     def close(self) -> None:
-        """Leaves the bar as it is."""
+        """Closes the bar, which stays on the screen."""
         self._bar.close()
 
 
 def numbers_text(numbers: dict[str, float]) -> str:
-    """Named numbers as a person reads them."""
+    """Formats named numbers for reading."""
     return ", ".join(f"{k} {v:,.0f}" if abs(v) >= 1000 else f"{k} {v:.4g}" for k, v in numbers.items())
 
 
 def duration_text(seconds: float) -> str:
-    """`75.2` as `1m15s`."""
+    """Formats seconds for reading, such as 75.2 as `1m15s`."""
     if not np.isfinite(seconds):
         return "?"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,4 +1,4 @@
-"""What a run writes down and says: lines of metrics in files, and their means on the screen."""
+"""The record of a run: lines of metrics in files, and their means on the screen."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,15 +19,15 @@ class Recorder:
 
     Args:
       directory: The work directory.
-      task: Says what throughput counts.
-      replicas: Whose metrics they are.
+      task: The task, which says what throughput counts.
+      replicas: The replicas that are measured.
       step: How many steps were taken before.
-      timetable: Says how many there will be.
-      progress: Of the restored checkpoint; empty for a new run.
+      timetable: Says how many steps there will be.
+      progress: The progress in the restored checkpoint; empty for a new run.
 
     Attributes:
-      clock: The time of the training.
-      rate: What the record calls the throughput.
+      clock: The clock of the training.
+      rate: The name of the throughput in the record.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class Recorder:
         self._display = Display(self._total, step, task.unit)
 
     def write(self, split: str, step: int, metrics: Sequence[Metrics], speed: float, shown: bool = True) -> None:
-        """Writes a line for each replica: metrics, seconds of training, throughput of what was measured.
+        """Writes a line for each replica: metrics, seconds of training and throughput.
 
         Args:
-          split: What was measured.
-          step: After which step.
-          metrics: Of each replica.
-          speed: Examples or tokens a second.
-          shown: Whether the screen has their mean too.
+          split: The split that was measured.
+          step: The step after which it was measured.
+          metrics: The metrics of each replica.
+          speed: The throughput in examples or tokens a second.
+          shown: Whether the screen shows the mean too.
         """
         timing = {"seconds": self.clock.seconds, self.rate: speed}
         for replica, numbers in enumerate(metrics):
@@ -67,7 +67,7 @@ class Recorder:
         self._display.advance(step, loss, self.clock)
 
     def progress(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the clock, and how much of the record is on disk by now."""
+        """Returns what a checkpoint keeps: the clock, and how many bytes of the record are on disk."""
         return {"clock": self.clock.saved, "record_size": self._writers.sync()}
 
     def close(self) -> None:

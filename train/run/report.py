@@ -1,4 +1,4 @@
-"""What a run says of itself before the first step, and after the last."""
+"""The report of a run before the first step and after the last."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,14 +19,14 @@ from train.tasks.task import Task
 
 
 def outline(kind: str, about: dict[str, Any], state: TrainState, mesh: Mesh, fake: str = "") -> Iterator[str]:
-    """Model, devices and memory.
+    """Yields lines about model, devices and memory.
 
     Args:
-      kind: Of the run, such as `Training`.
-      about: What the task says of the model.
+      kind: The kind of run, such as `Training`.
+      about: The task's description of the model.
       state: Arrays or their shapes, with shardings.
-      mesh: Where it lies.
-      fake: `fake ` where the devices are not there.
+      mesh: The mesh of the state.
+      fake: `fake ` where the devices are fake, else empty.
     """
     yield (
         f"{kind} {about['attention']}: {about['parameters']:,} parameters, "
@@ -40,7 +40,7 @@ def outline(kind: str, about: dict[str, Any], state: TrainState, mesh: Mesh, fak
 def header(
     config: Config, task: Task, timetable: Timetable, replicas: Replicas, about: dict[str, Any], state: TrainState
 ) -> Iterator[str]:
-    """What a run says before its first step: the outline, the data, and what is special."""
+    """Yields what a run prints before its first step: the outline, the data, and remarks."""
     yield from outline("Training", about, state, replicas.mesh)
     measured = {split: task.eval_examples(split) for split in task.sources}
     counts = ", ".join(f"{n:,} {split}" for split, n in (measured | {"train": task.train_examples}).items())
@@ -62,22 +62,22 @@ def write(
     best: Sequence[int],
     metrics: Sequence[tuple[Metrics, Metrics]],
 ) -> dict[str, Any]:
-    """Writes `result.json` and `curves.png`, and says what is in them.
+    """Writes `result.json` and `curves.png`, and prints a summary.
 
     Args:
       directory: The work directory.
-      task: What was learned.
-      replicas: What was trained.
-      recorder: Says it, and has counted the time.
-      about: What the task says of the model.
-      step: The last one.
+      task: The task.
+      replicas: The replicas that were trained.
+      recorder: Prints the summary, and has counted the time.
+      about: The task's description of the model.
+      step: The last step.
       best: Each replica's best step.
-      metrics: Of each replica, on test data, at the last and at the best step.
+      metrics: Each replica's test metrics at the last and at the best step.
 
     Returns:
-      What `result.json` holds.
+      The content of `result.json`.
     """
-    first, clock = processes.is_first(), recorder.clock  # the first alone writes, and is sure to read, the record
+    first, clock = processes.is_first(), recorder.clock  # only the first process is sure to see the whole record
     shared = {
         "seconds": clock.seconds,
         "wall_seconds": clock.wall,

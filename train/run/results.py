@@ -1,4 +1,4 @@
-"""What a finished run came to: `result.json`, and how it is told."""
+"""The results of a finished run, as `result.json` has them and as lines of text."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,15 +13,15 @@ TIMES = ("final", "best")  # a result's metrics at the last and at the best step
 
 
 def of_one(lines: Lines, steps: int, best_step: int, last: Metrics, best: Metrics, rate: str) -> dict[str, Any]:
-    """What one replica came to, but for what all replicas share.
+    """Returns the result of one replica, without the entries that all replicas share.
 
     Args:
-      lines: Its part of the record.
-      steps: That it was trained for.
-      best_step: The best of them.
+      lines: The replica's part of the record.
+      steps: How many steps it was trained for.
+      best_step: Its best step.
       last: Its test metrics after the last step.
-      best: And after the best.
-      rate: Name of the throughput in the record.
+      best: Its test metrics after the best step.
+      rate: The name of the throughput in the record.
     """
 
     def at(step: int, test: Metrics) -> dict[str, Metrics]:
@@ -33,17 +33,17 @@ def of_one(lines: Lines, steps: int, best_step: int, last: Metrics, best: Metric
 
 
 def of_replica(lines: Lines, replica: int) -> Lines:
-    """A replica's part of a record; all of a record without replicas."""
+    """Returns a replica's part of a record; a record without replicas belongs to replica 0."""
     return [line for line in lines if line.get("replica", 0) == replica]
 
 
 def of_all(own: Sequence[dict[str, Any]], seeds: Sequence[int], shared: dict[str, Any]) -> dict[str, Any]:
-    """What `result.json` holds: of one replica its own result, of several each one's, their mean and their spread.
+    """Returns the content of `result.json`; several replicas have their results, the mean and the standard deviation.
 
     Args:
-      own: Of each replica, from `of_one`.
-      seeds: Of each replica.
-      shared: What is the same for all, such as times and versions.
+      own: The result of each replica, from `of_one`.
+      seeds: The seed of each replica.
+      shared: The entries that are the same for all, such as times and versions.
     """
     if len(own) == 1:
         return own[0] | shared
@@ -53,28 +53,28 @@ def of_all(own: Sequence[dict[str, Any]], seeds: Sequence[int], shared: dict[str
         "std": _over(own, lambda values: np.std(values, ddof=1)),
         **shared,
         "replicas": [
-            {"replica": number, "seed": seed} | found | shared
-            for number, (seed, found) in enumerate(zip(seeds, own, strict=True))
+            {"replica": number, "seed": seed} | outcome | shared
+            for number, (seed, outcome) in enumerate(zip(seeds, own, strict=True))
         ],
     }
 
 
 def mean(metrics: Sequence[Metrics]) -> Metrics:
-    """Of each metric over replicas."""
-    return {name: float(np.mean([own[name] for own in metrics])) for name in metrics[0]}
+    """Returns the mean of each metric over replicas."""
+    return {name: float(np.mean([numbers[name] for numbers in metrics])) for name in metrics[0]}
 
 
 def told(found: dict[str, Any], best: str) -> Iterator[str]:
-    """A result as a person reads it: test metrics at the last and the best step, and baselines.
+    """Yields a result as lines of text: test metrics at the last and the best step, and baselines.
 
     Args:
-      found: From `of_all`.
+      found: The result from `of_all`.
       best: The metric that chooses the best step.
     """
     steps, trained = found["steps"], duration_text(found["seconds"])
     if "replicas" in found:
         final, chosen = (_spread_text(found, at) for at in TIMES)
-        numbers = ", ".join(str(own["best_step"]) for own in found["replicas"])
+        numbers = ", ".join(str(outcome["best_step"]) for outcome in found["replicas"])
         yield f"Of {len(found['replicas'])} replicas, mean ± standard deviation:"
         where = f"steps {numbers}"
     else:
@@ -87,24 +87,24 @@ def told(found: dict[str, Any], best: str) -> Iterator[str]:
 
 
 def _line(lines: Lines, split: str, step: int, rate: str) -> dict[str, Metrics]:
-    """Metrics of a split after a step, by the split's name; nothing where there is no such line."""
+    """Returns the metrics of a split after a step, by the split's name; nothing where there is no such line."""
     there = [line for line in lines if line["split"] == split and line["step"] == step]
     omitted = ("step", "split", "replica", "seconds", rate)
     return {split: {k: v for k, v in there[-1].items() if k not in omitted}} if there else {}
 
 
-def _over(own: Sequence[dict[str, Any]], statistic: Callable[[list[float]], float]) -> dict[str, Any]:
-    """A statistic of each metric, in the splits that every replica has."""
+def _over(outcomes: Sequence[dict[str, Any]], statistic: Callable[[list[float]], float]) -> dict[str, Any]:
+    """Returns a statistic of each metric, in the splits that every replica has."""
     return {
         at: {
-            split: {name: float(statistic([one[at][split][name] for one in own])) for name in metrics}
-            for split, metrics in own[0][at].items()
-            if all(split in one[at] for one in own)
+            split: {name: float(statistic([outcome[at][split][name] for outcome in outcomes])) for name in metrics}
+            for split, metrics in outcomes[0][at].items()
+            if all(split in outcome[at] for outcome in outcomes)
         }
         for at in TIMES
     }
 
 
-def _spread_text(found: dict[str, Any], at: str) -> str:
-    means, stds = (found[statistic][at]["test"] for statistic in ("mean", "std"))
+def _spread_text(result: dict[str, Any], at: str) -> str:
+    means, stds = (result[statistic][at]["test"] for statistic in ("mean", "std"))
     return ", ".join(f"{name} {value:.4g} ± {stds[name]:.2g}" for name, value in means.items())

@@ -1,4 +1,4 @@
-"""A run's folder: made once, refused to another config."""
+"""The work directory of a run, which belongs to one config."""
 
 import contextlib
 import fcntl
@@ -27,15 +27,15 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "nump
 
 
 def claim(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None:
-    """Makes the folder and writes `config.json`, or checks that the folder's own config is the same run's; see `keep`.
+    """Creates the folder with `config.json`, or checks that an existing folder has the same run's; see `keep`.
 
     Args:
       workdir: The folder.
       config: The resolved config.
-      files: From name to text, such as `data.json`: written too, and the same in every start of the run.
+      files: The texts of other files by name, such as `data.json`, which must be the same in every start of the run.
 
     Raises:
-      UsageError: the folder cannot be written, is another run's, or holds files but no run; or the processes of a run
+      UsageError: the folder cannot be written, holds another run, or holds files but no run; or the processes of a run
         have different configs or files.
     """
     with processes.together():
@@ -65,17 +65,17 @@ def _claim(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None
             raise UsageError(f"{workdir} is not empty and holds no config.json; choose another --workdir.")
         workdir.mkdir(parents=True, exist_ok=True)
         if before is None:
-            write_json(path, config)  # first of all: with it, a folder is a run's, whenever the process is killed
+            write_json(path, config)  # first, since it marks the folder as a run's even if the process is then killed
         (workdir / "checkpoints").mkdir(exist_ok=True)
         with (workdir / LOCK).open("a") as file:
-            _hold(file, workdir)  # what a running training has written stays
+            _hold(file, workdir)  # refuses where a training is running, whose files must stay
             for name, text in files.items():
-                if not (workdir / name).exists():  # else it is the same
+                if not (workdir / name).exists():  # else `check_files` has found it to be the same
                     write_text(workdir / name, text)
 
 
 def keep(workdir: Path, config: dict[str, Any], finished: bool) -> None:
-    """Once the run goes on: writes what of the config has changed, and removes the result of a run that goes further.
+    """Writes the config where it has changed, and removes the result of a run that continues.
 
     Args:
       workdir: The folder, which is locked.
@@ -106,9 +106,9 @@ def _writing(workdir: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lock(workdir: Path) -> Iterator[None]:
-    """Holds the folder for this run; a second run of it raises UsageError in place of mixing its lines with ours.
+    """Locks the folder for this run; a second run in it raises UsageError, so that their lines do not mix.
 
-    So does a run of several processes that do not all see the folder.
+    It raises UsageError too where the processes of a run do not all see the same folder.
     """
     with contextlib.ExitStack() as held:
         with processes.together():
@@ -128,7 +128,7 @@ def _take(file: IO, workdir: Path, token: str) -> None:
 
 
 def _hold(file: IO, workdir: Path) -> None:
-    """Until it is closed."""
+    """Locks a file until it is closed."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -138,7 +138,7 @@ def _hold(file: IO, workdir: Path) -> None:
 
 
 def _check_shared(workdir: Path, token: str) -> None:
-    """Whether the token that the first process has written is here."""
+    """Raises UsageError where the token that the first process has written does not appear here in time."""
     deadline = time.monotonic() + SHARED_WITHIN
     while not (workdir / LOCK).exists() or (workdir / LOCK).read_text() != token:
         if time.monotonic() > deadline:
@@ -160,10 +160,10 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def read_config(workdir: Path) -> dict[str, Any]:
-    """The resolved config of a run.
+    """Returns the resolved config of a run.
 
     Raises:
-      UsageError: there is none.
+      UsageError: the folder has no config.
     """
     path = workdir / "config.json"
     if not path.is_file():
@@ -172,7 +172,7 @@ def read_config(workdir: Path) -> dict[str, Any]:
 
 
 def read_result(workdir: Path, replica: int = 0) -> dict[str, Any]:
-    """What a finished run came to; of several replicas, one of them.
+    """Returns the result of a finished run, or of one replica where it has several.
 
     Raises:
       UsageError: the run has not finished.
@@ -181,7 +181,7 @@ def read_result(workdir: Path, replica: int = 0) -> dict[str, Any]:
 
 
 def read_results(workdir: Path) -> list[dict[str, Any]]:
-    """What each replica of a finished run came to.
+    """Returns the result of each replica of a finished run.
 
     Raises:
       UsageError: the run has not finished.
@@ -192,7 +192,7 @@ def read_results(workdir: Path) -> list[dict[str, Any]]:
             f"{workdir} has no result.json: the run has not finished; continue it with train.main, or give --step=last."
         )
     result = _read_json(path)
-    return [result | own for own in result.pop("replicas", [{}])]
+    return [result | replica for replica in result.pop("replicas", [{}])]
 
 
 def _refuse_another(before: dict[str, Any], now: dict[str, Any], workdir: Path) -> None:
@@ -204,7 +204,7 @@ def _refuse_another(before: dict[str, Any], now: dict[str, Any], workdir: Path) 
 
 
 def check_files(files: dict[str, str], workdir: Path) -> None:
-    """Raises a UsageError where a text that the run keeps is not the one of that name in `files`."""
+    """Raises UsageError where a text that the run keeps differs from the one of that name in `files`."""
     for name, text in files.items():
         path = workdir / name
         if path.exists() and path.read_bytes() != text.encode():
@@ -215,10 +215,10 @@ def check_files(files: dict[str, str], workdir: Path) -> None:
 
 
 def read_file(workdir: Path, name: str) -> str:
-    """The text of a file that the run keeps with its config.
+    """Returns the text of a file that the run keeps with its config.
 
     Raises:
-      UsageError: there is none.
+      UsageError: the file is missing or cannot be read.
     """
     path = workdir / name
     try:
@@ -228,7 +228,7 @@ def read_file(workdir: Path, name: str) -> str:
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`{'a': {'b': 1}}` as `{'a.b': 1}`."""
+    """Flattens nested sections: `{'a': {'b': 1}}` becomes `{'a.b': 1}`."""
     flat = {}
     for name, value in config.items():
         flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
@@ -236,7 +236,7 @@ def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """Versions, precision of float32 products, devices and the git revision, for `result.json`."""
+    """Returns versions, the precision of float32 products, devices and the git revision, for `result.json`."""
     return {
         "versions": {package: metadata.version(package) for package in PACKAGES},
         "matmul_precision": jax.config.jax_default_matmul_precision or "default",
@@ -246,16 +246,16 @@ def environment() -> dict[str, Any]:
 
 
 def peak_memory() -> dict[str, Any]:
-    """The most memory that this process has held: on its fullest device, or where devices do not count it, in all."""
+    """Returns the peak memory on this process's fullest device, or of the process where devices do not report it."""
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
-    peaks = [found["peak_bytes_in_use"] for found in stats if "peak_bytes_in_use" in found]
+    peaks = [stat["peak_bytes_in_use"] for stat in stats if "peak_bytes_in_use" in stat]
     if peaks:
         return {"peak_memory_bytes": max(peaks), "peak_memory_of": "device"}
     return {"peak_memory_bytes": _peak_resident(), "peak_memory_of": "process"}
 
 
 def _peak_resident() -> int:
-    """Bytes; Linux's `ru_maxrss` would count what the process that started this one had at that moment."""
+    """Returns bytes; on Linux not from `ru_maxrss`, which includes the memory of the parent process at the start."""
     status = Path("/proc/self/status")
     if status.is_file():
         (peak,) = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM")]

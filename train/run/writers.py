@@ -1,4 +1,4 @@
-"""Where metrics go: `metrics.jsonl`, which is the record, and TensorBoard."""
+"""The files that metrics go to: `metrics.jsonl`, which is the record, and TensorBoard's events."""
 
 import contextlib
 import errno
@@ -16,13 +16,13 @@ UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 
 
 def why_unwritable(error: BaseException) -> str:
-    """What the operating system said, where an error is that a disk takes no more; else nothing."""
+    """Returns the operating system's message where an error means that the disk takes no more; else ''."""
     number = error_number(error)
     return os.strerror(number) if number in UNWRITABLE else ""
 
 
 def error_number(error: BaseException) -> int | None:
-    """The operating system's number of an error, where it is one of its.
+    """Returns the operating system's number of an error, or None where the error is not the system's.
 
     TensorStore, which reads and writes checkpoints, raises ValueErrors that end in `[os_error_code='28']`.
     """
@@ -31,12 +31,12 @@ def error_number(error: BaseException) -> int | None:
 
 
 class Record:
-    """`metrics.jsonl`: one object a line, each step of a split once.
+    """The file `metrics.jsonl`, with one JSON object a line and each step of a split once.
 
     Args:
       workdir: The run's folder.
-      size: Bytes of the record that belong to the restored checkpoint; what was written after it is cut off, and so
-        is a line that is not whole.
+      size: The bytes of the record that belong to the restored checkpoint. Whatever was written after them is cut off,
+        and so is an incomplete line.
     """
 
     def __init__(self, workdir: Path, size: int):
@@ -51,21 +51,21 @@ class Record:
         self._file.flush()
 
     def sync(self) -> int:
-        """Puts on disk what was written so far, and returns its bytes."""
+        """Flushes the file to disk, and returns its size in bytes."""
         os.fsync(self._file.fileno())
         return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
         """Closes the file."""
-        with contextlib.suppress(OSError):  # of a line that could not be written, which was raised before
+        with contextlib.suppress(OSError):  # a line that could not be written has raised before
             self._file.close()
 
 
 def read_record(workdir: Path) -> list[dict[str, Any]]:
-    """All lines of a work directory's record, in order.
+    """Returns all lines of a work directory's record, in order.
 
     Raises:
-      UsageError: the file has been damaged.
+      UsageError: the file is damaged.
     """
     path = workdir / "metrics.jsonl"
     try:
@@ -77,7 +77,7 @@ def read_record(workdir: Path) -> list[dict[str, Any]]:
 
 
 class TensorBoard:
-    """TensorBoard events of the same numbers, written at once: tensorboardX's own thread would lose its errors.
+    """TensorBoard events of the same numbers, written synchronously, since tensorboardX's thread would lose errors.
 
     Args:
       workdir: The run's folder.
@@ -95,7 +95,7 @@ class TensorBoard:
         self._events.flush()
 
     def write(self, line: dict[str, Any]) -> None:
-        """Adds every number of a line as `split/name`, of a replica as `split/name/replica_2`."""
+        """Adds every number of a line as `split/name`, or as `split/name/replica_2` where it is a replica's."""
         from tensorboardX.summary import scalar
 
         whose = f"/replica_{line['replica']}" if "replica" in line else ""
@@ -106,7 +106,7 @@ class TensorBoard:
 
     def close(self) -> None:
         """Closes the file."""
-        with contextlib.suppress(OSError):  # as for the record
+        with contextlib.suppress(OSError):  # as in `Record.close`
             self._events.close()
 
     def _add(self, step: int, **content: Any) -> None:
@@ -116,34 +116,34 @@ class TensorBoard:
 
 
 class Writers:
-    """All of them, on the first process; elsewhere nothing is written."""
+    """All writers of metrics on the first process; other processes write nothing."""
 
     def __init__(self, workdir: Path, *, step: int, size: int, active: bool):
         self._record = Record(workdir, size) if active else None
         self._writers = [self._record, TensorBoard(workdir, step)] if active else []
 
     def write(self, line: dict[str, Any]) -> None:
-        """One line of metrics with `step` and `split`."""
+        """Writes one line of metrics with `step` and `split`."""
         for writer in self._writers:
             writer.write(line)
 
     def sync(self) -> int:
-        """Puts the record on disk; returns its bytes, to be kept with a checkpoint."""
+        """Flushes the record to disk; returns its size in bytes, which a checkpoint keeps."""
         return self._record.sync() if self._record else 0
 
     def close(self) -> None:
-        """Closes them all."""
+        """Closes all writers."""
         for writer in self._writers:
             writer.close()
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file whole or not at all."""
+    """Writes a JSON file atomically."""
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file whole or not at all, whatever ends the process or the power."""
+    """Writes a file atomically, so that it is complete or unchanged even if the process or the power fails."""
     temporary = path.with_suffix(TEMPORARY)
     try:
         with temporary.open("w", encoding="utf-8") as file:
