@@ -10,7 +10,7 @@ from analysis.tables import ResultColumn, ResultTable
 from studies.definitions import DECLARATIONS, Study
 from train.grids import declaration, grid
 
-COMMIT = "89f72c655c1ddfa98ce4fb5bb3195d20ad61a9d5"  # whose code trains them all
+COMMIT = "2d12d774097bf912217bd8eaf1dcbe903cf7efbf"  # whose code trains them all
 RATE = "optimizer.learning_rate="
 # Only the best and the last checkpoint are saved; what is stopped saves too.
 SMALL = ("train.keep=1", "train.checkpoint_every=0 steps")
