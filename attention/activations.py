@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 
 def gelu(x: Float[Array, "*S"]) -> Float[Array, "*S"]:
-    """x Φ(x), exact (Hendrycks & Gimpel 2016); through erf, which is faster on a CPU than `jax.nn.gelu`'s erfc."""
+    """Returns x Φ(x) exactly (Hendrycks & Gimpel 2016); erf is faster on a CPU than the erfc of `jax.nn.gelu`."""
     return x * (0.5 * (1.0 + jax.lax.erf(x * math.sqrt(0.5))))
 
 

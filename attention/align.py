@@ -18,25 +18,25 @@ def align_values(
     mask: Mask | None = None,
     rows: int | None = None,
 ) -> Float[Array, "*B R N H"]:
-    """V'_i = Σ_j W^A_ij V_j + b_i for every head, with one W^A for all heads or one each.
+    """Returns V'_i = Σ_j W^A_ij V_j + b_i for every head, with one W^A for all heads or one for each head.
 
-    A sequence shorter than L uses the leading block of W^A. A causal mask makes W^A lower-triangular, and keys
-    beyond `key_lengths` are zeroed first, or they would reach the real tokens through W^A.
+    A sequence shorter than L uses the leading block of W^A. A causal mask makes W^A lower-triangular. Values beyond
+    `key_lengths` are zeroed first, because W^A would otherwise carry them to the real tokens.
 
     Args:
       value: Values `(*B, S, N, H)`, S ≤ L.
       kernel: W^A, `(L, L)` or `(N, L, L)`.
-      bias: b, `(L,)` or `(N, L)`: one number a token position.
-      mask: Causal and key lengths are honoured.
-      rows: Only the aligned values of so many tokens from the mask's `query_offset` on, as decoding wants them; all
-        S from the first where it is not given.
+      bias: b, `(L,)` or `(N, L)`: one number for each token position.
+      mask: Only causal masks and key lengths are honoured.
+      rows: R, the number of tokens from the mask's `query_offset` on whose aligned values are returned, for decoding;
+        by default all S tokens.
 
     Returns:
-      Aligned values `(*B, S, N, H)`, or of `rows` tokens.
+      Aligned values `(*B, R, N, H)`, where R is S by default.
 
     Raises:
-      UsageError: W^A has another shape, S or a row asked for is beyond L, or the mask has other kinds than those, or
-        lengths of another batch.
+      UsageError: W^A has another shape, S or a requested row is beyond L, the mask is of another kind, or its lengths
+        are of another batch.
     """
     mask = mask or Mask()
     mask.require(HONOURED, by="Super Attention (an aligned mechanism)")
@@ -68,6 +68,6 @@ def align_values(
 
 
 def _per_token(bias: Float[Array, "*N L"], rank: int) -> Float[Array, "..."]:
-    """`(L,)` or `(N, L)` as an array of values' rank that broadcasts to `(*B, L, N, H)`."""
+    """Returns the bias `(L,)` or `(N, L)` with the rank of the values, so that it broadcasts to `(*B, L, N, H)`."""
     by_token = bias.T if bias.ndim == 2 else bias[:, None]
     return by_token.reshape((1,) * (rank - 3) + (*by_token.shape, 1))

@@ -1,6 +1,6 @@
 """Channel and spatial attention of feature maps: which channels count, and where (Wikipedia describes both).
 
-Each gives a weight between 0 and 1 to every channel, or to every position, and multiplies by it. Feature maps are
+Each function multiplies every channel, or every position, by a weight between 0 and 1. Feature maps have the shape
 `(*B, H, W, C)`: height, width, channels.
 """
 
@@ -21,15 +21,15 @@ from attention.score import Parameter, Params, is_count
 def squeeze_excitation(
     x: Float[Array, "*B H W C"], down: Float[Array, "C R"], up: Float[Array, "R C"]
 ) -> Float[Array, "*B H W C"]:
-    """x · σ(W2 ReLU(W1 z)) for each channel, where z is its mean over the map (Hu et al. 2018, eq. 2 to 4).
+    """Returns x · σ(W2 ReLU(W1 z)), where z is the mean of each channel over the map (Hu et al. 2018, eq. 2 to 4).
 
     Args:
       x: Feature maps.
       down: W1, without a bias as in the paper.
-      up: W2, likewise.
+      up: W2, without a bias.
 
     Raises:
-      UsageError: weights that do not fit the channels or each other.
+      UsageError: the weights do not fit the channels or each other.
     """
     _check_mlp(x, down, up)
     return _times(x, jax.nn.sigmoid(_mlp(precise(x).mean((-3, -2)), down, up))[..., None, None, :])
@@ -38,30 +38,30 @@ def squeeze_excitation(
 def channel_attention(
     x: Float[Array, "*B H W C"], down: Float[Array, "C R"], up: Float[Array, "R C"]
 ) -> Float[Array, "*B H W C"]:
-    """x · σ(MLP(mean) + MLP(max)) for each channel, of its mean and maximum over the map (Woo et al. 2018, eq. 2).
+    """Returns x · σ(MLP(mean) + MLP(max)) with each channel's mean and maximum over the map (Woo et al. 2018, eq. 2).
 
     Args:
       x: Feature maps.
-      down: W0 of the one MLP, without a bias.
-      up: W1 of it, after a ReLU.
+      down: W0 of the MLP, which both share, without a bias.
+      up: W1 of the MLP, after a ReLU.
 
     Raises:
-      UsageError: weights that do not fit the channels or each other.
+      UsageError: the weights do not fit the channels or each other.
     """
     _check_mlp(x, down, up)
     pooled = precise(x).mean((-3, -2)), precise(x).max((-3, -2))
-    return _times(x, jax.nn.sigmoid(sum(_mlp(one, down, up) for one in pooled))[..., None, None, :])
+    return _times(x, jax.nn.sigmoid(sum(_mlp(statistic, down, up) for statistic in pooled))[..., None, None, :])
 
 
 def spatial_attention(x: Float[Array, "*B H W C"], kernel: Float[Array, "K K 2 1"]) -> Float[Array, "*B H W C"]:
-    """x · σ(f([mean; max])) for each position, f a convolution of its channels' mean and maximum (Woo et al., eq. 3).
+    """Returns x · σ(f([mean; max])), f a convolution of the mean and maximum over channels (Woo et al. 2018, eq. 3).
 
     Args:
       x: Feature maps.
-      kernel: f's, K odd; zeros are around the map. 7 x 7 in the paper.
+      kernel: The kernel of f, with an odd side K: 7 x 7 in the paper. The map is padded with zeros.
 
     Raises:
-      UsageError: another shape, or K even, which has no middle.
+      UsageError: the kernel has another shape, or K is even.
     """
     side = len(kernel)
     check_weight("kernel", kernel, (side, side, 2, 1))
@@ -77,7 +77,7 @@ def spatial_attention(x: Float[Array, "*B H W C"], kernel: Float[Array, "K K 2 1
 def cbam(
     x: Float[Array, "*B H W C"], down: Float[Array, "C R"], up: Float[Array, "R C"], kernel: Float[Array, "K K 2 1"]
 ) -> Float[Array, "*B H W C"]:
-    """Channel attention, then spatial attention (Woo et al. 2018, eq. 1)."""
+    """Applies channel attention, then spatial attention (Woo et al. 2018, eq. 1)."""
     return spatial_attention(channel_attention(x, down, up), kernel)
 
 
@@ -91,16 +91,16 @@ def _mlp(x: Float[Array, "*B C"], down: Float[Array, "C R"], up: Float[Array, "R
 
 
 def _times(x: jax.Array, weights: jax.Array) -> jax.Array:
-    """In the dtype of x, rounded once."""
+    """Returns x · weights in the dtype of x, rounded only once."""
     return (precise(x) * weights).astype(x.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
 class SqueezeExcitation:
-    """Squeeze-and-excitation.
+    """Squeeze-and-excitation as a layer.
 
     Attributes:
-      ratio: How many times fewer hidden units there are than channels.
+      ratio: Number of channels divided by the number of hidden units.
     """
 
     ratio: int = 16
@@ -110,7 +110,7 @@ class SqueezeExcitation:
             raise UsageError(f"The option ratio must be a whole number above 0, not {self.ratio!r}.")
 
     def parameters(self, channels: int) -> dict[str, Parameter]:
-        """Both layers of the MLP, by name.
+        """Returns the kernels of both layers of the MLP, by name.
 
         Raises:
           UsageError: `ratio` does not divide the channels.
@@ -122,11 +122,11 @@ class SqueezeExcitation:
         return {name: Parameter(shape, initializers.lecun_normal()) for name, shape in shapes.items()}
 
     def __call__(self, params: Params, x: Float[Array, "*B H W C"]) -> Float[Array, "*B H W C"]:
-        """See `squeeze_excitation`."""
+        """Applies `squeeze_excitation`."""
         return squeeze_excitation(x, params["down_kernel"], params["up_kernel"])
 
     def cost(self, height: int, width: int, channels: int) -> operations.Cost:
-        """Of one feature map: the mean, the MLP with its ReLU and sigmoid, and the product with the map."""
+        """Returns the cost for one map: its mean, the MLP with ReLU and sigmoid, and the product with the map."""
         size = height * width * channels
         return self._mlp(channels) + operations.Cost(
             pointwise=size * 2 + 3 * channels, bytes=operations.ITEM * 2 * size
@@ -140,10 +140,10 @@ class SqueezeExcitation:
 
 @dataclasses.dataclass(frozen=True)
 class Spatial:
-    """CBAM's spatial attention alone.
+    """The spatial attention of CBAM without its channel attention.
 
     Attributes:
-      kernel: Side of the convolution, odd.
+      kernel: Side of the convolution, an odd number.
     """
 
     kernel: int = 7
@@ -153,19 +153,19 @@ class Spatial:
             raise UsageError(f"The option kernel must be an odd whole number above 0, not {self.kernel!r}.")
 
     def parameters(self, channels: int) -> dict[str, Parameter]:
-        """The convolution."""
+        """Returns the kernel of the convolution."""
         shape = (self.kernel, self.kernel, 2, 1)
         return {"spatial_kernel": Parameter(shape, initializers.lecun_normal())}
 
     def __call__(self, params: Params, x: Float[Array, "*B H W C"]) -> Float[Array, "*B H W C"]:
-        """See `spatial_attention`."""
+        """Applies `spatial_attention`."""
         return spatial_attention(x, params["spatial_kernel"])
 
     def cost(self, height: int, width: int, channels: int) -> operations.Cost:
-        """Of one feature map: mean and maximum, the convolution with its sigmoid, and the product with the map."""
+        """Returns the cost for one map: mean and maximum, convolution, sigmoid, and the product with the map."""
         places = height * width
-        own = operations.Cost(pointwise=places * (3 * channels + 4), bytes=operations.ITEM * 2 * places * channels)
-        return operations.convolution(height, width, self.kernel, 2, 1) + own
+        rest = operations.Cost(pointwise=places * (3 * channels + 4), bytes=operations.ITEM * 2 * places * channels)
+        return operations.convolution(height, width, self.kernel, 2, 1) + rest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,8 +173,8 @@ class Cbam(SqueezeExcitation):
     """CBAM: channel attention, then spatial attention.
 
     Attributes:
-      ratio: How many times fewer hidden units there are than channels.
-      kernel: Side of the convolution, odd.
+      ratio: Number of channels divided by the number of hidden units.
+      kernel: Side of the convolution, an odd number.
     """
 
     kernel: int = 7
@@ -184,15 +184,15 @@ class Cbam(SqueezeExcitation):
         Spatial(self.kernel)
 
     def parameters(self, channels: int) -> dict[str, Parameter]:
-        """The MLP and the convolution."""
+        """Returns the kernels of the MLP and of the convolution."""
         return super().parameters(channels) | Spatial(self.kernel).parameters(channels)
 
     def __call__(self, params: Params, x: Float[Array, "*B H W C"]) -> Float[Array, "*B H W C"]:
-        """See `cbam`."""
+        """Applies `cbam`."""
         return cbam(x, params["down_kernel"], params["up_kernel"], params["spatial_kernel"])
 
     def cost(self, height: int, width: int, channels: int) -> operations.Cost:
-        """Of one feature map: mean and maximum through the MLP, the product, then as spatial attention."""
+        """Returns the cost for one map: mean and maximum through the MLP, the product, then spatial attention."""
         size = height * width * channels
         product = operations.Cost(pointwise=size * 3 + 5 * channels, bytes=operations.ITEM * 2 * size)
         return self._mlp(channels, 2) + product + Spatial(self.kernel).cost(height, width, channels)

@@ -1,9 +1,9 @@
 """Dropout whose bits are a hash of a counter: the same for every tile size, sharding and backward pass.
 
-The bits of an element depend on the key and the element's position alone, so nothing is stored between the passes
-and a tile can draw its own part. An array is seen as rows along its last axis: two words are hashed for each row,
-and one round more for each element. The round is `lowbias32` of the hash-prospector project, a bijection of 32-bit
-words with close to ideal avalanche; on a CPU it costs a fiftieth of threefry.
+The bits of an element depend only on the key and the element's position, so nothing is stored between the passes
+and each tile can draw the bits of its elements. An array is a set of rows along its last axis: two words are hashed for
+each row, with one more round for each element. The round is `lowbias32` of the hash-prospector project, a bijection of
+32-bit words with close to ideal avalanche; on a CPU it costs a fiftieth of threefry.
 """
 
 import functools
@@ -18,23 +18,23 @@ RowWords = tuple[UInt32[Array, "*R"], UInt32[Array, "*R"]]
 
 
 def seed_of(key: PRNGKeyArray) -> Seed:
-    """Two words that stand for a JAX random key."""
+    """Returns two words derived from a JAX random key."""
     return jax.random.bits(key, (2,), jnp.uint32)
 
 
 def row_words(seed: Seed, rows: tuple[int, ...]) -> RowWords:
-    """Two words for each row of an array whose axes but the last have the sizes `rows`."""
+    """Returns two words for each row of an array whose leading axes, all but the last, have the sizes `rows`."""
     return words_of(seed, jnp.arange(math.prod(rows), dtype=jnp.uint32).reshape(rows))
 
 
 def words_of(seed: Seed | tuple[jax.Array, jax.Array], row: UInt32[Array, "*R"]) -> RowWords:
-    """Two words for each row, counted through all axes but the last."""
+    """Returns two words for each row; rows are numbered through all axes but the last."""
     first = _scramble(_scramble(row ^ seed[0]) ^ seed[1])
     return first, _scramble(first + jnp.uint32(0x9E3779B9))
 
 
 def keep_columns(words: RowWords, columns: UInt32[Array, "..."], rate: float) -> Bool[Array, "..."]:
-    """True with probability 1 - rate at the given columns of the rows; words and columns broadcast together."""
+    """Returns True with probability 1 - rate at the given columns of the rows; words and columns broadcast."""
     first, second = words
     x = first + columns
     x = (x ^ (x >> 16)) * jnp.uint32(0x21F0AAAD)
@@ -43,12 +43,12 @@ def keep_columns(words: RowWords, columns: UInt32[Array, "..."], rate: float) ->
 
 
 def keep(seed: Seed, rate: float, shape: tuple[int, ...]) -> Bool[Array, "*S"]:
-    """True with probability 1 - rate for each element of an array of at least one axis.
+    """Returns True with probability 1 - rate for each element of an array with at least one axis.
 
     Args:
-      seed: From `seed_of`.
+      seed: The words that `seed_of` returns.
       rate: Probability of False, in [0, 1).
-      shape: Of the array.
+      shape: Shape of the array.
 
     Returns:
       Booleans of that shape.
@@ -62,15 +62,15 @@ def keep(seed: Seed, rate: float, shape: tuple[int, ...]) -> Bool[Array, "*S"]:
 def dropout(x: Float[Array, "*S"], rate: float, seed: Seed) -> Float[Array, "*S"]:
     """Zeroes each element with probability `rate` and divides the rest by 1 - rate (Srivastava et al., 2014).
 
-    The backward pass draws the bits again instead of keeping them.
+    The backward pass draws the same bits again instead of storing them.
 
     Args:
       x: An array of at least one axis.
       rate: Probability of a zero, in [0, 1).
-      seed: From `seed_of`.
+      seed: The words that `seed_of` returns.
 
     Returns:
-      An array like `x`, with the mean of `x` over seeds.
+      An array like `x`, whose mean over seeds is `x`.
     """
     return jnp.where(keep(seed, rate, x.shape), x / (1.0 - rate), jnp.zeros((), x.dtype))
 

@@ -1,4 +1,4 @@
-"""One way to tell a person what went wrong: one sentence, the offending value, the valid ones, what to do."""
+"""Errors for users. Each is one sentence with the offending value, the valid values and what to do."""
 
 import difflib
 import sys
@@ -6,23 +6,23 @@ from collections.abc import Iterable, Mapping
 
 
 class UsageError(ValueError):
-    """A mistake of the caller's, said in one sentence; command lines print it without a traceback."""
+    """A mistake of the caller, described in one sentence; command lines print it without a traceback."""
 
 
 class UnsupportedError(UsageError):
-    """A mechanism or implementation that cannot do what was asked; nothing is ever dropped silently."""
+    """A mechanism or implementation does not support the request; no part of a request is ignored silently."""
 
 
 def unknown(kind: str, value: object, valid: Iterable[str]) -> UsageError:
-    """An error for a name that is none of `valid`, with the nearest valid one suggested.
+    """Returns an error for a name that is not in `valid`; it suggests the nearest valid name.
 
     Args:
-      kind: What the name names, as it reads in a sentence ("attention mechanism").
-      value: The name as it was given.
-      valid: The names that would have been accepted.
+      kind: The kind of thing that is named, as it reads in a sentence ("attention mechanism").
+      value: The given name.
+      valid: The accepted names.
 
     Returns:
-      The error, for the caller to raise.
+      The error, which the caller raises.
     """
     valid = sorted(valid)
     nearest = difflib.get_close_matches(str(value), valid, n=1)
@@ -31,9 +31,9 @@ def unknown(kind: str, value: object, valid: Iterable[str]) -> UsageError:
 
 
 def moved(programs: Mapping[str, str]) -> None:
-    """Ends `python -m OLD`, exit code 2, with a sentence that names the program's new name.
+    """Ends `python -m OLD` with exit code 2 and a sentence that gives the program's new name.
 
-    Packages call it when they are imported, which is before Python looks for the module.
+    Packages call it when they are imported, which happens before Python looks for the module.
     """
     words = sys.orig_argv
     name = words[words.index("-m") + 1] if "-m" in words[:-1] else ""

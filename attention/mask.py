@@ -1,4 +1,4 @@
-"""Which query may attend to which key, kept as structure until an implementation needs an array."""
+"""Masks: which query may attend to which key, kept as structure until an implementation needs an array."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from attention.errors import UsageError
 @jax.tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """Permission to attend: True = may attend, and every part that is given must permit.
+    """Which query may attend to which key. True means may attend, and every given condition must allow it.
 
-    Query i stands at position `query_offset + i` of the keys' sequence, so one token decoded against a cache
+    Query i is at position `query_offset + i` of the keys' sequence, so one token that is decoded against a cache
     of j keys has `query_offset = j - 1`.
 
     Attributes:
       dense: Boolean array that broadcasts to the scores `(*B, N, T, S)` and has their rank.
-      key_lengths: Number of real keys `(*B)`; keys from there on are padding.
-      query_segments: Segment of each query `(*B, T)`; a query sees the keys of its own segment only.
+      key_lengths: Number of real keys `(*B)`; the keys after them are padding.
+      query_segments: Segment of each query `(*B, T)`; a query sees only the keys of its own segment.
       key_segments: Segment of each key `(*B, S)`.
-      query_offset: Position of the first query among the keys; a plain number stays one inside `jax.jit`.
-      causal: Query i sees no key after its own position.
-      window: Query i sees only keys less than this many positions away; 0 is no limit.
+      query_offset: Position of the first query among the keys; a Python integer is static under `jax.jit`.
+      causal: Whether a query sees no key after its own position.
+      window: A query sees only keys less than this many positions away; 0 means no limit.
     """
 
     dense: Bool[Array, ...] | None = None
@@ -44,7 +44,7 @@ class Mask:
             raise UsageError("A mask needs query_segments and key_segments together; one of them is missing.")
 
     def tree_flatten_with_keys(self):
-        """Arrays are leaves; what is a plain number or flag is part of the structure."""
+        """Returns the arrays as leaves; Python numbers and flags are part of the tree's structure."""
         static = {"causal": self.causal, "window": self.window}
         arrays = {name: getattr(self, name) for name in ("dense", "key_lengths", "query_segments", "key_segments")}
         (static if isinstance(self.query_offset, int) else arrays)["query_offset"] = self.query_offset
@@ -53,7 +53,7 @@ class Mask:
 
     @classmethod
     def tree_unflatten(cls, structure, leaves):
-        """The inverse; nothing is checked, for leaves may be placeholders."""
+        """Builds a mask from its leaves without checks, because leaves may be placeholders."""
         names, static = structure
         mask = object.__new__(cls)
         for name, value in (*zip(names, leaves, strict=True), *static):
@@ -61,7 +61,7 @@ class Mask:
         return mask
 
     def parts(self) -> frozenset[str]:
-        """The kinds of mask that are in force: any of causal, window, key_lengths, segments, dense."""
+        """Returns the kinds of mask in force: any of causal, window, key_lengths, segments, dense."""
         present = {
             "causal": self.causal,
             "window": self.window > 0,
@@ -72,20 +72,20 @@ class Mask:
         return frozenset(name for name, given in present.items() if given)
 
     def require(self, honoured: set[str], by: str) -> None:
-        """Raises UsageError unless every kind of mask in force is among `honoured`; `by` names who cannot."""
+        """Raises UsageError unless every kind of mask in force is among `honoured`; `by` names the mechanism."""
         if refused := sorted(self.parts() - honoured):
             raise UsageError(
                 f"{by} cannot honour a mask of kind {', '.join(refused)}; it honours {', '.join(sorted(honoured))}."
             )
 
     def in_step(self, queries: int, keys: int) -> bool:
-        """Whether query i is known to stand at key i, for all of both."""
+        """Returns whether queries and keys are known to be at the same positions: as many of both, from 0 on."""
         return queries == keys and isinstance(self.query_offset, int) and self.query_offset == 0
 
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
-        """Raises UsageError unless lengths and segments are those of such a batch; sizes of 1 serve all sequences."""
-        rest = {"key_lengths": (), "query_segments": (queries,), "key_segments": (keys,)}
-        for name, sizes in rest.items():
+        """Raises UsageError unless lengths and segments fit the batch; an axis of size 1 serves all sequences."""
+        trailing = {"key_lengths": (), "query_segments": (queries,), "key_segments": (keys,)}
+        for name, sizes in trailing.items():
             array, full = getattr(self, name), (*batch, *sizes)
             if array is None or array.shape == full:
                 continue
@@ -94,7 +94,7 @@ class Mask:
                 raise UsageError(f"The mask's {name} must have the shape {full}, but it has {array.shape}.")
 
     def positions(self, queries: int, keys: int) -> Bool[Array, "T S"]:
-        """The causal and window parts alone, as an array."""
+        """Returns the causal and window conditions as an array, without the others."""
         query = self.query_offset + jax.lax.broadcasted_iota(jnp.int32, (queries, keys), 0)
         key = jax.lax.broadcasted_iota(jnp.int32, (queries, keys), 1)
         allowed = key <= query if self.causal else jnp.ones((queries, keys), bool)
@@ -103,7 +103,7 @@ class Mask:
         return allowed
 
     def materialise(self, queries: int, keys: int, rank: int) -> Bool[Array, "*B N T S"] | None:
-        """The whole mask as one array that broadcasts to scores `(*B, N, T, S)` of the given rank.
+        """Returns the whole mask as one array that broadcasts to scores `(*B, N, T, S)` of the given rank.
 
         Args:
           queries: T.
@@ -111,43 +111,43 @@ class Mask:
           rank: Rank of the scores.
 
         Returns:
-          A boolean array of that rank, or None where everything may attend to everything.
+          A boolean array of that rank, or None where every query may attend to every key.
         """
-        parts = []
+        conditions = []
         if self.causal or self.window:
-            parts.append(_lift(self.positions(queries, keys), rank))
+            conditions.append(_lift(self.positions(queries, keys), rank))
         if self.key_lengths is not None:
-            parts.append(jnp.expand_dims(self.real_keys(keys), (-3, -2)))
+            conditions.append(jnp.expand_dims(self.real_keys(keys), (-3, -2)))
         if self.query_segments is not None:
             same = jnp.expand_dims(self.query_segments, -1) == jnp.expand_dims(self.key_segments, -2)
-            parts.append(jnp.expand_dims(same, -3))
+            conditions.append(jnp.expand_dims(same, -3))
         if self.dense is not None:
             if self.dense.ndim != rank:
                 raise UsageError(
                     f"A dense mask needs the scores' rank {rank}, but its shape is {self.dense.shape}; add axes of 1."
                 )
-            parts.append(self.dense)
-        return _conjunction(parts, rank)
+            conditions.append(self.dense)
+        return _conjunction(conditions, rank)
 
     def real_keys(self, keys: int) -> Bool[Array, "*B S"]:
-        """True at the keys before `key_lengths`."""
+        """Returns True at the keys that are not padding, those before `key_lengths`."""
         lengths = jnp.expand_dims(self.key_lengths, -1)
         return jax.lax.broadcasted_iota(jnp.int32, (*lengths.shape[:-1], keys), lengths.ndim - 1) < lengths
 
     def reachable_keys(self, queries: int, keys: int, rank: int) -> Bool[Array, "*B S"] | None:
-        """True at the keys that at least one query of one head may attend to; None where all are."""
-        parts, first = self.parts(), self.query_offset
-        if not parts or (parts == {"causal"} and isinstance(first, int) and first + queries >= keys):
+        """Returns True at the keys that some query of some head may attend to; None if that holds for all keys."""
+        kinds, first = self.parts(), self.query_offset
+        if not kinds or (kinds == {"causal"} and isinstance(first, int) and first + queries >= keys):
             return None
-        if "dense" in parts:
+        if "dense" in kinds:
             return self.materialise(queries, keys, rank).any(axis=(-3, -2))
-        if "segments" in parts:
+        if "segments" in kinds:
             return self._reachable_by_blocks(queries, keys, rank)
         near = self._reachable_positions(queries, keys)
         return self.real_keys(keys) & _lift(near, rank - 2) if self.key_lengths is not None else _lift(near, rank - 2)
 
     def _reachable_positions(self, queries: int, keys: int) -> Bool[Array, "*S"]:
-        """What the causal and window parts alone leave: the positions that may see a key are an interval."""
+        """Returns the reachable keys under causality and window alone: an interval of queries may see each key."""
         key = jax.lax.iota(jnp.int32, keys)
         first, last = self.query_offset, self.query_offset + queries - 1
         if self.causal:
@@ -157,42 +157,42 @@ class Mask:
         return jnp.broadcast_to(first <= last, (keys,))
 
     def _reachable_by_blocks(self, queries: int, keys: int, rank: int) -> Bool[Array, "*B S"]:
-        """From the mask of a block of queries at a time, so that the whole never exists."""
+        """Returns the reachable keys, from the mask of one block of queries at a time to bound the memory."""
         size = min(256, queries)
 
-        def one(start):
+        def reachable_from(start):
             start = jnp.minimum(start, queries - size)
             segments = jax.lax.dynamic_slice_in_dim(self.query_segments, start, size, -1)
-            part = dataclasses.replace(self, query_segments=segments, query_offset=self.query_offset + start)
-            return part.materialise(size, keys, rank).any(axis=(-3, -2))
+            block = dataclasses.replace(self, query_segments=segments, query_offset=self.query_offset + start)
+            return block.materialise(size, keys, rank).any(axis=(-3, -2))
 
-        return jax.lax.map(one, jnp.arange(0, queries, size, dtype=jnp.int32)).any(0)
+        return jax.lax.map(reachable_from, jnp.arange(0, queries, size, dtype=jnp.int32)).any(0)
 
     def without_unreachable(self, x: Float[Array, ...], queries: int, rank: int) -> Float[Array, ...]:
-        """`x` with zeros at the keys that no query may attend to, so that nothing of them, NaN included, gets further.
+        """Returns `x` with zeros at the keys that no query may attend to, which drops their contents, NaN included.
 
         Args:
-          x: Keys, values or what they are made of, `(*B, S, ...)`.
+          x: Keys, values or the inputs they are projected from, `(*B, S, ...)`.
           queries: T.
-          rank: Rank of the scores `(*B, N, T, S)`; it tells which axis of `x` is S.
+          rank: Rank of the scores `(*B, N, T, S)`; it decides which axis of `x` is S.
         """
         *batch, keys = x.shape[: rank - 2]
         self.check(tuple(batch), queries, keys)
         reachable = self.reachable_keys(queries, keys, rank)
         if reachable is None:
             return x
-        spread = reachable.reshape(*reachable.shape, *(1,) * (x.ndim - reachable.ndim))
-        return jnp.where(spread, x, jnp.zeros((), x.dtype))
+        aligned = reachable.reshape(*reachable.shape, *(1,) * (x.ndim - reachable.ndim))
+        return jnp.where(aligned, x, jnp.zeros((), x.dtype))
 
 
 def _lift(array: Bool[Array, ...], rank: int) -> Bool[Array, ...]:
     return array.reshape((1,) * (rank - array.ndim) + array.shape)
 
 
-def _conjunction(parts: list[Bool[Array, ...]], rank: int) -> Bool[Array, ...] | None:
-    if not parts:
+def _conjunction(conditions: list[Bool[Array, ...]], rank: int) -> Bool[Array, ...] | None:
+    if not conditions:
         return None
-    first, *rest = (_lift(part, rank) for part in parts)
-    for part in rest:
-        first = first & part
-    return first
+    allowed, *rest = (_lift(condition, rank) for condition in conditions)
+    for condition in rest:
+        allowed = allowed & condition
+    return allowed

@@ -1,4 +1,4 @@
-"""Analytic floating-point operations and bytes of each mechanism's core, of one pass forward and of one backward.
+"""Analytic counts of floating-point operations and bytes for each mechanism, forward and backward.
 
 A multiply-add counts as two operations and an exponential as one. Masked pairs are counted: a causal mask
 halves the useful work, not what a plain implementation does.
@@ -10,17 +10,18 @@ import itertools
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Work of one forward pass, from which that of the backward pass follows.
+    """The cost of one forward pass, from which the cost of the backward pass follows.
 
-    A product Y = XW has two behind it, dX = dY Wᵀ and dW = Xᵀ dY, each as large. What is done number by number has
-    about as much behind it: a sum for each bias, and for each score one operation for each of softmax's and the scale.
-    What is computed again to save memory is not counted.
+    The backward pass of a product Y = XW takes two products of the same size, dX = dY Wᵀ and dW = Xᵀ dY. Pointwise
+    operations take about as many in the backward pass: a sum for each bias, and for each score as many as the softmax
+    and the scale. Recomputation that saves memory is not counted.
 
     Attributes:
-      products: Operations of products of matrices, and of convolutions.
+      products: Operations of matrix products and convolutions.
       pointwise: All other operations.
-      bytes: What must be read or written once, in float32.
-      constant: Of the products, those with data, whose gradient nobody needs: one product is behind them, not two.
+      bytes: Bytes that must be read or written once, in float32.
+      constant: The part of `products` that multiplies data. Data need no gradient, so the backward pass of these takes
+        one product, not two.
     """
 
     products: int = 0
@@ -37,67 +38,68 @@ class Cost:
 
     @property
     def flops(self) -> int:
-        """Operations of the forward pass."""
+        """Returns the operations of the forward pass."""
         return self.products + self.pointwise
 
     @property
     def backward(self) -> int:
-        """Operations of the backward pass, to the gradient of all that is learned and of the inputs."""
+        """Returns the operations of the backward pass, with the gradients of the parameters and of the inputs."""
         return 2 * self.products - self.constant + self.pointwise
 
     @property
     def training(self) -> int:
-        """Operations of both passes."""
+        """Returns the operations of both passes."""
         return self.flops + self.backward
 
     @property
     def of_data(self) -> "Cost":
-        """The same work on data, which need no gradient."""
+        """Returns the same cost where the inputs are data, which need no gradient."""
         return dataclasses.replace(self, constant=self.products)
 
 
-ITEM = 4  # bytes of a number
-SOFTMAX_FLOPS = 4  # a score: subtract the maximum, exponentiate, add up, divide
+ITEM = 4  # bytes of a float32
+SOFTMAX_FLOPS = 4  # for each score: subtract the maximum, exponentiate, sum, divide
 
 
 def matmul(rows: int, inner: int, columns: int) -> Cost:
-    """`(rows, inner) @ (inner, columns)`."""
+    """Returns the cost of `(rows, inner) @ (inner, columns)`."""
     return Cost(2 * rows * inner * columns, 0, ITEM * (rows * inner + inner * columns + rows * columns))
 
 
 def linear(tokens: int, inputs: int, outputs: int, *, bias: bool = True) -> Cost:
-    """A dense layer on `tokens` rows, its bias included."""
+    """Returns the cost of a dense layer on `tokens` rows, with its bias unless `bias` is False."""
     return matmul(tokens, inputs, outputs) + Cost(0, tokens * outputs, ITEM * outputs) * bias
 
 
 def mlp(tokens: int, inputs: int, hidden: int, outputs: int) -> Cost:
-    """Two dense layers on `tokens` rows; the activation between them counts one operation a unit."""
+    """Returns the cost of two dense layers on `tokens` rows; the activation counts one operation for each unit."""
     return linear(tokens, inputs, hidden) + Cost(pointwise=tokens * hidden) + linear(tokens, hidden, outputs)
 
 
 def dot_product(queries: int, keys: int, heads: int, width: int) -> Cost:
-    """Scores, softmax and weighted values of one sequence: 4 T S N H + 5 T S N with the scale."""
+    """Returns the cost of scores, softmax and weighted values for one sequence: 4 T S N H + 5 T S N with the scale."""
     pairs = queries * keys * heads
     ends = 2 * queries * heads * width + 2 * keys * heads * width
     return Cost(pairs * 4 * width, pairs * (SOFTMAX_FLOPS + 1), ITEM * ends)
 
 
 def align(length: int, heads: int, width: int) -> Cost:
-    """W^A V + b of one sequence (Hosseini, eq. 22): 2 ℓ² d + ℓ d, of which Hosseini's eq. 24 counts neither."""
+    """Returns the cost of W^A V + b for one sequence: 2 ℓ² d + ℓ d (Hosseini, eq. 22; eq. 24 counts neither)."""
     product = matmul(length, length, heads * width)
     return product + Cost(0, length * heads * width, ITEM * length)
 
 
 def pairwise(queries: int, keys: int, heads: int, width: int, widths: list[int], *, unique: bool = False) -> Cost:
-    """Per pair: add a and b, activate, the further layers, then softmax and weighted values.
+    """Returns the cost on pairs: a + b, the activation, the further layers, then softmax and weighted values.
 
     Args:
       queries: T.
       keys: S.
       heads: N.
-      width: Of a head's values.
-      widths: Of concat(q', k'), of each hidden layer, and 1.
-      unique: Weights of each pair's own, whose first layer is computed for each pair too and which are read once.
+      width: V, the width of a head's values.
+      widths: The widths of concat(q', k') and of each hidden layer, then 1.
+      unique: Whether each pair has its own weights. The first layer is then computed for each pair too, and all weights
+        are read once.
     """
     hidden = widths[1:-1]
     layers = list(itertools.pairwise(widths))[0 if unique else 1 :]
@@ -110,14 +112,14 @@ def pairwise(queries: int, keys: int, heads: int, width: int, widths: list[int],
 
 
 def running_state(queries: int, keys: int, heads: int, width: int, *, columns: int | None = None) -> Cost:
-    """An outer product for each key and a product with the state for each query: 2 H V each, whatever the length.
+    """Returns the cost of an outer product for each key and a product with the state for each query: 2 H V each.
 
     Args:
       queries: T.
       keys: S.
       heads: N.
       width: H.
-      columns: V, of the values; H where it is not given.
+      columns: V, the width of the values; H by default.
     """
     columns = width if columns is None else columns
     ends, state = (queries + keys) * heads * (width + columns), heads * width * columns
@@ -125,17 +127,17 @@ def running_state(queries: int, keys: int, heads: int, width: int, *, columns: i
 
 
 def convolution(height: int, width: int, kernel: int, inputs: int, outputs: int, *, stride: int = 1) -> Cost:
-    """A convolution of one feature map with zeros around it (`SAME`), without a bias.
+    """Returns the cost of a convolution of one feature map, padded with zeros (`SAME`), without a bias.
 
-    Products with those zeros are not counted, as XLA does not.
+    Products with the padding are not counted; XLA does not count them either.
 
     Args:
-      height: Of the map.
-      width: Of the map.
-      kernel: Its side.
-      inputs: Channels.
-      outputs: Channels.
-      stride: Positions of the map from one of the result to the next.
+      height: Height of the map.
+      width: Width of the map.
+      kernel: Side of the kernel.
+      inputs: Number of input channels.
+      outputs: Number of output channels.
+      stride: Stride along both axes.
     """
     places = _taps(height, kernel, stride) * _taps(width, kernel, stride)
     ends = height * width * inputs + -(-height // stride) * -(-width // stride) * outputs
@@ -143,7 +145,7 @@ def convolution(height: int, width: int, kernel: int, inputs: int, outputs: int,
 
 
 def _taps(length: int, kernel: int, stride: int) -> int:
-    """Along one axis, how many products have both a weight and a position of the map."""
+    """Returns how many products along one axis have both a weight and a position of the map."""
     results = -(-length // stride)
     before = max(0, (results - 1) * stride + kernel - length) // 2
     starts = (result * stride - before for result in range(results))

@@ -1,6 +1,6 @@
-"""Every mechanism as its paper writes it, for one pair (i, j), one head or one layer: the definition and the oracle.
+"""The definition of every mechanism as its paper writes it, for one pair (i, j), one head or one layer.
 
-Nothing here is fast and nothing here is clever. The fast forms are tested against these functions.
+These functions are simple and slow. Tests compare the fast implementations with them.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,12 +19,12 @@ def dot_score(
     scale: float | Float[Array, ""],
     precision: jax.lax.PrecisionLike = None,
 ) -> Float[Array, ""]:
-    """q·k times `scale`; 1/√H in Vaswani et al. (2017), eq. 1."""
+    """Returns q·k times `scale`, which is 1/√H in Vaswani et al. (2017), eq. 1."""
     return jnp.dot(query, key, precision=precision) * scale
 
 
 def luong_score(query: Float[Array, "H"], key: Float[Array, "H"], kernel: Float[Array, "H H"]) -> Float[Array, ""]:
-    """qᵀ W_a k (Luong et al. 2015, eq. 8, "general"; Wikipedia)."""
+    """Returns qᵀ W_a k (Luong et al. 2015, eq. 8, "general"; Wikipedia)."""
     return query @ kernel @ key
 
 
@@ -35,7 +35,7 @@ def luong_concat_score(
     bias: Float[Array, "M"],
     vector: Float[Array, "M"],
 ) -> Float[Array, ""]:
-    """vᵀ tanh(W_a [q; k] + b) (Luong et al. 2015, eq. 8, "concat", which has no b)."""
+    """Returns vᵀ tanh(W_a [q; k] + b) (Luong et al. 2015, eq. 8, "concat", which has no b)."""
     return jnp.tanh(jnp.concatenate([query, key]) @ kernel + bias) @ vector
 
 
@@ -47,7 +47,7 @@ def additive_score(
     bias: Float[Array, "M"],
     vector: Float[Array, "M"],
 ) -> Float[Array, ""]:
-    """vᵀ tanh(W q + U k + b) (Bahdanau et al. 2014, appendix A.1.2; Wikipedia)."""
+    """Returns vᵀ tanh(W q + U k + b) (Bahdanau et al. 2014, appendix A.1.2; Wikipedia)."""
     return jnp.tanh(query @ query_kernel + key @ key_kernel + bias) @ vector
 
 
@@ -58,14 +58,14 @@ def neural_score(
     layers: Sequence[Layer],
     activation: Callable[[jax.Array], jax.Array],
 ) -> Float[Array, ""]:
-    """An MLP on concat(q', k'), where q' and k' are q and k projected down (DiGiugno, eq. 4 to 8).
+    """Returns MLP(concat(q', k')), where q' and k' are q and k projected down (DiGiugno, eq. 4 to 8).
 
     Args:
       query: One query.
       key: One key.
-      down: The projections of query and key, or nothing.
+      down: Kernel and bias of the projections of query and key, or nothing.
       layers: All layers of the MLP, `(2d', M)` to `(M, 1)`.
-      activation: What follows each layer but the last.
+      activation: The activation after each layer but the last.
     """
     if down:
         (query_kernel, query_bias), (key_kernel, key_bias) = down
@@ -80,7 +80,7 @@ def neural_score(
 def gaussian_score(
     query: Float[Array, "H"], key: Float[Array, "H"], sigma: Float[Array, ""], squared: bool
 ) -> Float[Array, ""]:
-    """−‖q−k‖²/2σ² (Sanger, eq. 14, as its derivation means it), or −‖q−k‖/2σ² as eq. 14 is printed."""
+    """Returns −‖q−k‖²/2σ², as the derivation of Sanger, eq. 14 means it, or −‖q−k‖/2σ², as eq. 14 is printed."""
     distance = jnp.sum((query - key) ** 2)
     if not squared:
         apart = distance > 0
@@ -89,17 +89,17 @@ def gaussian_score(
 
 
 def unit(x: Float[Array, "*S H"]) -> Float[Array, "*S H"]:
-    """x / ‖x‖; zero, with zero gradient, at zero."""
+    """Returns x / ‖x‖; at zero the result and its gradient are zero."""
     squares = jnp.sum(x**2, axis=-1, keepdims=True)
     positive = squares > 0
     return jnp.where(positive, x / jnp.sqrt(jnp.where(positive, squares, 1.0)), 0.0)
 
 
 def masked_softmax(scores: Float[Array, "S"], allowed: Bool[Array, "S"]) -> Float[Array, "S"]:
-    """Softmax over the allowed keys of one query; all zeros where none is allowed."""
+    """Returns the softmax over the allowed keys of one query; zeros where no key is allowed."""
     highest = jnp.max(jnp.where(allowed, scores, -jnp.inf), initial=-jnp.inf)
-    # Which changes nothing, so neither does its gradient; that of a maximum divides by how many are equal to it, which
-    # a compiler that rounds the scores otherwise where it uses them again finds to be none.
+    # The shift does not change the softmax, so its gradient is stopped. The gradient of a maximum divides by the number
+    # of elements equal to it; a compiler that recomputes the scores with other rounding may find none.
     shift = jax.lax.stop_gradient(jnp.where(jnp.isfinite(highest), highest, 0.0))
     exponentials = jnp.where(allowed, jnp.exp(jnp.where(allowed, scores - shift, 0.0)), 0.0)
     total = jnp.sum(exponentials)
@@ -113,7 +113,7 @@ def head_scores(
     weights: Any = (),
     own: Any = (),
 ) -> Float[Array, "T S"]:
-    """s_ij = score(q_i, k_j, weights, own_ij) for one head; `own` are weights that each pair has for itself."""
+    """Returns s_ij = score(q_i, k_j, weights, own_ij) for one head; `own` holds the weights of each pair."""
 
     def scored(query, key, own):
         return score(query, key, *weights, *own)
@@ -124,12 +124,12 @@ def head_scores(
 def head_weights(
     scores: Float[Array, "T S"], bias: Float[Array, "T S"], allowed: Bool[Array, "T S"]
 ) -> Float[Array, "T S"]:
-    """w_ij = softmax over allowed j of s_ij + bias_ij, for one head."""
+    """Returns w_ij, the softmax over the allowed j of s_ij + bias_ij, for one head."""
     return jax.vmap(masked_softmax)(scores + bias, allowed)
 
 
 def elu_feature(x: Float[Array, "*S H"]) -> Float[Array, "*S H"]:
-    """φ(x) = elu(x) + 1 (Katharopoulos et al. 2020, eq. 7)."""
+    """Returns φ(x) = elu(x) + 1 (Katharopoulos et al. 2020, eq. 7)."""
     return jax.nn.elu(x) + 1
 
 
@@ -141,7 +141,7 @@ def linear_head(
     feature: Callable[[jax.Array], jax.Array],
     normalise: bool,
 ) -> Float[Array, "T V"]:
-    """Σ_j φ(q_i)·φ(k_j) v_j over allowed j, divided by Σ_j φ(q_i)·φ(k_j) (Katharopoulos et al. 2020, eq. 4)."""
+    """Returns Σ_j φ(q_i)·φ(k_j) v_j / Σ_j φ(q_i)·φ(k_j) over allowed j (Katharopoulos et al. 2020, eq. 4)."""
     weights = jnp.where(allowed, feature(query) @ feature(key).T, 0.0)
     total = jnp.sum(weights, axis=1, keepdims=True) if normalise else jnp.ones((len(query), 1), weights.dtype)
     return weights @ value / jnp.where(total == 0, 1.0, total)
@@ -154,7 +154,7 @@ def delta_head(
     strength: Float[Array, "S"],
     written: Int[Array, "T"],
 ) -> Float[Array, "T V"]:
-    """W ← W + β (v − W φ(k)) φ(k)ᵀ token by token, then y = W φ(q) (Schlag et al. 2021, eq. 23 to 25).
+    """Updates W ← W + β (v − W φ(k)) φ(k)ᵀ token by token and returns W φ(q) (Schlag et al. 2021, eq. 23 to 25).
 
     φ is SiLU divided by its norm (Yang et al. 2024), and query i reads W after the first `written[i]` keys.
     """
@@ -174,42 +174,42 @@ def delta_head(
 def align_values(
     value: Float[Array, "S H"], kernel: Float[Array, "S S"], bias: Float[Array, "S"], causal: bool
 ) -> Float[Array, "S H"]:
-    """V'_i = Σ_j W^A_ij V_j + b_i for one head (Hosseini, eq. 22); lower-triangular W^A when causal."""
+    """Returns V'_i = Σ_j W^A_ij V_j + b_i for one head (Hosseini, eq. 22); W^A is lower-triangular if causal."""
     kernel = jnp.tril(kernel) if causal else kernel
     return kernel @ value + bias[:, None]
 
 
-# The layers of Hosseini, written with its matrices: x is (L, D) and each W is (D, D).
+# The layers of Hosseini in the matrix notation of the paper: x is (L, D) and each W is (D, D).
 
 
 def _heads(x: Float[Array, "L D"], heads: int) -> Float[Array, "N L H"]:
-    """Head n is columns n·H … (n+1)·H."""
+    """Splits x into heads; head n has the columns n·H … (n+1)·H."""
     return jnp.stack(jnp.split(x, heads, axis=1))
 
 
 def _attend(query: Float[Array, "N L H"], key: Float[Array, "N L H"], value: Float[Array, "N L H"]):
-    """H_i = softmax(Q_i K_iᵀ / √d_k) V_i side by side (Hosseini, eq. 2 and 3)."""
+    """Returns the concatenated heads H_i = softmax(Q_i K_iᵀ / √d_k) V_i (Hosseini, eq. 2 and 3)."""
     scores = jnp.einsum("nth,nsh->nts", query, key) / jnp.sqrt(query.shape[-1])
     heads = jnp.einsum("nts,nsh->nth", jax.nn.softmax(scores), value)
     return jnp.concatenate(list(heads), axis=1)
 
 
 def standard_layer(x, w_query, w_key, w_value, w_out, heads: int) -> Float[Array, "L D"]:
-    """Standard attention without biases (Hosseini, Definition 1)."""
+    """Computes standard attention without biases (Hosseini, Definition 1)."""
     return _attend(_heads(x @ w_query, heads), _heads(x @ w_key, heads), _heads(x @ w_value, heads)) @ w_out
 
 
 def optimised_layer(x, w_query, w_key, w_out, heads: int) -> Float[Array, "L D"]:
-    """Optimised Attention: the values are slices of the input (Hosseini, Definition 2)."""
+    """Computes Optimised Attention: the values are slices of the input (Hosseini, Definition 2)."""
     return _attend(_heads(x @ w_query, heads), _heads(x @ w_key, heads), _heads(x, heads)) @ w_out
 
 
 def efficient_layer(x, w_query, w_out, heads: int) -> Float[Array, "L D"]:
-    """Efficient Attention: keys and values are slices of the input (Hosseini, Definition 3)."""
+    """Computes Efficient Attention: keys and values are slices of the input (Hosseini, Definition 3)."""
     return _attend(_heads(x @ w_query, heads), _heads(x, heads), _heads(x, heads)) @ w_out
 
 
 def super_layer(x, w_query, w_align, w_out, heads: int) -> Float[Array, "L D"]:
-    """Super Attention: W^A mixes the values over tokens, one for all heads (Hosseini, Definition 4)."""
+    """Computes Super Attention: one W^A for all heads mixes the values over tokens (Hosseini, Definition 4)."""
     value = jnp.einsum("ts,nsh->nth", w_align, _heads(x, heads))
     return _attend(_heads(x @ w_query, heads), _heads(x, heads), value) @ w_out

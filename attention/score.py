@@ -1,4 +1,4 @@
-"""What a mechanism's score is to the models: options as fields, parameters by name, and how to attend with them."""
+"""The interface between scores and models: options as fields, parameters by name, and how to attend with them."""
 
 import dataclasses
 from collections.abc import Callable
@@ -17,13 +17,13 @@ Params = dict[str, jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """What a layer is built for.
+    """The sizes for which a layer is built.
 
     Attributes:
       model: D, the width of the layer's inputs.
-      heads: N.
+      heads: N, the number of heads.
       head: H, the width of a head.
-      length: ℓ, the most tokens.
+      length: ℓ, the length of the longest sequence.
     """
 
     model: int
@@ -34,9 +34,9 @@ class Sizes:
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """One array of a score: its shape, and how it starts.
+    """The shape and the initialiser of one array of a score.
 
-    Weight decay is for names that end in `kernel`, and a mesh splits the first axis of those.
+    Arrays whose names end in `kernel` have weight decay, and a mesh splits their first axis.
     """
 
     shape: tuple[int, ...]
@@ -44,18 +44,18 @@ class Parameter:
 
 
 class Score:
-    """How queries and keys are compared, and what that does to the values.
+    """How queries are compared with keys, and how the scores weigh the values.
 
-    A subclass is a frozen dataclass whose fields are the options that spec strings take. Only `attend` and `cost`
-    must be written; a mechanism with parameters, a key worth preparing, or a state has more to say.
+    A subclass is a frozen dataclass whose fields are the options in spec strings. It must define `attend` and `cost`;
+    the other methods are for parameters, prepared queries and keys, and recurrent states.
 
     Attributes:
-      normaliser: What makes weights of scores, for tables, such as `softmax`, `sum` or `none`.
-      implementations: Those that serve it, with the options it has.
-      cross: Whether it may attend from one sequence to another.
-      reads_query: Whether the queries count, or their number alone; then a row has `query='none'`.
-      reads_key: Whether there are keys; else a row has `key='none'`, and they are None.
-      ties_values: Whether prepared keys can be the values too.
+      normaliser: How scores become weights, as tables show it: `softmax`, `sum` or `none`.
+      implementations: The implementations that support it with its options.
+      cross: Whether it supports cross-attention.
+      reads_query: Whether the contents of queries count; if only their number does, a mechanism has `query='none'`.
+      reads_key: Whether there are keys; if not, a mechanism has `key='none'` and the keys are None.
+      ties_values: Whether the prepared keys can also be the values.
     """
 
     normaliser: ClassVar[str] = "softmax"
@@ -66,41 +66,41 @@ class Score:
     ties_values: bool = True
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """What there is to learn, by name."""
+        """Returns the learnable arrays by name."""
         return {}
 
     def query_gain(self, head: int) -> float:
-        """Factor of the query projection's initial weights, such that scores of heads of that width start near 1."""
+        """Returns the factor of the query projection's initial weights that makes initial scores of order 1."""
         return 1.0
 
     def prepare_query(self, params: Params, query: jax.Array, implementation: str) -> Any:
-        """The queries `(*B, T, N, H)` in the form that `attend` takes."""
+        """Returns the queries `(*B, T, N, H)` in the form that `attend` takes."""
         return query
 
     def prepare_key(self, params: Params, key: jax.Array | None, source: jax.Array, implementation: str) -> Any:
-        """The keys `(*B, S, N, H)` in the form that `attend` takes and that a decode cache keeps.
+        """Returns the keys `(*B, S, N, H)` in the form that `attend` takes and that a decode cache stores.
 
         Args:
-          params: The arrays of `parameters`.
-          key: The keys; None where none are read.
+          params: The arrays that `parameters` declares.
+          key: The keys, or None for a score without keys.
           source: The layer's inputs `(*B, S, D)` that the keys were projected from.
-          implementation: How the scores will be computed.
+          implementation: The implementation that will compute the scores.
         """
         return key
 
     def attend(
         self, params: Params, query: Any, key: Any, value: Float[Array, "*B S N V"], **options: Any
     ) -> jax.Array | tuple[jax.Array, jax.Array]:
-        """Output `(*B, T, N, V)`, and the weights if asked for.
+        """Returns the output `(*B, T, N, V)`, and the weights if `return_weights` is set.
 
-        Keys go through `mask.without_unreachable`, rows with nothing allowed give zeros, and dropout takes its bits
-        from `attention.dropout.keep`. With a cache S is its size, not the number of tokens in it.
+        Keys pass through `mask.without_unreachable`, queries that may attend to no key give zeros, and dropout takes
+        its bits from `attention.dropout.keep`. With a cache, S is its size, not the number of tokens in it.
 
         Args:
-          params: The arrays of `parameters`.
-          query: From `prepare_query`.
-          key: From `prepare_key`.
-          value: Values.
+          params: The arrays that `parameters` declares.
+          query: The queries from `prepare_query`.
+          key: The keys from `prepare_key`.
+          value: The values.
           **options: `mask`, `bias`, `dropout_rate`, `dropout_key`, `return_weights` and `implementation`, as
             `attention.dot_product_attention` describes them.
         """
@@ -108,21 +108,21 @@ class Score:
 
     @property
     def keeps_keys(self) -> bool:
-        """Whether `prepare_key` returns the keys unchanged."""
+        """Returns whether `prepare_key` returns the keys unchanged."""
         return type(self).prepare_key is Score.prepare_key
 
     def start(self, sizes: Sizes, batch: tuple[int, ...], dtype: Any) -> Any | None:
-        """The state before the first token of a mechanism that is a recurrence; None for all that need every key."""
+        """Returns a recurrence's state before the first token; None for mechanisms that need every key."""
         return None
 
     def advance(
         self, params: Params, query: Any, key: Any, value: jax.Array, state: Any, mask: Mask
     ) -> tuple[jax.Array, Any]:
-        """Causal output of the next tokens, whose first is the mask's first, and the state after them."""
+        """Returns the causal output of the next tokens, which start at the mask's first, and the state after them."""
         raise NotImplementedError
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> Cost:
-        """Work of one forward pass over one sequence, from projected queries, keys and values."""
+        """Returns the cost of one forward pass over one sequence, given projected queries, keys and values."""
         raise NotImplementedError(f"{type(self).__name__} has no cost; say what one forward pass takes.")
 
 
@@ -134,5 +134,5 @@ def check_flags(options: Any, *names: str) -> None:
 
 
 def is_count(value: Any) -> bool:
-    """Whether it is a whole number above 0."""
+    """Returns whether the value is a whole number above 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -1,1 +1,1 @@
-"""Mechanisms that keep a running state in place of scores."""
+"""Mechanisms that keep a running state instead of scores."""

@@ -1,7 +1,7 @@
-"""Linear attention and fast weights: a running state in place of scores for all pairs.
+"""Linear attention and fast weights: a running state instead of scores for all pairs.
 
-Both keep `W = Σ_j u_j φ(k_j)ᵀ` and read `W φ(q)`. Linear attention writes u_j = v_j; the delta rule writes only what
-W does not say of k_j already, u_j = β_j (v_j − W φ(k_j)).
+Both keep `W = Σ_j u_j φ(k_j)ᵀ` and read `W φ(q)`. Linear attention writes u_j = v_j. The delta rule writes only the
+difference from the value that W already stores for k_j, u_j = β_j (v_j − W φ(k_j)).
 """
 
 import dataclasses
@@ -40,9 +40,9 @@ def linear_attention(
     return_weights: bool = False,
     implementation: str = "auto",
 ) -> Float[Array, "*B T N V"]:
-    """Σ_j φ(q)·φ(k_j) v_j / Σ_j φ(q)·φ(k_j) (Katharopoulos et al. 2020, eq. 4; Wikipedia).
+    """Returns Σ_j φ(q)·φ(k_j) v_j / Σ_j φ(q)·φ(k_j) (Katharopoulos et al. 2020, eq. 4; Wikipedia).
 
-    With `feature='identity', normalise=False` this is the fast weight controller of Schmidhuber (1992), the
+    With `feature='identity', normalise=False` it is the fast weight controller of Schmidhuber (1992), also called the
     unnormalised linear Transformer.
 
     Args:
@@ -50,12 +50,12 @@ def linear_attention(
       key: Keys `(*B, S, K, H)`; K divides N.
       value: Values `(*B, S, K, V)`.
       feature: φ: `elu` (elu + 1), `relu` or `identity`.
-      normalise: Divide by the sum of the weights; `identity` cannot, its sum may vanish.
-      mask: Causal and key lengths are honoured. Without causal, all keys are written before any query reads.
-      bias: Not possible: there are no scores.
-      dropout_rate: Not possible but 0: there are no weights.
+      normalise: Whether to divide by the sum of the weights; not with `identity`, whose sum may be 0.
+      mask: Only causal masks and key lengths are honoured. Without causal, all keys are written before any query reads.
+      bias: Must be None, because there are no scores.
+      dropout_rate: Must be 0, because there are no weights.
       dropout_key: Unused.
-      return_weights: Not possible.
+      return_weights: Must be False.
       implementation: `auto`, `chunked` (a running state, linear in the length; causal needs T = S), `xla` (all
         pairs at once) or `reference`.
 
@@ -63,8 +63,8 @@ def linear_attention(
       The output `(*B, T, N, V)`.
 
     Raises:
-      UsageError: shapes that do not fit, unknown names, another mask, or a sum that may vanish.
-      UnsupportedError: a bias, dropout, weights, or an implementation that cannot do this call.
+      UsageError: the shapes do not fit, a name is unknown, the mask is of another kind, or the sum may be 0.
+      UnsupportedError: a bias, dropout or weights are requested, or the implementation does not support this call.
     """
     check_shapes(query, key, value)
     score = LinearAttention(feature, normalise)
@@ -87,20 +87,21 @@ def delta_attention(
     return_weights: bool = False,
     implementation: str = "auto",
 ) -> Float[Array, "*B T N V"]:
-    """W ← W + β (v − W φ(k)) φ(k)ᵀ in the order of the keys, read as W φ(q) (Schlag et al. 2021, eq. 23 to 25).
+    """Updates W ← W + β (v − W φ(k)) φ(k)ᵀ key by key and returns W φ(q) (Schlag et al. 2021, eq. 23 to 25).
 
-    φ is SiLU divided by its norm (Yang et al. 2024), so β = 1 replaces what W said of a key and β = 0 keeps it.
+    φ is SiLU divided by its norm (Yang et al. 2024), so β = 1 replaces the value that W stores for a key and β = 0
+    keeps it.
 
     Args:
       query: Queries `(*B, T, N, H)`.
       key: Keys `(*B, S, K, H)`; K divides N.
       value: Values `(*B, S, K, V)`.
       strength: β, in [0, 1], `(*B, S, K)`.
-      mask: Causal and key lengths are honoured. Without causal, all keys are written before any query reads.
-      bias: Not possible: there are no scores.
-      dropout_rate: Not possible but 0: there are no weights.
+      mask: Only causal masks and key lengths are honoured. Without causal, all keys are written before any query reads.
+      bias: Must be None, because there are no scores.
+      dropout_rate: Must be 0, because there are no weights.
       dropout_key: Unused.
-      return_weights: Not possible.
+      return_weights: Must be False.
       implementation: `auto`, `chunked` (a running state, linear in the length; causal needs T = S), `xla` (all
         pairs at once) or `reference`.
 
@@ -108,8 +109,8 @@ def delta_attention(
       The output `(*B, T, N, V)`.
 
     Raises:
-      UsageError: shapes that do not fit, unknown names or another mask.
-      UnsupportedError: a bias, dropout, weights, or an implementation that cannot do this call.
+      UsageError: the shapes do not fit, a name is unknown, or the mask is of another kind.
+      UnsupportedError: a bias, dropout or weights are requested, or the implementation does not support this call.
     """
     check_shapes(query, key, value)
     check_weight("strength", strength, key.shape[:-1])
@@ -125,18 +126,18 @@ def _reached(query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask | No
 
 
 class Recurrence(Score):
-    """What linear attention and the delta rule share."""
+    """Base of linear attention and the delta rule."""
 
-    title: ClassVar[str]  # what errors call it
+    title: ClassVar[str]  # its name in errors
     normaliser = "none"
     implementations = IMPLEMENTATIONS
 
     def writes(self, query: jax.Array, key: Any, value: jax.Array, mask: Mask) -> state.Writes:
-        """φ(q), φ(k), what is written and how, with nothing written by keys beyond `key_lengths`."""
+        """Returns φ(q), φ(k), the values to write and β; keys beyond `key_lengths` write nothing."""
         raise NotImplementedError
 
     def define(self, query: jax.Array, key: Any, value: jax.Array, mask: Mask) -> jax.Array:
-        """The definition."""
+        """Returns the output `(*B, T, N, V)` of the definition in `attention.reference`."""
         raise NotImplementedError
 
     def attend(
@@ -153,15 +154,15 @@ class Recurrence(Score):
         dropout_key: Any = None,
         return_weights: bool = False,
     ) -> jax.Array:
-        """Output `(*B, T, N, V)`."""
+        """Returns the output `(*B, T, N, V)`."""
         _, block = check_implementation(implementation, IMPLEMENTATIONS, self.title)
         if block:
             raise UnsupportedError(
                 f"{self.title} has no tiles of queries and keys; give the implementation 'chunked' alone."
             )
         asked = {"bias": bias is not None, "attention dropout": dropout_rate > 0, "weights": return_weights}
-        for what, wanted in asked.items():
-            if wanted:
+        for what, is_asked in asked.items():
+            if is_asked:
                 raise UnsupportedError(
                     f"{self.title} has no {what}: it keeps a running state and never scores a pair; ask for none."
                 )
@@ -182,31 +183,31 @@ class Recurrence(Score):
     def advance(
         self, params: Params, query: Any, key: Any, value: Any, before: Any, mask: Mask
     ) -> tuple[jax.Array, Any]:
-        """Causal output of the next tokens and the state after them."""
+        """Returns the causal output of the next tokens and the state after them."""
         mask.require(HONOURED, by=self.title)
         out, after = state.from_state(self.writes(query, key, value, mask), before)
         return self.read(out).astype(value.dtype), after
 
     def read(self, out: jax.Array) -> jax.Array:
-        """The output, of what the state gave."""
+        """Returns the output, given the values read from the state."""
         return out
 
     def start(self, sizes: Sizes, batch: tuple[int, ...], dtype: Any) -> jax.Array:
-        """An empty W, `(*B, N, V, H)`, at least in float32."""
+        """Returns an empty W, `(*B, N, V, H)`, at least in float32."""
         return jnp.zeros((*batch, sizes.heads, sizes.head, sizes.head), jnp.promote_types(dtype, jnp.float32))
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
-        """An outer product for each key and a product with the state for each query."""
+        """Returns the cost of an outer product for each key and a product with the state for each query."""
         return operations.running_state(queries, keys, sizes.heads, sizes.head)
 
 
 @dataclasses.dataclass(frozen=True)
 class LinearAttention(Recurrence):
-    """weights φ(q)·φ(k), divided by their sum.
+    """Weights φ(q)·φ(k), divided by their sum.
 
     Attributes:
       feature: φ: `elu` (elu + 1), `relu` or `identity`.
-      normalise: Divide by the sum.
+      normalise: Whether to divide by the sum.
     """
 
     feature: str = "elu"
@@ -222,25 +223,25 @@ class LinearAttention(Recurrence):
 
     @property
     def normaliser(self) -> str:
-        """The sum of the weights, or nothing."""
+        """Returns `sum`, or `none` if weights are not divided by their sum."""
         return "sum" if self.normalise else "none"
 
     def writes(self, query: jax.Array, key: Any, value: jax.Array, mask: Mask) -> state.Writes:
-        """Values are written as they are, with a 1 beside them that adds up to the divisor."""
+        """Writes the values with a column of ones, whose sums are the divisors."""
         feature = FEATURES[self.feature]
         if self.normalise:
             value = jnp.concatenate([value, jnp.ones((*value.shape[:-1], 1), value.dtype)], axis=-1)
         return state.Writes.of(feature(precise(query)), feature(precise(key)), value, None, mask)
 
     def read(self, out: jax.Array) -> jax.Array:
-        """Values divided by the sum of weights; zeros where that is 0."""
+        """Returns the values divided by the sum of weights; zeros where that is 0."""
         if not self.normalise:
             return out
         total = out[..., -1:]
         return out[..., :-1] / jnp.where(total == 0, 1.0, total)
 
     def define(self, query: jax.Array, key: Any, value: jax.Array, mask: Mask) -> jax.Array:
-        """`attention.reference.linear_head`."""
+        """Computes `attention.reference.linear_head` for each head."""
         query, key, value = state.by_head(query, key, value)
         *batch, queries, _ = query.shape
         allowed = mask.materialise(queries, key.shape[-2], query.ndim)
@@ -254,13 +255,13 @@ class LinearAttention(Recurrence):
         return jnp.moveaxis(head(query, key, value, allowed), -3, -2)
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
-        """With a row for the sum of the features, and the division."""
+        """Returns the cost with the column of sums and the division."""
         columns = sizes.head + self.normalise
         state = operations.running_state(queries, keys, sizes.heads, sizes.head, columns=columns)
         return state + operations.Cost(pointwise=queries * sizes.heads * sizes.head) * self.normalise
 
     def start(self, sizes: Sizes, batch: tuple[int, ...], dtype: Any) -> jax.Array:
-        """An empty W, with a row for the sum of the features."""
+        """Returns an empty W, with a row for the sum of the features."""
         shape = (*batch, sizes.heads, sizes.head + self.normalise, sizes.head)
         return jnp.zeros(shape, jnp.promote_types(dtype, jnp.float32))
 
@@ -273,22 +274,22 @@ class Delta(Recurrence):
     ties_values = False
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """W_β and its bias."""
+        """Returns W_β and its bias."""
         kernel = Parameter((sizes.model, sizes.heads), initializers.lecun_normal())
         return {"strength_kernel": kernel, "strength_bias": Parameter((sizes.heads,), initializers.zeros)}
 
     def prepare_key(self, params: Params, key: jax.Array, source: jax.Array, implementation: str) -> Any:
-        """The key and its β."""
+        """Returns the key and its β."""
         bias = params["strength_bias"].reshape((1,) * (source.ndim - 1) + (-1,))
         return key, jax.nn.sigmoid(source @ params["strength_kernel"] + bias)
 
     def writes(self, query: jax.Array, key: Any, value: jax.Array, mask: Mask) -> state.Writes:
-        """What W says of each key already is taken off its value."""
+        """Writes each value less the value that W already stores for the key."""
         key, strength = key
         return state.Writes.of(_silu_unit(query), _silu_unit(key), value, strength, mask)
 
     def define(self, query: jax.Array, key: Any, value: jax.Array, mask: Mask) -> jax.Array:
-        """`attention.reference.delta_head`."""
+        """Computes `attention.reference.delta_head` for each head."""
         key, strength = key
         query, key, value = state.by_head(query, key, value)
         *batch, queries, _ = query.shape
@@ -305,7 +306,7 @@ class Delta(Recurrence):
         return jnp.moveaxis(head(query, key, value, jnp.moveaxis(strength, -1, -2), written), -3, -2)
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
-        """Another product with the state for each key, and β."""
+        """Returns the cost with another product with the state for each key, and β."""
         strength = operations.linear(keys, sizes.model, sizes.heads)
         return super().cost(sizes, queries, 2 * keys) + strength
 

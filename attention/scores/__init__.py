@@ -1,1 +1,1 @@
-"""Scores of a query and a key, one file a family."""
+"""Scores of a query and a key, with one file for each family."""

@@ -19,8 +19,8 @@ from attention.mesh import devices
 from attention.score import Parameter, Params, Score, Sizes, is_count
 
 IMPLEMENTATIONS = {"reference": reference.dot, "xla": xla.dot, "chunked": chunked.dot, "cudnn": cudnn.dot}
-# Bytes of scores that `auto` lets XLA make on a GPU or TPU: both passes hold up to four arrays as large (scores,
-# weights and the gradients of both), and 4 GiB is a quarter of a TPU v5e's memory. Not measured.
+# Most bytes of scores for which `auto` takes XLA on a GPU or TPU. Both passes hold up to four arrays of that size
+# (scores, weights and the gradients of both), and 4 GiB is a quarter of the memory of a TPU v5e. Not measured.
 MOST = 2**30
 SIDES = ("query", "key")
 
@@ -39,37 +39,37 @@ def dot_product_attention(
     return_weights: bool = False,
     implementation: str = "auto",
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
-    """softmax(q·k · scale + bias) v, as Vaswani et al. (2017), eq. 1.
+    """Returns softmax(q·k · scale + bias) v (Vaswani et al. 2017, eq. 1).
 
-    A query that may attend to nothing gives zeros with zero gradient. Keys and values that no query may attend
-    to are replaced by zeros first, so what stands in padding, NaN included, reaches neither output nor gradient.
+    A query that may attend to no key gives zeros with zero gradient. Keys and values that no query may attend to are
+    replaced by zeros first, so the contents of padding, NaN included, reach neither output nor gradient.
 
     Args:
       query: Queries `(*B, T, N, H)`.
       key: Keys `(*B, S, K, H)`; K divides N, and key head k serves queries k·N/K … (k+1)·N/K.
       value: Values `(*B, S, K, V)`.
-      mask: Who may attend to whom; everybody to everything where it is not given.
+      mask: Which query may attend to which key; by default every query to every key.
       bias: Added to the scores; broadcasts to `(*B, N, T, S)`.
-      scale: Factor of q·k; 1/√H where it is not given.
-      precision: Of q·k and its gradients, see `jax.lax.Precision`. JAX's default, where it is not given, rounds float32
-        to bfloat16 on TPUs and to TF32 on NVIDIA GPUs from Ampere on, before it multiplies.
+      scale: Factor of q·k; 1/√H by default.
+      precision: Precision of q·k and its gradients, see `jax.lax.Precision`. By default JAX rounds float32 to bfloat16
+        on TPUs and to TF32 on NVIDIA GPUs from Ampere on before it multiplies.
       dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
-      dropout_key: Key of those zeros; needed where the rate is not 0.
-      return_weights: Also return the weights before dropout.
-      implementation: `auto` (the best that supports the call), `xla`, `chunked`, `cudnn` or `reference`; a named
-        one does the call or raises. `chunked(128, 256)` is `chunked` in tiles of 128 queries and 256 keys.
+      dropout_key: Random key of dropout; needed unless the rate is 0.
+      return_weights: Whether to return the weights before dropout too.
+      implementation: `auto` (the best that supports the call), `xla`, `chunked`, `cudnn` or `reference`; a named one
+        raises if it does not support the call. `chunked(128, 256)` takes tiles of 128 queries and 256 keys.
 
     Returns:
-      The output, and the weights where they are asked for, in the dtype of `value`.
+      The output, and the weights if `return_weights` is set, in the dtype of `value`.
 
     Raises:
-      UsageError: shapes that do not fit, an unknown implementation, or dropout without a key.
-      UnsupportedError: the named implementation cannot do this call.
+      UsageError: the shapes do not fit, the implementation is unknown, or dropout has no key.
+      UnsupportedError: the named implementation does not support this call.
     """
     check_shapes(query, key, value)
     name, block = check_implementation(implementation, tuple(IMPLEMENTATIONS), "Dot-product attention")
     options = {"mask": mask, "bias": bias, "dropout_rate": dropout_rate, "dropout_key": dropout_key}
-    if isinstance(scale, jax.Array):  # to be differentiated, perhaps: kernels take a plain number
+    if isinstance(scale, jax.Array):  # it may need a gradient, but kernels take a Python number
         query, scale = query * scale.astype(query.dtype), 1.0
     fields = common(*query.shape[-3:-1], value, return_weights=return_weights, **options)
     call = DotCall(
@@ -87,13 +87,13 @@ def dot_product_attention(
 def _best(call: DotCall):
     if not cudnn.why_not(call):
         return cudnn.dot
-    # On a CPU what counts is the cache; elsewhere one large product a batch beats many small ones, while it fits.
+    # On a CPU the cache decides; elsewhere one large product for each batch beats many small ones while it fits.
     small = jax.default_backend() != "cpu" and _score_bytes(call) <= MOST
     return xla.dot if small or tiles.why_not(call) else chunked.dot
 
 
 def _score_bytes(call: DotCall) -> int:
-    """Of all scores, on each device."""
+    """Returns the bytes that all scores take on each device."""
     return math.prod(call.scores_shape) * jnp.dtype(score_dtype(call.query)).itemsize // devices()
 
 
@@ -102,9 +102,9 @@ class DotProduct(Score):
     """score = q·k · scale.
 
     Attributes:
-      scale: The factor; 0 stands for 1/√H.
-      dim: d', the width that a further linear layer takes queries and keys to; 0 is no such layer. It is the layer that
-        `neural` has before its MLP, so `dot_product(dim=16)` is `neural(dim=16)` without the MLP.
+      scale: The factor; 0 means 1/√H.
+      dim: d', the width to which a further linear layer projects queries and keys; 0 means no such layer. `neural` has
+        this layer before its MLP, so `dot_product(dim=16)` is `neural(dim=16)` without the MLP.
     """
 
     scale: float = 0.0
@@ -123,16 +123,16 @@ class DotProduct(Score):
 
     @property
     def ties_values(self) -> bool:
-        """Keys that went through the further layer have another width."""
+        """Returns whether keys keep the width of values, which the further layer changes."""
         return not self.dim
 
     @property
     def keeps_keys(self) -> bool:
-        """Whether there is no further layer."""
+        """Returns whether keys are stored unchanged, without the further layer."""
         return not self.dim
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Kernel and bias of the further layers, which all heads share."""
+        """Returns kernel and bias of the further layers, which all heads share."""
         if not self.dim:
             return {}
         kernel = Parameter((sizes.head, self.dim), initializers.lecun_normal())
@@ -140,23 +140,23 @@ class DotProduct(Score):
         return {f"down_{side}_{name}": p for side in SIDES for name, p in (("kernel", kernel), ("bias", bias))}
 
     def query_gain(self, head: int) -> float:
-        """1/√H over the scale: T5, which has no scale either, starts its queries so (Raffel et al. 2020)."""
+        """Returns 1/√H over the scale, as T5 initialises its queries for unscaled scores (Raffel et al. 2020)."""
         return 1.0 / (self.scale * (self.dim or head) ** 0.5) if self.scale else 1.0
 
     def prepare_query(self, params: Params, query: jax.Array, implementation: str) -> jax.Array:
-        """The query, or what the further layer makes of it."""
+        """Returns the query, after the further layer if there is one."""
         return _down(params, "query", query) if self.dim else query
 
     def prepare_key(self, params: Params, key: jax.Array, source: jax.Array, implementation: str) -> jax.Array:
-        """The key, or what the further layer makes of it."""
+        """Returns the key, after the further layer if there is one."""
         return _down(params, "key", key) if self.dim else key
 
     def attend(self, params: Params, query: Any, key: Any, value: Any, **options: Any) -> Any:
-        """`dot_product_attention`."""
+        """Returns `dot_product_attention` of the prepared arrays."""
         return dot_product_attention(query, key, value, scale=self.scale or None, **options)
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
-        """4 T S N H for the two products, and the softmax."""
+        """Returns the cost of the two products, 4 T S N H, the softmax and the further layer."""
         cost = operations.dot_product(queries, keys, sizes.heads, sizes.head)
         if self.dim:
             cost += operations.linear((queries + keys) * sizes.heads, sizes.head, self.dim)

@@ -37,32 +37,33 @@ def gaussian_attention(
     return_weights: bool = False,
     implementation: str = "auto",
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
-    """softmax(−‖q−k‖²/2σ² + bias) k: each query is projected onto the surface of the keys (Sanger, eq. 14).
+    """Returns softmax(−‖q−k‖²/2σ² + bias) k, which projects queries onto the surface of the keys (Sanger, eq. 14).
 
-    ‖q‖² shifts a row's scores alike and drops out, so they are q·k/σ² − ‖k‖²/2σ²: dot products with a bias for
-    each key, and plain dot products at scale 1/σ² where keys have norm 1.
+    ‖q‖² shifts all scores of a row alike, so the softmax removes it. The scores are then q·k/σ² − ‖k‖²/2σ², dot
+    products with a bias for each key, and simply dot products at scale 1/σ² if keys have norm 1.
 
     Args:
       query: Queries `(*B, T, N, H)`.
       key: Keys `(*B, S, K, H)`; K divides N.
-      value: Values `(*B, S, K, V)`; none means the keys as the score sees them, as in the paper.
-      sigma: σ, one for all heads or one each. Sanger uses 0.01 and 0.05.
-      normalise: Divide queries and keys by their norm first, as the paper's derivation assumes.
-      squared: False takes eq. 14 as printed, with ‖q−k‖ in place of its square; zero gradient at q = k.
-      decay: λ ≥ 0 adds −λ(i−j) for query i and key j, which fades the past (Sanger's outlook); needs a causal mask.
-      mask: Who may attend to whom.
+      value: Values `(*B, S, K, V)`; by default the prepared keys, as in the paper.
+      sigma: σ, one for all heads or one for each head. Sanger uses 0.01 and 0.05.
+      normalise: Whether to divide queries and keys by their norm first, as the paper's derivation assumes.
+      squared: False follows eq. 14 as printed, with ‖q−k‖ in place of its square; the gradient at q = k is then zero.
+      decay: λ ≥ 0. It adds −λ(i−j) for query i and key j, which fades the past (Sanger's outlook); it needs a causal
+        mask.
+      mask: Which query may attend to which key.
       bias: Added to the scores; broadcasts to `(*B, N, T, S)`.
       dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
-      dropout_key: Key of those zeros; needed where the rate is not 0.
-      return_weights: Also return the weights before dropout.
-      implementation: As `dot_product_attention`; only `xla` and `reference` do `squared=False`.
+      dropout_key: Random key of dropout; needed unless the rate is 0.
+      return_weights: Whether to return the weights before dropout too.
+      implementation: See `dot_product_attention`; only `xla` and `reference` support `squared=False`.
 
     Returns:
-      The output, and the weights where they are asked for.
+      The output, and the weights if `return_weights` is set.
 
     Raises:
-      UsageError: shapes that do not fit, σ ≤ 0, λ < 0.
-      UnsupportedError: decay without a causal mask, or the named implementation cannot do this call.
+      UsageError: the shapes do not fit, σ ≤ 0, or λ < 0.
+      UnsupportedError: decay has no causal mask, or the named implementation does not support this call.
     """
     check_shapes(query, key, key if value is None else value)
     key = (mask or Mask()).without_unreachable(key, query.shape[-3], query.ndim)
@@ -95,11 +96,11 @@ class Gaussian(Score):
     """score = −‖q−k‖²/2σ².
 
     Attributes:
-      sigma: σ, or where it starts if it is learned.
-      learn_sigma: Learn one σ for each head, positive by construction: it is the exponential of a parameter.
-      normalise: Divide queries and keys by their norm first.
-      squared: False takes the norm in place of its square.
-      decay: λ, of −λ(i−j) added to the scores; causal self-attention only.
+      sigma: σ, or its initial value if it is learned.
+      learn_sigma: Whether to learn one σ for each head. It is positive, because it is the exponential of a parameter.
+      normalise: Whether to divide queries and keys by their norm first.
+      squared: Whether the score has the squared distance; if not, the distance.
+      decay: λ of −λ(i−j), which is added to the scores; for causal self-attention only.
     """
 
     sigma: float = 1.0
@@ -118,7 +119,7 @@ class Gaussian(Score):
 
     @property
     def implementations(self) -> tuple[str, ...]:
-        """Those of the dot family; cuDNN would round a bias of the keys, and distances are no dot products."""
+        """Returns those that apply: cuDNN would round a bias of keys, and distances are not dot products."""
         if not self.squared:
             return ("reference", "xla")
         plain = self.normalise and not self.decay
@@ -126,25 +127,25 @@ class Gaussian(Score):
 
     @property
     def cross(self) -> bool:
-        """Decay compares positions within one sequence."""
+        """Returns whether there is no decay, which compares positions within one sequence."""
         return not self.decay
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """log σ of each head, where it is learned."""
+        """Returns log σ of each head if it is learned."""
         if not self.learn_sigma:
             return {}
         return {"log_sigma": Parameter((sizes.heads,), initializers.constant(math.log(self.sigma)))}
 
     def prepare_query(self, params: Params, query: jax.Array, implementation: str) -> jax.Array:
-        """The query, divided by its norm."""
+        """Returns the query, divided by its norm if `normalise` is set."""
         return _unit(query) if self.normalise else query
 
     def prepare_key(self, params: Params, key: jax.Array, source: jax.Array, implementation: str) -> jax.Array:
-        """The key as the score sees it, which is also the value where that is tied."""
+        """Returns the key, divided by its norm if `normalise` is set; tied values are these keys."""
         return _unit(key) if self.normalise else key
 
     def attend(self, params: Params, query: Any, key: Any, value: Any, *, implementation: str, **options: Any) -> Any:
-        """`gaussian_attention` of prepared queries and keys."""
+        """Returns `gaussian_attention` of prepared queries and keys."""
         check_implementation(implementation, self.implementations, f"Gaussian attention with these options ({self})")
         fields = common(*query.shape[-3:-1], value, **options)
         mask, bias = fields["mask"], fields["bias"]
@@ -161,11 +162,11 @@ class Gaussian(Score):
             bias = _add(bias, _key_bias(key, sigma, query.shape[-2]))
         scale = sigma**-2
         if self.learn_sigma:
-            # At least in float32: scores may be hundreds, and rounding scaled queries would move them by more than 1.
+            # At least float32: scores may be hundreds, so rounding the scaled queries would move them by more than 1.
             query = precise(query) * precise(scale).reshape((1,) * (query.ndim - 2) + (-1, 1))
             key, scale = precise(key), 1.0
-        # Rounding float32 to bfloat16 before it is multiplied, JAX's default on TPUs, moves scores by up to 0.4 % of
-        # 1/σ²: at σ = 0.05 by more than 1. What is bfloat16 already is multiplied exactly.
+        # On TPUs JAX rounds float32 to bfloat16 before a product by default. That moves scores by up to 0.4 % of 1/σ²,
+        # which is more than 1 at σ = 0.05. Inputs in bfloat16 are multiplied exactly.
         exact = jax.lax.Precision.HIGHEST if query.dtype == precise(query).dtype else None
         options = options | {"bias": bias, "scale": scale, "precision": exact, "implementation": implementation}
         out = dot_product_attention(query, key, value, **options)
@@ -183,13 +184,13 @@ class Gaussian(Score):
         return (out, weights) if call.return_weights else out
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
-        """Dot products, and the norms."""
+        """Returns the cost of dot products and norms."""
         norms = 3 * (queries + keys) * sizes.heads * sizes.head
         return operations.dot_product(queries, keys, sizes.heads, sizes.head) + operations.Cost(pointwise=norms)
 
 
 def _plain(x: Any) -> Any:
-    """Python's number of one of NumPy's, which would make float32 of bfloat16; all else as it is."""
+    """Returns a NumPy number as a Python float, which does not promote bfloat16 to float32; leaves the rest as is."""
     return float(x) if isinstance(x, numbers.Real) and not isinstance(x, bool) else x
 
 
@@ -202,17 +203,17 @@ def _add(bias: jax.Array | None, more: jax.Array) -> jax.Array:
 
 
 def _key_bias(key: jax.Array, sigma: Any, heads: int) -> jax.Array:
-    """−‖k‖²/2σ² of the keys as they are rounded, `(*B, N, 1, S)`, at least in float32."""
+    """Returns −‖k‖²/2σ² of the rounded keys, `(*B, N, 1, S)`, at least in float32."""
     squares = jnp.sum(precise(spread_heads(key, heads)) ** 2, axis=-1)
     scale = sigma.reshape((1,) * (squares.ndim - 1) + (-1,)) if isinstance(sigma, jax.Array) else sigma
     return jnp.moveaxis(-squares / (2 * scale**2), -1, -2)[..., None, :]
 
 
 def _distance_scores(query: jax.Array, key: jax.Array, sigma: Any) -> jax.Array:
-    """−‖q−k‖/2σ², `(*B, N, T, S)`; from differences, so that q = k is exactly zero, with zero gradient."""
+    """Returns −‖q−k‖/2σ², `(*B, N, T, S)`, from differences, so that q = k gives exactly zero with zero gradient."""
     query, key = (jnp.moveaxis(precise(x), -2, -3) for x in (query, key))
     squares = jnp.sum((query[..., :, None, :] - key[..., None, :, :]) ** 2, axis=-1)
-    apart = squares > 0
-    distance = jnp.where(apart, jnp.sqrt(jnp.where(apart, squares, 1.0)), 0.0)
+    positive = squares > 0
+    distance = jnp.where(positive, jnp.sqrt(jnp.where(positive, squares, 1.0)), 0.0)
     scale = sigma.reshape((1,) * (distance.ndim - 3) + (-1, 1, 1)) if isinstance(sigma, jax.Array) else sigma
     return -distance / (2 * scale**2)

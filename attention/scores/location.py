@@ -24,29 +24,29 @@ def location_attention(
     return_weights: bool = False,
     implementation: str = "auto",
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
-    """softmax(W q + b + bias) v: no key is looked at (Luong et al. 2015, eq. 9; variant 5 in Wikipedia).
+    """Returns softmax(W q + b + bias) v, which uses no keys (Luong et al. 2015, eq. 9; variant 5 in Wikipedia).
 
     Args:
       query: Queries `(*B, T, N, H)`.
       value: Values `(*B, S, N, V)`, S ≤ L.
-      kernel: W, a column for each position of the values.
-      kernel_bias: b.
-      mask: Who may attend to whom.
+      kernel: W, with one column for each position of the values.
+      kernel_bias: b, one number for each position.
+      mask: Which query may attend to which key.
       bias: Added to the scores; broadcasts to `(*B, N, T, S)`.
       dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
-      dropout_key: Key of those zeros; needed where the rate is not 0.
-      return_weights: Also return the weights before dropout.
+      dropout_key: Random key of dropout; needed unless the rate is 0.
+      return_weights: Whether to return the weights before dropout too.
       implementation: `auto`, `xla` or `reference`.
 
     Returns:
-      The output, and the weights where they are asked for.
+      The output, and the weights if `return_weights` is set.
 
     Raises:
-      UsageError: more values than W has positions, shapes that do not fit, or an unknown implementation.
-      UnsupportedError: an implementation that others have.
+      UsageError: there are more values than W has positions, the shapes do not fit, or the implementation is unknown.
+      UnsupportedError: only other mechanisms have the implementation.
     """
-    alike = query.shape[:-3] == value.shape[:-3] and query.shape[-2:-1] == value.shape[-2:-1]
-    if min(query.ndim, value.ndim) < 3 or not alike:
+    same_batch = query.shape[:-3] == value.shape[:-3] and query.shape[-2:-1] == value.shape[-2:-1]
+    if min(query.ndim, value.ndim) < 3 or not same_batch:
         raise UsageError(
             "Location-based attention takes (*batch, length, heads, width) arrays, query and value of the same batch "
             f"and heads, but was given query {query.shape}, value {value.shape}."

@@ -1,4 +1,4 @@
-"""Luong's three scores: dot, general and concat."""
+"""The three scores of Luong et al. (2015): dot, general and concat."""
 
 import dataclasses
 from typing import Any
@@ -37,7 +37,7 @@ def luong_attention(
     return_weights: bool = False,
     implementation: str = "auto",
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
-    """softmax(score + bias) v with a score of Luong et al. (2015), eq. 8; 001.
+    """Returns softmax(score + bias) v with a score of Luong et al. (2015), eq. 8; Wikipedia describes them too.
 
     `dot` is q·k, without 1/√H; `general` is qᵀ W_a k; `concat` is vᵀ tanh(W_a [q; k] + b).
 
@@ -46,22 +46,22 @@ def luong_attention(
       key: Keys `(*B, S, K, H)`; K divides N.
       value: Values `(*B, S, K, V)`.
       form: `dot`, `general` or `concat`.
-      kernel: W_a: `(H, H)` for `general`, `(2H, M)` for `concat`; a leading axis N gives each head its own.
-      hidden_bias: b of `concat`, `(M,)`; none is zero.
+      kernel: W_a: `(H, H)` for `general`, `(2H, M)` for `concat`; a leading axis N gives each head its own weights.
+      hidden_bias: b of `concat`, `(M,)`; zero by default.
       vector: v of `concat`, `(M,)`.
-      mask: Who may attend to whom.
+      mask: Which query may attend to which key.
       bias: Added to the scores; broadcasts to `(*B, N, T, S)`.
       dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
-      dropout_key: Key of those zeros; needed where the rate is not 0.
-      return_weights: Also return the weights before dropout.
-      implementation: As `dot_product_attention`, for `concat` as `neural_attention`.
+      dropout_key: Random key of dropout; needed unless the rate is 0.
+      return_weights: Whether to return the weights before dropout too.
+      implementation: See `dot_product_attention`, and for `concat` see `neural_attention`.
 
     Returns:
-      The output, and the weights where they are asked for.
+      The output, and the weights if `return_weights` is set.
 
     Raises:
-      UsageError: an unknown form, weights that are missing or not the form's, or shapes that do not fit.
-      UnsupportedError: the named implementation cannot do this call.
+      UsageError: the form is unknown, weights are missing or not the form's, or the shapes do not fit.
+      UnsupportedError: the named implementation does not support this call.
     """
     _check_weights(form, kernel, hidden_bias, vector)
     options = {"mask": mask, "bias": bias, "dropout_rate": dropout_rate, "dropout_key": dropout_key}
@@ -85,9 +85,9 @@ def _check_weights(form: str, kernel: Any, hidden_bias: Any, vector: Any) -> Non
     given = {"kernel": kernel is not None, "hidden_bias": hidden_bias is not None, "vector": vector is not None}
     needed = {"dot": (), "general": ("kernel",), "concat": ("kernel", "vector")}[form]
     allowed = (*needed, "hidden_bias") if form == "concat" else needed
-    for name, there in given.items():
-        if there != (name in needed) and not (there and name in allowed):
-            verb = "takes no" if there else "needs a"
+    for name, is_given in given.items():
+        if is_given != (name in needed) and not (is_given and name in allowed):
+            verb = "takes no" if is_given else "needs a"
             raise UsageError(f"Luong's {form!r} score {verb} {name}; it takes {', '.join(allowed) or 'no weights'}.")
 
 
@@ -96,7 +96,7 @@ class Bilinear(Score):
     """score = qᵀ W_a k, with W_a folded into the queries.
 
     Attributes:
-      per_head: One W_a for each head, in place of one for all.
+      per_head: Whether each head has its own W_a; if not, all heads share one.
     """
 
     per_head: bool = False
@@ -106,19 +106,19 @@ class Bilinear(Score):
         check_flags(self, "per_head")
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """W_a, which starts such that scores have the variance of scaled dot products."""
+        """Returns W_a, initialised so that scores have the variance of scaled dot products."""
         heads = (sizes.heads,) if self.per_head else ()
         return {"kernel": Parameter((*heads, sizes.head, sizes.head), initializers.normal(1.0 / sizes.head))}
 
     def prepare_query(self, params: Params, query: jax.Array, implementation: str) -> jax.Array:
-        """W_aᵀ q."""
+        """Returns W_aᵀ q, or the query unchanged for the reference."""
         if implementation == "reference":
             return query
         kernel = params["kernel"].astype(query.dtype)
         return jnp.einsum(f"...nh,{'n' if self.per_head else ''}hk->...nk", query, kernel)
 
     def attend(self, params: Params, query: Any, key: Any, value: Any, *, implementation: str, **options: Any) -> Any:
-        """`dot_product_attention` of the prepared queries, unscaled."""
+        """Returns the unscaled `dot_product_attention` of prepared queries."""
         if implementation != "reference":
             return dot_product_attention(query, key, value, scale=1.0, implementation=implementation, **options)
         call = SoftmaxCall(**common(*query.shape[-3:-1], value, **options))
@@ -129,6 +129,6 @@ class Bilinear(Score):
         return (out, weights) if call.return_weights else out
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
-        """W_a on each query, then dot products."""
+        """Returns the cost of W_a on each query, then of dot products."""
         prepare = operations.matmul(queries * sizes.heads, sizes.head, sizes.head)
         return prepare + operations.dot_product(queries, keys, sizes.heads, sizes.head)

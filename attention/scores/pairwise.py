@@ -1,7 +1,7 @@
 """The pairwise family: scores = w·σ(… σ(a_i + b_j) …), an MLP on each pair of a query and a key.
 
-`W·concat(q, k) + bias = a_i + b_j` with `a = W_q q + bias` and `b = W_k k`: what the first layer multiplies costs
-T + S products, not T·S, and concat(q, k) never exists. One kernel serves neural, additive and Luong's concat scores.
+`W·concat(q, k) + bias = a_i + b_j` with `a = W_q q + bias` and `b = W_k k`, so the first layer takes T + S products,
+not T·S, and concat(q, k) is never stored. One kernel computes neural, additive and Luong's concat scores.
 """
 
 import dataclasses
@@ -55,36 +55,36 @@ def neural_attention(
     return_weights: bool = False,
     implementation: str = "auto",
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
-    """softmax(MLP(concat(q', k')) · scale + bias) v, q' and k' projected down: Neural Attention (DiGiugno, eq. 3-9).
+    """Returns softmax(MLP(concat(q', k')) · scale + bias) v with projected q' and k' (DiGiugno, eq. 3 to 9).
 
     Args:
       query: Queries `(*B, T, N, H)`.
       key: Keys `(*B, S, K, H)`; K divides N.
       value: Values `(*B, S, K, V)`.
-      layers: Kernel and bias of each layer of the MLP: `(2d', M)` on concat(q', k'), more if there are more,
-        `(M, 1)` last; at least two where pairs share them. The last bias shifts all scores of a row alike, so shared
-        weights never compute with it. A leading axis N gives each head its own layers.
-      down: Kernel `(H, d')` and bias of the projections of queries and keys; none leaves both as they are. They take
+      layers: Kernel and bias of each layer of the MLP: first `(2d', M)` on concat(q', k'), last `(M, 1)`; shared
+        weights need at least two. The last bias shifts all scores of a row alike, so shared weights do not use it. A
+        leading axis N gives each head its own layers.
+      down: Kernel `(H, d')` and bias of the projections of queries and keys; by default there are none. They have
         a leading axis N exactly if `layers` do.
-      activation: What follows each layer but the last, a name of `attention.activations.ACTIVATIONS`.
+      activation: The activation after each layer but the last, a name of `attention.activations.ACTIVATIONS`.
       scale: Factor of the scores; DiGiugno's published code has none, its eq. 9 has 1/√H.
       pairs: `shared` weights, or `unique` ones for each pair as in eq. 8: then `layers` have leading axes `(L, L)`,
         or `(N, L, L)`, the leading block serves fewer tokens, and the last bias counts.
-      mask: Who may attend to whom.
+      mask: Which query may attend to which key.
       bias: Added to the scores; broadcasts to `(*B, N, T, S)`.
       dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
-      dropout_key: Key of those zeros; needed where the rate is not 0.
-      return_weights: Also return the weights before dropout.
-      implementation: `auto`, `xla`, `chunked` (in tiles, so memory is bounded; no weights or unique pairs),
-        `pallas` (the same bounds, for TPUs and Hopper GPUs) or `reference`. `chunked(128, 256)` and, on TPUs,
-        `pallas(128, 256)` take tiles of 128 queries and 256 keys.
+      dropout_key: Random key of dropout; needed unless the rate is 0.
+      return_weights: Whether to return the weights before dropout too.
+      implementation: `auto`, `xla`, `chunked` (tiles that bound the memory; no weights or unique pairs), `pallas`
+        (likewise, for TPUs and Hopper GPUs) or `reference`. `chunked(128, 256)` and, on TPUs, `pallas(128, 256)` take
+        tiles of 128 queries and 256 keys.
 
     Returns:
-      The output, and the weights where they are asked for.
+      The output, and the weights if `return_weights` is set.
 
     Raises:
-      UsageError: shapes that do not fit, unknown names, more tokens than unique weights are there for.
-      UnsupportedError: the named implementation cannot do this call.
+      UsageError: the shapes do not fit, a name is unknown, or there are more tokens than unique weights.
+      UnsupportedError: the named implementation does not support this call.
     """
     check_shapes(query, key, value)
     key = (mask or Mask()).without_unreachable(key, query.shape[-3], query.ndim)
@@ -119,29 +119,29 @@ def additive_attention(
     return_weights: bool = False,
     implementation: str = "auto",
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
-    """softmax(vᵀ tanh(W q + U k + b) + bias) v (Bahdanau et al. 2014, appendix A.1.2; Wikipedia).
+    """Returns softmax(vᵀ tanh(W q + U k + b) + bias) v (Bahdanau et al. 2014, appendix A.1.2; Wikipedia).
 
     Args:
       query: Queries `(*B, T, N, H)`.
       key: Keys `(*B, S, K, H)`; K divides N.
       value: Values `(*B, S, K, V)`.
-      query_kernel: W, `(H, M)`, or `(N, H, M)` with one for each head, as all weights then.
-      key_kernel: U.
+      query_kernel: W, `(H, M)`. A leading axis N of all weights gives each head its own.
+      key_kernel: U, with the shape of W.
       hidden_bias: b, `(M,)`.
       vector: v, `(M,)`.
-      mask: Who may attend to whom.
+      mask: Which query may attend to which key.
       bias: Added to the scores; broadcasts to `(*B, N, T, S)`.
       dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
-      dropout_key: Key of those zeros; needed where the rate is not 0.
-      return_weights: Also return the weights before dropout.
-      implementation: As `neural_attention`.
+      dropout_key: Random key of dropout; needed unless the rate is 0.
+      return_weights: Whether to return the weights before dropout too.
+      implementation: See `neural_attention`.
 
     Returns:
-      The output, and the weights where they are asked for.
+      The output, and the weights if `return_weights` is set.
 
     Raises:
-      UsageError: shapes that do not fit or an unknown implementation.
-      UnsupportedError: the named implementation cannot do this call.
+      UsageError: the shapes do not fit or the implementation is unknown.
+      UnsupportedError: the named implementation does not support this call.
     """
     check_weight("query_kernel", query_kernel, (*query_kernel.shape[:-2], query.shape[-1], vector.shape[-1]))
     check_weight("key_kernel", key_kernel, query_kernel.shape)
@@ -154,12 +154,12 @@ def additive_attention(
 
 @dataclasses.dataclass(frozen=True)
 class PairWeights:
-    """The MLP of `neural_attention`, and what is done with it.
+    """The MLP of `neural_attention`, with methods that check it and compute its scores.
 
     Attributes:
-      layers: As `neural_attention` takes them.
-      down: As `neural_attention` takes them.
-      activation: Name.
+      layers: Kernel and bias of each layer, see `neural_attention`.
+      down: Kernel and bias of both projections, see `neural_attention`.
+      activation: Name of the activation.
       scale: Factor of the scores.
       pairs: `shared` or `unique`.
     """
@@ -207,23 +207,23 @@ class PairWeights:
 
     @property
     def unique(self) -> bool:
-        """Whether each pair has weights of its own."""
+        """Returns whether each pair has its own weights."""
         return self.pairs == "unique"
 
     @property
     def per_head(self) -> bool:
-        """Whether each head has weights of its own."""
+        """Returns whether each head has its own weights."""
         return self.layers[0][0].ndim - 2 - 2 * self.unique == 1
 
     @property
     def implementations(self) -> tuple[str, ...]:
-        """What can compute them."""
+        """Returns the implementations that support these weights."""
         return ("reference", "xla") if self.unique else ("reference", *IMPLEMENTATIONS)
 
     def prepare(self, x: jax.Array, side: int, implementation: str) -> jax.Array:
-        """a of queries (side 0) or b of keys (side 1), `(*B, L, N, M)`.
+        """Returns a of queries (side 0) or b of keys (side 1), `(*B, L, N, M)`.
 
-        Where pairs are unique only the projection down is done, and for the reference nothing.
+        For unique pairs it only projects down. For the reference with shared weights it returns `x` unchanged.
         """
         if implementation == "reference" and not self.unique:
             return x
@@ -238,7 +238,7 @@ class PairWeights:
         return _affine(x, jnp.split(kernel, 2, axis=-2)[side], bias if side == 0 else None, heads)
 
     def attend(self, query: jax.Array, key: jax.Array, value: jax.Array, *, implementation: str, **options: Any) -> Any:
-        """`neural_attention` of prepared queries and keys, or of plain ones where the implementation is `reference`."""
+        """Returns `neural_attention` of queries and keys that `prepare` returned for the same implementation."""
         implementation, block = check_implementation(
             implementation, self.implementations, "Attention by pairs" + " of unique weights" * self.unique
         )
@@ -268,14 +268,14 @@ class PairWeights:
 
     def _kernel(self, implementation: str, call: PairCall):
         if implementation == "auto":
-            # On GPUs it must be asked for by name until it has been measured there.
+            # On GPUs users must name `pallas` until it has been measured there.
             if pair_pallas.platform_here() == "tpu" and not pair_pallas.why_not(call):
                 return pair_pallas.pair
             return xla.pair if tiles.why_not(call) else pair_chunked.pair
         return IMPLEMENTATIONS[implementation]
 
     def _literal_scores(self, query: jax.Array, key: jax.Array, mask: Mask) -> jax.Array:
-        """The definition's scores; unique pairs are projected down already."""
+        """Returns the scores of the definition; with unique pairs, queries and keys are already projected down."""
 
         def score(query, key, down, layers):
             return self.scale * definitions.neural_score(query, key, down, layers, ACTIVATIONS[self.activation])
@@ -285,7 +285,7 @@ class PairWeights:
         return reference.scores(score, query, key, weights, per_head=self.per_head, per_pair=self.unique)
 
     def _unique_scores(self, query: jax.Array, key: jax.Array, mask: Mask) -> jax.Array:
-        """Scores of pairs that have weights of their own: a_ij + b_ij, then layer by layer."""
+        """Returns the scores of pairs with their own weights: a_ij + b_ij, then layer by layer."""
         query, key = (jnp.moveaxis(precise(x), -2, -3) for x in (query, spread_heads(key, query.shape[-2])))
         lead = "nts" if self.per_head else "ts"
         (first, *rest) = self._block(query.shape[-2], key.shape[-2], mask)
@@ -299,7 +299,7 @@ class PairWeights:
         return hidden[..., 0] * self.scale
 
     def _block(self, queries: int, keys: int, mask: Mask) -> list[Layer]:
-        """The unique weights of these queries and keys: rows from the mask's query offset, leading columns."""
+        """Returns the unique weights of these pairs: rows from the mask's query offset on, and the leading columns."""
         built = self.layers[0][0].shape[-3]
         first_pair_axis = int(self.per_head)
         why = "weights are a table over pairs of tokens"
@@ -317,7 +317,7 @@ def _biased(layers: Sequence[Layer]) -> list[Layer]:
 
 
 def _affine(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, heads: str) -> jax.Array:
-    """`(*B, L, N, H)` times `(H, M)`, or `(N, H, M)` where `heads` is "n", plus bias."""
+    """Returns x `(*B, L, N, H)` times `(H, M)`, or `(N, H, M)` if `heads` is "n", plus bias."""
     return _plus(jnp.einsum(f"...nh,{heads}hm->...nm", x, kernel.astype(x.dtype)), bias)
 
 
@@ -326,7 +326,7 @@ def _plus(x: jax.Array, bias: jax.Array | None) -> jax.Array:
 
 
 class PairScore(Score):
-    """A score by an MLP on each pair."""
+    """Base of the scores by an MLP on each pair."""
 
     ties_values = False
 
@@ -334,15 +334,15 @@ class PairScore(Score):
         raise NotImplementedError
 
     def prepare_query(self, params: Params, query: jax.Array, implementation: str) -> jax.Array:
-        """a, or the query projected down where pairs are unique."""
+        """Returns a, or the query projected down if pairs are unique; see `PairWeights.prepare`."""
         return self._weights(params).prepare(query, 0, implementation)
 
     def prepare_key(self, params: Params, key: jax.Array, source: jax.Array, implementation: str) -> jax.Array:
-        """b, or the key projected down where pairs are unique."""
+        """Returns b, or the key projected down if pairs are unique; see `PairWeights.prepare`."""
         return self._weights(params).prepare(key, 1, implementation)
 
     def attend(self, params: Params, query: Any, key: Any, value: Any, **options: Any) -> Any:
-        """`neural_attention` of prepared queries and keys."""
+        """Returns `neural_attention` of prepared queries and keys."""
         return self._weights(params).attend(query, key, value, **options)
 
 
@@ -351,11 +351,11 @@ class Neural(PairScore):
     """score = an MLP on the pair (DiGiugno).
 
     Attributes:
-      dim: d', the width that queries and keys are projected down to; None leaves them as wide as the head.
-      hidden: Hidden units of each layer; () stands for (d', max(1, d'/2)), as in the published code.
-      activation: What follows each hidden layer.
-      scale: Divide the scores by √H (eq. 9), which the published code does not.
-      per_head: Each head has weights of its own.
+      dim: d', the width to which queries and keys are projected down; None leaves them as wide as the head.
+      hidden: Hidden units of each layer; () means (d', max(1, d'/2)), as in the published code.
+      activation: The activation after each hidden layer.
+      scale: Whether to divide the scores by √H (eq. 9), which the published code does not.
+      per_head: Whether each head has its own weights.
       pairs: `shared` weights, or `unique` ones for each pair (eq. 8), for at most the layer's length.
     """
 
@@ -376,16 +376,16 @@ class Neural(PairScore):
 
     @property
     def implementations(self) -> tuple[str, ...]:
-        """All that compute pairs, or those that can where each has weights of its own."""
+        """Returns the implementations of pairs, or with unique pairs those that support them."""
         return PairWeights((), pairs=self.pairs).implementations
 
     def _widths(self, sizes: Sizes) -> list[int]:
-        """Of concat(q', k') and each layer after it."""
+        """Returns the widths of concat(q', k') and of each layer after it."""
         dim = self.dim or sizes.head
         return [2 * dim, *(self.hidden or (dim, max(1, dim // 2))), 1]
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Kernel and bias of the projections down and of each layer."""
+        """Returns kernel and bias of the projections down and of each layer."""
         heads = (sizes.heads,) if self.per_head else ()
         down = {}
         if self.dim is not None:
@@ -407,7 +407,7 @@ class Neural(PairScore):
         return PairWeights(layers, down, self.activation, head**-0.5 if self.scale else 1.0, self.pairs)
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
-        """The projections and the first layer on each token, the rest on each pair."""
+        """Returns the cost of the projections and the first layer on each token, and of the rest on each pair."""
         widths, tokens = self._widths(sizes), (queries + keys) * sizes.heads
         once = operations.linear(tokens, sizes.head, self.dim) if self.dim else operations.Cost()
         if self.pairs == "shared":
@@ -420,8 +420,8 @@ class Additive(PairScore):
     """score = vᵀ tanh(W q + U k + b), which is also Luong's vᵀ tanh(W_a [q; k] + b).
 
     Attributes:
-      units: Hidden units; 0 stands for H.
-      per_head: Each head has weights of its own.
+      units: Number of hidden units; 0 means H.
+      per_head: Whether each head has its own weights.
     """
 
     units: int = 0
@@ -434,7 +434,7 @@ class Additive(PairScore):
         check_flags(self, "per_head")
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """W and U one above the other, b, and v."""
+        """Returns W and U stacked in one kernel, b, and v."""
         heads = (sizes.heads,) if self.per_head else ()
         units = self.units or sizes.head
         return _layer("hidden", heads, 2 * sizes.head, units) | {"vector_kernel": _kernel(heads, units, 1)}
@@ -444,7 +444,7 @@ class Additive(PairScore):
         return PairWeights((hidden, (params["vector_kernel"], None)), activation="tanh")
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
-        """The hidden layer on each token, tanh and v on each pair."""
+        """Returns the cost of the hidden layer on each token, and of tanh and v on each pair."""
         widths = [2 * sizes.head, self.units or sizes.head, 1]
         once = operations.matmul((queries + keys) * sizes.heads, sizes.head, widths[1])
         return once + operations.pairwise(queries, keys, sizes.heads, sizes.head, widths)

@@ -1,4 +1,4 @@
-"""Positional attention: weights that depend on the positions alone, a table or a product of two tables (Wikipedia)."""
+"""Positional attention: scores that depend only on positions, a table or a product of two tables (Wikipedia)."""
 
 import dataclasses
 from collections.abc import Callable
@@ -31,27 +31,27 @@ def positional_attention(
     return_weights: bool = False,
     implementation: str = "auto",
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
-    """softmax(P + bias) v with a learned table P_ij over pairs of positions (Wikipedia; factorised, P = u wᵀ).
+    """Returns softmax(P + bias) v with a learned table P_ij over pairs of positions (Wikipedia; factorised, P = u wᵀ).
 
-    Without a mask or bias of their own, all sequences of a batch share one softmax.
+    Sequences of a batch share one softmax unless they have different masks or biases.
 
     Args:
       value: Values `(*B, S, N, V)`, S ≤ L.
-      table: P, `(L, L)` for all heads or `(N, L, L)`; `factorised_table` makes one of two factors.
-      queries: T ≤ L; S where it is not given.
-      mask: Who may attend to whom; query i reads the row `query_offset + i` of P.
+      table: P, `(L, L)` for all heads or `(N, L, L)`; `factorised_table` computes it from two factors.
+      queries: T ≤ L; S by default.
+      mask: Which query may attend to which key; query i reads the row `query_offset + i` of P.
       bias: Added to the scores; broadcasts to `(*B, N, T, S)`.
       dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
-      dropout_key: Key of those zeros; needed where the rate is not 0.
-      return_weights: Also return the weights before dropout.
+      dropout_key: Random key of dropout; needed unless the rate is 0.
+      return_weights: Whether to return the weights before dropout too.
       implementation: `auto`, `xla` or `reference`.
 
     Returns:
-      The output, and the weights where they are asked for.
+      The output, and the weights if `return_weights` is set.
 
     Raises:
-      UsageError: more queries or keys than the table has positions, or an unknown implementation.
-      UnsupportedError: an implementation that others have.
+      UsageError: there are more queries or keys than positions in the table, or the implementation is unknown.
+      UnsupportedError: only other mechanisms have the implementation.
     """
     length = table.shape[-1]
     check_weight("table", table, (length, length), (value.shape[-2], length, length))
@@ -62,7 +62,7 @@ def positional_attention(
 
 
 def factorised_table(rows: Float[Array, "*N T R"], columns: Float[Array, "*N S R"]) -> Float[Array, "*N T S"]:
-    """P_ij = u_i·w_j, of rank R (factorised positional attention, Wikipedia)."""
+    """Returns P_ij = u_i·w_j, a table of rank R (factorised positional attention, Wikipedia)."""
     return jnp.einsum("...ir,...jr->...ij", rows, columns)
 
 
@@ -77,7 +77,7 @@ def _attend(
     implementation: str,
     **options: Any,
 ) -> Any:
-    """`positional_attention` with what `block(first row, columns)` gives of a table over so many positions."""
+    """Computes `positional_attention`; `block(first row, columns)` returns the part of the table that is needed."""
     check_implementation(implementation, tuple(IMPLEMENTATIONS), "Positional attention")
     *batch, keys, heads, _ = value.shape
     check_rows("Positional attention", "table is over token positions", built, mask or Mask(), queries, keys)
@@ -97,7 +97,7 @@ class Positional(Score):
     """score = P_ij.
 
     Attributes:
-      per_head: One table for each head, in place of one for all.
+      per_head: Whether each head has its own table; if not, all heads share one.
     """
 
     per_head: bool = True
@@ -108,16 +108,16 @@ class Positional(Score):
         check_flags(self, "per_head")
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """P."""
+        """Returns the table P."""
         shape = (sizes.length, sizes.length)
         return {"table": Parameter((sizes.heads, *shape) if self.per_head else shape, initializers.normal(0.02))}
 
     def attend(self, params: Params, query: Any, key: Any, value: Any, **options: Any) -> Any:
-        """`positional_attention`; of the queries only their number counts."""
+        """Returns `positional_attention`, which uses only the number of queries."""
         return positional_attention(value, params["table"], queries=query.shape[-3], **options)
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
-        """Softmax of the table, then weighted values."""
+        """Returns the cost of the softmax of the table and of the weighted values."""
         pairs, ends = queries * keys * sizes.heads, (queries + keys) * sizes.heads * sizes.head
         return operations.Cost(
             pairs * 2 * sizes.head, pairs * operations.SOFTMAX_FLOPS, operations.ITEM * (pairs + ends)
@@ -129,7 +129,7 @@ class FactorisedPositional(Positional):
     """score = u_i·w_j.
 
     Attributes:
-      per_head: Factors for each head, in place of the same for all.
+      per_head: Whether each head has its own factors; if not, all heads share them.
       rank: R, the width of u_i and w_j.
     """
 
@@ -141,14 +141,14 @@ class FactorisedPositional(Positional):
             raise UsageError(f"The option rank must be a whole number above 0, not {self.rank!r}.")
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """u and w, such that their products start as small as a table does."""
+        """Returns u and w, initialised so that their products are as small as the initial table."""
         shape = (sizes.length, self.rank)
         init = initializers.normal((0.02 / self.rank**0.5) ** 0.5)
-        one = Parameter((sizes.heads, *shape) if self.per_head else shape, init)
-        return {"rows": one, "columns": one}
+        factor = Parameter((sizes.heads, *shape) if self.per_head else shape, init)
+        return {"rows": factor, "columns": factor}
 
     def attend(self, params: Params, query: Any, key: Any, value: Any, **options: Any) -> Any:
-        """`positional_attention` of the part of u wᵀ that these queries and keys need."""
+        """Returns `positional_attention` with the part of u wᵀ that these queries and keys need."""
         rows, columns, queries = params["rows"], params["columns"], query.shape[-3]
 
         def block(first, keys):
@@ -157,6 +157,6 @@ class FactorisedPositional(Positional):
         return _attend(value, queries, rows.shape[-2], block, **options)
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
-        """The product of the factors too."""
+        """Returns the cost with the product of the factors."""
         table = operations.matmul(queries, self.rank, keys) * (sizes.heads if self.per_head else 1)
         return super().cost(sizes, queries, keys) + table
