@@ -1,4 +1,4 @@
-"""Layers of which models are made."""
+"""The layers of the models."""
 
 from models.layers.multi_head import MultiHeadAttention
 

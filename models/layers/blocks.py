@@ -1,4 +1,4 @@
-"""Blocks of Transformers: attention and an MLP, each with a residual and a LayerNorm."""
+"""Blocks of Transformers: attention and an MLP, with a residual and a LayerNorm for each of them."""
 
 import flax.linen as nn
 import jax
@@ -19,16 +19,16 @@ NORMS = ("pre", "post")
 
 
 def constrain(x: Float[Array, "B ..."]) -> Float[Array, "B ..."]:
-    """Splits the batch axis over the data and fsdp axes of the mesh in force; no mesh, no change."""
+    """Splits the batch axis over the data and fsdp axes of the mesh in force; without a mesh it returns `x`."""
     axes = free_axes(*BATCH)
     return jax.lax.with_sharding_constraint(x, PartitionSpec(axes)) if axes else x
 
 
 class Mlp(nn.Module):
-    """Two dense layers with an activation between, dropout after each.
+    """Two dense layers with an activation between them and dropout after each layer.
 
     Attributes:
-      hidden: Hidden units.
+      hidden: Number of hidden units.
       activation: A name of `ACTIVATIONS`.
       hidden_dropout: Rate after the activation.
       dropout: Rate after the second layer.
@@ -43,7 +43,7 @@ class Mlp(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L D"], *, train: bool) -> Float[Array, "B L D"]:
-        """An array like `x`."""
+        """Returns an array like `x`."""
         hidden = ACTIVATIONS[self.activation](Dense((self.hidden,), dtype=self.dtype, name="up")(x))
         hidden = Dropout(self.hidden_dropout, name="dropout_hidden")(hidden, train=train)
         out = Dense((x.shape[-1],), dtype=self.dtype, name="down")(hidden)
@@ -51,7 +51,7 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, perhaps cross-attention, and an MLP, each with a residual and a LayerNorm before or after it.
+    """Attention, optional cross-attention and an MLP, with a residual and a pre- or post-LayerNorm for each of them.
 
     Attributes:
       attention: The attention layer, unbound.
@@ -60,7 +60,7 @@ class Block(nn.Module):
       epsilon: LayerNorm's ε.
       dropout: Rate on the attention layers' outputs.
       dtype: Compute dtype.
-      cross: The cross-attention layer, unbound, of a block that has one.
+      cross: The cross-attention layer, unbound, or None.
     """
 
     attention: MultiHeadAttention
@@ -81,15 +81,15 @@ class Block(nn.Module):
         source: Float[Array, "B S E"] | PreparedSource | None = None,
         source_mask: attention.Mask | None = None,
     ) -> Float[Array, "B L D"] | tuple[Float[Array, "B L D"], Cache]:
-        """An array like `x`, and with a cache the one for the next call.
+        """Returns an array like `x`, and with a cache also the cache for the next call.
 
         Args:
-          x: The tokens.
-          mask: Who of them may attend to whom.
+          x: Hidden states of the tokens.
+          mask: Which token may attend to which.
           train: Whether there is dropout.
-          cache: Of the tokens before them.
-          source: What a cross-attention attends to, as it is or prepared.
-          source_mask: Who may attend to what of it.
+          cache: The cache of the preceding tokens.
+          source: The source of a cross-attention, as hidden states or prepared.
+          source_mask: Which token may attend to which source token.
         """
         kept, x = [], constrain(x)
 
@@ -112,5 +112,5 @@ class Block(nn.Module):
         return (x, *kept) if kept else x
 
     def prepare(self, source: Float[Array, "B S E"], width: int, lengths: Int[Array, "B"]) -> PreparedSource:
-        """The source as the cross-attention's calls take it, see `MultiHeadAttention.prepare`."""
+        """Prepares the source for the cross-attention, see `MultiHeadAttention.prepare`."""
         return self.cross.prepare(source, width, lengths)

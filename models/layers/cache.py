@@ -1,8 +1,8 @@
-"""What layers and models keep while decoding: prepared keys, values, or a running state.
+"""The memory of layers and models while they decode: prepared keys, values, or a running state.
 
-`MultiHeadAttention.init_cache` makes one for self-attention, whose arrays of `max_length` slots fill from the left, and
-`MultiHeadAttention.prepare` makes a `PreparedSource` for cross-attention, which no token changes. Each fact is kept
-once: no values where they are the keys, no keys where the score looks at none.
+`MultiHeadAttention.init_cache` returns a `Cache` for self-attention, whose arrays of `max_length` slots fill from the
+left. `MultiHeadAttention.prepare` returns a `PreparedSource` for cross-attention, which tokens do not change. Nothing
+is stored twice: there are no values if they are the keys, and no keys if the score reads none.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from attention.errors import UsageError
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """One layer's memory of the tokens so far.
+    """One layer's memory of the preceding tokens.
 
     Attributes:
-      length: How many tokens are in it.
-      key: Keys as the score prepared them, `(B, max_length, N, …)` each, or None.
-      raw: Values before their alignment, where there is one and they are not the keys.
-      value: Values, aligned if the mechanism does, or None where they are the keys.
-      state: Of a recurrence, in place of keys and values.
+      length: Number of tokens in it.
+      key: A tree of the prepared keys `(B, max_length, N, …)`, or None.
+      raw: Values before alignment if the mechanism aligns them and they are not the keys, or None.
+      value: Values, after alignment if the mechanism has one, or None if they are the keys.
+      state: The state of a recurrence, which has no keys and values.
     """
 
     length: Int[Array, ""]
@@ -37,28 +37,28 @@ class Cache:
     state: Any = None
 
     def append(self, name: str, new: Any) -> tuple[Any, Cache]:
-        """All slots of one field with new tokens written after the last, and the cache that holds them.
+        """Writes new tokens after the last; returns all slots of one field, and the cache that holds them.
 
         Raises:
-          UsageError: there is no room, where the length is known.
+          UsageError: the tokens do not fit, if the length is known.
         """
         slots = jax.tree.map(lambda old, x: _written(old, x, self.length), getattr(self, name), new)
         return slots, dataclasses.replace(self, **{name: slots})
 
     def advance(self, tokens: int) -> Cache:
-        """With so many tokens more."""
+        """Returns the cache with `tokens` added to its length."""
         return dataclasses.replace(self, length=self.length + tokens)
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["key", "value"], meta_fields=["width"])
 @dataclasses.dataclass(frozen=True)
 class PreparedSource:
-    """What one cross-attention layer sees of a whole source, the same for every token that attends to it.
+    """The keys and values of a whole source for one cross-attention layer, the same for every token.
 
     Attributes:
-      key: Keys as the score prepared them, `(B, S, N, …)` each, or None.
-      value: Values, aligned if the mechanism does, or None where they are the keys.
-      width: E, of the inputs they were made of.
+      key: A tree of the prepared keys `(B, S, N, …)`, or None.
+      value: Values, after alignment if the mechanism has one, or None if they are the keys.
+      width: E, the width of the source's hidden states.
     """
 
     key: Any
@@ -69,11 +69,11 @@ class PreparedSource:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-    """What a model that writes a target to a source keeps between tokens. The first axis of all but scalars is B.
+    """The state of a sequence-to-sequence model between tokens. The first axis of all arrays but scalars is B.
 
     Attributes:
-      target: What every token changes: caches of layers, or a recurrent state.
-      source: What the source alone decides, and no token changes.
+      target: The part that every token changes: caches of layers, or a recurrent state.
+      source: The part that depends only on the source.
     """
 
     target: Any

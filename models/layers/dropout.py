@@ -1,4 +1,4 @@
-"""Dropout that scans and replicas leave as it is."""
+"""Dropout whose bits are the same in a scan over blocks and in replicas."""
 
 import flax.linen as nn
 from jaxtyping import Array, Float
@@ -8,7 +8,7 @@ from models.layers.stack import dropout_key
 
 
 class Dropout(nn.Module):
-    """Dropout whose mask is recomputed, never stored; active when `train`.
+    """Dropout whose mask is recomputed, never stored; it is active if `train` is set.
 
     Attributes:
       rate: Probability of a zero.
@@ -18,5 +18,5 @@ class Dropout(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*S"], *, train: bool) -> Float[Array, "*S"]:
-        """An array like `x`."""
+        """Returns an array like `x`."""
         return dropout(x, self.rate, seed_of(dropout_key(self))) if train and self.rate else x

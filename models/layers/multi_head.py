@@ -1,4 +1,4 @@
-"""Multi-head attention of any mechanism. It owns the parameters; the attention maths is in `attention/`."""
+"""Multi-head attention of any mechanism. The layer has the parameters; `attention/` has the mathematics."""
 
 import dataclasses
 from collections.abc import Callable
@@ -22,30 +22,30 @@ from models.mechanisms import Mechanism
 
 
 class Pieces(NamedTuple):
-    """What an attention layer owns: functions to heads and from them, and the arrays of its score and alignment."""
+    """The pieces of an attention layer: its projections, and the arrays of its score and alignment."""
 
     score: Params
     query: Callable[[jax.Array], jax.Array]
     key: Callable[[jax.Array], jax.Array | None]
-    value: Callable[[jax.Array], jax.Array] | None  # None where they are the keys
+    value: Callable[[jax.Array], jax.Array] | None  # None if the values are the keys
     out: Callable[[jax.Array], jax.Array]
     align: tuple[jax.Array, jax.Array] | None
 
 
 class MultiHeadAttention(nn.Module):
-    """Multi-head attention of any mechanism, self- or cross-, whole sequences or token by token.
+    """Multi-head self- or cross-attention of any mechanism, for whole sequences or token by token.
 
     `apply(..., mutable="attention")` also gives the attention weights `(B, N, T, S)` of every layer.
 
     Attributes:
-      mechanism: Which attention it is.
-      heads: N.
-      length: ℓ, the most tokens a mechanism of fixed length is built for.
-      implementation: How the scores are computed, see `attention.dot_product_attention`.
+      mechanism: The attention mechanism.
+      heads: N, the number of heads.
+      length: ℓ, the longest sequence for which a mechanism of fixed length is built.
+      implementation: The implementation of the scores, see `attention.dot_product_attention`.
       dropout: Rate on the attention weights.
       bias: Whether linear projections have biases.
       epsilon: ε of the LayerNorm in MLP projections.
-      rotary: Whether projected queries and keys are turned by their positions, for self-attention.
+      rotary: Whether projected queries and keys are rotated by their positions; for self-attention only.
       dtype: Compute dtype.
     """
 
@@ -68,21 +68,21 @@ class MultiHeadAttention(nn.Module):
         train: bool = False,
         cache: Cache | None = None,
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Cache]:
-        """Attends from `x` to `source`, or to itself, or with a cache to all tokens so far and itself.
+        """Attends from `x` to `source`, or to itself, or with a cache to all preceding tokens and itself.
 
         Args:
           x: Inputs of the queries.
-          source: Inputs of the keys and values, or what `prepare` made of them; `x` where it is not given.
-          mask: Who may attend to whom. With a cache its keys are the cache's slots, and causal is understood.
+          source: Inputs of the keys and values, or the result of `prepare`; `x` by default.
+          mask: Which query may attend to which key. With a cache its keys are the slots of the cache, and it is causal.
           train: Whether attention weights are dropped.
-          cache: From `init_cache`, or from the call before.
+          cache: The cache from `init_cache` or from the previous call.
 
         Returns:
-          An array like `x`, and with a cache the one for the next call.
+          An array like `x`, and with a cache also the cache for the next call.
 
         Raises:
-          UsageError: the width is no multiple of the heads, a fixed length is exceeded, or a cross-attention is
-            asked for that the mechanism does not have.
+          UsageError: the heads do not divide the width, a fixed length is exceeded, or the mechanism does not support
+            cross-attention.
         """
         self._check(x.shape[-1], source, cache)
         mask = mask or attention.Mask()
@@ -116,15 +116,15 @@ class MultiHeadAttention(nn.Module):
     def prepare(
         self, source: Float[Array, "B S E"], width: int, lengths: Int[Array, "B"] | None = None
     ) -> PreparedSource:
-        """Keys and values of a source, which any number of calls then take in its place.
+        """Returns the keys and values of a source, which calls take in its place.
 
         Args:
           source: Inputs of the keys and values.
-          width: D, of the queries' inputs.
-          lengths: How much of each source is not padding; all where it is not given.
+          width: D, the width of the queries' inputs.
+          lengths: Number of real tokens in each source; by default all.
 
         Raises:
-          UsageError: as a call would.
+          UsageError: a call with this source would raise it.
         """
         self._check(width, source, None)
         mask = attention.Mask(key_lengths=lengths)
@@ -134,16 +134,15 @@ class MultiHeadAttention(nn.Module):
         return PreparedSource(key, None if value is key else value, source.shape[-1])
 
     def init_cache(self, batch: int, max_length: int, width: int) -> Cache:
-        """An empty cache of `max_length` tokens for inputs `(batch, …, width)`; no parameters are needed.
+        """Returns an empty cache of `max_length` tokens for inputs `(batch, …, width)`; it needs no parameters.
 
         Args:
           batch: B.
-          max_length: The most tokens that will be in it, prompt and all. Inside `jax.jit` nobody can notice
-            when more are put in.
+          max_length: The most tokens that it will hold, with the prompt. Inside `jax.jit` an overflow cannot raise.
           width: D.
 
         Raises:
-          UsageError: heads do not divide the width.
+          UsageError: the heads do not divide the width.
         """
         mechanism, score = self.mechanism, self.mechanism.score
         sizes = Sizes(width, self.heads, self._head(width), self.length)
@@ -157,12 +156,12 @@ class MultiHeadAttention(nn.Module):
         source = jax.ShapeDtypeStruct((batch, max_length, width), self.dtype)
         prepare = lambda params, key, source: score.prepare_key(params, key, source, self.implementation)  # noqa: E731
         key = jax.eval_shape(prepare, params, value if score.reads_key else None, source)
-        same = self._values_are_keys()
+        tied = self._values_are_keys()
         return Cache(
             length,
             key=_zeros(key),
-            raw=_zeros(value) if align and not same else None,
-            value=_zeros(value) if align or not same else None,
+            raw=_zeros(value) if align and not tied else None,
+            value=_zeros(value) if align or not tied else None,
         )
 
     def _check(self, width: int, source: jax.Array | PreparedSource | None, cache: Cache | None) -> None:
@@ -184,12 +183,12 @@ class MultiHeadAttention(nn.Module):
             )
         if not mechanism.score.cross:
             raise UsageError(f"{mechanism.name} with these options is for self-attention only; leave out the source.")
-        as_it_is = {"identity", "shared"} & {mechanism.key, mechanism.value}
-        found = source.width if isinstance(source, PreparedSource) else source.shape[-1]
-        if found != width and as_it_is:
+        unprojected = {"identity", "shared"} & {mechanism.key, mechanism.value}
+        source_width = source.width if isinstance(source, PreparedSource) else source.shape[-1]
+        if source_width != width and unprojected:
             raise UsageError(
-                f"{mechanism.name} has a key or value projection {min(as_it_is)!r}, so the source must be "
-                f"{width} wide as the queries are, not {found}."
+                f"{mechanism.name} has a key or value projection {min(unprojected)!r}, so the source must be "
+                f"{width} wide as the queries are, not {source_width}."
             )
 
     def _head(self, width: int) -> int:
@@ -203,8 +202,8 @@ class MultiHeadAttention(nn.Module):
         score = self._score_parameters(Sizes(source_width, self.heads, self._head(width), self.length))
         query = self._projection("query", width)
         key = query if mechanism.key == "shared" else self._projection("key", width)
-        same = mechanism.value == "tied" or (mechanism.value == "identity" == mechanism.key)
-        value = None if same else self._projection("value", width)
+        tied = mechanism.value == "tied" or (mechanism.value == "identity" == mechanism.key)
+        value = None if tied else self._projection("value", width)
         return Pieces(score, query, key, value, self._projection("out", width), self._alignment())
 
     def _score_parameters(self, sizes: Sizes) -> Params:
@@ -232,7 +231,7 @@ class MultiHeadAttention(nn.Module):
         return self.mechanism.score.prepare_query(pieces.score, query, self.implementation)
 
     def _keys_and_values(self, pieces: Pieces, source: jax.Array, first: Any = 0) -> tuple[Any, jax.Array]:
-        """Prepared keys, and values before their alignment, of tokens of which one is the first."""
+        """Returns prepared keys, and values before alignment, of tokens whose first is at the position `first`."""
         slices = pieces.key(source)
         key = rotate(slices, first) if self.rotary else slices
         key = self.mechanism.score.prepare_key(pieces.score, key, source, self.implementation)
@@ -241,7 +240,7 @@ class MultiHeadAttention(nn.Module):
         return key, slices if pieces.value is None else pieces.value(source)
 
     def _projection(self, piece: str, width: int) -> Callable[[jax.Array], Any]:
-        """A projection to heads that together have a width, or from them to it."""
+        """Returns a projection to heads of that total width, or for `out` from heads to that width."""
         mechanism, head = self.mechanism, self._head(width)
         kind = getattr(mechanism, piece)
         if kind == "none" and piece == "key":
@@ -252,7 +251,7 @@ class MultiHeadAttention(nn.Module):
         return projection(kind, outputs, inputs, self.bias, self.epsilon, gain, self.dtype, name=piece)
 
     def _attend(self, params: Params, query: Any, key: Any, value: Any, mask: attention.Mask, train: bool) -> jax.Array:
-        wanted = self.is_mutable_collection("attention") and not self.is_initializing()
+        returns_weights = self.is_mutable_collection("attention") and not self.is_initializing()
         dropped = train and self.dropout > 0
         out = self.mechanism.score.attend(
             params,
@@ -263,54 +262,54 @@ class MultiHeadAttention(nn.Module):
             bias=None,
             dropout_rate=self.dropout if dropped else 0.0,
             dropout_key=dropout_key(self) if dropped else None,
-            return_weights=wanted,
+            return_weights=returns_weights,
             implementation=self.implementation,
         )
-        if not wanted:
+        if not returns_weights:
             return out
         out, weights = out
         self.sow("attention", "weights", weights, reduce_fn=lambda _, new: new, init_fn=lambda: None)
         return out
 
     def _values_are_keys(self) -> bool:
-        """Whether a cache need not hold values, for they are the prepared keys."""
+        """Returns whether a cache need not hold values because they are the prepared keys."""
         mechanism = self.mechanism
-        as_they_are = mechanism.score.keeps_keys and not self.rotary
-        return mechanism.value == "tied" or (mechanism.key == "identity" == mechanism.value and as_they_are)
+        keys_unchanged = mechanism.score.keeps_keys and not self.rotary
+        return mechanism.value == "tied" or (mechanism.key == "identity" == mechanism.value and keys_unchanged)
 
     def _remember(
         self, pieces: Pieces, cache: Cache, key: Any, value: Any, mask: attention.Mask
     ) -> tuple[Any, Any, Cache]:
-        """Keys and values of all slots, the new tokens' among them; of a recurrence, of the new tokens."""
-        tokens, same, recurrent = value.shape[1], self._values_are_keys(), cache.state is not None
+        """Returns the keys and values of all slots (for a recurrence, of the new tokens) and the cache with them."""
+        tokens, tied, recurrent = value.shape[1], self._values_are_keys(), cache.state is not None
         if not recurrent:
             key, cache = cache.append("key", key)
         if self.mechanism.align is not None:
-            if same and not recurrent:
+            if tied and not recurrent:
                 raw = key
             else:
                 raw, cache = cache.append("raw", value)
             value = self._align(pieces, raw, mask, rows=tokens)
-        elif same and not recurrent:
+        elif tied and not recurrent:
             return key, key, cache
         if not recurrent:
             value, cache = cache.append("value", value)
         return key, value, cache
 
     def _align(self, pieces: Pieces, value: jax.Array, mask: attention.Mask, rows: int | None = None) -> jax.Array:
-        """W^A V + b `(B, R, N, H)`, or V where there is no alignment."""
+        """Returns W^A V + b `(B, R, N, H)`, or V if there is no alignment."""
         return value if pieces.align is None else attention.align_values(value, *pieces.align, mask=mask, rows=rows)
 
 
 def _without_padding(x: jax.Array, mask: attention.Mask) -> jax.Array:
-    """Zeros at the tokens of a self-attention that are padding: they are no queries either."""
+    """Returns the inputs of a self-attention with zeros at padding, which then gives no queries either."""
     if mask.key_lengths is None:
         return x
     return jnp.where(mask.real_keys(x.shape[1])[..., None], x, jnp.zeros((), x.dtype))
 
 
 def _from(mask: attention.Mask, first: jax.Array) -> attention.Mask:
-    """The mask as the tokens from `first` on see it."""
+    """Returns the mask shifted so that the token at `first` is at position 0."""
     lengths = None if mask.key_lengths is None else mask.key_lengths - first
     return dataclasses.replace(mask, query_offset=0, key_lengths=lengths)
 

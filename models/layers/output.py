@@ -1,4 +1,4 @@
-"""What models of tokens end in: hidden states, and the kernel that makes their greatest array of them, the logits."""
+"""The output of models of tokens: hidden states and a kernel, from which the large array of logits is computed."""
 
 import dataclasses
 import functools
@@ -13,13 +13,13 @@ from jaxtyping import Array, Float
 )
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """Logits that nobody has computed yet.
+    """Logits that are not yet computed.
 
     Attributes:
-      hidden: Of each token, in the compute dtype.
-      kernel: Its parameters in float32.
-      bias: Added to the products, in the dtype of the sum; None where there is none.
-      transposed: Whether the kernel's rows are of tokens: the embeddings.
+      hidden: Hidden state of each token, in the compute dtype.
+      kernel: The output kernel in float32.
+      bias: Added to the products, in the dtype of the sum; or None.
+      transposed: Whether the kernel is `(V, D)`, as the embeddings are.
     """
 
     hidden: Float[Array, "B T D"]
@@ -28,14 +28,14 @@ class Output:
     transposed: bool = False
 
     def logits(self) -> Float[Array, "B T V"]:
-        """In float32."""
+        """Returns the logits in float32."""
         products = self._products(self.kernel.astype(self.hidden.dtype))
         return (products if self.bias is None else products + self.bias[None, None]).astype(jnp.float32)
 
     def _products(self, kernel: jax.Array) -> jax.Array:
         x = self.hidden
         if self.transposed and x.shape[:2] == (1, 1):
-            # A matrix times a vector, or XLA on a CPU writes the embeddings transposed for every token it decodes.
+            # As a product of matrix and vector: else XLA on a CPU transposes the embeddings for every decoded token.
             return (kernel @ x[0, 0])[None, None]
         rows = x.reshape(-1, x.shape[-1]) @ (kernel.T if self.transposed else kernel)
         return rows.reshape(*x.shape[:2], -1)

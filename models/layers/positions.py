@@ -1,4 +1,4 @@
-"""Position encodings: added to embeddings, or rotating queries and keys."""
+"""Position encodings, which are added to embeddings or rotate queries and keys."""
 
 import math
 
@@ -12,25 +12,25 @@ from attention.errors import UsageError
 ADDED = ("learned", "sinusoidal", "none")
 HALVES = "sinusoidal_halves"  # the order of Marian's published weights
 POSITIONS = (*ADDED, "rotary")
-BASE = 10_000.0  # of both papers
+BASE = 10_000.0  # in Vaswani et al. and in Su et al.
 
 
 def sinusoids(length: int, width: int, first: int | jax.Array = 0) -> Float[Array, "L D"]:
-    """sin and cos of position / 10000^(2i/D) in turn (Vaswani et al. 2017, §3.5), of the positions from `first` on."""
+    """Returns sin and cos of position / 10000^(2i/D) alternately, from `first` on (Vaswani et al. 2017, §3.5)."""
     angles = _angles(length, width, first)
     return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(length, -1)[:, :width]
 
 
 def sinusoids_in_halves(length: int, width: int, first: int | jax.Array = 0) -> Float[Array, "L D"]:
-    """The same numbers as `sinusoids`, all sines before all cosines, as Marian and its published weights have them."""
+    """Returns the numbers of `sinusoids` with all sines before all cosines, as in Marian and its weights."""
     angles = _angles(length, width, first)
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)[:, :width]
 
 
 def rotate(x: Float[Array, "*B L N H"], first: int | jax.Array) -> Float[Array, "*B L N H"]:
-    """Each pair (x_i, x_{i+H/2}) turned by position / 10000^(2i/H) (Su et al. 2021, eq. 34, halves as in GPT-NeoX).
+    """Rotates each pair (x_i, x_{i+H/2}) by position / 10000^(2i/H) (Su et al. 2021, eq. 34; halves as in GPT-NeoX).
 
-    Products of rotated queries and keys depend on the difference of their positions alone.
+    Products of rotated queries and keys depend only on the difference of their positions.
 
     Args:
       x: Queries or keys.
@@ -44,7 +44,7 @@ def rotate(x: Float[Array, "*B L N H"], first: int | jax.Array) -> Float[Array, 
         raise UsageError(f"Rotary positions turn pairs of numbers, but a head is {width} wide; choose an even width.")
     angles = jnp.expand_dims(_angles(length, width, first), (*range(x.ndim - 3), -2))
     low, high = jnp.split(x, 2, axis=-1)
-    cos, sin = jnp.cos(angles), jnp.sin(angles)  # of bfloat16 inputs, products in float32
+    cos, sin = jnp.cos(angles), jnp.sin(angles)  # in float32, so that products with bfloat16 inputs are too
     return jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1).astype(x.dtype)
 
 
@@ -54,13 +54,13 @@ def _angles(length: int, width: int, first: int | jax.Array) -> Float[Array, "L 
 
 
 def after_padding(tokens: Int[Array, "B L"], padding: int) -> Int[Array, "B L"]:
-    """Position of each token as RoBERTa counts: from padding + 1 on over the real ones, and `padding` where it is that.
+    """Returns the positions of RoBERTa: real tokens count from padding + 1 on, and padding has position `padding`.
 
-    Fairseq's `make_positions`, which RoBERTa's published weights were trained with.
+    This is Fairseq's `make_positions`, with which RoBERTa's published weights were trained.
 
     Args:
-      tokens: Sequences, with padding anywhere.
-      padding: The token that is padding.
+      tokens: Sequences with padding at any place.
+      padding: The id of the padding token.
     """
     real = (tokens != padding).astype(jnp.int32)
     return padding + jnp.cumsum(real, axis=1) * real
@@ -73,8 +73,8 @@ class Positions(nn.Module):
     """Adds a position encoding.
 
     Attributes:
-      kind: A name of `ADDED`, `sinusoidal_halves`, or `rotary`, which attention layers see to.
-      length: The most tokens there may be, for the learned table.
+      kind: A name of `ADDED`, `sinusoidal_halves`, or `rotary`, which attention layers apply.
+      length: The number of positions in a learned table.
     """
 
     kind: str
@@ -82,10 +82,10 @@ class Positions(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L D"], first: int | jax.Array = 0) -> Float[Array, "B L D"]:
-        """An array like `x`, whose first token is at the position `first`.
+        """Returns `x` with its encoding; the first token is at the position `first`.
 
         Raises:
-          UsageError: more tokens than the learned table has.
+          UsageError: there are more tokens than positions in the learned table.
         """
         tokens, width = x.shape[-2:]
         if self.kind in ("none", "rotary"):

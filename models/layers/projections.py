@@ -1,4 +1,4 @@
-"""Projections: dense layers to heads and from them, the MLPs that stand in their place, and embeddings."""
+"""Projections: dense layers to heads and from them, the MLPs that can replace them, and embeddings."""
 
 import math
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from models.layers.output import Output
 
 
 class Dense(nn.Module):
-    """A dense layer whose outputs, or inputs, may be several axes: heads times head width.
+    """A dense layer whose outputs or inputs may span several axes, such as heads and head width.
 
-    It multiplies matrices of two axes: given three, XLA on a CPU copies the inputs transposed for the backward pass.
+    It multiplies matrices of two axes. With three, XLA on a CPU transposes a copy of the inputs for the backward pass.
 
     Attributes:
       outputs: Sizes of the output axes.
       inputs: How many of the last axes are inputs.
-      bias: Whether there is one.
+      bias: Whether there is a bias.
       gain: Factor of the initial kernel.
       dtype: Compute dtype; the parameters are float32.
     """
@@ -33,7 +33,7 @@ class Dense(nn.Module):
     dtype: DTypeLike = jnp.float32
 
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        """`x` with its last `inputs` axes replaced by `outputs`."""
+        """Returns `x` with its last `inputs` axes projected to `outputs`."""
         lead, last = x.shape[: -self.inputs], x.shape[-self.inputs :]
         kernel, bias = self.parameters(last)
         matrix = kernel.astype(self.dtype).reshape(math.prod(last), -1)
@@ -43,13 +43,13 @@ class Dense(nn.Module):
         return rows.reshape(*lead, *self.outputs)
 
     def output(self, x: Float[Array, "B T D"]) -> Output:
-        """The same, put off."""
+        """Returns the layer's output as an `Output`, which computes the product later."""
         kernel, bias = self.parameters(x.shape[-1:])
         return Output(x.astype(self.dtype), kernel, None if bias is None else bias.astype(self.dtype))
 
     @nn.compact
     def parameters(self, last: tuple[int, ...]) -> tuple[Float[Array, "..."], Float[Array, "..."] | None]:
-        """Kernel and bias, for inputs whose last axes have these sizes."""
+        """Returns kernel and bias for inputs whose last axes have these sizes."""
         shape = (*last, *self.outputs)
         axes = range(self.inputs), range(self.inputs, len(shape))
         kernel_init = nn.initializers.variance_scaling(self.gain**2, "fan_in", "truncated_normal", *axes)
@@ -58,13 +58,13 @@ class Dense(nn.Module):
 
 
 class MlpProjection(nn.Module):
-    """W2 σ(LayerNorm(W1 x + b1)) + b2 with 2D hidden units (003 §3.2), in place of a linear projection.
+    """W2 σ(LayerNorm(W1 x + b1)) + b2 with 2D hidden units (Zhang §3.2), which replaces a linear projection.
 
     Attributes:
       outputs: Sizes of the output axes.
       inputs: How many of the last axes are inputs.
       norm: Whether there is the LayerNorm.
-      relu: Whether σ is ReLU; it is nothing in the paper's ablation (DLP).
+      relu: Whether σ is ReLU; without it, as in the paper's ablation DLP, σ is the identity.
       epsilon: LayerNorm's ε.
       gain: Factor of the initial W2.
       dtype: Compute dtype.
@@ -80,7 +80,7 @@ class MlpProjection(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        """`x` with its last `inputs` axes replaced by `outputs`."""
+        """Returns `x` with its last `inputs` axes projected to `outputs`."""
         units = 2 * math.prod(x.shape[-self.inputs :])
         hidden = Dense((units,), self.inputs, dtype=self.dtype, name="up")(x)
         if self.norm:
@@ -103,17 +103,17 @@ def projection(
     dtype: DTypeLike,
     name: str,
 ) -> Callable[[Float[Array, "..."]], Float[Array, "..."]]:
-    """A projection of one of the kinds of `models.mechanisms`; it belongs to the module that asks for it.
+    """Returns a projection of a kind of `models.mechanisms`, as a submodule of the module that calls it.
 
     Args:
       kind: `linear`, an MLP, or `identity` and `none`, which only split the inputs into heads.
       outputs: Sizes of the output axes.
       inputs: How many of the last axes are inputs.
-      bias: Whether a linear one has a bias.
+      bias: Whether a linear projection has a bias.
       epsilon: ε of an MLP's LayerNorm.
       gain: Factor of the initial kernel.
       dtype: Compute dtype.
-      name: Of the module.
+      name: Name of the submodule.
     """
     if kind == "linear":
         return Dense(outputs, inputs, bias, gain, dtype, name=name)
@@ -123,9 +123,9 @@ def projection(
 
 
 def look_up(embed: nn.Embed, tokens: Int[Array, "..."]) -> Float[Array, "... D"]:
-    """The embeddings of tokens; on a mesh, of a table that is put together where it is split by its width.
+    """Returns the embeddings of tokens. On a mesh it first gathers a table that is split by its width.
 
-    XLA would else look up all of the batch on every device, and then split the batch again.
+    XLA would otherwise look up the whole batch on every device and then split the batch again.
     """
     table = embed.embedding.astype(embed.dtype)
     if jax.sharding.get_abstract_mesh().axis_names:

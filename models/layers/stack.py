@@ -1,6 +1,6 @@
-"""Blocks one after the other; runs of like ones as one block that is compiled once and scanned over their parameters.
+"""Runs blocks one after the other, and runs of equal blocks as one block that is compiled once and scanned.
 
-Parameters stay where they are, `block_0` and so on: a scan stacks them within the program. So nothing else knows of it.
+Parameters keep their names, `block_0` and so on: a scan stacks them within the program, so no other code is affected.
 """
 
 import contextlib
@@ -22,15 +22,14 @@ Path = tuple[str | int, ...]
 
 
 def run(blocks: Sequence[nn.Module], x: Float[Array, "B L D"], *inputs: Any, scan: bool) -> Float[Array, "B L D"]:
-    """`x` after all blocks.
+    """Returns `x` after all blocks.
 
     Args:
-      blocks: Of one model, in their order. Each is called as `block(x, *inputs)`.
-      x: What the first one is given.
-      inputs: Of every block alike.
-      scan: Whether runs of blocks that differ in nothing but their parameters are scanned. The function is the same,
-        and so is its dropout. Where a block leaves more than its output (initial parameters, attention weights),
-        nothing is scanned.
+      blocks: The blocks of one model in order. Each is called as `block(x, *inputs)`.
+      x: The input of the first block.
+      inputs: Further inputs, the same for every block.
+      scan: Whether to scan runs of blocks that differ only in their parameters. Results and dropout are the same.
+        Nothing is scanned while blocks return more than their output (initial parameters, attention weights).
     """
     if not scan or not is_filter_empty(blocks[0].scope.mutable):
         for block in blocks:
@@ -43,7 +42,7 @@ def run(blocks: Sequence[nn.Module], x: Float[Array, "B L D"], *inputs: Any, sca
 
 
 def dropout_key(module: nn.Module) -> Key[Array, ""]:
-    """`module.make_rng("dropout")`, which within a scan is what it would be in the block of that place."""
+    """Returns `module.make_rng("dropout")`; within a scan the key that the block would have without the scan."""
     place = _PLACE.get()
     return module.make_rng("dropout") if place is None else place.key(module)
 
@@ -66,18 +65,18 @@ def _run_of_like(blocks: Sequence[nn.Module], x: jax.Array, inputs: tuple[Any, .
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """Which block of a run is computed.
+    """The block of a run that is being computed.
 
     Attributes:
-      paths: What Linen folds into the keys of each of the run's blocks.
-      index: Which of them it is.
+      paths: For each block of the run, the path that Linen folds into its keys.
+      index: The index of the block in the run.
     """
 
     paths: tuple[Path, ...]
     index: jax.Array
 
     def key(self, module: nn.Module) -> jax.Array:
-        """The next key of a module within the block."""
+        """Returns the next key of a module within the block."""
         scope = module.scope
         scope.rng_counters["dropout"] += 1
         lazy, count = scope.rngs["dropout"], scope.rng_counters["dropout"]
@@ -98,7 +97,7 @@ def _placed(place: _Place) -> Iterator[None]:
 
 
 def _word(path: Path) -> UInt32[Array, ""]:
-    """What Linen (`flax.core.scope`) folds into a key for a path, which it does for one that is known only."""
+    """Returns the word that Linen (`flax.core.scope`) folds into a key; Linen itself needs a static path."""
     digest = hashlib.sha1()
     for part in path:
         digest.update(b"\00" * flax.config.flax_fix_rng_separator)
