@@ -1,1 +1,1 @@
-"""Where arrays live: meshes, processes, memory and compilation."""
+"""Devices: meshes, sharding, replicas, processes, memory and compilation."""

@@ -1,6 +1,7 @@
 """Compiled programs kept on disk, so that the next process that needs the same ones starts faster.
 
-JAX does the keeping. This chooses the folder, clears what a killed process left half-written, and bounds the size.
+JAX stores them. This module chooses the folder, removes files that a killed process left incomplete, and bounds the
+folder's size.
 """
 
 import contextlib
@@ -16,17 +17,17 @@ import jax
 from train.data.store import cache
 
 MOST = 2 * 10**9  # bytes in the folder
-WORTH = 0.1  # seconds of compilation from which on a program is kept
+WORTH = 0.1  # seconds of compilation above which a program is kept
 CHECKED = ".checked"  # written at the time of the last check
 ENTRIES = "*-cache"  # as JAX calls its files
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 def keep_programs() -> None:
-    """Has JAX keep compiled programs in `compiled` of the cache folder, unless JAX's own settings say otherwise.
+    """Makes JAX keep compiled programs in `compiled` of the cache folder, unless JAX's settings say otherwise.
 
-    These are JAX_COMPILATION_CACHE_DIR for another folder, with which all is left to JAX, and
-    JAX_ENABLE_COMPILATION_CACHE=false. A folder that cannot be used is said on stderr, and stops nothing.
+    JAX_COMPILATION_CACHE_DIR names another folder and leaves everything to JAX; JAX_ENABLE_COMPILATION_CACHE=false
+    turns the cache off. If the folder cannot be used, a line on stderr says so, and the program goes on.
     """
     if not jax.config.jax_enable_compilation_cache or "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
@@ -39,7 +40,7 @@ def keep_programs() -> None:
             f"Compiled programs cannot be kept in {folder} ({error.strerror}); starting takes longer.", file=sys.stderr
         )
         return
-    # Whatever happens to the folder from here on, the program is compiled anew, which JAX would say for each.
+    # If the folder fails later, programs are compiled anew, and JAX would warn of each.
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
@@ -47,9 +48,9 @@ def keep_programs() -> None:
 
 
 def tidy(folder: Path, most: int = MOST) -> None:
-    """Removes what was damaged since the last time, and of too much the oldest.
+    """Removes programs that were damaged since the last call, and the oldest where the folder is too large.
 
-    JAX passes a damaged program over, but never replaces it; each would be compiled in every process for ever.
+    JAX ignores a damaged program but never replaces it, so every process would compile it again.
 
     Raises:
       OSError: the folder cannot be read or written, or the disk is full.
@@ -61,11 +62,11 @@ def tidy(folder: Path, most: int = MOST) -> None:
     sizes: dict[Path, tuple[float, int]] = {}
     for path in folder.glob(ENTRIES):
         with contextlib.suppress(FileNotFoundError):  # another process tidies too
-            found = path.stat()
-            if found.st_mtime >= before and _damaged(path):
+            status = path.stat()
+            if status.st_mtime >= before and _damaged(path):
                 path.unlink()
             else:
-                sizes[path] = (found.st_mtime, found.st_size)
+                sizes[path] = (status.st_mtime, status.st_size)
     excess = sum(size for _, size in sizes.values()) - most
     for path, (_, size) in sorted(sizes.items(), key=lambda item: item[1]):
         if excess <= 0:
@@ -75,17 +76,17 @@ def tidy(folder: Path, most: int = MOST) -> None:
 
 
 def _damaged(path: Path) -> bool:
-    """Whether a program cannot be decompressed, with what JAX does it with."""
+    """Returns whether a program cannot be decompressed with the library that JAX uses."""
     data = path.read_bytes()
     decompress = zlib.decompress
     if data.startswith(_ZSTD):
         try:
             import zstandard
         except ImportError:
-            return False  # nobody here can tell
+            return False  # without the library it cannot be told
         decompress = zstandard.ZstdDecompressor().decompress
     try:
         decompress(data)
-    except Exception:  # each library has its own
+    except Exception:  # each library raises errors of its own
         return True
     return False

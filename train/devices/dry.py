@@ -1,4 +1,4 @@
-"""A run without data and work directory: its training step, compiled for a mesh, and what XLA plans for it."""
+"""Dry runs: a training step compiled for a mesh, without data and work directory, and XLA's plan of its memory."""
 
 import contextlib
 import dataclasses
@@ -20,11 +20,11 @@ from train.tasks import Task
 
 
 def use_fake_devices(mesh: MeshConfig, devices: int | None) -> None:
-    """Has JAX run on so many fake devices, all of this machine's CPU; to be called before JAX looks for devices.
+    """Makes JAX run on fake devices of this machine's CPU; must be called before JAX looks for devices.
 
     Args:
-      mesh: Says how many, where `devices` does not: one along an axis that takes the rest.
-      devices: How many, where it is said.
+      mesh: Gives the number where `devices` does not; an axis of -1 then has one device.
+      devices: The number of devices, or None.
     """
     sizes = dataclasses.astuple(mesh)
     jax.config.update("jax_platforms", "cpu")
@@ -33,16 +33,16 @@ def use_fake_devices(mesh: MeshConfig, devices: int | None) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class DryRun:
-    """A training step as shapes: nothing of it is on a device.
+    """A training step as shapes, with nothing on a device.
 
     Attributes:
       config: The experiment.
-      task: Of blank data.
-      replicas: What is trained together, and on which devices.
-      trainer: Has the step.
-      one: The state of one replica.
-      state: Of all, with shardings.
-      batch: Likewise, the largest there may be.
+      task: The task, with blank data.
+      replicas: The replicas, and the mesh.
+      trainer: The trainer, which has the step.
+      one: The shapes of one replica's state.
+      state: The shapes of all replicas' state, with shardings.
+      batch: The shapes of the largest batch, with shardings.
     """
 
     config: Config
@@ -55,10 +55,10 @@ class DryRun:
 
     @classmethod
     def of(cls, config: Config) -> "DryRun":
-        """Of a config, which says all sizes.
+        """Returns the dry run of a config, which must state all sizes.
 
         Raises:
-          UsageError: as a run would, or a size is not stated.
+          UsageError: a run would raise it, or a size is not stated.
         """
         replicas = Replicas.of(config, sharding.make_mesh(config.mesh))
         splits.check_training(config, replicas)
@@ -74,12 +74,12 @@ class DryRun:
         return cls(config, task, replicas, trainer, one, replicas.abstract(one), batch)
 
     def lower(self) -> jax.stages.Lowered:
-        """The step, for the mesh."""
+        """Lowers the step for the mesh."""
         with jax.set_mesh(self.replicas.mesh):
             return self.replicas.train_step(self.trainer, self.task).lower(self.state, self.batch)
 
     def report(self) -> Iterator[str]:
-        """Compiles, and says what it takes."""
+        """Compiles the step, and yields lines about its work and memory."""
         task, mesh = self.task, self.replicas.mesh
         yield from outline("Dry run of", task.describe(self.one.params), self.state, mesh, fake="fake ")
         compiled = self.lower().compile()
@@ -90,12 +90,12 @@ class DryRun:
 
 
 def batch_of(task: Task, size: int, replicas: Replicas) -> Batch:
-    """The shapes of a batch of so many examples for each replica, made of one."""
+    """Returns the shapes of a batch of `size` examples for each replica, from a batch of one example."""
     with contextlib.closing(task.train_batches(0, 1)) as batches:
-        one = next(batches)
+        example = next(batches)
     split, front = NamedSharding(replicas.mesh, replicas.batch_spec(stacked=True)), replicas.front
     return {
-        name: jax.ShapeDtypeStruct((*front, size, *x.shape[1:]), x.dtype, sharding=split) for name, x in one.items()
+        name: jax.ShapeDtypeStruct((*front, size, *x.shape[1:]), x.dtype, sharding=split) for name, x in example.items()
     }
 
 
@@ -106,11 +106,11 @@ def _xla_flops(compiled: Any, mesh: Mesh) -> str:
 
 def _memory(compiled: Any, state: TrainState, batch: Batch) -> str:
     plan = compiled.memory_analysis()
-    fresh = plan.output_size_in_bytes - plan.alias_size_in_bytes  # what is not written over the old state
-    parts = {
+    fresh = plan.output_size_in_bytes - plan.alias_size_in_bytes  # outputs that do not reuse the old state's memory
+    sizes = {
         "state": memory.bytes_a_device(state),
         "batch": memory.bytes_a_device(batch),
         "gradients and temporaries": plan.temp_size_in_bytes + fresh,
     }
-    listed = ", ".join(f"{name} {memory.bytes_text(size)}" for name, size in parts.items())
-    return f"Memory a device during a step: {memory.bytes_text(sum(parts.values()))} ({listed})"
+    listed = ", ".join(f"{name} {memory.bytes_text(size)}" for name, size in sizes.items())
+    return f"Memory a device during a step: {memory.bytes_text(sum(sizes.values()))} ({listed})"

@@ -1,7 +1,7 @@
-"""Many processes as one program: how they find one another, agree, and fail together.
+"""Several processes as one program: how they find one another, agree, and fail together.
 
-What is agreed here goes over JAX's coordination service, a small store of keys and values in the first process. No
-device takes part, so a process may still fail before it has one, and the others hear why.
+They agree over JAX's coordination service, a small store of keys and values in the first process. It needs no devices,
+so a process may fail before it has any, and the others learn why.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 
 import jax
-from jax._src import distributed as _jax  # the store has no public name; Orbax takes it from here too
+from jax._src import distributed as _jax  # the store has no public name; Orbax imports it from here too
 
 from attention.errors import UsageError
 from train import cli
@@ -23,26 +23,26 @@ FLAGS = ("--coordinator", "--num-processes", "--process-id")
 HEARTBEAT = 30  # seconds of silence after which a process counts as dead, and the others end
 JOINING = 300  # seconds until all processes must have come
 ALONE = 3  # exit code
-FOREVER = 7 * 24 * 3600 * 1000  # milliseconds: a process that dies ends a wait, not the clock
+FOREVER = 7 * 24 * 3600 * 1000  # milliseconds; waits end when a process dies, not by the clock
 _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
 _rounds = itertools.count()
 
 
 class SharedError(UsageError):
-    """A mistake that all processes raise alike, of which the first one tells."""
+    """A mistake that all processes raise alike and that the first one reports."""
 
 
 def join(arguments: Sequence[str]) -> list[str]:
-    """Becomes one of several processes where flags or the scheduler say so; before anything asks JAX for devices.
+    """Joins the other processes where flags or a scheduler say so; must be called before JAX looks for devices.
 
     Args:
-      arguments: Of the command line.
+      arguments: The command line.
 
     Returns:
       The arguments without `FLAGS`.
 
     Raises:
-      UsageError: flags that do not fit together, or not all processes came.
+      UsageError: the flags do not fit together, or not all processes have joined.
     """
     flags, rest = _taken(arguments)
     if flags:
@@ -61,21 +61,21 @@ def join(arguments: Sequence[str]) -> list[str]:
 
 
 def in_cluster(environment: Mapping[str, str]) -> bool:
-    """Whether a scheduler has started this process as one of several, which JAX then finds by itself."""
+    """Returns whether a scheduler has started this process as one of several, which JAX finds by itself."""
     if all(name in environment for name in _SLURM):
-        # An interactive shell in a job of many tasks is a step of one task, of which SLURM_NTASKS knows nothing.
+        # An interactive shell in a job of many tasks is a step of one task, but SLURM_NTASKS counts the job's tasks.
         return int(environment.get("SLURM_STEP_NUM_TASKS", environment["SLURM_NTASKS"])) > 1
     if "OMPI_MCA_orte_hnp_uri" in environment:
         return int(environment["OMPI_COMM_WORLD_SIZE"]) > 1
     if "TPU_WORKER_HOSTNAMES" in environment or "TPU_PROCESS_ADDRESSES" in environment:
         return "," in environment.get("TPU_PROCESS_ADDRESSES", environment.get("TPU_WORKER_HOSTNAMES", ""))
     if "KUBERNETES_SERVICE_HOST" in environment and "JOB_COMPLETION_INDEX" in environment:
-        return _installed("kubernetes")  # without it JAX cannot ask, and the pods of a job may be runs of their own
+        return _installed("kubernetes")  # JAX needs it; without it the pods of a job may be separate runs
     return _on_cloud_tpu()
 
 
 def _on_cloud_tpu() -> bool:
-    """Whether this is a machine of a Cloud TPU slice; one machine alone may be joined too."""
+    """Returns whether this is a machine of a Cloud TPU slice, which may have only one machine."""
     if not _installed("libtpu"):
         return False
     from jax._src.clusters import GceTpuCluster
@@ -88,7 +88,7 @@ def _installed(package: str) -> bool:
 
 
 def is_first() -> bool:
-    """Whether this process writes and speaks for all."""
+    """Returns whether this is the first process, which writes and prints for all."""
     return _jax.global_state.process_id == 0  # jax.process_index() would start the devices
 
 
@@ -124,7 +124,7 @@ def _checked(flags: dict[str, str]) -> tuple[str, int, int]:
 
 
 def _initialize(**where: object) -> None:
-    # JAX would end the process with a stack of C++ functions if its own, longer wait were over.
+    # After its own, longer wait JAX would end the process with a C++ stack trace.
     late = threading.Timer(JOINING, _end_late)
     late.daemon = True
     late.start()
@@ -150,31 +150,31 @@ def _end_late() -> None:
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """What fails in here in one process fails in all, with the error of the first that failed.
+    """Makes an error in one process an error in all, that of the first process that failed.
 
-    All processes must come by here in the same order. One process alone raises its own error.
+    All processes must enter such contexts in the same order. A single process raises its error unchanged.
 
     Raises:
-      SharedError: in all processes alike.
+      SharedError: a process has failed; all processes raise it.
     """
     if _jax.global_state.num_processes == 1:
         yield
         return
-    own: Exception | None = None
+    error_here: Exception | None = None
     try:
         yield
     except UsageError as error:
-        own = error
-    said = exchange(str(own) if own else "")
+        error_here = error
+    said = exchange(str(error_here) if error_here else "")
     failed = [index for index, message in enumerate(said) if message]
     if failed:
         message = said[failed[0]]
-        where = "" if failed[0] == 0 else f"Process {failed[0]} of {len(said)}: "  # unmarked, it is the first's own
-        raise SharedError(where + message) from own
+        where = "" if failed[0] == 0 else f"Process {failed[0]} of {len(said)}: "  # the first process is not named
+        raise SharedError(where + message) from error_here
 
 
 def exchange(text: str) -> list[str]:
-    """What every process says, in their order; waits for all of them."""
+    """Returns the texts of all processes, in their order; waits for all of them."""
     here = _jax.global_state
     if here.num_processes == 1:
         return [text]
@@ -185,15 +185,15 @@ def exchange(text: str) -> list[str]:
 
 
 def of_first(text: str) -> str:
-    """What the first process says; waits for all of them."""
+    """Returns the first process's text; waits for all processes."""
     return exchange(text if is_first() else "")[0]
 
 
 @contextlib.contextmanager
 def ending_alone() -> Iterator[None]:
-    """An error in one process of several ends it at once: it must not wait for the others, who wait for it.
+    """Ends one process of several at once when it fails, since the others wait for it while it would wait for them.
 
-    They find its connection gone or its heartbeat missing. Errors that all processes raise alike pass through.
+    The others notice its lost connection or missing heartbeat. Errors that all processes raise alike pass through.
     """
     try:
         yield

@@ -1,6 +1,6 @@
-"""Several seeds of one config in one program: what stacks them and what takes them apart again.
+"""Replicas: several seeds of one config in one program, whose arrays are stacked and taken apart here.
 
-One replica is the plain program: nothing is stacked and nothing is mapped.
+With one replica nothing is stacked and nothing is mapped.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,25 +22,25 @@ from train.step import Batch, Sums, Trainer, step_key
 
 
 class Replicas:
-    """The seeds that are trained together, and where each lies.
+    """The seeds that are trained together, and the devices that hold each.
 
-    On a mesh of a data axis alone that divides their number, it splits them, and a device trains its own as it would
-    alone: nothing is communicated. Else the mesh splits every batch, as for one.
+    If the mesh has a data axis alone, and it divides the number of replicas, it splits them: every device trains its
+    replicas without communication. Otherwise the mesh splits every batch, as it does for one replica.
 
     Args:
-      seeds: Of each replica.
+      seeds: The seed of each replica.
       mesh: The devices.
 
     Attributes:
-      front: The axis of replicas in front of every array; none for one.
-      batch_axes: Axes of the mesh that split each replica's batch.
-      mean_of: What a line of means says of them, after the name of the split.
+      front: The leading axis of every stacked array; () for one replica.
+      batch_axes: The axes of the mesh that split each replica's batch.
+      mean_of: The text after the split's name in a line of means; '' for one replica.
     """
 
     def __init__(self, seeds: Sequence[int], mesh: Mesh):
         self.seeds, self.mesh = tuple(seeds), mesh
         several = len(self) > 1
-        # With other axes too, XLA (jaxlib 0.10.2) aborts where a split array is indexed within a split by hand.
+        # With other axes too, XLA (jaxlib 0.10.2) aborts where a sharded array is indexed inside `shard_map`.
         only = mesh.size > 1 and mesh.shape["data"] == mesh.size
         self._apart = several and only and len(self) % mesh.size == 0
         self.front = (len(self),) if several else ()
@@ -50,10 +50,10 @@ class Replicas:
 
     @classmethod
     def of(cls, config: Config, mesh: Mesh) -> "Replicas":
-        """`train.replicas` seeds from `seed` on.
+        """Returns the replicas of a config: `train.replicas` seeds from `seed` on.
 
         Raises:
-          UsageError: several replicas in several processes.
+          UsageError: there are several replicas and several processes.
         """
         count = config.train.replicas
         if count > 1 and jax.process_count() > 1:
@@ -67,38 +67,38 @@ class Replicas:
         return len(self.seeds)
 
     def check(self, task: Any) -> None:
-        """Raises UsageError where a task's batches cannot be stacked, and must be."""
+        """Raises UsageError where a task's batches must be stacked and cannot be."""
         if self.front:
             task.check_stackable()
 
     def remarks(self) -> list[str]:
-        """What a run's header says of them; nothing of one."""
+        """Returns the lines about replicas in a run's header; none for one replica."""
         return [f"Replicas: {len(self)}, of seeds {self.seeds[0]} to {self.seeds[-1]}"] if self.front else []
 
     def name(self, replica: int) -> str:
-        """Such as ` of replica 2 (seed 9)`, to go on in a sentence; '' for one."""
+        """Returns words for a sentence, such as ` of replica 2 (seed 9)`; '' for one replica."""
         return f" of replica {replica} (seed {self.seeds[replica]})" if self.front else ""
 
     def label(self, replica: int) -> dict[str, int]:
-        """What a line of the record says of whose it is; nothing for one."""
+        """Returns the entry that marks a replica's lines in the record; {} for one replica."""
         return {"replica": replica} if self.front else {}
 
     def split(self, tree: Any) -> list[Any]:
-        """Each replica's part of what lies on the host, stacked."""
+        """Returns each replica's part of a stacked tree on the host."""
         return [jax.tree.map(lambda x, r=r: x[r], tree) for r in range(len(self))] if self.front else [tree]
 
     def stack(self, trees: Sequence[Any]) -> Any:
-        """One tree of what each replica has, which lies as a state does; `unstack` takes it apart."""
+        """Stacks the trees of all replicas, sharded as a state is; `unstack` takes them apart."""
         if not self.front:
             return trees[0]
         return jax.device_put(jax.tree.map(lambda *x: jnp.stack(x), *trees), self.shardings(trees[0]))
 
     def over(self, function: Callable, *stacked: bool) -> Callable:
-        """A function of one replica for all of them.
+        """Maps a function of one replica over all replicas.
 
         Args:
           function: Returns a tree of arrays.
-          stacked: For each of its arguments, whether it is stacked, or one that all replicas share.
+          stacked: Whether each of its arguments is stacked; all replicas share the others.
         """
         if not self.front:
             return function
@@ -113,7 +113,7 @@ class Replicas:
     def train_step(
         self, trainer: Trainer, task: Any
     ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Any]]]:
-        """`Trainer.train_step`, compiled; it takes the state's memory, and the next state lies as the one before."""
+        """Returns `Trainer.train_step`, compiled; it reuses the state's memory and keeps the state's sharding."""
         keys = self._keys(step_key)
         step = self.over(trainer.train_step, True, True, True)
 
@@ -124,11 +124,11 @@ class Replicas:
         return jax.jit(train_step, donate_argnames="state", out_shardings=(shardings, None))
 
     def eval_step(self, task: Any) -> Callable[[Params, Batch], Sums]:
-        """Sums of all replicas' parameters on one batch, without dropout, compiled."""
+        """Returns the compiled function of all replicas' parameters and one batch to sums, without dropout."""
         return jax.jit(self.over(lambda params, batch: task.loss(params, batch, None), True, False))
 
     def init(self, trainer: Trainer, task: Any) -> TrainState:
-        """The state before the first step, born where it is to lie."""
+        """Returns the state before the first step, created with its sharding."""
         keys = self._keys(jax.random.key)
 
         def init(key: jax.Array) -> TrainState:
@@ -137,7 +137,7 @@ class Replicas:
         return jax.jit(lambda: self.over(init, True)(keys), out_shardings=self.shardings(trainer.shapes(task)))()
 
     def start(self, trainer: Trainer, task: Any) -> tuple[TrainState, str]:
-        """The same with published weights where the task has some, and what it says of them."""
+        """Returns the first state, with published weights where the task has some, and the task's remark on them."""
         state = self.init(trainer, task)
         params, remarks = zip(*map(task.pretrained, self.unstack(state.params)), strict=True)
         if remarks[0]:
@@ -146,12 +146,12 @@ class Replicas:
         return state, remarks[0]
 
     def shardings(self, one: Any) -> Any:
-        """Where a tree of all lies, from the shapes of one replica's."""
+        """Returns the shardings of a tree of all replicas, from the shapes of one replica's tree."""
         alone = sharding.state_shardings(one, self.mesh)
         return jax.tree.map(lambda leaf: NamedSharding(self.mesh, P(*self._front_spec, *leaf.spec)), alone)
 
     def abstract(self, one: Any) -> Any:
-        """Shapes, dtypes and shardings of a tree of all, from the shapes of one replica's."""
+        """Returns shapes, dtypes and shardings of a tree of all replicas, from the shapes of one replica's tree."""
 
         def stacked(leaf: jax.ShapeDtypeStruct, lies: NamedSharding) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct((*self.front, *leaf.shape), leaf.dtype, sharding=lies)
@@ -159,28 +159,28 @@ class Replicas:
         return jax.tree.map(stacked, one, self.shardings(one))
 
     def one(self, params: Params, replica: int) -> Params:
-        """A replica's parameters, on the mesh as those of a run of its own."""
+        """Returns one replica's parameters, sharded as a run of that replica alone would have them."""
         if not self.front:
             return params
         taken = _taken(params, replica)
         return jax.device_put(taken, sharding.state_shardings(taken, self.mesh))
 
     def unstack(self, params: Params) -> Iterator[Params]:
-        """Every replica's parameters, one after the other; see `one`."""
+        """Yields every replica's parameters; see `one`."""
         return (self.one(params, replica) for replica in range(len(self)))
 
     def batches(self, task: Any) -> pipeline.BatchIterator:
-        """Each replica's batches, stacked."""
+        """Returns an iterator of all replicas' batches, stacked."""
         share = jax.process_index(), jax.process_count()
         iterators = [task.train_batches(*share, replica) for replica in range(len(self))]
         return pipeline.stacked(iterators) if self.front else iterators[0]
 
     def to_devices(self, batch: dict[str, np.ndarray], stacked: bool) -> Batch:
-        """A batch as global arrays: a stacked one has a part for each replica, another one is shared by all."""
+        """Returns a batch as global arrays. A stacked batch has a part for each replica; others are shared by all."""
         return sharding.to_devices(batch, self.mesh, self.batch_spec(stacked))
 
     def batch_spec(self, stacked: bool) -> P:
-        """How such a batch is split."""
+        """Returns the sharding of a batch; see `to_devices`."""
         return P(*self._front_spec, self.batch_axes) if stacked else P(self.batch_axes)
 
     def _keys(self, key_of: Callable[[int], jax.Array]) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Where arrays live: one mesh of three axes, and one table of rules for the parameters."""
+"""Sharding: one mesh of three axes, and one table of rules for the parameters."""
 
 import math
 import re
@@ -15,22 +15,22 @@ from train.config.schema import MeshConfig
 
 AXES = (*BATCH, *HEADS)
 
-# The first pattern found in a parameter's path gives the mesh axis of each of its last axes; axes before those, such as
-# of stacked copies, stay whole. A rule of more axes than the array has is meant for another form of it: all is whole.
+# The first pattern that matches a parameter's path gives the mesh axes of its last axes; axes before those, such as of
+# stacked copies, stay whole. An array with fewer axes than its rule has another form, and stays whole.
 RULES: tuple[tuple[str, P], ...] = (
-    # Over tensor too, gradients of a network of two stages were wrong on a mesh of 2 x 2 x 2 (jaxlib 0.10.2, CPU).
+    # Split over tensor too, gradients of a network of two stages were wrong on a 2 x 2 x 2 mesh (jaxlib 0.10.2, CPU).
     (r"conv_\w+/kernel$", P(None, None, None, "fsdp")),
-    # Of inputs D, or hidden units of an MLP projection, to N heads of H; and back.
+    # From inputs D, or the hidden units of an MLP projection, to N heads of H; and back.
     (r"(query|key|value)/(down/)?kernel$", P("fsdp", "tensor", None)),
     (r"(query|key|value)/(down/)?bias$", P("tensor", None)),
     (r"out/(up/)?kernel$", P("tensor", None, "fsdp")),
-    # Of scores and alignments, what is as long as a sequence.
+    # Parameters of scores and alignments that are as long as a sequence.
     (r"align_kernel$", P("fsdp", None)),
     (r"score/(table|rows|columns)$", P("fsdp", None)),
     (r"score/layer_\d+_kernel$", P("fsdp", None, None, None)),
     (r"score/layer_\d+_bias$", P("fsdp", None, None)),
     (r"score/", P()),
-    # D to hidden units and back.
+    # From D to hidden units and back.
     (r"up/kernel$", P("fsdp", "tensor")),
     (r"up/bias$", P("tensor")),
     (r"down/kernel$", P("tensor", "fsdp")),
@@ -39,13 +39,13 @@ RULES: tuple[tuple[str, P], ...] = (
     (r"head/kernel$", P("fsdp", "tensor")),
     (r"head(/|_)bias$", P("tensor")),
     (r"positions\w*/(table|embedding)$", P("fsdp")),
-    (r"kernel$", P("fsdp", None)),  # of cells, patches and small layers, which tensor leaves whole
+    (r"kernel$", P("fsdp", None)),  # kernels of cells, patches and small layers, which tensor does not split
     (r"", P()),
 )
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
-    """The mesh over all devices; an axis of -1 takes what the others leave.
+    """Returns the mesh over all devices; an axis of -1 takes the devices that the others leave.
 
     Raises:
       UsageError: the axes do not multiply to the number of devices.
@@ -56,25 +56,25 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     if len(devices) % known == 0:
         sizes = {axis: len(devices) // known if size == -1 else size for axis, size in sizes.items()}
     if math.prod(sizes.values()) != len(devices):
-        wanted = ", ".join(f"mesh.{axis}={getattr(config, axis)}" for axis in AXES)
+        requested = ", ".join(f"mesh.{axis}={getattr(config, axis)}" for axis in AXES)
         raise UsageError(
-            f"{wanted} does not fit the {len(devices)} devices there are; the product must be {len(devices)}."
+            f"{requested} does not fit the {len(devices)} devices there are; the product must be {len(devices)}."
         )
     return jax.make_mesh(tuple(sizes.values()), AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
 
 
 def parts(mesh: Mesh, axes: tuple[str, ...]) -> int:
-    """Into how many parts these axes split a batch."""
+    """Returns into how many parts these axes split a batch."""
     return math.prod(mesh.shape[axis] for axis in axes)
 
 
 def named(axes: tuple[str, ...]) -> str:
-    """Axes as fields of a config, for messages."""
+    """Formats axes as fields of a config, for messages."""
     return " x ".join(f"mesh.{axis}" for axis in axes)
 
 
 def reads_its_own(mesh: Mesh, axes: tuple[str, ...]) -> bool:
-    """Whether each process's devices hold an equal part of a batch that these axes split, and no other process's do."""
+    """Returns whether these axes give each process an equal part of a batch, which no other process holds."""
     whole = parts(mesh, axes)
     rows = NamedSharding(mesh, P(axes)).addressable_devices_indices_map((whole,))
     return len({index[0].start for index in rows.values()}) * jax.process_count() == whole
@@ -84,20 +84,20 @@ def check_divisible(what: dict[str, tuple[int, str, int]]) -> None:
     """Raises UsageError for the first config field whose size its mesh axes do not divide.
 
     Args:
-      what: From a config field to its size, the mesh fields that split it, and into how many parts.
+      what: The size of each config field, the mesh fields that split it, and into how many parts.
     """
-    for field, (size, axes, parts) in what.items():
-        if size % parts:
-            raise UsageError(f"{field}={size} does not divide over {axes} = {parts}; make it a multiple of {parts}.")
+    for field, (size, axes, count) in what.items():
+        if size % count:
+            raise UsageError(f"{field}={size} does not divide over {axes} = {count}; make it a multiple of {count}.")
 
 
 def rule(path: str) -> P:
-    """What the table says of a path."""
+    """Returns the table's rule for a path."""
     return next(spec for pattern, spec in RULES if re.search(pattern, path))
 
 
 def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> P:
-    """The rule of one array; axes of the array that the mesh axis does not divide stay whole."""
+    """Returns the sharding of one array; its axes that the mesh axis does not divide stay whole."""
     spec = rule(path)
     if len(spec) > len(shape):
         return P()
@@ -106,7 +106,7 @@ def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> P:
 
 
 def state_shardings(abstract: Any, mesh: Mesh) -> Any:
-    """Shardings of a whole training state: optimizer moments and averages lie where their parameters do."""
+    """Returns the shardings of a whole training state; optimizer moments and averages follow their parameters."""
 
     def of(path: tuple, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
@@ -116,6 +116,6 @@ def state_shardings(abstract: Any, mesh: Mesh) -> Any:
 
 
 def to_devices(batch: dict[str, np.ndarray], mesh: Mesh, spec: P = P(BATCH)) -> dict[str, jax.Array]:  # noqa: B008
-    """A process's part of a batch as global arrays, split over the data and fsdp axes."""
+    """Makes global arrays of each process's part of a batch, split over the data and fsdp axes."""
     sharding = NamedSharding(mesh, spec)
     return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in batch.items()}

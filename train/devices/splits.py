@@ -1,4 +1,4 @@
-"""Checks that the devices can split what a config wants them to split."""
+"""Checks that the mesh divides the batches, heads and hidden units of a config."""
 
 import jax
 
@@ -11,16 +11,16 @@ from train.devices.replicas import Replicas
 
 
 def check_training(config: Config, replicas: Replicas) -> None:
-    """Raises UsageError where a batch, the heads or the hidden units cannot be split as the mesh wants."""
-    wide = tasks.find(config.task).writes  # what it evaluates is split over all devices, however replicas lie
+    """Raises UsageError where the mesh does not divide the batch, the heads or the hidden units."""
+    wide = tasks.find(config.task).writes  # its evaluation batches are split over all devices, wherever replicas are
     check_evaluation(config, replicas.mesh, BATCH if wide else replicas.batch_axes)
     axes, across = sharding.named(replicas.batch_axes), sharding.parts(replicas.mesh, replicas.batch_axes)
-    parts = across * config.train.accumulate
-    sharding.check_divisible({"data.batch_size": (config.data.batch_size, f"{axes} x train.accumulate", parts)})
+    pieces = across * config.train.accumulate
+    sharding.check_divisible({"data.batch_size": (config.data.batch_size, f"{axes} x train.accumulate", pieces)})
 
 
 def check_evaluation(config: Config, mesh: jax.sharding.Mesh, batch: tuple[str, ...] = BATCH) -> None:
-    """Makes the checks that do not concern training alone; `batch` are the axes of the mesh that split batches."""
+    """Makes the checks that evaluation needs too; `batch` are the axes of the mesh that split batches."""
     axes, across = sharding.named(batch), sharding.parts(mesh, batch)
     if across % jax.process_count():
         raise UsageError(

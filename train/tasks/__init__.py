@@ -1,4 +1,4 @@
-"""Tasks by name: what the data is, what the model is, what the loss is. One file a task."""
+"""Tasks by name. A task's file defines its data, its models and its loss."""
 
 from attention.errors import unknown
 from train.tasks.image_classification import ImageClassification
@@ -18,10 +18,10 @@ TASKS: dict[str, type[Task]] = {
 
 
 def find(name: str) -> type[Task]:
-    """The task of that name.
+    """Returns the task of a name.
 
     Raises:
-      UsageError: there is none.
+      UsageError: there is no task of that name.
     """
     if name not in TASKS:
         raise unknown("task", name, TASKS)

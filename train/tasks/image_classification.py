@@ -18,7 +18,7 @@ from train.tasks.task import Task, refuse_loss_chunk
 
 
 class ImageClassification(Task):
-    """A classifier and its images. Batches hold `image`, `label`, and `weight` 0 on padding."""
+    """A classifier and its images. Batches hold `image`, `label` and `weight`, which is 0 on padding."""
 
     best = "accuracy"
     data_type = ImageData
@@ -28,7 +28,7 @@ class ImageClassification(Task):
         """Opens the data and describes the model; nothing is computed. See `Task` for `dry`.
 
         Raises:
-          UsageError: data that are not there, losses of tokens to be split, or images that do not fit the model.
+          UsageError: the data are missing, the config would split losses of tokens, or images do not fit the model.
         """
         refuse_loss_chunk(config)
         self._data, self._seed = config.data, config.seed
@@ -41,44 +41,44 @@ class ImageClassification(Task):
         self._check_images_fit()
 
     def init(self, key: jax.Array) -> dict:
-        """Initial parameters."""
+        """Returns initial parameters."""
         return self.model.init(key, jnp.zeros((1, *self.image_shape)))["params"]
 
     def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> Iterator:
-        """Shuffled, augmented batches without end; a `grain` iterator, whose state is saved and restored."""
+        """Returns an endless `grain` iterator of shuffled, augmented batches, whose state is saved and restored."""
         seed = self._seed + replica
         return batches.train_batches(self.sources["train"], self._data, seed, process_index, process_count)
 
     def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
-        """Every example of a split once, the last batch padded."""
+        """Yields every example of a split once, the last batch padded."""
         return batches.eval_batches(self.sources[split], self._data, process_index, process_count)
 
     def content(self, split: str) -> str:
-        """See `train.data.images.sources.LabelledImages`."""
+        """Returns what identifies the images; see `train.data.images.sources.LabelledImages`."""
         return self.sources[split].content
 
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        """Sums over the batch; with a key in training (dropout, smoothed labels), without in evaluation."""
+        """Returns sums over the batch. With a key, in training, there are dropout and smoothed labels."""
         train = key is not None
         logits = self.model.apply({"params": params}, batch["image"], train, rngs={"dropout": key} if train else None)
         weight = batch.get("weight", jnp.ones(len(logits)))
         smoothing = self._label_smoothing if train else 0.0
         losses = cross_entropy(logits, batch["label"], smoothing)
         if "mix" in batch:
-            other = cross_entropy(logits, batch["other_label"], smoothing)
-            losses = batch["mix"] * losses + (1 - batch["mix"]) * other
+            loss_of_other = cross_entropy(logits, batch["other_label"], smoothing)
+            losses = batch["mix"] * losses + (1 - batch["mix"]) * loss_of_other
         right = {name: in_top(logits, batch["label"], k) for name, k in (("accuracy", 1), ("top5", 5))}
         return sums({"loss": losses} | right, weight)
 
     def attention_layer(self, params: dict) -> dict:
-        """Of the first block, which in a network of convolutions may have none."""
+        """Returns the attention parameters of the first block; a convolutional network may have none there."""
         return params["block_0"].get("attention", {})
 
     def _shape(self, split: str, transforms: str) -> tuple[int, int, int]:
         return chain.output_shape(chain.parse(transforms), self.sources[split].image_shape)
 
     def _check_images_fit(self) -> None:
-        """Traces the model, which raises what it cannot do, before anything is compiled or written."""
+        """Traces the model, which raises errors of sizes before anything is compiled or written."""
         self._trace(self.image_shape, train=True)
         for split in ("validation", "test"):
             shape = self._shape(split, self._data.eval_transforms)
@@ -88,7 +88,7 @@ class ImageClassification(Task):
                     "data.train_transforms and data.eval_transforms must end in as many."
                 )
             if shape != self.image_shape:
-                self._trace(shape, train=False)  # what has a fixed length names both lengths here
+                self._trace(shape, train=False)  # a model of a fixed length raises an error that names both lengths
                 height, width, _ = self.image_shape
                 raise UsageError(
                     f"Images for {split} are {shape[0]}x{shape[1]} pixels and those for training {height}x{width}; "

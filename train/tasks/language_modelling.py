@@ -1,4 +1,4 @@
-"""Language modelling: the loss of the next token, as perplexity and in bits per byte of text."""
+"""Language modelling: the loss of the next token, reported as perplexity and as bits per byte of text."""
 
 import math
 
@@ -17,11 +17,12 @@ from train.tasks.text import TextTask, perplexity, unsmoothed
 
 
 class LanguageModelling(TextTask):
-    """A model of the next token and its text. Batches hold `tokens`, `targets`, and `weight` 0 on what does not count.
+    """A model of the next token and its text. Batches hold `tokens`, `targets` and `weight`, 0 where none counts.
 
-    Evaluation looks at every token of a split once. Where its windows overlap (`data.eval_stride`), each token but
-    the first window's is predicted from at least context − stride others; `window_perplexity` is then what 000's
-    published code computes, the average over whole windows, in which a token counts as often as windows show it.
+    Evaluation counts every token of a split once. Where its windows overlap (`data.eval_stride`), each token after the
+    first window is predicted from at least context − stride others. `window_perplexity` is then computed as in the
+    published code of DiGiugno (arXiv 2502.17206): it averages over whole windows, so a token counts once for every
+    window that shows it.
     """
 
     best = "loss"
@@ -31,26 +32,26 @@ class LanguageModelling(TextTask):
     model_types = {"gpt": GPTConfig}  # noqa: RUF012
 
     def sizes_of(self, config: Config) -> tuple[int, int]:
-        """Tokens there are, and tokens of a window."""
+        """Returns the size of the vocabulary, and the tokens of a window."""
         return self.corpus.tokeniser.size, config.data.context
 
     def inputs(self, batch: Batch) -> tuple[jax.Array]:
-        """The tokens."""
+        """Returns the tokens."""
         return (batch["tokens"],)
 
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        """Sums over the batch's tokens, in nats."""
-        each = self.of_tokens(params, batch, key, losses.in_nats)
-        sums = losses.sums(each, batch["weight"])
+        """Returns sums over the batch's tokens, in nats."""
+        token_losses = self.of_tokens(params, batch, key, losses.in_nats)
+        sums = losses.sums(token_losses, batch["weight"])
         if self._data.eval_stride and "window_weight" in batch:
             window = batch["window_weight"]
-            sums |= {"window_loss": jnp.sum(each["loss"] * window), "window_weight": jnp.sum(window)}
+            sums |= {"window_loss": jnp.sum(token_losses["loss"] * window), "window_weight": jnp.sum(window)}
         return sums
 
     def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
-        """Perplexities a token, and bits per byte, which do not depend on what a token is.
+        """Adds perplexities, which are per token, and bits per byte, which do not depend on the tokeniser.
 
-        A tokeniser that loses text (unknown words) has an easier task: compare its bits with those of its like.
+        A tokeniser that loses text (unknown words) makes the task easier: compare its bits only with its like.
         """
         plain, means = unsmoothed(means)
         window_loss, windows = means.pop("window_loss", 0.0), means.pop("window_weight", 0.0)
@@ -58,17 +59,17 @@ class LanguageModelling(TextTask):
         return means | ({"window_perplexity": perplexity(window_loss / windows)} if windows else {})
 
     def baselines(self) -> dict[str, float]:
-        """Of bytes, n-gram models with 2 and 5 bytes of context; of other tokens, the unigram."""
+        """Returns the results of n-gram models with 2 and 5 bytes of context, or of the unigram for other tokens."""
         train, test = (self.corpus.splits[split].ids for split in ("train", "test"))
         contexts = (2, 5) if isinstance(self.corpus.tokeniser, ByteTokeniser) else (0,)
-        found = {}
+        results = {}
         for context in contexts:
             loss = float(np.mean(ngram_losses(train, test, context, self.corpus.tokeniser.size)))
             name = f"context_{context}" if context else "unigram"
-            found |= {f"{name}_perplexity": perplexity(loss), f"{name}_bits_per_byte": self._bits("test", loss)}
-        return found
+            results |= {f"{name}_perplexity": perplexity(loss), f"{name}_bits_per_byte": self._bits("test", loss)}
+        return results
 
     def _bits(self, split: str, loss: float) -> float:
-        """Bits per byte of a split's text from the mean loss of its tokens in nats."""
+        """Returns the bits per byte of a split's text from the mean loss of its tokens in nats."""
         text = self.corpus.splits[split]
         return loss / math.log(2) * len(text.ids) / text.bytes

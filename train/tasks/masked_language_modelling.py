@@ -1,4 +1,4 @@
-"""Masked language modelling: which tokens were masked (Devlin et al. 2019, §3.1; RoBERTa's, without sentence pairs)."""
+"""Masked language modelling: the model predicts masked tokens (Devlin et al. 2019, §3.1; without sentence pairs)."""
 
 import contextlib
 from typing import Any
@@ -19,7 +19,7 @@ from train.tasks.text import TextTask, perplexity, unsmoothed
 
 
 class MaskedLanguageModelling(TextTask):
-    """A model of masked tokens and its text. Batches hold `tokens`, `targets`, `length`, and `weight` 1 on the chosen.
+    """A model of masked tokens and its text. Batches hold `tokens`, `targets`, `length` and `weight`, 1 on the chosen.
 
     The masks of evaluation are the same in every run.
     """
@@ -31,10 +31,10 @@ class MaskedLanguageModelling(TextTask):
     model_types = {"masked_lm": MaskedLMConfig}  # noqa: RUF012
 
     def sizes_of(self, config: Config) -> tuple[int, int]:
-        """Tokens there are, and tokens of a window.
+        """Returns the size of the vocabulary, and the tokens of a window.
 
         Raises:
-          UsageError: padding is another token than the model's, or the published weights are of another model.
+          UsageError: the tokeniser pads with another token than the model, or the published weights do not fit.
         """
         tokeniser, model = self.corpus.tokeniser, config.model
         pad = tokeniser.special.get("pad", model.padding_token)
@@ -44,25 +44,25 @@ class MaskedLanguageModelling(TextTask):
                 f"{pad}; set --config.model.padding_token={pad}."
             )
         if model.pretrained:
-            # What does not fit is said before anything is compiled or written.
+            # Raises an error before anything is compiled or written.
             pretrained.check_fit(model.pretrained, model, tokeniser.size, config.data.context)
         return tokeniser.size, config.data.context
 
     def inputs(self, batch: Batch) -> tuple[Any, ...]:
-        """The tokens, and where padding begins."""
+        """Returns the tokens, and the mask of the padding."""
         return batch["tokens"], Mask(key_lengths=batch["length"])
 
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        """Sums over the batch's chosen tokens, in nats."""
+        """Returns sums over the batch's chosen tokens, in nats."""
         return losses.sums(self.of_tokens(params, batch, key, losses.of_classes), batch["weight"])
 
     def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
-        """With the perplexity of chosen tokens."""
+        """Adds the perplexity of chosen tokens."""
         plain, means = unsmoothed(means)
         return means | {"perplexity": perplexity(plain)}
 
     def baselines(self) -> dict[str, float]:
-        """The unigram's perplexity, and the accuracy of always the most frequent token, on the same chosen tokens."""
+        """Returns the unigram's perplexity and the accuracy of the most frequent token, on the same chosen tokens."""
         train, size = self.corpus.splits["train"].ids[:COUNTED], self.corpus.tokeniser.size
         with contextlib.closing(self.eval_batches("test", 0, 1)) as batches:
             chosen = [batch["targets"][batch["weight"] > 0] for batch in batches]

@@ -1,4 +1,4 @@
-"""What needs no network: n-gram models of tokens, to judge a language model by."""
+"""N-gram models of tokens, the baselines of a language model."""
 
 import numpy as np
 from jaxtyping import Float, Integer
@@ -9,22 +9,23 @@ COUNTED = 20_000_000  # training tokens that are counted; more take gigabytes an
 def ngram_losses(
     train: Integer[np.ndarray, "S"], test: Integer[np.ndarray, "T"], context: int, vocabulary: int
 ) -> Float[np.ndarray, "T"]:
-    """−log p of each test token given the `context` tokens before it, counted in `train`, in nats.
+    """Returns −log p in nats of each test token given the `context` tokens before it, with counts from `train`.
 
     Interpolated Kneser-Ney smoothing (Kneser and Ney 1995; Chen and Goodman 1998, §2.7):
 
         p_k(w | h) = (max(c(h w) − d, 0) + d t(h) p_{k-1}(w | h')) / c(h)
 
-    with t(h) how many different tokens follow h, h' the context h without its first token, and p_{-1} uniform; p_k is
-    p_{k-1} where h was never seen. c counts at the highest k, and below it says before how many different tokens h w
-    stands. The discount d = (n_1 + 1) / (n_1 + 2 n_2 + 2), from how many c are 1 and 2, is theirs but for what keeps
-    it between 0 and 1. The first tokens of a text have ids 0 before them. A context of 0 is the unigram.
+    t(h) is how many different tokens follow h, h' is the context h without its first token, and p_{-1} is uniform.
+    p_k is p_{k-1} where h was never seen. At the highest k, c(h w) counts occurrences; below, it counts the different
+    tokens that stand before h w. The discount is d = (n_1 + 1) / (n_1 + 2 n_2 + 2), where n_1 and n_2 are how many c
+    are 1 and 2; the added constants keep it between 0 and 1. The context of a text's first tokens is filled with ids
+    0. A context of 0 is the unigram.
 
     Args:
-      train: Ids to count: the first `COUNTED` of them.
-      test: Ids to predict.
-      context: How many tokens before it a token is predicted from; vocabulary^(context + 1) must fit 64 bits.
-      vocabulary: Ids are below it.
+      train: The ids to count, of which the first `COUNTED` are used.
+      test: The ids to predict.
+      context: How many previous tokens a token is predicted from; vocabulary^(context + 1) must fit 64 bits.
+      vocabulary: The number of ids.
     """
     if vocabulary ** (context + 1) >= 2**64:
         raise ValueError(f"{context + 1} tokens of {vocabulary} do not fit 64 bits.")
@@ -35,8 +36,8 @@ def ngram_losses(
         discount = (np.sum(count == 1) + 1) / (np.sum(count == 1) + 2 * np.sum(count == 2) + 2)
         contexts, place = np.unique(grams // np.uint64(vocabulary), return_inverse=True)
         total, types = np.bincount(place, count), np.bincount(place)
-        wanted = _codes(test, order, vocabulary)
-        seen, before = _look_up(grams, count, wanted), wanted // np.uint64(vocabulary)
+        codes = _codes(test, order, vocabulary)
+        seen, before = _look_up(grams, count, codes), codes // np.uint64(vocabulary)
         follow, differ = _look_up(contexts, total, before), _look_up(contexts, types, before)
         mixed = (np.maximum(seen - discount, 0) + discount * differ * probability) / np.maximum(follow, 1)
         probability = np.where(follow > 0, mixed, probability)
@@ -44,7 +45,7 @@ def ngram_losses(
 
 
 def _counts(train: np.ndarray, order: int, context: int, vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
-    """The different sequences of order + 1 tokens, sorted, and c of each."""
+    """Returns the different sequences of order + 1 tokens, sorted, and the count c of each."""
     if order == context:
         return np.unique(_codes(train, order, vocabulary), return_counts=True)
     longer = np.unique(_codes(train, order + 1, vocabulary))
@@ -52,7 +53,7 @@ def _counts(train: np.ndarray, order: int, context: int, vocabulary: int) -> tup
 
 
 def _codes(ids: Integer[np.ndarray, "T"], order: int, vocabulary: int) -> Integer[np.ndarray, "T"]:
-    """Each token with the `order` tokens before it as one number."""
+    """Encodes each token with the `order` tokens before it as one number."""
     padded = np.concatenate([np.zeros(order, np.uint64), ids.astype(np.uint64)])
     code = np.zeros(len(ids), np.uint64)
     for first in range(order + 1):
@@ -60,7 +61,7 @@ def _codes(ids: Integer[np.ndarray, "T"], order: int, vocabulary: int) -> Intege
     return code
 
 
-def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The value of each wanted key, 0 where `keys`, which are sorted, have it not."""
-    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[place] == wanted, values[place], 0)
+def _look_up(keys: np.ndarray, values: np.ndarray, queries: np.ndarray) -> np.ndarray:
+    """Returns the value of each query, or 0 where the sorted `keys` do not have it."""
+    place = np.minimum(np.searchsorted(keys, queries), len(keys) - 1)
+    return np.where(keys[place] == queries, values[place], 0)

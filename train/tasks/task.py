@@ -1,4 +1,4 @@
-"""What the loop asks of a task. A task's own file says what its data, its model and its loss are."""
+"""The interface between the training loop and a task."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -15,21 +15,21 @@ from train.step import Batch, Sums
 
 
 class Task:
-    """Data, model and loss of an experiment; made from a `train.config.Config`, before anything is compiled.
+    """The data, model and loss of an experiment, built from a `Config` before anything is compiled.
 
-    Made with `dry=True`, there are no data: one blank example of the sizes that the config states is in their place.
+    With `dry=True` no data are opened: one blank example, of the sizes that the config states, replaces them.
 
     Attributes:
       best: The metric that chooses the best checkpoint on validation data.
-      best_is_highest: Whether its highest value is the best, or its lowest.
-      writes: Whether evaluation writes texts, for which batches are split over all devices.
-      unit: What throughput counts, `examples` or `tokens`.
-      units_per_example: How many of them an example is.
-      data_type: Dataclass of the config's section `data`.
-      model_types: Dataclasses of the section `model`, by the model's name.
+      best_is_highest: Whether the highest value of that metric is the best; else the lowest is.
+      writes: Whether the model writes texts in evaluation, for which batches are split over all devices.
+      unit: The unit of throughput, `examples` or `tokens`.
+      units_per_example: How many units an example has.
+      data_type: The dataclass of the config's section `data`.
+      model_types: The dataclasses of the section `model`, by the model's name.
       sources: The examples of each split; `len` counts them.
-      train_examples: Examples in an epoch.
-      sizes: Of the data, for which the config of the model builds it.
+      train_examples: The number of examples in an epoch.
+      sizes: The sizes of the data, for which the model is built.
       model: The network.
     """
 
@@ -46,36 +46,37 @@ class Task:
     model: Any
 
     def init(self, key: jax.Array) -> dict:
-        """Initial parameters."""
+        """Returns initial parameters."""
         raise NotImplementedError
 
     def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> Iterator[Batch]:
-        """Shuffled batches without end, of the seed `config.seed + replica`; a `train.data.pipeline.BatchIterator`."""
+        """Returns an endless `BatchIterator` of shuffled batches, for the seed `config.seed + replica`."""
         raise NotImplementedError
 
     def check_stackable(self) -> None:
-        """Raises UsageError where training batches differ in shape, since replicas train on stacked ones."""
+        """Raises UsageError where training batches differ in shape, since replicas train on stacked batches."""
 
     def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
-        """Every example of a split once, the last batch padded."""
+        """Yields every example of a split once, the last batch padded."""
         raise NotImplementedError
 
     def eval_examples(self, split: str) -> int:
-        """How many examples `eval_batches` has."""
+        """Returns how many examples `eval_batches` has."""
         return len(self.sources[split])
 
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        """Sums over the batch, `weight` among them, which divides the others; a key in training, none in evaluation."""
+        """Returns sums over the batch, which `weight`, one of them, divides; evaluation passes no key."""
         raise NotImplementedError
 
     def cost(self) -> Cost:
-        """Work on one example."""
+        """Returns the operations on one example."""
         return self.model.config.cost(*self.sizes)
 
     def pretrained(self, params: dict) -> tuple[dict, str]:
-        """Parameters to start from: published weights in place of freshly initialised ones that have their like there.
+        """Replaces initial parameters by published weights where the config names some.
 
-        With a report; '' where nothing was loaded.
+        Returns:
+          The parameters, and a report that is '' where nothing was loaded.
         """
         config = self.model.config
         if not config.pretrained:
@@ -84,40 +85,40 @@ class Task:
         return loaded, str(report)
 
     def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
-        """What is reported of a split, from the sums divided by `weight`; what the task does not know stays."""
+        """Returns the metrics of a split from the sums divided by `weight`; unknown names stay."""
         del split
         return means
 
     def measured(self, split: str, params: dict, mesh: jax.sharding.Mesh) -> dict[str, float]:
-        """What is reported of a split beside the loss, such as scores of texts that the model writes.
+        """Returns metrics of a split besides the loss, such as scores of texts that the model writes.
 
         Args:
-          split: Which one.
-          params: Of the model, on the mesh.
-          mesh: Where batches are split.
+          split: The name of the split.
+          params: The model's parameters, on the mesh.
+          mesh: The mesh that splits batches.
         """
         del split, params, mesh
         return {}
 
     def remarks(self) -> list[str]:
-        """Lines to print of the data, before the first step."""
+        """Returns lines about the data to print before the first step."""
         return []
 
     def files(self) -> dict[str, str]:
-        """Texts to keep in the work directory, by file name; a run whose texts have changed is not continued."""
+        """Returns texts to keep in the work directory, by file name; a run whose texts have changed is refused."""
         data = {name: {"examples": len(has), "content": self.content(name)} for name, has in self.sources.items()}
         return {"data.json": json.dumps(data, indent=2) + "\n"}
 
     def content(self, split: str) -> str:
-        """What differs wherever the data that a split is of differ."""
+        """Returns a text that identifies the data of a split, such as a digest."""
         raise NotImplementedError
 
     def baselines(self) -> dict[str, float]:
-        """What simple models reach on test data, to print beside the result."""
+        """Returns the test metrics of simple models, to compare the result with."""
         return {}
 
     def describe(self, params: dict) -> dict[str, str | int]:
-        """What the run's header and `result.json` say of the model."""
+        """Returns the description of the model for the run's header and `result.json`."""
         return {
             **self.model.config.attentions(),
             "parameters": count_parameters(params),
@@ -133,12 +134,12 @@ class Task:
         return self.model.length
 
     def attention_layer(self, params: dict) -> dict:
-        """Parameters of the first attention layer."""
+        """Returns the parameters of the first attention layer."""
         return params["block_0"]["attention"]
 
 
 def refuse_loss_chunk(config: Config) -> None:
-    """Raises UsageError where losses of tokens are to be computed in chunks, of a task that has none."""
+    """Raises UsageError where the config sets `train.loss_chunk` for a task that does not predict tokens."""
     if config.train.loss_chunk:
         raise UsageError(
             f"train.loss_chunk={config.train.loss_chunk} is for predictions of tokens, and {config.task} has one an "

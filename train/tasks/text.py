@@ -1,4 +1,4 @@
-"""What tasks on text share: a corpus, its tokeniser, and batches of it."""
+"""The base of the tasks on text: a corpus, its tokeniser, and batches of it."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -13,21 +13,21 @@ from train.data.text import batches
 from train.step import Batch
 from train.tasks.task import Task
 
-MOST = 700.0  # nats whose exponential a float holds
+MOST = 700.0  # nats; the exponential of more does not fit a float
 
 
 class TextTask(Task):
-    """A task whose data are a corpus. A subclass says which `sizes` the corpus has, and calls the model in `loss`.
+    """A task whose data are a corpus. A subclass defines `sizes_of`, `inputs` and `loss`.
 
     Attributes:
-      corpus: Tokenised text.
+      corpus: The tokenised text.
     """
 
     def __init__(self, config: Config, dry: bool = False):
         """Opens the corpus, which tokenises it the first time, and describes the model; see `Task` for `dry`.
 
         Raises:
-          UsageError: text that is not there, or a model that cannot be.
+          UsageError: the text is missing, or the model cannot be built for it.
         """
         self._data, self._seed = config.data, config.seed
         self._label_smoothing, self._loss_chunk = config.train.label_smoothing, config.train.loss_chunk
@@ -40,7 +40,7 @@ class TextTask(Task):
         self._check_model()
 
     def sizes_of(self, config: Config) -> tuple[int, ...]:
-        """What the model is built for.
+        """Returns the sizes that the model is built for.
 
         Raises:
           UsageError: the model and the corpus do not fit together.
@@ -48,11 +48,11 @@ class TextTask(Task):
         raise NotImplementedError
 
     def inputs(self, batch: Batch) -> tuple[Any, ...]:
-        """What the model takes of a batch, before whether it trains."""
+        """Returns the model's inputs from a batch, without the argument `train`."""
         raise NotImplementedError
 
     def init(self, key: jax.Array) -> dict:
-        """Initial parameters."""
+        """Returns initial parameters."""
         return self.model.init(key, *self.inputs(self._example()))["params"]
 
     def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> Iterator[Batch]:
@@ -65,31 +65,31 @@ class TextTask(Task):
         return batches.eval_batches(self.sources[split], self._data, process_index, process_count)
 
     def eval_examples(self, split: str) -> int:
-        """Windows of running text, which in training are others."""
+        """Returns how many examples evaluation has; its windows of running text differ from those of training."""
         return self.sources[split].eval_length
 
     def content(self, split: str) -> str:
-        """A digest of tokens and documents."""
+        """Returns a digest of tokens and documents."""
         return self.corpus.splits[split].content
 
     def files(self) -> dict[str, str]:
-        """With the tokeniser, without which the parameters mean nothing."""
+        """Adds the tokeniser, without which the parameters mean nothing."""
         return super().files() | {"tokeniser.json": self.corpus.tokeniser.dumps()}
 
     def describe(self, params: dict) -> dict[str, str | int]:
-        """With the number of tokens there are."""
+        """Adds the size of the vocabulary."""
         return super().describe(params) | {"vocabulary": self.corpus.tokeniser.size}
 
     def applied(self, params: dict, batch: Batch, key: jax.Array | None, method: str = "__call__") -> Any:
-        """What a method of the model gives, with dropout where there is a key."""
+        """Returns the output of a method of the model, with dropout where there is a key."""
         rngs = None if key is None else {"dropout": key}
         inputs = self.inputs(batch)
         return self.model.apply({"params": params}, *inputs, train=key is not None, rngs=rngs, method=method)
 
     def of_tokens(self, params: dict, batch: Batch, key: jax.Array | None, measure: Callable) -> Any:
-        """What a function of logits, targets and smoothing gives of each token; see `losses.of_tokens`.
+        """Applies a function of logits, targets and smoothing to each token; see `losses.of_tokens`.
 
-        With smoothing there is the `plain_loss` too, see `unsmoothed`.
+        With smoothing it adds the `plain_loss`; see `unsmoothed`.
         """
         output, smoothing = self.applied(params, batch, key, method="output"), self.smoothing(key)
 
@@ -100,14 +100,14 @@ class TextTask(Task):
         return losses.of_tokens(measured, output, batch["targets"], self._loss_chunk)
 
     def smoothing(self, key: jax.Array | None) -> float:
-        """Of labels: none in evaluation."""
+        """Returns the label smoothing, which is 0 in evaluation."""
         return 0.0 if key is None else self._label_smoothing
 
     def _example(self) -> Batch:
         return {name: jnp.asarray(value)[None] for name, value in self.sources["validation"].evaluate(0).items()}
 
     def _check_model(self) -> None:
-        """Traces the loss, which raises what the model cannot do, before anything is compiled or written."""
+        """Traces the loss, which raises errors of sizes before anything is compiled or written."""
         key = jax.random.key(0)
         params = jax.eval_shape(self.init, key)
         for train in (True, False):
@@ -115,10 +115,10 @@ class TextTask(Task):
 
 
 def unsmoothed(means: dict[str, float]) -> tuple[float, dict[str, float]]:
-    """The mean loss of targets that are not smoothed, which is what a perplexity is of, and all else."""
+    """Returns the mean loss of unsmoothed targets, which perplexity needs, and the other means."""
     return means.get("plain_loss", means["loss"]), {n: mean for n, mean in means.items() if n != "plain_loss"}
 
 
 def perplexity(loss: float) -> float:
-    """e to the mean loss in nats."""
+    """Returns e to the mean loss in nats."""
     return math.exp(min(loss, MOST)) if math.isfinite(loss) else loss

@@ -13,14 +13,14 @@ from train.tasks.text import TextTask
 
 
 class TextClassification(TextTask):
-    """A classifier and its texts. Batches hold `tokens`, `length`, `label`, and `weight` 0 on padding."""
+    """A classifier and its texts. Batches hold `tokens`, `length`, `label` and `weight`, which is 0 on padding."""
 
     best = "accuracy"
     data_type = LabelledTextData
     model_types = {"text_classifier": TextClassifierConfig}  # noqa: RUF012
 
     def sizes_of(self, config: Config) -> tuple[int, int, int]:
-        """Tokens and classes there are, and tokens of the longest text.
+        """Returns the size of the vocabulary, the number of classes, and the tokens of the longest text.
 
         Raises:
           UsageError: the config would split losses of tokens.
@@ -29,15 +29,15 @@ class TextClassification(TextTask):
         return self.corpus.tokeniser.size, self.corpus.num_classes, config.data.context
 
     def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """The tokens, and how many of them are real."""
+        """Returns the tokens, and how many of them are not padding."""
         return batch["tokens"], batch["length"]
 
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        """Sums over the batch's texts."""
+        """Returns sums over the batch's texts."""
         logits = self.applied(params, batch, key)
         return losses.sums(losses.of_classes(logits, batch["label"], self.smoothing(key)), batch["weight"])
 
     def baselines(self) -> dict[str, float]:
-        """The accuracy of always the training split's most frequent class."""
+        """Returns the accuracy of always predicting the training split's most frequent class."""
         train, test = (self.corpus.splits[split].labels for split in ("train", "test"))
         return {"most_frequent_accuracy": float((test == np.bincount(train).argmax()).mean())}

@@ -28,10 +28,10 @@ from train.tasks.text import TextTask, perplexity, unsmoothed
 
 
 class Translation(TextTask):
-    """A model that writes a target to a source, and its pairs. For what batches hold see `train.data.pairs.batches`.
+    """A model that translates a source to a target, and its pairs. Batches are those of `train.data.pairs.batches`.
 
-    Pairs that are longer than the config's lengths are left out, in training and in evaluation, and counted.
-    References are compared as the target's tokeniser can tell them (`normalise`): in lower case, say.
+    Pairs that are longer than the config's lengths are left out of training and evaluation, and counted. References
+    are normalised as the target's tokeniser does it, for example to lower case.
     """
 
     best = "loss"
@@ -41,19 +41,19 @@ class Translation(TextTask):
     model_types: ClassVar = {"encoder_decoder": EncoderDecoderConfig, "seq2seq": Seq2SeqConfig}
 
     def sizes_of(self, config: Config) -> tuple[int, int, int, int]:
-        """Tokens there are on either side, and tokens of its longest sentence.
+        """Returns the sizes of both vocabularies, and the tokens of the longest source and target.
 
         Raises:
-          UsageError: the published weights are of another model.
+          UsageError: the published weights do not fit the model.
         """
         source, target = self.corpus.source_tokeniser, self.corpus.target_tokeniser
         if config.model.pretrained:
-            # What does not fit is said before anything is compiled or written.
+            # Raises an error before anything is compiled or written.
             pretrained.check_fit(config.model.pretrained, config.model, target.size, self.tokens, target.special)
         return source.size, target.size, config.data.source_length, config.data.target_length
 
     def inputs(self, batch: Batch) -> tuple[Any, ...]:
-        """The sources, how many of their tokens are real, and what the decoder reads."""
+        """Returns the sources, how many of their tokens are not padding, and the decoder's input tokens."""
         return batch["source"], batch["source_length"], batch["tokens"]
 
     def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> Iterator[Batch]:
@@ -62,7 +62,7 @@ class Translation(TextTask):
         return batches.train_batches(sentences, self._data, seed, process_index, process_count)
 
     def check_stackable(self) -> None:
-        """See `Task`."""
+        """Raises UsageError where batches are bucketed; see `Task`."""
         if self._data.buckets:
             raise UsageError(
                 f"data.buckets={self._data.buckets!r} gives batches of several lengths, which train.replicas cannot "
@@ -74,16 +74,16 @@ class Translation(TextTask):
         return batches.eval_batches(self.sources[split], self._data, process_index, process_count)
 
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        """Sums over the batch's target tokens, in nats, and how many tokens of padding would fill all targets."""
+        """Returns sums over the batch's target tokens, in nats, and the padding that would fill all targets."""
         weight = batch["weight"]
         sums = losses.sums(self.of_tokens(params, batch, key, losses.of_classes), weight)
         sentences = jnp.sum(jnp.any(weight > 0, axis=1))
         return sums | {"padding": sentences * self._data.target_length - sums["weight"]}
 
     def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
-        """With the perplexity of a token, and the accuracy as 002 measures it.
+        """Adds the perplexity of a token, and the accuracy as Sanger measures it.
 
-        Its targets are all filled up to one length, and it counts that padding, which a model trained on it gets right.
+        That accuracy counts the padding of all targets to one length, which a model trained on it predicts correctly.
         """
         plain, means = unsmoothed(means)
         padding = means.pop("padding")
@@ -91,9 +91,9 @@ class Translation(TextTask):
         return means | {"perplexity": perplexity(plain), "accuracy_with_padding": padded}
 
     def measured(self, split: str, params: dict, mesh: jax.sharding.Mesh) -> dict[str, float]:
-        """BLEU, chrF and exact matches: of all test sentences, and of some others where the config says so.
+        """Returns BLEU, chrF and exact matches of all test sentences, or of some validation sentences if configured.
 
-        Where it wants groups of lengths, test sentences have the BLEU of each group too.
+        If the config has groups of lengths, the test sentences of each group have a BLEU too.
         """
         if split == "test":
             texts = self.translations(split, params, mesh)
@@ -106,40 +106,40 @@ class Translation(TextTask):
     def translations(
         self, split: str, params: dict, mesh: jax.sharding.Mesh, most: int = 0
     ) -> tuple[list[str], list[str]]:
-        """What the model makes of a split's sentences, and their references, in the split's order.
+        """Returns the model's translations of a split's sentences, and their references, in the split's order.
 
         Args:
-          split: Which one.
-          params: Of the model, on the mesh.
-          mesh: Where batches are split.
-          most: Only the first so many sentences; 0 is all.
+          split: The name of the split.
+          params: The model's parameters, on the mesh.
+          mesh: The mesh that splits batches.
+          most: How many sentences to translate, from the first on; 0 is all.
         """
         sentences, target = self.sources[split], self.corpus.target_tokeniser
         share = (jax.process_index(), jax.process_count())
-        found: dict[int, str] = {}
+        decoded: dict[int, str] = {}
         with contextlib.closing(batches.eval_batches(sentences, self._data, *share, most)) as stream:
             for batch in stream:
                 rows, indices = self._translated(params, batch, mesh)
                 pairs = zip(rows, indices, strict=True)
-                found |= {int(index): target.decode(row) for row, index in pairs if index >= 0}
-        indices = sorted(found)
-        return [found[index] for index in indices], self._references(split, tuple(indices))
+                decoded |= {int(index): target.decode(row) for row, index in pairs if index >= 0}
+        indices = sorted(decoded)
+        return [decoded[index] for index in indices], self._references(split, tuple(indices))
 
     def remarks(self) -> list[str]:
-        """How many pairs were left out."""
+        """Returns a line about the pairs that were left out."""
         counts = {split: sentences.too_long for split, sentences in self.sources.items()}
         lengths = f"{self._data.source_length} and {self._data.target_length} tokens"
         left_out = ", ".join(f"{count:,} {split}" for split, count in counts.items() if count)
         return [f"Left out, as longer than {lengths}: {left_out} pairs"] if left_out else []
 
     def files(self) -> dict[str, str]:
-        """With the tokenisers, without which the parameters mean nothing."""
+        """Adds the tokenisers, without which the parameters mean nothing."""
         tokenisers = {"source": self.corpus.source_tokeniser, "target": self.corpus.target_tokeniser}
         texts = {f"{side}_tokeniser.json": tokeniser.dumps() for side, tokeniser in tokenisers.items()}
         return Task.files(self) | texts
 
     def describe(self, params: dict) -> dict[str, Any]:
-        """With vocabularies, pairs that were left out, and what decides the scores."""
+        """Adds the sizes of the vocabularies, the number of pairs left out, and the signatures of the scores."""
         return {
             **Task.describe(self, params),
             "vocabulary": self.corpus.target_tokeniser.size,
@@ -150,23 +150,23 @@ class Translation(TextTask):
 
     @property
     def tokens(self) -> int:
-        """The longest of both sides."""
+        """The tokens of the longest source or target."""
         return max(self._data.source_length, self._data.target_length)
 
     def attention_layer(self, params: dict) -> dict:
-        """Of the encoder; of a recurrent model what its score learns, which may be nothing."""
+        """Returns the encoder's parameters, or those of a recurrent model's score, which may have none."""
         return params["encoder_0"]["attention"] if "encoder_0" in params else params.get("coefficients", {})
 
-    @functools.cache  # noqa: B019  a task lives as long as its program, and finding them reads the whole source
+    @functools.cache  # noqa: B019  a task lives as long as its program, and this reads the whole source
     def _references(self, split: str, indices: tuple[int, ...]) -> list[str]:
         texts = self.sources[split].text.texts("target", np.array(indices))
         return [self.corpus.target_tokeniser.normalise(text) for text in texts]
 
     def _translated(self, params: dict, batch: Batch, mesh: jax.sharding.Mesh) -> tuple[np.ndarray, np.ndarray]:
-        """Of all processes: tokens, padded, and which pair each row is of."""
+        """Returns padded tokens and the index of each row's pair, from all processes."""
         ours = sharding.to_devices({name: batch[name] for name in ("source", "source_length", "index")}, mesh)
         special = self.corpus.target_tokeniser.special
-        found = translate(
+        output = translate(
             self.model,
             params,
             ours["source"],
@@ -177,7 +177,7 @@ class Translation(TextTask):
             special["end"],
             special.get("pad", special["end"]),
         )
-        return multihost_utils.process_allgather((found.tokens, ours["index"]), tiled=True)
+        return multihost_utils.process_allgather((output.tokens, ours["index"]), tiled=True)
 
     def _example(self) -> Batch:
         batch = self.sources["validation"].batch(np.zeros(1, np.int64), self._data.bounds[-1])
@@ -185,5 +185,5 @@ class Translation(TextTask):
 
 
 def search(data: TranslationData) -> Search:
-    """How the config wants translations to be found."""
+    """Returns the search that the config asks for."""
     return Search(data.beams, data.length_penalty, data.target_length)
