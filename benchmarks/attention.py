@@ -47,7 +47,7 @@ GB = 1e9
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """What is measured: sequences, tokens, heads, their width, dtype, and whether attention is causal."""
+    """The shape of what is measured: sequences, tokens, heads, their width, dtype, and whether attention is causal."""
 
     batch: int
     length: int
@@ -58,24 +58,24 @@ class Shape:
 
     @property
     def sizes(self) -> Sizes:
-        """As a layer has them."""
+        """The sizes as a layer has them."""
         return Sizes(self.heads * self.width, self.heads, self.width, self.length)
 
     @property
     def mask(self) -> attention.Mask:
-        """Who may attend to whom."""
+        """The mask of the tokens that may attend to each other."""
         return attention.Mask(causal=self.causal)
 
 
 @dataclasses.dataclass(frozen=True)
 class Core:
-    """One contestant: a function of (weights, query, key, value, source), its weights, and its work forward.
+    """A contestant: a function of (weights, query, key, value, source), its weights, and its work forward.
 
     Attributes:
       name: `mechanism, implementation`.
-      function: To `(B, T, N, H)`.
+      function: Returns the heads' output `(B, T, N, H)`.
       weights: A tree of arrays.
-      cost: Useful work, one sequence.
+      cost: Useful work for one sequence.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Core:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Runs the program and returns its exit code."""
     return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
@@ -110,41 +110,43 @@ def run(flags: argparse.Namespace) -> None:
 
 
 def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
-    made.add_argument("--batch", type=cli.count, default=1, help="sequences")
-    made.add_argument("--length", type=cli.count, default=1024, help="tokens of each")
-    made.add_argument("--heads", type=cli.count, default=8, help="of attention")
-    made.add_argument("--width", type=cli.count, default=64, help="of a head")
-    made.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of queries, keys and values")
-    made.add_argument("--full", action="store_true", help="not causal")
-    made.add_argument("--only", nargs="*", default=SPECS, help="mechanism spec strings")
-    made.add_argument("--growth", nargs="*", type=int, default=(256, 1024, 4096, 16384), help="lengths to try")
-    made.add_argument("--rounds", type=cli.count, default=9, help="of measuring, in which all take turns")
-    made.add_argument("--budget", type=float, default=10.0, help="seconds for one contestant, all rounds")
-    made.add_argument("--memory", type=float, default=4.0, help="GB; what needs more is not run, its memory reported")
-    made.add_argument("--device", default="", choices=measure.DEVICES, help="what jax chooses without it")
-    made.add_argument("--out", type=cli.new_file, help="where the JSON goes")
-    made.add_argument("--plot", type=cli.new_file, help="where the picture of growth goes")
-    return made
+    """Returns the parser of the program's flags."""
+    parser = cli.Parser(__doc__)
+    parser.add_argument("--batch", type=cli.count, default=1, help="sequences")
+    parser.add_argument("--length", type=cli.count, default=1024, help="tokens of each")
+    parser.add_argument("--heads", type=cli.count, default=8, help="of attention")
+    parser.add_argument("--width", type=cli.count, default=64, help="of a head")
+    parser.add_argument(
+        "--dtype", default="float32", choices=("float32", "bfloat16"), help="of queries, keys and values"
+    )
+    parser.add_argument("--full", action="store_true", help="not causal")
+    parser.add_argument("--only", nargs="*", default=SPECS, help="mechanism spec strings")
+    parser.add_argument("--growth", nargs="*", type=int, default=(256, 1024, 4096, 16384), help="lengths to try")
+    parser.add_argument("--rounds", type=cli.count, default=9, help="of measuring, in which all take turns")
+    parser.add_argument("--budget", type=float, default=10.0, help="seconds for one contestant, all rounds")
+    parser.add_argument("--memory", type=float, default=4.0, help="GB; what needs more is not run, its memory reported")
+    parser.add_argument("--device", default="", choices=measure.DEVICES, help="what jax chooses without it")
+    parser.add_argument("--out", type=cli.new_file, help="where the JSON goes")
+    parser.add_argument("--plot", type=cli.new_file, help="where the picture of growth goes")
+    return parser
 
 
 def cores(shape: Shape, specs: tuple[str, ...]) -> Iterator[Core]:
-    """The baseline, each different core in each implementation that the device compiles, and the paper's form."""
+    """Yields the baseline, each distinct core in each implementation that the device compiles, and the papers' form."""
     sizes = shape.sizes
     fused = jax.default_backend() == "gpu" and shape.dtype == "bfloat16"  # cuDNN has no float32
     for library in ("xla", "cudnn") if fused else ("xla",):
         name = BASELINE if library == "xla" else f"dot_product, jax.nn {library}"
         yield Core(name, _jax_nn(shape.causal, library), (), useful(mechanism_of("dot_product"), shape))
-    seen, unmeasured = set(), {"reference"} | ({"pallas", "cudnn"} if jax.default_backend() == "cpu" else set())
+    measured, excluded = set(), {"reference"} | ({"pallas", "cudnn"} if jax.default_backend() == "cpu" else set())
     for spec in specs:
         mechanism = mechanism_of(spec)
         core = (mechanism.score, mechanism.align, mechanism.value == "tied")
-        if core in seen:
+        if core in measured:
             continue
-        seen.add(core)
+        measured.add(core)
         for implementation in mechanism.score.implementations:
-            if implementation not in unmeasured:
+            if implementation not in excluded:
                 yield _core(spec, mechanism, implementation, shape)
     for spec in specs:
         if spec in PAPER:
@@ -153,12 +155,12 @@ def cores(shape: Shape, specs: tuple[str, ...]) -> Iterator[Core]:
 
 
 def mechanism_of(spec: str) -> Mechanism:
-    """A spec string's only layer."""
+    """Returns the mechanism of a spec string's only layer."""
     return mechanisms.resolve(spec, 1)[0]
 
 
 def useful(mechanism: Mechanism, shape: Shape) -> Cost:
-    """Work of one sequence forward; a causal mask leaves half of what is done for each pair."""
+    """Returns the work of one sequence forward; a causal mask halves the work that is done for each pair."""
     sizes, length = shape.sizes, shape.length
     cost = mechanism.score.cost(sizes, length, length)
     if mechanism.align is not None:
@@ -223,7 +225,7 @@ def _concatenated(mask: attention.Mask) -> Any:
 
 
 def program(core: Core, shape: Shape, what: str) -> measure.Program:
-    """A contestant compiled, forward or with all gradients."""
+    """Compiles a contestant, forward or with all gradients."""
     drawn = jax.random.normal(jax.random.key(0), (4, shape.batch, shape.length, shape.heads, shape.width))
     query, key, value, weigh = drawn.astype(shape.dtype)
     source = query.reshape(shape.batch, shape.length, -1)
@@ -240,7 +242,7 @@ def program(core: Core, shape: Shape, what: str) -> measure.Program:
 def compare(
     contestants: list[Core], shape: Shape, what: str, roof: measure.Roof, flags: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    """One row for each contestant that this device can run; what needs more memory than allowed has no time."""
+    """Returns a row for each contestant that this device can run; what needs more memory than allowed has no time."""
     programs, unsupported = {}, []
     for core in contestants:
         try:
@@ -250,14 +252,14 @@ def compare(
     if unsupported:
         print(f"\nnot supported here: {'; '.join(unsupported)}", flush=True)
     fits = {name: p.call for name, p in programs.items() if p.peak <= flags.memory * GB}
-    # Allocating gigabytes slows whatever comes next: the large ones have rounds of their own.
+    # Allocating gigabytes slows the next contestant, so large contestants have separate rounds.
     small = {name: call for name, call in fits.items() if programs[name].peak <= GB}
     large = {name: call for name, call in fits.items() if name in YARDSTICKS or name not in small}
     both = {"large": large if len(large) > len(large.keys() & set(YARDSTICKS)) else {}, "small": small}
     times = {kind: measure.in_turn(calls, flags.rounds, flags.budget) for kind, calls in both.items()}
-    found = {name: times["small" if name in small else "large"] for name in programs}
+    times_of = {name: times["small" if name in small else "large"] for name in programs}
     by_name = {core.name: core for core in contestants}
-    return [_row(by_name[name], programs[name], found[name], shape, what, roof) for name in programs]
+    return [_row(by_name[name], programs[name], times_of[name], shape, what, roof) for name in programs]
 
 
 def _row(
@@ -270,19 +272,19 @@ def _row(
     if core.name not in times:
         return row
     seconds = statistics.median(times[core.name])
-    against = {other: measure.ratio(times, core.name, other) for other in (*YARDSTICKS, own_form(core.name))}
+    against = {name: measure.ratio(times, core.name, name) for name in (*YARDSTICKS, own_form(core.name))}
     row |= {"seconds": seconds, "rounds": len(times[core.name]), "flops_per_second": work["flops"] / seconds}
     row["roofline"] = roof.seconds(work["flops"], work["bytes"]) / seconds
-    return row | {"ratios": {other: dataclasses.asdict(ratio) for other, ratio in against.items() if ratio}}
+    return row | {"ratios": {name: dataclasses.asdict(ratio) for name, ratio in against.items() if ratio}}
 
 
 def own_form(name: str) -> str:
-    """The tiled computation of a contestant's mechanism."""
+    """Returns the name of the tiled form of a contestant's mechanism."""
     return f"{name.rsplit(', ', 1)[0]}, chunked"
 
 
 def growth(shape: Shape, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Forward and backward of a few contestants at each length; what would take too long or too much is left out."""
+    """Measures forward and backward of some contestants at each length, unless it takes too long or too much memory."""
     last: dict[str, tuple[int, float]] = {}
     for length in flags.growth:
         at = dataclasses.replace(shape, length=length)
@@ -304,12 +306,12 @@ def growth(shape: Shape, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """A pass as Markdown: milliseconds, ratios round by round with their range, memory, share of the roofline."""
+    """Returns a pass as Markdown: milliseconds, ratios by round with their range, memory, fraction of the roofline."""
     base = next(row for row in rows if row["name"] == BASELINE)
     titles = ("mechanism, implementation", "ms", "rounds", "× jax.nn", "× own dot product", "× own form", "temp MB")
 
-    def ratio(row: dict[str, Any], other: str) -> str:
-        return measure.spread(row["ratios"].get(other))
+    def ratio(row: dict[str, Any], yardstick: str) -> str:
+        return measure.spread(row["ratios"].get(yardstick))
 
     def cells(row: dict[str, Any]) -> list[str]:
         memory = [f"{row['temp_bytes'] / 1e6:.1f}", f"{row['temp_bytes'] / base['temp_bytes']:.3f}"]
@@ -322,12 +324,12 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def growth_table(rows: list[dict[str, Any]]) -> str:
-    """Milliseconds and temporary megabytes at each length."""
+    """Returns milliseconds and temporary megabytes at each length."""
     names = list(rows[0]["cores"])
 
-    def cell(found: dict[str, Any]) -> str:
-        time = f"{found['seconds'] * 1e3:.0f} ms" if "seconds" in found else "not run"
-        return f"{time}, {found['temp_bytes'] / 1e6:.0f} MB"
+    def cell(core: dict[str, Any]) -> str:
+        time = f"{core['seconds'] * 1e3:.0f} ms" if "seconds" in core else "not run"
+        return f"{time}, {core['temp_bytes'] / 1e6:.0f} MB"
 
     lines = ([row["length"], *(cell(row["cores"][name]) for name in names)] for row in rows)
     return plain_markdown(["tokens", *names], lines)

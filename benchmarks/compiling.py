@@ -29,24 +29,24 @@ from train.config.schema import Config
 CONFIG = "configs/gpt_pydoc.py"
 OPTIONS = {"model.depth": "12"}
 LAYERS = [(scan, remat) for remat in BLOCKS for scan in (False, True)]
-DEEPER = 36  # compiled only
+DEEPER = 36  # layers of programs that are compiled but not run
 CHUNKS = (0, 64, 256)
 
 
 def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
-    made.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
-    made.add_argument("--vocabulary", type=cli.count, default=28_996, help="of the chunked loss")
-    made.add_argument("--batch", type=cli.count, default=16, help="of the chunked loss")
-    made.add_argument("--context", type=cli.count, default=1024, help="of the chunked loss")
-    made.add_argument("--time-chunks", action="store_true", help="run the chunked loss too, not only compile it")
-    made.add_argument("--out", type=cli.new_file, help="where the JSON goes")
-    return made
+    """Returns the parser of the program's flags."""
+    parser = cli.Parser(__doc__)
+    parser.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
+    parser.add_argument("--vocabulary", type=cli.count, default=28_996, help="of the chunked loss")
+    parser.add_argument("--batch", type=cli.count, default=16, help="of the chunked loss")
+    parser.add_argument("--context", type=cli.count, default=1024, help="of the chunked loss")
+    parser.add_argument("--time-chunks", action="store_true", help="run the chunked loss too, not only compile it")
+    parser.add_argument("--out", type=cli.new_file, help="where the JSON goes")
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Runs the program and returns its exit code."""
     return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
@@ -61,33 +61,37 @@ def run(flags: argparse.Namespace) -> None:
 
 
 def depths() -> list[dict[str, Any]]:
-    """More layers, one after the other or scanned."""
+    """Measures more layers, one after the other or scanned."""
     rows = [{"depth": depth, "scan": scan} for depth in (int(OPTIONS["model.depth"]), DEEPER) for scan in (False, True)]
-    made = [loading.resolve(CONFIG, OPTIONS | {f"model.{name}": str(v) for name, v in row.items()})[0] for row in rows]
-    return measured(rows, [compiled(config, 256, config.data.batch_size, config.data.context) for config in made], 0)
+    configs = [
+        loading.resolve(CONFIG, OPTIONS | {f"model.{name}": str(v) for name, v in row.items()})[0] for row in rows
+    ]
+    return measured(rows, [compiled(config, 256, config.data.batch_size, config.data.context) for config in configs], 0)
 
 
 def layers(rounds: int) -> list[dict[str, Any]]:
-    """Twelve layers, one after the other or scanned, with each remat."""
+    """Measures twelve layers, one after the other or scanned, with each kind of remat."""
     config, _ = loading.resolve(CONFIG, OPTIONS)
-    of = {(scan, remat): dataclasses.replace(config.model, scan=scan, remat=remat) for scan, remat in LAYERS}
-    made = {key: dataclasses.replace(config, model=model) for key, model in of.items()}
-    programs = {key: compiled(config, 256, config.data.batch_size, config.data.context) for key, config in made.items()}
+    models = {(scan, remat): dataclasses.replace(config.model, scan=scan, remat=remat) for scan, remat in LAYERS}
+    configs = {key: dataclasses.replace(config, model=model) for key, model in models.items()}
+    programs = {
+        key: compiled(config, 256, config.data.batch_size, config.data.context) for key, config in configs.items()
+    }
     rows = [{"scan": scan, "remat": remat} for scan, remat in programs]
     return measured(rows, list(programs.values()), rounds)
 
 
 def chunks(vocabulary: int, batch: int, context: int, rounds: int) -> list[dict[str, Any]]:
-    """One layer and a large vocabulary, with the logits of so many tokens of each sequence at one time."""
+    """Measures one layer and a large vocabulary, for several numbers of tokens whose logits are computed at a time."""
     config, _ = loading.resolve(CONFIG, OPTIONS | {"model.depth": "1", "model.tied_output": "False"})
-    made = [dataclasses.replace(config, train=dataclasses.replace(config.train, loss_chunk=c)) for c in CHUNKS]
-    programs = [compiled(config, vocabulary, batch, context) for config in made]
+    configs = [dataclasses.replace(config, train=dataclasses.replace(config.train, loss_chunk=c)) for c in CHUNKS]
+    programs = [compiled(config, vocabulary, batch, context) for config in configs]
     sizes = {"vocabulary": vocabulary, "batch": batch, "context": context}
     return measured([sizes | {"loss_chunk": chunk} for chunk in CHUNKS], programs, rounds)
 
 
 def compiled(config: Config, vocabulary: int, batch: int, context: int) -> tuple[float, Callable, int]:
-    """Seconds of all cores to trace and compile loss and gradient, what runs them, and bytes of temporary buffers."""
+    """Returns CPU seconds to trace and compile loss and gradient, a maker of calls, and bytes of temporary buffers."""
     model = config.model.build(vocabulary, context)
     shape = jax.ShapeDtypeStruct((batch, context), jnp.int32)
 
@@ -105,7 +109,7 @@ def compiled(config: Config, vocabulary: int, batch: int, context: int) -> tuple
 
 
 def measured(rows: list[dict[str, Any]], programs: list[tuple], rounds: int) -> list[dict[str, Any]]:
-    """Rows with the figures of their programs; without rounds nothing is run."""
+    """Adds the figures of their programs to the rows; without rounds no program is run."""
     for row, (seconds, _, temp) in zip(rows, programs, strict=True):
         row |= {"compile_seconds": seconds, "temp_bytes": temp}
     if rounds:
@@ -118,15 +122,15 @@ def measured(rows: list[dict[str, Any]], programs: list[tuple], rounds: int) -> 
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """All tables."""
+    """Returns all tables."""
     return "\n\n".join(table(result[name]) for name in ("depths", "layers", "chunks"))
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """One of the tables; without the columns of time where nothing was run."""
-    own = [name for name in rows[0] if name not in ("compile_seconds", "temp_bytes", "seconds", "times_the_first")]
-    titles = [*own, "compile, CPU s", "temp MB", *(("ms", "× first row") if "seconds" in rows[0] else ())]
-    return plain_markdown(titles, ([*(row[name] for name in own), *_figures(row)] for row in rows))
+    """Returns one of the tables; it has no columns of time where no program was run."""
+    options = [name for name in rows[0] if name not in ("compile_seconds", "temp_bytes", "seconds", "times_the_first")]
+    titles = [*options, "compile, CPU s", "temp MB", *(("ms", "× first row") if "seconds" in rows[0] else ())]
+    return plain_markdown(titles, ([*(row[name] for name in options), *_figures(row)] for row in rows))
 
 
 def _figures(row: dict[str, Any]) -> tuple[str, ...]:

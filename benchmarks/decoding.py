@@ -29,27 +29,27 @@ from train.decode.decoding import Sampling, generate
 
 
 def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
-    made.add_argument("--config", default="configs/gpt_pydoc.py", metavar="FILE[:ARGUMENT]", help="the model")
-    made.add_argument("--attention", action="append", help="a mechanism; may be given again; all without it")
-    made.add_argument("--length", type=cli.count, default=1024, help="tokens generated, and of the context run again")
-    made.add_argument("--batch", type=cli.count, default=1, help="sequences at a time")
-    made.add_argument("--vocabulary", type=cli.count, default=260, help="tokens that there are")
-    made.add_argument("--rounds", type=cli.count, default=3, help="of measuring, in which all take turns")
-    made.add_argument("--out", type=cli.new_file, help="where the JSON goes")
-    made.add_overrides()
-    return made
+    """Returns the parser of the program's flags."""
+    parser = cli.Parser(__doc__)
+    parser.add_argument("--config", default="configs/gpt_pydoc.py", metavar="FILE[:ARGUMENT]", help="the model")
+    parser.add_argument("--attention", action="append", help="a mechanism; may be given again; all without it")
+    parser.add_argument("--length", type=cli.count, default=1024, help="tokens generated, and of the context run again")
+    parser.add_argument("--batch", type=cli.count, default=1, help="sequences at a time")
+    parser.add_argument("--vocabulary", type=cli.count, default=260, help="tokens that there are")
+    parser.add_argument("--rounds", type=cli.count, default=3, help="of measuring, in which all take turns")
+    parser.add_argument("--out", type=cli.new_file, help="where the JSON goes")
+    parser.add_overrides()
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Runs the program and returns its exit code."""
     return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
 def run(flags: argparse.Namespace) -> None:
     """Measures, prints a table and writes JSON."""
-    # A table of positions serves mechanisms without queries and keys too.
+    # Learned positions also work with mechanisms that have no queries and keys.
     config = loading.resolve(flags.config, {"model.positions": "learned"} | flags.overrides)[0].model
     if not isinstance(config, GPTConfig):
         raise UsageError(f"--config={flags.config} is no language model, which alone generates; give one of a GPT.")
@@ -68,7 +68,7 @@ def run(flags: argparse.Namespace) -> None:
 
 
 def measured(model: GPT, batch: int, rounds: int) -> dict[str, Any]:
-    """Both ways in turn, round after round, and the bytes of all layers' caches."""
+    """Measures both ways in turn, round after round, and counts the bytes of all layers' caches."""
     tokens, prompts = model.length - 1, [np.array([0])] * batch
     params = model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
     context = jnp.zeros((batch, model.length), jnp.int32)
@@ -87,7 +87,7 @@ def measured(model: GPT, batch: int, rounds: int) -> dict[str, Any]:
 
 
 def cache_bytes(model: GPT, batch: int) -> dict[str, int]:
-    """Of all layers, full: what stands for keys, for values, and a running state."""
+    """Returns the bytes of all layers' full caches: for keys, for values, and for a running state."""
     caches = model.init_caches(batch, model.length)
 
     def total(*names: str) -> int:
@@ -97,14 +97,14 @@ def cache_bytes(model: GPT, batch: int) -> dict[str, int]:
 
 
 def table(mechanisms: dict[str, Any]) -> str:
-    """The figures as a table; times faster is the median of the rounds."""
+    """Returns the figures as a table; "times faster" is the median of the rounds."""
     titles = ("mechanism", "tokens/s", "times faster", "key KiB", "value KiB", "state KiB")
     return plain_markdown(titles, (_cells(name, row) for name, row in mechanisms.items()))
 
 
 def _cells(name: str, row: dict[str, Any]) -> tuple[str, ...]:
-    parts = (f"{row['cache_bytes'][part] / 1024:,.0f}" for part in ("key", "value", "state"))
-    return f"`{name}`", f"{row['tokens_per_second']:,.0f}", f"{row['times_faster']['median']:.1f}", *parts
+    sizes = (f"{row['cache_bytes'][kind] / 1024:,.0f}" for kind in ("key", "value", "state"))
+    return f"`{name}`", f"{row['tokens_per_second']:,.0f}", f"{row['times_faster']['median']:.1f}", *sizes
 
 
 if __name__ == "__main__":

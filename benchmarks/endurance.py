@@ -35,16 +35,16 @@ MODELS = {
 
 
 def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
-    made.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
-    made.add_argument("--seconds", type=float, default=2.0, help="of steps in half a round")
-    made.add_argument("--out", type=cli.new_file, help="where the JSON goes")
-    return made
+    """Returns the parser of the program's flags."""
+    parser = cli.Parser(__doc__)
+    parser.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of steps in half a round")
+    parser.add_argument("--out", type=cli.new_file, help="where the JSON goes")
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Runs the program and returns its exit code."""
     return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
@@ -58,18 +58,18 @@ def run(flags: argparse.Namespace) -> None:
 
 
 def saving(overrides: list[str], rounds: int, seconds: float) -> dict[str, Any]:
-    """Medians over rounds, in seconds: a step alone, a step while a checkpoint is written, and the parts of a save."""
+    """Returns medians in seconds of a step alone, a step while a checkpoint is written, and the parts of a save."""
     config, _ = loading.resolve("configs/vit_digits.py", parse(overrides)[1])
     mesh = sharding.make_mesh(config.mesh)
     with tempfile.TemporaryDirectory() as folder, jax.set_mesh(mesh), Checkpoints(Path(folder), 1) as checkpoints:
         (Path(folder) / "checkpoints").mkdir()
         training = SilentTraining(config, mesh, Path(folder), checkpoints)
-        training.take(2)  # which compiles
+        training.take(2)  # the first step compiles
         steps = max(2, round(seconds / training.take(3)))
         times = [_round(training, steps) for _ in range(rounds + 1)][1:]
         training.close()
-    ratios = [each["step while saving"] / each["step"] for each in times]
-    medians = {name: statistics.median(each[name] for each in times) for name in times[0]}
+    ratios = [row["step while saving"] / row["step"] for row in times]
+    medians = {name: statistics.median(row[name] for row in times) for name in times[0]}
     spread = {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(training.state))
     return {"state_bytes": size, "steps": steps, "seconds": medians, "while_saving_over_alone": spread}
@@ -84,7 +84,7 @@ def _round(training: SilentTraining, steps: int) -> dict[str, float]:
     blocked = _seconds(save)
     under_way = training.take(steps)
     training.checkpoints.wait()
-    # The same once more with nothing beside it: how long a write takes, and reading it.
+    # A save and a restore with no steps at the same time: how long writing and reading take.
     training.take(1)
     written = _seconds(lambda: (save(), training.checkpoints.wait()))
     read = _seconds(lambda: training.checkpoints.restore(training.abstract, training.batches))
@@ -105,12 +105,12 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The figures as a table."""
+    """Returns the figures as a table."""
     models = result["saving"]
-    rows = [["state, MB", *(f"{each['state_bytes'] / 1e6:,.1f}" for each in models.values())]]
+    rows = [["state, MB", *(f"{model['state_bytes'] / 1e6:,.1f}" for model in models.values())]]
     for name in next(iter(models.values()))["seconds"]:
-        rows.append([f"{name}, ms", *(f"{1e3 * each['seconds'][name]:,.1f}" for each in models.values())])
-    ratios = [each["while_saving_over_alone"] for each in models.values()]
+        rows.append([f"{name}, ms", *(f"{1e3 * model['seconds'][name]:,.1f}" for model in models.values())])
+    ratios = [model["while_saving_over_alone"] for model in models.values()]
     rows.append(["while saving / alone", *(f"{r['median']:.2f} ({r['min']:.2f} – {r['max']:.2f})" for r in ratios)])
     return plain_markdown(["", *models], rows)
 

@@ -49,12 +49,12 @@ Make = Callable[[Config, int], tuple[nn.Module, Inputs]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Runs the program and returns its exit code."""
     return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
 def run(flags: argparse.Namespace) -> None:
-    """Measures, prints tables, writes JSON after each group of models."""
+    """Measures, prints tables, and writes JSON after each group of models."""
     measure.use(flags.device)
     result = measure.header("inference") | {"samples": flags.samples, "precision": flags.precision, "rows": []}
     for task in flags.tasks:
@@ -68,9 +68,9 @@ def run(flags: argparse.Namespace) -> None:
 
 
 def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
-    made.add_argument(
+    """Returns the parser of the program's flags."""
+    parser = cli.Parser(__doc__)
+    parser.add_argument(
         "--tasks",
         nargs="*",
         default=list(TASKS),
@@ -78,20 +78,20 @@ def parser() -> cli.Parser:
         metavar="TASK",
         help=f"whose models: {', '.join(TASKS)}",
     )
-    made.add_argument("--attention", nargs="*", default=MECHANISMS, help="beside dot_product")
-    made.add_argument("--heads", nargs="*", type=cli.count, default=HEADS, help="of the layer")
-    made.add_argument("--batches", nargs="*", type=cli.count, default=(1, 64), help="samples at a time")
-    made.add_argument("--samples", type=cli.count, default=5000, help="of a pass; the last batch is filled up")
-    made.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
-    made.add_argument("--budget", type=float, default=600.0, help="seconds for one model, three rounds at least")
-    made.add_argument("--precision", default="float32", choices=("float32", "bfloat16"), help="of computing")
-    made.add_argument("--device", default="", choices=measure.DEVICES, help="what jax chooses without it")
-    made.add_argument("--out", type=cli.new_file, help="where the JSON goes")
-    return made
+    parser.add_argument("--attention", nargs="*", default=MECHANISMS, help="beside dot_product")
+    parser.add_argument("--heads", nargs="*", type=cli.count, default=HEADS, help="of the layer")
+    parser.add_argument("--batches", nargs="*", type=cli.count, default=(1, 64), help="samples at a time")
+    parser.add_argument("--samples", type=cli.count, default=5000, help="of a pass; the last batch is filled up")
+    parser.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
+    parser.add_argument("--budget", type=float, default=600.0, help="seconds for one model, three rounds at least")
+    parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"), help="of computing")
+    parser.add_argument("--device", default="", choices=measure.DEVICES, help="what jax chooses without it")
+    parser.add_argument("--out", type=cli.new_file, help="where the JSON goes")
+    return parser
 
 
 def measured(task: str, heads: int, batch: int, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Seconds of a pass with each mechanism, and how they compare with dot-product attention."""
+    """Yields the seconds of a pass with each mechanism, and their ratio to dot-product attention."""
     specs = tuple(dict.fromkeys(("dot_product", *flags.attention)))
     passes = {spec: whole_pass(task, spec, heads, batch, flags) for spec in specs}
     times = measure.in_turn(passes, flags.rounds, flags.budget)
@@ -113,7 +113,7 @@ def measured(task: str, heads: int, batch: int, flags: argparse.Namespace) -> It
 
 
 def whole_pass(task: str, spec: str, heads: int, batch: int, flags: argparse.Namespace) -> Callable[[], Any]:
-    """A function that runs all samples through a compiled model, one batch after the other."""
+    """Returns a function that runs all samples through a compiled model, one batch after the other."""
     config = config_of(task, spec, heads, flags.precision)
     count = -(-flags.samples // batch)
     network, inputs = TASKS[task](config, count * batch)
@@ -122,15 +122,15 @@ def whole_pass(task: str, spec: str, heads: int, batch: int, flags: argparse.Nam
     compiled = jax.jit(network.apply).lower(params, *batches[0]).compile()
 
     def run() -> jax.Array:
-        for one in batches:
-            out = jax.block_until_ready(compiled(params, *one))
+        for arrays in batches:
+            out = jax.block_until_ready(compiled(params, *arrays))
         return out
 
     return run
 
 
 def config_of(task: str, spec: str, heads: int, precision: str) -> Config:
-    """The config of a task, with a mechanism in all its layers."""
+    """Returns the config of a task, with one mechanism in all its layers."""
     plain = loading.load(f"configs/{task}.py:{spec}").to_dict()
     plain["model"]["heads"] = heads
     plain["train"]["precision"] = precision
@@ -138,7 +138,7 @@ def config_of(task: str, spec: str, heads: int, precision: str) -> Config:
 
 
 def images(side: int, channels: int, classes: int) -> Make:
-    """Square images to classes."""
+    """Returns a function that makes a model and square images to classify."""
 
     def make(config: Config, samples: int) -> tuple[nn.Module, Inputs]:
         shape = (side, side, channels)
@@ -149,7 +149,7 @@ def images(side: int, channels: int, classes: int) -> Make:
 
 
 def texts(vocabulary: int, classes: int) -> Make:
-    """Texts as long as the config's context to classes."""
+    """Returns a function that makes a model and texts to classify, as long as the config's context."""
 
     def make(config: Config, samples: int) -> tuple[nn.Module, Inputs]:
         length = config.data.context
@@ -160,7 +160,7 @@ def texts(vocabulary: int, classes: int) -> Make:
 
 
 def pairs(vocabulary: int) -> Make:
-    """Sentences as long as the config has them."""
+    """Returns a function that makes a model and pairs of sentences, as long as the config allows."""
 
     def make(config: Config, samples: int) -> tuple[nn.Module, Inputs]:
         source, target = config.data.source_length, config.data.target_length
@@ -186,10 +186,10 @@ TASKS: dict[str, Make] = {
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """A line for each model, heads and batch: the ratios to dot_product, with their range, and in brackets the paper's.
+    """Returns a row for each model, heads and batch: ratios to dot_product with range, and the paper's in brackets.
 
     Args:
-      rows: Of one set of mechanisms, dot_product the first of each.
+      rows: Rows that all have the same mechanisms; dot_product is the first of each group.
     """
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:

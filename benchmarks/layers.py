@@ -43,27 +43,27 @@ GB = 1e9
 
 
 def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
-    made.add_argument("--models", nargs="*", default=["gpt", "vit"], choices=("gpt", "vit"), help="whose sizes")
-    made.add_argument("--specs", nargs="*", default=SPECS, help="spec strings")
-    made.add_argument("--batch", type=cli.count, default=1, help="sequences at a time")
-    made.add_argument("--implementation", default="auto", help="of every layer")
-    made.add_argument("--remat", default="none", help="none, block or dots")
-    made.add_argument("--precision", default="float32", choices=("float32", "bfloat16"), help="of computing")
-    made.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
-    made.add_argument("--device", default="", choices=measure.DEVICES, help="what jax chooses without it")
-    made.add_argument("--out", type=cli.new_file, help="where the JSON goes")
-    return made
+    """Returns the parser of the program's flags."""
+    parser = cli.Parser(__doc__)
+    parser.add_argument("--models", nargs="*", default=["gpt", "vit"], choices=("gpt", "vit"), help="whose sizes")
+    parser.add_argument("--specs", nargs="*", default=SPECS, help="spec strings")
+    parser.add_argument("--batch", type=cli.count, default=1, help="sequences at a time")
+    parser.add_argument("--implementation", default="auto", help="of every layer")
+    parser.add_argument("--remat", default="none", help="none, block or dots")
+    parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"), help="of computing")
+    parser.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
+    parser.add_argument("--device", default="", choices=measure.DEVICES, help="what jax chooses without it")
+    parser.add_argument("--out", type=cli.new_file, help="where the JSON goes")
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Runs the program and returns its exit code."""
     return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
 def run(flags: argparse.Namespace) -> None:
-    """Measures, prints tables, writes JSON."""
+    """Measures, prints tables and writes JSON."""
     measure.use(flags.device)
     result = measure.header("layers") | {"batch": flags.batch, "remat": flags.remat, "precision": flags.precision}
     for model in flags.models:
@@ -74,7 +74,7 @@ def run(flags: argparse.Namespace) -> None:
 
 
 def rows(model: str, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Seconds and bytes a sample of every spec, each paired with the dot-product model."""
+    """Yields seconds and bytes a sample of every spec, each compared with the dot-product model."""
     programs = {spec: program(model, spec, flags) for spec in dict.fromkeys(("dot_product", *flags.specs))}
     calls = {spec: compiled.call for spec, compiled in programs.items()}
     times = measure.in_turn(calls, flags.rounds, budget=120.0)
@@ -94,7 +94,7 @@ def rows(model: str, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def program(model: str, spec: str, flags: argparse.Namespace) -> measure.Program:
-    """Loss and gradient of one batch, compiled."""
+    """Compiles loss and gradient of one batch."""
     section = loading.load(CONFIGS[model]).to_dict()
     section["model"] |= PLAIN | {"attention": spec, "implementation": flags.implementation, "remat": flags.remat}
     network, inputs, labels = {"gpt": _gpt, "vit": _vit}[model](loading.validate(section).model, flags)
@@ -120,7 +120,7 @@ def _vit(config: ViTConfig, flags: argparse.Namespace) -> tuple[ViT, jax.Array, 
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Time and memory a sample, ratios to the dot-product model, and the paper's own ratios."""
+    """Returns time and memory a sample, ratios to the dot-product model, and the paper's own ratios."""
     titles = ("attention", "ms a sample", "× dot_product", "temp GB a sample", "× dot_product", "paper: ms, GB")
     base = next(row["paper"] for row in rows if row["attention"] == "dot_product")
 

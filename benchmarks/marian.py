@@ -34,7 +34,7 @@ from train.step import Trainer
 
 CONFIG, PROJECTION = "configs/translate_iwslt.py", "configs/translate_anki.py"
 BATCHES, BEAMS = (1, 16), (1, 4)
-BUDGET = 300.0  # seconds a contestant
+BUDGET = 300.0  # seconds for each contestant
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,10 +42,10 @@ class Marian:
     """The model of the comparison.
 
     Attributes:
-      config: It is `config.model`.
-      model: Unbound.
-      params: Random.
-      source: Tokens of a sentence.
+      config: The config whose `model` it is.
+      model: The unbound model.
+      params: Its random parameters.
+      source: Number of tokens of a source sentence.
     """
 
     config: Config
@@ -60,41 +60,44 @@ class Marian:
         return {"start": last, "end": 0, "pad": last}
 
     def sentences(self, batch: int) -> np.ndarray:
-        """Sources `(B, S)` of random words, all of one length."""
+        """Returns sources `(B, S)` of random words, all of the same length."""
         return np.random.default_rng(0).integers(1, self.model.source_vocabulary - 1, (batch, self.source))
 
     def lengths(self, batch: int) -> np.ndarray:
-        """Of those."""
+        """Returns the lengths of these sources."""
         return np.full(batch, self.source, np.int32)
 
     def decoder_bytes(self) -> int:
-        """What a step reads of weights: of the decoder all but keys and values of sources, and the output's."""
-        own = [part for name, part in self.params.items() if name.startswith("decoder_")]
-        sources = [block["cross"][name] for block in own for name in ("key", "value")]
-        output = [part for name, part in self.params.items() if name in ("embed", "head_bias")]
-        return _bytes(own) - _bytes(sources) + _bytes(output)
+        """Returns the bytes of weights that a step reads.
+
+        These are the weights of the decoder and of the output, without those that project the sources' keys and values.
+        """
+        decoder = [layer for name, layer in self.params.items() if name.startswith("decoder_")]
+        sources = [block["cross"][name] for block in decoder for name in ("key", "value")]
+        output = [layer for name, layer in self.params.items() if name in ("embed", "head_bias")]
+        return _bytes(decoder) - _bytes(sources) + _bytes(output)
 
 
 def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
-    made.add_argument("--against", choices=["transformers"], help="see requirements-parity.txt; nothing without it")
-    made.add_argument("--source", type=cli.count, default=32, help="tokens of a source, and of a target in training")
-    made.add_argument(
+    """Returns the parser of the program's flags."""
+    parser = cli.Parser(__doc__)
+    parser.add_argument("--against", choices=["transformers"], help="see requirements-parity.txt; nothing without it")
+    parser.add_argument("--source", type=cli.count, default=32, help="tokens of a source, and of a target in training")
+    parser.add_argument(
         "--tokens", type=cli.count, default=64, help="of every target that is searched, neither more nor less"
     )
-    made.add_argument(
+    parser.add_argument(
         "--again", type=cli.count, default=128, help="tokens of the target that is searched without caches"
     )
-    made.add_argument("--vocabulary", type=cli.count, default=58_101, help="tokens that there are")
-    made.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
-    made.add_argument("--out", type=cli.new_file, help="where the JSON goes")
-    made.add_overrides()
-    return made
+    parser.add_argument("--vocabulary", type=cli.count, default=58_101, help="tokens that there are")
+    parser.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
+    parser.add_argument("--out", type=cli.new_file, help="where the JSON goes")
+    parser.add_overrides()
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Runs the program and returns its exit code."""
     return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
@@ -122,7 +125,7 @@ def run(flags: argparse.Namespace) -> None:
 
 
 def build(config: Config, flags: argparse.Namespace) -> Marian:
-    """With random weights."""
+    """Returns the model with random weights."""
     longest = max(flags.source, flags.tokens, flags.again)
     lengths = dataclasses.replace(config.data, source_length=longest, target_length=longest, buckets="")
     config = dataclasses.replace(config, data=lengths)
@@ -134,9 +137,9 @@ def build(config: Config, flags: argparse.Namespace) -> Marian:
 
 
 def searches(marian: Marian, theirs: str, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Greedy and beam search of each batch: seconds of both, their ratio, and what a step does of reads and products.
+    """Yields for greedy and beam search of each batch the seconds of both, their ratio, and a step's speed.
 
-    A step's bytes are the weights'; the caches', which are less, are not among them.
+    A step's bytes are those of the weights. The bytes of the caches, which are fewer, are not counted.
     """
     roof = measure.Roof.measured(jnp.float32)
     calls = {"bench": _our_search(marian)}
@@ -173,13 +176,13 @@ def _our_search(marian: Marian) -> Callable[[np.ndarray, int, int], np.ndarray]:
 
 
 def _same(calls: dict[str, Callable[[], np.ndarray]]) -> float:
-    """How many of the tokens that they find are the same."""
+    """Returns the fraction of tokens that all searches have in common."""
     first, *others = (call() for call in calls.values())
-    return float(np.mean([np.mean(first == other) for other in others])) if others else 1.0
+    return float(np.mean([np.mean(first == later) for later in others])) if others else 1.0
 
 
 def again(marian: Marian, flags: argparse.Namespace) -> dict[str, Any]:
-    """Beam search of one sentence with caches, and the same search that keeps the tokens alone."""
+    """Measures beam search of one sentence with caches, and the same search that keeps only the tokens."""
     source, beams = marian.sentences(1).astype(np.int32), BEAMS[-1]
     search = Search(beams, 1.0, flags.again, min_length=flags.again)
     special = Special(*(jnp.asarray(marian.special[name], jnp.int32) for name in Special._fields))
@@ -215,7 +218,7 @@ def again(marian: Marian, flags: argparse.Namespace) -> dict[str, Any]:
 
 
 def training(marian: Marian, theirs: str, flags: argparse.Namespace) -> dict[str, Any]:
-    """Tokens a second, sources' and targets', of a step of 16 sentences, with the losses of all steps."""
+    """Returns tokens a second of sources and targets in a step of 16 sentences, with the losses of all steps."""
     batch, source = BATCHES[-1], marian.sentences(BATCHES[-1])
     target = np.roll(source, 1, axis=0)
     read = np.concatenate([np.full((batch, 1), marian.special["start"]), target[:, :-1]], axis=1)
@@ -225,23 +228,23 @@ def training(marian: Marian, theirs: str, flags: argparse.Namespace) -> dict[str
         step = importlib.import_module("benchmarks.peers.marian_torch").make_step(theirs, marian.source, rate)
         pairs = np.concatenate([source, read], axis=1)
         steps["transformers"] = lambda: step(pairs, target)
-    found: dict[str, list[float]] = {name: [] for name in steps}
-    runs = {name: lambda name=name: found[name].append(steps[name]()) for name in steps}
+    loss_of: dict[str, list[float]] = {name: [] for name in steps}
+    runs = {name: lambda name=name: loss_of[name].append(steps[name]()) for name in steps}
     times = measure.in_turn(runs, flags.rounds, BUDGET)
     return {
         "tokens_per_second": {name: pairs_of(batch, marian) / statistics.median(took) for name, took in times.items()},
         "times_faster": _ratio(times, "transformers", "bench"),
-        "losses": found,
+        "losses": loss_of,
     }
 
 
 def pairs_of(batch: int, marian: Marian) -> int:
-    """Tokens of a batch, on both sides."""
+    """Returns the number of tokens in a batch, on both sides."""
     return 2 * batch * marian.source
 
 
 def projection(overrides: dict[str, str], flags: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of a training step of Sanger's model, with its projection attention and with dot products."""
+    """Returns seconds of a training step of Sanger's model with projection attention and with dot products."""
     runs = {}
     for attention in ("dot_product", "gaussian"):
         config = loading.resolve(f"{PROJECTION}:{attention}", overrides)[0]
@@ -266,7 +269,7 @@ def _inputs(source: np.ndarray, read: np.ndarray) -> tuple[np.ndarray, ...]:
 def _step(
     config: Config, model: EncoderDecoder, params: dict, source: np.ndarray, read: np.ndarray, target: np.ndarray
 ) -> Callable[[], float]:
-    """A config's training step again and again on one batch; gives the mean loss."""
+    """Returns a call that takes a config's training step on the same batch and returns the mean loss."""
 
     def loss(params: dict, batch: tuple, key: jax.Array | None) -> dict[str, jax.Array]:
         logits = model.apply({"params": params}, *batch[:3], True, rngs={"dropout": key})
@@ -296,7 +299,7 @@ def _bytes(tree: Any) -> int:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The figures as tables."""
+    """Returns the figures as tables."""
     again, training, projection = (result[name] for name in ("again", "training", "projection"))
     speed = ", ".join(f"{name} {value:,.0f}" for name, value in training["tokens_per_second"].items())
     cache, gaussian = measure.spread(again["times_faster"]), measure.spread(projection["gaussian_over_dot_product"])
@@ -309,15 +312,15 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 def table(searches: Sequence[dict[str, Any]]) -> str:
-    """The speed of translating, a line for each number of beams and of sentences."""
+    """Returns the speed of translation, a row for each number of beams and of sentences."""
     titles = ("beams", "batch", *searches[0]["sentences_per_second"], "times faster", "ms a step")
     return plain_markdown((*titles, "weights GB/s", "of bandwidth", "of FLOP/s"), map(_cells, searches))
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
     speeds = (f"{value:.2f}" for value in row["sentences_per_second"].values())
-    parts = (f"{100 * row[name]:.0f} %" for name in ("of_bandwidth", "of_flops"))
-    figures = (f"{row['milliseconds_a_step']:.1f}", f"{row['gigabytes_per_second']:.0f}", *parts)
+    shares = (f"{100 * row[name]:.0f} %" for name in ("of_bandwidth", "of_flops"))
+    figures = (f"{row['milliseconds_a_step']:.1f}", f"{row['gigabytes_per_second']:.0f}", *shares)
     return [str(row["beams"]), str(row["batch"]), *speeds, measure.spread(row["times_faster"]), *figures]
 
 

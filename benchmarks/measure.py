@@ -17,35 +17,35 @@ import jax.numpy as jnp
 from attention.errors import UsageError
 from train.run import workdir
 
-ROOT = Path(__file__).parent.parent  # of the checkout, where programs are started
+ROOT = Path(__file__).parent.parent  # the checkout, in which programs are started
 DEVICES = ("cpu", "gpu", "tpu")
-SHORTEST = 0.02  # seconds: what takes less is repeated within a round
-SHORT = 1.0
+SHORTEST = 0.02  # seconds; a shorter call is repeated within a round
+SHORT = 1.0  # seconds; a shorter call runs once, uncounted, before it is timed
 
 
 def use(device: str) -> None:
-    """Has JAX use a kind of device, of `DEVICES`; '' leaves the choice to JAX.
+    """Makes JAX use a kind of device of `DEVICES`; '' leaves the choice to JAX.
 
     Raises:
-      UsageError: there is none here, or JAX has started on another.
+      UsageError: There is no such device, or JAX has started on another one.
     """
     if not device:
         return
     jax.config.update("jax_platforms", device)
     try:
-        found = jax.default_backend()
+        backend = jax.default_backend()
     except RuntimeError as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise UsageError(f"--device={device} is not here ({reason}); leave it out to take what is.") from error
-    if found != device:
-        raise UsageError(f"--device={device} comes too late: this process runs on {found} already.")
+    if backend != device:
+        raise UsageError(f"--device={device} comes too late: this process runs on {backend} already.")
 
 
 def versions(packages: Iterable[str], file: str) -> dict[str, str]:
-    """Of packages that only benchmarks need.
+    """Returns the versions of packages that only benchmarks need.
 
     Raises:
-      UsageError: one that is not installed; `file` of requirements adds it.
+      UsageError: A package is not installed; the requirements in `file` add it.
     """
     try:
         return {name: metadata.version(name) for name in packages}
@@ -54,7 +54,7 @@ def versions(packages: Iterable[str], file: str) -> dict[str, str]:
 
 
 def header(module: str) -> dict[str, Any]:
-    """The command, the machine and the versions, for a result's JSON."""
+    """Returns the command, the machine and the versions, for a result's JSON."""
     command = " ".join([f"python -m benchmarks.{module}", *sys.argv[1:]])
     return {"command": command, "cpus": os.cpu_count(), "machine": platform.machine()} | workdir.environment()
 
@@ -64,9 +64,9 @@ class Program:
     """A compiled computation with its arguments.
 
     Attributes:
-      call: Runs it once; returns what it returns, not yet waited for.
+      call: Runs the computation once and returns its result without waiting for it.
       temp: Bytes of XLA's temporary buffers.
-      peak: Bytes it needs at once, as XLA planned: arguments, results and temporaries.
+      peak: Bytes that it needs at once, as planned by XLA: arguments, results and temporary buffers.
     """
 
     call: Callable[[], Any]
@@ -84,7 +84,7 @@ class Program:
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """Between two contestants of the same rounds."""
+    """The ratio between two contestants of the same rounds."""
 
     median: float
     least: float
@@ -95,14 +95,14 @@ Times = dict[str, list[float]]
 
 
 def in_turn(calls: Mapping[str, Callable[[], Any]], rounds: int, budget: float) -> Times:
-    """Seconds of each call in each round: all take their turn, so that they can be compared with what else there is.
+    """Returns the seconds of each call in each round; calls take turns, so that drift of the machine affects all.
 
-    Short calls are made once more before, uncounted: what freed gigabytes just then would slow them.
+    A short call runs once more, uncounted, before it is timed: memory that another call has just freed would slow it.
 
     Args:
-      calls: By name.
-      rounds: Of all.
-      budget: Seconds after which a call takes part in no more rounds, but in three at least.
+      calls: The calls by name.
+      rounds: The number of rounds.
+      budget: Seconds after which a call takes part in no more rounds; it takes part in at least three.
     """
     repeats = {name: _repeats(call) for name, call in calls.items()}
     times: Times = {name: [] for name in calls}
@@ -116,16 +116,16 @@ def in_turn(calls: Mapping[str, Callable[[], Any]], rounds: int, budget: float) 
 
 
 def ratio(times: Times, name: str, baseline: str) -> Ratio | None:
-    """Of seconds, round by round; None where one of them took no part."""
+    """Returns the ratio of seconds, round by round; None where one of the two has no times."""
     pairs = list(zip(times.get(name, ()), times.get(baseline, ()), strict=False))
     if not pairs:
         return None
-    ratios = [one / other for one, other in pairs]
+    ratios = [seconds / baseline_seconds for seconds, baseline_seconds in pairs]
     return Ratio(statistics.median(ratios), min(ratios), max(ratios))
 
 
 def _repeats(call: Callable[[], Any]) -> int:
-    """Of the first call, which is not counted, where it is long; else of the second."""
+    """Returns how often a call is repeated within a round, judged by its second run where the first is short."""
     first = _seconds(call, 1)
     return 1 if first > SHORTEST else max(1, round(SHORTEST / _seconds(call, 1)))
 
@@ -140,10 +140,10 @@ def _seconds(call: Callable[[], Any], repeats: int) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Roof:
-    """What the device can do at most, measured: products of matrices and reading with writing.
+    """The most that the device can do, as measured: products of matrices, and reading with writing.
 
     Attributes:
-      flops: A second.
+      flops: Floating-point operations a second.
       bandwidth: Bytes a second.
     """
 
@@ -152,12 +152,12 @@ class Roof:
 
     @classmethod
     def measured(cls, dtype: Any) -> "Roof":
-        """From a product of two large square matrices, and from adding 1 to a large array."""
+        """Measures a product of two large square matrices, and adding 1 to a large array."""
         big = jax.default_backend() != "cpu"
         side, length = (8192, 2**28) if big else (2048, 2**26)
         matrix = jnp.ones((side, side), dtype)
         product = Program.of(lambda x: x @ x, matrix)
-        add = jax.jit(lambda x: x + 1, donate_argnums=0)  # in place: a new array would be paid for by the page
+        add = jax.jit(lambda x: x + 1, donate_argnums=0)  # in place, since a new array would cost page faults
         vector = jnp.ones(length, dtype)
 
         def step():
@@ -169,10 +169,10 @@ class Roof:
         return cls(2 * side**3 / fastest[0], 2 * length * jnp.dtype(dtype).itemsize / fastest[1])
 
     def seconds(self, flops: float, bytes_: float) -> float:
-        """The least time that so much work can take."""
+        """Returns the least time in which this work can be done."""
         return max(flops / self.flops, bytes_ / self.bandwidth)
 
 
 def spread(ratio: Mapping[str, float] | None) -> str:
-    """The median of ratios with the least and the greatest; nothing without ratios."""
+    """Returns the median of ratios with the least and the greatest; '' without ratios."""
     return f"{ratio['median']:.2f} ({ratio['least']:.2f} – {ratio['greatest']:.2f})" if ratio else ""

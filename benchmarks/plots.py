@@ -5,21 +5,21 @@ from typing import Any
 
 
 def growth(rows: list[dict[str, Any]], path: Path) -> None:
-    """Time and temporary memory against the number of tokens, both axes logarithmic.
+    """Plots time and temporary memory against the number of tokens, both axes logarithmic.
 
     Args:
-      rows: Of `benchmarks.attention.growth`.
-      path: Where the picture goes.
+      rows: The rows of `benchmarks.attention.growth`.
+      path: The picture's file.
     """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     time, memory = figure.subplots(1, 2)
     for name in rows[0]["cores"]:
-        found = [(row["length"], row["cores"][name]) for row in rows]
-        timed = [(length, core["seconds"] * 1e3) for length, core in found if "seconds" in core]
+        by_length = [(row["length"], row["cores"][name]) for row in rows]
+        timed = [(length, core["seconds"] * 1e3) for length, core in by_length if "seconds" in core]
         time.plot(*zip(*timed, strict=True), marker="o", label=name)
-        memory.plot(*zip(*((length, core["temp_bytes"] / 1e6) for length, core in found), strict=True), marker="o")
+        memory.plot(*zip(*((length, core["temp_bytes"] / 1e6) for length, core in by_length), strict=True), marker="o")
     time.set(ylabel="ms, forward + backward")
     memory.set(ylabel="temporary memory, MB")
     for axes in (time, memory):

@@ -28,16 +28,16 @@ INSTRUCTION = re.compile(r"%([\w.\-]+) = .*")
 
 
 def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
-    made.add_argument("--config", default="configs/vit_digits.py", metavar="FILE[:ARGUMENT]", help="the model")
-    made.add_argument("--steps", type=cli.count, default=3, help="that are traced")
-    made.add_overrides()
-    return made
+    """Returns the parser of the program's flags."""
+    parser = cli.Parser(__doc__)
+    parser.add_argument("--config", default="configs/vit_digits.py", metavar="FILE[:ARGUMENT]", help="the model")
+    parser.add_argument("--steps", type=cli.count, default=3, help="that are traced")
+    parser.add_overrides()
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Runs the program and returns its exit code."""
     return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
@@ -63,9 +63,9 @@ def _compile(config: Any) -> tuple[Any, Any, Any]:
 
 
 def durations(compiled: Any, state: Any, batch: Any, steps: int) -> dict[str, float]:
-    """Milliseconds a step of each instruction of the compiled program."""
+    """Returns milliseconds a step of each instruction of the compiled program."""
     state, _ = compiled(state, batch)
-    found: dict[str, float] = collections.Counter()
+    milliseconds: dict[str, float] = collections.Counter()
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
             for _ in range(steps):
@@ -75,12 +75,12 @@ def durations(compiled: Any, state: Any, batch: Any, steps: int) -> dict[str, fl
         events = (event for plane in trace.planes for line in plane.lines for event in line.events)
         for event in events:
             if "hlo_op" in dict(event.stats) and not LOOPS.match(event.name):
-                found[event.name] += event.duration_ns / steps / 1e6
-    return found
+                milliseconds[event.name] += event.duration_ns / steps / 1e6
+    return milliseconds
 
 
 def by_kind(program: str, times: dict[str, float]) -> dict[str, float]:
-    """The same, added up by kind."""
+    """Adds up the durations by kind of operation."""
     lines = {match[1]: match[0] for match in INSTRUCTION.finditer(program)}
     bodies = {match[1]: match[0] for match in COMPUTATION.finditer(program)}
     table: dict[str, float] = collections.Counter()
@@ -92,7 +92,7 @@ def by_kind(program: str, times: dict[str, float]) -> dict[str, float]:
 
 
 def _kind(line: str, body: str) -> str:
-    """What an instruction does, from its place in the program and the operations fused into it."""
+    """Returns what an instruction does, from its place in the program and the operations fused into it."""
     name = (re.search(r'op_name="([^"]*)"', line) or ["", ""])[1]
     inside, direction = "while" in name, "backward" if "transpose(jvp" in name else "forward"
     if " dot(" in body:

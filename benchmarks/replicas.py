@@ -33,19 +33,19 @@ CONFIGS = ("configs/vit_digits.py", "configs/gpt_pydoc.py")
 
 
 def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
-    made.add_argument("--configs", nargs="*", default=CONFIGS, help="files, each with its model")
-    made.add_argument("--replicas", type=cli.count, default=5, help="seeds trained together")
-    made.add_argument("--rounds", type=cli.count, default=7, help="of the steady step")
-    made.add_argument("--steps", type=int, default=200, help="of each whole run; 0 is no whole runs")
-    made.add_argument("--out", type=cli.new_file, help="where the JSON goes")
-    made.add_overrides()
-    return made
+    """Returns the parser of the program's flags."""
+    parser = cli.Parser(__doc__)
+    parser.add_argument("--configs", nargs="*", default=CONFIGS, help="files, each with its model")
+    parser.add_argument("--replicas", type=cli.count, default=5, help="seeds trained together")
+    parser.add_argument("--rounds", type=cli.count, default=7, help="of the steady step")
+    parser.add_argument("--steps", type=int, default=200, help="of each whole run; 0 is no whole runs")
+    parser.add_argument("--out", type=cli.new_file, help="where the JSON goes")
+    parser.add_overrides()
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Runs the program and returns its exit code."""
     return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
@@ -54,17 +54,17 @@ def run(flags: argparse.Namespace) -> None:
     result = measure.header("replicas") | {"replicas": flags.replicas, "configs": {}}
     for spec in flags.configs:
         config, _ = loading.resolve(spec, flags.overrides)
-        found = {"step": steady(config, flags.replicas, flags.rounds)}
+        measured = {"step": steady(config, flags.replicas, flags.rounds)}
         if flags.steps:
-            found["run"] = whole(spec, flags.overrides, flags.replicas, flags.steps)
-        result["configs"][spec] = found
+            measured["run"] = whole(spec, flags.overrides, flags.replicas, flags.steps)
+        result["configs"][spec] = measured
     print(markdown(result))
     if flags.out:
         flags.out.write_text(json.dumps(result, indent=2) + "\n")
 
 
 def steady(config: Config, count: int, rounds: int) -> dict[str, Any]:
-    """Seconds of a step of all together, and of a step of each, one after the other; the ratio of each round."""
+    """Returns seconds of a step of all seeds together and of a step of each in turn, with their ratio by round."""
     mesh = sharding.make_mesh(config.mesh)
     with jax.set_mesh(mesh):
         steps = {
@@ -77,7 +77,7 @@ def steady(config: Config, count: int, rounds: int) -> dict[str, Any]:
 
 
 def _step(config: Config, contestants: list[Replicas]) -> Callable[[], Any]:
-    """One step of each of some programs, which are the first one's: programs of other seeds take as long."""
+    """Returns a call that takes one step of each contestant with the first one's program; others take as long."""
     task = tasks.find(config.task)(config)
     trainer = Trainer.of(config, task)
     train_step = contestants[0].train_step(trainer, task)
@@ -95,7 +95,7 @@ def _step(config: Config, contestants: list[Replicas]) -> Callable[[], Any]:
 
 
 def whole(spec: str, overrides: dict[str, str], count: int, steps: int) -> dict[str, Any]:
-    """Seconds of the processes of one run of all, and of a run of each."""
+    """Returns the seconds of one run of all seeds together, and of a run of each seed, as processes."""
     flags = [f"--config={spec}", *(f"--config.{field}={text}" for field, text in overrides.items())]
     flags.append(f"--config.train.length={steps} steps")
     together = _seconds([[*flags, f"--config.train.replicas={count}"]])
@@ -114,14 +114,14 @@ def _seconds(programs: list[list[str]]) -> float:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The figures as a table."""
+    """Returns the figures as a table."""
     count, rows = result["replicas"], []
-    for spec, found in result["configs"].items():
-        seconds, spread = found["step"]["seconds"], measure.spread(found["step"]["together_over_apart"])
+    for spec, measured in result["configs"].items():
+        seconds, spread = measured["step"]["seconds"], measure.spread(measured["step"]["together_over_apart"])
         row = [f"`{spec}`, a step", *(f"{1000 * seconds[name]:.1f} ms" for name in ("together", "apart")), spread]
         rows.append(row)
-        if "run" in found:
-            run = found["run"]
+        if "run" in measured:
+            run = measured["run"]
             times = [f"{run['seconds'][name]:.0f} s" for name in ("together", "apart")]
             rows.append([f"`{spec}`, a run of {run['steps']} steps", *times, f"{run['together_over_apart']:.2f}"])
     return plain_markdown(["", f"{count} together", f"{count} apart", "together / apart"], rows)

@@ -21,7 +21,7 @@ from benchmarks import measure
 from train import cli
 
 CONFIGS = ("vit_digits", "gpt_pydoc")
-# The command, up to the end of its first step.
+# The command of a run, which exits at the end of its first step.
 FIRST_STEP = """
 import os, sys
 import jax
@@ -36,15 +36,15 @@ sys.exit(main.main(sys.argv[1:]) or 1)
 
 
 def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
-    made.add_argument("--rounds", type=cli.count, default=3, help="of measuring, in which all take turns")
-    made.add_argument("--out", type=cli.new_file, help="where the JSON goes")
-    return made
+    """Returns the parser of the program's flags."""
+    parser = cli.Parser(__doc__)
+    parser.add_argument("--rounds", type=cli.count, default=3, help="of measuring, in which all take turns")
+    parser.add_argument("--out", type=cli.new_file, help="where the JSON goes")
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Runs the program and returns its exit code."""
     return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
@@ -57,21 +57,21 @@ def run(flags: argparse.Namespace) -> None:
 
 
 def seconds(name: str, rounds: int) -> dict[str, list[float]]:
-    """Of each round: cold and warm. Text is tokenised before the first."""
-    found: dict[str, list[float]] = {"cold": [], "warm": []}
+    """Returns the seconds of each round with a cold and a warm cache; text is tokenised before the first round."""
+    by_cache: dict[str, list[float]] = {"cold": [], "warm": []}
     with tempfile.TemporaryDirectory() as folder:
         texts = f"--config.data.cache_dir={folder}/texts"
         first_step(name, Path(folder) / "unmeasured", texts)
         for number in range(rounds):
-            for times in found.values():
+            for times in by_cache.values():
                 times.append(first_step(name, Path(folder) / str(number), texts))
-    return found
+    return by_cache
 
 
 def first_step(name: str, cache: Path, texts: str) -> float:
-    """Seconds of a fresh process that keeps its programs in a folder."""
-    own = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
-    environment = {k: v for k, v in os.environ.items() if k not in own} | {"ATTENTION_BENCH_CACHE": str(cache)}
+    """Returns the seconds to the first step of a new process that keeps its compiled programs in a folder."""
+    removed = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
+    environment = {k: v for k, v in os.environ.items() if k not in removed} | {"ATTENTION_BENCH_CACHE": str(cache)}
     flags = [
         f"--config=configs/{name}.py",
         "--config.train.log_every=1 step",
@@ -85,7 +85,7 @@ def first_step(name: str, cache: Path, texts: str) -> float:
 
 
 def table(found: dict[str, dict[str, list[float]]]) -> str:
-    """Medians, as Markdown."""
+    """Returns the medians as a Markdown table."""
     lines = []
     for name, times in found.items():
         cold, warm = (statistics.median(times[which]) for which in ("cold", "warm"))

@@ -40,23 +40,23 @@ from train.step import Trainer, step_key
 Step = Callable[[np.ndarray, np.ndarray], float]
 COMPILED = "_compiled"
 AGAINST = ("keras", "torch", "torch_compiled")
-INPUTS = {"vit": ("image", "label"), "gpt": ("tokens", "targets")}  # of a batch, by model
+INPUTS = {"vit": ("image", "label"), "gpt": ("tokens", "targets")}  # the arrays of a batch, by model
 
 
 def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
-    made.add_argument("--config", default="configs/vit_digits.py", metavar="FILE[:ARGUMENT]", help="the model")
-    made.add_argument("--against", default="", help=f"{', '.join(AGAINST)}: see requirements-bench.txt")
-    made.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
-    made.add_argument("--steps", type=cli.count, default=4, help="steps of each contestant in a round")
-    made.add_argument("--out", type=cli.new_file, help="where the JSON goes")
-    made.add_overrides()
-    return made
+    """Returns the parser of the program's flags."""
+    parser = cli.Parser(__doc__)
+    parser.add_argument("--config", default="configs/vit_digits.py", metavar="FILE[:ARGUMENT]", help="the model")
+    parser.add_argument("--against", default="", help=f"{', '.join(AGAINST)}: see requirements-bench.txt")
+    parser.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
+    parser.add_argument("--steps", type=cli.count, default=4, help="steps of each contestant in a round")
+    parser.add_argument("--out", type=cli.new_file, help="where the JSON goes")
+    parser.add_overrides()
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Runs the program and returns its exit code."""
     return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
@@ -79,7 +79,7 @@ def run(flags: argparse.Namespace) -> None:
 
 
 def loop_against_step(config: Config, rounds: int, steps: int) -> dict[str, Any]:
-    """Seconds a step of the bare jitted step on one batch, and of the loop with its data, logging and checks."""
+    """Returns seconds a step of the bare jitted step on one batch, and of the loop with data, logs and checks."""
     mesh = sharding.make_mesh(config.mesh)
     with tempfile.TemporaryDirectory() as folder, jax.set_mesh(mesh), Checkpoints(Path(folder), 1) as checkpoints:
         training = SilentTraining(config, mesh, Path(folder), checkpoints)
@@ -111,7 +111,7 @@ class SilentTraining:
         self.meter = Meter(task, self.replicas, self.timetable, self.recorder, checkpoints, {})
 
     def take(self, steps: int) -> float:
-        """Takes so many steps; returns the seconds of one."""
+        """Takes a number of steps and returns the seconds of one."""
         started = time.perf_counter()
         for _ in range(steps):
             batch = next(self.batches)
@@ -140,7 +140,7 @@ def _bare(training: SilentTraining, batch: Any, steps: int) -> float:
 
 
 def stacks(config: Config, others: list[str], rounds: int, steps: int) -> dict[str, Any]:
-    """The same model, weights, batches and plain AdamW in each stack: seconds a step and the loss of every step."""
+    """Trains the same model, weights and batches with plain AdamW in each stack: seconds a step, and all losses."""
     plain = dataclasses.replace(config.optimizer, name="adamw", schedule="constant", warmup="0 steps", clip=0.0)
     config = dataclasses.replace(config, optimizer=plain)
     task = tasks.find(config.task)(config)
@@ -209,7 +209,7 @@ def _theirs(name: str, config: Config, task: Any, params: Any) -> Step:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The figures as tables."""
+    """Returns the figures as tables."""
     seconds, ratio = result["loop"]["seconds"], result["loop"]["loop_over_step"]
     lines = [
         plain_markdown(("", "seconds a step"), ((name, f"{value:.4f}") for name, value in seconds.items())),
@@ -221,7 +221,7 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 def stacks_table(stacks: dict[str, Any]) -> str:
-    """The speed of each stack."""
+    """Returns a table of the speed of each stack."""
     titles = ("stack", "seconds a step", "times the bench's", f"{stacks['unit']}/s", "GFLOP/s")
     rows = []
     for name, seconds in stacks["seconds"].items():
@@ -231,7 +231,7 @@ def stacks_table(stacks: dict[str, Any]) -> str:
 
 
 def losses_table(stacks: dict[str, Any], steps: Collection[int] = ()) -> str:
-    """The losses of each stack, at some of the steps or at all."""
+    """Returns a table of the losses of each stack, at some of the steps or at all."""
     rows = enumerate(zip(*stacks["losses"].values(), strict=True), 1)
     shown = ((step, *(f"{loss:.4f}" for loss in row)) for step, row in rows if not steps or step in steps)
     return plain_markdown(("step", *stacks["losses"]), shown)

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("*.md")))
 KEPT = ROOT / "docs/replication"
 CORES = ("dot_product", "super", "neural", "neural(dim=16)", "neural(dim=None)", "additive")
-WHOLE = {  # attention of whole models, and its name here: a vertical bar would end the cell of a table
+WHOLE = {  # attention of whole models, and its name in pages: a vertical bar would end the cell of a table
     "neural(dim=2)|dot_product": "first neural(dim=2)",
     "neural(dim=16)|dot_product": "first neural(dim=16)",
     "neural(dim=None)|dot_product": "first neural(dim=None)",
@@ -38,13 +38,13 @@ WHOLE = {  # attention of whole models, and its name here: a vertical bar would 
 
 @functools.cache
 def load(name: str) -> Any:
-    """A file of `benchmarks/results`, or of `docs/replication`."""
+    """Reads a file of `benchmarks/results` or of `docs/replication`."""
     file = ROOT / f"benchmarks/results/{name}_cpu.json"
     return json.loads((file if file.is_file() else KEPT / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def tables() -> Iterator[tuple[str, Callable[[], str]]]:
-    """The name of every table, and what makes it."""
+    """Yields the name of every table, and the function that makes it."""
     yield "attention", lambda: attention.table(load("attention")["forward+backward"])
     yield "attention growth", lambda: attention.growth_table(load("attention")["growth"])
     yield "attention in short", lambda: attention_in_short(cores())
@@ -76,7 +76,7 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
 
 
 def numbers() -> Iterator[tuple[str, str]]:
-    """The name of every number in a sentence, and the number."""
+    """Yields the name and the text of every number that stands in a sentence."""
     yield from of_cores(cores())
     yield from of_layers()
     yield from of_training_and_translation()
@@ -92,12 +92,12 @@ def numbers() -> Iterator[tuple[str, str]]:
 
 
 def cores() -> dict[str, dict[str, Any]]:
-    """Rows of attention's forward and backward pass by their names."""
+    """Returns the rows of attention's forward and backward pass by their names."""
     return {row["name"]: row for row in load("attention")["forward+backward"]}
 
 
 def of_cores(rows: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Of attention alone."""
+    """Yields the figures of attention alone."""
     baseline = rows[attention.BASELINE]
     for spec in CORES:
         row = rows[f"{spec}, chunked"]
@@ -117,7 +117,7 @@ def of_cores(rows: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 
 def attention_in_short(rows: dict[str, dict[str, Any]]) -> str:
-    """Neural and additive attention against both baselines."""
+    """Compares neural and additive attention with both baselines."""
     titles = ("forward + backward", "time × `jax.nn` dot product", "time × our own tiled one", "memory × `jax.nn`")
     names = {
         "neural": "`neural(dim=2)`, hidden (2, 1)",
@@ -128,13 +128,13 @@ def attention_in_short(rows: dict[str, dict[str, Any]]) -> str:
     values, lines = dict(of_cores(rows)), []
     for spec, name in names.items():
         ratios = rows[f"{spec}, chunked"]["ratios"]
-        times = (measure.spread(ratios[other]) for other in (attention.BASELINE, "dot_product, chunked"))
+        times = (measure.spread(ratios[baseline]) for baseline in (attention.BASELINE, "dot_product, chunked"))
         lines.append((name, *times, values[f"{spec} memory"], values.get(f"{spec} paper time", "")))
     return plain_markdown((*titles, "the paper's form takes … times as long"), lines)
 
 
 def attention_work(rows: dict[str, dict[str, Any]]) -> str:
-    """Useful work of tiled attention, and how far it is from the speed of a large product."""
+    """Returns the useful work of tiled attention, and its speed as a share of that of a large product."""
     names = {
         "dot_product": "dot product",
         "neural": "neural, d′ = 2",
@@ -151,7 +151,7 @@ def attention_work(rows: dict[str, dict[str, Any]]) -> str:
 
 
 def gpt_in_short(values: dict[str, str]) -> str:
-    """A GPT with neural attention in every layer, and the paper's with it in one."""
+    """Compares a GPT with neural attention in every layer with the paper's, which has it in one layer."""
     lines = []
     for name, spec in (("2", "neural(dim=2)"), ("16", "neural(dim=16)"), ("no projection", "neural(dim=None)")):
         keys = (f"{spec} time", f"{spec} memory", f"first {spec} paper time", f"first {spec} paper memory")
@@ -160,7 +160,7 @@ def gpt_in_short(values: dict[str, str]) -> str:
 
 
 def of_layers() -> Iterator[tuple[str, str]]:
-    """Of whole models with neural attention, over their dot-product twins."""
+    """Yields the figures of whole models with neural attention, relative to the same models with dot products."""
     for model in ("gpt", "vit"):
         rows = {row["attention"]: row for row in load("layers")[model]}
         base = rows["dot_product"]["paper"]
@@ -173,27 +173,27 @@ def of_layers() -> Iterator[tuple[str, str]]:
 
 
 def of_training_and_translation() -> Iterator[tuple[str, str]]:
-    """Of training steps against other stacks, and of Marian."""
+    """Yields the figures of training steps in other stacks, and of Marian."""
     stacks, loop = load("train_step")["stacks"], load("train_step")["loop"]["loop_over_step"]
     for name in ("keras", "torch"):
         yield f"train_step {name}", f"{stacks['ratio_to_bench'][name]:.1f}"
     yield "train_step loop", f"{loop['median']:.3f} ({loop['min']:.3f} to {loop['max']:.3f} in single rounds)"
     yield "train_step loop %", f"{100 * (loop['median'] - 1):.1f}"
-    found = load("translation")
-    times = [row["times_faster"]["median"] for row in found["searches"]]
+    translation = load("translation")
+    times = [row["times_faster"]["median"] for row in translation["searches"]]
     yield "translation times faster", f"{min(times):.1f} to {max(times):.1f}"
-    yield "translation bandwidth", f"{100 * found['searches'][0]['of_bandwidth']:.0f}"
-    yield "translation cache", measure.spread(found["again"]["times_faster"])
-    yield "translation training", measure.spread(found["training"]["times_faster"])
-    yield "translation training in short", f"{found['training']['times_faster']['median']:.2f}"
-    for name, speed in found["training"]["tokens_per_second"].items():
+    yield "translation bandwidth", f"{100 * translation['searches'][0]['of_bandwidth']:.0f}"
+    yield "translation cache", measure.spread(translation["again"]["times_faster"])
+    yield "translation training", measure.spread(translation["training"]["times_faster"])
+    yield "translation training in short", f"{translation['training']['times_faster']['median']:.2f}"
+    for name, speed in translation["training"]["tokens_per_second"].items():
         yield f"translation training {name}", f"{speed:,.0f}"
-    yield "translation gaussian", measure.spread(found["projection"]["gaussian_over_dot_product"])
-    yield "translation gaussian paper", f"{found['projection']['paper']:.2f}"
+    yield "translation gaussian", measure.spread(translation["projection"]["gaussian_over_dot_product"])
+    yield "translation gaussian paper", f"{translation['projection']['paper']:.2f}"
 
 
 def of_inference() -> Iterator[tuple[str, str]]:
-    """Of the models in which the mechanism is enough of the work to be seen: all but IMDB's."""
+    """Yields ratios for the models in which attention is a visible share of the work: all but IMDB's."""
     rows = [row for file in ("inference", "inference_cifar100") for row in load(file)["rows"]]
     for spec in ("optimised", "efficient", "super"):
         medians = sorted(
@@ -205,7 +205,7 @@ def of_inference() -> Iterator[tuple[str, str]]:
 
 
 def of_operations() -> Iterator[tuple[str, str]]:
-    """How much more standard attention takes than Efficient Attention, at the paper's sizes."""
+    """Yields how much more standard attention takes than Efficient Attention, at the papers' sizes."""
     ratios = [row["excess"] for row in load("flops")["settings"].values()]
     counted = [100 * row[count] for row in ratios for count in ("analytic", "compiled")]
     yield "flops excess", f"{min(counted):.0f} to {max(counted):.0f} %"
@@ -213,15 +213,15 @@ def of_operations() -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def figures() -> dict[str, Callable[[], str]]:
-    """All tables and numbers by name."""
+    """Returns the makers of all tables and numbers by name."""
     return dict(tables()) | {name: lambda text=text: text for name, text in numbers()}
 
 
 def written(text: str) -> str:
-    """A page with all its figures as the files have them.
+    """Returns a page with all its figures as the files hold them.
 
     Raises:
-      UsageError: a mark names no figure.
+      UsageError: A mark names a figure that does not exist.
     """
 
     def figure(name: str) -> str:
@@ -233,7 +233,7 @@ def written(text: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Runs the program and returns its exit code."""
     return cli.run(lambda: write(cli.Parser(__doc__).parse_args(arguments)))
 
 

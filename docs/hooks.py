@@ -82,38 +82,38 @@ def as_python_markdown(text: str) -> str:
         if token.type == "list_item_open":
             first, last = token.map
             width = len(re.match(r"[\s]*(?:[-*+]|\d+[.)])\s+", lines[first].expandtabs())[0])
-            own = len(lines[first]) - len(lines[first].lstrip())
+            indent = len(lines[first]) - len(lines[first].lstrip())
             for number in range(first + 1, last):
                 if lines[number].startswith(" " * width):
-                    shift[number] += 4 - (width - own)
+                    shift[number] += 4 - (width - indent)
         elif token.type in ("bullet_list_open", "ordered_list_open") and token.map[0] and token.level == 0:
             blank |= {token.map[0]} if lines[token.map[0] - 1].strip() else set()
         elif token.type == "table_open":
             rows |= set(range(*token.map))
             blank |= {token.map[0]} if token.map[0] and lines[token.map[0] - 1].strip() else set()
-    made = []
+    converted = []
     for number, line in enumerate(lines):
         line = CODE.sub(lambda match: match[0].replace("\\|", "|"), line) if number in rows else line
-        made += ([""] if number in blank else []) + [" " * shift[number] + line if line.strip() else line]
-    return "\n".join(made)
+        converted += ([""] if number in blank else []) + [" " * shift[number] + line if line.strip() else line]
+    return "\n".join(converted)
 
 
 def outside_code(text: str, change, inline: bool = False) -> str:
-    """Changes the text outside blocks of code and, with `inline`, outside code within a line."""
+    """Applies a change to the text outside blocks of code and, with `inline`, outside code within a line."""
     lines, code = text.split("\n"), set()
     for token in MarkdownIt("commonmark").parse(text):
         if token.type in ("fence", "code_block"):
             code |= set(range(*token.map))
-    parts, plain = [], []
+    pieces, plain = [], []
     for number, line in enumerate([*lines, None]):
         if number in code or line is None:
-            part = "\n".join(plain)
-            parts += [_around_code(part, change) if inline else change(part + "\n")[:-1]] if plain else []
-            parts += [] if line is None else [line]
+            piece = "\n".join(plain)
+            pieces += [_around_code(piece, change) if inline else change(piece + "\n")[:-1]] if plain else []
+            pieces += [] if line is None else [line]
             plain = []
         else:
             plain.append(line)
-    return "\n".join(parts)
+    return "\n".join(pieces)
 
 
 def _around_code(text: str, change) -> str:

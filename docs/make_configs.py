@@ -30,7 +30,7 @@ This page is made from the code by `python -m docs.make_configs`.
 
 
 def page() -> str:
-    """The whole page."""
+    """Returns the whole page."""
     return INTRODUCTION + "".join(_files()) + "".join(_section(title, cls) for title, cls in SECTIONS.items())
 
 

@@ -13,7 +13,7 @@ from models.layers.positions import rotate, sinusoids
 
 
 class TorchGPT(nn.Module):
-    """As `models.gpt.GPT`, from its parameters."""
+    """`models.gpt.GPT` in PyTorch, from the same parameters."""
 
     def __init__(self, params: Params, config: GPTConfig, length: int):
         super().__init__()
@@ -38,7 +38,7 @@ class TorchGPT(nn.Module):
         self.head = None if config.tied_output else linear(params["head"]["kernel"], params["head"]["bias"])
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits of the next token (batch, tokens, vocabulary)."""
+        """Returns logits of the next token (batch, tokens, vocabulary)."""
         x = self.tokens(tokens) * self.scale
         x = self.dropout(x if self.added is None else x + self.added)
         for block in self.blocks:
@@ -47,7 +47,7 @@ class TorchGPT(nn.Module):
         return nn.functional.linear(x, self.tokens.weight) if self.head is None else self.head(x)
 
     def _positions(self, params: Params, config: GPTConfig, length: int):
-        """What is added to embeddings, and the cosines and sines that rotate queries and keys."""
+        """Returns what is added to embeddings, and the cosines and sines that rotate queries and keys."""
         if config.positions == "rotary":
             half = config.width // config.heads // 2
             ones = np.concatenate([np.ones((length, 1, half)), np.zeros((length, 1, half))], axis=-1)
@@ -61,7 +61,7 @@ class TorchGPT(nn.Module):
 def make_step(
     params: Params, *, config: GPTConfig, length: int, learning_rate: float, weight_decay: float, compiled: bool = False
 ) -> Callable[[np.ndarray, np.ndarray], float]:
-    """One training step in PyTorch: a function from tokens and the next ones, both (B, T), to the loss.
+    """Returns a training step in PyTorch: a function from tokens and the next tokens, both (B, T), to the loss.
 
     The model starts from `params`, a nested dict of arrays.
     """

@@ -11,7 +11,7 @@ from benchmarks.peers.torch_layers import training_step
 
 
 class TorchMarian(nn.Module):
-    """Logits of the target, from sources and targets side by side in one array."""
+    """A Marian that returns the logits of targets, from sources and targets side by side in one array."""
 
     def __init__(self, folder: str, source: int):
         super().__init__()
@@ -19,19 +19,19 @@ class TorchMarian(nn.Module):
         self.source = source
 
     def forward(self, pairs: Tensor) -> Tensor:
-        """(B, T, vocabulary) of (B, S + T)."""
+        """Returns logits (B, T, vocabulary) from tokens (B, S + T)."""
         source, target = pairs[:, : self.source], pairs[:, self.source :]
         mask = torch.ones_like(source)
         return self.model(source, attention_mask=mask, decoder_input_ids=target, use_cache=False).logits
 
 
 def make_search(folder: str) -> Callable[[np.ndarray, int, int], np.ndarray]:
-    """From sources `(B, S)`, beams and tokens to targets of just so many tokens."""
+    """Returns a function from sources `(B, S)`, beams and a number of tokens to targets of exactly that length."""
     model = MarianMTModel.from_pretrained(folder).eval()
 
     def search(source: np.ndarray, beams: int, tokens: int) -> np.ndarray:
         inputs = torch.from_numpy(source)
-        found = model.generate(
+        written = model.generate(
             inputs,
             attention_mask=torch.ones_like(inputs),
             num_beams=beams,
@@ -39,11 +39,11 @@ def make_search(folder: str) -> Callable[[np.ndarray, int, int], np.ndarray]:
             min_new_tokens=tokens,
             max_new_tokens=tokens,
         )
-        return found[:, 1:].numpy()
+        return written[:, 1:].numpy()
 
     return search
 
 
 def make_step(folder: str, source: int, learning_rate: float) -> Callable[[np.ndarray, np.ndarray], float]:
-    """One step of AdamW: from sources and targets side by side, and the targets' next tokens, to the loss."""
+    """Returns a step of AdamW: from sources beside targets, and the targets' next tokens, to the loss."""
     return training_step(TorchMarian(folder, source).train(), learning_rate, weight_decay=0.0, compiled=False)

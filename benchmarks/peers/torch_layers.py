@@ -13,12 +13,12 @@ ACTIVATIONS = {"gelu": functional.gelu, "relu": functional.relu}
 
 
 def tensor(array: np.ndarray) -> nn.Parameter:
-    """A parameter in float32."""
+    """Returns a parameter in float32."""
     return nn.Parameter(torch.tensor(np.asarray(array, np.float32)))
 
 
 def linear(kernel: np.ndarray, bias: np.ndarray | None) -> nn.Linear:
-    """A linear layer from a kernel (inputs, outputs) and its bias, if there is one."""
+    """Returns a linear layer from a kernel (inputs, outputs) and its bias, if there is one."""
     layer = nn.utils.skip_init(nn.Linear, *kernel.shape, bias=bias is not None)
     layer.weight = tensor(kernel.T)
     if bias is not None:
@@ -27,7 +27,7 @@ def linear(kernel: np.ndarray, bias: np.ndarray | None) -> nn.Linear:
 
 
 def norm(params: Params, epsilon: float = 1e-6) -> nn.LayerNorm:
-    """A LayerNorm."""
+    """Returns a LayerNorm from its scale and bias."""
     layer = nn.LayerNorm(params["scale"].shape, eps=epsilon)
     layer.weight, layer.bias = tensor(params["scale"]), tensor(params["bias"])
     return layer
@@ -62,7 +62,7 @@ class TorchBlock(nn.Module):
         self.activation, self.pre_norm, self.causal = ACTIVATIONS[activation], pre_norm, causal
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """The block's output; x is (batch, tokens, width), rotation the cosines and sines of rotary positions."""
+        """Returns the block's output; x is (batch, tokens, width), rotation the cosines and sines of rotary."""
         if self.pre_norm:
             x = x + self._attention(self.norm_attention(x), rotation)
             return x + self._mlp(self.norm_mlp(x))
@@ -90,7 +90,7 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def training_step(
     model: nn.Module, learning_rate: float, weight_decay: float, compiled: bool
 ) -> Callable[[np.ndarray, np.ndarray], float]:
-    """One training step with fused AdamW on every parameter: from inputs and labels to the mean cross-entropy."""
+    """Returns a training step with fused AdamW: a function from inputs and labels to the mean cross-entropy."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=weight_decay, fused=True)
     forward = torch.compile(model) if compiled else model
 

@@ -26,20 +26,20 @@ class KerasTokens(layers.Layer):
         self.positions = self.add_weight(shape=(1, shape[1] + 1, shape[-1]), name="positions")
 
     def call(self, x: Any) -> Any:
-        """The tokens, (batch, 1 + patches, width)."""
+        """Returns the tokens, (batch, 1 + patches, width)."""
         first = ops.broadcast_to(self.class_token, (ops.shape(x)[0], 1, x.shape[-1]))
         return ops.concatenate([first, x], axis=1) + self.positions
 
 
 def _patches(images: Any, patch: int) -> Any:
-    """Images (batch, rows, columns, channels) as patches in row-major order, each flattened the same way."""
+    """Splits images (batch, rows, columns, channels) into patches in row-major order, each flattened the same way."""
     _, rows, columns, c = images.shape
     x = layers.Reshape((rows // patch, patch, columns // patch, patch, c))(images)
     return layers.Reshape((-1, patch * patch * c))(layers.Permute((1, 3, 2, 4, 5))(x))
 
 
 def _block(x: Any, name: str, width: int, heads: int, mlp: int, dropout: float) -> Any:
-    """One pre-norm block; its layers are named as in the parameters."""
+    """Applies one pre-norm block; its layers are named as in the parameters."""
     h = layers.LayerNormalization(epsilon=1e-6, name=f"{name}_norm_attention")(x)
     attention = layers.MultiHeadAttention(heads, width // heads, dropout=dropout, name=f"{name}_attention")
     x = layers.Add()([x, layers.Dropout(dropout)(attention(h, h))])
@@ -96,7 +96,7 @@ def make_step(
     learning_rate: float,
     weight_decay: float,
 ) -> Callable[[np.ndarray, np.ndarray], float]:
-    """One training step in Keras: a function from images (B, 32, 32, 3) and labels (B,) to the loss.
+    """Returns a training step in Keras: a function from images (B, 32, 32, 3) and labels (B,) to the loss.
 
     The model starts from `params`, a nested dict of arrays.
     """

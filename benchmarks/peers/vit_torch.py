@@ -10,7 +10,7 @@ from benchmarks.peers.torch_layers import Params, TorchBlock, linear, norm, tens
 
 
 class TorchViT(nn.Module):
-    """Patches, class token and positions, `depth` blocks, and a linear head on the class token."""
+    """A ViT: patches, class token and positions, `depth` blocks, and a linear head on the class token."""
 
     def __init__(self, params: Params, depth: int, heads: int, patch: int, dropout: float):
         super().__init__()
@@ -21,7 +21,7 @@ class TorchViT(nn.Module):
         self.norm, self.head = norm(params["norm"]), linear(params["head"]["kernel"], params["head"]["bias"])
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits of images (batch, rows, columns, channels)."""
+        """Returns logits of images (batch, rows, columns, channels)."""
         b, rows, columns, c = images.shape
         x = images.view(b, rows // self.patch, self.patch, columns // self.patch, self.patch, c)
         x = self.embed(x.transpose(2, 3).reshape(b, -1, self.patch**2 * c))
@@ -43,7 +43,7 @@ def make_step(
     weight_decay: float,
     compiled: bool = False,
 ) -> Callable[[np.ndarray, np.ndarray], float]:
-    """One training step in PyTorch: a function from images (B, rows, columns, channels) and labels (B,) to the loss.
+    """Returns a training step in PyTorch: from images (B, rows, columns, channels) and labels (B,) to the loss.
 
     The model starts from `params`, a nested dict of arrays; `width`, `mlp` and `classes` are read off their shapes.
     """
