@@ -1,4 +1,4 @@
-"""Packages that only some data need, loaded when they do."""
+"""Optional packages that only some data need."""
 
 import importlib
 from types import ModuleType
@@ -7,11 +7,11 @@ from attention.errors import UsageError
 
 
 def load(name: str, need: str) -> ModuleType:
-    """A package.
+    """Imports an optional package.
 
     Args:
-      name: As it is imported.
-      need: What needs it, with {} for its name, to begin the message.
+      name: The name that it is imported by.
+      need: The beginning of the error's message, which says what needs it, with {} for its name.
 
     Raises:
       UsageError: it is missing or cannot be loaded.

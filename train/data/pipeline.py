@@ -1,8 +1,8 @@
 """Batches of examples: endless and shuffled for training, in order and whole for evaluation.
 
-Every training example is a function of (seed, position) alone, position being its place in the endless stream over
-all processes. So batch size, processes, threads and workers change how the stream is cut and who makes it, not what
-it holds, and resuming is starting to read at a position.
+Every training example is a function of (seed, position) alone, where the position is its place in the endless stream
+over all processes. Batch size, processes, threads and workers thus do not change what the stream holds, and a run
+resumes by reading from a position.
 """
 
 import atexit
@@ -27,7 +27,7 @@ _READ = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
 
 
 class BatchSizes(Protocol):
-    """What the `data` section of every config has: examples a step over all processes, and who prepares them."""
+    """The fields of every `data` section: batch sizes over all processes, and the workers that prepare batches."""
 
     batch_size: int
     eval_batch_size: int
@@ -35,15 +35,15 @@ class BatchSizes(Protocol):
 
 
 def endless(length: int, seed: int) -> grain.MapDataset:
-    """0 … length - 1 in a new order every epoch, for ever."""
+    """Returns an endless stream of 0 … length - 1, in a new order every epoch."""
     return grain.MapDataset.range(length).shuffle(seed=seed).repeat()
 
 
 def batched(examples: grain.MapDataset, data: BatchSizes, process_index: int, process_count: int) -> "BatchIterator":
-    """An endless stream of examples, cut into batches.
+    """Cuts an endless stream of examples into batches.
 
     Args:
-      examples: Dicts of arrays, a function of the position alone.
+      examples: Dicts of arrays, which depend on the position alone.
       data: Batch size and workers.
       process_index: This process takes the `process_index`-th block of each global batch.
       process_count: How many processes share it.
@@ -62,7 +62,7 @@ def batched(examples: grain.MapDataset, data: BatchSizes, process_index: int, pr
 
 
 def stacked(iterators: Sequence["BatchIterator"]) -> "BatchIterator":
-    """Batches (R, B, ...) of R iterators that advance together, whose batches have one shape."""
+    """Stacks the batches of R iterators, which must have one shape, to (R, B, ...); the iterators advance together."""
     zipped = grain.experimental.ZipMapDataset([iterator.batches for iterator in iterators])
     return BatchIterator(zipped.map(_stack), iterators[0].workers)
 
@@ -74,10 +74,10 @@ def _stack(batches: tuple[Batch, ...]) -> Batch:
 def in_order(
     example: Callable[[int], dict[str, Any]], length: int, data: BatchSizes, process_index: int, process_count: int
 ) -> "BatchIterator":
-    """Every example once, in order; every process gets equally many batches.
+    """Yields every example once, in order; every process gets equally many batches.
 
     Args:
-      example: From an index to a dict of arrays, among them `index` and `weight`.
+      example: Maps an index to a dict of arrays, among them `index` and `weight`.
       length: How many examples there are.
       data: Evaluation batch size and workers.
       process_index: This process takes the `process_index`-th block of each global batch.
@@ -98,7 +98,7 @@ def in_order(
 
 
 class BatchIterator(grain.DatasetIterator):
-    """Batches from `batches[0]` on. Its state is how many were taken, whatever threads or workers make them."""
+    """Batches from `batches[0]` on. The state is how many were taken, whichever threads or workers make them."""
 
     def __init__(self, batches: grain.MapDataset, workers: int = 0):
         super().__init__()
@@ -118,11 +118,11 @@ class BatchIterator(grain.DatasetIterator):
         return batch
 
     def get_state(self) -> dict[str, int]:
-        """How many batches were taken: the same in every process, and for any number of them."""
+        """Returns how many batches were taken, which is the same in every process and for any number of processes."""
         return {"taken": self._taken}
 
     def set_state(self, state: dict[str, int]) -> None:
-        """Goes to where `get_state` was called, on this iterator or another one of the same data and seed."""
+        """Moves to the position of a `get_state`, of this iterator or another of the same data and seed."""
         self._stop()
         self._taken = state["taken"]
 
@@ -148,7 +148,7 @@ class BatchIterator(grain.DatasetIterator):
 
 
 def _depend(index: int, count: int) -> None:
-    """A worker ends with its parent and by nothing else: signals to a whole job are the parent's to hear."""
+    """Makes a worker end only with its parent, which handles the signals to a whole job."""
     del index, count
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
@@ -158,19 +158,19 @@ def _depend(index: int, count: int) -> None:
 
 @functools.cache
 def _kill_workers_at_exit() -> None:
-    """Else `multiprocessing` would send them a signal that they do not hear, and wait for them."""
+    """Kills workers at exit, since `multiprocessing` would send a signal that they ignore, and wait for them."""
     atexit.register(lambda: [worker.kill() for worker in multiprocessing.active_children()])
 
 
 def _filled(
     example: Callable[[int], dict[str, Any]], length: int, nothing: dict[str, Any], index: int
 ) -> dict[str, Any]:
-    """An example by index; beyond the last one `nothing`."""
+    """Returns an example by index, or `nothing` beyond the last."""
     return example(int(index)) if index < length else nothing
 
 
 def per_process(batch_size: int, process_count: int, field: str) -> int:
-    """Examples of a batch that fall to each process; a UsageError where they do not divide."""
+    """Returns how many examples of a batch each process has; raises UsageError where they do not divide."""
     if batch_size % process_count:
         raise UsageError(f"{field} = {batch_size} does not divide among {process_count} processes; use a multiple.")
     return batch_size // process_count

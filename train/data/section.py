@@ -1,4 +1,4 @@
-"""What the `data` sections of all configs have in common."""
+"""The base of the `data` sections of all configs."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -13,7 +13,7 @@ def _split(default: str, help: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Section(Declared):
-    """Where the data are, how they are split, and in what batches they come."""
+    """The place of the data, their splits and their batches."""
 
     source: str = field("", "Which data.")
     data_dir: str = field("", "Where they are.", role=BOOKKEEPING)

@@ -1,4 +1,4 @@
-"""Sizes that a config states: checked against the data where they are there, and what stands for data in a dry run."""
+"""Sizes that a config states: checks against the data, and blank data of these sizes for dry runs."""
 
 import dataclasses
 from typing import Any
@@ -21,13 +21,13 @@ CLASSES = {
 
 
 def vocabulary(help: str, *tokenisers: str) -> Any:
-    """The declaration of a number of tokens, of which a tokeniser that names its size has no need."""
+    """Declares a number of tokens, which a tokeniser that names its size does not need."""
     special = {0: "the tokeniser says it; a dry run needs it, or a tokeniser that names its size"}
     return field(0, help, least=1, special=special, unit="tokens", size_of=tokenisers)
 
 
 def check(field: str, stated: int | str, found: int | str) -> None:
-    """Raises UsageError where a size is stated, and is another than that of the data."""
+    """Raises UsageError where a size is stated and differs from that of the data."""
     if stated and stated != found:
         raise UsageError(
             f"data.{field} is {stated}, but the data have {found}; set --config.data.{field}={found}, or give the data "
@@ -36,10 +36,10 @@ def check(field: str, stated: int | str, found: int | str) -> None:
 
 
 def needed(field: str, stated: int | str) -> int | str:
-    """The size that is stated.
+    """Returns a size that must be stated.
 
     Raises:
-      UsageError: it is not.
+      UsageError: the size is not stated.
     """
     if not stated:
         raise UsageError(f"Without data, nothing says what data.{field} is; give --config.data.{field}=...")
@@ -48,7 +48,7 @@ def needed(field: str, stated: int | str) -> int | str:
 
 @dataclasses.dataclass(frozen=True)
 class BlankTokeniser:
-    """Stands for a tokeniser of which only the size is known; where a model cares what pads, its config says it.
+    """Replaces a tokeniser in a dry run, where only its size is known.
 
     Attributes:
       size: Ids are 0 … size - 1.
@@ -61,10 +61,10 @@ class BlankTokeniser:
 
 @dataclasses.dataclass(frozen=True)
 class BlankText:
-    """Stands for a `train.data.store.tokens.Stored`: one document of zeros.
+    """Replaces a `train.data.store.tokens.Stored` in a dry run, by one document of zeros.
 
     Attributes:
-      length: Its tokens.
+      length: The number of its tokens.
     """
 
     length: int

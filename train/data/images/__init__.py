@@ -1,1 +1,1 @@
-"""Labelled images: where they come from, how they are changed and batched."""
+"""Labelled images: their sources, transforms and batches."""

@@ -1,4 +1,4 @@
-"""Batches of images from a source: augmented and mixed for training, as they are for evaluation."""
+"""Batches of images from a source: augmented and mixed for training, without randomness for evaluation."""
 
 import dataclasses
 from typing import Any
@@ -19,12 +19,12 @@ _UNUSED = np.random.default_rng(0)
 def train_batches(
     source: LabelledImages, data: ImageData, seed: int, process_index: int = 0, process_count: int = 1
 ) -> pipeline.BatchIterator:
-    """Shuffled, augmented batches without end. Each epoch shows every example once; epochs run into one another.
+    """Returns endless shuffled, augmented batches. An epoch has every example once; a batch may span two epochs.
 
     Args:
-      source: What to draw from.
+      source: The images.
       data: Batch size, transforms, mixup and workers.
-      seed: Of the order, the augmentation and the mixing, which are independent of one another.
+      seed: The seed of the order, the augmentation and the mixing, which are independent of one another.
       process_index: This process takes the `process_index`-th block of each global batch.
       process_count: How many processes share it.
 
@@ -52,10 +52,10 @@ def train_batches(
 def eval_batches(
     source: LabelledImages, data: ImageData, process_index: int = 0, process_count: int = 1
 ) -> pipeline.BatchIterator:
-    """Every example once, in order; every process gets equally many batches.
+    """Yields every example once, in order; every process gets equally many batches.
 
     Args:
-      source: What to go through.
+      source: The images.
       data: Evaluation batch size and transforms.
       process_index: This process takes the `process_index`-th block of each global batch.
       process_count: How many processes share it.
@@ -65,7 +65,7 @@ def eval_batches(
       example, 0 for the zeros that fill up the last batch, whose index is -1.
 
     Raises:
-      UsageError: as `train_batches`.
+      UsageError: `train_batches` would raise it.
     """
     transforms = chain.parse(data.eval_transforms)
     chain.output_shape(transforms, source.image_shape)
@@ -75,7 +75,7 @@ def eval_batches(
 
 @dataclasses.dataclass(frozen=True)
 class _Augmented:
-    """An example of the source by index, transformed."""
+    """Returns an example of the source by index, transformed."""
 
     source: LabelledImages
     transforms: tuple[Transform, ...]
@@ -88,7 +88,7 @@ class _Augmented:
 
 @dataclasses.dataclass(frozen=True)
 class _Mixed(_Augmented):
-    """Two examples, each transformed on its own, mixed."""
+    """Returns a mixture of two examples, which are transformed independently."""
 
     alpha: float
 
@@ -101,7 +101,7 @@ class _Mixed(_Augmented):
 
 @dataclasses.dataclass(frozen=True)
 class _Whole(_Augmented):
-    """An example with weight 1, transformed without chance."""
+    """Returns an example with weight 1, transformed without randomness."""
 
     def __call__(self, index: int) -> dict[str, Any]:
         return super().__call__(index, _UNUSED) | {"weight": np.float32(1)}

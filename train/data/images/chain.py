@@ -16,7 +16,7 @@ _TRIALS = ((1, 1, 3), (40, 900, 3), (1200, 30, 3))
 
 
 def parse(text: str) -> tuple[Transform, ...]:
-    """Reads a spec string; '' is no transforms.
+    """Reads a spec string; '' means no transforms.
 
     Raises:
       UsageError: unknown names or options, options missing or of the wrong kind, or a wrong order.
@@ -34,21 +34,21 @@ def parse(text: str) -> tuple[Transform, ...]:
 def apply(
     transforms: tuple[Transform, ...], image: UInt8[np.ndarray, "h w c"], rng: np.random.Generator
 ) -> Float32[np.ndarray, "H W C"]:
-    """The image after all transforms, float32; on the scale [0, 1] if none of them normalises."""
+    """Returns the image after all transforms, as float32; on the scale [0, 1] if none of them normalises."""
     for transform in transforms:
         image = transform(image, rng)
     return image if image.dtype == np.float32 else image * np.float32(1 / 255)
 
 
 def output_shape(transforms: tuple[Transform, ...], image_shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    """(H, W, C) after the transforms, found by sending zeros through.
+    """Returns (H, W, C) after the transforms, by transforming an image of zeros.
 
     Args:
-      transforms: As `parse` gives them.
-      image_shape: Of the images before; 0 is a size that varies, which is tried small and large.
+      transforms: The transforms, from `parse`.
+      image_shape: The shape of the images before; 0 is a size that varies, which is tried small and large.
 
     Raises:
-      UsageError: the shape after them still varies, or a transform cannot take such images.
+      UsageError: the shape after the transforms still varies, or a transform cannot take such images.
     """
     rng = np.random.default_rng(0)
     trials = [tuple(size or other for size, other in zip(image_shape, trial, strict=True)) for trial in _TRIALS]

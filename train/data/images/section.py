@@ -23,7 +23,7 @@ def _check_shape(shape: str, path: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class ImageData(Section):
-    """Which images, in what batches, transformed how."""
+    """The images, their transforms and their batches."""
 
     source: str = field("digits", "`digits`, `tfds:NAME` or `numpy:FILE.npz`; see `train.data.images.sources.load`.")
     data_dir: str = field("", "Where TFDS sets are; '' is the environment's TFDS_DATA_DIR, else TFDS's own default.")
@@ -60,7 +60,7 @@ class ImageData(Section):
             )
 
     def load(self, part: str) -> sources.LabelledImages:
-        """The source of `part`: 'train', 'validation' or 'test'.
+        """Opens the source of `part`: 'train', 'validation' or 'test'.
 
         Raises:
           UsageError: it cannot be read; see `train.data.images.sources.load`.
@@ -73,7 +73,7 @@ class ImageData(Section):
         return source
 
     def blank(self) -> sources.LabelledImages:
-        """Stands for any part in a dry run: one black image.
+        """Returns one black image, which replaces any part in a dry run.
 
         Raises:
           UsageError: a size is not stated.

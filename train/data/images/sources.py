@@ -20,10 +20,10 @@ KINDS = ("digits", "numpy:FILE.npz", "tfds:NAME")
 
 @dataclasses.dataclass(frozen=True)
 class LabelledImages(Sequence):
-    """Random access to `{'image': uint8 (H, W, C), 'label': int}`.
+    """A random-access sequence of `{'image': uint8 (H, W, C), 'label': int}`.
 
     Attributes:
-      records: Holds those, by index.
+      records: The examples, by index.
       num_classes: Labels are 0 … num_classes - 1.
       image_shape: (H, W, C) of every image; 0 stands for a size that differs from image to image.
     """
@@ -40,16 +40,16 @@ class LabelledImages(Sequence):
 
     @property
     def content(self) -> str:
-        """Of data in memory a digest, of a TFDS set its name and version."""
+        """A digest of data in memory, or the name and version of a TFDS set."""
         return self.records.content
 
     def view(self, split: Split) -> "LabelledImages":
-        """The slice that `split` takes of this source."""
+        """Returns the slice of this source that `split` names."""
         return LabelledImages(View(self.records, *split.bounds(len(self))), self.num_classes, self.image_shape)
 
 
 class LabelledArrays(LabelledImages):
-    """Labelled images that are in memory."""
+    """Labelled images in memory."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray, num_classes: int = 0):
         """Takes images with or without a channel axis.
@@ -60,7 +60,7 @@ class LabelledArrays(LabelledImages):
           num_classes: 0 counts them: the largest label and 1.
 
         Raises:
-          UsageError: arrays of any other dtype or shape.
+          UsageError: the arrays have another dtype or shape.
         """
         images, labels = np.asarray(images), np.asarray(labels)
         _check_arrays(images, labels)
@@ -75,9 +75,9 @@ class _Arrays(Sequence):
 
     @functools.cached_property
     def content(self) -> str:
-        found = hashlib.blake2b(np.ascontiguousarray(self.images), digest_size=16)
-        found.update(np.ascontiguousarray(self.labels))
-        return found.hexdigest()
+        digest = hashlib.blake2b(np.ascontiguousarray(self.images), digest_size=16)
+        digest.update(np.ascontiguousarray(self.labels))
+        return digest.hexdigest()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -87,7 +87,7 @@ class _Arrays(Sequence):
 
 
 def check(source: str) -> None:
-    """Raises a UsageError unless `source` is written as one of KINDS; opens nothing."""
+    """Raises UsageError unless `source` is written as one of KINDS; opens nothing."""
     kind, _, rest = source.partition(":")
     if source != "digits" and not (kind in ("numpy", "tfds") and rest):
         raise unknown("data.source", source, KINDS)
@@ -103,7 +103,7 @@ def load(
         set; read without TensorFlow, prepared on first use if TensorFlow is there), or `numpy:FILE.npz` with arrays
         `SPLIT_image` uint8 (n, H, W[, C]) and `SPLIT_label` integers (n,).
       split: A name with an optional slice, such as `train[:90%]`; see `train.data.rows.splits`.
-      data_dir: Where TFDS sets are; '' is the environment's TFDS_DATA_DIR, else TFDS's own default.
+      data_dir: The folder of TFDS sets; '' is the environment's TFDS_DATA_DIR, else TFDS's default.
       image_key: Feature of a TFDS set that holds the image.
       label_key: Feature of a TFDS set that holds the label.
 
@@ -111,7 +111,7 @@ def load(
       The split as a source.
 
     Raises:
-      UsageError: no such source, split, file, array or feature; or a TFDS set that cannot be read as it is.
+      UsageError: there is no such source, split, file, array or feature, or a TFDS set cannot be read as it is.
     """
     check(source)
     part = Split.parse(split)
@@ -127,7 +127,7 @@ def load(
 
 @functools.cache
 def digits_indices() -> dict[str, Integer[np.ndarray, " n"]]:
-    """Which of scikit-learn's 1,797 digits are in which split; the same on every machine."""
+    """Returns the indices of scikit-learn's 1,797 digits in each split, the same on every machine."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -149,9 +149,9 @@ def _read_digits(split: str) -> LabelledImages:
 
 def _read_numpy(path: str, split: str) -> LabelledImages:
     with _archive(path) as arrays:
-        for wanted in (f"{split}_image", f"{split}_label"):
-            if wanted not in arrays.files:
-                raise unknown(f"array in {path}:", wanted, arrays.files)
+        for key in (f"{split}_image", f"{split}_label"):
+            if key not in arrays.files:
+                raise unknown(f"array in {path}:", key, arrays.files)
         try:
             images, labels = arrays[f"{split}_image"], arrays[f"{split}_label"]
             # A split may lack the highest class, so the classes of all of them count.

@@ -26,7 +26,7 @@ class TfdsRecords(Sequence):
       encoded: The data source.
       image_key: The feature that holds the image.
       label_key: The feature that holds the label.
-      mode: Pillow's, of the images.
+      mode: Pillow's mode of the images.
     """
 
     content: str
@@ -51,9 +51,9 @@ def read(
     """Opens a whole split, preparing the set first if need be and possible.
 
     Args:
-      name: As TFDS writes it: `cifar100`, `name/config`, `name:1.2.3`.
+      name: The set as TFDS writes it: `cifar100`, `name/config`, `name:1.2.3`.
       split: A plain name, no slice.
-      data_dir: '' is the environment's TFDS_DATA_DIR, else TFDS's own default.
+      data_dir: The folder of sets; '' is the environment's TFDS_DATA_DIR, else TFDS's default.
       image_key: The feature that holds the image.
       label_key: The feature that holds the label.
 

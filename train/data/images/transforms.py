@@ -22,7 +22,7 @@ Pixels = Num[np.ndarray, "_ _ _"]
 
 @dataclasses.dataclass(frozen=True)
 class Transform:
-    """What all transforms have; subclasses add options as fields.
+    """The base of all transforms; subclasses add options as fields.
 
     `random` says whether it draws from the generator, `bytes_only` whether it needs uint8 and so has to come before
     `normalise`.
@@ -32,7 +32,7 @@ class Transform:
     bytes_only: ClassVar[bool] = False
 
     def __call__(self, image: Pixels, rng: np.random.Generator) -> Pixels:
-        """The transformed image."""
+        """Returns the transformed image."""
         return self._apply(image, rng)
 
     def _apply(self, image: Pixels, rng: np.random.Generator) -> Pixels:
@@ -41,7 +41,7 @@ class Transform:
 
 @dataclasses.dataclass(frozen=True)
 class Resize(Transform):
-    """Bilinear, antialiased: to `size` × `size`, or with `keep_aspect` so that the shorter side is `size`."""
+    """Resizes bilinearly with antialiasing to `size` × `size`, or with `keep_aspect` to a shorter side of `size`."""
 
     bytes_only: ClassVar[bool] = True
     size: int
@@ -59,7 +59,7 @@ class Resize(Transform):
 
 @dataclasses.dataclass(frozen=True)
 class CenterCrop(Transform):
-    """The `size` × `size` pixels in the middle."""
+    """Crops the `size` × `size` pixels in the middle."""
 
     size: int
 
@@ -78,7 +78,7 @@ class CenterCrop(Transform):
 
 @dataclasses.dataclass(frozen=True)
 class Pad(Transform):
-    """Zeros around the image to `to` × `to`; an odd one goes below or right."""
+    """Pads the image with zeros to `to` × `to`; an odd row goes below and an odd column to the right."""
 
     to: int
 
@@ -94,7 +94,7 @@ class Pad(Transform):
 
 @dataclasses.dataclass(frozen=True)
 class PadCrop(Transform):
-    """`padding` zeros on every side, then a random crop of the size before: a shift by up to `padding` pixels."""
+    """Shifts the image by up to `padding` pixels: pads it with zeros on every side, then crops the original size."""
 
     random: ClassVar[bool] = True
     padding: int = 4
@@ -112,7 +112,7 @@ class PadCrop(Transform):
 
 @dataclasses.dataclass(frozen=True)
 class Flip(Transform):
-    """Left and right swapped with probability `p`."""
+    """Swaps left and right with probability `p`."""
 
     random: ClassVar[bool] = True
     p: float = 0.5
@@ -126,7 +126,7 @@ class Flip(Transform):
 
 @dataclasses.dataclass(frozen=True)
 class RandomResizedCrop(Transform):
-    """A random part of the image, resized to `size` × `size` (Szegedy et al. 2015).
+    """Crops a random part of the image and resizes it to `size` × `size` (Szegedy et al. 2015).
 
     `scale` bounds the part's share of the area, `ratio` its width over its height. Where ten draws do not fit into
     the image, the largest part within `ratio` is taken.
@@ -166,7 +166,7 @@ class RandomResizedCrop(Transform):
 
 @dataclasses.dataclass(frozen=True)
 class ColourJitter(Transform):
-    """Brightness, contrast and saturation, in that order, each times a factor from [max(0, 1 - option), 1 + option]."""
+    """Scales brightness, contrast and saturation, in order, by factors from [max(0, 1 - option), 1 + option]."""
 
     random: ClassVar[bool] = True
     bytes_only: ClassVar[bool] = True
@@ -189,7 +189,7 @@ class ColourJitter(Transform):
 
 @dataclasses.dataclass(frozen=True)
 class Rotate(Transform):
-    """About the centre by an angle from [-degrees, degrees], bilinear, zeros where nothing was."""
+    """Rotates about the centre by an angle from [-degrees, degrees], bilinearly, with zeros outside the image."""
 
     random: ClassVar[bool] = True
     bytes_only: ClassVar[bool] = True
@@ -202,7 +202,7 @@ class Rotate(Transform):
 
 @dataclasses.dataclass(frozen=True)
 class Zoom(Transform):
-    """About the centre, height and width apart, each to 1 / (1 + u) of its size, u from [-factor, factor].
+    """Zooms about the centre: height and width independently to 1 / (1 + u) of the size, u from [-factor, factor].
 
     As the RandomZoom layer of Keras has it (u > 0 zooms out), with zeros where nothing was.
     """
@@ -228,7 +228,7 @@ class Zoom(Transform):
 
 @dataclasses.dataclass(frozen=True)
 class Normalise(Transform):
-    """(image / 255 - mean) / std as float32; one number each, or one a channel."""
+    """Returns (image / 255 - mean) / std as float32; `mean` and `std` are one number, or one a channel."""
 
     bytes_only: ClassVar[bool] = True
     mean: float | tuple[float, ...]
@@ -287,7 +287,7 @@ def _resized(image: UInt8[np.ndarray, "h w c"], to: tuple[int, int]) -> UInt8[np
 
 
 def _grey(pixels: Float[np.ndarray, "h w c"]) -> Float[np.ndarray, "h w 1"]:
-    """Luma of RGB (ITU-R 601), the mean of anything else."""
+    """Returns the luma of RGB (ITU-R 601), or the mean of other channels."""
     weights = [0.299, 0.587, 0.114] if pixels.shape[2] == 3 else np.full(pixels.shape[2], 1 / pixels.shape[2])
     return (pixels @ np.asarray(weights, np.float32))[..., None]
 

@@ -1,1 +1,1 @@
-"""Parallel text: where it comes from, and the batches made of it."""
+"""Parallel text: its sources and its batches."""

@@ -1,4 +1,4 @@
-"""Batches of pairs, each of sentences of about the same length."""
+"""Batches of pairs of sentences; a batch has sentences of about the same length."""
 
 import dataclasses
 import functools
@@ -15,10 +15,10 @@ from train.data.text.windows import padded
 
 
 class BucketSizes(pipeline.BatchSizes, Protocol):
-    """What the `data` section says of batches of pairs.
+    """The fields of the `data` section for batches of pairs.
 
     Attributes:
-      bounds: Lengths that batches are padded to, rising.
+      bounds: The lengths that batches are padded to, ascending.
     """
 
     bounds: tuple[int, ...]
@@ -34,11 +34,11 @@ class Sentences:
     split, -1 for nothing.
 
     Attributes:
-      text: All pairs.
-      source_length: Tokens at most, with the end token.
-      target_length: Likewise.
-      source_special: The tokeniser's ids.
-      target_special: Likewise.
+      text: All pairs of the split.
+      source_length: The most tokens of a source, with the end token.
+      target_length: The most tokens of a target, with the end token.
+      source_special: The special ids of the source's tokeniser.
+      target_special: The special ids of the target's tokeniser.
     """
 
     text: ParallelText
@@ -52,32 +52,32 @@ class Sentences:
 
     @property
     def eval_length(self) -> int:
-        """As many as in an epoch of training."""
+        """How many pairs evaluation has, the same as an epoch of training."""
         return len(self)
 
     @property
     def too_long(self) -> int:
-        """Pairs that are left out."""
+        """How many pairs are left out."""
         return len(self.text) - len(self)
 
     @functools.cached_property
     def fitting(self) -> Int64[np.ndarray, " n"]:
-        """Which pairs of the split are short enough, end tokens included."""
+        """The indices of the pairs that are short enough, end tokens included."""
         fits = self._fits("source", self.source_length) & self._fits("target", self.target_length)
         return np.flatnonzero(fits)
 
     @functools.cached_property
     def source_lengths(self) -> Int64[np.ndarray, " n"]:
-        """Of each source, end token included."""
+        """The length of each source, end token included."""
         return self.text.lengths("source")[self.fitting] + 1
 
     @functools.cached_property
     def lengths(self) -> Int64[np.ndarray, " n"]:
-        """Of the longer side of each pair, end token included."""
+        """The length of the longer side of each pair, end token included."""
         return np.maximum(self.source_lengths, self.text.lengths("target")[self.fitting] + 1)
 
     def batch(self, examples: Int64[np.ndarray, " B"], bound: int) -> pipeline.Batch:
-        """Some examples, padded to the bound, or to what is the most for a side."""
+        """Returns some examples, padded to the bound, or to a side's greatest length where that is less."""
         rows = [
             self._row(int(example), min(bound, self.source_length), min(bound, self.target_length))
             for example in examples
@@ -107,12 +107,12 @@ class Sentences:
 def train_batches(
     sentences: Sentences, data: BucketSizes, seed: int, process_index: int = 0, process_count: int = 1
 ) -> pipeline.BatchIterator:
-    """Shuffled batches without end, each of one bucket; see `train.data.pipeline.batched` for the iterator.
+    """Returns endless shuffled batches, each of one bucket; see `train.data.pipeline.batched` for the iterator.
 
     Args:
-      sentences: Of the training split.
+      sentences: The sentences of the training split.
       data: Batch size, buckets and workers.
-      seed: Of the order.
+      seed: The seed of the order.
       process_index: This process takes the `process_index`-th block of each global batch.
       process_count: How many processes share it.
     """
@@ -126,14 +126,14 @@ def train_batches(
 def eval_batches(
     sentences: Sentences, data: BucketSizes, process_index: int = 0, process_count: int = 1, most: int = 0
 ) -> pipeline.BatchIterator:
-    """Every pair once, bucket by bucket, last batches filled up with weight 0; all processes get equally many batches.
+    """Yields every pair once, bucket by bucket, and pads the last batches with weight 0.
 
     Args:
-      sentences: Of the split.
+      sentences: The sentences of the split.
       data: Evaluation batch size, buckets and workers.
       process_index: This process takes the `process_index`-th block of each global batch.
       process_count: How many processes share it.
-      most: Only the first so many pairs; 0 is all.
+      most: How many pairs to take, from the first on; 0 is all.
     """
     share = pipeline.per_process(data.eval_batch_size, process_count, "data.eval_batch_size")
     lengths = sentences.lengths[: most or None]
@@ -145,7 +145,7 @@ def eval_batches(
 
 @dataclasses.dataclass(eq=False)
 class _Training:
-    """A process's part of the batch at a place in the endless stream; remembers one epoch, as batches come in order."""
+    """Returns a process's part of the batch at a position in the endless stream; caches the batches of one epoch."""
 
     sentences: Sentences
     buckets: Buckets
@@ -165,5 +165,5 @@ class _Training:
 def _evaluation(
     sentences: Sentences, batches: Batches, bounds: tuple[int, ...], columns: slice, number: int
 ) -> pipeline.Batch:
-    """A process's part of a numbered batch."""
+    """Returns a process's part of a numbered batch."""
     return sentences.batch(batches.examples[number, columns], bounds[batches.bucket[number]])

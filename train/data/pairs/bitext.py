@@ -20,22 +20,22 @@ from train.data.store.tokens import Lazy, Stored, tokenise
 from train.data.tokenisers import Tokeniser
 
 SIDES = ("source", "target")
-_ORDER = 1  # of `_grouped`; another number makes orders and vocabularies anew
+_ORDER = 1  # the version of `_grouped`; with another number, orders and vocabularies are made again
 
 
 @dataclasses.dataclass(frozen=True)
 class ParallelText(Lazy):
     """A split of tokenised pairs.
 
-    A slice is cut from the pairs in an order of chance that is always the same, in which pairs of one source sentence
-    stand together and are never parted: what is tested was not trained on. A whole part keeps its own order.
+    A slice is cut from the pairs in a fixed random order that keeps all pairs of one source sentence together, so that
+    no test sentence is trained on. A whole part keeps its original order.
 
     Attributes:
-      pairs: The part that the split is of.
-      source: All its source sentences.
-      target: All its target sentences.
-      split: Which of them.
-      order: File of that order, and of where other sentences begin in it; '' where the split is a whole part.
+      pairs: The part that the split belongs to.
+      source: All source sentences of the part.
+      target: All target sentences of the part.
+      split: The split, which says which of the pairs it has.
+      order: The file of that order and of the starts of sentences in it; '' where the split is a whole part.
     """
 
     pairs: Rows
@@ -54,25 +54,25 @@ class ParallelText(Lazy):
 
     @functools.cached_property
     def rows(self) -> Int64[np.ndarray, " n"]:
-        """Which of the part's pairs are in it."""
+        """The indices of the split's pairs in the part."""
         return _sliced(self.split, self.order) if self.order else np.arange(len(self.source))
 
     def ids(self, index: int) -> tuple[Integer[np.ndarray, " s"], Integer[np.ndarray, " t"]]:
-        """Source and target of one pair, without special tokens, on disk."""
+        """Returns the ids of source and target of one pair, without special tokens, mapped from disk."""
         row = self.rows[index]
         return tuple(side.ids[slice(*side.token_offsets[row : row + 2])] for side in (self.source, self.target))
 
     def lengths(self, side: str) -> Int64[np.ndarray, " n"]:
-        """Tokens of each pair's `source` or `target`."""
+        """Returns the number of tokens of each pair's `source` or `target`."""
         return np.diff(getattr(self, side).token_offsets)[self.rows]
 
     def texts(self, side: str, indices: Integer[np.ndarray, " k"]) -> list[str]:
-        """Of some pairs: the `source` or `target` as it is written."""
-        wanted = {int(row): place for place, row in enumerate(self.rows[indices])}
-        texts = [""] * len(wanted)
+        """Returns the text of the `source` or `target` of some pairs."""
+        places = {int(row): place for place, row in enumerate(self.rows[indices])}
+        texts = [""] * len(places)
         for row, pair in enumerate(self.pairs.read()):
-            if row in wanted:
-                texts[wanted[row]] = getattr(pair, side)
+            if row in places:
+                texts[places[row]] = getattr(pair, side)
         return texts
 
 
@@ -81,8 +81,8 @@ class Bitext:
     """Tokenised pairs.
 
     Attributes:
-      source_tokeniser: Of the source.
-      target_tokeniser: Of the target; the same object where both share one.
+      source_tokeniser: The tokeniser of the source.
+      target_tokeniser: The tokeniser of the target; the same object where both share one.
       splits: `train`, `validation` and `test`.
     """
 
@@ -92,16 +92,16 @@ class Bitext:
 
 
 def load(data: Any) -> Bitext:
-    """Reads, tokenises and caches the pairs that a `data` section names; the second time it only maps the cache.
+    """Reads, tokenises and caches the pairs that a `data` section names; later calls only map the cache.
 
     Args:
       data: A `train.data.pairs.section.TranslationData`.
 
     Raises:
-      UsageError: pairs, a tokeniser or a package is not there or cannot be read, or the cache cannot be written.
+      UsageError: pairs, a tokeniser or a package is missing or cannot be read, or the cache cannot be written.
     """
     splits = Split.of_parts(data)
-    # All are opened before the first is read: what is missing is said at once.
+    # All are opened before the first is read, so that a missing one raises an error at once.
     pairs = {split.name: sources.load(data, split.name) for split in splits.values()}
     cache_dir, train = cache.root(data.cache_dir), splits["train"]
     orders = {part: _order_file(pairs[split.name], split, cache_dir) for part, split in splits.items()}
@@ -125,7 +125,7 @@ def load(data: Any) -> Bitext:
 
 
 def _texts(pairs: Rows, split: Split, order: str, sides: tuple[str, ...]) -> vocabulary.Texts:
-    """What a vocabulary is learned from: some sides of the pairs of a slice."""
+    """Returns the texts that a vocabulary is learned from: some sides of the pairs of a slice."""
     key = (split.text, *sides, f"order {_ORDER}" if order else "")
     return vocabulary.Texts(pairs, sides, key, functools.partial(_chosen, split, order))
 
@@ -135,7 +135,7 @@ def _chosen(split: Split, order: str) -> Iterable[bool]:
 
 
 def _order_file(pairs: Rows, split: Split, cache_dir: Path) -> str:
-    """The order that a slice is cut from, made once; '' where there is no slice."""
+    """Returns the file of the order that a slice is cut from, which is made once; '' where there is no slice."""
     if split.is_whole:
         return ""
     path = cache_dir / "orders" / f"{digest([_ORDER, pairs.content])}.npy"
@@ -149,7 +149,7 @@ def _save(path: Path, array: np.ndarray) -> None:
 
 
 def _grouped(pairs: Iterator[Pair]) -> Int64[np.ndarray, "2 pairs"]:
-    """An order of chance in which the pairs of one source stand together, and 1 wherever another source begins."""
+    """Returns a random order that keeps the pairs of one source together, and 1 wherever another source begins."""
     digests = (hashlib.blake2b(pair.source.encode(), digest_size=8).digest() for pair in pairs)
     keys = np.frombuffer(b"".join(digests), ">u8")
     order = np.argsort(keys, kind="stable")
@@ -158,7 +158,7 @@ def _grouped(pairs: Iterator[Pair]) -> Int64[np.ndarray, "2 pairs"]:
 
 
 def _sliced(split: Split, path: str) -> Int64[np.ndarray, " n"]:
-    """The slice of an order, either end moved on to where another source begins."""
+    """Returns the slice of an order, with both ends moved on to the start of another source."""
     order, begins = np.load(path)
     places = np.append(np.flatnonzero(begins), len(begins))
     return order[slice(*(int(places[np.searchsorted(places, bound)]) for bound in split.bounds(len(begins))))]

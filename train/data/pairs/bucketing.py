@@ -1,4 +1,4 @@
-"""Examples of about the same length in one batch, so that little of it is padding.
+"""Bucketing: a batch has examples of about the same length, so that little of it is padding.
 
 Which examples are in which batch is a function of (seed, epoch) alone, so a run that is resumed sees the same ones.
 """
@@ -11,16 +11,16 @@ from jaxtyping import Int64
 
 from attention.errors import UsageError
 
-NOTHING = -1  # fills up the last batches of evaluation
+NOTHING = -1  # the index that pads the last batches of evaluation
 
 
 @dataclasses.dataclass(frozen=True)
 class Batches:
-    """Which examples each batch holds.
+    """The examples of each batch.
 
     Attributes:
-      examples: Places in what was grouped, `(batches, batch_size)`; NOTHING fills up.
-      bucket: Which bucket's length each batch is padded to.
+      examples: The indices of examples, `(batches, batch_size)`, padded with NOTHING.
+      bucket: The bucket of each batch, whose length it is padded to.
     """
 
     examples: Int64[np.ndarray, "batches batch_size"]
@@ -35,9 +35,9 @@ class Buckets:
     """Examples grouped by their length.
 
     Attributes:
-      lengths: Of each example, at most the last of `bounds`.
-      bounds: Lengths that batches are padded to, rising.
-      batch_size: Examples in a batch.
+      lengths: The length of each example, at most the last of `bounds`.
+      bounds: The lengths that batches are padded to, ascending.
+      batch_size: The number of examples in a batch.
     """
 
     lengths: Int64[np.ndarray, " n"]
@@ -51,13 +51,13 @@ class Buckets:
 
     @property
     def batches_per_epoch(self) -> int:
-        """Of training: whole batches only."""
+        """How many batches an epoch of training has; all are whole."""
         return len(self.lengths) // self.batch_size
 
     def train(self, seed: int, epoch: int) -> Batches:
-        """An epoch in an order of its own: every example once, but fewer of the longest than a batch holds.
+        """Returns the batches of an epoch: every example once, but for fewer of the longest than a batch holds.
 
-        What is left over of a bucket joins the next longer one.
+        Examples that do not fill a batch of their bucket join the next longer bucket.
         """
         order, mixed = (np.random.PCG64(key) for key in np.random.SeedSequence([seed, epoch]).spawn(2))
         order = np.argsort(order.random_raw(len(self.lengths)), kind="stable")
@@ -72,7 +72,7 @@ class Buckets:
         return Batches(batches.examples[shuffled], batches.bucket[shuffled])
 
     def evaluation(self) -> Batches:
-        """Every example once, the shortest bucket first, the last batch of each bucket filled up."""
+        """Returns batches of every example once, the shortest bucket first, the last batch of each bucket padded."""
         groups = []
         for number in range(len(self.bounds)):
             members = np.flatnonzero(self.bucket == number)
@@ -87,10 +87,10 @@ def _joined(groups: list[np.ndarray]) -> Batches:
 
 
 def parse_bounds(text: str, longest: int, field: str = "data.buckets") -> tuple[int, ...]:
-    """`'8,16'` and a longest of 32 as `(8, 16, 32)`; '' as `(32,)`.
+    """Reads ascending lengths: '8,16' with a longest of 32 gives (8, 16, 32), and '' gives (32,).
 
     Raises:
-      UsageError: it is no list of rising lengths from 1 to below the longest.
+      UsageError: the text is not a list of ascending lengths from 1 to below the longest.
     """
     try:
         bounds = tuple(int(part) for part in text.split(",")) if text else ()

@@ -1,4 +1,4 @@
-"""Dates written out in one language and in another, by Babel: real text of CLDR that any machine can make."""
+"""Dates in two languages, written by Babel from CLDR's data, so that any machine can make them."""
 
 import dataclasses
 import datetime
@@ -23,7 +23,7 @@ _NEAR = 5  # of the thousand names of languages, so many are shown
 
 @dataclasses.dataclass(frozen=True)
 class Dates:
-    """What is written out.
+    """The languages and forms of the dates.
 
     A source is `en de Thursday, February 1, 2024`: its own language and the target's, then the date in one of the
     forms, always with four digits of the year. Its target is the `full` form where the source has a weekday, else the
@@ -33,8 +33,8 @@ class Dates:
 
     Attributes:
       sources: Babel's names of the languages translated from, such as `en` or `en_GB`.
-      targets: Of those translated into; a language is never paired with itself.
-      forms: Of the source: CLDR's `full`, `long`, `medium`, `short`.
+      targets: Babel's names of the languages translated into; a language is never paired with itself.
+      forms: The forms of the source: CLDR's `full`, `long`, `medium`, `short`.
       first: The first year, of four digits.
       last: The last year.
     """
@@ -66,7 +66,7 @@ class Dates:
 
     @classmethod
     def make(cls, options: Mapping[str, Any]) -> "Dates":
-        """From the options of a spec string; raises a UsageError for one that does not exist or has a wrong value."""
+        """Reads the options of a spec string; raises UsageError for an unknown option or a wrong value."""
         names = [field.name for field in dataclasses.fields(cls)]
         for option in options:
             if option not in names:
@@ -75,15 +75,15 @@ class Dates:
 
     @property
     def languages(self) -> list[tuple[str, str]]:
-        """Those translated from and into."""
+        """The pairs of languages translated from and into."""
         pairs = itertools.product(self.sources, self.targets)
         return [pair for pair in pairs if pair[0] != pair[1]]
 
     def read(self, split: str) -> Rows:
-        """The pairs of `train`, `validation` or `test`: 80, 10 and 10 in a hundred dates, the same for all options.
+        """Returns the pairs of `train`, `validation` or `test`: 80, 10 and 10 % of the dates, alike for all options.
 
         Raises:
-          UsageError: another split.
+          UsageError: the split has another name.
         """
         if split not in PARTS:
             raise unknown("split of dates", split, PARTS)
@@ -99,7 +99,7 @@ class Dates:
 
 
 def _dates(first: int, last: int, split: str) -> Iterator[tuple[bytes, datetime.date]]:
-    """The dates of a split, each with a hash that says where it stands in it and what it becomes."""
+    """Yields the dates of a split with a hash each, which determines its place, its languages and its form."""
     days = range(datetime.date(first, 1, 1).toordinal(), datetime.date(last, 12, 31).toordinal() + 1)
     for date in map(datetime.date.fromordinal, days):
         key = hashlib.sha256(date.isoformat().encode()).digest()
@@ -118,7 +118,7 @@ def _write(date: datetime.date, locale: str, form: str) -> str:
 
 @functools.cache
 def _pattern(locale: str, form: str) -> tuple[babel.dates.DateTimePattern, babel.Locale]:
-    """CLDR's pattern, with all digits of the year."""
+    """Returns CLDR's pattern, with all digits of the year."""
     parsed = babel.Locale.parse(locale)
     pattern = parsed.date_formats[form]
     return babel.dates.DateTimePattern(pattern.pattern, re.sub(r"%\(y+\)s", "%(yyyy)s", pattern.format)), parsed

@@ -89,7 +89,7 @@ class TranslationData(CachedTextSection):
 
     @property
     def bounds(self) -> tuple[int, ...]:
-        """Of the longer side of a pair, for each bucket."""
+        """The greatest length of a pair's longer side in each bucket."""
         return parse_bounds(self.buckets, max(self.source_length, self.target_length))
 
     @property
@@ -98,13 +98,13 @@ class TranslationData(CachedTextSection):
         return parse_bounds(self.by_length, self.source_length, "data.by_length") if self.by_length else ()
 
     def load(self) -> Bitext:
-        """The pairs; see `train.data.pairs.bitext.load`.
+        """Loads the pairs; see `train.data.pairs.bitext.load`.
 
         Raises:
-          UsageError: as there, or a tokeniser lacks a special token.
+          UsageError: `bitext.load` raises it, or a tokeniser lacks a special token.
         """
-        found = bitext.load(self)
-        for side, tokeniser in (("source", found.source_tokeniser), ("target", found.target_tokeniser)):
+        corpus = bitext.load(self)
+        for side, tokeniser in (("source", corpus.source_tokeniser), ("target", corpus.target_tokeniser)):
             missing = [name for name in ("start", "end") if name not in tokeniser.special]
             if missing:
                 spec = getattr(self, f"{side}_tokeniser") or self.source_tokeniser
@@ -112,10 +112,10 @@ class TranslationData(CachedTextSection):
                     f"Translation needs a start and an end token, but {spec!r} has no {missing[0]}; for words, write "
                     "words(marks=True)."
                 )
-        return found
+        return corpus
 
     def blank(self) -> Bitext:
-        """Stands for the pairs in a dry run: one pair of zeros, as long as may be.
+        """Returns one pair of zeros of the greatest length, which replaces the pairs in a dry run.
 
         Raises:
           UsageError: a size is not stated.
@@ -129,11 +129,11 @@ class TranslationData(CachedTextSection):
         return Bitext(source, target, dict.fromkeys(PARTS, pairs))
 
     def examples(self, corpus: Bitext) -> dict[str, Sentences]:
-        """What batches are made of, by split."""
+        """Returns the sentences that batches are made of, by split."""
         special = (corpus.source_tokeniser.special, corpus.target_tokeniser.special)
         limits = (self.source_length, self.target_length)
-        found = {part: Sentences(tokens, *limits, *special) for part, tokens in corpus.splits.items()}
-        for part, sentences in found.items():
+        sentences_of = {part: Sentences(tokens, *limits, *special) for part, tokens in corpus.splits.items()}
+        for part, sentences in sentences_of.items():
             least = self.batch_size if part == "train" else 1
             if len(sentences) < least:
                 raise UsageError(
@@ -141,4 +141,4 @@ class TranslationData(CachedTextSection):
                     f"data.target_length={self.target_length}, but {least} are needed; raise these lengths, or widen "
                     "the split."
                 )
-        return found
+        return sentences_of

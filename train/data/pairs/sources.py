@@ -16,7 +16,7 @@ FIELDS = ("data.source_column", "data.target_column")
 
 
 def check(name: str) -> None:
-    """Raises a UsageError unless the source is written as one of KINDS, with options that are right; opens nothing."""
+    """Raises UsageError unless the source is written as one of KINDS, with valid options; opens nothing."""
     if not source.is_one(name):
         _dates(name)
 
@@ -48,22 +48,22 @@ def load(data: Any, split: str) -> Rows:
 
 
 def stripped(rows: Iterator[tuple[str, ...]]) -> Iterator[Pair]:
-    """Pairs without white space around them; where both sides are empty, as in many corpora, there is no pair.
+    """Yields pairs without white space around them; leaves out pairs of empty sides, which many corpora have.
 
     Args:
-      rows: Where a pair stands, for messages, its source and its target.
+      rows: The place of each pair, for messages, its source and its target.
 
     Raises:
-      UsageError: on the way, where only one side is empty.
+      UsageError: only one side of a pair is empty; raised on reaching it.
     """
     for where, first, second in rows:
         pair = Pair(first.strip(), second.strip())
         if all(pair):
             yield pair
         elif any(pair):
-            empty, other = ("source", "target") if pair.target else ("target", "source")
+            empty, filled = ("source", "target") if pair.target else ("target", "source")
             there = textwrap.shorten(max(pair), 60, placeholder=" …")
-            raise UsageError(f"{where} has an empty {empty} beside the {other} {there!r}; mend or remove the pair.")
+            raise UsageError(f"{where} has an empty {empty} beside the {filled} {there!r}; mend or remove the pair.")
 
 
 def _dates(name: str) -> Dates:
