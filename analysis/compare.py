@@ -1,4 +1,4 @@
-"""Comparisons of groups of runs with a baseline: which tests apply, what may be said, and how fair it is."""
+"""Comparisons of groups of runs with a baseline: the tests that apply, their conclusions, and how fair they are."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -116,11 +116,11 @@ def baseline(found: Found, wanted: str) -> Baseline | None:
 
     Args:
       found: The groups.
-      wanted: A value, such as `dot_product`, or `FIELD=VALUE`, the field in full or its last part; '' is
-        `dot_product` where it can be compared with, else the first that can be.
+      wanted: A value, such as `dot_product`, or `FIELD=VALUE` with the field in full or its last part; '' means
+        `dot_product` where it can be compared with, else the first value that can be.
 
     Returns:
-      None where no two groups differ in one key alone.
+      The baseline, or None where no two groups differ in one key alone.
 
     Raises:
       UsageError: No group has that value, several fields have it, or nothing can be compared with it.

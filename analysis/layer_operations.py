@@ -1,9 +1,9 @@
-"""Hosseini's eq. 24 beside the operations that there are, for one pass forward and one backward of an attention layer.
+"""Hosseini's eq. 24 and the actual operations of one forward and one backward pass of an attention layer.
 
 Eq. 24 says C ℓ d + 15 h ℓ², with C = 15, 12, 12 and 9 for standard, Optimised, Super and Efficient Attention. It leaves
 out every product of matrices: 6 ℓ d² for each projection (2 forward, 4 backward), 12 ℓ² d for the scores and the
-weighted values, and 6 ℓ² d for Super Attention's alignment. What it has is exactly three times ℓ d and what is done
-number by number forward: 5 operations for each score (the scale and softmax), and one for each bias of a
+weighted values, and 6 ℓ² d for Super Attention's alignment. What it counts is exactly three times ℓ d and the
+elementwise operations of the forward pass: 5 for each score (the scale and softmax), and one for each bias of a
 projection's or the alignment's outputs.
 """
 
@@ -19,7 +19,7 @@ from models.mechanisms import resolve
 
 CONSTANTS = {"dot_product": 15, "optimised": 12, "super": 12, "efficient": 9}
 # The paper does not print this range. With eleven powers of two on both axes eq. 24 gives all four averages of the
-# paper. The ratio depends on h ℓ / d alone, so other ranges give the same; this one divides by each number of heads.
+# paper. The ratio depends on h ℓ / d alone, so other ranges give the same; these widths suit all numbers of heads.
 RANGE = tuple(2**power for power in range(3, 14))
 HEADS = (1, 2, 4, 8)
 

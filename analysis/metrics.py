@@ -1,4 +1,4 @@
-"""What is reported of runs: which way each metric is better, its unit, and how it is printed. The one table of them."""
+"""The table of all metrics: which direction is better, the unit, and how values are printed."""
 
 import dataclasses
 import math

@@ -37,7 +37,7 @@ class ComparisonReport:
       results: A row for each setting.
       differences: A row for each comparison; it has no rows where there is nothing to compare.
       tuning: A row for each setting that was tuned, a column for each value that was tried.
-      notes: How to read them, and what was left out.
+      notes: How to read the tables, and what was left out.
     """
 
     introduction: str

@@ -138,7 +138,7 @@ def group(runs: Sequence[Run], asked: Mapping[str, Sequence[Any]]) -> Found:
     for same in rows.values():
         _refuse_twice(same)
     groups = [_group(varying, keys, same) for same in rows.values()]
-    rank = lambda candidate: [_rank(candidate.settings[key], asked.get(key, ())) for key in keys]  # noqa: E731
+    rank = lambda member: [_rank(member.settings[key], asked.get(key, ())) for key in keys]  # noqa: E731
     return Found(tuple(sorted(groups, key=rank)), keys)
 
 

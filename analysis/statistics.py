@@ -1,7 +1,7 @@
 """Statistics of runs that differ in the seed: pure functions of arrays whose last axis is the seed.
 
-Axes before it are kept, so that one call serves one comparison or thousands. What cannot be known (the spread of one
-seed, the p-value of differences that are all the same) is NaN.
+Leading axes are kept, so that one call serves one comparison or thousands. What cannot be computed (the spread of one
+seed, the p-value of differences that are all equal) is NaN.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""One model of a table, and what it becomes: Markdown, CSV, LaTeX."""
+"""Tables of results, and their forms in Markdown, CSV and LaTeX."""
 
 import csv
 import dataclasses

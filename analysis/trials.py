@@ -1,4 +1,4 @@
-"""What the trials of a tuned sweep reached: a row for each setting, a column for each value that was tried."""
+"""The results of a tuned sweep's trials: a row for each setting, a column for each value that was tried."""
 
 import math
 from collections.abc import Mapping, Sequence

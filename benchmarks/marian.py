@@ -55,7 +55,7 @@ class Marian:
 
     @property
     def special(self) -> dict[str, int]:
-        """Ids as opus-mt has them: the start is the padding, the last of all."""
+        """The special ids as opus-mt has them: the start equals the padding, the last id of the vocabulary."""
         last = self.model.target_vocabulary - 1
         return {"start": last, "end": 0, "pad": last}
 
@@ -176,9 +176,9 @@ def _our_search(marian: Marian) -> Callable[[np.ndarray, int, int], np.ndarray]:
 
 
 def _same(calls: dict[str, Callable[[], np.ndarray]]) -> float:
-    """Returns the fraction of tokens that all searches have in common."""
+    """Returns the mean fraction of tokens in which the other searches agree with the first."""
     first, *others = (call() for call in calls.values())
-    return float(np.mean([np.mean(first == later) for later in others])) if others else 1.0
+    return float(np.mean([np.mean(first == targets) for targets in others])) if others else 1.0
 
 
 def again(marian: Marian, flags: argparse.Namespace) -> dict[str, Any]:

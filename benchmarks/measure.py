@@ -1,4 +1,4 @@
-"""How everything here is measured: compiled once, timed in turn round after round, memory as XLA planned it."""
+"""How benchmarks measure: programs are compiled once and timed in turn, in rounds; memory is as planned by XLA."""
 
 import dataclasses
 import os

@@ -1,4 +1,4 @@
-"""What a trained model looks at: the weights of every layer and head for a given input, and their rollout."""
+"""What a trained model attends to: the weights of every layer and head for a given input, and their rollout."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class ImageMaps:
     """How much a Vision Transformer attends to each patch of some images.
 
     Attributes:
-      images: What the model saw, scaled to [0, 1].
+      images: The model's inputs, scaled to [0, 1].
       labels: Their classes.
       layers: The class token's weights in each layer; without a class token, the mean over all tokens.
       rollout: The same of the attention rollout, up to and including each layer.
@@ -91,7 +91,7 @@ def mixing(
     if kernel is None:
         return weights
     heads, keys = weights.shape[-3], weights.shape[-1]
-    origins = jnp.broadcast_to(jnp.eye(keys)[:, None], (keys, heads, keys))  # one-hot values
+    origins = jnp.broadcast_to(jnp.eye(keys)[:, None], (keys, heads, keys))  # values that show their origin
     aligned = align_values(origins, kernel, mask=Mask(causal=causal))
     return jnp.einsum("...nts,snu->...ntu", weights, aligned)
 
@@ -101,7 +101,7 @@ def of_images(directory: Path, examples: Sequence[int], split: str = "test", ste
 
     Args:
       directory: The work directory of a run of the task `image_classification`.
-      examples: Their places in the split.
+      examples: The examples' indices in the split.
       split: `train`, `validation` or `test`; transformed as for evaluation.
       step: `best` (needs a finished run), `last` or a step that has a checkpoint.
 
@@ -139,8 +139,8 @@ def of_text(directory: Path, text: str, step: str = "best") -> TextMaps:
       step: See `of_images`.
 
     Raises:
-      UsageError: no such run or checkpoint, another task, a text without tokens or too long, or a mechanism without
-        weights.
+      UsageError: There is no such run or checkpoint, it has another task, the text has no tokens or too many, or the
+        mechanism has no weights.
     """
     config = loading.validate(workdir.read_config(directory))
     if config.task not in TEXT_TASKS:
@@ -173,12 +173,12 @@ def of_translation(directory: Path, text: str, stack: str = "cross", step: str =
     Args:
       directory: The work directory of a run of the task `translation`.
       text: A text no longer than the model accepts.
-      stack: `cross` (target looks at source: alignment matrices), `encoder` or `decoder` (each looks at itself).
+      stack: `cross` (the target attends to the source), `encoder` or `decoder` (self-attention).
       step: See `of_images`.
 
     Raises:
-      UsageError: no such run or checkpoint, a text that is too long, a stack that the model has not, or a mechanism
-        without weights.
+      UsageError: There is no such run or checkpoint, the text is too long, the model lacks the stack, or the mechanism
+        has no weights.
     """
     translator = Translator.load(directory, step)
     source = translator.encode(text)

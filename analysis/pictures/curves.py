@@ -2,7 +2,7 @@
 
     python -m analysis.pictures curves runs/super-0 runs/super-1 runs/efficient-0 runs/efficient-1 --out=curves
 
-A group is what differs in the seed alone: its label, and the records (lines of `metrics.jsonl`) of each run.
+A group holds the runs that differ in the seed alone: its label, and the records (lines of `metrics.jsonl`) of each run.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Drawings of what a model looks at: patches of images, tokens of texts."""
+"""Drawings of what a model attends to: patches of images and tokens of texts."""
 
 import numpy as np
 from jaxtyping import Float

@@ -1,4 +1,4 @@
-"""Hosseini's Figs. 2, 3 and 4: operations of four mechanisms by eq. 24, by an analytic count, and as XLA has them."""
+"""Hosseini's Figs. 2, 3 and 4: operations of four mechanisms by eq. 24, by an analytic count, and counted by XLA."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ def curves(counts: Mapping[str, tuple[Count, Sizes]], length: int, heads: int) -
     for axes, (title, (count, widths)) in zip(figure.subplots(1, len(counts)), counts.items(), strict=True):
         for name, colour in COLOURS.items():
             values = [count(name, length, width, heads) / 1e6 for width in widths]
-            dashes = "--" if name == "super" else "-"  # it may lie on optimised
+            dashes = "--" if name == "super" else "-"  # its line may lie on that of optimised
             dashes, marker = ("none", "o") if len(widths) < APART else (dashes, None)
             axes.plot(widths, values, ls=dashes, color=colour, label=name, marker=marker, ms=4)
         axes.set(title=title, xlabel="d", ylabel="MFLOP, forward and backward", xlim=(0, None), ylim=(0, None))

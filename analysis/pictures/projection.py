@@ -63,7 +63,7 @@ def figure(
     """Draws one point with its neighbours at the middle σ, as the paper does, and then all points for each σ.
 
     Args:
-      points: On a plane, around the unit circle.
+      points: Points on a plane, around the unit circle.
       sigmas: σ of each drawing of all points.
       steps: Number of steps of attention.
       chosen: Index of the point in the first drawing.

@@ -1,4 +1,4 @@
-"""One quiet style for all pictures, colours that mean the same everywhere, and files that are the same bytes twice."""
+"""The style of all pictures, the colours of mechanisms, and writing files whose bytes are the same each time."""
 
 import itertools
 import re
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from attention.errors import UsageError
 
-# Okabe and Ito's colours, which the colour-blind tell apart, without their yellow, which is too light for a line.
+# Okabe and Ito's colours, which colour-blind readers can tell apart, without yellow, which is too light for a line.
 BLACK, ORANGE, SKY, GREEN, BLUE, RED, PURPLE = (
     "#000000",
     "#e69f00",
@@ -28,7 +28,7 @@ MARKERS = ("o", "s", "^", "D", "v")
 HEAT = LinearSegmentedColormap.from_list("weights", [to_rgba(ORANGE, 0.0), to_rgba(ORANGE, 0.9)])
 SURFACE = "viridis"
 
-# Mechanisms that a paper compares differ in colour, all of them in colour or marker.
+# Mechanisms that one paper compares differ in colour; all mechanisms differ in colour or marker.
 MECHANISMS = {
     "dot_product": (BLACK, "o"),
     "optimised": (SKY, "o"),
@@ -53,7 +53,7 @@ MECHANISMS = {
 }
 
 RC = {
-    "font.family": "DejaVu Sans",  # which Matplotlib brings along, so that pictures are the same everywhere
+    "font.family": "DejaVu Sans",  # included in Matplotlib, so that pictures are the same everywhere
     "font.size": 8,
     "axes.titlesize": 9,
     "axes.labelsize": 8,
@@ -119,7 +119,7 @@ def save(figure: Figure, path: Path) -> tuple[Path, Path]:
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph")  # characters that the font has not are drawn as boxes
+            warnings.filterwarnings("ignore", message="Glyph")  # characters that the font lacks are drawn as boxes
             figure.savefig(png, metadata={"Software": None})
             figure.savefig(svg, metadata={"Date": None})
     except OSError as error:

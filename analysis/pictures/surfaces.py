@@ -1,6 +1,6 @@
 """Scores over a plane (DiGiugno Fig. 1): the dot product's paraboloid, and what a trained MLP on pairs makes of it.
 
-The figure sets query and key to the same point (x, y), so a dot product is x² + y² whatever it learns. Neural Attention
+The figure sets query and key to the same point (x, y), so the dot product is always x² + y². Neural Attention
 scores with its MLP, whose weights are those of a trained run here; where d' > 2 the other coordinates are 0.
 """
 

@@ -1,4 +1,4 @@
-"""What the trials of a tuned sweep reached, a line for each setting over the values that were tried."""
+"""A picture of a tuned sweep's trials: a line for each setting over the values that were tried."""
 
 from collections.abc import Mapping
 from typing import Any

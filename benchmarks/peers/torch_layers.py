@@ -1,4 +1,4 @@
-"""What the speed comparison's models share in PyTorch: layers from our parameters, one block, one training step."""
+"""The PyTorch parts that the compared models share: layers from our parameters, a block, and a training step."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,7 @@
 """The ViT of the speed comparison in Keras 3 on its JAX backend, with keras.layers.MultiHeadAttention.
 
 The model of the keras.io example (pre-norm blocks, attention with dropout) with a class token instead of flattening,
-trained by `Model.train_on_batch`, which calls the very function that Keras compiles for `fit`.
+trained by `Model.train_on_batch`, which calls the same function that Keras compiles for `fit`.
 """
 
 import os

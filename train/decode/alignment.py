@@ -1,4 +1,4 @@
-"""Which source tokens a model looks at for each target token: 001's alignment matrix, as numbers and as a picture."""
+"""The alignment matrix (Wikipedia's article on attention): which source tokens each target token attends to."""
 
 import dataclasses
 import warnings

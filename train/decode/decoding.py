@@ -1,8 +1,8 @@
-"""Tokens one after the other, greedy, sampled or by beam search, with caches, in one compiled program.
+"""Generation token by token, greedy, sampled or by beam search, with caches, in one compiled program.
 
 `generate` serves every model with `init_caches(batch, max_length)` and `apply(params, tokens, train, caches)`, which
-gives logits and the caches of the next call; `translate` those with `start(source, lengths, max_length)` in place of
-the former and a method `step` in place of the latter.
+returns logits and the caches of the next call. `translate` serves those with `start(source, lengths, max_length)` in
+place of the former and a method `step` in place of the latter.
 """
 
 import dataclasses

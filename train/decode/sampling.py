@@ -1,4 +1,4 @@
-"""How a token is chosen of its logits: the highest, or one that is drawn."""
+"""The choice of a token from its logits: the highest one, or one that is sampled."""
 
 import dataclasses
 

@@ -1,7 +1,7 @@
 """The search for a target: token by token, or with beams, as Hugging Face's `generate` defines them.
 
-Both take `step(tokens, target) -> (logits, target)`: the logits of what follows the last token of each sentence, from
-what the model keeps of those before it.
+Both take `step(tokens, target) -> (logits, target)`, which returns the logits of the token after each sentence's last
+token; `target` holds the model's caches of the tokens before it.
 """
 
 import dataclasses
@@ -58,7 +58,10 @@ class Search:
             )
 
     def allowed(self, logits: Float[Array, "R V"], position: Int[Array, ""], special: "Special") -> jax.Array:
-        """Sets tokens that may not stand at a position to −∞: the start, padding, and an end that comes too early."""
+        """Sets logits of tokens that may not stand at a position to −∞.
+
+        These are the start, padding, an end before `min_length`, and at the last position all tokens but the end.
+        """
         token = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
         last = position == self.max_length - 1
         never = (token == special.start) | (token == special.pad) | last

@@ -1,4 +1,4 @@
-"""Translations against references, as `sacrebleu` measures them."""
+"""Scores of translations against references, computed by `sacrebleu`."""
 
 from collections.abc import Sequence
 

@@ -1,7 +1,7 @@
-"""Configs of a sweep before anything is trained: all valid, and where asked for, as large or as costly as the baseline.
+"""Checks all configs of a sweep before training, and makes them as large or as costly as the baseline where asked for.
 
-Looking at a config opens its data and traces its model; `apart` does so in a process of its own, so that no
-accelerator is held while the runs want it.
+Checking a config opens its data and traces its model; `apart` does so in a separate process, so that no accelerator
+is held while the runs need it.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Runs of `python -m train.main`, several at a time, each in a process on CPUs of its own."""
+"""Runs of `python -m train.main`, several at a time, in processes that do not share CPUs."""
 
 import contextlib
 import fcntl
