@@ -1,4 +1,4 @@
-"""Finished runs in one file: all that reports and curves need of them, without their checkpoints.
+"""Archives finished runs in one file, which holds what reports and curves need, without checkpoints.
 
 python -m analysis.archive runs/mnist --out=mnist.json
 python -m analysis.report mnist.json

@@ -1,4 +1,4 @@
-"""Finished runs as tables, with what may be said of their differences.
+"""Tables of finished runs, with the conclusions that their differences allow.
 
 python -m analysis.report runs/digits
 python -m analysis.report runs/digits --baseline=dot_product --metric=accuracy,loss --out=report

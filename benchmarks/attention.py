@@ -2,8 +2,8 @@
 
     python -m benchmarks.attention --out=benchmarks/results/attention_cpu.json
 
-Cores are measured, from projected queries, keys and values to a head's output: what projections cost is known. Rows of
-the table with the same core (`optimised` and `dot_product`, say) are measured once.
+It measures cores, from projected queries, keys and values to a head's output, without projections. Mechanisms with the
+same core (such as `optimised` and `dot_product`) are measured once.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""What a scan over layers saves in compiling, remat in memory, and chunks of logits in memory, at what cost in time.
+"""The compile time that a scan over layers saves, the memory that remat and chunks of logits save, and their cost.
 
     python -m benchmarks.compiling --out=benchmarks/results/compiling_cpu.json
 
-Loss and gradient of a GPT on made-up tokens, compiled for this device; memory is XLA's temporary buffers. Compiling is
-counted in seconds of all cores, which other programs do not change much.
+It compiles loss and gradient of a GPT on random tokens for this device; memory is that of XLA's temporary buffers. The
+compile time is in seconds of all cores, which other programs hardly change.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Generation with a cache against running the whole context again for each token, and what the cache takes.
+"""Generation with a cache compared with running the whole context again for each token, and the size of the cache.
 
     python -m benchmarks.decoding --config.model.width=512 --config.model.heads=8 --out=benchmarks/results/decoding.json
 
-Every mechanism, as a language model of the config, generates from one token to `--length`. Running again takes as many
-forward passes of that length, of which a few are timed; rounds give median, least and greatest ratio.
+A language model with each mechanism generates from one token to `--length`. Running again takes as many forward passes
+of that length, of which a few are timed; the result has the median, least and greatest ratio of the rounds.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""What durability costs: steps while a checkpoint is written, how long a save holds the loop, digests.
+"""The cost of durability: steps while a checkpoint is written, how long a save stops the loop, and digests.
 
     python -m benchmarks.endurance --out=benchmarks/results/endurance_cpu.json
 
-Steps with and without a save under way take turns within one process, round after round; medians are over rounds.
+Steps with and without a save in progress take turns within one process, round after round; medians are over rounds.
 """
 
 import argparse

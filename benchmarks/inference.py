@@ -1,11 +1,11 @@
-"""Hosseini's Table 4 here: seconds for 5,000 samples, of each of its mechanisms in each of its tasks' models.
+"""Hosseini's Table 4 on this machine: seconds for 5,000 samples, for each mechanism in the model of each task.
 
     python -m benchmarks.inference --out=benchmarks/results/inference_cpu.json
 
-A round is a whole pass over all samples by each mechanism in turn, one batch after the other, each waited for; ratios
-are to dot-product attention in the same round. Models are those of the configs with random weights and random samples
-of full length; translation reads source and target at once, as in training, and writes nothing. With fewer `--samples`
-the seconds are of so many: nothing is scaled up.
+In a round each mechanism in turn passes over all samples, batch by batch; ratios are to dot-product attention in the
+same round. Models are those of the configs with random weights, and samples are random and of full length. Translation
+reads source and target at once, as in training, and generates nothing. With fewer `--samples` the seconds are those of
+the fewer samples: nothing is scaled up.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""DiGiugno's Tables 6, 7 and 8 here: memory and time a sample of its whole GPT and ViT, neural in one layer and in all.
+"""DiGiugno's Tables 6, 7 and 8 on this machine: memory and time a sample of whole GPTs and ViTs with neural attention.
 
     python -m benchmarks.layers --out=benchmarks/results/layers_cpu.json
 
 The paper measures training, with Neural Attention in the first of 8 (GPT, 1024 tokens) or 12 (ViT, 785 tokens) layers.
-Here it is loss and gradient, without dropout and optimizer.
+This program measures loss and gradient, without dropout and optimizer, with it in the first layer and in all layers.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     python -m benchmarks.marian --against=transformers --rounds=5 --out=benchmarks/results/translation_cpu.json
 
-Random weights, the same in both, and all take their turn in every round. Besides: beam search with caches against the
-same that runs the decoder over all places for each token, and Sanger's model with `gaussian` against `dot_product`.
+Both have the same random weights and take turns in every round. The program also compares beam search with and without
+caches, and Sanger's model with `gaussian` and with `dot_product`.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""Where a training step's time goes, by kind of operation, from XLA's own trace.
+"""The time of a training step by kind of operation, from XLA's trace.
 
     taskset -c 0 python -m benchmarks.profile_step --config=configs/vit_cifar100.py --config.data.data_dir=DIR
 
-On one core, so that the durations of operations add up to the step's.
+Run it on one core, so that the durations of operations add up to that of the step.
 """
 
 import argparse

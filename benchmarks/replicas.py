@@ -1,9 +1,9 @@
-"""Several seeds together, in one program (`train.replicas`), against the same seeds apart, one after the other.
+"""Several seeds trained together in one program (`train.replicas`), compared with the same seeds one after the other.
 
     python -m benchmarks.replicas --replicas=5 --rounds=7 --steps=200 --out=benchmarks/results/replicas_cpu.json
 
-The steady step alone: in one process, in turn, round after round. Whole runs: processes of `python -m train.main` from
-their start to their end, compilation included, each contestant with a cache of compiled programs that begins empty.
+Steps are timed in one process, in turn, round after round. Whole runs are processes of `python -m train.main`, timed
+from start to end with compilation; the cache of compiled programs is empty at first.
 """
 
 import argparse

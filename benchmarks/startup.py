@@ -1,8 +1,8 @@
-"""Seconds from a command to the end of its first training step, with nothing compiled before and with all of it kept.
+"""Seconds from a command to the end of its first training step, with an empty and with a full compilation cache.
 
     python -m benchmarks.startup --out=benchmarks/results/startup_cpu.json
 
-Each time is of a fresh process: one with an empty cache folder, then one with what that one left.
+Each time is that of a new process: the first has an empty cache folder, the second the folder that the first filled.
 """
 
 import argparse

@@ -3,7 +3,7 @@
     python -m docs.figures
 
 A page says where a figure goes: `<!-- figures: NAME -->` stands before it and `<!-- end -->` behind it. A figure is a
-table with lines of its own, or a number within a sentence. `FIGURES` has all names.
+table on separate lines, or a number within a sentence. `figures()` has all names.
 """
 
 import functools
