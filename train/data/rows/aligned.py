@@ -1,4 +1,4 @@
-"""Local files that are aligned by line; their columns are the languages that their names end with."""
+"""Local files that are aligned by line; their columns are the languages in the ends of their names."""
 
 import functools
 import itertools
@@ -14,7 +14,7 @@ Couple = tuple[Path, Path]
 
 
 def open_split(path: str, split: str, columns: Sequence[DataColumn]) -> OpenedSplit | None:
-    """Files of two languages; None where there are none.
+    """Opens files of two languages; returns None where there are none.
 
     Args:
       path: A folder of files named `SPLIT*.LANGUAGE` (`train.de.xz`, `test_2016.en`), or what the names of two files
@@ -24,7 +24,7 @@ def open_split(path: str, split: str, columns: Sequence[DataColumn]) -> OpenedSp
       columns: The languages.
 
     Raises:
-      UsageError: no such split, or a file without the other language's.
+      UsageError: there is no such split, or a file has no counterpart in the other language.
     """
     names = [column.name for column in columns]
     place = Path(path).expanduser()

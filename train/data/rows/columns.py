@@ -1,4 +1,4 @@
-"""Columns of rows that come as mappings; `translation.de` is the entry `de` of the column `translation`."""
+"""Columns of rows that are mappings; `translation.de` is the entry `de` of the column `translation`."""
 
 import dataclasses
 import re
@@ -8,7 +8,7 @@ from typing import Any
 from attention.errors import UsageError, unknown
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_UNLABELLED = -1  # what sets with class names give to test examples whose class is secret
+_UNLABELLED = -1  # the class that data sets give to test examples whose class is secret
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,9 +17,9 @@ class DataColumn:
 
     Attributes:
       field: The config field that names it, such as `data.text_column`.
-      name: Its name, such as `review`.
+      name: The name of the column, such as `review`.
       is_class: Whether it holds classes; otherwise it holds text.
-      classes: Names of the classes that the column numbers; () where it holds the names themselves.
+      classes: The names of the classes that the column numbers; () where it holds the names themselves.
     """
 
     field: str
@@ -28,11 +28,11 @@ class DataColumn:
     classes: tuple[str, ...] = ()
 
     def require(self, row: Mapping[str, Any], where: str) -> Any:
-        """What a row, or a mapping of all features, has in this column.
+        """Returns the entry of a row, or of a mapping of all features, in this column.
 
         Args:
-          row: By column; may be nested.
-          where: The row, or what has the features, for the message.
+          row: The entries by column, which may be nested.
+          where: The name of the row or of the features, for the message.
 
         Raises:
           UsageError: there is no such column.
@@ -43,10 +43,10 @@ class DataColumn:
             raise unknown(f"{self.field} for {where}", self.name, _names(row)) from error
 
     def value(self, row: Mapping[str, Any], where: str) -> str:
-        """The text or the class's name in this column of a row.
+        """Returns the text or the class's name in this column of a row.
 
         Raises:
-          UsageError: there is no such column, no text, only half of a character, or no class.
+          UsageError: there is no such column, or it has no text, half a surrogate pair, or no class.
         """
         value = self.require(row, where)
         return self._class(value, where) if self.is_class else self._text(value, where)
@@ -54,7 +54,7 @@ class DataColumn:
     def _text(self, value: Any, where: str) -> str:
         if not isinstance(value, str):
             raise UsageError(f"{where} has {value!r} in {self.name!r}, which is no text.")
-        if _SURROGATE.search(value):  # JSON can write halves of characters
+        if _SURROGATE.search(value):  # JSON can write half a surrogate pair
             raise UsageError(f"{where} has half of a surrogate pair in {self.name!r}; mend it.")
         return value
 

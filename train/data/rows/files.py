@@ -16,17 +16,17 @@ OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 
 
 def plain_name(file: Path) -> str:
-    """The name without what compression adds to it."""
+    """Returns a file's name without the suffix of compression."""
     return file.stem if file.suffix in OPENERS else file.name
 
 
 def suffix(file: Path) -> str:
-    """What the name says of the content, compressed or not, such as `.csv`."""
+    """Returns the suffix that names the content, without that of compression, such as `.csv`."""
     return Path(plain_name(file)).suffix.lower()
 
 
 def fingerprint(file: Path) -> str:
-    """A hash of the bytes as they lie there.
+    """Returns a hash of the file's bytes, which are not decompressed.
 
     Raises:
       UsageError: the file is empty or cannot be read.
@@ -36,10 +36,10 @@ def fingerprint(file: Path) -> str:
 
 
 def lines(file: Path) -> Iterator[str]:
-    """The lines, each with its end.
+    """Yields the lines, each with its line ending.
 
     Raises:
-      UsageError: on the way, where the file cannot be read or is no UTF-8.
+      UsageError: the file cannot be read or is not UTF-8; raised on reaching the place.
     """
     with _opened(file, OPENERS) as stream:
         for number, line in enumerate(stream, 1):
@@ -48,7 +48,7 @@ def lines(file: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _opened(file: Path, openers: Mapping[str, Callable[..., BinaryIO]]) -> Iterator[BinaryIO]:
-    """The bytes of a file, through the opener of its suffix; what goes wrong with them is a UsageError."""
+    """Opens a file's bytes by its suffix, and turns errors of reading them into a UsageError."""
     try:
         if not file.stat().st_size:
             raise UsageError(f"{str(file)!r} is empty; remove it or give another.")

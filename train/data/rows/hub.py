@@ -14,16 +14,16 @@ _NEED = "Hub names need the package {}"
 
 
 def open_split(name: str, split: str, data: Any, columns: Sequence[DataColumn]) -> OpenedSplit:
-    """Opens one split of a set.
+    """Opens one split of a data set.
 
     Args:
       name: `OWNER/NAME`, or `OWNER/NAME:CONFIG`; OWNER/NAME may be a local folder.
       split: A plain name, no slice.
       data: Fields `revision`, `streaming` and `data_dir`.
-      columns: What is wanted of it.
+      columns: The columns to read.
 
     Raises:
-      UsageError: the set, split or a column is not there or cannot be fetched.
+      UsageError: the set, split or a column does not exist or cannot be fetched.
     """
     repository, _, config = name.partition(":")
     rows = _load(repository, config, split, data)
@@ -43,24 +43,24 @@ def _with_classes(column: DataColumn, feature: Any) -> DataColumn:
 
 
 def fetch(repository: str, file: str, revision: str, field: str, otherwise: str) -> str:
-    """The path of a repository's file: a copy that was fetched before, else fetched now.
+    """Returns the path of a repository's file: a copy that was fetched before, or else one fetched now.
 
     Args:
-      repository: Such as `bert-base-cased`.
-      file: Its path in there.
+      repository: The repository, such as `bert-base-cased`.
+      file: The file's path in the repository.
       revision: A branch, tag or commit; '' is the default one.
       field: The config field that asks for it, for the message.
-      otherwise: What may stand there in its place.
+      otherwise: What the field may hold instead, for the message.
 
     Raises:
-      UsageError: it is not there, or cannot be fetched.
+      UsageError: the file does not exist, or cannot be fetched.
     """
     hub = packages.load("huggingface_hub", _NEED)
     options = {"revision": revision or None}
     try:
         return hub.hf_hub_download(repository, file, local_files_only=True, **options)
     except (OSError, ValueError):
-        pass  # not fetched yet; a name that is none fails again below
+        pass  # not fetched yet; an invalid name fails again below
     try:
         return hub.hf_hub_download(repository, file, **options)
     except Exception as error:  # what it raises has no common base
@@ -89,7 +89,7 @@ def _load(repository: str, config: str, split: str, data: Any) -> Any:
 
 
 def _version(rows: Any, repository: str, data: Any) -> str:
-    """Of the content: the table's own fingerprint, or for a stream the commit it comes from."""
+    """Returns the version of the content: the table's fingerprint, or for a stream its commit."""
     if not data.streaming:
         return packages.load("datasets", _NEED).fingerprint.generate_fingerprint(rows)
     hub = packages.load("huggingface_hub", _NEED)
@@ -106,7 +106,7 @@ def _read(rows: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         for number, row in enumerate(rows):
             yield f"Row {number} of {name}", row
-    except Exception as error:  # a stream breaks off with errors of many libraries
+    except Exception as error:  # a stream may raise errors of many libraries
         raise UsageError(
             f"Reading {name} broke off ({brief(error)}): check the network and start again, or set "
             "data.streaming=False."

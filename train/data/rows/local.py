@@ -19,7 +19,7 @@ FORMS = f"a file, folder or glob of {', '.join(tables.KINDS)}, which may be comp
 
 
 def open_split(path: str, split: str, columns: Sequence[DataColumn], forms: str = FORMS) -> OpenedSplit:
-    """The files of one split, read one after the other, sorted.
+    """Opens the files of one split, which are read in the order of their names.
 
     Args:
       path: A file, a glob, or a folder. In a folder, the files whose names begin with a split's (`train.csv`,
@@ -27,7 +27,7 @@ def open_split(path: str, split: str, columns: Sequence[DataColumn], forms: str 
         file or a glob, everything is `train`.
       split: A plain name, no slice.
       columns: See `tables.rows`.
-      forms: What may be given, for the message.
+      forms: The valid forms of a source, for the message.
 
     Raises:
       UsageError: no such file or split, or a file that is none of `tables.KINDS`, or plain text
@@ -54,7 +54,7 @@ def open_split(path: str, split: str, columns: Sequence[DataColumn], forms: str 
 
 
 def contents(paths: Sequence[Path]) -> list[str]:
-    """What is in the files, whatever their names: their kinds, and hashes."""
+    """Returns the kinds and hashes of files, which do not depend on their names."""
     return [*map(files.suffix, paths), *map(files.fingerprint, paths)]
 
 
@@ -63,7 +63,7 @@ def _rows(paths: Sequence[Path], columns: Sequence[DataColumn]) -> Iterator[tupl
 
 
 def by_split(paths: Iterable[Path]) -> dict[str, list[Path]]:
-    """Files by the split that their names begin with; all are `train` where none does."""
+    """Groups files by the split that their names begin with; all are `train` where none does."""
     paths = list(paths)
     groups: dict[str, list[Path]] = {}
     for path in paths:
@@ -73,20 +73,20 @@ def by_split(paths: Iterable[Path]) -> dict[str, list[Path]]:
 
 
 def choose(groups: Mapping[str, list[Path]], split: str, path: str) -> list[Path]:
-    """The group of a split.
+    """Returns the files of a split.
 
     Args:
       groups: See `by_split`.
       split: A plain name, no slice.
-      path: Where they are, for the message.
+      path: The place of the files, for the message.
 
     Raises:
       UsageError: there is no such split.
     """
-    wanted = _ALIASES.get(split, split)
-    if wanted not in groups:
+    name = _ALIASES.get(split, split)
+    if name not in groups:
         raise UsageError(
             f"{unknown(f'split of file:{path}', split, groups)} A part of one is a split too, such as "
             f"{next(iter(groups))}[90%:]."
         )
-    return groups[wanted]
+    return groups[name]

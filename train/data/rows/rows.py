@@ -1,4 +1,4 @@
-"""What every source of text gives: a stream of rows that can be read again from the start."""
+"""Rows: the stream that every source of text gives, which can be read again from the start."""
 
 import dataclasses
 import functools
@@ -10,14 +10,14 @@ from train.data.rows.columns import DataColumn
 
 
 class Document(NamedTuple):
-    """A text, with its class as the data write it ('' where there is none)."""
+    """A text and its class as the data write it ('' where there is none)."""
 
     text: str
     label: str = ""
 
 
 class Pair(NamedTuple):
-    """A text and its translation, neither empty nor with white space around it."""
+    """A text and its translation, which are not empty and have no white space around them."""
 
     source: str
     target: str
@@ -31,11 +31,11 @@ class Rows:
     """One part of a source.
 
     Attributes:
-      name: For messages, such as `train of file:reviews`.
+      name: The name in messages, such as `train of file:reviews`.
       content: A digest that differs whenever the rows differ.
       read: Starts reading; raises a UsageError on the way where a row cannot be read. All rows are documents, or all
         are pairs: their fields are the columns.
-      class_names: Of documents with classes, in the source's order; () where the source does not say.
+      class_names: The names of the classes in the source's order; () where the source does not name them.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Rows:
     class_names: tuple[str, ...] = ()
 
     def side(self, column: str) -> "Rows":
-        """Of pairs: the `source` or `target` column, as documents."""
+        """Returns the `source` or `target` column of pairs, as documents."""
         return Rows(f"the {column} side of {self.name}", digest([self.content, column]), lambda: self._side(column))
 
     def _side(self, column: str) -> Iterator[Document]:
@@ -56,11 +56,11 @@ class OpenedSplit:
     """A split of a source, opened for some of its columns.
 
     Attributes:
-      name: For messages, such as `train of hf:NAME`.
-      columns: Those that are wanted, with the names of their classes.
-      read: Starts reading rows by column, each with where it stands, for messages.
-      version: Differs whenever the rows differ.
-      files: What is in its files, likewise.
+      name: The name in messages, such as `train of hf:NAME`.
+      columns: The columns to read, with the names of their classes.
+      read: Starts reading rows by column, each with its place, for messages.
+      version: A text that differs whenever the rows differ.
+      files: The kinds and hashes of its files, which also differ whenever the rows differ.
     """
 
     name: str
@@ -70,11 +70,11 @@ class OpenedSplit:
     files: Sequence[str] = ()
 
     def rows(self, make: Callable[[Iterator[tuple[str, ...]]], Iterator[Row]], key: Iterable[object]) -> Rows:
-        """The rows that `make` makes of where rows stand and what their columns hold.
+        """Returns the rows that `make` makes of the place and the columns of each row.
 
         Args:
-          make: A function of a module, as rows are sent to other processes.
-          key: What their digest depends on beside the split, such as the names of the columns.
+          make: A function at the top of a module, since rows are sent to other processes.
+          key: Values that the digest depends on besides the split, such as the names of the columns.
         """
         class_names = sum((column.classes for column in self.columns), ())
         content = digest([*self.version, *key, *self.files])
@@ -85,10 +85,10 @@ class OpenedSplit:
 
 
 def brief(error: Exception) -> str:
-    """The first line of a library's message, to stand inside a sentence."""
+    """Returns the first line of a library's message, for use inside a sentence."""
     return str(error).strip().partition("\n")[0].rstrip(".:") or type(error).__name__
 
 
 def digest(values: Iterable[object]) -> str:
-    """A short hash of values as they are printed, in order."""
+    """Returns a short hash of the printed values, in order."""
     return hashlib.sha256("\0".join(map(str, values)).encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""What a config's `data.source` names: `file:PATH`, `hf:NAME` or `tfds:NAME`."""
+"""The sources that a config's `data.source` names: `file:PATH`, `hf:NAME` or `tfds:NAME`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ KINDS = ("file:PATH", "hf:NAME", "hf:NAME:CONFIG", "tfds:NAME", "tfds:NAME/CONFI
 
 
 def is_one(source: str) -> bool:
-    """Whether it is written as one of KINDS."""
+    """Returns whether a source is written as one of KINDS."""
     kind, _, name = source.partition(":")
     return kind in ("file", "hf", "tfds") and bool(name)
 
@@ -22,10 +22,10 @@ def open_split(data: Any, split: str, columns: Sequence[DataColumn]) -> OpenedSp
     Args:
       data: Fields `source` (one of KINDS), `revision`, `streaming` and `data_dir`.
       split: A plain name, no slice.
-      columns: What is wanted of it, at most one of them a class.
+      columns: The columns to read, of which at most one is a class.
 
     Raises:
-      UsageError: the source, split or a column is not there, or cannot be read as it is.
+      UsageError: the source, split or a column does not exist, or cannot be read as it is.
     """
     kind, _, name = data.source.partition(":")
     if kind == "file":

@@ -1,4 +1,4 @@
-"""Splits: `train`, `train[:90%]`, `test[1000:-500]`. One reading of them serves every source."""
+"""Splits of every source, such as `train`, `train[:90%]` and `test[1000:-500]`."""
 
 import dataclasses
 import re
@@ -18,10 +18,10 @@ class Split:
     """A named part of a data set, or a slice of one.
 
     Attributes:
-      text: As it was written.
+      text: The split as the user writes it.
       name: The part that is sliced, such as `train`.
-      start: First example: a number, a percentage ('90%'), from the end if negative, or '' for the beginning.
-      stop: The example after the last, likewise; '' for the end.
+      start: The first example: a number or a percentage ('90%'), from the end if negative; '' is the beginning.
+      stop: The example after the last, written likewise; '' is the end.
     """
 
     text: str
@@ -49,16 +49,16 @@ class Split:
 
     @classmethod
     def of_parts(cls, data: Any) -> dict[str, "Split"]:
-        """What the fields `train_split`, `validation_split` and `test_split` of a `data` section say."""
+        """Reads the fields `train_split`, `validation_split` and `test_split` of a `data` section."""
         return {part: cls.parse(getattr(data, f"{part}_split")) for part in PARTS}
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is no slice."""
+        """Whether it is a whole part, not a slice."""
         return not (self.start or self.stop)
 
     def bounds(self, length: int) -> tuple[int, int]:
-        """First example and the one after the last, of a part that has `length` examples.
+        """Returns the first example and the one after the last, in a part of `length` examples.
 
         The same boundary is the same example however it is written (`:90%`, `90%:`, `-10%:`), so that slices that
         meet neither overlap nor leave anything out.
@@ -94,7 +94,7 @@ class View(Sequence):
 
     @property
     def content(self) -> str:
-        """What all the records, which must have it, say of what they are."""
+        """The `content` of all the records, which identifies them."""
         return self.records.content
 
     def __len__(self) -> int:

@@ -19,15 +19,15 @@ KINDS = (".txt", ".csv", ".tsv", ".parquet", ".jsonl")
 
 
 def rows(file: Path, columns: Sequence[DataColumn]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The rows, each with where it stands, for messages.
+    """Yields the rows, each with its place, for messages.
 
     Args:
-      file: Of one of KINDS.
+      file: A file of one of KINDS.
       columns: What is wanted. Plain text has one column of any name, the line with its end; two columns are parted by
         tabs, and their names are numbers from '1' on. Tables give all of their columns.
 
     Raises:
-      UsageError: on the way, where the file is not as its kind should be.
+      UsageError: the file breaks the rules of its kind; raised on reaching the place.
     """
     if suffix(file) == ".txt":
         read = _lines(file, *columns) if len(columns) == 1 else _tabbed(file, columns)
@@ -82,7 +82,7 @@ def _csv_rows(file: Path, **options: Any) -> Iterator[tuple[str, dict[str, str]]
 
 
 def _tsv_rows(file: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """TSV has no quotes: a quotation mark is part of the text."""
+    """Yields the rows of TSV, where a quotation mark is part of the text."""
     return _csv_rows(file, delimiter="\t", quoting=csv.QUOTE_NONE)
 
 

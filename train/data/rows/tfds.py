@@ -1,4 +1,4 @@
-"""Sets of TensorFlow Datasets: read without TensorFlow, prepared with it; every obstacle said in one sentence."""
+"""Sets of TensorFlow Datasets, which are read without TensorFlow and prepared with it."""
 
 import dataclasses
 import difflib
@@ -20,10 +20,10 @@ class TfdsSplit:
     """A split of a prepared set.
 
     Attributes:
-      name: Of the set, as TFDS writes it.
+      name: The name of the set, as TFDS writes it.
       split: A plain name.
-      folder: Where sets are prepared.
-      builder: TFDS's own.
+      folder: The folder of prepared sets.
+      builder: TFDS's builder.
     """
 
     name: str
@@ -33,17 +33,17 @@ class TfdsSplit:
 
     @property
     def features(self) -> Any:
-        """From names to TFDS features."""
+        """The TFDS features by name."""
         return self.builder.info.features
 
     def check_feature(self, field: str, key: str, kind: type) -> None:
-        """Raises a UsageError unless the feature `key`, which the config field `field` names, is of that kind."""
+        """Raises UsageError unless the feature `key`, which the config field `field` names, is of that kind."""
         fitting = [name for name, feature in self.features.items() if isinstance(feature, kind)]
         if key not in fitting:
             raise unknown(f"{field} for tfds:{self.name}", key, fitting)
 
     def of(self, columns: Sequence[DataColumn]) -> OpenedSplit:
-        """These columns; raises a UsageError where they are not text, or a class, and what `records` raises."""
+        """Opens columns; raises UsageError where they are not text or a class, and where `records` raises it."""
         columns = [self._checked(column) for column in columns]
         name = f"{self.split} of tfds:{self.name}"
         return OpenedSplit(
@@ -59,16 +59,16 @@ class TfdsSplit:
 
     @property
     def files(self) -> list[Any]:
-        """Paths of the records."""
+        """The paths of the records."""
         return list(self.builder.info.splits[self.split].filepaths)
 
     @property
     def version(self) -> str:
-        """Differs whenever the records differ."""
+        """A text that differs whenever the records differ."""
         return digest([self.builder.info.full_name, *((file.name, os.path.getsize(file)) for file in self.files)])
 
     def records(self, decoders: dict[str, Any] | None = None) -> Sequence[dict[str, Any]]:
-        """Random access to the examples.
+        """Returns the examples with random access.
 
         Args:
           decoders: TFDS decoders by feature.
@@ -98,9 +98,9 @@ def open_split(name: str, split: str, data_dir: str) -> TfdsSplit:
     """Opens a split, preparing the set first if need be and possible.
 
     Args:
-      name: As TFDS writes it: `cifar100`, `name/config`, `name:1.2.3`.
+      name: The set as TFDS writes it: `cifar100`, `name/config`, `name:1.2.3`.
       split: A plain name, no slice.
-      data_dir: '' is the environment's TFDS_DATA_DIR, else TFDS's own default.
+      data_dir: The folder of sets; '' is the environment's TFDS_DATA_DIR, else TFDS's default.
 
     Raises:
       UsageError: the set is unknown, not prepared and cannot be, or has no such split.
@@ -118,7 +118,7 @@ def open_split(name: str, split: str, data_dir: str) -> TfdsSplit:
 def _rows(
     records: Sequence[dict[str, Any]], columns: Sequence[DataColumn], name: str
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """TFDS gives texts as bytes."""
+    """Yields rows with decoded texts, since TFDS gives bytes."""
     for number, record in enumerate(records):
         where = f"Example {number} of {name}"
         values = {column.name: column.require(record, where) for column in columns}
@@ -126,7 +126,7 @@ def _rows(
 
 
 def _texts(features: Any) -> dict[str, Any]:
-    """The features that are text, nested as they are."""
+    """Returns the features that are text, nested as in the set."""
     kinds = package().features
     texts = {name: feature for name, feature in features.items() if isinstance(feature, kinds.Text)}
     nested = {name: _texts(feature) for name, feature in features.items() if isinstance(feature, kinds.FeaturesDict)}
@@ -134,7 +134,7 @@ def _texts(features: Any) -> dict[str, Any]:
 
 
 def package() -> ModuleType:
-    """The package tensorflow_datasets, or a UsageError that says how to get it."""
+    """Imports tensorflow_datasets, or raises a UsageError that says how to install it."""
     return packages.load("tensorflow_datasets", "TFDS data need tensorflow-datasets")
 
 
@@ -174,7 +174,7 @@ def _prepare(builder: Any, name: str, folder: str) -> None:
 
 
 def _check_network(builder: Any, message: str) -> None:
-    """TFDS itself retries for minutes before it says that there is no network."""
+    """Raises UsageError where there is no network, for which TFDS itself would retry for minutes."""
     import requests
 
     urls = [] if builder.MANUAL_DOWNLOAD_INSTRUCTIONS else list(builder.url_infos or ())

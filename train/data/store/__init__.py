@@ -1,1 +1,1 @@
-"""Tokenised text on disk: made once, mapped into memory, and the vocabularies it is made with."""
+"""The store: tokenised text on disk, which is mapped into memory, and learned vocabularies."""

@@ -1,4 +1,4 @@
-"""Files and folders that are made once: they appear under their names only when they are whole."""
+"""The cache: files and folders that are made once and appear under their names only when they are complete."""
 
 import errno
 import fcntl
@@ -11,19 +11,19 @@ from attention.errors import UsageError
 
 
 def root(path: str) -> Path:
-    """Where all caches are: what `data.cache_dir` names, or the default where that is ''."""
+    """Returns the folder of all caches: the one that `data.cache_dir` names, or the default where that is ''."""
     return Path(path or os.environ.get("ATTENTION_BENCH_CACHE") or "~/.cache/attention_bench").expanduser()
 
 
 def make_once(target: Path, build: Callable[[Path], None]) -> None:
-    """Has `build` make a file or folder, unless it is there; one process makes it while others wait.
+    """Calls `build` to make a file or folder unless it exists; one process makes it while others wait.
 
     Args:
-      target: What is made.
-      build: Called with a path beside it.
+      target: The file or folder to make.
+      build: A function that makes it at a temporary path beside `target`.
 
     Raises:
-      UsageError: the disk is full or cannot be written; nothing is left then.
+      UsageError: the disk is full or cannot be written; nothing is left behind.
     """
     if target.exists():
         return
@@ -33,7 +33,7 @@ def make_once(target: Path, build: Callable[[Path], None]) -> None:
         with open(target.with_name(target.name + ".lock"), "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not target.exists():
-                _remove(partial)  # of a process that was killed
+                _remove(partial)  # left by a process that was killed
                 try:
                     build(partial)
                     os.replace(partial, target)

@@ -19,14 +19,14 @@ from train.data.rows.rows import Document, Row, Rows, digest
 from train.data.store.cache import make_once
 from train.data.tokenisers import Tokeniser
 
-_FORMAT = 2  # of the folders; another number makes them anew
+_FORMAT = 2  # the version of the folders; with another number they are made again
 _ABOUT = "about.json"
-# Documents are encoded together up to so many, or so many characters: what is in memory at a time.
+# Documents are encoded together up to so many, or so many characters, which bounds memory.
 _BATCH_DOCUMENTS, _BATCH_CHARACTERS = 1024, 1_000_000
 
 
 class Lazy:
-    """A dataclass that opens or makes arrays when they are first looked at: pickles have its fields, and no array."""
+    """A dataclass that opens or makes arrays on first use; pickles have its fields without the arrays."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -37,18 +37,18 @@ class Stored(Lazy):
     """A tokenised text.
 
     Attributes:
-      folder: Where it is.
+      folder: The folder of its arrays.
     """
 
     folder: str
 
     def __len__(self) -> int:
-        """Documents."""
+        """Returns the number of documents."""
         return len(self.token_offsets) - 1
 
     @functools.cached_property
     def ids(self) -> Integer[np.ndarray, " tokens"]:
-        """Ids of all documents, end to end; uint16 where they fit, else uint32."""
+        """The ids of all documents, end to end; uint16 where they fit, else uint32."""
         return self._array("ids")
 
     @functools.cached_property
@@ -58,22 +58,22 @@ class Stored(Lazy):
 
     @functools.cached_property
     def byte_offsets(self) -> Int64[np.ndarray, " documents+1"]:
-        """Likewise in bytes of UTF-8."""
+        """Document i has the bytes `byte_offsets[i]` to `byte_offsets[i + 1]` of the text in UTF-8."""
         return self._array("byte_offsets")
 
     @functools.cached_property
     def labels(self) -> Int32[np.ndarray, " documents"]:
-        """Each document's class, a place in `class_names`."""
+        """Each document's class, an index of `class_names`."""
         return self._array("labels")
 
     @functools.cached_property
     def class_names(self) -> tuple[str, ...]:
-        """Of the source, else of the labels in the order of their first documents."""
+        """The names of the classes in the source's order, or else in the order of their first documents."""
         return tuple(self._about["class_names"])
 
     @property
     def content(self) -> str:
-        """A digest of tokens, documents and classes, wherever and whenever they were read."""
+        """A digest of tokens, documents and classes, which does not depend on where or when they were read."""
         return self._about["content"]
 
     @functools.cached_property
@@ -94,13 +94,13 @@ class Stored(Lazy):
 
 
 def tokenise(documents: Rows, tokeniser: Tokeniser, end: bool, cache_dir: Path) -> Stored:
-    """The documents as tokens, from the cache or made now.
+    """Returns the tokenised documents, from the cache or made now.
 
     Args:
-      documents: What to encode.
-      tokeniser: With what.
+      documents: The documents to encode.
+      tokeniser: The tokeniser.
       end: Whether each document is followed by the tokeniser's end token.
-      cache_dir: Root of all caches.
+      cache_dir: The root of all caches.
 
     Raises:
       UsageError: a document cannot be read, there is no document or token, or the cache cannot be written.
@@ -112,12 +112,12 @@ def tokenise(documents: Rows, tokeniser: Tokeniser, end: bool, cache_dir: Path) 
 
 
 def progress(rows: Iterable[Row], what: str) -> Iterator[Row]:
-    """The rows, with a bar on a terminal that counts them."""
+    """Yields the rows and counts them in a progress bar on a terminal."""
     return iter(tqdm(rows, desc=what, unit=" rows", disable=None, dynamic_ncols=True))
 
 
 class _Column:
-    """An array that grows on disk, with a digest of it."""
+    """An array that grows on disk, and its digest."""
 
     def __init__(self, file: BinaryIO, dtype: type):
         self.dtype, self.length = np.dtype(dtype), 0
@@ -134,7 +134,7 @@ class _Column:
         return self._digest.hexdigest()
 
     def sync(self) -> None:
-        """Is on the disk for good after this."""
+        """Flushes the array to disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
 

@@ -1,4 +1,4 @@
-"""Vocabularies that are learned from the training split, once."""
+"""Vocabularies, which are learned once from the training split."""
 
 import dataclasses
 import functools
@@ -21,10 +21,10 @@ class Texts:
     """Texts of the training split, which can be read again from the start.
 
     Attributes:
-      rows: Of the part that the split is of.
-      columns: Which of their columns.
-      key: What the choice of rows depends on.
-      choose: Says of the part's rows in their order whether they are in the split; called once.
+      rows: The rows of the part that the split belongs to.
+      columns: The columns that hold the texts.
+      key: A value that identifies the choice of rows.
+      choose: Returns for each of the part's rows, in order, whether it is in the split; called once.
     """
 
     rows: Rows
@@ -48,14 +48,14 @@ class Texts:
 
 
 def mask(places: Integer[np.ndarray, " n"]) -> Bool[np.ndarray, " most"]:
-    """True at these places, up to the last of them, where reading may end."""
+    """Returns a mask that is True at these places and ends with the last of them, where reading may end."""
     chosen = np.zeros(places.max(initial=-1) + 1, bool)
     chosen[places] = True
     return chosen
 
 
 def learned(spec: str, texts: Texts, cache_dir: Path, field: str) -> Tokeniser:
-    """The tokeniser of a config field's spec string: trained on the training split alone, once; or as it is."""
+    """Returns the tokeniser of a spec string, trained once on the training split where it needs training."""
     if not tokenisers.needs_fitting(spec):
         return tokenisers.make(spec, field=field)
     path = cache_dir / "tokenisers" / f"{digest([spec, texts.content])}.json"

@@ -1,1 +1,1 @@
-"""Text: where it comes from, and the windows and batches made of it."""
+"""Text: its sources, and the windows and batches made of it."""

@@ -14,32 +14,32 @@ from train.data.text.masking import Masking
 from train.data.text.windows import Cuts, Strides, padded, truncated
 
 Example = dict[str, Any]
-_EVALUATION = 0x3A5C  # seeds the masks of evaluation, which are the same for every run
+_EVALUATION = 0x3A5C  # the seed of the masks of evaluation, which are the same in every run
 
 
 class Examples(Protocol):
-    """A split cut into examples. `len` is how many an epoch of training has."""
+    """A split cut into examples; `len` is how many an epoch of training has."""
 
     eval_length: int
 
     def __len__(self) -> int: ...
 
     def train(self, index: int, epoch: int, seed: int, rng: np.random.Generator) -> Example:
-        """The index-th example of an epoch; `seed` is that of all cuts, `rng` the example's own."""
+        """Returns the index-th example of an epoch; `seed` is that of all cuts, `rng` the example's generator."""
 
     def evaluate(self, index: int) -> Example:
-        """The index-th of `eval_length` examples."""
+        """Returns the index-th of `eval_length` examples."""
 
 
 def train_batches(
     examples: Examples, data: pipeline.BatchSizes, seed: int, process_index: int = 0, process_count: int = 1
 ) -> pipeline.BatchIterator:
-    """Shuffled examples without end; see `train.data.pipeline.batched` for the iterator.
+    """Returns endless batches of shuffled examples; see `train.data.pipeline.batched` for the iterator.
 
     Args:
-      examples: Of the training split.
+      examples: The examples of the training split.
       data: Batch size and workers.
-      seed: Of the order, the cuts and the masks, which are independent of one another.
+      seed: The seed of the order, the cuts and the masks, which are independent of one another.
       process_index: This process takes the `process_index`-th block of each global batch.
       process_count: How many processes share it.
     """
@@ -53,12 +53,12 @@ def train_batches(
 def eval_batches(
     examples: Examples, data: pipeline.BatchSizes, process_index: int = 0, process_count: int = 1
 ) -> pipeline.BatchIterator:
-    """Every example once, in order, the last batch filled up with weight 0; see `train.data.pipeline.in_order`."""
+    """Yields every example once, in order, the last batch padded with weight 0; see `train.data.pipeline.in_order`."""
     return pipeline.in_order(examples.evaluate, examples.eval_length, data, process_index, process_count)
 
 
 class _Windows:
-    """Examples that are windows of a text: `_cuts` of an epoch of training, `_strides` of evaluation."""
+    """Examples that are windows of a text: those of `_cuts` in training and of `_strides` in evaluation."""
 
     _cuts: Cuts
     _strides: Strides
@@ -68,7 +68,7 @@ class _Windows:
 
     @property
     def eval_length(self) -> int:
-        """Windows of evaluation."""
+        """The number of windows in evaluation."""
         return len(self._strides)
 
 
@@ -84,8 +84,8 @@ class NextToken(_Windows):
     Attributes:
       text: The split.
       context: Tokens in a window.
-      stride: Between windows of evaluation.
-      pad: What fills up the last window.
+      stride: The distance between windows of evaluation.
+      pad: The id that pads the last window.
     """
 
     text: RunningText
@@ -128,8 +128,8 @@ class MaskedTokens(_Windows):
     Attributes:
       text: The split.
       context: Tokens in a window, start and end included.
-      special: Ids of the tokeniser's special tokens.
-      masking: What is done to them.
+      special: The ids of the tokeniser's special tokens.
+      masking: How tokens are chosen and replaced.
     """
 
     text: RunningText
@@ -186,9 +186,9 @@ class Labelled:
 
     Attributes:
       text: The split.
-      context: Tokens at most.
-      keep: Which tokens of a longer document: 'first' or 'last'.
-      pad: What fills up shorter ones.
+      context: The most tokens of an example.
+      keep: The tokens of a longer document to keep: 'first' or 'last'.
+      pad: The id that pads shorter documents.
     """
 
     text: LabelledText
@@ -201,7 +201,7 @@ class Labelled:
 
     @property
     def eval_length(self) -> int:
-        """Documents."""
+        """The number of documents."""
         return len(self.text)
 
     def train(self, index: int, epoch: int, seed: int, rng: np.random.Generator) -> Example:
@@ -221,23 +221,23 @@ class Labelled:
 
 
 def check_long_enough(splits: dict[str, RunningText], train: int, held_out: int) -> None:
-    """Raises a UsageError where training text has fewer than `train` tokens, or other text fewer than `held_out`."""
-    found = {part: len(text.ids) for part, text in splits.items()}
-    if found["train"] < train:
+    """Raises UsageError where training text has fewer than `train` tokens, or other text fewer than `held_out`."""
+    lengths = {part: len(text.ids) for part, text in splits.items()}
+    if lengths["train"] < train:
         raise UsageError(
-            f"The training split has {found['train']:,} tokens and one window needs {train:,}; lower data.context or "
+            f"The training split has {lengths['train']:,} tokens and one window needs {train:,}; lower data.context or "
             "widen data.train_split."
         )
-    for part, tokens in found.items():
+    for part, tokens in lengths.items():
         if tokens < held_out:
             raise UsageError(f"The {part} split has {tokens} tokens, too few to predict one; widen data.{part}_split.")
 
 
 def _numbered(length: int, position: int, index: int) -> tuple[int, int]:
-    """(index, epoch) of an index and its place in the endless stream."""
+    """Returns (index, epoch) of an index and its place in the endless stream."""
     return int(index), position // length
 
 
 def _drawn(examples: Examples, seed: int, numbered: tuple[int, int], rng: np.random.Generator) -> Example:
-    """The training example of (index, epoch)."""
+    """Returns the training example of (index, epoch)."""
     return examples.train(*numbered, seed, rng)

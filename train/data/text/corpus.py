@@ -19,7 +19,7 @@ from train.data.store.tokens import Lazy, Stored, tokenise
 from train.data.text import sources
 from train.data.tokenisers import Tokeniser
 
-_ORDER = 1  # of `shuffled`; another number learns vocabularies anew
+_ORDER = 1  # the version of `shuffled`; with another number vocabularies are learned again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Slice(Lazy):
     """The documents `start` to `stop` (excluded) of a stored text.
 
     Attributes:
-      stored: All of it, in its own order.
+      stored: The whole text, in its original order.
       start: The first document.
-      stop: The one after the last.
+      stop: The document after the last.
     """
 
     stored: Stored
@@ -37,7 +37,7 @@ class Slice(Lazy):
     stop: int
 
     def __len__(self) -> int:
-        """Documents."""
+        """Returns the number of documents."""
         return self.stop - self.start
 
     @property
@@ -47,50 +47,50 @@ class Slice(Lazy):
 
 
 class RunningText(Slice):
-    """Documents in their own order."""
+    """Documents in their original order."""
 
     @functools.cached_property
     def ids(self) -> Integer[np.ndarray, " tokens"]:
-        """Ids of all documents, end to end, on disk; uint16 or uint32."""
+        """The ids of all documents, end to end, mapped from disk; uint16 or uint32."""
         first, last = self.stored.token_offsets[[self.start, self.stop]]
         return self.stored.ids[first:last]
 
     @property
     def bytes(self) -> int:
-        """Of the text in UTF-8."""
+        """The number of bytes of the text in UTF-8."""
         first, last = self.stored.byte_offsets[[self.start, self.stop]]
         return int(last - first)
 
 
 @dataclasses.dataclass(frozen=True)
 class LabelledText(Slice):
-    """Documents after `shuffled`, with their classes.
+    """Documents in the order of `shuffled`, with their classes.
 
     Attributes:
-      classes: What number each class of `stored` has in the corpus.
+      classes: The number in the corpus of each class of `stored`.
     """
 
     classes: tuple[int, ...]
 
     def ids(self, index: int) -> Integer[np.ndarray, " tokens"]:
-        """Ids of one document, on disk; uint16 or uint32."""
+        """Returns the ids of one document, mapped from disk; uint16 or uint32."""
         row = self.rows[index]
         first, last = self.stored.token_offsets[row : row + 2]
         return self.stored.ids[first:last]
 
     @functools.cached_property
     def rows(self) -> Int64[np.ndarray, " documents"]:
-        """Where in `stored` each document is."""
+        """The index in `stored` of each document."""
         return shuffled(len(self.stored))[self.start : self.stop]
 
     @functools.cached_property
     def labels(self) -> Int32[np.ndarray, " documents"]:
-        """Each document's class, a place in the corpus' `class_names`."""
+        """Each document's class, an index of the corpus's `class_names`."""
         return np.array(self.classes, np.int32)[self.stored.labels[self.rows]]
 
 
 def shuffled(length: int) -> Int64[np.ndarray, " length"]:
-    """0 … length - 1 in an order of chance that is always the same, whatever the version of NumPy.
+    """Returns 0 … length - 1 in a fixed random order, which does not depend on the version of NumPy.
 
     Labelled documents are sliced in this order: many sets are sorted by class, and one end of them has one class.
     """
@@ -102,9 +102,9 @@ class Corpus:
     """Tokenised text.
 
     Attributes:
-      tokeniser: What tokenised it.
+      tokeniser: The tokeniser of the text.
       splits: `train`, `validation` and `test`; with classes where the text is labelled.
-      class_names: Of labelled text; () otherwise.
+      class_names: The names of the classes of labelled text; () otherwise.
     """
 
     tokeniser: Tokeniser
@@ -118,7 +118,7 @@ class Corpus:
 
 
 def load(data: Any, end: bool = False) -> Corpus:
-    """Reads, tokenises and caches what a `data` section names; the second time it only maps the cache.
+    """Reads, tokenises and caches the text that a `data` section names; later calls only map the cache.
 
     Args:
       data: A section of `train.data.text`.
@@ -129,7 +129,7 @@ def load(data: Any, end: bool = False) -> Corpus:
         cache cannot be written.
     """
     splits = Split.of_parts(data)
-    # All are opened before the first is read: what is missing is said at once.
+    # All are opened before the first is read, so that a missing one raises an error at once.
     documents = {split.name: sources.load(data, split.name) for split in splits.values()}
     cache_dir, train = cache.root(data.cache_dir), splits["train"]
     texts = _texts(documents[train.name], train, bool(data.label_column))
@@ -150,7 +150,7 @@ def load(data: Any, end: bool = False) -> Corpus:
 
 
 def _texts(documents: Rows, split: Split, labelled: bool) -> vocabulary.Texts:
-    """What a vocabulary is learned from, in the part's own order even where its slices are of another."""
+    """Returns the texts that a vocabulary is learned from, in the part's order even where its slices have another."""
     key = (split.text, f"order {_ORDER}" if labelled else "")
     return vocabulary.Texts(documents, ("text",), key, functools.partial(_chosen, documents, split, labelled))
 
@@ -164,7 +164,7 @@ def _chosen(documents: Rows, split: Split, labelled: bool) -> Iterable[bool]:
 
 
 def _class_names(documents: Rows, stored: Stored) -> tuple[str, ...]:
-    """As the source says, else sorted, numbers as numbers."""
+    """Returns the class names in the source's order, or else sorted, numbers as numbers."""
     if documents.class_names:
         return documents.class_names
     names = stored.class_names

@@ -16,9 +16,9 @@ class Masking:
     """Chooses tokens and replaces 80 % of them by the mask, 10 % by any ordinary token; 10 % stay.
 
     Attributes:
-      rate: The probability of each token to be chosen. In a window where none was, one is.
+      rate: The probability that a token is chosen. In a window where none was, one is.
       size: Ids are 0 … size - 1.
-      special: Ids that are never chosen, and never put in a token's place at random.
+      special: Ids that are never chosen, and that never replace a token at random.
       mask: The id of the mask.
     """
 
@@ -29,10 +29,10 @@ class Masking:
 
     @classmethod
     def of(cls, tokeniser: Tokeniser, rate: float) -> "Masking":
-        """Of a tokeniser's ids.
+        """Returns the masking for a tokeniser's ids.
 
         Raises:
-          UsageError: it has no mask token.
+          UsageError: the tokeniser has no mask token.
         """
         if "mask" not in tokeniser.special:
             raise UsageError(
@@ -44,7 +44,7 @@ class Masking:
     def __call__(
         self, ids: Int32[np.ndarray, " n"], rng: np.random.Generator
     ) -> tuple[Int32[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
-        """The corrupted ids, and which were chosen."""
+        """Returns the corrupted ids, and which were chosen."""
         may = ~np.isin(ids, self.special)
         chosen = (rng.random(len(ids)) < self.rate) & may
         candidates = np.flatnonzero(may)
@@ -52,12 +52,12 @@ class Masking:
             chosen[rng.choice(candidates)] = True
         fate = rng.random(len(ids))
         out = np.where(chosen & (fate < _MASKED), np.int32(self.mask), ids)
-        other = chosen & (fate >= _MASKED) & (fate < _MASKED + _RANDOM)
-        out[other] = self._ordinary(rng, int(other.sum()))
+        randomised = chosen & (fate >= _MASKED) & (fate < _MASKED + _RANDOM)
+        out[randomised] = self._ordinary(rng, int(randomised.sum()))
         return out, chosen
 
     def _ordinary(self, rng: np.random.Generator, count: int) -> Int32[np.ndarray, " count"]:
-        """Uniform over all ids but the special ones."""
+        """Draws ids uniformly from all but the special ones."""
         drawn = rng.integers(self.size - len(self.special), size=count, dtype=np.int32)
         for special in self.special:  # ascending, so that each shift lands where the ones before left room
             drawn += drawn >= special

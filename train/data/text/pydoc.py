@@ -9,15 +9,15 @@ from attention.errors import unknown
 from train.data.rows.rows import Document, Rows, digest
 
 HELD_OUT = {"test": 0.1, "validation": 0.1}
-_MOST = 0.2  # of a held-out split, from topics that belong together: no single one decides
-_LEAST = 60  # characters of a paragraph that says something of its own
+_MOST = 0.2  # the largest share of a held-out split that related topics may have, so that none dominates it
+_LEAST = 60  # characters; shorter paragraphs do not relate topics
 
 
 def read(split: str) -> Rows:
-    """The topics of `train`, `validation` or `test`, one document each.
+    """Returns the topics of `train`, `validation` or `test`, one document each.
 
     Raises:
-      UsageError: another split.
+      UsageError: the split has another name.
     """
     if split not in splits():
         raise unknown("split of pydoc", split, splits())
@@ -27,7 +27,7 @@ def read(split: str) -> Rows:
 
 @functools.cache
 def splits() -> dict[str, tuple[str, ...]]:
-    """Names of the topics in each split, sorted; the same on every machine with the same CPython.
+    """Returns the names of the topics in each split, sorted; the same on every machine with the same CPython.
 
     Many topics are sections of others (`while` of `compound`), so topics that share a paragraph stay together: nothing
     held out has been trained on. Each of the held-out splits has about a tenth of the text.
@@ -42,7 +42,7 @@ def splits() -> dict[str, tuple[str, ...]]:
         fits = size <= min(room[emptiest], _MOST * HELD_OUT[emptiest] * total)
         split = emptiest if fits else "train"
         chosen[split] += names
-        room = {other: left - size * (other == split) for other, left in room.items()}
+        room = {part: left - size * (part == split) for part, left in room.items()}
     return {split: tuple(sorted(names)) for split, names in chosen.items()}
 
 
@@ -54,15 +54,15 @@ def _topics() -> dict[str, str]:
 
 
 def _related() -> list[list[str]]:
-    """Topics in groups that have no paragraph in common, each sorted."""
+    """Returns groups of topics, each sorted, such that no two groups have a paragraph in common."""
     group = {name: {name} for name in _topics()}
     first: dict[str, str] = {}
     for name, text in _topics().items():
         for paragraph in _paragraphs(text):
-            other = first.setdefault(paragraph, name)
-            if group[other] is not group[name]:
-                group[other] |= group[name]
-                group |= dict.fromkeys(group[other], group[other])
+            earlier = first.setdefault(paragraph, name)
+            if group[earlier] is not group[name]:
+                group[earlier] |= group[name]
+                group |= dict.fromkeys(group[earlier], group[earlier])
     distinct = {id(names): sorted(names) for names in group.values()}
     return list(distinct.values())
 

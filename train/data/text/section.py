@@ -15,7 +15,7 @@ from train.data.text.masking import Masking
 
 @dataclasses.dataclass(frozen=True)
 class CachedTextSection(Section):
-    """What all data of text have in common: they may come from the hub, and are tokenised once."""
+    """The base of all sections of text, which may come from the hub and is tokenised once."""
 
     data_dir: str = field("", "Where TFDS sets or the hub's downloads are; '' is the libraries' own default.")
     workers: int = field(0, "Processes that prepare batches; a thread is fast enough for text.")
@@ -36,7 +36,7 @@ class CachedTextSection(Section):
 
 @dataclasses.dataclass(frozen=True)
 class CommonTextData(CachedTextSection):
-    """What text of one language has in common."""
+    """The base of the sections of text in one language."""
 
     source: str = field(
         "pydoc",
@@ -64,7 +64,7 @@ class CommonTextData(CachedTextSection):
         sources.check(self.source)
 
     def blank(self) -> Corpus:
-        """Stands for the corpus in a dry run: one window of zeros.
+        """Returns one window of zeros, which replaces the corpus in a dry run.
 
         Raises:
           UsageError: a size is not stated.
@@ -106,7 +106,7 @@ class TextData(UnlabelledTextData):
         """The corpus; see `train.data.text.corpus.load`.
 
         Raises:
-          UsageError: as there, or the training split is shorter than a window, or another is empty.
+          UsageError: `corpus.load` raises it, the training split is shorter than a window, or another is empty.
         """
         corpus = load(self, self.end_token)
         check_long_enough(corpus.splits, train=self.context + 1, held_out=2)
@@ -130,8 +130,8 @@ class MaskedTextData(UnlabelledTextData):
         """The corpus; see `train.data.text.corpus.load`.
 
         Raises:
-          UsageError: as there, the training split is shorter than a window, another is empty, or the tokeniser has
-            no mask.
+          UsageError: `corpus.load` raises it, the training split is shorter than a window, another is empty, or the
+            tokeniser has no mask.
         """
         corpus = load(self, self.end_token)
         Masking.of(corpus.tokeniser, self.mask_rate)
@@ -159,10 +159,10 @@ class LabelledTextData(CommonTextData):
             raise UsageError("data.label_column must name the column of the class, but it is empty.")
 
     def load(self) -> Corpus:
-        """The corpus, with class names; see `train.data.text.corpus.load`.
+        """Loads the corpus, with class names; see `train.data.text.corpus.load`.
 
         Raises:
-          UsageError: as there, or there is one class alone.
+          UsageError: `corpus.load` raises it, or there is only one class.
         """
         corpus = load(self)
         if corpus.num_classes < 2:
@@ -186,14 +186,14 @@ class LabelledTextData(CommonTextData):
 
 
 def blank_tokeniser(field: str, vocabulary: int, spec: str) -> stated.BlankTokeniser:
-    """As large as the config's `field` or, where that is 0, the tokeniser's own spec string says.
+    """Returns the size in the config's `field` or, where that is 0, in the tokeniser's spec string.
 
     Raises:
-      UsageError: neither does.
+      UsageError: neither states a size.
     """
     return stated.BlankTokeniser(stated.needed(field, vocabulary or tokenisers.stated_size(spec)))
 
 
 def _pad(corpus: Corpus) -> int:
-    """Some tokenisers have no padding; whatever stands there has weight 0."""
+    """Returns the padding id, or any id for tokenisers without padding, since padded tokens have weight 0."""
     return corpus.tokeniser.special.get("pad", 0)

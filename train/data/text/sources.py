@@ -13,7 +13,7 @@ KINDS = ("pydoc", *source.KINDS)
 
 
 def check(name: str) -> None:
-    """Raises a UsageError unless the source is written as one of KINDS; opens nothing."""
+    """Raises UsageError unless the source is written as one of KINDS; opens nothing."""
     if name != "pydoc" and not source.is_one(name):
         raise unknown("data.source", name, KINDS)
 
@@ -27,7 +27,7 @@ def load(data: Any, split: str) -> Rows:
       split: A plain name, no slice.
 
     Raises:
-      UsageError: no such source, split, file or column; or something that cannot be read as it is.
+      UsageError: there is no such source, split, file or column, or it cannot be read as it is.
     """
     check(data.source)
     if data.source == "pydoc":

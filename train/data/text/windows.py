@@ -1,4 +1,4 @@
-"""Where windows of tokens begin and end, and padding: arithmetic on arrays, no files and no chance but a seed's."""
+"""Windows of tokens, their starts and ends, and padding."""
 
 import dataclasses
 import functools
@@ -11,14 +11,14 @@ Ids = Integer[np.ndarray, " tokens"]
 
 @dataclasses.dataclass(frozen=True)
 class Cuts:
-    """Windows of `width` tokens that lie side by side, cut at another place every epoch.
+    """Adjacent windows of `width` tokens, which are cut at different places every epoch.
 
     So an epoch shows every token once, but for less than two windows at the ends, and windows differ between epochs.
 
     Attributes:
-      tokens: Of the text.
-      width: Of a window.
-      ahead: Tokens after a window that are needed too, such as 1 for the last target.
+      tokens: The number of tokens of the text.
+      width: The tokens of a window.
+      ahead: How many tokens after a window are needed too, such as 1 for the last target.
     """
 
     tokens: int
@@ -26,11 +26,11 @@ class Cuts:
     ahead: int = 0
 
     def __len__(self) -> int:
-        """Windows in an epoch; at least 1."""
+        """Returns the number of windows in an epoch, at least 1."""
         return max(1, (self.tokens - self.ahead - self.width + 1) // self.width)
 
     def start(self, index: int, epoch: int, seed: int) -> int:
-        """The first token of a window."""
+        """Returns the first token of a window."""
         room = self.tokens - self.ahead - len(self) * self.width
         return index * self.width + _offset(room + 1, epoch, seed)
 
@@ -45,9 +45,9 @@ class Strides:
     """Windows of `width` tokens, each `stride` after the one before, over all of a text; the last may be cut short.
 
     Attributes:
-      tokens: That are looked at.
-      width: Of a window.
-      stride: At most `width`; equal to it, windows do not overlap.
+      tokens: The number of tokens of the text.
+      width: The tokens of a window.
+      stride: The distance between windows, at most `width`, with which they do not overlap.
     """
 
     tokens: int
@@ -55,34 +55,34 @@ class Strides:
     stride: int
 
     def __len__(self) -> int:
-        """Windows; at least 1."""
+        """Returns the number of windows, at least 1."""
         return max(0, -(-(self.tokens - self.width) // self.stride)) + 1
 
     def span(self, index: int) -> tuple[int, int]:
-        """The first token and the one after the last."""
+        """Returns the first token of a window and the one after its last."""
         start = index * self.stride
         return start, min(start + self.width, self.tokens)
 
     def weight(self, index: int) -> Float32[np.ndarray, " width"]:
-        """1 on tokens that no window before has shown, 0 on others and beyond the text: all windows sum to `tokens`."""
+        """Returns 1 on tokens that no earlier window shows, else 0, so that all windows sum to `tokens`."""
         start, stop = self.span(index)
         weight = np.zeros(self.width, np.float32)
         weight[self.width - self.stride if index else 0 : stop - start] = 1
         return weight
 
     def whole_weight(self, index: int) -> Float32[np.ndarray, " width"]:
-        """1 on all tokens of a window that is not cut short, overlapping ones again; 0 on one that is."""
+        """Returns 1 on all tokens of a whole window, repeated ones included, and 0 on a window that is cut short."""
         start, stop = self.span(index)
         return np.full(self.width, float(stop - start == self.width), np.float32)
 
 
 def padded(ids: Ids, width: int, pad: int) -> Int32[np.ndarray, " width"]:
-    """The ids, and `pad` after them."""
+    """Pads ids at the end with `pad`."""
     out = np.full(width, pad, np.int32)
     out[: len(ids)] = ids
     return out
 
 
 def truncated(ids: Ids, width: int, keep: str) -> Ids:
-    """At most `width` ids: the 'first' or the 'last'."""
+    """Returns at most `width` ids, the 'first' or the 'last'."""
     return ids[:width] if keep == "first" else ids[max(0, len(ids) - width) :]
