@@ -14,38 +14,38 @@ Ids = Int32[np.ndarray, " n"]
 
 
 class ByteTokeniser:
-    """UTF-8 bytes as ids 0 to 255, and four special ids."""
+    """A tokeniser whose ids are the bytes of UTF-8, 0 to 255, and four special ids."""
 
     size = 260
     special = {"pad": 256, "mask": 257, "start": 258, "end": 259}  # noqa: RUF012
 
     def encode(self, text: str) -> Ids:
-        """The bytes."""
+        """Returns the text's bytes."""
         return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        """The bytes of each."""
+        """Returns the bytes of each text."""
         return [self.encode(text) for text in texts]
 
     def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
-        """The text; bytes that are no UTF-8 become U+FFFD."""
+        """Returns the text; bytes that are not UTF-8 become U+FFFD."""
         return bytes(int(i) for i in ids if i < 256).decode(errors="replace")
 
     def normalise(self, text: str) -> str:
-        """The text as it is."""
+        """Returns the text unchanged."""
         return text
 
     def dumps(self) -> str:
-        """There is only one."""
+        """Returns the same text for all byte tokenisers, which do not differ."""
         return json.dumps({"kind": "bytes"})
 
 
 @dataclasses.dataclass(frozen=True)
 class WordTokeniser:
-    """Words between white space, as Keras' TextVectorization has them: id 0 pads, id 1 is any word not in `words`.
+    """A tokeniser of words between white space, as Keras' TextVectorization: id 0 pads, id 1 is an unknown word.
 
     Attributes:
-      words: From the first id that is not special on.
+      words: The words, in the order of their ids after the special ones.
       lower: Whether text is lower-cased first.
       strip: Whether ASCII punctuation is deleted first.
       marks: Whether there are mask, start and end, ids 2 to 4.
@@ -67,26 +67,26 @@ class WordTokeniser:
         return len(self.special) + len(self.words)
 
     def encode(self, text: str) -> Ids:
-        """The ids of its words."""
+        """Returns the ids of the text's words."""
         lookup = self._lookup
         return np.array([lookup.get(word, 1) for word in _split(text, self.lower, self.strip)], np.int32)
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        """The ids of the words of each."""
+        """Returns the ids of the words of each text."""
         return [self.encode(text) for text in texts]
 
     def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
-        """The words with spaces between them; `[UNK]` is any other word."""
+        """Joins the words with spaces; an unknown word is `[UNK]`."""
         first = len(self.special)
         words = ("[UNK]" if i == 1 else self.words[i - first] for i in map(int, ids) if i == 1 or i >= first)
         return " ".join(words)
 
     def normalise(self, text: str) -> str:
-        """The words with spaces between them."""
+        """Returns the text's words, joined with spaces."""
         return " ".join(_split(text, self.lower, self.strip))
 
     def dumps(self) -> str:
-        """All fields."""
+        """Returns all fields as JSON."""
         return json.dumps({"kind": "words"} | dataclasses.asdict(self), ensure_ascii=False)
 
     @functools.cached_property
@@ -102,11 +102,11 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 def fit_words(
     texts: Iterable[str], size: int = 0, lower: bool = True, strip: bool = True, marks: bool = False
 ) -> WordTokeniser:
-    """A word tokeniser of the most frequent words; of equally frequent ones the first in the alphabet counts.
+    """Trains a word tokeniser of the most frequent words; words of equal frequency are taken in alphabetical order.
 
     Args:
-      texts: What to count.
-      size: Ids in all, special ones included; 0 takes every word.
+      texts: The texts whose words are counted.
+      size: The number of ids, special ones included; 0 takes every word.
       lower: See `WordTokeniser`.
       strip: See `WordTokeniser`.
       marks: See `WordTokeniser`.

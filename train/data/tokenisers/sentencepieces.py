@@ -1,4 +1,4 @@
-"""The tokenisers of Marian's published models: sentencepiece's pieces, numbered by a vocabulary of their own."""
+"""The tokenisers of Marian's published models: pieces of sentencepiece, numbered by a separate vocabulary."""
 
 import base64
 import functools
@@ -17,13 +17,13 @@ from train.data import packages
 KIND = "marian"
 SOURCE, TARGET, VOCABULARY = "source.spm", "target.spm", "vocab.json"
 SETTINGS = "tokenizer_config.json"
-# In a vocabulary, by the names of `Tokeniser.special`; Marian's decoder reads padding first.
+# The special tokens in a vocabulary, by the names of `Tokeniser.special`; Marian's decoder reads padding first.
 SPECIAL = {"pad": "<pad>", "unknown": "<unk>", "end": "</s>", "start": "<pad>"}
-SPACE = "\u2581"  # what pieces have in place of a space
+SPACE = "\u2581"  # stands for a space in pieces
 
 
 class MarianTokeniser:
-    """One side of a Marian's tokeniser; see `train.data.tokenisers.Tokeniser`.
+    """The tokeniser of one side of a Marian model; see `train.data.tokenisers.Tokeniser`.
 
     Ids are those of transformers' MarianTokenizer without the last, `</s>`: text is normalised by sentencepiece alone,
     not by Moses' rules for punctuation. A text may begin with a language, `>>fr<<`, which is one token. As there,
@@ -35,7 +35,7 @@ class MarianTokeniser:
     """
 
     def __init__(self, spm: bytes, vocabulary: Mapping[str, int]):
-        """A sentencepiece model, and the ids of its pieces.
+        """Takes a sentencepiece model and the ids of its pieces.
 
         Raises:
           UsageError: sentencepiece cannot read the model or is missing, or the vocabulary is none or lacks a special
@@ -51,11 +51,11 @@ class MarianTokeniser:
         self.special = {name: vocabulary[piece] for name, piece in SPECIAL.items()}
 
     def encode(self, text: str) -> Int32[np.ndarray, " n"]:
-        """The ids of the text's pieces."""
+        """Returns the ids of the text's pieces."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " n"]]:
-        """The ids of the pieces of each text."""
+        """Returns the ids of the pieces of each text."""
         split = [_language(text) for text in texts]
         pieces = self._processor.encode([text for _, text in split], out_type=str)
         lookup, unknown = self._ids, self.special["unknown"]
@@ -65,17 +65,17 @@ class MarianTokeniser:
         ]
 
     def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
-        """The text of the pieces; special tokens are left out, the unknown too."""
+        """Returns the text of the pieces, without special tokens, the unknown included."""
         pieces = (self._pieces.get(int(i), SPECIAL["unknown"]) for i in ids)
         text = self._processor.decode_pieces([piece for piece in pieces if piece not in SPECIAL.values()])
         return text.replace(SPACE, " ").strip()
 
     def normalise(self, text: str) -> str:
-        """The text as it is: published scores are of references as they are written."""
+        """Returns the text unchanged, since published scores use the references as they are written."""
         return text
 
     def dumps(self) -> str:
-        """The model in base 64, and the vocabulary."""
+        """Returns the model in base 64 and the vocabulary, as JSON."""
         spm = base64.b64encode(self.spm).decode()
         return json.dumps({"kind": KIND, "spm": spm, "vocabulary": self.vocabulary}, ensure_ascii=False)
 
@@ -90,7 +90,7 @@ class MarianTokeniser:
 
 
 def check(place: str) -> None:
-    """Raises a UsageError unless `place` is `FOLDER_OR_HUB_NAME/source.spm` or `…/target.spm`; opens nothing."""
+    """Raises UsageError unless `place` is `FOLDER_OR_HUB_NAME/source.spm` or `…/target.spm`; opens nothing."""
     folder, _, file = place.rpartition("/")
     if not folder or file not in (SOURCE, TARGET):
         raise UsageError(
@@ -100,13 +100,13 @@ def check(place: str) -> None:
 
 
 def read(place: str) -> MarianTokeniser:
-    """One side of a published Marian's tokeniser.
+    """Loads the tokeniser of one side of a published Marian model.
 
     Args:
       place: `FOLDER_OR_HUB_NAME/source.spm`, or `…/target.spm`; the pieces' ids are in `vocab.json` beside it.
 
     Raises:
-      UsageError: the files are not there, cannot be fetched or are damaged.
+      UsageError: the files are missing, cannot be fetched or are damaged.
     """
     check(place)
     source, _, file = place.rpartition("/")
@@ -118,10 +118,10 @@ def read(place: str) -> MarianTokeniser:
 
 
 def loads(fields: Mapping[str, Any]) -> MarianTokeniser:
-    """The tokeniser of which these are the fields that `dumps` wrote.
+    """Restores a tokeniser from the fields that `dumps` wrote.
 
     Raises:
-      UsageError: they are not.
+      UsageError: the fields are not those of such a tokeniser.
     """
     try:
         spm = base64.b64decode(fields["spm"], validate=True)
@@ -135,9 +135,9 @@ def export(folder: str, source: MarianTokeniser, target: MarianTokeniser) -> Non
     """Writes the files that `transformers.MarianTokenizer.from_pretrained` loads, beside a model or alone.
 
     Args:
-      folder: Where; it is made.
-      source: Of the sources.
-      target: Of the targets, with the same vocabulary.
+      folder: The folder to write, which is created.
+      source: The tokeniser of the sources.
+      target: The tokeniser of the targets, with the same vocabulary.
 
     Raises:
       UsageError: the vocabularies differ, or the folder has such files already or cannot be written.
@@ -156,7 +156,7 @@ def export(folder: str, source: MarianTokeniser, target: MarianTokeniser) -> Non
 
 
 def _language(text: str) -> tuple[tuple[str, ...], str]:
-    """A language that a text begins with, such as `>>fr<<`, and the rest."""
+    """Splits a text into the language that it begins with, such as `>>fr<<`, and the rest."""
     end = text.find("<<") + 2
     return ((text[:end],), text[end:]) if text.startswith(">>") and end > 1 else ((), text)
 

@@ -1,4 +1,4 @@
-"""Subword tokenisers of the package `tokenizers`: trained on a corpus, or read from its JSON or a hub."""
+"""Subword tokenisers of the package `tokenizers`, which are trained on a corpus, or read from JSON or a hub."""
 
 from collections.abc import Iterable, Sequence
 from types import ModuleType
@@ -11,7 +11,7 @@ from attention.errors import UsageError
 from train.data import packages
 from train.data.rows import hub
 
-# How the published tokenisers write what `Tokeniser.special` names.
+# The special tokens of published tokenisers, by the names of `Tokeniser.special`.
 _NAMES = {
     "pad": ("[PAD]", "<pad>"),
     "unknown": ("[UNK]", "<unk>"),
@@ -31,10 +31,10 @@ class SubwordTokeniser:
     """
 
     def __init__(self, text: str):
-        """Reads the package's own JSON.
+        """Reads the package's JSON.
 
         Raises:
-          UsageError: it cannot be read, or the package is missing.
+          UsageError: the JSON cannot be read, or the package is missing.
         """
         try:
             self._tokenizer = _tokenizers().Tokenizer.from_str(text)
@@ -46,39 +46,39 @@ class SubwordTokeniser:
         ids = self._tokenizer.get_vocab(with_added_tokens=True)
         # Published vocabularies may have gaps.
         self.size = max(ids.values()) + 1
-        found = {name: [ids[token] for token in tokens if token in ids] for name, tokens in _NAMES.items()}
-        self.special = {name: matches[0] for name, matches in found.items() if matches}
+        matches_of = {name: [ids[token] for token in tokens if token in ids] for name, tokens in _NAMES.items()}
+        self.special = {name: matches[0] for name, matches in matches_of.items() if matches}
 
     def encode(self, text: str) -> Int32[np.ndarray, " n"]:
-        """The ids of the text's pieces."""
+        """Returns the ids of the text's pieces."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " n"]]:
-        """The ids of the pieces of each text."""
+        """Returns the ids of the pieces of each text."""
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
-        """The text of the pieces."""
+        """Returns the text of the pieces."""
         hidden = {i for name, i in self.special.items() if name != "unknown"}
         return self._tokenizer.decode([int(i) for i in ids if int(i) not in hidden], skip_special_tokens=False)
 
     def normalise(self, text: str) -> str:
-        """What the package's normaliser makes of the text: lower case, say."""
+        """Returns the text as the package's normaliser changes it, for example to lower case."""
         normalizer = self._tokenizer.normalizer
         return normalizer.normalize_str(text) if normalizer else text
 
     def dumps(self) -> str:
-        """The package's own JSON."""
+        """Returns the package's JSON."""
         return self._tokenizer.to_str(pretty=True)
 
 
 def fit_bpe(texts: Iterable[str], size: int) -> SubwordTokeniser:
-    """Byte-level byte pair encoding, as GPT-2 and RoBERTa have it: every text comes back exactly.
+    """Trains byte-level byte pair encoding, as in GPT-2 and RoBERTa, which restores every text exactly.
 
     Args:
-      texts: What to train on.
-      size: Ids at most; four are special, 256 are the bytes.
+      texts: The texts to train on.
+      size: The most ids; four are special, 256 are the bytes.
     """
     t = _tokenizers()
     tokenizer = t.Tokenizer(t.models.BPE())
@@ -94,16 +94,17 @@ def fit_bpe(texts: Iterable[str], size: int) -> SubwordTokeniser:
 
 
 def fit_wordpiece(texts: Iterable[str], size: int, lower: bool = False) -> SubwordTokeniser:
-    """WordPiece as BERT has it.
+    """Trains WordPiece, as in BERT.
 
     Args:
-      texts: What to train on; read twice.
-      size: Ids at most, five special ones included; but every character stays.
+      texts: The texts to train on, which are read twice.
+      size: The most ids, five special ones included; every character is kept even beyond that.
       lower: Whether text is lower-cased and loses its accents first.
     """
     trained = _wordpiece({}, lower)
-    # The package numbers continuing characters as it meets them, in another order every time, and breaks ties by
-    # number; named beforehand they have theirs. The vocabulary then moves to a tokeniser to which they are not special.
+    # The package numbers continuing characters as it meets them, in a different order every time, and breaks ties by
+    # number. Naming them beforehand fixes their numbers; the vocabulary then moves to a tokeniser where they are not
+    # special.
     first = [*_BERT_SPECIAL, *_continuing(trained, texts)]
     trainer = _tokenizers().trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
     trained.train_from_iterator(texts, trainer)
@@ -113,14 +114,14 @@ def fit_wordpiece(texts: Iterable[str], size: int, lower: bool = False) -> Subwo
 
 
 def from_hub(name: str, field: str) -> SubwordTokeniser:
-    """The `tokenizer.json` of a hub repository, `NAME` or `NAME@REVISION`; a copy fetched before is used as it is.
+    """Loads the `tokenizer.json` of a hub repository, `NAME` or `NAME@REVISION`; a copy fetched before is used.
 
     Args:
       name: The repository.
       field: The config field that names it, for messages.
 
     Raises:
-      UsageError: it cannot be fetched.
+      UsageError: the file cannot be fetched.
     """
     repository, _, revision = name.partition("@")
     path = hub.fetch(repository, "tokenizer.json", revision, field, "file:PATH")
@@ -138,7 +139,7 @@ def _wordpiece(vocabulary: dict[str, int], lower: bool) -> Any:
 
 
 def _continuing(tokenizer: Any, texts: Iterable[str]) -> list[str]:
-    """`##c` for every character that a word can go on with."""
+    """Returns `##c` for every character that a word can continue with."""
     characters: set[str] = set()
     for text in texts:  # one at a time: all of them together may not fit into memory
         characters.update(text)

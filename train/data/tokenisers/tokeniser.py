@@ -1,4 +1,4 @@
-"""What every tokeniser has, and those that a spec string names.
+"""The interface of every tokeniser, and the tokenisers that a spec string names.
 
 Spec strings are `bytes`, `words(size=20000)`, `bpe(size=8192)`, `wordpiece(size=30522)`, `file:PATH`,
 `hf:NAME` or `hf:NAME@REVISION`, and of a Marian `marian:FOLDER_OR_HUB_NAME/source.spm` and `…/target.spm`.
@@ -30,7 +30,7 @@ _READY = ("file", "hf", sentencepieces.KIND)
 
 
 class Tokeniser(Protocol):
-    """What every tokeniser has.
+    """The interface of every tokeniser.
 
     Attributes:
       size: Ids are 0 … size - 1.
@@ -42,19 +42,19 @@ class Tokeniser(Protocol):
     special: dict[str, int]
 
     def encode(self, text: str) -> Ids:
-        """The ids of a text, without any special token around it."""
+        """Returns the ids of a text, without any special token around it."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        """`encode` of each."""
+        """Returns the ids of each text; see `encode`."""
 
     def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
-        """The text of ids; special tokens but the unknown are left out."""
+        """Returns the text of ids, without special tokens except the unknown."""
 
     def normalise(self, text: str) -> str:
-        """The text as far as ids tell it, whatever the vocabulary: lower-cased, say; most tokenisers keep all."""
+        """Returns the text as the ids can tell it, for example in lower case; most tokenisers change nothing."""
 
     def dumps(self) -> str:
-        """JSON text from which `loads` makes the same tokeniser."""
+        """Returns JSON text from which `loads` makes the same tokeniser."""
 
 
 _FITTED = {"words": plain.fit_words, "bpe": subwords.fit_bpe, "wordpiece": subwords.fit_wordpiece}
@@ -64,12 +64,12 @@ _OPTIONS = {
     "bpe": {"size": int},
     "wordpiece": {"size": int, "lower": bool},
 }
-# Special tokens and the bytes that a byte-level BPE starts from, or at least one word.
+# The smallest sizes: special tokens and the bytes that a byte-level BPE starts from, or at least one word.
 _LEAST = {"words": 6, "bpe": 260, "wordpiece": 6}
 
 
 def check(spec: str, field: str = "data.tokeniser") -> None:
-    """Raises a UsageError, which names the config's field, unless `spec` is as one of KINDS; opens nothing."""
+    """Raises UsageError, which names the config's field, unless `spec` is written as one of KINDS; opens nothing."""
     prefix, _, name = spec.partition(":")
     if prefix == sentencepieces.KIND:
         sentencepieces.check(name)
@@ -78,12 +78,12 @@ def check(spec: str, field: str = "data.tokeniser") -> None:
 
 
 def needs_fitting(spec: str) -> bool:
-    """Whether the tokeniser depends on the corpus."""
+    """Returns whether the tokeniser is trained on the corpus."""
     return spec.partition(":")[0] not in _READY and _parse(spec).name in _FITTED
 
 
 def stated_size(spec: str) -> int:
-    """Ids that the spec string asks for; fitted to little text, a tokeniser may have fewer. 0 where it does not say."""
+    """Returns the number of ids that a spec string states, or 0; trained on little text, a tokeniser may have fewer."""
     if spec.partition(":")[0] in _READY:
         return 0
     call = _parse(spec)
@@ -91,15 +91,15 @@ def stated_size(spec: str) -> int:
 
 
 def make(spec: str, texts: Iterable[str] = (), field: str = "data.tokeniser") -> Tokeniser:
-    """The tokeniser that a spec string names.
+    """Makes the tokeniser that a spec string names.
 
     Args:
       spec: See the module.
-      texts: What it is trained on where `needs_fitting`; may be read twice.
+      texts: The texts that it is trained on where `needs_fitting`; they may be read twice.
       field: The config field that has the spec, for messages.
 
     Raises:
-      UsageError: a spec that says nothing, or a file, hub name or package that is not there.
+      UsageError: the spec is not valid, or a file, hub name or package is missing.
     """
     prefix, _, name = spec.partition(":")
     if prefix == "file" and name:
@@ -113,10 +113,10 @@ def make(spec: str, texts: Iterable[str] = (), field: str = "data.tokeniser") ->
 
 
 def loads(text: str) -> Tokeniser:
-    """The tokeniser that `dumps`, or the `tokenizers` package, wrote.
+    """Restores the tokeniser that `dumps`, or the package `tokenizers`, wrote.
 
     Raises:
-      UsageError: the text is no tokeniser.
+      UsageError: the text is not a tokeniser.
     """
     try:
         fields = json.loads(text)
