@@ -1,4 +1,4 @@
-"""The attention weights of every layer of a model, for those who want to look at them."""
+"""The attention weights of every layer of a model, for analysis and pictures."""
 
 import functools
 import re
@@ -12,33 +12,33 @@ from attention.errors import UnsupportedError
 
 
 def attention_weights(model: nn.Module, params: dict[str, Any], *inputs: Any) -> dict[str, Float[Array, "B N _ _"]]:
-    """Weights of each attention, by its path such as `block_0/attention`, in the order of the layers.
+    """Returns the weights of each attention layer by path, such as `block_0/attention`, in the order of the layers.
 
     Args:
       model: Any model, unbound.
       params: Its parameters.
-      *inputs: What it takes, but whether it trains.
+      *inputs: Its inputs, without `train`.
 
     Raises:
       UnsupportedError: the model has no attention between tokens, or a mechanism has no weights.
     """
-    found = {
+    weights = {
         jax.tree_util.keystr(path[:-1], simple=True, separator="/"): leaf
         for path, leaf in jax.tree_util.tree_leaves_with_path(_kept(model, params, *inputs))
     }
-    if not found:
+    if not weights:
         raise UnsupportedError(
             f"A {type(model).__name__} has no attention weights between tokens; choose another model."
         )
-    return {path: found[path] for path in sorted(found, key=_numbers)}
+    return {path: weights[path] for path in sorted(weights, key=_numbers)}
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _kept(model: nn.Module, params: dict[str, Any], *inputs: Any) -> dict[str, Any]:
-    _, kept = model.apply({"params": params}, *inputs, mutable="attention")
-    return kept.get("attention", {})
+    _, variables = model.apply({"params": params}, *inputs, mutable="attention")
+    return variables.get("attention", {})
 
 
 def _numbers(path: str) -> list[tuple[int, str]]:
-    """For sorting: `block_10` after `block_2`."""
+    """Returns a sorting key that puts `block_10` after `block_2`."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", path)]

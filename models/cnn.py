@@ -1,9 +1,9 @@
 """A small residual network of convolutions with channel or spatial attention in each block, or none.
 
-A stage is blocks of as many channels; between stages the map halves and channels double. A block is
-x + attention(conv(ReLU(norm(conv(ReLU(norm(x))))))), both convolutions 3 x 3 (He et al. 2016, pre-activation), the
-attention on the residual branch (Hu et al. 2018, Fig. 3; Woo et al. 2018, Fig. 3). Norms are GroupNorms, so that an
-example's output is its own.
+All blocks of a stage have the same number of channels. From stage to stage the sides of the map halve and the channels
+double. A block is x + attention(conv(ReLU(norm(conv(ReLU(norm(x))))))). Both convolutions are 3 x 3 (He et al. 2016,
+pre-activation), and attention is on the residual branch (Hu et al. 2018, Fig. 3; Woo et al. 2018, Fig. 3). Norms are
+GroupNorms, so that the output of an example does not depend on others.
 """
 
 import dataclasses
@@ -35,14 +35,14 @@ GATES: dict[str, type[Gate] | None] = {
 
 
 def resolve(spec: str, stages: int) -> tuple[Gate | None, ...]:
-    """The attention of each stage.
+    """Returns the attention of each stage.
 
     Args:
       spec: A spec string, such as `cbam(ratio=4)` or `none|squeeze_excitation`; the last item repeats.
       stages: Number of stages.
 
     Raises:
-      UsageError: unknown names or options, or more items than stages.
+      UsageError: a name or option is unknown, or there are more items than stages.
     """
     return specs.one_each(spec, _gate, "stage", stages)
 
@@ -60,7 +60,7 @@ def _gate(call: specs.SpecItem) -> Gate | None:
 
 @dataclasses.dataclass(frozen=True)
 class CNNConfig(ModelConfig):
-    """What a residual network of convolutions is."""
+    """The config of a residual network of convolutions."""
 
     name: str = field("cnn", "Which model it is.")
     attention: str = field(
@@ -85,19 +85,19 @@ class CNNConfig(ModelConfig):
 
     @functools.cached_property
     def gates(self) -> tuple[Gate | None, ...]:
-        """The attention of each stage.
+        """Returns the attention of each stage.
 
         Raises:
-          UsageError: unknown names or options, or more items than stages.
+          UsageError: a name or option is unknown, or there are more items than stages.
         """
         return resolve(self.attention, self.stages)
 
     def channels(self, stage: int) -> int:
-        """Of a stage, the first being 0."""
+        """Returns the number of channels of a stage; the first stage is 0."""
         return self.width * 2**stage
 
     def tokens(self, image_shape: tuple[int, ...]) -> int:
-        """Positions of the first stage's map, for images of shape `(H, W, C)`."""
+        """Returns the number of positions in the first stage's map for images of shape `(H, W, C)`."""
         height, width, _ = image_shape
         return height * width
 
@@ -122,12 +122,12 @@ class CNNConfig(ModelConfig):
 
 
 class CNN(nn.Module):
-    """Images to class logits.
+    """A model from images to class logits.
 
     Attributes:
-      config: What it is.
+      config: The model's config.
       classes: Number of logits.
-      length: Positions of the first stage's map, which nothing here depends on.
+      length: Number of positions in the first stage's map; it is unused.
       dtype: Compute dtype; parameters are float32.
     """
 
@@ -138,7 +138,7 @@ class CNN(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W C"], train: bool = False) -> Float[Array, "B classes"]:
-        """Logits in float32."""
+        """Returns the logits in float32."""
         config = self.config
         x = convolution(config.width, 3, self.dtype, "conv_stem")(images)
         for stage, gate in enumerate(config.gates):
@@ -156,8 +156,8 @@ class Residual(nn.Module):
     """A residual block that keeps the map's shape.
 
     Attributes:
-      gate: The attention on its residual branch, or none.
-      groups: Of channels that are normalised together.
+      gate: The attention on its residual branch, or None.
+      groups: Number of groups of channels that are normalised together.
       epsilon: ε of the norms.
       dtype: Compute dtype.
     """
@@ -169,7 +169,7 @@ class Residual(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
-        """An array like `x`."""
+        """Returns an array like `x`."""
         y = x
         for layer in range(2):
             y = nn.relu(nn.GroupNorm(self.groups, epsilon=self.epsilon, dtype=self.dtype, name=f"norm_{layer}")(y))
@@ -183,18 +183,18 @@ class Gated(nn.Module):
     """Channel or spatial attention with its parameters.
 
     Attributes:
-      gate: Which one.
+      gate: The attention.
     """
 
     gate: Gate
 
     @nn.compact
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
-        """An array like `x`."""
+        """Returns an array like `x`."""
         declared = self.gate.parameters(x.shape[-1])
         return self.gate({name: self.param(name, p.init, p.shape, jnp.float32) for name, p in declared.items()}, x)
 
 
 def convolution(channels: int, side: int, dtype: DTypeLike, name: str, stride: int = 1) -> nn.Module:
-    """A convolution with zeros around the map and without a bias: a norm follows each."""
+    """Returns a convolution with zero padding and without a bias, because a norm follows it."""
     return nn.Conv(channels, (side, side), stride, use_bias=False, dtype=dtype, name=name)

@@ -1,4 +1,4 @@
-"""What the config of every model says of it, beside its fields."""
+"""Base of the configs of models."""
 
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ class ModelConfig(Declared):
     """Base of the models' configs. `build` and `cost` take the same sizes, which are those of the data.
 
     Attributes:
-      pretrained: Published weights to start from, where such a model has any; '' starts from random ones.
+      pretrained: Published weights to start from, for models that have them; '' starts from random weights.
     """
 
     PATH: ClassVar[str] = "model."
@@ -23,17 +23,17 @@ class ModelConfig(Declared):
     pretrained: ClassVar[str] = ""
 
     def build(self, *sizes: Any, dtype: DTypeLike = jnp.float32) -> nn.Module:
-        """The network, which computes in `dtype`; its parameters are float32."""
+        """Returns the network, which computes in `dtype` with float32 parameters."""
         raise NotImplementedError
 
     def cost(self, *sizes: Any) -> Cost:
-        """One forward pass of one example; norms, residuals and the reading of embeddings are left out."""
+        """Returns the cost of one forward pass of one example, without norms, residuals and embedding look-ups."""
         raise NotImplementedError
 
     def attentions(self) -> dict[str, str]:
-        """The spec strings by their fields."""
+        """Returns the spec strings by field name."""
         return {"attention": self.attention}
 
     def split_by_tensor(self) -> dict[str, int]:
-        """Sizes that the mesh axis `tensor` splits, by their fields."""
+        """Returns the sizes that the mesh axis `tensor` splits, by field name."""
         return {}

@@ -1,4 +1,4 @@
-"""Encoder and decoder (Vaswani et al. 2017; Marian of 003) with any mechanism in each of their attentions."""
+"""Encoder and decoder (Vaswani et al. 2017; Marian in Zhang) with any mechanism in each of their attentions."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -28,10 +28,10 @@ Caches = tuple[Cache, ...]
 
 @dataclasses.dataclass(frozen=True)
 class EncoderDecoderConfig(TransformerConfig):
-    """What an encoder-decoder is.
+    """The config of an encoder-decoder.
 
-    Vaswani's is `post`, `sinusoidal`, `relu`, with scaled, shared embeddings tied to the output. Marian's is that with
-    `swish`, `sinusoidal_halves`, ε = 1e-5 and a bias of the output.
+    Vaswani et al. have `post`, `sinusoidal`, `relu`, with scaled, shared embeddings tied to the output. Marian has the
+    same but for `swish`, `sinusoidal_halves`, ε = 1e-5 and a bias of the output.
     """
 
     name: str = "encoder_decoder"
@@ -88,17 +88,17 @@ class EncoderDecoderConfig(TransformerConfig):
 
 
 class EncoderDecoder(nn.Module):
-    """Sources and the targets so far to the logits of their next tokens.
+    """A model from sources and preceding target tokens to the logits of the next tokens.
 
-    Nothing of a source's padding reaches a logit. Padding of a target is behind its real tokens, which do not see it.
+    Padding of a source does not affect logits. Padding of a target follows its real tokens, which do not see it.
 
     Attributes:
-      config: What it is.
-      source_vocabulary: Number of the source's tokens.
-      target_vocabulary: Number of the target's tokens.
-      source_length: The longest source that what has a fixed length is built for.
-      target_length: The longest target that what has a fixed length is built for. Tables over pairs of positions in
-        cross-attention are square, for the longer of both.
+      config: The model's config.
+      source_vocabulary: Size of the source's vocabulary.
+      target_vocabulary: Size of the target's vocabulary.
+      source_length: The longest source for which parameters of fixed length are built.
+      target_length: The longest target for which parameters of fixed length are built. Tables over pairs of positions
+        in cross-attention are square, with the longer of both lengths.
       dtype: Compute dtype; parameters are float32.
     """
 
@@ -110,7 +110,7 @@ class EncoderDecoder(nn.Module):
     dtype: DTypeLike = jnp.float32
 
     def setup(self):
-        """The embeddings, the blocks of both sides, and the output."""
+        """Creates the embeddings, the blocks of encoder and decoder, and the output."""
         config, dtype = self.config, self.dtype
         if config.shared_embeddings and self.source_vocabulary != self.target_vocabulary:
             raise UsageError(
@@ -145,16 +145,16 @@ class EncoderDecoder(nn.Module):
         target: Int[Array, "B T"],
         train: bool = False,
     ) -> Float[Array, "B T vocabulary"]:
-        """Logits in float32 of the token after each of the target's.
+        """Returns the logits, in float32, of the token after each target token.
 
         Args:
           source: Sentences with trailing padding.
-          source_lengths: Real tokens of each.
-          target: What the decoder reads: a token of the beginning, then the translation.
+          source_lengths: Number of real tokens in each.
+          target: The start token, then the translation.
           train: Whether there is dropout.
 
         Raises:
-          UsageError: more tokens than a length, where something has a fixed length.
+          UsageError: there are more tokens than a length, if the model has parameters of fixed length.
         """
         return self.output(source, source_lengths, target, train).logits()
 
@@ -165,14 +165,14 @@ class EncoderDecoder(nn.Module):
         target: Int[Array, "B T"],
         train: bool = False,
     ) -> Output:
-        """What makes the logits of a call."""
+        """Returns the output for the token after each target token."""
         memory = self.encode(source, source_lengths, train)
         return self._decoded(target, memory, source_lengths, train, None)[0]
 
     def encode(
         self, source: Int[Array, "B S"], source_lengths: Int[Array, "B"], train: bool = False
     ) -> Float[Array, "B S D"]:
-        """What the decoder attends to; what is behind a sentence's length means nothing."""
+        """Returns the encoder's hidden states, to which the decoder attends; those at padding are meaningless."""
         mask = Mask(key_lengths=source_lengths)
         x = self.positions_source(self._scaled(look_up(self.embed, source)))
         x = self.dropout(mask.without_unreachable(x, source.shape[1], rank=4), train=train)
@@ -187,17 +187,17 @@ class EncoderDecoder(nn.Module):
         train: bool = False,
         caches: Caches | None = None,
     ) -> Float[Array, "B T vocabulary"] | tuple[Float[Array, "B T vocabulary"], Caches]:
-        """Logits in float32, and with caches those for the next call.
+        """Returns the logits in float32, and with caches the caches for the next call.
 
         Args:
-          target: The targets from their start, or with caches what follows the tokens in them.
-          memory: From `encode`, or from `prepare`.
-          source_lengths: Real tokens of each source.
+          target: The targets from their start, or with caches the tokens after those in them.
+          memory: The result of `encode` or of `prepare`.
+          source_lengths: Number of real tokens in each source.
           train: Whether there is dropout.
-          caches: From `init_caches`, or from the call before.
+          caches: The caches from `init_caches` or from the previous call.
 
         Raises:
-          UsageError: more tokens than a length, where something has a fixed length.
+          UsageError: there are more tokens than a length, if the model has parameters of fixed length.
         """
         output, caches = self._decoded(target, memory, source_lengths, train, caches)
         return output.logits() if caches is None else (output.logits(), caches)
@@ -228,31 +228,31 @@ class EncoderDecoder(nn.Module):
         return self._output(x), None if caches is None else tuple(kept)
 
     def init_caches(self, batch: int, max_length: int) -> Caches:
-        """An empty decode cache for each layer of the decoder.
+        """Returns an empty decode cache for each layer of the decoder.
 
         Args:
-          batch: B.
-          max_length: The most target tokens that will be in them.
+          batch: B, the number of sequences.
+          max_length: The most target tokens that they will hold.
 
         Raises:
-          UsageError: more tokens than learned positions.
+          UsageError: there are more tokens than learned positions.
         """
         return self.config.init_caches(self._decoder_layers(), batch, max_length, self.target_length)
 
     def prepare(self, memory: Float[Array, "B S D"], source_lengths: Int[Array, "B"]) -> tuple[PreparedSource, ...]:
-        """Keys and values of each cross-attention, which `decode` then need not make for every token."""
+        """Returns keys and values of each cross-attention, so that `decode` need not compute them for every token."""
         return tuple(block.prepare(memory, self.config.width, source_lengths) for block in self.decoder)
 
     def start(self, source: Int[Array, "B S"], source_lengths: Int[Array, "B"], max_length: int) -> Decoding:
-        """What `step` keeps, before the first token of the targets.
+        """Returns the state for `step` before the first target token.
 
         Args:
           source: Sentences with trailing padding.
-          source_lengths: Real tokens of each.
-          max_length: The most target tokens that will be read.
+          source_lengths: Number of real tokens in each.
+          max_length: The most target tokens that the decoder will read.
 
         Raises:
-          UsageError: more tokens than a length, where something has a fixed length.
+          UsageError: there are more tokens than a length, if the model has parameters of fixed length.
         """
         prepared = self.prepare(self.encode(source, source_lengths), source_lengths)
         return Decoding(self.init_caches(len(source), max_length), (prepared, source_lengths))
@@ -260,7 +260,7 @@ class EncoderDecoder(nn.Module):
     def step(
         self, tokens: Int[Array, "B T"], train: bool, caches: Decoding
     ) -> tuple[Float[Array, "B T vocabulary"], Decoding]:
-        """Logits of what follows each of the next tokens, and what the next call takes."""
+        """Returns the logits of the token after each given token, and the state for the next call."""
         logits, target = self.decode(tokens, *caches.source, train, caches.target)
         return logits, dataclasses.replace(caches, target=target)
 
@@ -272,8 +272,8 @@ class EncoderDecoder(nn.Module):
     ) -> list[nn.Module]:
         cross = [None] * len(layers) if cross is None else cross
         return [
-            self.config.block(layer, self.dtype, other, f"{side}_{index}")
-            for index, (layer, other) in enumerate(zip(layers, cross, strict=True))
+            self.config.block(layer, self.dtype, cross_layer, f"{side}_{index}")
+            for index, (layer, cross_layer) in enumerate(zip(layers, cross, strict=True))
         ]
 
     def _scaled(self, x: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""A decoder-only language model (Radford et al. 2018; the GPT of 000 §4.1) with any causal mechanism in each layer."""
+"""A decoder-only language model (Radford et al. 2018; DiGiugno §4.1) with any causal mechanism in each layer."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ Caches = tuple[Cache, ...]
 
 @dataclasses.dataclass(frozen=True)
 class GPTConfig(TransformerConfig):
-    """What a language model is."""
+    """The config of a language model."""
 
     name: str = "gpt"
     norm_epsilon: float = 1e-5
@@ -46,12 +46,12 @@ class GPTConfig(TransformerConfig):
 
 
 class GPT(nn.Module):
-    """Tokens to the logits of the next ones.
+    """A model from tokens to the logits of the next tokens.
 
     Attributes:
-      config: What it is.
-      vocabulary: Number of tokens.
-      length: ℓ, the longest sequence that what has a fixed length is built for.
+      config: The model's config.
+      vocabulary: Size of the vocabulary.
+      length: ℓ, the longest sequence for which parameters of fixed length are built.
       dtype: Compute dtype; parameters are float32.
     """
 
@@ -63,23 +63,23 @@ class GPT(nn.Module):
     def __call__(
         self, tokens: Int[Array, "B T"], train: bool = False, caches: Caches | None = None
     ) -> Float[Array, "B T vocabulary"] | tuple[Float[Array, "B T vocabulary"], Caches]:
-        """Logits in float32, and with caches those for the next call; see `output`."""
-        found = self.output(tokens, train, caches)
-        return found.logits() if caches is None else (found[0].logits(), found[1])
+        """Returns the logits in float32, and with caches the caches for the next call; see `output`."""
+        output = self.output(tokens, train, caches)
+        return output.logits() if caches is None else (output[0].logits(), output[1])
 
     @nn.compact
     def output(
         self, tokens: Int[Array, "B T"], train: bool = False, caches: Caches | None = None
     ) -> Output | tuple[Output, Caches]:
-        """What makes the logits, and with caches those for the next call.
+        """Returns the output, and with caches the caches for the next call.
 
         Args:
-          tokens: The sequences from their start, or with caches what follows the tokens in them.
+          tokens: The sequences from their start, or with caches the tokens after those in them.
           train: Whether there is dropout.
-          caches: From `init_caches`, or from the call before.
+          caches: The caches from `init_caches` or from the previous call.
 
         Raises:
-          UsageError: more tokens than ℓ, where something has a fixed length.
+          UsageError: there are more than ℓ tokens, if the model has parameters of fixed length.
         """
         config = self.config
         first = 0 if caches is None else caches[0].length
@@ -101,14 +101,14 @@ class GPT(nn.Module):
         return output if caches is None else (output, tuple(kept))
 
     def init_caches(self, batch: int, max_length: int) -> Caches:
-        """An empty decode cache for each layer.
+        """Returns an empty decode cache for each layer.
 
         Args:
-          batch: B.
-          max_length: The most tokens that will be in them, prompt and all.
+          batch: B, the number of sequences.
+          max_length: The most tokens that they will hold, with the prompt.
 
         Raises:
-          UsageError: more tokens than learned positions.
+          UsageError: there are more tokens than learned positions.
         """
         layers = self.config.attention_layers(self.length, self.dtype)
         return self.config.init_caches(layers, batch, max_length, self.length)

@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al. 2019): a bidirectional encoder that names masked tokens, with any mechanism in each layer."""
+"""RoBERTa (Liu et al. 2019): a bidirectional encoder that predicts masked tokens, with any mechanism in each layer."""
 
 import dataclasses
 from typing import ClassVar
@@ -25,7 +25,7 @@ INITIAL = nn.initializers.normal(0.02)
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLMConfig(TransformerConfig):
-    """What a masked language model is. RoBERTa is `post`, `learned`, `gelu`, with ε = 1e-5."""
+    """The config of a masked language model. RoBERTa is `post`, `learned`, `gelu`, with ε = 1e-5."""
 
     name: str = "masked_lm"
     norm: str = "post"
@@ -53,12 +53,12 @@ class MaskedLMConfig(TransformerConfig):
 
 
 class MaskedLM(nn.Module):
-    """Tokens, some of them masked, to the logits of what they were.
+    """A model from partly masked tokens to the logits of the original tokens.
 
     Attributes:
-      config: What it is.
-      vocabulary: Number of tokens.
-      length: ℓ, the longest sequence that what has a fixed length is built for; 512 in RoBERTa.
+      config: The model's config.
+      vocabulary: Size of the vocabulary.
+      length: ℓ, the longest sequence for which parameters of fixed length are built; 512 in RoBERTa.
       dtype: Compute dtype; parameters are float32.
     """
 
@@ -74,7 +74,7 @@ class MaskedLM(nn.Module):
         train: bool = False,
         types: Int[Array, "B L"] | None = None,
     ) -> Float[Array, "B L vocabulary"]:
-        """Logits in float32; see `output`."""
+        """Returns the logits in float32; see `output`."""
         return self.output(tokens, mask, train, types).logits()
 
     @nn.compact
@@ -85,17 +85,17 @@ class MaskedLM(nn.Module):
         train: bool = False,
         types: Int[Array, "B L"] | None = None,
     ) -> Output:
-        """What makes the logits; those at padding mean nothing.
+        """Returns the output; the logits at padding are meaningless.
 
         Args:
           tokens: The sequences.
-          mask: `Mask(key_lengths=lengths)` where padding trails, or `Mask(dense=real[:, None, None, :])` with True at
+          mask: `Mask(key_lengths=lengths)` for trailing padding, or `Mask(dense=real[:, None, None, :])` with True at
             real tokens. Without it tokens attend to padding too, as in the published models.
           train: Whether there is dropout.
-          types: The type of each token; 0 where it is not given.
+          types: The type of each token; 0 by default.
 
         Raises:
-          UsageError: more tokens than ℓ, where something has a fixed length.
+          UsageError: there are more than ℓ tokens, if the model has parameters of fixed length.
         """
         config, mask = self.config, mask or Mask()
         embed = nn.Embed(self.vocabulary, config.width, dtype=self.dtype, embedding_init=INITIAL, name="embed")
@@ -113,7 +113,7 @@ class MaskedLM(nn.Module):
         return Head(config.norm_epsilon, self.dtype, name="head")(x, embed)
 
     def _positioned(self, x: Float[Array, "B L D"], tokens: Int[Array, "B L"]) -> Float[Array, "B L D"]:
-        """Embeddings with their positions: a learned table is read as RoBERTa's, all others from the left."""
+        """Adds positions to embeddings; learned positions count as in RoBERTa, all others from the left."""
         config = self.config
         if config.positions != "learned":
             return Positions(config.positions, self.length, name="positions")(x)
@@ -127,7 +127,7 @@ class MaskedLM(nn.Module):
 
 
 class Head(nn.Module):
-    """Hidden states to what makes logits: dense, GELU, LayerNorm, and the embeddings as kernel with a bias.
+    """The head: a dense layer, GELU, LayerNorm, and the embeddings as the output's kernel with a bias.
 
     Attributes:
       epsilon: LayerNorm's ε.
@@ -139,7 +139,7 @@ class Head(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L D"], embed: nn.Embed) -> Output:
-        """Of products with the rows of `embed`."""
+        """Returns the output whose kernel is the table of `embed`."""
         x = gelu(Dense((x.shape[-1],), dtype=self.dtype, name="dense")(x))
         x = nn.LayerNorm(self.epsilon, dtype=self.dtype, name="norm")(x)
         bias = self.param("bias", nn.initializers.zeros_init(), (embed.num_embeddings,))

@@ -1,7 +1,7 @@
-"""Attention mechanisms by name: each row puts together projections, a score with its normaliser, and an alignment.
+"""Attention mechanisms by name: each combines projections, a score with its normaliser, and an alignment.
 
-A spec string names a mechanism in a config: `super`, `neural(dim=16)`, `neural(query='mlp', align=True)`, and one a
-layer with `|`, the last repeating: `neural|dot_product` is Neural Attention in the first layer only.
+A spec string names a mechanism in a config: `super`, `neural(dim=16)`, `neural(query='mlp', align=True)`. `|`
+separates layers, and the last item repeats: `neural|dot_product` is Neural Attention in the first layer only.
 
     python -m train.mechanisms --width=256 --heads=8 --length=257
 
@@ -24,7 +24,7 @@ from attention.scores.pairwise import Additive, Neural
 from attention.scores.positional import FactorisedPositional, Positional
 from models import specs
 
-# Of x (…, D) to heads (…, N, H). `mlp` is 003's W2 ReLU(LN(W1 x + b1)) + b2 with 2D hidden units.
+# Projections of x (…, D) to heads (…, N, H). `mlp` is W2 ReLU(LN(W1 x + b1)) + b2 with 2D hidden units (Zhang).
 ANY = ("linear", "identity", "mlp", "mlp_without_norm", "mlp_without_relu")
 PROJECTIONS = {
     "query": (*ANY, "none"),
@@ -40,10 +40,10 @@ def _fields(piece: Any) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Align:
-    """W^A V over tokens, before the weights are applied (Hosseini, Definition 4).
+    """The alignment W^A V, which mixes values over tokens before attention weighs them (Hosseini, Definition 4).
 
     Attributes:
-      per_head: One W^A for each head, as Hosseini §3.3 suggests, in place of one for all.
+      per_head: Whether each head has its own W^A, as Hosseini §3.3 suggests; if not, all heads share one.
     """
 
     per_head: bool = False
@@ -54,18 +54,18 @@ class Align:
 
 @dataclasses.dataclass(frozen=True)
 class Mechanism:
-    """One attention, as four pieces: projections, score, the score's normaliser, alignment.
+    """An attention mechanism of four pieces: projections, a score, the score's normaliser, and an alignment.
 
     Attributes:
-      name: The row it comes from.
-      source: Where its equation stands.
+      name: Its name in spec strings.
+      source: The publication and the equation that define it.
       query: Projection of the queries: `linear`; `identity` (head n reads columns n·H … (n+1)·H); `mlp`
-        (W2 ReLU(LN(W1 x + b1)) + b2), `mlp_without_norm`, `mlp_without_relu`; or `none`, where the score needs none.
-      key: Projection of the keys, or `shared`: that of the queries, with the same weights.
-      value: Projection of the values, or `tied`: the keys as the score sees them.
+        (W2 ReLU(LN(W1 x + b1)) + b2), `mlp_without_norm`, `mlp_without_relu`; or `none` if the score reads no queries.
+      key: Projection of the keys, or `shared`, the projection of the queries with the same weights.
+      value: Projection of the values, or `tied`, which takes the prepared keys as values.
       out: Projection of the concatenated heads.
-      score: How a query and a key are compared, and what makes weights of it.
-      align: W^A on the token axis, or none.
+      score: How queries are compared with keys, and how scores become weights.
+      align: The alignment over tokens, or None.
     """
 
     name: str
@@ -99,13 +99,13 @@ class Mechanism:
             raise UsageError(f"The score of {self.name} keeps no keys that could be values, so value='tied' cannot be.")
 
     def cost(self, length: int, width: int, heads: int, keys: int | None = None) -> Cost:
-        """One forward pass of an attention layer over one sequence, its projections included.
+        """Returns the cost of one forward pass of an attention layer over one sequence, with its projections.
 
         Args:
           length: T.
           width: D.
           heads: N.
-          keys: S of a cross-attention; T where it is not given.
+          keys: S of a cross-attention; T by default.
         """
         keys = length if keys is None else keys
         cost = self.score.cost(Sizes(width, heads, width // heads, max(length, keys)), length, keys)
@@ -153,16 +153,16 @@ MECHANISMS = {
     )
 }
 ALIASES = {"bilinear": "luong_general"}
-BUILT_IN = frozenset({*MECHANISMS, *ALIASES})  # names that no other row may take
+BUILT_IN = frozenset({*MECHANISMS, *ALIASES})  # names that `register` refuses
 
 
 def register(row: Mechanism) -> None:
-    """Adds a row to the table in this process alone, as a notebook does; spec strings know its name from then on.
+    """Adds a mechanism in this process only, as a notebook does. Spec strings can then name it.
 
-    A name that was registered before is given to the new row, so that a cell can be run again.
+    It replaces an earlier registration of the same name, so that a notebook's cell can run again.
 
     Raises:
-      UsageError: it is no row, or its name is one of `BUILT_IN` or cannot stand in a spec string.
+      UsageError: it is not a Mechanism, or its name is in `BUILT_IN` or cannot be in a spec string.
     """
     if not isinstance(row, Mechanism):
         raise UsageError(f"What is registered must be a Mechanism, not {row!r}; write Mechanism('name', 'source').")
@@ -174,17 +174,17 @@ def register(row: Mechanism) -> None:
 
 
 def resolve(spec: str, depth: int) -> tuple[Mechanism, ...]:
-    """The mechanism of each of `depth` layers.
+    """Returns the mechanism of each of `depth` layers.
 
     Args:
       spec: A spec string, such as `super` or `super|dot_product`; the last item repeats.
       depth: Number of layers.
 
     Returns:
-      One mechanism a layer.
+      One mechanism for each layer.
 
     Raises:
-      UsageError: unknown names or options, or more items than layers.
+      UsageError: a name or option is unknown, or there are more items than layers.
     """
     if not spec.strip():
         raise UsageError(f"An attention mechanism is needed; choose from {', '.join(MECHANISMS)}.")
@@ -201,19 +201,19 @@ def _build(call: specs.SpecItem) -> Mechanism:
         if option not in valid:
             raise unknown(f"option of {call.name}", option, valid)
     score = {key: options.pop(key) for key in _fields(preset.score) if key in options}
-    own = {key: options.pop(key) for key in PROJECTIONS if key in options}
+    projections = {key: options.pop(key) for key in PROJECTIONS if key in options}
     align = _align(preset.align, options.pop("align", preset.align is not None), options)
-    return dataclasses.replace(preset, score=dataclasses.replace(preset.score, **score), align=align, **own)
+    return dataclasses.replace(preset, score=dataclasses.replace(preset.score, **score), align=align, **projections)
 
 
-def _align(preset: Align | None, wanted: Any, options: dict[str, Any]) -> Align | None:
-    """The alignment, with the options that no other piece has taken."""
-    if not (isinstance(wanted, bool) or wanted == "per_head"):
-        raise UsageError(f"The option align must be True, False or 'per_head', not {wanted!r}.")
-    if wanted == "per_head":
+def _align(preset: Align | None, requested: Any, options: dict[str, Any]) -> Align | None:
+    """Returns the alignment with the options that no other piece takes."""
+    if not (isinstance(requested, bool) or requested == "per_head"):
+        raise UsageError(f"The option align must be True, False or 'per_head', not {requested!r}.")
+    if requested == "per_head":
         if options.get("per_head") is False:
             raise UsageError("The options align='per_head' and per_head=False contradict each other; give one.")
         options = {"per_head": True}
-    if options and not wanted:
+    if options and not requested:
         raise UsageError(f"The option {next(iter(options))} is of the alignment, which align=False leaves out.")
-    return dataclasses.replace(preset or Align(), **options) if wanted else None
+    return dataclasses.replace(preset or Align(), **options) if requested else None

@@ -1,10 +1,10 @@
-"""The recurrent encoder-decoder with attention of Wikipedia's article: its sizes, its legends and its five variants.
+"""The recurrent encoder-decoder with attention of Wikipedia's article, with its sizes and its five variants.
 
-One recurrent layer reads the source, h_j = E(x_j, h_{j-1}). Another writes, started with the encoder's last state:
+A recurrent encoder reads the source, h_j = E(x_j, h_{j-1}). A recurrent decoder starts from its last state:
 
     c_i = Σ_j w_ij v_j,   s_i = D([t_i; c_i], s_{i-1}),   logits_i = FC(s_i)
 
-where t_i is the embedding of the target's token, known (teacher forcing) or the model's own.
+where t_i is the embedding of the known target token (teacher forcing) or of the token that the model predicted.
 """
 
 import dataclasses
@@ -36,14 +36,14 @@ CELLS = {"gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell}
 
 
 class Variant(NamedTuple):
-    """What is compared with what.
+    """The score of a variant, and which queries and keys it compares.
 
     Attributes:
-      source: Where it stands.
-      score: How; None where a layer on the query alone gives the coefficients, or where nothing is compared.
-      encoder_only: Whether queries and keys are the source's embeddings, in place of decoder and encoder states.
+      source: The publication that defines it.
+      score: The score; None if a layer on the query alone gives the coefficients, or if there is no attention.
+      encoder_only: Whether queries and keys are the source's embeddings instead of decoder and encoder states.
       projected: Whether queries, keys and values go through weight matrices.
-      fixed: Whether the context is the encoder's last state at every step, so that there is no attention.
+      fixed: Whether the context is always the encoder's last state, without attention.
     """
 
     source: str
@@ -69,7 +69,7 @@ VARIANTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Seq2SeqConfig(ModelConfig):
-    """What a recurrent encoder-decoder is. Wikipedia's article draws embeddings of 300 numbers and states of 500."""
+    """The config of a recurrent encoder-decoder. Wikipedia's figure has embeddings of width 300 and states of 500."""
 
     name: str = field("seq2seq", "Which model it is.")
     attention: str = field(
@@ -99,7 +99,7 @@ class Seq2SeqConfig(ModelConfig):
         return Seq2Seq(self, source_vocabulary, target_vocabulary, source, target, dtype)
 
     def cost(self, source_vocabulary: int, target_vocabulary: int, source: int, target: int) -> Cost:
-        """All tokens are known; gates' activations are left out."""
+        """Returns the cost with teacher forcing, without the gates' activations."""
         variant, hidden, gates = VARIANTS[self.attention], self.hidden, 3 if self.cell == "gru" else 4
         compared = self.embedding if variant.encoder_only else hidden
         cost = operations.linear(source, self.embedding + hidden, gates * hidden)
@@ -121,13 +121,13 @@ class Seq2SeqConfig(ModelConfig):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """What the decoder knows of a source.
+    """The encoded source, to which the decoder attends.
 
     Attributes:
-      query: Embeddings `(B, S, E)`, zero behind the source, where they are the queries.
-      key: Keys as the score prepared them, `(B, S, 1, …)`, or None where no key is looked at.
+      query: Embeddings `(B, S, E)` if they are the queries, with zeros at padding; or None.
+      key: Prepared keys `(B, S, 1, …)`, or None if the score reads none.
       value: Values `(B, S, 1, H)`.
-      lengths: Real tokens of each source.
+      lengths: Number of real tokens in each source.
     """
 
     query: Float[Array, "B S E"] | None
@@ -137,25 +137,25 @@ class Memory:
 
 
 class State(NamedTuple):
-    """Where the decoder is: its cell's state, and how many tokens it has read."""
+    """The state of the decoder: its cell's state, and the number of tokens that it has read."""
 
     cell: Any
     position: Int[Array, ""]
 
     @property
     def hidden(self) -> Float[Array, "B H"]:
-        """s."""
+        """Returns s, the hidden state."""
         return self.cell[-1] if isinstance(self.cell, tuple) else self.cell
 
 
 class Coefficients(nn.Module):
-    """The attention module A of Wikipedia's drawing: which of the encoder's states count for the next token.
+    """The attention module A of Wikipedia's figure, which weighs the encoder's states for the next token.
 
     Attributes:
-      variant: What is compared with what.
-      hidden: H.
-      embedding: E.
-      length: S, the longest source that a fully-connected layer is built for.
+      variant: The variant of attention.
+      hidden: H, the width of the states.
+      embedding: E, the width of the embeddings.
+      length: S, the longest source for which a fully-connected layer is built.
       dtype: Compute dtype.
     """
 
@@ -166,7 +166,7 @@ class Coefficients(nn.Module):
     dtype: DTypeLike = jnp.float32
 
     def setup(self):
-        """Kw, Qw and Vw where there are some, and what the score learns; or the fully-connected layer."""
+        """Creates Qw, Kw and Vw if the variant has them, and the score's parameters or the fully-connected layer."""
         score = self.variant.score
         if self.variant.projected:
             self.to_query, self.to_key, self.to_value = (
@@ -183,10 +183,10 @@ class Coefficients(nn.Module):
     def remember(
         self, embedded: Float[Array, "B S E"], states: Float[Array, "B S H"], lengths: Int[Array, "B"]
     ) -> Memory:
-        """Keys and values, once for each source; zeros behind it."""
+        """Returns keys and values, computed once for each source, with zeros at padding."""
         variant = self.variant
         real = Mask(key_lengths=lengths).real_keys(states.shape[1])[..., None]
-        # Recurrent states are kept in float32, and attended to in the compute dtype.
+        # Recurrent states are float32; attention converts them to the compute dtype.
         embedded, states = (jnp.where(real, x, 0).astype(self.dtype) for x in (embedded, states))
         compared, key = embedded if variant.encoder_only else states, None
         if variant.score is not None:
@@ -198,7 +198,7 @@ class Coefficients(nn.Module):
     def __call__(
         self, token: Float[Array, "B E"], state: State, memory: Memory
     ) -> tuple[Float[Array, "B H"], Float[Array, "B S"]]:
-        """The context c_i and the weights w_i."""
+        """Returns the context c_i and the weights w_i."""
         variant = self.variant
         if variant.fixed:
             last = memory.lengths - 1
@@ -211,16 +211,16 @@ class Coefficients(nn.Module):
             out, weights = attention.location_attention(query, memory.value, self.kernel, self.bias, **options)
         else:
             query = self.to_query(query) if variant.projected else query[:, :, None]
-            learned = dict(self.learned)  # Linen froze it
+            learned = dict(self.learned)  # because Linen freezes it
             query = variant.score.prepare_query(learned, query, "auto")
             options |= {"bias": None, "dropout_rate": 0.0, "dropout_key": None, "implementation": "auto"}
             out, weights = variant.score.attend(learned, query, memory.key, memory.value, **options)
         return out[:, 0, 0], weights[:, 0, 0]
 
     def _query(self, token: jax.Array, state: State, memory: Memory) -> jax.Array:
-        """s_{i-1}; of the encoder-only variants x_i, nothing behind the source; of the fully-connected layer [t_i; s].
+        """Returns s_{i-1}; for encoder-only variants x_i, zero after the source; for a fully-connected layer [t_i; s].
 
-        001 leaves open what of the encoder falls to target position i: here the i-th row of coefficients.
+        Wikipedia does not say which query of the encoder belongs to target position i; here it is the i-th.
         """
         if self.variant.score is None:
             return jnp.concatenate([token, state.hidden], axis=-1)
@@ -231,16 +231,16 @@ class Coefficients(nn.Module):
 
 
 class Seq2Seq(nn.Module):
-    """Sources and the targets so far to the logits of their next tokens.
+    """A model from sources and preceding target tokens to the logits of the next tokens.
 
-    `apply(..., mutable="attention")` also gives the weights `(B, 1, T, S)`: 001's alignment matrix.
+    `apply(..., mutable="attention")` also returns the weights `(B, 1, T, S)`, the alignment matrix in Wikipedia.
 
     Attributes:
-      config: What it is.
-      source_vocabulary: Number of the source's tokens.
-      target_vocabulary: Number of the target's tokens.
-      source_length: The longest source that a fully-connected layer of coefficients is built for.
-      target_length: The longest target; nothing depends on it.
+      config: The model's config.
+      source_vocabulary: Size of the source's vocabulary.
+      target_vocabulary: Size of the target's vocabulary.
+      source_length: The longest source for which a fully-connected layer of coefficients is built.
+      target_length: The longest target; it is unused.
       dtype: Compute dtype; parameters are float32.
     """
 
@@ -252,7 +252,7 @@ class Seq2Seq(nn.Module):
     dtype: DTypeLike = jnp.float32
 
     def setup(self):
-        """Embeddings, E, A, and D's two layers."""
+        """Creates the embeddings, the encoder E, the attention A, and both layers of the decoder D."""
         config, dtype, cell = self.config, self.dtype, CELLS[self.config.cell]
         self.embed = nn.Embed(self.source_vocabulary, config.embedding, dtype=dtype)
         self.embed_target = nn.Embed(self.target_vocabulary, config.embedding, dtype=dtype)
@@ -270,7 +270,7 @@ class Seq2Seq(nn.Module):
         target: Int[Array, "B T"],
         train: bool = False,
     ) -> Float[Array, "B T vocabulary"]:
-        """Logits in float32 of the token after each of the target's; see `output`."""
+        """Returns the logits, in float32, of the token after each target token; see `output`."""
         return self.output(source, source_lengths, target, train).logits()
 
     def output(
@@ -280,16 +280,16 @@ class Seq2Seq(nn.Module):
         target: Int[Array, "B T"],
         train: bool = False,
     ) -> Output:
-        """What makes the logits of the token after each of the target's.
+        """Returns the output for the token after each target token.
 
         Args:
           source: Sentences with trailing padding.
-          source_lengths: Real tokens of each, at least one.
-          target: A token of the beginning, then the translation, as far as it is known.
-          train: Whether there is dropout, and the model's own tokens take the place of some known ones.
+          source_lengths: Number of real tokens in each, at least one.
+          target: The start token, then the known tokens of the translation.
+          train: Whether there is dropout, and whether predicted tokens replace some known ones.
 
         Raises:
-          UsageError: a source that is longer than a fully-connected layer of coefficients is built for.
+          UsageError: a source is longer than the fully-connected layer of coefficients.
         """
         memory, state = self.encode(source, source_lengths, train)
         if train and self.config.teacher_forcing < 1 and not self.is_initializing():
@@ -300,7 +300,7 @@ class Seq2Seq(nn.Module):
     def encode(
         self, source: Int[Array, "B S"], source_lengths: Int[Array, "B"], train: bool = False
     ) -> tuple[Memory, State]:
-        """What the decoder attends to, and what it starts from; of padding there is nothing in either."""
+        """Returns the memory and the first state of the decoder; padding affects neither."""
         embedded = self.dropout(look_up(self.embed, source), train=train)
         cell, states = self.encoder(embedded, seq_lengths=source_lengths)
         memory = self.coefficients.remember(embedded, states, source_lengths)
@@ -309,47 +309,47 @@ class Seq2Seq(nn.Module):
     def decode(
         self, target: Int[Array, "B T"], memory: Memory, train: bool, state: State
     ) -> tuple[Float[Array, "B T vocabulary"], State]:
-        """Logits in float32 where every token is known, and the state after them.
+        """Returns the logits, in float32, with every token known, and the state after them.
 
         Args:
-          target: The targets from their start, or what follows the tokens that were read.
-          memory: From `encode`.
+          target: The targets from their start, or the tokens after those already read.
+          memory: The memory from `encode`.
           train: Whether there is dropout.
-          state: From `encode`, or from the call before.
+          state: The state from `encode` or from the previous call.
         """
         output, state = self._decoded(target, memory, train, state)
         return output.logits(), state
 
     def _decoded(self, target: jax.Array, memory: Memory, train: bool, state: State) -> tuple[Output, State]:
-        wanted = self.is_mutable_collection("attention") and not self.is_initializing()
+        returns_weights = self.is_mutable_collection("attention") and not self.is_initializing()
 
         def step(self, state, token, memory):
             state, weights = self._advance(state, token, memory)
-            return state, (state.hidden, weights if wanted else None)
+            return state, (state.hidden, weights if returns_weights else None)
 
         embedded = self.dropout(look_up(self.embed_target, target), train=train)
         state, (states, weights) = _scan(step)(self, state, embedded, memory)
-        if wanted:
+        if returns_weights:
             self.sow("attention", "weights", weights[:, None], reduce_fn=lambda _, new: new, init_fn=lambda: None)
         return self.head.output(self.dropout(states, train=train)), state
 
     def fed(
         self, target: Int[Array, "B T"], forced: Bool[Array, "B T"], memory: Memory, state: State
     ) -> Int[Array, "B T"]:
-        """The tokens that the decoder reads: the known one where it is forced, else the one it gave most to before.
+        """Returns the tokens that the decoder reads: the known token where it is forced, else the one it predicted.
 
-        No gradient goes through a choice, so `decode` of these tokens has all there is. Nothing is dropped here.
+        The choice of a token has no gradient, so `decode` of these tokens has the full gradient. There is no dropout.
 
         Args:
           target: The known tokens.
-          forced: Where they are read; the first one has to be.
-          memory: From `encode`.
-          state: From `encode`.
+          forced: Where the decoder reads them; the first must be True.
+          memory: The memory from `encode`.
+          state: The state from `encode`.
         """
 
         def step(self, carry, inputs, memory):
-            state, own = carry
-            token = jnp.where(inputs[1], inputs[0], own)
+            state, predicted = carry
+            token = jnp.where(inputs[1], inputs[0], predicted)
             state, _ = self._advance(state, look_up(self.embed_target, token), memory)
             return (state, jnp.argmax(self.head(state.hidden), axis=-1).astype(target.dtype)), token
 
@@ -357,12 +357,12 @@ class Seq2Seq(nn.Module):
         return tokens
 
     def start(self, source: Int[Array, "B S"], source_lengths: Int[Array, "B"], max_length: int) -> Decoding:
-        """What `step` keeps, before the first token of the targets.
+        """Returns the state for `step` before the first target token.
 
         Args:
           source: Sentences with trailing padding.
-          source_lengths: Real tokens of each, at least one.
-          max_length: Of the targets; a recurrence needs no room for them.
+          source_lengths: Number of real tokens in each, at least one.
+          max_length: The longest target; it is unused, because a recurrence has a state of fixed size.
         """
         memory, state = self.encode(source, source_lengths)
         return Decoding(state, memory)
@@ -370,19 +370,19 @@ class Seq2Seq(nn.Module):
     def step(
         self, tokens: Int[Array, "B T"], train: bool, caches: Decoding
     ) -> tuple[Float[Array, "B T vocabulary"], Decoding]:
-        """Logits of what follows each of the next tokens, and what the next call takes."""
+        """Returns the logits of the token after each given token, and the state for the next call."""
         logits, state = self.decode(tokens, caches.source, train, caches.target)
         return logits, dataclasses.replace(caches, target=state)
 
     def _advance(self, state: State, token: Float[Array, "B E"], memory: Memory) -> tuple[State, Float[Array, "B S"]]:
-        """D's recurrent layer on one embedded token and its context; the weights of that."""
+        """Applies the decoder's recurrent layer to one embedded token and its context; also returns the weights."""
         context, weights = self.coefficients(token, state, memory)
         cell, _ = self.decoder(state.cell, jnp.concatenate([token, context], axis=-1))
         return State(cell, state.position + 1), weights
 
 
 def _scan(step: Any) -> Any:
-    """`step` over the second axis of its inputs, with the same parameters and memory each time."""
+    """Scans `step` over the second axis of its inputs, with the same parameters and memory at every step."""
     return nn.scan(
         step, variable_broadcast="params", split_rngs={"params": False}, in_axes=(1, nn.broadcast), out_axes=1
     )

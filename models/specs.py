@@ -1,4 +1,4 @@
-"""Spec strings: `name`, `name(option=value)`, joined by `|`. They name attention mechanisms and image transforms."""
+"""Spec strings: `name` or `name(option=value)`, joined by `|`, for attention mechanisms and image transforms."""
 
 import ast
 from collections.abc import Callable, Sequence
@@ -19,18 +19,18 @@ class SpecItem:
 
 
 def parse(text: str) -> tuple[SpecItem, ...]:
-    """Reads `a|b(x=1)` as `(SpecItem('a', {}), SpecItem('b', {'x': 1}))`; an empty string is no calls.
+    """Reads `a|b(x=1)` as `(SpecItem('a', {}), SpecItem('b', {'x': 1}))`; an empty string gives ().
 
-    Nothing is evaluated: only names and calls with literal keyword values are understood.
+    It evaluates nothing: only names and calls with literal keyword values are valid.
 
     Args:
       text: The spec string.
 
     Returns:
-      The calls from left to right.
+      The items from left to right.
 
     Raises:
-      UsageError: the text is anything else.
+      UsageError: the text is no spec string.
     """
     if not text.strip():
         return ()
@@ -44,16 +44,16 @@ def parse(text: str) -> tuple[SpecItem, ...]:
 
 
 def one_each(text: str, build: Callable[[SpecItem], T], of: str, count: int) -> tuple[T, ...]:
-    """What each of `count` layers or stages is made of; the last item of the spec string repeats.
+    """Returns what `build` makes for each of `count` layers or stages; the last item of the spec string repeats.
 
     Args:
       text: The spec string.
-      build: What an item stands for; it raises what is unknown.
-      of: What there are `count` of, as it reads in a sentence.
-      count: How many.
+      build: Returns the object for an item, or raises a UsageError.
+      of: The singular noun for what is counted, such as `layer`.
+      count: Number of layers or stages.
 
     Raises:
-      UsageError: no item, or more than `count`.
+      UsageError: there is no item, or there are more than `count`.
     """
     items = [build(call) for call in parse(text)]
     if not items:
@@ -62,16 +62,16 @@ def one_each(text: str, build: Callable[[SpecItem], T], of: str, count: int) -> 
 
 
 def spread(items: Sequence[T], text: str, of: str, count: int) -> tuple[T, ...]:
-    """One item for each of `count` layers or stages, the last repeating.
+    """Returns one item for each of `count` layers or stages; the last item repeats.
 
     Args:
-      items: At least one.
-      text: What they were read from.
-      of: What there are `count` of, as it reads in a sentence.
-      count: How many.
+      items: At least one item.
+      text: The spec string that gave the items.
+      of: The singular noun for what is counted, such as `layer`.
+      count: Number of layers or stages.
 
     Raises:
-      UsageError: more items than `count`.
+      UsageError: there are more items than `count`.
     """
     if len(items) > count:
         raise UsageError(f"{text!r} names {len(items)} {of}s, but the model has {count}; name at most {count}.")

@@ -1,7 +1,7 @@
 """A Transformer encoder that classifies texts, with any attention mechanism in each layer.
 
-As in the Keras example "Text classification with Transformer" (Nandan 2020), which 004's experiments on reviews follow:
-post-norm blocks, mean over tokens, a small dense layer before the classes.
+It follows the Keras example "Text classification with Transformer" (Nandan 2020), as Hosseini's experiments on reviews
+do: post-norm blocks, the mean over tokens, and a small dense layer before the classes.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ POOLS = ("mean", "class_token")
 
 @dataclasses.dataclass(frozen=True)
 class TextClassifierConfig(TransformerConfig):
-    """What a classifier of texts is."""
+    """The config of a classifier of texts."""
 
     name: str = "text_classifier"
     norm: str = "post"
@@ -52,7 +52,7 @@ class TextClassifierConfig(TransformerConfig):
     DROPS_HIDDEN: ClassVar[bool] = False
 
     def tokens(self, words: int | Int[Array, "B"]) -> int | Int[Array, "B"]:
-        """ℓ for a text, or for each, of so many tokens: one more where there is a class token."""
+        """Returns ℓ for texts of `words` tokens, which is one more if there is a class token."""
         return words + (self.pool == "class_token")
 
     def build(self, vocabulary: int, classes: int, length: int, dtype: DTypeLike = jnp.float32) -> "TextClassifier":
@@ -68,13 +68,13 @@ class TextClassifierConfig(TransformerConfig):
 
 
 class TextClassifier(nn.Module):
-    """Texts to class logits. What is behind a text's length reaches neither them nor any gradient.
+    """A model from texts to class logits. Padding affects neither the logits nor any gradient.
 
     Attributes:
-      config: What it is.
-      vocabulary: Number of tokens.
+      config: The model's config.
+      vocabulary: Size of the vocabulary.
       classes: Number of logits.
-      length: Tokens of the longest text that what has a fixed length is built for.
+      length: The longest text, in tokens, for which parameters of fixed length are built.
       dtype: Compute dtype; parameters are float32.
     """
 
@@ -88,15 +88,15 @@ class TextClassifier(nn.Module):
     def __call__(
         self, tokens: Int[Array, "B L"], lengths: Int[Array, "B"], train: bool = False
     ) -> Float[Array, "B classes"]:
-        """Logits in float32.
+        """Returns the logits in float32.
 
         Args:
           tokens: Texts with trailing padding.
-          lengths: Real tokens of each text; the mean over none is zeros.
+          lengths: Number of real tokens in each text; the mean over none is zero.
           train: Whether there is dropout.
 
         Raises:
-          UsageError: more tokens than the length, where something has a fixed length.
+          UsageError: a text is longer than `length`, if the model has parameters of fixed length.
         """
         config = self.config
         start = nn.initializers.normal(0.02)
@@ -126,7 +126,7 @@ class TextClassifier(nn.Module):
 
 
 def mean_of_real(x: Float[Array, "B L D"], lengths: Int[Array, "B"]) -> Float[Array, "B D"]:
-    """The mean over each text's first `lengths` tokens, added up in float32 at least; zeros where there are none."""
+    """Returns the mean over each text's first `lengths` tokens, summed at least in float32; zeros for empty texts."""
     real = Mask(key_lengths=lengths).real_keys(x.shape[1])[..., None]
     total = jnp.sum(x, axis=1, where=real, dtype=jnp.promote_types(x.dtype, jnp.float32))
     return (total / jnp.maximum(lengths, 1)[:, None]).astype(x.dtype)

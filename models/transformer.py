@@ -1,4 +1,4 @@
-"""What Transformers share: the fields of their configs, and their blocks."""
+"""The base of all Transformers: the fields of their configs, and their blocks."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ from models.mechanisms import Mechanism, resolve
 
 POLICIES = jax.checkpoint_policies
 PRETRAINED = "Folder or name on the Hugging Face hub of weights to start from; '' starts from random ones."
-BLOCKS: dict[str, type[Block]] = {  # one class each: a scan takes blocks that are equal
+BLOCKS: dict[str, type[Block]] = {  # one class for each policy, because a scan takes blocks of one class
     "none": Block,
     "block": nn.remat(Block, policy=POLICIES.nothing_saveable, static_argnums=(3,)),
     "dots": nn.remat(Block, policy=POLICIES.dots_with_no_batch_dims_saveable, static_argnums=(3,)),
@@ -35,7 +35,7 @@ BLOCKS: dict[str, type[Block]] = {  # one class each: a scan takes blocks that a
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig(ModelConfig):
-    """A stack of blocks of attention and MLP."""
+    """The config of a stack of blocks of attention and MLP."""
 
     name: str = field("", "Which model it is.")
     attention: str = field("dot_product", "Mechanism spec string, see `models.mechanisms`.")
@@ -70,28 +70,28 @@ class TransformerConfig(ModelConfig):
         may_change=True,
     )
 
-    STACKS: ClassVar[Mapping[str, str]] = {"attention": "depth"}  # spec strings, and how many layers they are for
-    DROPS_HIDDEN: ClassVar[bool] = True  # whether `dropout` is on the hidden units of MLPs too
+    STACKS: ClassVar[Mapping[str, str]] = {"attention": "depth"}  # fields of spec strings and of their depths
+    DROPS_HIDDEN: ClassVar[bool] = True  # whether `dropout` applies to the hidden units of MLPs too
 
     def __post_init__(self):
         super().__post_init__()
-        _ = self.implementations, self.mechanisms  # which are read once
+        _ = self.implementations, self.mechanisms  # to raise their errors now
 
     @functools.cached_property
     def mechanisms(self) -> dict[str, tuple[Mechanism, ...]]:
-        """The mechanism of each layer, by the fields of their spec strings.
+        """Returns the mechanism of each layer, by the fields of the spec strings.
 
         Raises:
-          UsageError: unknown names or options, or more items than layers.
+          UsageError: a name or option is unknown, or there are more items than layers.
         """
         return {spec: resolve(getattr(self, spec), getattr(self, depth)) for spec, depth in self.STACKS.items()}
 
     @functools.cached_property
     def implementations(self) -> tuple[str, ...]:
-        """How each layer of the longest stack computes its attention; a shorter one takes the first.
+        """Returns the implementation of each layer of the longest stack; a shorter stack takes the first ones.
 
         Raises:
-          UsageError: an unknown name, or more than layers.
+          UsageError: a name is unknown, or there are more names than layers.
         """
         items = [item.strip() for item in self.implementation.split("|")]
         for item in items:
@@ -100,22 +100,22 @@ class TransformerConfig(ModelConfig):
         return specs.spread(items, self.implementation, "layer", deepest)
 
     def attentions(self) -> dict[str, str]:
-        """The spec strings by their fields."""
+        """Returns the spec strings by field name."""
         return {spec: getattr(self, spec) for spec in self.STACKS}
 
     def split_by_tensor(self) -> dict[str, int]:
-        """Sizes that the mesh axis `tensor` splits, by their config fields."""
+        """Returns the sizes that the mesh axis `tensor` splits, by field name."""
         return {"model.heads": self.heads, "model.mlp": self.mlp}
 
     def attention_layers(
         self, length: int, dtype: DTypeLike = jnp.float32, stack: str = "attention"
     ) -> list[MultiHeadAttention]:
-        """The attention of each block of a stack, unbound, built for at most `length` tokens.
+        """Returns the attention layer of each block of a stack, unbound, built for at most `length` tokens.
 
         Args:
           length: ℓ.
           dtype: Compute dtype.
-          stack: The field of its spec string.
+          stack: The field of the stack's spec string.
         """
         return [
             MultiHeadAttention(
@@ -134,23 +134,23 @@ class TransformerConfig(ModelConfig):
         ]
 
     def cost_of_blocks(self, length: int, stack: str = "attention") -> Cost:
-        """One forward pass of the attention layers of a stack, and of as many MLPs, over one sequence."""
+        """Returns the cost of one forward pass of a stack's attention layers and MLPs over one sequence."""
         mlp = operations.mlp(length, self.width, self.mlp, self.width)
         return sum((layer.cost(length, self.width, self.heads) + mlp for layer in self.mechanisms[stack]), Cost())
 
     def init_caches(
         self, layers: Sequence[MultiHeadAttention], batch: int, max_length: int, longest: int
     ) -> tuple[Cache, ...]:
-        """An empty decode cache for each layer.
+        """Returns an empty decode cache for each layer.
 
         Args:
-          layers: Which attend to the tokens so far.
-          batch: B.
-          max_length: The most tokens that will be in them.
-          longest: Tokens that learned positions are for.
+          layers: The self-attention layers.
+          batch: B, the number of sequences.
+          max_length: The most tokens that the caches will hold.
+          longest: The number of learned positions.
 
         Raises:
-          UsageError: more tokens than learned positions.
+          UsageError: there are more tokens than learned positions.
         """
         if self.positions == "learned" and max_length > longest:
             raise UsageError(
@@ -160,7 +160,7 @@ class TransformerConfig(ModelConfig):
         return tuple(layer.init_cache(batch, max_length, self.width) for layer in layers)
 
     def blocks(self, length: int, dtype: DTypeLike = jnp.float32) -> list[Block]:
-        """The blocks `block_0` and so on, which belong to the module that asks for them; train is their third input."""
+        """Returns the blocks `block_0` and so on, as submodules of the module that calls it."""
         return [
             self.block(attention, dtype, name=f"block_{layer}")
             for layer, attention in enumerate(self.attention_layers(length, dtype))
@@ -173,7 +173,7 @@ class TransformerConfig(ModelConfig):
         cross: MultiHeadAttention | None = None,
         name: str | None = None,
     ) -> Block:
-        """One block of such layers, which belongs to the module that asks for it."""
+        """Returns one block of the given layers, as a submodule of the module that calls it."""
         mlp = Mlp(self.mlp, self.activation, self.dropout * self.DROPS_HIDDEN, self.dropout, dtype, parent=None)
         return BLOCKS[self.remat](
             attention=attention,

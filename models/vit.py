@@ -22,14 +22,14 @@ POOLS = ("class_token", "mean")
 
 @dataclasses.dataclass(frozen=True)
 class ViTConfig(TransformerConfig):
-    """What a Vision Transformer is."""
+    """The config of a Vision Transformer."""
 
     name: str = "vit"
     patch: int = field(2, "Side of a square patch.", least=1, unit="pixels")
     pool: str = field("mean", "What the classifier reads: the `class_token` or the `mean` over tokens.", choices=POOLS)
 
     def tokens(self, image_shape: tuple[int, ...]) -> int:
-        """ℓ for images of shape `(H, W, C)`: patches, and the class token where there is one.
+        """Returns ℓ for images of shape `(H, W, C)`: the number of patches, plus one for a class token.
 
         Raises:
           UsageError: the patch does not divide the image.
@@ -55,10 +55,10 @@ class ViTConfig(TransformerConfig):
 
 
 class ViT(nn.Module):
-    """Images to class logits.
+    """A model from images to class logits.
 
     Attributes:
-      config: What it is.
+      config: The model's config.
       classes: Number of logits.
       length: ℓ, from `ViTConfig.tokens`.
       dtype: Compute dtype; parameters are float32.
@@ -71,7 +71,7 @@ class ViT(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W C"], train: bool = False) -> Float[Array, "B classes"]:
-        """Logits in float32.
+        """Returns the logits in float32.
 
         Raises:
           UsageError: the patch does not divide the images, or they have more tokens than ℓ.
@@ -91,7 +91,7 @@ class ViT(nn.Module):
 
 
 def patches(images: Float[Array, "B H W C"], side: int) -> Float[Array, "B L P"]:
-    """Square patches in row-major order, each flattened as (row, column, channel)."""
+    """Returns square patches in row-major order, flattened as (row, column, channel)."""
     batch, height, width, channels = images.shape
     grid = images.reshape(batch, height // side, side, width // side, side, channels)
     return grid.transpose(0, 1, 3, 2, 4, 5).reshape(batch, -1, side * side * channels)
