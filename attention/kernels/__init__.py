@@ -1,1 +1,1 @@
-"""How the families are computed: one file an implementation, one signature a family."""
+"""The implementations of the families: one file for each implementation, one signature for each family."""

@@ -1,8 +1,7 @@
-"""The sequences whose tiles are computed together.
+"""The computation of tiles for a group of sequences.
 
 Within a tile, the G = N/K heads that share a key head are rows of one matrix: scores are `(b, K, G·queries, keys)` for
-b sequences, and their transpose in the backward pass, where the gradients of keys and values then need no
-transposition.
+b sequences. The backward pass computes their transpose, so that gradients of keys and values need no transposition.
 """
 
 import functools
@@ -18,13 +17,13 @@ from attention.kernels.reference import precise, score_dtype
 
 
 class TiledSequences:
-    """The sequences that are computed together: their arrays by head, padded to whole tiles, and what a tile does.
+    """A group of sequences: their arrays by head, padded to whole tiles, and the computation of a tile.
 
     Attributes:
       shape: b, K, G.
       lengths: T and S.
       tile: Queries and keys of a tile.
-      count: Blocks of queries and of keys.
+      count: Numbers of blocks of queries and of keys.
     """
 
     def __init__(self, plan: TilePlan, tensors: Tensors, rules: Rules):
@@ -44,7 +43,7 @@ class TiledSequences:
         self.dtype = score_dtype(tensors.query)
 
     def _pad(self, x: jax.Array, side: int, axis: int, fill: float = 0) -> jax.Array:
-        """`x` with whole tiles along an axis of queries (side 0) or keys (side 1)."""
+        """Pads `x` to whole tiles along an axis of queries (side 0) or keys (side 1)."""
         missing = self.tile[side] * self.count[side] - self.lengths[side]
         if not missing:
             return x
@@ -58,27 +57,27 @@ class TiledSequences:
         return x
 
     def by_row(self, x: jax.Array) -> jax.Array:
-        """`(b, T, N, H)` as `(b, K, G, T, H)`, padded."""
+        """Returns `(b, T, N, H)` as `(b, K, G, T, H)`, padded."""
         size, length, _, width = x.shape
         x = x.reshape(size, length, *self.shape[1:], width).transpose(0, 2, 3, 1, 4)
         return self._pad(x, 0, 3)
 
     def by_token(self, x: jax.Array) -> jax.Array:
-        """`(blocks, b, K, G·queries, H)` as `(b, T, N, H)`."""
+        """Returns `(blocks, b, K, G·queries, H)` as `(b, T, N, H)`."""
         x = x.reshape(x.shape[0], *self.shape, self.tile[0], x.shape[-1]).transpose(1, 0, 4, 2, 3, 5)
         return x.reshape(x.shape[0], -1, self.shape[1] * self.shape[2], x.shape[-1])[:, : self.lengths[0]]
 
     def rows(self, tree: Any, i: jax.Array | int) -> Any:
-        """Block i of arrays `(b, K, G, T, ...)` as `(b, K, G·queries, ...)`."""
+        """Returns block i of arrays `(b, K, G, T, ...)` as `(b, K, G·queries, ...)`."""
         cut = jax.tree.map(lambda x: _cut(x, 3, i, self.tile[0]), tree)
         return jax.tree.map(lambda x: x.reshape(*x.shape[:2], -1, *x.shape[4:]), cut)
 
     def columns(self, tree: Any, j: jax.Array | int) -> Any:
-        """Block j of arrays `(b, K, S, ...)`."""
+        """Returns block j of arrays `(b, K, S, ...)`."""
         return jax.tree.map(lambda x: _cut(x, 2, j, self.tile[1]), tree)
 
     def visible(self, i: jax.Array | int) -> tuple[Any, Any]:
-        """First and last but one of the blocks of keys that some query of block i may see."""
+        """Returns the bounds [first, end) of the blocks of keys that some query of block i may see."""
         plan, (queries, keys), blocks = self.plan, self.tile, self.count[1]
         if not (plan.causal or plan.window):
             return 0, blocks
@@ -88,30 +87,30 @@ class TiledSequences:
         return jnp.clip(lower, 0, blocks), jnp.clip(last // keys + 1, 0, blocks)
 
     def allowed(self, i: jax.Array | int, j: jax.Array | int) -> jax.Array | None:
-        """Which queries of block i may see which keys of block j; broadcasts to `(b, K, G·queries, keys)`."""
+        """Returns which queries of block i may see which keys of block j; broadcasts to `(b, K, G·queries, keys)`."""
         plan, rules, (queries, keys) = self.plan, self.rules, self.tile
         key = (j * keys + jnp.arange(keys, dtype=jnp.int32))[None, None, None]
         query = rules.offset + i * queries + jnp.arange(queries, dtype=jnp.int32)
         query = jnp.tile(query, self.shape[2])[None, None, :, None]
-        parts = []
+        conditions = []
         if self.count[1] * keys > self.lengths[1]:
-            parts.append(key < self.lengths[1])
+            conditions.append(key < self.lengths[1])
         if plan.causal:
-            parts.append(key <= query)
+            conditions.append(key <= query)
         if plan.window:
-            parts.append(jnp.abs(query - key) < plan.window)
+            conditions.append(jnp.abs(query - key) < plan.window)
         if rules.lengths is not None:
-            parts.append(key < rules.lengths[:, None, None, None])
+            conditions.append(key < rules.lengths[:, None, None, None])
         if rules.query_segments is not None:
-            own = jnp.tile(_cut(self._pad(rules.query_segments, 0, 1), 1, i, queries), (1, self.shape[2]))
-            theirs = _cut(self._pad(rules.key_segments, 1, 1), 1, j, keys)
-            parts.append(own[:, None, :, None] == theirs[:, None, None])
+            of_queries = jnp.tile(_cut(self._pad(rules.query_segments, 0, 1), 1, i, queries), (1, self.shape[2]))
+            of_keys = _cut(self._pad(rules.key_segments, 1, 1), 1, j, keys)
+            conditions.append(of_queries[:, None, :, None] == of_keys[:, None, None])
         if self.dense is not None:
-            parts.append(self.pairs(self.dense, i, j))
-        return functools.reduce(jnp.logical_and, parts) if parts else None
+            conditions.append(self.pairs(self.dense, i, j))
+        return functools.reduce(jnp.logical_and, conditions) if conditions else None
 
     def pairs(self, x: jax.Array, i: jax.Array | int, j: jax.Array | int) -> jax.Array:
-        """Tile (i, j) of `(b, N, T, S)`, each axis may be 1; broadcasts to `(b, K, G·queries, keys)`."""
+        """Returns tile (i, j) of `(b, N, T, S)`, in which axes may be 1; broadcasts to `(b, K, G·queries, keys)`."""
         x = _cut(_cut(x, 2, i, self.tile[0]), 3, j, self.tile[1])
         _, groups, together = self.shape
         if together == 1:
@@ -120,7 +119,7 @@ class TiledSequences:
         return x.reshape(len(x), groups, -1, x.shape[3])
 
     def finish(self, scores: jax.Array, i: jax.Array | int, j: jax.Array | int, *, turn: bool = False) -> jax.Array:
-        """Scores with the bias, lowest where the mask does not allow; `turn` says that keys are the rows."""
+        """Adds the bias to scores and sets masked ones to the lowest number; with `turn`, keys are the rows."""
         turned = (lambda x: x.swapaxes(2, 3)) if turn else (lambda x: x)
         if self.bias is not None:
             scores = scores + turned(self.pairs(self.bias, i, j)).astype(scores.dtype)
@@ -128,18 +127,18 @@ class TiledSequences:
         return scores if allowed is None else jnp.where(turned(allowed), scores, jnp.finfo(scores.dtype).min)
 
     def kept(self, i: jax.Array | int, j: jax.Array | int) -> jax.Array:
-        """Which weights of tile (i, j) dropout keeps, `(b, K, G·queries, keys)`."""
+        """Returns which weights of tile (i, j) dropout keeps, `(b, K, G·queries, keys)`."""
         words = jax.tree.map(lambda word: word[..., None], self.rows(self.words, i))
         columns = jnp.asarray(j, jnp.uint32) * self.tile[1] + jnp.arange(self.tile[1], dtype=jnp.uint32)
         return keep_columns(words, columns.reshape(1, 1, 1, -1), self.plan.rate)
 
     def forward(self) -> tuple[jax.Array, jax.Array]:
-        """Output `(b, T, N, V)` and log-sum-exp `(b, N, T)`."""
+        """Returns the output `(b, T, N, V)` and log-sum-exp `(b, N, T)`."""
         out, log_sums = _over_blocks(lambda _, i: (None, self.forward_rows(i)), None, self.count[0])[1]
         return self.by_token(out), self.by_token(log_sums)[..., 0].swapaxes(1, 2)
 
     def forward_rows(self, i: jax.Array | int) -> tuple[jax.Array, jax.Array]:
-        """Output `(b, K, G·queries, V)` and log-sum-exp, with 1 for V, of block i."""
+        """Returns the output `(b, K, G·queries, V)` and log-sum-exp `(b, K, G·queries, 1)` of block i."""
         rows = self.rows(self.query, i)
 
         def tile(j, before):
@@ -154,11 +153,11 @@ class TiledSequences:
 
         def step(j, state):
             before, *sums = state
-            highest, *parts = tile(j, before)
+            highest, *terms = tile(j, before)
             shrink = jnp.exp(before - highest)
-            return highest, *(x * shrink + part for x, part in zip(sums, parts, strict=True))
+            return highest, *(x * shrink + term for x, term in zip(sums, terms, strict=True))
 
-        # Half the lowest number: a row with nothing allowed then has weights exp(lowest - half) = 0, and sums to 0.
+        # Half the lowest number, so that a row without allowed keys has weights exp(lowest - half) = 0 and the sum 0.
         half = jnp.finfo(self.dtype).min / 2
         if self.count[1] == 1:
             highest, total, out = tile(0, half)
@@ -170,23 +169,23 @@ class TiledSequences:
         return (out / (total * (1 - self.plan.rate))).astype(self.value.dtype), highest + jnp.log(total)
 
     def backward(self, out, log_sums, gradient, d_weights, d_bias) -> tuple[Any, ...]:
-        """Gradients of query, key and value, as they are laid out, and of the weights and the bias, added to those."""
+        """Returns gradients of query, key and value, and adds those of weights and bias to `d_weights` and `d_bias`."""
         through_sum = self.by_row(jnp.sum(precise(gradient) * precise(out), -1, keepdims=True))[..., 0]
         scaled = self.by_row((gradient / (1 - self.plan.rate)).astype(gradient.dtype))
         log_sums = self._pad(log_sums.reshape(*self.shape, -1), 0, 3, float(jnp.finfo(self.dtype).max) / 2)
 
-        def one(sums, i):
+        def step(sums, i):
             return self.backward_rows(i, *self.rows((scaled, log_sums, through_sum), i), sums)
 
         start = (*zeros((self.key, self.value)), d_weights, None if d_bias is None else self._pad_pairs(d_bias))
-        (d_key, d_value, d_weights, d_bias_), d_query = _over_blocks(one, start, self.count[0])
+        (d_key, d_value, d_weights, d_bias_), d_query = _over_blocks(step, start, self.count[0])
         join = self.plan.score.join
         d_key, d_value = (x.swapaxes(1, 2)[:, : self.lengths[1]] for x in (join(d_key), d_value))
         d_bias = d_bias if d_bias is None else jax.lax.slice(d_bias_, [0] * 4, d_bias.shape)
         return self.by_token(join(d_query)), d_key, d_value, d_weights, d_bias
 
     def backward_rows(self, i, gradient, log_sums, through_sum, sums) -> tuple[Any, Any]:
-        """The sums with the part of block i added, and its gradient of the query. Here keys are the score's rows."""
+        """Adds the terms of block i to the sums; also returns its gradient of the query. Keys are the score's rows."""
         query = self.rows(self.query, i)
         log_sums, through_sum = log_sums[:, :, None], through_sum[:, :, None]
 
@@ -199,11 +198,11 @@ class TiledSequences:
                 kept = self.kept(i, j).swapaxes(2, 3)
                 dropped, through = jnp.where(kept, weights, 0), jnp.where(kept, through, 0)
             d_scores = weights * (through - through_sum)
-            d_keys, d_queries, d_own = pull(d_scores)
+            d_keys, d_queries, d_weights_tile = pull(d_scores)
             d_values = product("bksr,bkrv->bksv", dropped.astype(gradient.dtype), gradient)
             add = functools.partial(_add, blocks={2: j})
             d_key, d_value = jax.tree.map(add, (d_key, d_value), (d_keys, d_values))
-            d_query, d_weights = jax.tree.map(jnp.add, (d_query, d_weights), (d_queries, d_own))
+            d_query, d_weights = jax.tree.map(jnp.add, (d_query, d_weights), (d_queries, d_weights_tile))
             if d_bias is not None:
                 d_bias = self.add_pairs(d_bias, d_scores.swapaxes(2, 3), i, j)
             return d_query, (d_key, d_value, d_weights, d_bias)
@@ -213,7 +212,7 @@ class TiledSequences:
         return sums, d_query
 
     def add_pairs(self, total: jax.Array, tile: jax.Array, i: jax.Array | int, j: jax.Array | int) -> jax.Array:
-        """`total`, `(b, N, T, S)` with each axis may be 1, with tile (i, j) `(b, K, G·queries, keys)` added."""
+        """Adds tile (i, j), `(b, K, G·queries, keys)`, to `total`, `(b, N, T, S)`, in which axes may be 1."""
         size, groups, together = self.shape
         tile = tile.reshape(size, groups * together, self.tile[0], self.tile[1])
         narrow = [axis for axis in range(4) if total.shape[axis] == 1]
@@ -221,24 +220,24 @@ class TiledSequences:
 
 
 def _cut(x: jax.Array, axis: int, block: jax.Array | int, size: int) -> jax.Array:
-    """A block of `x` along an axis; all of it where there is one block, or one element for all."""
+    """Returns a block of `x` along an axis, or all of `x` if there is one block or the axis has size 1."""
     if x.shape[axis] in (1, size):
         return x
     return jax.lax.dynamic_slice_in_dim(x, block * size, size, axis)
 
 
 def _add(total: jax.Array, part: jax.Array, blocks: dict[int, jax.Array | int]) -> jax.Array:
-    """`total` with `part` added at the given blocks of some axes."""
+    """Adds `part` to `total` at the given blocks of some axes."""
     if total.shape == part.shape:
         return total + part
     sizes = zip(total.shape, part.shape, strict=True)
-    starts = [jnp.int32(blocks.get(axis, 0) * one if all_ > one else 0) for axis, (all_, one) in enumerate(sizes)]
-    there = jax.lax.dynamic_slice(total, starts, part.shape)
-    return jax.lax.dynamic_update_slice(total, there + part, starts)
+    starts = [jnp.int32(blocks.get(axis, 0) * size if whole > size else 0) for axis, (whole, size) in enumerate(sizes)]
+    block = jax.lax.dynamic_slice(total, starts, part.shape)
+    return jax.lax.dynamic_update_slice(total, block + part, starts)
 
 
 def _over_blocks(step: Callable, sums: Any, count: int) -> tuple[Any, Any]:
-    """`scan` over the numbers of blocks, unrolled where there is one."""
+    """Scans over the numbers of blocks, or calls `step` directly if there is only one."""
     if count == 1:
         sums, outputs = step(sums, 0)
         return sums, jax.tree.map(lambda x: x[None], outputs)

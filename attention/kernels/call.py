@@ -1,4 +1,4 @@
-"""What every implementation is given: arrays that were checked, and what to do with them."""
+"""The input of every implementation: checked arrays, and the options of the call."""
 
 import dataclasses
 import re
@@ -18,17 +18,17 @@ SPELLING = re.compile(r"(\w+)\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SoftmaxCall:
-    """What becomes of the scores, however they are computed.
+    """The part of a call that does not depend on how the scores are computed.
 
     Attributes:
       scores_shape: `(*B, N, T, S)`.
       value: `(*B, S, K, V)`, K divides N.
-      mask: Who may attend to whom.
+      mask: Which query may attend to which key.
       bias: Added to the scores, broadcasts to `(*B, N, T, S)`, or None.
-      dropout_rate: Of the weights, 0 is none.
-      dropout_seed: Two words, given where the rate is not 0.
-      return_weights: Whether the weights `(*B, N, T, S)` are wanted beside the output.
-      block: Queries and keys of a tile; None leaves them to the implementation's rule.
+      dropout_rate: Rate of dropout on the weights; 0 means none.
+      dropout_seed: Two words, or None if the rate is 0.
+      return_weights: Whether to return the weights `(*B, N, T, S)` too.
+      block: Queries and keys of a tile; None means the implementation's rule.
     """
 
     scores_shape: tuple[int, ...]
@@ -41,19 +41,19 @@ class SoftmaxCall:
     block: tuple[int, int] | None = None
 
     def allowed(self) -> jax.Array | None:
-        """The mask as an array that broadcasts to the scores, or None where everything is allowed."""
+        """Returns the mask as an array that broadcasts to the scores, or None if everything is allowed."""
         return self.mask.materialise(*self.scores_shape[-2:], rank=len(self.scores_shape))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DotCall(SoftmaxCall):
-    """Scores q·k · scale.
+    """A call with scores q·k · scale.
 
     Attributes:
       query: `(*B, T, N, H)`.
       key: `(*B, S, K, H)`, K divides N.
-      scale: The scores' factor.
-      precision: Of q·k, see `jax.lax.Precision`; None is JAX's default.
+      scale: Factor of the scores.
+      precision: Precision of q·k, see `jax.lax.Precision`; None is JAX's default.
     """
 
     query: Float[Array, "*B T N H"]
@@ -64,14 +64,14 @@ class DotCall(SoftmaxCall):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairCall(SoftmaxCall):
-    """Scores of an MLP on each pair, its first layer already computed apart for queries and keys.
+    """A call with scores by an MLP on each pair, whose first layer is already computed for queries and for keys.
 
     Attributes:
       query: a = W q + b, `(*B, T, N, M)`.
       key: b = W k, `(*B, S, N, M)`.
       layers: Kernel `(*N, M, M')` and bias `(*N, M')` or None of each layer after the first activation.
       vector: The score vector `(*N, M')`.
-      activation: Name of what follows each layer.
+      activation: Name of the activation after each layer.
     """
 
     query: Float[Array, "*B T N M"]
@@ -92,10 +92,10 @@ def common(
     dropout_key: PRNGKeyArray | None,
     return_weights: bool,
 ) -> dict[str, Any]:
-    """The fields of `SoftmaxCall`, from what every public function is given; values no query reaches become zeros.
+    """Returns the fields of `SoftmaxCall` from the arguments of every public function; unreachable values become zeros.
 
     Raises:
-      UsageError: a dropout rate outside [0, 1), or dropout without a key.
+      UsageError: the dropout rate is outside [0, 1), or dropout has no key.
     """
     if not 0.0 <= dropout_rate < 1.0:
         raise UsageError(f"The attention dropout rate must be at least 0 and below 1, but it is {dropout_rate}.")
@@ -130,22 +130,22 @@ def _check_parts(mask: Mask, bias: jax.Array | None, scores_shape: tuple[int, ..
 
 
 def parse_implementation(text: str, what: str = "attention implementation") -> tuple[str, tuple[int, int] | None]:
-    """Its name, and queries and keys of a tile where they are given, as in `chunked(128, 256)`.
+    """Returns the name of an implementation, and the queries and keys of a tile if given as in `chunked(128, 256)`.
 
     Args:
-      text: Such as `auto`.
-      what: What errors call it.
+      text: The implementation, such as `auto`.
+      what: Its name in errors.
 
     Raises:
-      UsageError: no mechanism has it, or sizes where there are no tiles.
+      UsageError: no mechanism has the implementation, or it has sizes but no tiles.
     """
-    found = SPELLING.fullmatch(text)
-    name = found[1] if found else text
+    sized = SPELLING.fullmatch(text)
+    name = sized[1] if sized else text
     if name not in IMPLEMENTATIONS:
         raise unknown(what, text, IMPLEMENTATIONS)
-    if not found:
+    if not sized:
         return name, None
-    block = int(found[2]), int(found[3])
+    block = int(sized[2]), int(sized[3])
     if name not in TILED:
         raise UsageError(f"The {what} {text!r} gives sizes of tiles, which only {' and '.join(TILED)} have.")
     if min(block) < 1:
@@ -154,11 +154,11 @@ def parse_implementation(text: str, what: str = "attention implementation") -> t
 
 
 def check_implementation(text: str, available: tuple[str, ...], by: str) -> tuple[str, tuple[int, int] | None]:
-    """As `parse_implementation`, of those that `by` has.
+    """Parses an implementation as `parse_implementation`, and checks that `by` has it.
 
     Raises:
       UsageError: no mechanism has it.
-      UnsupportedError: others have it.
+      UnsupportedError: only other mechanisms have it.
     """
     name, block = parse_implementation(text)
     if name != "auto" and name not in available:
@@ -167,9 +167,9 @@ def check_implementation(text: str, available: tuple[str, ...], by: str) -> tupl
 
 
 def check_rows(what: str, why: str, built: int, mask: Mask, queries: int, keys: int) -> None:
-    """Raises UsageError unless a table over `built` positions has those of all keys and queries.
+    """Raises UsageError unless a table over `built` positions covers all keys and queries.
 
-    Queries start at the mask's offset, of which nothing is known where it is traced.
+    Queries start at the mask's offset, which is not checked if it is traced.
     """
     first = mask.query_offset if isinstance(mask.query_offset, int) else 0
     if first < 0:
@@ -193,7 +193,7 @@ def check_weight(name: str, array: jax.Array, *shapes: tuple[int, ...]) -> None:
 
 
 def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
-    """Raises UsageError unless the arrays fit together as `jax.nn` layout."""
+    """Raises UsageError unless the arrays fit together in the layout of `jax.nn`."""
     shapes = f"query {query.shape}, key {key.shape}, value {value.shape}"
     if min(query.ndim, key.ndim, value.ndim) < 3:
         raise UsageError(f"Attention takes (*batch, length, heads, width) arrays, but was given {shapes}.")

@@ -1,6 +1,6 @@
 """`implementation='chunked'` of the dot family: tiles of queries and keys, a few sequences at a time.
 
-Scores stay in the cache and the whole `(B, N, T, S)` never exist.
+Scores stay in the cache, and the whole array `(B, N, T, S)` is never stored.
 """
 
 import dataclasses
@@ -16,13 +16,13 @@ from attention.kernels.reference import score_dtype
 
 
 def dot(call: DotCall) -> tuple[jax.Array, None]:
-    """Output `(*B, T, N, V)`; no weights.
+    """Returns the output `(*B, T, N, V)`, without weights.
 
     Args:
-      call: What is wanted.
+      call: The call.
 
     Raises:
-      UnsupportedError: the call wants weights.
+      UnsupportedError: `tiles.why_not` has a reason.
     """
     if reason := tiles.why_not(call):
         raise UnsupportedError(f"implementation='chunked' cannot do this call: {reason}; use 'xla' or 'auto'.")
@@ -32,40 +32,40 @@ def dot(call: DotCall) -> tuple[jax.Array, None]:
 
 @dataclasses.dataclass(frozen=True)
 class DotScore:
-    """Products of rows and columns, times a scale.
+    """Scores that are products of rows and columns, times a scale.
 
     Attributes:
       scale: The factor.
-      precision: Of the products and their gradients.
+      precision: Precision of the products and their gradients.
     """
 
     scale: float
     precision: jax.lax.PrecisionLike = None
 
     def split(self, x: jax.Array) -> jax.Array:
-        """As it is."""
+        """Returns `x` unchanged."""
         return x
 
     def join(self, parts: jax.Array) -> jax.Array:
-        """As it is."""
+        """Returns the array unchanged."""
         return parts
 
     def __call__(self, rows: jax.Array, columns: jax.Array, weights: Any) -> jax.Array:
-        """Scores `(b, K, R, C)` of `(b, K, R, H)` and `(b, K, C, H)`."""
+        """Returns scores `(b, K, R, C)` of `(b, K, R, H)` and `(b, K, C, H)`."""
         if score_dtype(rows) == rows.dtype:
             return self._product("bkrh,bkch->bkrc", rows * self.scale, columns)
-        return self._product("bkrh,bkch->bkrc", rows, columns) * self.scale  # scaled rows would be rounded once more
+        return self._product("bkrh,bkch->bkrc", rows, columns) * self.scale  # scaling the rows would round them again
 
     def vjp(self, rows: jax.Array, columns: jax.Array, weights: Any) -> tuple[jax.Array, Callable]:
-        """The same, and its pullback, which rounds gradients of scores to the inputs' dtype for its products."""
+        """Returns the scores and their pullback, which rounds gradients of scores to the dtype of rows."""
 
         def pull(gradient: jax.Array) -> tuple[jax.Array, jax.Array, Any]:
             gradient = gradient.astype(rows.dtype)
             d_rows = self._product("bkrc,bkch->bkrh", gradient, columns) * self.scale
-            # XLA on a CPU multiplies arrays as they lie in memory twice as fast as a transposed one: here the small one
-            # is turned, and the barriers keep XLA from undoing it.
-            turned = jax.lax.optimization_barrier(rows.swapaxes(2, 3))
-            d_columns = jax.lax.optimization_barrier(self._product("bkhr,bkrc->bkhc", turned, gradient))
+            # XLA on a CPU multiplies contiguous arrays twice as fast as transposed ones. So the small array is
+            # transposed, and the barriers keep XLA from undoing it.
+            transposed = jax.lax.optimization_barrier(rows.swapaxes(2, 3))
+            d_columns = jax.lax.optimization_barrier(self._product("bkhr,bkrc->bkhc", transposed, gradient))
             return d_rows, d_columns.swapaxes(2, 3) * self.scale, weights
 
         return self(rows, columns, weights), pull

@@ -12,7 +12,7 @@ from attention.mesh import BATCH, devices, in_replicas
 
 
 def why_not(call: DotCall) -> str:
-    """What about this call cuDNN cannot do, as part of a sentence; empty where it can."""
+    """Returns the reasons why cuDNN does not support the call, as part of a sentence; '' if it does."""
     head_width, platform = call.query.shape[-1], jax.default_backend()
     queries, keys = call.scores_shape[-2:]
     dtype, *others = (x.dtype for x in (call.query, call.key, call.value))
@@ -26,32 +26,32 @@ def why_not(call: DotCall) -> str:
         ),
         f"a head must be a multiple of 8 wide and at most 128, not {head_width}": head_width % 8 or head_width > 128,
         "values must be as wide as keys": call.value.shape[-1] != head_width,
-        # JAX asks it of gradients with a bias, and takes every call for one (jax 0.10).
+        # JAX requires it for gradients with a bias, and treats every call as one (jax 0.10).
         f"it needs even numbers of queries and keys, not {queries} and {keys}": bool(queries % 2 or keys % 2),
         "it would round the bias to the queries' dtype": call.bias is not None and call.bias.dtype != dtype,
         "it drops no attention weights": call.dropout_rate > 0,
         "it returns no weights": call.return_weights,
         "it wants one batch axis": call.query.ndim != 4,
-        # JAX's rule of `vmap` knows neither key lengths nor masks, nor operands with the new axis elsewhere (jax 0.10).
+        # JAX's `vmap` rule supports neither key lengths nor masks, nor operands with the new axis elsewhere (jax 0.10).
         "JAX cannot give it replicas": in_replicas(),
     }
     return "; ".join(reason for reason, holds in reasons.items() if holds)
 
 
 def _has_mask(call: DotCall) -> bool:
-    """Whether cuDNN has this mask itself, so that no array of all pairs is made for it.
+    """Returns whether cuDNN supports this mask natively, without an array over all pairs.
 
-    Lengths it must be given as the batch lies on the devices, and on a mesh nothing sees to that.
+    Lengths would have to be split over devices as the batch is, which nothing ensures on a mesh.
     """
-    own = {"causal": call.mask.in_step(*call.scores_shape[-2:]), "key_lengths": devices(*BATCH) == 1}
-    return all(own.get(part, False) for part in call.mask.parts())
+    native = {"causal": call.mask.in_step(*call.scores_shape[-2:]), "key_lengths": devices(*BATCH) == 1}
+    return all(native.get(kind, False) for kind in call.mask.parts())
 
 
 def dot(call: DotCall) -> tuple[jax.Array, None]:
-    """Output `(B, T, N, H)`; no weights.
+    """Returns the output `(B, T, N, H)`, without weights.
 
     Raises:
-      UnsupportedError: naming everything about the call that cuDNN cannot do.
+      UnsupportedError: cuDNN does not support the call; the error names every reason.
     """
     if reason := why_not(call):
         raise UnsupportedError(f"implementation='cudnn' cannot do this call: {reason}; use 'xla' or 'auto'.")
@@ -64,20 +64,20 @@ def dot(call: DotCall) -> tuple[jax.Array, None]:
 
 
 def _spelt(call: DotCall, x: jax.Array) -> jax.Array:
-    """In full over queries and keys: cuDNN refuses what broadcasts over them."""
+    """Broadcasts `x` to all queries and keys, because cuDNN does not."""
     return jnp.broadcast_to(x, (*x.shape[:-2], *call.scores_shape[-2:]))
 
 
 def _spelt_mask(call: DotCall) -> tuple[dict[str, Any], jax.Array]:
-    """The mask as an array, and which queries attend to something."""
+    """Returns the mask as an array, and the queries that may attend to some key."""
     spelt = _spelt(call, call.allowed())
     return {"mask": spelt}, jnp.moveaxis(spelt.any(-1, keepdims=True), -3, -2)
 
 
 def _own_mask(call: DotCall) -> tuple[dict[str, Any], jax.Array | None]:
-    """The mask as cuDNN's own, and which sequences attend to something; None where all do.
+    """Returns cuDNN's native options for the mask, and the sequences with keys; None if all have some.
 
-    Those without keys are given one, so that no division by zero reaches their gradients.
+    Sequences without keys are given one, so that their gradients have no division by zero.
     """
     causal, lengths = {"is_causal": call.mask.causal}, call.mask.key_lengths
     if lengths is None:

@@ -13,19 +13,19 @@ from attention.kernels import plan, tiles
 from attention.kernels.call import PairCall
 from attention.kernels.reference import precise
 
-# Layers as narrow as this are computed unit by unit: (2, 1) and (4, 4) were 1.5 to 3 times as fast as in products,
-# (16, 8) and one layer of 64 half as fast.
+# Layers up to these sizes are computed unit by unit. Compared with matrix products, hidden layers of (2, 1) and (4, 4)
+# were 1.5 to 3 times as fast, and (16, 8) and one layer of 64 half as fast.
 NARROW_WEIGHTS, NARROW_UNITS = 32, 8
 
 
 def pair(call: PairCall) -> tuple[jax.Array, None]:
-    """Output `(*B, T, N, V)`; no weights.
+    """Returns the output `(*B, T, N, V)`, without weights.
 
     Args:
-      call: What is wanted.
+      call: The call.
 
     Raises:
-      UnsupportedError: the call wants weights.
+      UnsupportedError: `tiles.why_not` has a reason.
     """
     if reason := tiles.why_not(call):
         raise UnsupportedError(f"implementation='chunked' cannot do this call: {reason}; use 'xla' or 'auto'.")
@@ -36,45 +36,45 @@ def pair(call: PairCall) -> tuple[jax.Array, None]:
 
 
 def widest(call: PairCall) -> int:
-    """Units of the widest layer."""
+    """Returns the number of units in the widest layer."""
     return max(call.query.shape[-1], *(kernel.shape[-1] for kernel, _ in call.layers), 1)
 
 
 def is_narrow(call: PairCall) -> bool:
-    """Whether each layer has so few units and weights that it is computed unit by unit."""
+    """Returns whether the layers have so few units and weights that they are computed unit by unit."""
     products = [kernel.shape[-2] * kernel.shape[-1] for kernel, _ in call.layers]
     return widest(call) <= NARROW_UNITS and max(products, default=0) <= NARROW_WEIGHTS
 
 
 @dataclasses.dataclass(frozen=True)
 class WideScore:
-    """The MLP on each pair, its units last, as products of matrices.
+    """The MLP on each pair as matrix products, with the axis of units last.
 
     Attributes:
-      activation: Name.
-      per_head: Whether each head has weights of its own.
+      activation: Name of the activation.
+      per_head: Whether each head has its own weights.
     """
 
     activation: str
     per_head: bool
 
     def split(self, x: jax.Array) -> Any:
-        """As it is, in the precision of the scores."""
+        """Returns `x` in the precision of the scores."""
         return precise(x)
 
     def join(self, parts: Any) -> jax.Array:
-        """As it is."""
+        """Returns the array unchanged."""
         return parts
 
     def __call__(self, rows: Any, columns: Any, weights: Any) -> jax.Array:
-        """Scores `(b, N, R, C)`."""
+        """Returns the scores `(b, N, R, C)`."""
         score = functools.partial(self._one_head, ACTIVATIONS[self.activation])
         if self.per_head:
             score = jax.vmap(score, in_axes=(1, 1, 0), out_axes=1)
         return score(rows, columns, weights)
 
     def vjp(self, rows: Any, columns: Any, weights: Any) -> tuple[jax.Array, Any]:
-        """The same, and its pullback."""
+        """Returns the scores and their pullback."""
         return jax.vjp(self, rows, columns, weights)
 
     def _one_head(self, activation, rows, columns, weights):
@@ -89,17 +89,17 @@ class WideScore:
 
 
 class NarrowScore(WideScore):
-    """The MLP unit by unit: each is an array of pairs that XLA need not store, but fuses with its use.
+    """The MLP unit by unit: each unit is an array over pairs, which XLA fuses with its use and need not store.
 
-    Queries and keys are an array for each unit, so that a processor's vectors run along the pairs.
+    Queries and keys are one array for each unit, so that vector instructions run along the pairs.
     """
 
     def split(self, x: jax.Array) -> Any:
-        """Its units."""
+        """Returns one array for each unit."""
         return [super(NarrowScore, self).split(x[..., unit]) for unit in range(x.shape[-1])]
 
     def join(self, parts: Any) -> jax.Array:
-        """From its units."""
+        """Stacks the arrays of the units."""
         return jnp.stack(parts, -1)
 
     def _one_head(self, activation, rows, columns, weights):
@@ -119,9 +119,9 @@ def _weighted(units: list[jax.Array], weights: jax.Array) -> jax.Array:
 
 @jax.custom_vjp
 def _times(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """`x @ kernel`, whose gradient of the kernel is a product of rows and columns as they lie in memory.
+    """Returns `x @ kernel`, with a gradient of the kernel that multiplies contiguous arrays.
 
-    XLA on a CPU does such a product at twice the speed; the barriers keep it from undoing the transposition.
+    XLA on a CPU is twice as fast with such a product. The barriers keep it from undoing the transposition.
     """
     return x @ kernel
 
@@ -132,8 +132,8 @@ def _times_forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[ja
 
 def _times_backward(residuals: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, kernel = residuals
-    turned = jax.lax.optimization_barrier(gradient.reshape(-1, gradient.shape[-1]).T)
-    d_kernel = jax.lax.optimization_barrier(turned @ x.reshape(-1, x.shape[-1])).T
+    transposed = jax.lax.optimization_barrier(gradient.reshape(-1, gradient.shape[-1]).T)
+    d_kernel = jax.lax.optimization_barrier(transposed @ x.reshape(-1, x.shape[-1])).T
     return gradient @ kernel.T, d_kernel
 
 

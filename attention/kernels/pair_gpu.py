@@ -1,13 +1,13 @@
 """The pairwise family on Hopper GPUs: Pallas kernels for Mosaic GPU, with products in `wgmma`, which later GPUs lack.
 
-`plgpu.kernel` is Mosaic's entry: a plain `pl.pallas_call` lowers through Triton on a GPU unless it is told otherwise
-(jax 0.10 and 0.11), and telling it so is deprecated.
+It calls `plgpu.kernel`, because `pl.pallas_call` on a GPU lowers through Triton by default (jax 0.10 and 0.11), and its
+option for Mosaic is deprecated.
 
-A warpgroup owns 64 rows, of queries (forward, and backward for queries and weights) or of keys (backward for keys and
+A warpgroup has 64 rows, of queries (forward, and backward for queries and weights) or of keys (backward for keys and
 values), and passes over the columns in tiles. Everything about a pair is elementwise on (64, columns) registers, one
 such array for each hidden unit, with sums along columns only; only products with values and with the output's
-gradient run on tensor cores. Those take bfloat16: float32 is cut into three bfloat16 parts, which hold all its bits,
-and the six products of parts that matter are added in float32.
+gradient run on tensor cores. Those take bfloat16: float32 is split into three bfloat16 terms, which hold all its bits,
+and the six products of terms that matter are summed in float32.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from attention.kernels.pair_tile import Network, unit_scores
 
 ROWS = 64  # of a warpgroup's matrix product
 TILE, ALONG_ROWS, ALONG_COLUMNS = plgpu.Layout.WGMMA, plgpu.Layout.WGMMA.reduce(1), plgpu.Layout.WGMMA.reduce(0)
-BLOCK = (ROWS, ROWS)  # what lengths are padded to; tiles of columns are as wide or a part of that
-WIDEST = 128  # values, so that the sums of a row's fit in registers
+BLOCK = (ROWS, ROWS)  # lengths are padded to multiples; tiles of columns are at most as wide
+WIDEST = 128  # the widest values whose sums fit in registers
 LOWEST = float(jnp.finfo(jnp.float32).min) / 2
 
 
 def columns_of(network: Network) -> int:
-    """Columns of a tile, so that an array for each hidden unit stays in a thread's 255 registers; 0 if none does.
+    """Returns the columns of a tile for which an array for each unit fits in a thread's 255 registers, or 0.
 
     ptxas, for sm_90a and float32, reports no spills for units (2, 1), and spills of 4 KB a thread for (16, 8).
     """
@@ -46,12 +46,12 @@ def columns_of(network: Network) -> int:
 
 
 def holds(network: Network) -> bool:
-    """Whether its units stay in registers, and its weights' gradients in 64 KB of shared memory."""
+    """Returns whether its units fit in registers, and its weights' gradients in 64 KB of shared memory."""
     return columns_of(network) > 0 and network.size <= 256
 
 
 def forward(plan: PairPlan, operands: Operands, fixed: Fixed) -> tuple[jax.Array, jax.Array]:
-    """Output `(B, N, T', V)` and log-sum-exp `(B, N, T')`."""
+    """Returns the output `(B, N, T', V)` and log-sum-exp `(B, N, T')`."""
     shape = operands.query.shape[:3]
     value = _widened(operands.value)
     out, log_sums = _launch(
@@ -68,7 +68,7 @@ def forward(plan: PairPlan, operands: Operands, fixed: Fixed) -> tuple[jax.Array
 def backward(
     plan: PairPlan, operands: Operands, fixed: Fixed, out: jax.Array, log_sums: jax.Array, gradient: jax.Array
 ) -> Operands:
-    """Gradients of all operands."""
+    """Returns the gradients of all operands."""
     through_sum = jnp.sum(gradient.astype(jnp.float32) * out.astype(jnp.float32), -1)
     value, gradient = _widened(operands.value), _widened(gradient)
     inputs = _inputs(plan, operands, fixed) | {"log_sum": log_sums, "through_sum": through_sum}
@@ -102,18 +102,18 @@ def backward(
 
 
 def _unflat(network: Network, flat: jax.Array, weights: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-    """Gradients `(N, P)` of all weights, each in its shape and added up where heads share it."""
+    """Returns the gradients `(N, P)` of all weights in the weights' shapes, summed where heads share them."""
     start, gradients = 0, []
     for (rows, columns), weight in zip(network.shapes, weights, strict=True):
         stop = start + rows * columns
-        own = flat[:, start:stop].reshape(-1, rows, columns)
-        gradients.append(own if len(weight) > 1 else own.sum(0, keepdims=True))
+        by_head = flat[:, start:stop].reshape(-1, rows, columns)
+        gradients.append(by_head if len(weight) > 1 else by_head.sum(0, keepdims=True))
         start = stop
     return tuple(gradients)
 
 
 def _widened(x: jax.Array) -> jax.Array:
-    """With zeros up to a multiple of 64 columns, as shared memory holds them."""
+    """Pads `x` with zeros to a multiple of 64 columns, as shared memory needs."""
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % 64)])
 
 
@@ -122,7 +122,7 @@ def _parts(name: str, x: jax.Array) -> dict[str, jax.Array]:
 
 
 def cut(x: jax.Array, parts: int) -> list[jax.Array]:
-    """bfloat16 arrays whose sum is `x`, rounded if there are fewer than three."""
+    """Returns bfloat16 arrays whose sum is `x`, rounded if there are fewer than three."""
     whole, cuts = x, []
     for _ in range(parts):
         cuts.append(whole.astype(jnp.bfloat16))
@@ -199,7 +199,7 @@ def _load(ref: Any, at: tuple[Any, ...], layout: Any) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class _Rows:
-    """64 rows of sequence b and head n."""
+    """The rows of a warpgroup: 64 rows of sequence b and head n."""
 
     plan: PairPlan
     ref: dict[str, Any]
@@ -212,7 +212,7 @@ class _Rows:
         return self.tile * ROWS
 
     def vectors(self, name: str, count: int) -> list[jax.Array]:
-        """Units of the rows, `(64,)` each."""
+        """Returns one array `(64,)` for each unit of the rows."""
         return [self.vector(name, m) for m in range(count)]
 
     def vector(self, name: str, *unit: int) -> jax.Array:
@@ -220,7 +220,7 @@ class _Rows:
         return _load(self.ref[name], at, ALONG_ROWS)
 
     def weights(self) -> list[jax.Array]:
-        """Each weight as a vector along the rows, so that its gradient is a sum along columns."""
+        """Returns each weight as a vector along the rows, so that its gradient is a sum along columns."""
         head = self.n if self.ref["weights"].shape[0] > 1 else 0
         scalars = [self.ref["weights"][head, p] for p in range(self.plan.network.size)]
         return [plgpu.layout_cast(jnp.full((ROWS,), scalar), ALONG_ROWS) for scalar in scalars]
@@ -229,7 +229,7 @@ class _Rows:
         self.ref[name][(self.b, self.n, *unit, pl.ds(self.start, ROWS))] = value
 
     def loop(self, by_query: bool, wide: str, one: Callable, carry: Any) -> Any:
-        """Runs `one(tile, wide tiles in shared memory, carry)` over the tiles of columns that matter."""
+        """Runs `one(tile, wide tiles in shared memory, carry)` over the tiles of columns that are not masked."""
         columns = columns_of(self.plan.network)
         first, last = (_key_tiles if by_query else _query_tiles)(self, columns)
         refs = [ref for name, ref in self.ref.items() if name.startswith(f"{wide}_") and name[-1].isdigit()]
@@ -247,7 +247,7 @@ class _Rows:
 
 
 def _key_tiles(rows: _Rows, columns: int):
-    """First and last tile of keys that some query of the rows sees; at least one."""
+    """Returns the first and last tile of keys that some query of the rows sees; at least one tile."""
     plan, ref = rows.plan, rows.ref
     lowest = ref["offset"][0] + rows.start
     first, last = jnp.int32(0), jnp.int32(-(-plan.keys // columns) - 1)
@@ -261,7 +261,7 @@ def _key_tiles(rows: _Rows, columns: int):
 
 
 def _query_tiles(rows: _Rows, columns: int):
-    """First and last tile of queries that see some key of the rows; at least one."""
+    """Returns the first and last tile of queries that see some key of the rows; at least one tile."""
     plan = rows.plan
     lowest = rows.start - rows.ref["offset"][0]
     first, last = jnp.int32(0), jnp.int32(-(-plan.queries // columns) - 1)
@@ -274,7 +274,7 @@ def _query_tiles(rows: _Rows, columns: int):
 
 @dataclasses.dataclass(frozen=True)
 class _GpuTile:
-    """Columns from `start` on against the rows."""
+    """A tile of pairs: the rows, and the columns from `start` on."""
 
     rows: _Rows
     by_query: bool
@@ -286,15 +286,15 @@ class _GpuTile:
         return ROWS, self.columns
 
     def down(self, vector: jax.Array) -> jax.Array:
-        """A vector along the rows, spread over columns."""
+        """Broadcasts a vector along the rows over columns."""
         return jax.lax.broadcast_in_dim(vector, self.shape, (0,))
 
     def across(self, vector: jax.Array) -> jax.Array:
-        """A vector along the columns, spread over rows."""
+        """Broadcasts a vector along the columns over rows."""
         return jax.lax.broadcast_in_dim(vector, self.shape, (1,))
 
     def vector(self, name: str, *lead: Any) -> jax.Array:
-        """A vector along the columns, spread over rows."""
+        """Loads a vector along the columns and broadcasts it over rows."""
         at = (*(lead or (self.rows.b, self.rows.n)), pl.ds(self.start, self.columns))
         return self.across(_load(self.rows.ref[name], at, ALONG_COLUMNS))
 
@@ -303,30 +303,30 @@ class _GpuTile:
         return [self.vector(name, self.rows.b, self.rows.n, m) for m in range(count)]
 
     def positions(self) -> tuple[jax.Array, jax.Array]:
-        """Index of each pair's query and key."""
+        """Returns the index of each pair's query and key."""
         row = self.rows.start + plgpu.broadcasted_iota(jnp.int32, self.shape, 0, layout=TILE)
         column = self.start + plgpu.broadcasted_iota(jnp.int32, self.shape, 1, layout=TILE)
         return (row, column) if self.by_query else (column, row)
 
     def scores(self, units: list[jax.Array], columns: list[jax.Array], weights: list[jax.Array]) -> jax.Array:
-        """From vectors along the rows, and the columns' units spread over rows."""
+        """Returns scores from vectors along the rows, and the columns' units broadcast over rows."""
         spread = [self.down(x) for x in units], columns, [self.down(x) for x in weights]
         return unit_scores(self.rows.plan.network, *spread)
 
     def masked(self, scores: jax.Array) -> jax.Array:
-        """The lowest score where the mask does not allow."""
+        """Sets scores that the mask excludes to the lowest score."""
         plan, ref, (query, key) = self.rows.plan, self.rows.ref, self.positions()
         place = ref["offset"][0] + query
-        parts = []
+        conditions = []
         if plan.causal:
-            parts.append(key <= place)
+            conditions.append(key <= place)
         if plan.window:
-            parts += [place - key < plan.window, key - place < plan.window]
+            conditions += [place - key < plan.window, key - place < plan.window]
         if plan.limited:
-            parts.append(key < jnp.minimum(ref["lengths"][self.rows.b], plan.keys))
+            conditions.append(key < jnp.minimum(ref["lengths"][self.rows.b], plan.keys))
         if "query_segments" in ref:
-            parts.append(self._segments("query_segments") == self._segments("key_segments"))
-        return functools.reduce(lambda x, part: jnp.where(part, x, LOWEST), parts, scores)
+            conditions.append(self._segments("query_segments") == self._segments("key_segments"))
+        return functools.reduce(lambda x, allowed: jnp.where(allowed, x, LOWEST), conditions, scores)
 
     def _segments(self, name: str) -> jax.Array:
         if (name == "query_segments") != self.by_query:
@@ -335,7 +335,7 @@ class _GpuTile:
         return self.down(_load(self.rows.ref[name], at, ALONG_ROWS))
 
     def dropped(self, x: jax.Array) -> jax.Array:
-        """Zeros where dropout takes the weight, as `attention.dropout.keep`, and the rest scaled."""
+        """Applies dropout with the bits of `attention.dropout.keep`, and scales the rest."""
         plan, ref, (query, key) = self.rows.plan, self.rows.ref, self.positions()
         if not plan.rate:
             return x
@@ -346,23 +346,23 @@ class _GpuTile:
 
 
 def _products(parts: int) -> list[tuple[int, int]]:
-    """Which parts to multiply: those of which the sum of the others is below float32's last bit."""
+    """Returns the pairs of terms to multiply; the sum of all others is below float32's last bit."""
     return [(i, j) for i in range(parts) for j in range(parts - i)]
 
 
 def _add_product(total: jax.Array, weights: jax.Array, wide: list[Any]) -> jax.Array:
-    """total + weights `(64, C)` times wide tiles `(C, V)`."""
-    parts = cut(weights, len(wide))
+    """Returns total + weights `(64, C)` times wide tiles `(C, V)`."""
+    terms = cut(weights, len(wide))
 
     def compute(acc):
         for i, j in _products(len(wide)):
-            plgpu.wgmma(acc, parts[i], wide[j])
+            plgpu.wgmma(acc, terms[i], wide[j])
 
     return pl.run_state(compute)(plgpu.ACC.init(total))
 
 
 def _outer_product(rows: list[Any], wide: list[Any], columns: int) -> jax.Array:
-    """Row tiles `(64, V)` times wide tiles `(C, V)` transposed."""
+    """Returns row tiles `(64, V)` times transposed wide tiles `(C, V)`."""
 
     def compute(acc):
         for i, j in _products(len(wide)):
@@ -373,7 +373,7 @@ def _outer_product(rows: list[Any], wide: list[Any], columns: int) -> jax.Array:
 
 
 def _plain(function: Callable) -> Callable:
-    """A derivative with its sums of gradients as ordinary sums: Mosaic GPU does not know JAX's own."""
+    """Returns a derivative with ordinary sums of gradients, because Mosaic GPU does not support JAX's primitive."""
 
     def run(jaxpr: Jaxpr, consts: Sequence[jax.Array], arguments: Sequence[jax.Array]) -> list[jax.Array]:
         known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
@@ -415,7 +415,7 @@ def _forward_kernel(width: int, rows: _Rows, *_) -> None:
         total = total * jax.lax.broadcast_in_dim(shrink, total.shape, (0,))
         return _add_product(total, tile.dropped(shares), wide), higher, share
 
-    # Half of the lowest score, so that a row with nothing allowed has weights exp(lowest - half) = 0.
+    # Half of the lowest score, so that a row without allowed keys has weights exp(lowest - half) = 0.
     total, highest, share = rows.loop(True, "value", one, (_zeros(width), _zeros() + LOWEST / 2, _zeros()))
     share = jnp.where(share == 0, 1.0, share)
     rows.store("out", total / jax.lax.broadcast_in_dim(share, total.shape, (0,)))

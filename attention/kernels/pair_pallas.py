@@ -1,9 +1,9 @@
 """`implementation='pallas'` of the pairwise family: tiles of queries and keys with an online softmax, in Pallas.
 
-Nothing as large as queries × keys is stored, but for the gradient of a bias: the backward pass keeps the output and
-each row's log-sum-exp and computes scores, weights and dropout bits again, tile by tile, once for the queries' side and
-once for the keys' (FlashAttention-2: Dao 2023). Tiles that causality, a window or keys' lengths rule out are skipped.
-TPUs run the kernels of `pair_tpu`, Hopper GPUs those of `pair_gpu`; on a CPU the former are interpreted.
+No array over queries × keys is stored but the gradient of a bias. The backward pass keeps the output and each row's
+log-sum-exp and recomputes scores, weights and dropout bits tile by tile, once for the queries' side and once for the
+keys' side (FlashAttention-2: Dao 2023). Tiles that causality, a window or key lengths exclude are skipped. TPUs run the
+kernels of `pair_tpu`, Hopper GPUs those of `pair_gpu`; on a CPU the kernels of `pair_tpu` are interpreted.
 """
 
 import functools
@@ -24,7 +24,7 @@ from attention.mesh import BATCH, HEADS, devices, free_axes
 
 
 def why_not(call: PairCall, platform: str = "") -> str:
-    """What about this call is not supported on the platform, or here, as part of a sentence; empty where it is."""
+    """Returns the reasons why the platform, or this machine, does not support the call; '' if it does."""
     platform = platform or platform_here()
     batch, heads = math.prod(call.scores_shape[:-3]), call.scores_shape[-3]
     over_batch, over_heads = devices(*BATCH), devices(*HEADS)
@@ -52,7 +52,7 @@ def why_not(call: PairCall, platform: str = "") -> str:
 
 
 def platform_here() -> str:
-    """Which kernels this machine runs: `tpu`, `gpu`, `interpret` on a CPU, or none."""
+    """Returns the platform of the kernels that this machine runs: `tpu`, `gpu`, `interpret` on a CPU, or ''."""
     backend = jax.default_backend()
     if backend == "gpu":
         return "gpu" if mesh.compute_capability()[:1] == (9,) else ""
@@ -60,12 +60,12 @@ def platform_here() -> str:
 
 
 def pair(call: PairCall, block: tuple[int, int] | None = None, platform: str = "") -> tuple[jax.Array, None]:
-    """Output `(*B, T, N, V)`; no weights.
+    """Returns the output `(*B, T, N, V)`, without weights.
 
     Args:
-      call: What to compute.
-      block: Queries and keys of a tile, in place of the rule's; on a GPU they are given.
-      platform: `tpu`, `gpu` or `interpret`, in place of this machine's.
+      call: The call.
+      block: Queries and keys of a tile; by default the rule's. On a GPU they are fixed.
+      platform: `tpu`, `gpu` or `interpret`; by default this machine's.
 
     Raises:
       UnsupportedError: `why_not` has a reason.
@@ -137,7 +137,7 @@ def _fixed(call: PairCall, plan: PairPlan) -> Fixed:
 
 
 def _padded(x: jax.Array, plan: PairPlan, axes: dict[int, int]) -> jax.Array:
-    """Zeros after the axes of queries (0) or keys (1), up to whole tiles; an axis of size 1 is shared and stays."""
+    """Pads the axes of queries (0) or keys (1) with zeros to whole tiles; a shared axis of size 1 stays."""
     lengths, ends = (plan.queries, plan.keys), [(0, 0)] * x.ndim
     for axis, side in axes.items():
         if x.shape[axis] == lengths[side] > 1 or len(axes) == 1:
@@ -146,7 +146,7 @@ def _padded(x: jax.Array, plan: PairPlan, axes: dict[int, int]) -> jax.Array:
 
 
 def _four(x: jax.Array, call: PairCall) -> jax.Array:
-    """What broadcasts to the scores with one batch axis, of size 1 where all sequences share it."""
+    """Returns an array that broadcasts to the scores with one batch axis, of size 1 if all sequences share it."""
     x = x.reshape((1,) * (len(call.scores_shape) - x.ndim) + x.shape)
     if not all(size == 1 for size in x.shape[:-3]):
         x = jnp.broadcast_to(x, (*call.scores_shape[:-3], *x.shape[-3:]))
@@ -175,7 +175,7 @@ _attend.defvjp(_forward, _backward)
 
 
 def _on_mesh(plan: PairPlan, operands: Operands, fixed: Fixed) -> jax.Array:
-    """`_attend` on each device's sequences and heads: a kernel cannot be partitioned automatically."""
+    """Runs `_attend` on each device's sequences and heads, because JAX cannot partition a kernel."""
     if devices() == 1:
         return _attend(plan, operands, fixed)
     batch, heads = free_axes(*BATCH), free_axes(*HEADS)

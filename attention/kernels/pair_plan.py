@@ -1,4 +1,4 @@
-"""What the pairwise family's Pallas kernels are given."""
+"""The input of the pairwise family's Pallas kernels."""
 
 import dataclasses
 from typing import NamedTuple
@@ -11,17 +11,17 @@ from attention.kernels.pair_tile import Network
 
 @dataclasses.dataclass(frozen=True)
 class PairPlan:
-    """What a kernel is compiled for.
+    """The static part of a kernel, known when it is compiled.
 
     Attributes:
       network: The MLP on each pair.
       queries: T.
       keys: S.
       block: Queries and keys of a tile.
-      causal: As in `Mask`.
-      window: As in `Mask`.
-      limited: Whether keys end before their array does.
-      rate: Of dropout.
+      causal: See `Mask`.
+      window: See `Mask`.
+      limited: Whether the array of keys ends in padding.
+      rate: Rate of dropout.
       platform: `tpu`, `gpu` or `interpret`.
     """
 
@@ -37,13 +37,13 @@ class PairPlan:
 
 
 class Operands(NamedTuple):
-    """What has gradients; T' and S' are lengths padded to whole tiles.
+    """The arrays that have gradients; T' and S' are lengths padded to whole tiles.
 
     Attributes:
       query: a, `(B, N, T', M)`.
       key: b, `(B, N, M, S')`.
       value: `(B, N, S', V)`.
-      weights: As `pair_tile.Weights` with a leading axis of size N, or 1 where heads share them.
+      weights: See `pair_tile.Weights`, with a leading axis of size N, or 1 if heads share them.
       bias: `(B, N, T', S')` or None; an axis of size 1 is shared.
     """
 
@@ -55,16 +55,16 @@ class Operands(NamedTuple):
 
 
 class Fixed(NamedTuple):
-    """What has none.
+    """The arrays that have no gradients.
 
     Attributes:
       dense: int8 `(B, N, T', S')` or None; an axis of size 1 is shared.
       query_segments: `(B, T', 1)` or None.
       key_segments: `(B, 1, S')` or None.
       offset: The mask's query offset `(1,)`.
-      lengths: Keys that are real `(B,)`.
-      seed: Of dropout, `(2,)`.
-      sequence: Which of all devices' sequences and heads this is, `(B, N)`.
+      lengths: Number of real keys `(B,)`.
+      seed: Seed of dropout `(2,)`.
+      sequence: Index among the sequences and heads of all devices, `(B, N)`.
     """
 
     dense: jax.Array | None
@@ -77,5 +77,5 @@ class Fixed(NamedTuple):
 
 
 def tiles_before(position, size: int):
-    """Whole tiles of a size before a position; none before what is below 0."""
+    """Returns the number of whole tiles before a position; 0 if it is negative."""
     return jax.lax.div(jnp.maximum(position, 0), jnp.int32(size))

@@ -1,7 +1,7 @@
-"""What a tile of pairs scores, in the two forms that Pallas kernels compute without a (queries, keys, units) array.
+"""The scores of a tile of pairs, in two forms that Pallas kernels compute without a (queries, keys, units) array.
 
-`ByUnits` holds one (rows, keys) array for each hidden unit and mixes them with scalars: for few weights.
-`ByRows` holds one (units, keys) array for each query and mixes units in matrix products: for many.
+`ByUnits` is for few weights: it holds one (rows, keys) array for each hidden unit and mixes them with scalars.
+`ByRows` is for many weights: it holds one (units, keys) array for each query and mixes units in matrix products.
 Both take the gradient with `jax.vjp`, so that any activation works and scores are defined once.
 """
 
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from attention.activations import ACTIVATIONS
 
-# Mosaic GPU has no derivatives that are defined by hand, as `jax.nn.relu`'s.
+# Mosaic GPU does not support custom derivatives, which `jax.nn.relu` has.
 IN_KERNELS = ACTIVATIONS | {"relu": lambda x: jnp.where(x <= 0, jnp.zeros((), x.dtype), x)}
 
 Weights = Sequence[jax.Array]  # kernel (M', M) of each layer and bias (M', 1) where it has one, then the vector (M', 1)
@@ -22,12 +22,12 @@ Weights = Sequence[jax.Array]  # kernel (M', M) of each layer and bias (M', 1) w
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """What follows a_i + b_j.
+    """The layers of the MLP after a_i + b_j.
 
     Attributes:
-      units: Width of each layer, of a_i + b_j first.
-      biased: Whether each layer after the first has a bias.
-      activation: Name.
+      units: Width of each layer; the first is the width of a_i + b_j.
+      biased: For each layer after the first, whether it has a bias.
+      activation: Name of the activation.
     """
 
     units: tuple[int, ...]
@@ -36,28 +36,28 @@ class Network:
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
-        """Of each of `Weights`."""
+        """Returns the shapes of the arrays in `Weights`."""
         layers = zip(self.units, self.units[1:], self.biased, strict=False)
         mixing = [shape for m, k, bias in layers for shape in ((k, m), (k, 1))[: 1 + bias]]
         return [*mixing, (self.units[-1], 1)]
 
     @property
     def size(self) -> int:
-        """Number of weights."""
+        """Returns the number of weights."""
         return sum(rows * columns for rows, columns in self.shapes)
 
 
 def columns(x: jax.Array) -> list[jax.Array]:
-    """`(R, C)` as C arrays `(R, 1)`."""
+    """Returns `(R, C)` as C arrays `(R, 1)`."""
     return [x[:, c : c + 1] for c in range(x.shape[1])]
 
 
 def join(parts: Sequence[jax.Array], axis: int) -> jax.Array:
-    """Arrays of size 1 along the axis, side by side; by selection, which needs no shifts of part of a register."""
+    """Joins arrays of size 1 along the axis, by selection, which needs no shifts within a register."""
     shape = tuple(len(parts) if d == axis else size for d, size in enumerate(parts[0].shape))
     index = jax.lax.broadcasted_iota(jnp.int32, shape, axis)
     zero = jnp.zeros(shape, parts[0].dtype)
-    return functools.reduce(lambda x, part: jnp.where(index == part[0], part[1], x), enumerate(parts), zero)
+    return functools.reduce(lambda x, numbered: jnp.where(index == numbered[0], numbered[1], x), enumerate(parts), zero)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,28 +72,28 @@ class ByUnits:
     rows: int = 8
 
     def spread_keys(self, keys: jax.Array) -> list[jax.Array]:
-        """`(M, C)` as M arrays of a strip's shape."""
+        """Returns `(M, C)` as M arrays of a strip's shape."""
         return [jnp.broadcast_to(keys[m : m + 1], (self.rows, keys.shape[1])) for m in range(len(keys))]
 
     def spread_weights(self, weights: Weights, keys: int) -> list[jax.Array]:
-        """One array of a strip's shape for each weight."""
+        """Returns one array of a strip's shape for each weight."""
         scalars = [w[r : r + 1, c : c + 1] for w in weights for r in range(w.shape[0]) for c in range(w.shape[1])]
         return [jnp.broadcast_to(scalar, (self.rows, keys)) for scalar in scalars]
 
     def gather_keys(self, gradients: list[jax.Array]) -> jax.Array:
-        """Gradients of `spread_keys` as `(M, C)`."""
+        """Returns the gradients of `spread_keys` as `(M, C)`."""
         return join([jnp.sum(x, axis=0, keepdims=True) for x in gradients], 0)
 
     def gather_weights(self, gradients: list[jax.Array]) -> list[jax.Array]:
-        """Gradients of `spread_weights` as one `(P, C)`, to be added along C."""
+        """Returns the gradients of `spread_weights` as one `(P, C)`, to be summed along C."""
         return [join([jnp.sum(x, axis=0, keepdims=True) for x in gradients], 0)]
 
     def gradient_shapes(self, keys: int) -> list[tuple[int, int]]:
-        """Of what `gather_weights` returns."""
+        """Returns the shapes of the result of `gather_weights`."""
         return [(self.network.size, keys)]
 
     def weight_gradients(self, sums: list[jax.Array]) -> list[jax.Array]:
-        """What `gather_weights` returned, added up over tiles to `(..., P, C)`, as gradients `(..., *shape)`."""
+        """Returns the gradients `(..., *shape)` from results of `gather_weights` summed over tiles, `(..., P, C)`."""
         flat, start, gradients = sums[0].sum(-1), 0, []
         for rows, width in self.network.shapes:
             stop = start + rows * width
@@ -102,20 +102,20 @@ class ByUnits:
         return gradients
 
     def split_queries(self, queries: jax.Array) -> list[jax.Array]:
-        """A strip `(R, M)` as M arrays `(R, 1)`."""
+        """Returns a strip `(R, M)` as M arrays `(R, 1)`."""
         return columns(queries)
 
     def join_queries(self, gradients: list[jax.Array]) -> jax.Array:
-        """Gradients of `split_queries` as `(R, M)`."""
+        """Returns the gradients of `split_queries` as `(R, M)`."""
         return join(gradients, 1)
 
     def scores(self, queries: list[jax.Array], keys: list[jax.Array], weights: list[jax.Array]) -> jax.Array:
-        """Of a strip, `(R, C)`."""
+        """Returns the scores `(R, C)` of a strip."""
         return unit_scores(self.network, queries, keys, weights)
 
 
 def unit_scores(network: Network, queries: Sequence, keys: Sequence, weights: Sequence) -> jax.Array:
-    """Scores from an array for each unit of queries and of keys and from one for each weight, which broadcast."""
+    """Returns scores from arrays that broadcast: one for each unit of queries and of keys, and one for each weight."""
     activation, weights = IN_KERNELS[network.activation], iter(weights)
     hidden = [activation(a + b) for a, b in zip(queries, keys, strict=True)]
     for width, biased in zip(network.units[1:], network.biased, strict=True):
@@ -136,39 +136,39 @@ class ByRows:
     rows: int = 8
 
     def spread_keys(self, keys: jax.Array) -> jax.Array:
-        """`(M, C)` as it is."""
+        """Returns `(M, C)` unchanged."""
         return keys
 
     def spread_weights(self, weights: Weights, keys: int) -> list[jax.Array]:
-        """As they are."""
+        """Returns the weights unchanged."""
         return list(weights)
 
     gather_keys = spread_keys
 
     def gather_weights(self, gradients: list[jax.Array]) -> list[jax.Array]:
-        """As they are."""
+        """Returns the gradients unchanged."""
         return gradients
 
     def gradient_shapes(self, keys: int) -> list[tuple[int, int]]:
-        """Of what `gather_weights` returns."""
+        """Returns the shapes of the result of `gather_weights`."""
         return self.network.shapes
 
     weight_gradients = gather_weights
 
     def split_queries(self, queries: jax.Array) -> list[jax.Array]:
-        """A strip `(R, M)` as R arrays `(M, 1)`."""
+        """Returns a strip `(R, M)` as R arrays `(M, 1)`."""
         return columns(queries.T)
 
     def join_queries(self, gradients: list[jax.Array]) -> jax.Array:
-        """Gradients of `split_queries` as `(R, M)`."""
+        """Returns the gradients of `split_queries` as `(R, M)`."""
         return join(gradients, 1).T
 
     def scores(self, queries: list[jax.Array], keys: jax.Array, weights: list[jax.Array]) -> jax.Array:
-        """Of a strip, `(R, C)`."""
+        """Returns the scores `(R, C)` of a strip."""
         return join([self._row(query, keys, weights) for query in queries], 0)
 
     def _row(self, query: jax.Array, keys: jax.Array, weights: list[jax.Array]) -> jax.Array:
-        """Scores `(1, C)` of one query `(M, 1)`."""
+        """Returns the scores `(1, C)` of one query `(M, 1)`."""
         activation, weights = IN_KERNELS[self.network.activation], iter(weights)
         hidden = activation(query + keys)
         for biased in self.network.biased:
@@ -177,9 +177,9 @@ class ByRows:
         return jnp.sum(next(weights) * hidden, axis=0, keepdims=True)
 
 
-FEW = 32  # weights that are still spread one by one
+FEW = 32  # the most weights that are spread one by one
 
 
 def form_of(network: Network) -> ByUnits | ByRows:
-    """The form for this many weights; without layers the units only have to be added, whatever their number."""
+    """Returns the form that suits the number of weights."""
     return ByUnits(network) if network.size <= FEW else ByRows(network)

@@ -23,12 +23,12 @@ SCALARS = ("offset", "lengths", "seed", "sequence")
 
 
 def block_sizes(queries: int, keys: int) -> tuple[int, int]:
-    """Queries and keys of a tile: whole registers of 8 × 128, and a few tiles of float32 scores in the fast memory."""
+    """Returns queries and keys of a tile: whole registers of 8 × 128, with a few tiles of scores in fast memory."""
     return even(queries, 256, 32), even(keys, 512, 128)
 
 
 def forward(plan: PairPlan, operands: Operands, fixed: Fixed) -> tuple[jax.Array, jax.Array]:
-    """Output `(B, N, T', V)` and log-sum-exp `(B, N, T')`."""
+    """Returns the output `(B, N, T', V)` and log-sum-exp `(B, N, T')`."""
     batch, heads, queries, _ = operands.query.shape
     width, kind = operands.value.shape[-1], operands.query.dtype
     rows, across = plan.block
@@ -51,7 +51,7 @@ def forward(plan: PairPlan, operands: Operands, fixed: Fixed) -> tuple[jax.Array
 def backward(
     plan: PairPlan, operands: Operands, fixed: Fixed, out: jax.Array, log_sums: jax.Array, gradient: jax.Array
 ) -> Operands:
-    """Gradients of all operands."""
+    """Returns the gradients of all operands."""
     batch, heads, queries, units = operands.query.shape
     *_, keys, width = operands.value.shape
     rows, across = plan.block
@@ -89,17 +89,17 @@ def backward(
 
 
 def _like(gradient: jax.Array, shared: jax.Array) -> jax.Array:
-    """A gradient added up over the axes that are shared."""
+    """Sums a gradient over the axes that are shared."""
     axes = tuple(axis for axis, size in enumerate(shared.shape) if size == 1)
     return gradient.sum(axes, keepdims=True)
 
 
-# Where things are: blocks of arrays by sequence b, head n, tile of queries i and tile of keys j.
+# Blocks of arrays, by sequence b, head n, tile of queries i and tile of keys j.
 
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """An array, the block of its last axes that a tile sees, and which block that is."""
+    """An array, the shape of the block of its last axes that a tile sees, and the index of that block."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -131,23 +131,25 @@ def _value(b, n, i, j):
 def _inputs(plan: PairPlan, operands: Operands, fixed: Fixed) -> dict[str, _Part]:
     rows, across = plan.block
     units, width = plan.network.units[0], operands.value.shape[-1]
-    parts = {
+    inputs = {
         "query": _Part.of(operands.query, (rows, units), _query),
         "key": _Part.of(operands.key, (units, across), _key),
         "value": _Part.of(operands.value, (across, width), _value),
     }
     for index, weight in enumerate(operands.weights):
-        own = len(weight) > 1
-        parts[f"weight_{index}"] = _Part.of(weight, weight.shape[1:], lambda b, n, i, j, own=own: (n * own, 0, 0))
+        split = len(weight) > 1
+        inputs[f"weight_{index}"] = _Part.of(
+            weight, weight.shape[1:], lambda b, n, i, j, split=split: (n * split, 0, 0)
+        )
     for name, array in {"bias": operands.bias, "dense": fixed.dense}.items():
         if array is not None:
             many = tuple(size > 1 for size in array.shape)
-            block = tuple(size if own else 1 for size, own in zip(plan.block, many[2:], strict=True))
-            parts[name] = _Part.of(array, block, lambda *at, many=many: tuple(map(operator.mul, at, many)))
+            block = tuple(size if split else 1 for size, split in zip(plan.block, many[2:], strict=True))
+            inputs[name] = _Part.of(array, block, lambda *at, many=many: tuple(map(operator.mul, at, many)))
     if fixed.query_segments is not None:
-        parts["query_segments"] = _Part.of(fixed.query_segments, (rows, 1), lambda b, n, i, j: (b, i, 0))
-        parts["key_segments"] = _Part.of(fixed.key_segments, (1, across), lambda b, n, i, j: (b, 0, j))
-    return parts
+        inputs["query_segments"] = _Part.of(fixed.query_segments, (rows, 1), lambda b, n, i, j: (b, i, 0))
+        inputs["key_segments"] = _Part.of(fixed.key_segments, (1, across), lambda b, n, i, j: (b, 0, j))
+    return inputs
 
 
 def _launch(
@@ -160,13 +162,13 @@ def _launch(
     scratch: dict[str, tuple[int, ...]],
     fixed: Fixed,
 ) -> Sequence[jax.Array]:
-    """Runs a kernel over the grid; it is given each tile as `_TpuTile`. What a skipped tile names is what is there."""
+    """Runs a kernel over the grid with a `_TpuTile` for each tile; a skipped tile keeps the blocks already loaded."""
 
     def place(b, n, x, y, *scalars):
         (i, j), _ = order(plan, dict(zip(SCALARS, scalars, strict=True)), b, x, y, grid[3])
         return b, n, i, j
 
-    def own(b, n, x, y, *scalars):
+    def output_place(b, n, x, y, *scalars):
         return (b, n, x, y) if order is _by_queries else (b, n, y, x)
 
     def body(*refs):
@@ -184,7 +186,7 @@ def _launch(
             num_scalar_prefetch=len(SCALARS),
             grid=grid,
             in_specs=[part.spec(place) for part in inputs.values()],
-            out_specs=[part.spec(own) for part in outputs.values()],
+            out_specs=[part.spec(output_place) for part in outputs.values()],
             scratch_shapes=[pltpu.VMEM(shape, inputs["query"].dtype) for shape in scratch.values()],
         ),
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary", "arbitrary")),
@@ -196,7 +198,7 @@ def _launch(
 
 
 def _by_queries(plan: PairPlan, scalars: dict[str, Any], b, i, y, tiles: int):
-    """Tile (i, j) for the y-th tile of keys, the nearest that some query of i sees, and whether y itself is one."""
+    """Returns the tile (i, j) with the visible tile of keys nearest to y, and whether some query of i sees y itself."""
     rows, across = plan.block
     lowest = scalars["offset"][0] + i * rows
     first, last = 0, tiles - 1
@@ -212,7 +214,7 @@ def _by_queries(plan: PairPlan, scalars: dict[str, Any], b, i, y, tiles: int):
 
 
 def _by_keys(plan: PairPlan, scalars: dict[str, Any], b, j, y, tiles: int):
-    """Tile (i, j) for the y-th tile of queries, the nearest that sees some key of j, and whether y itself does."""
+    """Returns the tile (i, j) with the tile of queries nearest to y that sees some key of j, and whether y does."""
     rows, across = plan.block
     lowest = j * across - scalars["offset"][0]
     first, last = 0, tiles - 1
@@ -226,7 +228,7 @@ def _by_keys(plan: PairPlan, scalars: dict[str, Any], b, j, y, tiles: int):
     return (jnp.clip(y, jnp.minimum(first, tiles - 1), jnp.maximum(last, 0)), j), visible
 
 
-# What happens in a tile.
+# The computation of a tile.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,7 +244,7 @@ class _TpuTile:
 
     @property
     def lowest(self) -> float:
-        """Score of what is not allowed; half of it is still less than any other score and survives a sum."""
+        """Returns the score of masked pairs, half the lowest number, to which a score can be added without overflow."""
         return float(jnp.finfo(self.ref["query"].dtype).min) / 2
 
     @property
@@ -255,31 +257,31 @@ class _TpuTile:
         return start + jax.lax.broadcasted_iota(jnp.int32, shape, axis)
 
     def allowed(self) -> jax.Array | None:
-        """Booleans of the tile's shape or None."""
+        """Returns which pairs the mask allows, broadcastable to the tile, or None if all are allowed."""
         plan, ref = self.plan, self.ref
         query, key = ref["offset"][0] + self._index(0), self._index(1)
-        parts = []
+        conditions = []
         if plan.causal:
-            parts.append(key <= query)
+            conditions.append(key <= query)
         if plan.window:
-            parts.append(jnp.abs(query - key) < plan.window)
+            conditions.append(jnp.abs(query - key) < plan.window)
         if plan.limited:
-            parts.append(jnp.broadcast_to(key < jnp.minimum(ref["lengths"][self.b], plan.keys), plan.block))
+            conditions.append(jnp.broadcast_to(key < jnp.minimum(ref["lengths"][self.b], plan.keys), plan.block))
         if "query_segments" in ref:
-            parts.append(ref["query_segments"][...] == ref["key_segments"][...])
+            conditions.append(ref["query_segments"][...] == ref["key_segments"][...])
         if "dense" in ref:
-            parts.append(jnp.broadcast_to(ref["dense"][...].astype(jnp.int32) != 0, plan.block))
-        return functools.reduce(jnp.logical_and, parts) if parts else None
+            conditions.append(jnp.broadcast_to(ref["dense"][...].astype(jnp.int32) != 0, plan.block))
+        return functools.reduce(jnp.logical_and, conditions) if conditions else None
 
     def kept(self) -> jax.Array:
-        """Dropout's booleans, those of `attention.dropout.keep`."""
+        """Returns which weights dropout keeps, as `attention.dropout.keep` does."""
         plan, ref = self.plan, self.ref
         row = ref["sequence"][self.sequence] * jnp.uint32(plan.queries) + self._index(0).astype(jnp.uint32)
         words = words_of((ref["seed"][0], ref["seed"][1]), row)
         return keep_columns(words, self._index(1).astype(jnp.uint32), plan.rate)
 
     def offsets(self) -> jax.Array | None:
-        """What is added to the scores for bias and mask, or None."""
+        """Returns the bias and mask as one array to add to the scores, or None."""
         bias, allowed = self.ref["bias"][...] if "bias" in self.ref else None, self.allowed()
         if allowed is None:
             return bias
@@ -298,7 +300,7 @@ class _TpuTile:
 
 
 def _dot(x: jax.Array, y: jax.Array, axes: tuple[int, int]) -> jax.Array:
-    """Product that sums over the axes; exact in float32, which a TPU would else round to bfloat16."""
+    """Returns the product summed over the axes; exact in float32, which a TPU would otherwise round to bfloat16."""
     exact = jax.lax.Precision.HIGHEST if x.dtype != jnp.bfloat16 else None
     numbers = (((axes[0],), (axes[1],)), ((), ()))
     return jax.lax.dot_general(x, y, numbers, precision=exact, preferred_element_type=score_dtype(x))
@@ -306,7 +308,7 @@ def _dot(x: jax.Array, y: jax.Array, axes: tuple[int, int]) -> jax.Array:
 
 def _forward_kernel(tile: _TpuTile, visible, at, ends) -> None:
     ref, plan, form = tile.ref, tile.plan, form_of(tile.plan.network)
-    floor = tile.lowest / 2  # so that a row with nothing allowed has weights exp(lowest - floor) = 0
+    floor = tile.lowest / 2  # so that a row without allowed keys has weights exp(lowest - floor) = 0
 
     @pl.when(at[1] == 0)
     def _():
@@ -345,7 +347,7 @@ def _forward_kernel(tile: _TpuTile, visible, at, ends) -> None:
 
 
 def _prepare(tile: _TpuTile) -> bool:
-    """Leaves d_weights, and in d_scores what is added to the scores; whether there is something to add."""
+    """Stores d_weights, and in d_scores the bias and mask; returns whether there are any."""
     ref, plan = tile.ref, tile.plan
     gradient = ref["gradient"][...]
     d_weights = _dot(gradient, ref["value"][...], (1, 1))
@@ -359,7 +361,7 @@ def _prepare(tile: _TpuTile) -> bool:
 
 
 def _weights_and_gradient(tile: _TpuTile, rows, scores: jax.Array, shifted: bool) -> tuple[jax.Array, jax.Array]:
-    """Softmax weights of a strip, and its scores' gradient."""
+    """Returns the softmax weights of a strip and the gradient of its scores."""
     ref = tile.ref
     scores = scores + ref["d_scores"][rows, :] if shifted else scores
     weights = jnp.exp(scores - ref["log_sum"][rows, :])
@@ -387,13 +389,13 @@ def _query_kernel(tile: _TpuTile, visible, at, ends) -> None:
         weights = form.spread_weights(tile.weights, tile.plan.block[1])
 
         def strip(rows, queries, carry):
-            parts = form.split_queries(queries)
-            scores, pull = jax.vjp(lambda parts, weights: form.scores(parts, keys, weights), parts, weights)
+            split = form.split_queries(queries)
+            scores, pull = jax.vjp(lambda split, weights: form.scores(split, keys, weights), split, weights)
             _, d_scores = _weights_and_gradient(tile, rows, scores, shifted)
             if d_bias is not None:
                 ref["d_scores"][rows, :] = d_scores
-            d_parts, d_weights = pull(d_scores)
-            ref["d_query"][rows, :] += form.join_queries(d_parts)
+            d_split, d_weights = pull(d_scores)
+            ref["d_query"][rows, :] += form.join_queries(d_split)
             return jax.tree.map(jnp.add, carry, d_weights)
 
         gradients = tile.strips(strip, jax.tree.map(jnp.zeros_like, weights))
@@ -419,8 +421,8 @@ def _key_kernel(tile: _TpuTile, visible, at, ends) -> None:
         weights = form.spread_weights(tile.weights, plan.block[1])
 
         def strip(rows, queries, carry):
-            parts = form.split_queries(queries)
-            scores, pull = jax.vjp(lambda keys: form.scores(parts, keys, weights), keys)
+            split = form.split_queries(queries)
+            scores, pull = jax.vjp(lambda keys: form.scores(split, keys, weights), keys)
             ref["scores"][rows, :], d_scores = _weights_and_gradient(tile, rows, scores, shifted)
             return jax.tree.map(jnp.add, carry, pull(d_scores)[0])
 

@@ -1,4 +1,4 @@
-"""What a computation in tiles is given: what scores pairs, sizes of tiles, arrays, and rules for the weights."""
+"""The input of a computation in tiles: the score, the sizes of tiles, arrays, and rules for the weights."""
 
 import dataclasses
 import math
@@ -15,32 +15,32 @@ from attention.kernels.reference import score_dtype
 
 @runtime_checkable
 class TileScore(Protocol):
-    """What scores pairs of rows and columns; equal by value, so that plans are.
+    """A score of pairs of rows and columns. Scores are equal by value, so that plans are too.
 
-    It is symmetrical: whether queries are the rows or the columns makes no difference to it.
+    It is symmetrical: queries may be the rows or the columns.
     """
 
     def split(self, x: jax.Array) -> Any:
-        """Queries or keys `(..., L, H)` as it wants them in memory: a tree of arrays `(..., L)` or `(..., L, any)`."""
+        """Returns queries or keys `(..., L, H)` in its layout: a tree of arrays `(..., L)` or `(..., L, any)`."""
 
     def join(self, parts: Any) -> jax.Array:
-        """What was split, `(..., L, H)`."""
+        """Returns the arrays of `split` as `(..., L, H)`; it is the inverse."""
 
     def __call__(self, rows: Any, columns: Any, weights: Any) -> jax.Array:
-        """Scores `(b, K, R, C)`, at least in float32, of split rows `(b, K, R, ...)` and columns `(b, K, C, ...)`."""
+        """Returns float32 or float64 scores `(b, K, R, C)` of rows `(b, K, R, ...)` and columns `(b, K, C, ...)`."""
 
     def vjp(self, rows: Any, columns: Any, weights: Any) -> tuple[jax.Array, Callable]:
-        """The same, and what turns their gradient into those of rows, columns and weights."""
+        """Returns the scores, and a function from their gradient to the gradients of rows, columns and weights."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Tiling:
-    """Sizes of a tile.
+    """The sizes of a tile.
 
     Attributes:
-      queries: Of each head.
-      keys: Of each head.
-      sequences: Whose tiles are computed together.
+      queries: Number of queries of each head.
+      keys: Number of keys of each head.
+      sequences: Number of sequences whose tiles are computed together.
     """
 
     queries: int
@@ -50,14 +50,14 @@ class Tiling:
 
 @dataclasses.dataclass(frozen=True)
 class TilePlan:
-    """What is known when a program is compiled.
+    """The static part of a computation in tiles, known when it is compiled.
 
     Attributes:
-      score: What scores a tile.
-      tiling: Sizes of a tile.
-      causal: As `Mask`.
-      window: As `Mask`.
-      rate: Of dropout.
+      score: The score.
+      tiling: The sizes of a tile.
+      causal: See `Mask`.
+      window: See `Mask`.
+      rate: Rate of dropout.
     """
 
     score: TileScore
@@ -68,14 +68,14 @@ class TilePlan:
 
 
 class Tensors(NamedTuple):
-    """What has a gradient.
+    """The arrays that have a gradient.
 
     Attributes:
       query: `(B, T, N, H)`.
       key: `(B, S, K, H)`.
       value: `(B, S, K, V)`.
-      bias: `(B, N, T, S)`, each axis may be 1, or None.
-      weights: Of the score.
+      bias: `(B, N, T, S)`, in which axes may be 1, or None.
+      weights: The weights of the score.
     """
 
     query: jax.Array
@@ -86,15 +86,15 @@ class Tensors(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Who may attend to whom, as `Mask`, and which weights are dropped.
+    """Which query may attend to which key, see `Mask`, and which weights are dropped.
 
     Attributes:
       offset: Position of the first query.
       lengths: `(B,)` or None.
       query_segments: `(B, T)` or None.
       key_segments: `(B, S)` or None.
-      dense: `(B, N, T, S)`, each axis may be 1, or None.
-      words: Dropout's for each row, `(B, N, T)`, or None.
+      dense: `(B, N, T, S)`, in which axes may be 1, or None.
+      words: The words of dropout for each row, `(B, N, T)`, or None.
     """
 
     offset: jax.Array
@@ -106,12 +106,12 @@ class Rules(NamedTuple):
 
 
 def rule(call: SoftmaxCall, units: int) -> Tiling:
-    """The call's own tiles, or those whose largest array, of pairs times units, fits in fast memory.
+    """Returns the tiles that the call gives, or tiles whose largest array, of pairs times units, fits in fast memory.
 
-    Sequences that fit whole are not cut. Fast memory is 2 MiB on a CPU, what two cores have as L2 cache. What was
-    tried: time of forward + backward over that of `jax.nn`'s dot-product attention (XLA), T = 1024, causal, 8 heads of
-    64, float32, 2 cores of an AMD EPYC that other work shared, jax 0.10.2; bold is what the rule takes
-    (`benchmarks/README.md` measures it again, on a quiet machine):
+    Sequences that fit are not cut. Fast memory on a CPU is 2 MiB, the L2 cache of two cores. The table has the time of
+    forward + backward over that of `jax.nn`'s dot-product attention (XLA), with T = 1024, causal, 8 heads of 64,
+    float32, 2 busy cores of an AMD EPYC, jax 0.10.2. The rule takes the bold sizes (`benchmarks/README.md` has
+    measurements on a quiet machine):
 
     | queries × keys     | 16 × 64 | 32 × 64 | 64 × 64 | 128 × 128 | 128 × 256 | 256 × 256 | 512 × 512 |
     | ------------------ | ------- | ------- | ------- | --------- | --------- | --------- | --------- |
@@ -121,11 +121,11 @@ def rule(call: SoftmaxCall, units: int) -> Tiling:
     | hidden (64, 32)    | **3.2** | 3.2     |         |           |           |           |           |
     | additive, 64 units | **1.5** | 1.6     |         |           |           |           |           |
 
-    Elsewhere it is 256 MiB, not measured: a step should do enough work to hide its launch.
+    On other platforms fast memory is 256 MiB, so that a step has enough work to hide its launch. Not measured.
 
     Args:
-      call: Its shapes and dtype.
-      units: Numbers that a pair has at its widest.
+      call: The call, whose shapes and dtype decide.
+      units: Numbers for each pair in the widest layer.
     """
     *_, heads, queries, keys = call.scores_shape
     if call.block:
@@ -143,16 +143,16 @@ def _blocks(length: int, most: int) -> int:
 
 
 def even(length: int, most: int, multiple: int) -> int:
-    """Size of the fewest equal blocks of at most `most`, rounded up to a multiple."""
+    """Returns the size of the fewest equal blocks of at most `most`, rounded up to a multiple."""
     blocks = -(-length // most)
     return -(-length // (blocks * multiple)) * multiple
 
 
 def zeros(tree: Any) -> Any:
-    """Zeros like the arrays, at least in float32."""
+    """Returns zeros like the arrays, at least in float32."""
     return jax.tree.map(lambda x: jnp.zeros(x.shape, score_dtype(x)), tree)
 
 
 def product(equation: str, x: jax.Array, y: jax.Array, precision: jax.lax.PrecisionLike = None) -> jax.Array:
-    """`einsum` of two arrays, summed at least in float32."""
+    """Returns the `einsum` of two arrays, summed at least in float32."""
     return jnp.einsum(equation, x, y, precision=precision, preferred_element_type=score_dtype(x))

@@ -13,7 +13,7 @@ from attention.kernels.call import DotCall, SoftmaxCall
 
 
 def dot(call: DotCall) -> tuple[jax.Array, jax.Array]:
-    """Output `(*B, T, N, V)` and weights `(*B, N, T, S)`; everything is supported and nothing is fast."""
+    """Returns the output `(*B, T, N, V)` and weights `(*B, N, T, S)`; it supports every call and is slow."""
     scale = jnp.asarray(call.scale, precise(call.query).dtype)
     score = functools.partial(reference.dot_score, precision=call.precision)
     return weigh_values(call, scores(score, call.query, call.key, weights=(scale,)))
@@ -28,31 +28,31 @@ def scores(
     per_head: bool = False,
     per_pair: bool = False,
 ) -> jax.Array:
-    """Scores `(*B, N, T, S)` of a function of one query, one key and weights, at least in float32.
+    """Returns the scores `(*B, N, T, S)` of a function of one query, one key and weights, at least in float32.
 
     Args:
-      score: What one pair scores.
-      query: `(*B, T, N, H)`.
-      key: `(*B, S, K, H)`, K divides N.
-      weights: A tuple of what else `score` takes, with an axis N first if `per_head`, then T and S if `per_pair`.
-      per_head: Whether each head has weights of its own.
-      per_pair: Whether each pair has.
+      score: Returns the score of one pair.
+      query: Queries `(*B, T, N, H)`.
+      key: Keys `(*B, S, K, H)`, K divides N.
+      weights: A tuple of further arguments of `score`, with an axis N first if `per_head`, then T and S if `per_pair`.
+      per_head: Whether each head has its own weights.
+      per_pair: Whether each pair has its own weights.
     """
     query, key = (jnp.moveaxis(precise(x), -2, -3) for x in (query, spread_heads(key, query.shape[-2])))
     weights = jax.tree.map(precise, weights)
 
     def one_head(query, key, weights):
-        shared, own = ((), weights) if per_pair else (weights, ())
-        return reference.head_scores(score, query, key, shared, own)
+        shared, unique = ((), weights) if per_pair else (weights, ())
+        return reference.head_scores(score, query, key, shared, unique)
 
-    over = jax.vmap(one_head, in_axes=(0, 0, 0 if per_head else None))
+    all_heads = jax.vmap(one_head, in_axes=(0, 0, 0 if per_head else None))
     for _ in query.shape[:-3]:
-        over = jax.vmap(over, in_axes=(0, 0, None))
-    return over(query, key, weights)
+        all_heads = jax.vmap(all_heads, in_axes=(0, 0, None))
+    return all_heads(query, key, weights)
 
 
 def weigh_values(call: SoftmaxCall, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Output and weights for given scores: the definition of masked softmax, then of the weighted mean."""
+    """Returns output and weights for given scores by the definitions of masked softmax and weighted mean."""
     shape = call.scores_shape
     scores = jnp.broadcast_to(scores, shape)
     allowed = call.allowed()
@@ -73,15 +73,15 @@ def weigh_values(call: SoftmaxCall, scores: jax.Array) -> tuple[jax.Array, jax.A
 
 
 def score_dtype(x: jax.Array) -> Any:
-    """The dtype of scores and sums: that of `x`, at least float32."""
+    """Returns the dtype of scores and sums: the dtype of `x`, at least float32."""
     return jnp.promote_types(x.dtype, jnp.float32)
 
 
 def precise(x: jax.Array) -> jax.Array:
-    """At least in float32."""
+    """Returns `x` at least in float32."""
     return x.astype(score_dtype(x))
 
 
 def spread_heads(x: jax.Array, heads: int) -> jax.Array:
-    """`(*B, S, K, H)` as `(*B, S, N, H)`: key head k serves queries k·N/K … (k+1)·N/K."""
+    """Returns `(*B, S, K, H)` as `(*B, S, N, H)`: key head k serves queries k·N/K … (k+1)·N/K."""
     return x if x.shape[-2] == heads else jnp.repeat(x, heads // x.shape[-2], axis=-2)

@@ -20,13 +20,13 @@ CHUNK = 64  # tokens
 
 
 class Writes(NamedTuple):
-    """What the state is made of, by head and at least in float32.
+    """The arrays that write and read the state, by head and at least in float32.
 
     Attributes:
-      query: Features that read, `(*B, N, T, H)`, or None where nothing is read.
+      query: Features that read, `(*B, N, T, H)`, or None if nothing is read.
       key: Features that write, `(*B, N, S, H)`; zero where nothing is written.
       value: `(*B, N, S, V)`.
-      strength: β, `(*B, N, S)`, or None where values are written as they are.
+      strength: β, `(*B, N, S)`, or None if values are written unchanged.
     """
 
     query: jax.Array | None
@@ -36,7 +36,7 @@ class Writes(NamedTuple):
 
     @classmethod
     def of(cls, query, key, value, strength, mask: Mask) -> Writes:
-        """From `jax.nn` layout; keys beyond the mask's lengths write nothing."""
+        """Builds them from arrays in the layout of `jax.nn`; keys beyond the mask's lengths write nothing."""
         if mask.key_lengths is not None:
             real = mask.real_keys(key.shape[-3])[..., None]
             key, value = (jnp.where(real[..., None], x, 0) for x in (key, value))
@@ -50,13 +50,13 @@ class Writes(NamedTuple):
 
 
 def by_head(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """`(*B, L, N, H)` as `(*B, N, L, H)`, key heads repeated for the query heads they serve, at least in float32."""
+    """Returns the arrays as `(*B, N, L, H)`, with key heads repeated for their query heads, at least in float32."""
     heads = query.shape[-2]
     return tuple(jnp.moveaxis(precise(spread_heads(x, heads)), -2, -3) for x in (query, key, value))
 
 
 def all_pairs(writes: Writes, mask: Mask) -> jax.Array:
-    """Output `(*B, T, N, V)` from φ(q)·φ(k) of all pairs."""
+    """Returns the output `(*B, T, N, V)` from φ(q)·φ(k) of all pairs."""
     written = _written(writes, None)
     pairs = jnp.einsum("...th,...sh->...ts", writes.query, writes.key)
     if mask.causal:
@@ -66,7 +66,7 @@ def all_pairs(writes: Writes, mask: Mask) -> jax.Array:
 
 
 def in_chunks(writes: Writes, mask: Mask) -> jax.Array:
-    """Output `(*B, T, N, V)`, a chunk at a time; causal with as many queries as keys, or not causal."""
+    """Returns the output `(*B, T, N, V)` chunk by chunk; if causal, there must be as many queries as keys."""
     keys = writes.key
     empty = jnp.zeros((*keys.shape[:-2], writes.value.shape[-1], keys.shape[-1]), keys.dtype)
     if mask.causal:
@@ -79,7 +79,7 @@ def in_chunks(writes: Writes, mask: Mask) -> jax.Array:
 
 
 def from_state(writes: Writes, before: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Causal output `(*B, T, N, V)` of tokens that follow the state `(*B, N, V, H)`, and the state after them."""
+    """Returns the causal output `(*B, T, N, V)` of tokens after the state `(*B, N, V, H)`, and the state after them."""
     out, after = _scan(writes, before)
     out = jnp.moveaxis(out, 0, -3)
     out = out.reshape(*out.shape[:-3], -1, out.shape[-1])[..., : writes.key.shape[-2], :]
@@ -87,24 +87,24 @@ def from_state(writes: Writes, before: jax.Array) -> tuple[jax.Array, jax.Array]
 
 
 def _scan(writes: Writes, before: jax.Array) -> tuple[jax.Array | None, jax.Array]:
-    """What each chunk's queries read, chunks first and nothing without queries, and the state after the last."""
+    """Returns what the queries read, with the axis of chunks first, or None without queries, and the last state."""
     chunk = min(CHUNK, writes.key.shape[-2])
-    parts = Writes(*(_chunks(x, axis, chunk) for x, axis in zip(writes, (-2, -2, -2, -1), strict=True)))
+    chunks = Writes(*(_chunks(x, axis, chunk) for x, axis in zip(writes, (-2, -2, -2, -1), strict=True)))
 
-    def one(state, part: Writes):
-        written = _written(part, state)
-        after = state + jnp.einsum("...sv,...sh->...vh", written, part.key)
-        if part.query is None:
+    def step(state, chunk_writes: Writes):
+        written = _written(chunk_writes, state)
+        after = state + jnp.einsum("...sv,...sh->...vh", written, chunk_writes.key)
+        if chunk_writes.query is None:
             return after, None
-        pairs = jnp.tril(jnp.einsum("...th,...sh->...ts", part.query, part.key))
-        return after, jnp.einsum("...th,...vh->...tv", part.query, state) + pairs @ written
+        pairs = jnp.tril(jnp.einsum("...th,...sh->...ts", chunk_writes.query, chunk_writes.key))
+        return after, jnp.einsum("...th,...vh->...tv", chunk_writes.query, state) + pairs @ written
 
-    after, out = jax.lax.scan(one, before, parts)
+    after, out = jax.lax.scan(step, before, chunks)
     return out, after
 
 
 def _written(writes: Writes, state: jax.Array | None) -> jax.Array:
-    """u_j of each key, `(*B, N, S, V)`, given the state before them; none is an empty one."""
+    """Returns u_j of each key, `(*B, N, S, V)`, given the state before them; None is an empty state."""
     if writes.strength is None:
         return writes.value
     strength = writes.strength[..., None]
@@ -115,11 +115,11 @@ def _written(writes: Writes, state: jax.Array | None) -> jax.Array:
 
 
 def _solved(lower: jax.Array, right: jax.Array) -> jax.Array:
-    """u of (I + lower) u = right, strictly lower triangular.
+    """Solves (I + lower) u = right for u, with a strictly lower-triangular matrix.
 
-    Not `triangular_solve`: on a CPU, two of them at once in one program may wait for each other forever. Seen with
-    jaxlib 0.10.2 on two cores: both threads of XLA's pool in `lapack_strsm_ffi`, each waiting in `ParallelBatchMap` for
-    a thread of that pool to take a part of its batch.
+    It avoids `triangular_solve`, because two of them in one program can deadlock on a CPU. With jaxlib 0.10.2 on two
+    cores, both threads of XLA's pool were in `lapack_strsm_ffi`, each waiting in `ParallelBatchMap` for a thread of
+    that pool to take a part of its batch.
     """
     inverse = jax.lax.stop_gradient(_inverse(lower))
     return jax.lax.custom_linear_solve(
@@ -131,7 +131,7 @@ def _solved(lower: jax.Array, right: jax.Array) -> jax.Array:
 
 
 def _inverse(lower: jax.Array) -> jax.Array:
-    """(I + lower)⁻¹ from the inverses of diagonal blocks of 1, 2, 4, …: [[A, 0], [C, B]]⁻¹ has −B⁻¹CA⁻¹ for C."""
+    """Returns (I + lower)⁻¹ by doubling diagonal blocks of 1, 2, 4, …: [[A, 0], [C, B]]⁻¹ has −B⁻¹CA⁻¹ for C."""
     lead, length = lower.shape[:-2], lower.shape[-1]
     full = 2 ** math.ceil(math.log2(max(1, length)))
     lower = jnp.pad(lower, [(0, 0)] * len(lead) + [(0, full - length)] * 2)
@@ -147,7 +147,7 @@ def _inverse(lower: jax.Array) -> jax.Array:
 
 
 def _chunks(x: jax.Array | None, axis: int, chunk: int) -> jax.Array | None:
-    """`x` with its axis of tokens padded with zeros, which write nothing, and cut into chunks, which come first."""
+    """Pads the axis of tokens with zeros, which write nothing, and cuts it into chunks, whose axis comes first."""
     if x is None:
         return None
     axis += x.ndim

@@ -1,4 +1,4 @@
-"""Attention in tiles of queries and keys: no array of all pairs exists, whatever computes the scores.
+"""Attention in tiles of queries and keys, with any score: no array over all pairs is stored.
 
 The forward pass runs over blocks of keys with an online softmax (Milakov & Gimelshein 2018). The backward pass keeps
 the output and the log-sum-exp of each row, and computes scores and dropout bits again (as FlashAttention does: Dao et
@@ -21,7 +21,7 @@ from attention.mesh import BATCH, devices
 
 
 def why_not(call: SoftmaxCall) -> str:
-    """What about this call is not supported in tiles, as part of a sentence; empty where it is."""
+    """Returns the reasons why tiles do not support the call, as part of a sentence; '' if they do."""
     empty = 0 in call.scores_shape or 0 in call.value.shape
     reasons = {"it returns no weights": call.return_weights, "it needs at least one of everything": empty}
     return "; ".join(reason for reason, holds in reasons.items() if holds)
@@ -30,15 +30,15 @@ def why_not(call: SoftmaxCall) -> str:
 def attend_in_tiles(
     call: SoftmaxCall, query: jax.Array, key: jax.Array, weights: Any, score: TileScore, tiling: Tiling
 ) -> jax.Array:
-    """Output `(*B, T, N, V)` of a call whose scores are `score` of `query`, `key` and `weights`.
+    """Returns the output `(*B, T, N, V)` of a call whose scores are `score` of `query`, `key` and `weights`.
 
     Args:
-      call: Its values, mask, bias and dropout.
-      query: `(*B, T, N, H)`.
-      key: `(*B, S, K, H)`.
-      weights: Of the score.
-      score: As `TilePlan`.
-      tiling: Sizes of a tile; what does not divide the lengths is padded.
+      call: The call, which gives values, mask, bias and dropout.
+      query: Queries `(*B, T, N, H)`.
+      key: Keys `(*B, S, K, H)`.
+      weights: The weights of the score.
+      score: The score.
+      tiling: The sizes of a tile; sequences are padded to whole tiles.
     """
     *batch, heads, queries, _ = call.scores_shape
     mask = call.mask
@@ -59,7 +59,7 @@ def attend_in_tiles(
 
 
 def _flat(x: jax.Array | None, batch: list[int], trailing: int) -> jax.Array | None:
-    """`x` with one batch axis before its trailing axes, of size 1 where all sequences share it."""
+    """Returns `x` with one batch axis before its trailing axes, of size 1 if all sequences share it."""
     if x is None:
         return None
     lead, rest = x.shape[: x.ndim - trailing], x.shape[x.ndim - trailing :]
@@ -74,8 +74,8 @@ def _attend(plan: TilePlan, tensors: Tensors, rules: Rules) -> jax.Array:
 
 
 def _forward(plan: TilePlan, tensors: Tensors, rules: Rules) -> tuple[jax.Array, Any]:
-    def group(each, _):
-        tensors_, rules_ = each
+    def group(arguments, _):
+        tensors_, rules_ = arguments
         return TiledSequences(plan, tensors_._replace(weights=tensors.weights), rules_).forward(), None
 
     (out, log_sums), _ = _over_sequences(plan, group, (tensors._replace(weights=None), rules), None)
@@ -86,19 +86,19 @@ def _backward(plan: TilePlan, residuals: Any, gradient: jax.Array) -> tuple[Tens
     tensors, rules, out, log_sums = residuals
     shared_bias = tensors.bias is not None and len(tensors.bias) < len(gradient)
 
-    def group(each, sums):
-        tensors_, *rest = each
+    def group(arguments, sums):
+        tensors_, *rest = arguments
         weights, bias = sums
         block = TiledSequences(plan, tensors_._replace(weights=tensors.weights), rest[0])
         if not shared_bias:
             bias = zeros(tensors_.bias)
-        *own, weights, bias = block.backward(*rest[1:], weights, bias)
-        return (own, None if shared_bias else bias), (weights, bias if shared_bias else None)
+        *gradients, weights, bias = block.backward(*rest[1:], weights, bias)
+        return (gradients, None if shared_bias else bias), (weights, bias if shared_bias else None)
 
     sums = zeros((tensors.weights, tensors.bias if shared_bias else None))
-    each = (tensors._replace(weights=None), rules, out, log_sums, gradient)
-    (own, d_bias), (d_weights, d_shared_bias) = _over_sequences(plan, group, each, sums)
-    d_tensors = Tensors(*own, d_shared_bias if shared_bias else d_bias, d_weights)
+    arguments = (tensors._replace(weights=None), rules, out, log_sums, gradient)
+    (gradients, d_bias), (d_weights, d_shared_bias) = _over_sequences(plan, group, arguments, sums)
+    d_tensors = Tensors(*gradients, d_shared_bias if shared_bias else d_bias, d_weights)
     return jax.tree.map(lambda d, x: d.astype(x.dtype), d_tensors, tensors), None
 
 
@@ -106,15 +106,15 @@ _attend.defvjp(_forward, _backward)
 
 
 def _over_sequences(plan: TilePlan, group: Callable, arguments: Any, sums: Any) -> tuple[Any, Any]:
-    """`group(arguments, sums) -> (outputs, sums)` over the batch axis, a few sequences at a time.
+    """Runs `group(arguments, sums) -> (outputs, sums)` over the batch axis, a few sequences at a time.
+
+    Each device over which the mesh in force splits the batch handles its own sequences, so that none has to move.
 
     Args:
-      plan: Its tiling says how many.
-      group: What to do with a part of the batch.
-      arguments: Arrays with a batch axis in front, and others, which are the same for all sequences.
-      sums: What is added up over the batch, from zero.
-
-    Each device that the mesh in force splits a batch over runs through its own sequences and none has to move.
+      plan: The plan, whose tiling gives the number of sequences.
+      group: Computes a part of the batch.
+      arguments: Arrays with a leading batch axis, and others, which are the same for all sequences.
+      sums: Sums over the batch, initially zero.
     """
     leaves, tree = jax.tree.flatten(arguments)
     size = max(len(x) for x in leaves if x.ndim)
@@ -122,30 +122,30 @@ def _over_sequences(plan: TilePlan, group: Callable, arguments: Any, sums: Any) 
     together = next(n for n in range(min(plan.tiling.sequences, size // shards), 0, -1) if size // shards % n == 0)
     batched = [bool(x.ndim) and len(x) == size for x in leaves]
 
-    def one(sums, part):
-        part = iter(part)
+    def group_step(sums, arrays):
+        arrays = iter(arrays)
         outputs, sums = group(
-            tree.unflatten([next(part) if own else x for x, own in zip(leaves, batched, strict=True)]), sums
+            tree.unflatten([next(arrays) if split else x for x, split in zip(leaves, batched, strict=True)]), sums
         )
         return sums, outputs
 
-    def one_alone(sums, part):
-        sums, outputs = one(sums, [x[None] for x in part])
+    def sequence_step(sums, arrays):
+        sums, outputs = group_step(sums, [x[None] for x in arrays])
         return sums, jax.tree.map(lambda x: x[0], outputs)
 
-    def one_shard(parts):
-        if together == len(parts[0]):
-            return one(sums, parts)
+    def run_shard(arrays):
+        if together == len(arrays[0]):
+            return group_step(sums, arrays)
         if together == 1:  # an axis of 1 would cost XLA a copy of each array
-            return jax.lax.scan(one_alone, sums, parts)
-        grouped = [x.reshape(-1, together, *x.shape[1:]) for x in parts]
-        sums_, outputs = jax.lax.scan(one, sums, grouped)
+            return jax.lax.scan(sequence_step, sums, arrays)
+        grouped = [x.reshape(-1, together, *x.shape[1:]) for x in arrays]
+        sums_, outputs = jax.lax.scan(group_step, sums, grouped)
         return sums_, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), outputs)
 
-    parts = [x for x, own in zip(leaves, batched, strict=True) if own]
+    arrays = [x for x, split in zip(leaves, batched, strict=True) if split]
     if shards == 1:
-        sums, outputs = one_shard(parts)
+        sums, outputs = run_shard(arrays)
         return outputs, sums
-    sums, outputs = jax.vmap(one_shard)([x.reshape(shards, -1, *x.shape[1:]) for x in parts])
+    sums, outputs = jax.vmap(run_shard)([x.reshape(shards, -1, *x.shape[1:]) for x in arrays])
     outputs = jax.tree.map(lambda x: x.reshape(size, *x.shape[2:]), outputs)
     return outputs, jax.tree.map(lambda x: x.sum(0), sums)

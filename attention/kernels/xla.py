@@ -1,4 +1,4 @@
-"""`implementation='xla'`: all pairs at once, in einsums that XLA compiles everywhere."""
+"""`implementation='xla'`: all pairs at once, in einsums that XLA compiles on every platform."""
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +10,11 @@ from attention.kernels.reference import precise, score_dtype
 
 
 def dot(call: DotCall) -> tuple[jax.Array, jax.Array | None]:
-    """Output `(*B, T, N, V)` and, where wanted, weights `(*B, N, T, S)`."""
+    """Returns the output `(*B, T, N, V)`, and the weights `(*B, N, T, S)` if the call asks for them."""
     *batch, queries, heads, width = call.query.shape
     groups = call.key.shape[-2]
     kind = score_dtype(call.query)
-    rounds = call.query.dtype != kind  # then scaled queries would be rounded once more
+    rounds = call.query.dtype != kind  # then scaling the queries would round them again
     query = call.query if rounds else call.query * call.scale
     scores = jnp.einsum(
         "...tkgh,...skh->...kgts",
@@ -27,12 +27,12 @@ def dot(call: DotCall) -> tuple[jax.Array, jax.Array | None]:
 
 
 def pair(call: PairCall) -> tuple[jax.Array, jax.Array | None]:
-    """Output `(*B, T, N, V)` and, where wanted, weights `(*B, N, T, S)`."""
+    """Returns the output `(*B, T, N, V)`, and the weights `(*B, N, T, S)` if the call asks for them."""
     return weigh_values(call, pair_scores(call))
 
 
 def pair_scores(call: PairCall) -> jax.Array:
-    """Scores `(*B, N, T, S)`, at least in float32."""
+    """Returns the scores `(*B, N, T, S)`, at least in float32."""
     activation = ACTIVATIONS[call.activation]
     a, b = (jnp.moveaxis(precise(x), -2, -3) for x in (call.query, call.key))
     hidden = activation(a[..., :, None, :] + b[..., None, :, :])
@@ -47,7 +47,7 @@ def pair_scores(call: PairCall) -> jax.Array:
 
 
 def weigh_values(call: SoftmaxCall, scores: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-    """Output and weights for given scores, which may lack heads or batch: then what they share is computed once."""
+    """Returns output and weights for scores; where their batch or heads are shared, weights are computed once."""
     dtype = call.value.dtype
     if call.bias is not None:
         scores = scores + call.bias
@@ -61,7 +61,7 @@ def weigh_values(call: SoftmaxCall, scores: jax.Array) -> tuple[jax.Array, jax.A
 
 
 def weighted_sum(weights: jax.Array, value: jax.Array) -> jax.Array:
-    """`(*B, N, T, S)` weights of `(*B, S, K, V)` values: `(*B, T, N, V)`; K divides N, batch axes may be 1."""
+    """Returns `(*B, T, N, V)` from weights `(*B, N, T, S)`, whose batch axes may be 1, and values `(*B, S, K, V)`."""
     *_, heads, queries, keys = weights.shape
     groups = value.shape[-2]
     shared = all(size == 1 for size in weights.shape[:-3])
@@ -73,7 +73,7 @@ def weighted_sum(weights: jax.Array, value: jax.Array) -> jax.Array:
 
 
 def softmax(scores: jax.Array, allowed: jax.Array | None) -> jax.Array:
-    """Softmax over the last axis among the allowed; rows with none allowed are zeros with zero gradient."""
+    """Returns the softmax over the allowed keys; rows without an allowed key are zeros with zero gradient."""
     if allowed is None:
         return jax.nn.softmax(scores, axis=-1)
     scores = jnp.where(allowed, scores, -jnp.inf)
