@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from models.fields import SETTING, Declaration
+from models.fields import SETTING, FieldDeclaration
 from train.config.leaves import SECTIONS, leaves_of
 
 PAGE = Path(__file__).parent / "configs.md"
@@ -53,13 +53,13 @@ def _rows(cls: type) -> Iterator[str]:
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
-def _valid(leaf: Declaration) -> str:
+def _valid(leaf: FieldDeclaration) -> str:
     multiple = f"a multiple of `{leaf.multiple_of}`" if leaf.multiple_of else ""
     unit = f"in {leaf.unit}" if leaf.unit else ""
     return ", ".join(filter(None, [*(f"`{choice}`" for choice in leaf.choices), leaf.range, multiple, unit]))
 
 
-def _role(leaf: Declaration) -> str:
+def _role(leaf: FieldDeclaration) -> str:
     if leaf.sweep:
         return f"`{leaf.sweep}` of a sweep"
     return f"{leaf.role}, may change" if leaf.role == SETTING and leaf.changeable else leaf.role

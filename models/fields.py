@@ -20,7 +20,7 @@ BOUNDS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Declaration:
+class FieldDeclaration:
     """What a dataclass says of a field, its type and default apart.
 
     Attributes:
@@ -96,19 +96,19 @@ def field(default: Any, help: str = "", **said: Any) -> Any:
     Args:
       default: Its value where nothing gives another.
       help: What it means.
-      **said: More of `Declaration`.
+      **said: More of `FieldDeclaration`.
     """
     return dataclasses.field(default=default, metadata=said | ({"help": help} if help else {}))
 
 
 @functools.cache
-def declared(cls: type) -> dict[str, Declaration]:
+def declared(cls: type) -> dict[str, FieldDeclaration]:
     """The fields of a dataclass by name; a base says what a subclass leaves out."""
     said: dict[str, dict[str, Any]] = {field.name: {} for field in dataclasses.fields(cls)}
     for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
         for field in dataclasses.fields(base):
             said[field.name] |= field.metadata
-    return {name: Declaration(**arguments) for name, arguments in said.items()}
+    return {name: FieldDeclaration(**arguments) for name, arguments in said.items()}
 
 
 class Declared:

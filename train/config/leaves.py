@@ -1,6 +1,6 @@
 """Every leaf of every config, as the dataclasses declare it."""
 
-from models.fields import Declaration, declared
+from models.fields import FieldDeclaration, declared
 from train.config.schema import Config, MeshConfig, TrainConfig
 from train.optimizer import OptimizerConfig
 from train.tasks import TASKS
@@ -15,7 +15,7 @@ SECTIONS: dict[str, type] = {
 }
 
 
-def leaves_of(cls: type) -> dict[str, Declaration]:
+def leaves_of(cls: type) -> dict[str, FieldDeclaration]:
     """Returns the leaves of a section's dataclass by their paths, such as `model.depth`."""
     return {cls.PATH + name: leaf for name, leaf in declared(cls).items() if leaf.help}  # a section has no help
 
