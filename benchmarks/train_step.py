@@ -186,7 +186,7 @@ def _ours(config: Config, task: Any, params: Any) -> Step:
 
 def _theirs(name: str, config: Config, task: Any, params: Any) -> Step:
     stack = name.removesuffix(COMPILED)
-    make_step = importlib.import_module(f"benchmarks.{config.model.name}_{stack}").make_step
+    make_step = importlib.import_module(f"benchmarks.peers.{config.model.name}_{stack}").make_step
     options = {
         "learning_rate": config.optimizer.learning_rate,
         "weight_decay": config.optimizer.weight_decay,
