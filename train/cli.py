@@ -23,11 +23,11 @@ _COMMAND = re.compile(r"(?:taskset .*)?(python -m [\w.]+)")
 
 
 def run(program: Callable[[], int | None], speaks: Callable[[], bool] = lambda: True) -> int:
-    """Runs a program to its end or its mistake, which is told once; returns the exit code.
+    """Runs a program, reports its mistake once if it makes one, and returns the exit code.
 
     Args:
       program: The program, which may return an exit code of its own.
-      speaks: Whether this process, of several that make the same mistake, is the one that tells of it.
+      speaks: Returns whether this process reports the mistake, where several processes make the same one.
     """
     try:
         code = program() or DONE
@@ -36,7 +36,7 @@ def run(program: Callable[[], int | None], speaks: Callable[[], bool] = lambda: 
         if speaks():
             mistake(str(error))
         return MISTAKE if isinstance(error, UsageError) else FAILED
-    except BrokenPipeError:  # whoever read, such as head, has read enough
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except OSError as error:
@@ -98,12 +98,12 @@ class Parser(argparse.ArgumentParser):
     """The flags of a program.
 
     Args:
-      doc: The docstring of its module. Paragraphs of `python -m ...` lines are the examples; the first of them names
-        the program. The other paragraphs explain it.
+      doc: The docstring of the program's module. Paragraphs of `python -m ...` lines are the examples, of which the
+        first names the program; the other paragraphs explain it.
       program: How the program is started, where no example says so.
 
     Attributes:
-      sections: Title of each section of the help, and its rows: what to write, and the explanation.
+      sections: The rows of the help by section; a row is what to write, and the explanation.
       kinds: The parser of each subcommand.
     """
 
@@ -164,7 +164,7 @@ class Parser(argparse.ArgumentParser):
         """Returns the flags, which come in any order.
 
         Raises:
-          UsageError: a flag that is unknown, missing, given twice or without a value, or a value that cannot be.
+          UsageError: a flag is unknown, missing, given twice or has no value, or a value is not valid.
         """
         given = list(sys.argv[1:] if args is None else args)
         if given and given[0] in self.kinds:

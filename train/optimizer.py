@@ -17,7 +17,7 @@ DECAYED = re.compile(r"(kernel|(?<!positions/)embedding)$")  # RoBERTa's learned
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig(Declared):
-    """How parameters are updated."""
+    """The optimizer, its schedule and its regularisation."""
 
     name: str = field("adamw", "Which optimizer it is.", choices=("adam", "adamw", "lion", "sgd"))
     learning_rate: float = field(1e-3, "The highest of the schedule.", least=0)

@@ -69,9 +69,9 @@ class DryRun:
         replicas.check(task)
         trainer = Trainer.of(config, task)
         with jax.set_mesh(replicas.mesh):
-            one = trainer.shapes(task)
+            replica_state = trainer.shapes(task)
         batch = batch_of(task, config.data.batch_size, replicas)
-        return cls(config, task, replicas, trainer, one, replicas.abstract(one), batch)
+        return cls(config, task, replicas, trainer, replica_state, replicas.abstract(replica_state), batch)
 
     def lower(self) -> jax.stages.Lowered:
         """Lowers the step for the mesh."""

@@ -56,12 +56,12 @@ class TextTask(Task):
         return self.model.init(key, *self.inputs(self._example()))["params"]
 
     def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> Iterator[Batch]:
-        """See `train.data.text.batches`."""
+        """Returns an endless iterator of shuffled batches; see `train.data.text.batches`."""
         seed = self._seed + replica
         return batches.train_batches(self.sources["train"], self._data, seed, process_index, process_count)
 
     def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
-        """See `train.data.text.batches`."""
+        """Yields every example of a split once; see `train.data.text.batches`."""
         return batches.eval_batches(self.sources[split], self._data, process_index, process_count)
 
     def eval_examples(self, split: str) -> int:

@@ -57,7 +57,7 @@ class Translation(TextTask):
         return batch["source"], batch["source_length"], batch["tokens"]
 
     def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> Iterator[Batch]:
-        """See `train.data.pairs.batches`."""
+        """Returns an endless iterator of shuffled batches; see `train.data.pairs.batches`."""
         sentences, seed = self.sources["train"], self._seed + replica
         return batches.train_batches(sentences, self._data, seed, process_index, process_count)
 
@@ -70,7 +70,7 @@ class Translation(TextTask):
             )
 
     def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
-        """See `train.data.pairs.batches`."""
+        """Yields every example of a split once; see `train.data.pairs.batches`."""
         return batches.eval_batches(self.sources[split], self._data, process_index, process_count)
 
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:

@@ -93,10 +93,10 @@ class _Mixed(_Augmented):
     alpha: float
 
     def __call__(self, indices: tuple[int, int], rng: np.random.Generator) -> dict[str, Any]:
-        example, other = (super(_Mixed, self).__call__(index, rng) for index in indices)
+        example, second = (super(_Mixed, self).__call__(index, rng) for index in indices)
         mix = np.float32(rng.beta(self.alpha, self.alpha))
-        image = mix * example["image"] + (1 - mix) * other["image"]
-        return example | {"image": image, "other_label": other["label"], "mix": mix}
+        image = mix * example["image"] + (1 - mix) * second["image"]
+        return example | {"image": image, "other_label": second["label"], "mix": mix}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -94,12 +94,12 @@ class NextToken(_Windows):
     pad: int
 
     def train(self, index: int, epoch: int, seed: int, rng: np.random.Generator) -> Example:
-        """See `Examples`."""
+        """Returns a training example; see `Examples`."""
         start = self._cuts.start(index, epoch, seed)
         return self._window(start, start + self.context) | {"weight": np.ones(self.context, np.float32)}
 
     def evaluate(self, index: int) -> Example:
-        """See `Examples`."""
+        """Returns an example of evaluation; see `Examples`."""
         weights = {"weight": self._strides.weight(index), "window_weight": self._strides.whole_weight(index)}
         return self._window(*self._strides.span(index)) | weights
 
@@ -138,12 +138,12 @@ class MaskedTokens(_Windows):
     masking: Masking
 
     def train(self, index: int, epoch: int, seed: int, rng: np.random.Generator) -> Example:
-        """See `Examples`."""
+        """Returns a training example; see `Examples`."""
         start = self._cuts.start(index, epoch, seed)
         return self._window(start, start + self._inner, rng)
 
     def evaluate(self, index: int) -> Example:
-        """See `Examples`."""
+        """Returns an example of evaluation; see `Examples`."""
         return self._window(*self._strides.span(index), np.random.default_rng([_EVALUATION, index]))
 
     def _window(self, start: int, stop: int, rng: np.random.Generator) -> Example:
@@ -205,11 +205,11 @@ class Labelled:
         return len(self.text)
 
     def train(self, index: int, epoch: int, seed: int, rng: np.random.Generator) -> Example:
-        """See `Examples`."""
+        """Returns a training example; see `Examples`."""
         return self.evaluate(index)
 
     def evaluate(self, index: int) -> Example:
-        """See `Examples`."""
+        """Returns an example of evaluation; see `Examples`."""
         ids = truncated(self.text.ids(index), self.context, self.keep)
         return {
             "tokens": padded(ids, self.context, self.pad),

@@ -103,7 +103,7 @@ class TextData(UnlabelledTextData):
             )
 
     def load(self) -> Corpus:
-        """The corpus; see `train.data.text.corpus.load`.
+        """Loads the corpus; see `train.data.text.corpus.load`.
 
         Raises:
           UsageError: `corpus.load` raises it, the training split is shorter than a window, or another is empty.
@@ -113,7 +113,7 @@ class TextData(UnlabelledTextData):
         return corpus
 
     def examples(self, corpus: Corpus) -> dict[str, NextToken]:
-        """What `train.data.text.batches` makes batches of, by split."""
+        """Returns the examples that `train.data.text.batches` makes batches of, by split."""
         stride, pad = self.eval_stride or self.context, _pad(corpus)
         return {part: NextToken(tokens, self.context, stride, pad) for part, tokens in corpus.splits.items()}
 
@@ -127,7 +127,7 @@ class MaskedTextData(UnlabelledTextData):
     mask_rate: float = field(0.15, "The probability of each token to be chosen for prediction.", above=0, most=1)
 
     def load(self) -> Corpus:
-        """The corpus; see `train.data.text.corpus.load`.
+        """Loads the corpus; see `train.data.text.corpus.load`.
 
         Raises:
           UsageError: `corpus.load` raises it, the training split is shorter than a window, another is empty, or the
@@ -139,7 +139,7 @@ class MaskedTextData(UnlabelledTextData):
         return corpus
 
     def examples(self, corpus: Corpus) -> dict[str, MaskedTokens]:
-        """What `train.data.text.batches` makes batches of, by split."""
+        """Returns the examples that `train.data.text.batches` makes batches of, by split."""
         special, masking = corpus.tokeniser.special, Masking.of(corpus.tokeniser, self.mask_rate)
         return {part: MaskedTokens(tokens, self.context, special, masking) for part, tokens in corpus.splits.items()}
 
@@ -174,13 +174,13 @@ class LabelledTextData(CommonTextData):
         return corpus
 
     def blank(self) -> Corpus:
-        """See `CommonTextData.blank`."""
+        """Returns one blank document, with its class; see `CommonTextData.blank`."""
         text = LabelledText(stated.BlankText(self.context), 0, 1, (0,))
         names = tuple(map(str, range(stated.needed("classes", self.classes))))
         return dataclasses.replace(super().blank(), splits=dict.fromkeys(PARTS, text), class_names=names)
 
     def examples(self, corpus: Corpus) -> dict[str, Labelled]:
-        """What `train.data.text.batches` makes batches of, by split."""
+        """Returns the examples that `train.data.text.batches` makes batches of, by split."""
         pad = _pad(corpus)
         return {part: Labelled(tokens, self.context, self.keep, pad) for part, tokens in corpus.splits.items()}
 

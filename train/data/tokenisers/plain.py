@@ -58,12 +58,12 @@ class WordTokeniser:
 
     @property
     def special(self) -> dict[str, int]:
-        """See `Tokeniser`."""
+        """The ids of special tokens by name."""
         return _WORD_MARKS if self.marks else _WORD_SPECIAL
 
     @property
     def size(self) -> int:
-        """See `Tokeniser`."""
+        """The number of ids, special ones included."""
         return len(self.special) + len(self.words)
 
     def encode(self, text: str) -> Ids:

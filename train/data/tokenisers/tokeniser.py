@@ -158,8 +158,8 @@ def _parse(spec: str, field: str = "data.tokeniser") -> specs.SpecItem:
             raise unknown(f"option of {call.name}", option, _OPTIONS[call.name])
         kind = _OPTIONS[call.name][option]
         if type(value) is not kind:
-            wanted = "True or False" if kind is bool else "a whole number"
-            raise UsageError(f"{call.name}({option}={value!r}) must be {wanted}.")
+            valid = "True or False" if kind is bool else "a whole number"
+            raise UsageError(f"{call.name}({option}={value!r}) must be {valid}.")
     _check_size(call)
     return call
 
