@@ -1,1 +1,1 @@
-"""Published weights in and out."""
+"""Loading and exporting published weights."""

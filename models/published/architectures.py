@@ -1,4 +1,4 @@
-"""What a kind of published model is, as tables: its fields and arrays under our names and under theirs."""
+"""Kinds of published models as tables from our names of fields and arrays to theirs."""
 
 import dataclasses
 import re
@@ -17,25 +17,25 @@ class Architecture:
 
     Attributes:
       title: Its name in sentences.
-      model_type: In `config.json`, as is what else is theirs.
-      transformers: The class that loads an export.
-      config: Of our model.
-      fields: Our fields and theirs, for all that decides what it computes.
-      dropouts: Likewise for the rates of dropout.
+      model_type: The type in `config.json`, which has all fields called theirs.
+      transformers: The class of `transformers` that loads an export.
+      config: The config class of our model.
+      fields: Our fields and theirs, for everything that affects what the model computes.
+      dropouts: Our fields and theirs for the rates of dropout.
       fixed: Our fields that have one value in all such models.
-      standard: Of their optional fields, the only values that can be loaded.
-      same: Their fields that must be as another of theirs, where they are there.
+      standard: Their optional fields, with the only values that can be loaded.
+      same: Their optional fields that must equal another of their fields.
       special: Their fields for special tokens, by the names of `train.data.tokenisers.Tokeniser.special`.
       modules: Our modules and theirs.
       blocks: Our stacks of blocks, `block` of `block_0` and so on, and theirs.
       block_modules: Modules within a block.
-      rows: Vectors of ours that are matrices of one row there.
-      body: What arrays have before their name when the model was saved with its head.
-      head: How the names of the head's arrays begin, without which a checkpoint is whole.
-      tied: Copies of other arrays, where they are saved at all.
-      sinusoids: Tables of `sinusoidal_halves`, which are no parameters, where they are saved at all.
-      unused_positions: Rows of a table of positions before the first token's, from our fields.
-      generation: From the special tokens and the longest sequence, what `generation_config.json` says; or none.
+      rows: Our vectors that are matrices of one row in a checkpoint.
+      body: The prefix of array names in a checkpoint with a head.
+      head: The prefix of the head's arrays, which a checkpoint may lack.
+      tied: Arrays that may be saved as copies of others, and those others.
+      sinusoids: Tables of `sinusoidal_halves` that may be saved but are no parameters.
+      unused_positions: Given our fields, returns the rows of the table of positions before that of the first token.
+      generation: Given the special tokens and the longest sequence, returns `generation_config.json`; or None.
     """
 
     title: str
@@ -60,7 +60,7 @@ class Architecture:
     generation: Callable[[Mapping[str, int], int], dict[str, Any]] | None = None
 
     def array(self, path: str) -> str:
-        """The checkpoint's name of one of our parameters; '' where such models have no such thing."""
+        """Returns the checkpoint's name of one of our parameters, or '' if such models do not have it."""
         if path in self.rows:
             return self.rows[path]
         module, _, leaf = path.rpartition("/")

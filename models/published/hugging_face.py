@@ -26,14 +26,14 @@ Arrays = dict[str, np.ndarray]
 
 
 def find(source: str, *names: str) -> Path:
-    """The first of some files that a model has.
+    """Returns the path of the first of the named files that a model has.
 
     Args:
-      source: A folder, or else a name on the hub, such as `roberta-base`.
-      names: The files, the best first.
+      source: A folder, or a name on the hub such as `roberta-base`.
+      names: Names of files in order of preference.
 
     Raises:
-      UsageError: no such model, none of the files, no network, or no package to use it.
+      UsageError: the model or the files do not exist, or the network or the package for the hub is missing.
     """
     folder = Path(source).expanduser()
     if not folder.is_dir():
@@ -75,7 +75,7 @@ def _download(name: str, files: tuple[str, ...]) -> Path:
 
 
 def read_config(source: str) -> dict[str, Any]:
-    """A model's `config.json`.
+    """Returns a model's `config.json`.
 
     Raises:
       UsageError: see `find`; or the file is damaged.
@@ -91,13 +91,13 @@ def read_config(source: str) -> dict[str, Any]:
 
 
 def read_weights(source: str) -> Arrays:
-    """A model's weights under PyTorch's names, dense ones as (outputs, inputs), whatever file they come from.
+    """Returns a model's weights under PyTorch's names, with dense kernels as (outputs, inputs).
 
     Args:
-      source: See `find`. Of several files the first of safetensors, Flax and PyTorch is read.
+      source: See `find`. It prefers safetensors to Flax, and Flax to PyTorch.
 
     Raises:
-      UsageError: see `find`; or the file is damaged, or needs PyTorch, which is not there.
+      UsageError: see `find`; or the file is damaged, or it needs PyTorch, which is not installed.
     """
     path = find(source, SAFETENSORS, MSGPACK, BIN)
     read = {SAFETENSORS: _read_safetensors, MSGPACK: _read_msgpack, BIN: _read_bin}[path.name]
@@ -105,17 +105,17 @@ def read_weights(source: str) -> Arrays:
         return read(path)
     except UsageError:
         raise
-    except Exception as error:  # each format has errors of its own
+    except Exception as error:  # each format raises other errors
         raise UsageError(f"{path} cannot be read, so it may be damaged: {error}.") from error
 
 
 def write(folder: Path, documents: Mapping[str, dict[str, Any]], weights: Arrays) -> None:
-    """A folder that `transformers` loads.
+    """Writes a folder that `transformers` loads.
 
     Args:
-      folder: Where; it is made.
-      documents: What is in its JSON files, by their names: `config.json` and perhaps `generation_config.json`.
-      weights: Under PyTorch's names.
+      folder: The folder, which is created if needed.
+      documents: Contents of the JSON files by name: `config.json`, and optionally `generation_config.json`.
+      weights: The weights under PyTorch's names.
 
     Raises:
       UsageError: the folder holds a model already, or cannot be written.
@@ -132,8 +132,8 @@ def write_files(folder: Path, files: Mapping[str, Callable[[Path], object]]) -> 
     """Writes new files into a folder, all or none.
 
     Args:
-      folder: Where; it is made.
-      files: By their names, what writes each to a path.
+      folder: The folder, which is created if needed.
+      files: By file name, a function that writes the file to a path.
 
     Raises:
       UsageError: the folder has one of the files already, or cannot be written.
@@ -148,7 +148,7 @@ def write_files(folder: Path, files: Mapping[str, Callable[[Path], object]]) -> 
         for name, write_to in files.items():
             write_to(folder / name)
     except (OSError, SafetensorError) as error:
-        with contextlib.suppress(OSError):  # where there is no folder
+        with contextlib.suppress(OSError):  # if there is no folder
             for name in files:
                 (folder / name).unlink(missing_ok=True)
         raise UsageError(f"The folder {folder} cannot be written ({error}); nothing was left in it.") from error

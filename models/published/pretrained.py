@@ -1,6 +1,6 @@
-"""Published weights into our models, for any mechanism that the parts fit, and back out.
+"""Loads published weights into our models, with any mechanism whose arrays fit, and exports them.
 
-RoBERTa's into `models.masked_lm`, Marian's into `models.encoder_decoder`; `architectures` has what they are.
+RoBERTa is loaded into `models.masked_lm`, and Marian into `models.encoder_decoder`.
 """
 
 import collections
@@ -32,14 +32,14 @@ Params = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class LoadReport:
-    """What became of a checkpoint and of the parameters.
+    """The result of loading a checkpoint: which arrays and parameters were used.
 
     Attributes:
-      source: Where the checkpoint is.
-      loaded: Parameters that are now the checkpoint's.
-      cut: Those of them that took only the checkpoint's first rows: positions, for shorter sequences.
-      skipped: Arrays of the checkpoint that the model has no place for.
-      new: Parameters that the checkpoint does not have, left as they were.
+      source: The folder or name of the checkpoint.
+      loaded: Parameters that were loaded.
+      cut: Loaded parameters that have only the first rows of the checkpoint's array: positions of shorter sequences.
+      skipped: Arrays of the checkpoint that the model does not have.
+      new: Parameters that the checkpoint does not have, which kept their values.
     """
 
     source: str
@@ -49,7 +49,7 @@ class LoadReport:
     new: tuple[str, ...]
 
     def __str__(self) -> str:
-        """A line for each kind, the layers' names drawn together."""
+        """Returns one line for each kind, with the names of equal layers merged."""
         lines = [f"From {self.source}: {len(self.loaded)} arrays loaded."]
         for title, names in (("First rows only", self.cut), ("Skipped", self.skipped), ("New", self.new)):
             if names:
@@ -64,13 +64,13 @@ def _drawn_together(names: tuple[str, ...]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Described:
-    """A checkpoint's architecture, as this project says it.
+    """A checkpoint's architecture in terms of our configs.
 
     Attributes:
-      fields: Those of our model's config that the checkpoint gives, rates of dropout among them.
-      vocabulary: Number of tokens; of a Marian's sources and targets alike.
-      length: ℓ, the longest sequence that it was made for.
-      special: Of a Marian, the ids of `pad`, `start` (what the decoder reads first) and `end`.
+      fields: The fields of our model's config that the checkpoint gives, with rates of dropout.
+      vocabulary: Size of the vocabulary; for Marian, of sources and targets.
+      length: ℓ, the longest sequence that the model supports.
+      special: For Marian, the ids of `pad`, `start` (the decoder's first token) and `end`.
     """
 
     fields: dict[str, Any]
@@ -80,35 +80,35 @@ class Described:
 
 
 def describe(source: str) -> Described:
-    """What model a checkpoint is of.
+    """Returns the architecture of a checkpoint.
 
-    `MaskedLM(MaskedLMConfig(**fields, …), vocabulary, length)` where it is a RoBERTa, and where it is a Marian
+    The model is `MaskedLM(MaskedLMConfig(**fields, …), vocabulary, length)` for RoBERTa, and for Marian
     `EncoderDecoder(EncoderDecoderConfig(**fields, …), vocabulary, vocabulary, length, length)`.
 
     Args:
       source: A Hugging Face folder, or a name on the hub.
 
     Raises:
-      UsageError: it cannot be read, or is neither, or one with parts that the published ones do not have.
+      UsageError: it cannot be read, is neither RoBERTa nor Marian, or differs from the published models.
     """
     return _describe(source, ARCHITECTURES)
 
 
 def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[str, Any], LoadReport]:
-    """Puts a checkpoint's weights in the place of freshly initialised ones, wherever the model has their like.
+    """Replaces initial parameters by a checkpoint's weights wherever the model has the same parameters.
 
-    Projections that a mechanism has in another form, and what else it adds, stay as they are initialised.
+    Parameters that a mechanism adds, or has in another form, keep their initial values.
 
     Args:
       source: A Hugging Face folder, or a name on the hub.
-      config: What the model is: `MaskedLMConfig` or `EncoderDecoderConfig`.
-      params: Of the model, without the collection's name.
+      config: The model's config: `MaskedLMConfig` or `EncoderDecoderConfig`.
+      params: The model's parameters, without the collection's name.
 
     Returns:
-      Parameters of the same shapes, types and shardings, and what was loaded, skipped and new.
+      Parameters of the same shapes, types and shardings, and a report.
 
     Raises:
-      UsageError: the checkpoint cannot be read, is of another architecture, or is not whole.
+      UsageError: the checkpoint cannot be read, is of another architecture, or is incomplete.
     """
     architecture = _architecture(config)
     fresh = traverse_util.flatten_dict(params, sep="/")
@@ -138,15 +138,15 @@ def export(
     """Writes a folder that `from_pretrained` of `transformers`' RobertaForMaskedLM or MarianMTModel loads.
 
     Args:
-      folder: Where; it is made.
-      config: What the model is: `MaskedLMConfig` or `EncoderDecoderConfig`.
-      params: Of the model, without the collection's name.
-      special: A Marian's special tokens by name, as its tokeniser has them: `pad`, `start` and `end`.
-      length: The longest sequence of a Marian; that of a RoBERTa is as many as it has positions.
+      folder: The folder, which is created if needed.
+      config: The model's config: `MaskedLMConfig` or `EncoderDecoderConfig`.
+      params: The model's parameters, without the collection's name.
+      special: For Marian, the ids of its tokeniser's special tokens by name: `pad`, `start` and `end`.
+      length: For Marian, the longest sequence; for RoBERTa it is the number of positions.
 
     Raises:
-      UsageError: such models have no such parts, an id is not given, or the folder holds a model already or cannot be
-        written.
+      UsageError: the architecture does not support the config, an id is missing, or the folder holds a model already
+        or cannot be written.
     """
     architecture, special = _architecture(config), special or {}
     _check_exportable(architecture, config, special)
@@ -168,17 +168,17 @@ def export(
 def check_fit(
     source: str, config: TransformerConfig, vocabulary: int, length: int, special: Mapping[str, int] | None = None
 ) -> None:
-    """Whether a checkpoint's weights fit a model, as far as its `config.json` says.
+    """Raises UsageError unless a checkpoint's weights fit a model, as far as its `config.json` says.
 
     Args:
       source: A Hugging Face folder, or a name on the hub.
-      config: What the model is: `MaskedLMConfig` or `EncoderDecoderConfig`.
-      vocabulary: Its number of tokens.
-      length: ℓ, its longest sequence.
-      special: Ids of the tokeniser's special tokens by name, where they too must be the checkpoint's.
+      config: The model's config: `MaskedLMConfig` or `EncoderDecoderConfig`.
+      vocabulary: Size of the model's vocabulary.
+      length: ℓ, the model's longest sequence.
+      special: Ids of the tokeniser's special tokens by name, if they must match the checkpoint too.
 
     Raises:
-      UsageError: they do not, with both values of everything in which the two differ; or as `describe`.
+      UsageError: they do not fit; the error gives both values of every difference. Or see `describe`.
     """
     architecture = _architecture(config)
     described = _describe(source, (architecture,))
@@ -201,7 +201,7 @@ def _architecture(config: TransformerConfig) -> Architecture:
 
 
 def _describe(source: str, architectures: tuple[Architecture, ...]) -> Described:
-    """As `describe`, if it is of one of some architectures."""
+    """Describes a checkpoint as `describe` does, for the given architectures only."""
     theirs = hugging_face.read_config(source)
     known = {architecture.model_type: architecture for architecture in architectures}
     kind = theirs.get("model_type")
@@ -223,13 +223,13 @@ def _describe(source: str, architectures: tuple[Architecture, ...]) -> Described
 
 
 def _check_described(source: str, architecture: Architecture, theirs: dict[str, Any]) -> None:
-    """Whether a `config.json` is whole, and of nothing else than the architecture."""
+    """Raises UsageError unless a `config.json` is complete and of the architecture."""
     tables = (architecture.fields, architecture.dropouts, architecture.special)
     needed = {name for table in tables for name in table.values()}
     needed |= {"model_type", "vocab_size", "max_position_embeddings"}
     if missing := sorted(needed - {name for name, value in theirs.items() if value is not None}):
         raise UsageError(f"The config.json of {source} lacks {', '.join(missing)}.")
-    only = architecture.standard | {name: theirs[other] for name, other in architecture.same.items()}
+    only = architecture.standard | {name: theirs[original] for name, original in architecture.same.items()}
     for name, value in only.items():
         if theirs.get(name, value) != value:
             raise UsageError(f"{source} has {name}={theirs[name]!r}; only {value!r} can be loaded.")
@@ -252,7 +252,7 @@ def _check_exportable(architecture: Architecture, config: TransformerConfig, spe
 
 
 def _config_json(architecture: Architecture, config: TransformerConfig) -> dict[str, Any]:
-    """What `config.json` says of a model, all but sizes and tokens."""
+    """Returns a model's `config.json` without sizes and tokens."""
     theirs = {name: getattr(config, ours) for ours, name in (architecture.fields | architecture.dropouts).items()}
     theirs[architecture.fields["activation"]] = {ours: name for name, ours in ACTIVATIONS.items()}[config.activation]
     kind = {"model_type": architecture.model_type, "architectures": [architecture.transformers]}
@@ -260,7 +260,7 @@ def _config_json(architecture: Architecture, config: TransformerConfig) -> dict[
 
 
 def _canonical(source: str, architecture: Architecture, arrays: hugging_face.Arrays) -> hugging_face.Arrays:
-    """With the names of a whole model, and without copies of tied arrays and what is no parameter."""
+    """Renames arrays as in a model with a head, and removes copies of tied arrays and tables of sinusoids."""
     body, head = architecture.body, architecture.head
     if not any(name.startswith(body) for name in arrays):  # of a model without a head
         arrays = {name if name.startswith(head) else f"{body}{name}": value for name, value in arrays.items()}
@@ -270,14 +270,14 @@ def _canonical(source: str, architecture: Architecture, arrays: hugging_face.Arr
             raise UsageError(f"{source} has a {copy} of its own, but the model ties it to {original}.")
     for name in architecture.sinusoids:
         table = arrays.pop(name, None)
-        # As far apart as half precision takes them.
+        # The tolerance is for tables in half precision.
         if table is not None and not np.allclose(table, sinusoids_in_halves(*table.shape), atol=0.01):
             raise UsageError(f"{source} has a {name} that is no table of sinusoids, but the model has no other.")
     return arrays
 
 
 def _to_ours(what: str, path: str, array: np.ndarray, fresh: jax.Array, row: bool) -> jax.Array:
-    """An array of the checkpoint in the shape of ours: transposed kernels, heads as an axis."""
+    """Converts an array of the checkpoint to our shape: transposed kernels, and an axis for heads."""
     shape = _to_theirs(path, np.broadcast_to(np.zeros(()), fresh.shape), row).shape
     if array.shape != shape:
         raise UsageError(f"{what} must have the shape {shape}, but it has {array.shape}.")
@@ -286,7 +286,7 @@ def _to_ours(what: str, path: str, array: np.ndarray, fresh: jax.Array, row: boo
 
 
 def _to_theirs(path: str, array: np.ndarray, row: bool) -> np.ndarray:
-    """One of our arrays as PyTorch has it: dense weights as (outputs, inputs), heads side by side."""
+    """Converts one of our arrays to PyTorch's shape: kernels as (outputs, inputs), with heads concatenated."""
     if path.endswith("/out/kernel"):
         return array.reshape(-1, array.shape[-1]).T
     if path.endswith("/kernel"):
