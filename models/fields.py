@@ -1,4 +1,4 @@
-"""How a field of a config is declared, once. Checks, documents and what may change in a run derive from it."""
+"""Declarations of the fields of configs, from which checks, documents and the rules for changes derive."""
 
 import dataclasses
 import functools
@@ -21,21 +21,21 @@ BOUNDS = {
 
 @dataclasses.dataclass(frozen=True)
 class FieldDeclaration:
-    """What a dataclass says of a field, its type and default apart.
+    """The declaration of a dataclass's field, without its type and default.
 
     Attributes:
-      help: What it means.
+      help: The meaning of the field.
       least: The least value.
-      above: What values are above.
+      above: An exclusive lower bound.
       most: The largest value.
-      below: What values are below.
+      below: An exclusive upper bound.
       special: Values outside the range, and what they mean.
       choices: The only valid values.
       multiple_of: The field of the same section that divides it.
-      unit: What it counts.
-      reads: Takes a value and its path, and raises a UsageError where it cannot be read.
+      unit: The unit of the value.
+      reads: Parses a value, given with its path, and raises a UsageError if it is invalid.
       role: SETTING, BOOKKEEPING or HARDWARE.
-      may_change: Whether a run may go on with another value, though it is a setting.
+      may_change: Whether a run may continue with another value although the field is a setting.
       size_of: Fields of `data` whose size it states. The data are checked against it, so it may change.
       sweep: The flag of a sweep that decides it; such a field does not tell settings apart.
       matched: What a sweep can make equal between its settings by choosing this field.
@@ -59,17 +59,17 @@ class FieldDeclaration:
 
     @property
     def changeable(self) -> bool:
-        """Whether two starts of the same run may differ in it."""
+        """Returns whether a run may be continued with another value."""
         return self.may_change or self.role != SETTING or bool(self.size_of)
 
     @property
     def tells_apart(self) -> bool:
-        """Whether runs that differ in it have different settings."""
+        """Returns whether runs with different values have different settings."""
         return self.role == SETTING and not self.sweep
 
     @property
     def range(self) -> str:
-        """Its bounds in words, such as `at least 1, or 0 (off)`; '' without any."""
+        """Returns the bounds in words, such as `at least 1, or 0 (off)`; '' without any."""
         bounds = " and ".join(f"{words} {bound:g}" for words, _, bound in self._bounds())
         return ", or ".join(filter(None, [bounds, *(f"{value!r} ({text})" for value, text in self.special.items())]))
 
@@ -89,21 +89,21 @@ class FieldDeclaration:
 
 
 def field(default: Any, help: str = "", **said: Any) -> Any:
-    """A dataclass's field, declared.
+    """Returns a dataclass's field with a declaration.
 
     A subclass may give another default as a plain value, or declare again what differs from its base.
 
     Args:
-      default: Its value where nothing gives another.
-      help: What it means.
-      **said: More of `FieldDeclaration`.
+      default: The default value.
+      help: The meaning of the field.
+      **said: Other attributes of `FieldDeclaration`.
     """
     return dataclasses.field(default=default, metadata=said | ({"help": help} if help else {}))
 
 
 @functools.cache
 def declared(cls: type) -> dict[str, FieldDeclaration]:
-    """The fields of a dataclass by name; a base says what a subclass leaves out."""
+    """Returns the declarations of a dataclass's fields by name; a subclass inherits what it does not declare."""
     said: dict[str, dict[str, Any]] = {field.name: {} for field in dataclasses.fields(cls)}
     for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
         for field in dataclasses.fields(base):
@@ -112,7 +112,7 @@ def declared(cls: type) -> dict[str, FieldDeclaration]:
 
 
 class Declared:
-    """Base of the dataclasses of configs: their fields are checked as they are made."""
+    """Base of the dataclasses of configs: their fields are checked when they are created."""
 
     PATH: ClassVar[str] = ""  # of the section, before the names of its fields
 

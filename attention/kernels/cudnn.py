@@ -15,14 +15,14 @@ def why_not(call: DotCall) -> str:
     """Returns the reasons why cuDNN does not support the call, as part of a sentence; '' if it does."""
     head_width, platform = call.query.shape[-1], jax.default_backend()
     queries, keys = call.scores_shape[-2:]
-    dtype, *others = (x.dtype for x in (call.query, call.key, call.value))
+    dtype, *other_dtypes = (x.dtype for x in (call.query, call.key, call.value))
     reasons = {
         f"it needs an NVIDIA GPU and this is {platform}": platform != "gpu",
         "it needs an NVIDIA GPU of the Ampere generation or a later one": platform == "gpu"
         and mesh.compute_capability() < (8, 0),
         f"it computes in bfloat16 or float16, not {dtype}": dtype not in (jnp.bfloat16, jnp.float16),
-        f"queries of {dtype} need keys and values of it, not {others[0]} and {others[1]}": any(
-            other != dtype for other in others
+        f"queries of {dtype} need keys and values of it, not {other_dtypes[0]} and {other_dtypes[1]}": any(
+            other != dtype for other in other_dtypes
         ),
         f"a head must be a multiple of 8 wide and at most 128, not {head_width}": head_width % 8 or head_width > 128,
         "values must be as wide as keys": call.value.shape[-1] != head_width,

@@ -228,8 +228,8 @@ class _Rows:
     def store(self, name: str, value: jax.Array, *unit: int) -> None:
         self.ref[name][(self.b, self.n, *unit, pl.ds(self.start, ROWS))] = value
 
-    def loop(self, by_query: bool, wide: str, one: Callable, carry: Any) -> Any:
-        """Runs `one(tile, wide tiles in shared memory, carry)` over the tiles of columns that are not masked."""
+    def loop(self, by_query: bool, wide: str, visit: Callable, carry: Any) -> Any:
+        """Runs `visit(tile, wide tiles in shared memory, carry)` over the tiles of columns that are not masked."""
         columns = columns_of(self.plan.network)
         first, last = (_key_tiles if by_query else _query_tiles)(self, columns)
         refs = [ref for name, ref in self.ref.items() if name.startswith(f"{wide}_") and name[-1].isdigit()]
@@ -238,7 +238,7 @@ class _Rows:
 
         def step(indices, *tiles_and_carry):
             *tiles, carry = tiles_and_carry
-            return one(_GpuTile(self, by_query, (first + indices[0]) * columns, columns), tiles, carry)
+            return visit(_GpuTile(self, by_query, (first + indices[0]) * columns, columns), tiles, carry)
 
         pipeline = plgpu.emit_pipeline(
             step, grid=(last - first + 1,), in_specs=[spec] * len(refs), max_concurrent_steps=2, init_carry=carry
@@ -345,9 +345,9 @@ class _GpuTile:
         return jnp.where(kept, x / (1 - plan.rate), 0.0)
 
 
-def _products(parts: int) -> list[tuple[int, int]]:
+def _products(terms: int) -> list[tuple[int, int]]:
     """Returns the pairs of terms to multiply; the sum of all others is below float32's last bit."""
-    return [(i, j) for i in range(parts) for j in range(parts - i)]
+    return [(i, j) for i in range(terms) for j in range(terms - i)]
 
 
 def _add_product(total: jax.Array, weights: jax.Array, wide: list[Any]) -> jax.Array:
@@ -405,7 +405,7 @@ def _zeros(width: int = 0) -> jax.Array:
 def _forward_kernel(width: int, rows: _Rows, *_) -> None:
     units = rows.vectors("query", rows.plan.network.units[0])
 
-    def one(tile, wide, carry):
+    def visit(tile, wide, carry):
         weights = rows.weights()
         total, highest, share = carry
         scores = tile.masked(tile.scores(units, tile.vectors("key"), weights))
@@ -416,7 +416,7 @@ def _forward_kernel(width: int, rows: _Rows, *_) -> None:
         return _add_product(total, tile.dropped(shares), wide), higher, share
 
     # Half of the lowest score, so that a row without allowed keys has weights exp(lowest - half) = 0.
-    total, highest, share = rows.loop(True, "value", one, (_zeros(width), _zeros() + LOWEST / 2, _zeros()))
+    total, highest, share = rows.loop(True, "value", visit, (_zeros(width), _zeros() + LOWEST / 2, _zeros()))
     share = jnp.where(share == 0, 1.0, share)
     rows.store("out", total / jax.lax.broadcast_in_dim(share, total.shape, (0,)))
     rows.store("log_sum", highest + jnp.log(share))
@@ -428,7 +428,7 @@ def _query_kernel(rows: _Rows, gradient: list[Any], sums: Any) -> None:
     for p in range(size):
         sums[p, :] = _zeros()
 
-    def one(tile, wide, carry):
+    def visit(tile, wide, carry):
         keys = tile.vectors("key")
         scores, pull = jax.vjp(lambda units, weights: tile.scores(units, keys, weights), units, rows.weights())
         shares = jnp.exp(tile.masked(scores) - tile.down(log_sum))
@@ -439,7 +439,7 @@ def _query_kernel(rows: _Rows, gradient: list[Any], sums: Any) -> None:
             sums[p, :] = _load(sums, (p,), ALONG_ROWS) + x
         return jax.tree.map(jnp.add, carry, d_query)
 
-    d_query = rows.loop(True, "value", one, [_zeros() for _ in units])
+    d_query = rows.loop(True, "value", visit, [_zeros() for _ in units])
     plgpu.commit_smem()
     for m, x in enumerate(d_query):
         rows.store("d_query", x, m)
@@ -450,7 +450,7 @@ def _query_kernel(rows: _Rows, gradient: list[Any], sums: Any) -> None:
 def _key_kernel(width: int, rows: _Rows, value: list[Any], _) -> None:
     units = rows.vectors("key", rows.plan.network.units[0])
 
-    def one(tile, wide, carry):
+    def visit(tile, wide, carry):
         weights = rows.weights()
         total, d_units = carry
         queries = tile.vectors("query")
@@ -460,7 +460,7 @@ def _key_kernel(width: int, rows: _Rows, value: list[Any], _) -> None:
         (gradients,) = _plain(pull)(shares * (d_shares - tile.vector("through_sum")))
         return _add_product(total, tile.dropped(shares), wide), jax.tree.map(jnp.add, d_units, gradients)
 
-    d_value, d_key = rows.loop(False, "gradient", one, (_zeros(width), [_zeros() for _ in units]))
+    d_value, d_key = rows.loop(False, "gradient", visit, (_zeros(width), [_zeros() for _ in units]))
     rows.store("d_value", d_value)
     for index, x in enumerate(d_key):
         rows.store("d_key", x, index)

@@ -287,14 +287,14 @@ class _TpuTile:
             return bias
         return jnp.where(allowed, 0.0 if bias is None else bias, self.lowest).astype(self.ref["query"].dtype)
 
-    def strips(self, one: Callable, start: Any = None) -> Any:
-        """Runs `one(rows, queries, carry)` over strips of a few queries, carrying from `start` on."""
+    def strips(self, visit: Callable, start: Any = None) -> Any:
+        """Runs `visit(rows, queries, carry)` over strips of a few queries, carrying from `start` on."""
         size = form_of(self.plan.network).rows
         query = self.ref["query"]
 
         def body(strip, carry):
             rows = pl.ds(pl.multiple_of(strip * size, size), size)
-            return one(rows, query[rows, :], carry)
+            return visit(rows, query[rows, :], carry)
 
         return jax.lax.fori_loop(0, self.plan.block[0] // size, body, start)
 
