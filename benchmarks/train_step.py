@@ -184,9 +184,13 @@ def _ours(config: Config, task: Any, params: Any) -> Step:
     return step
 
 
+def peer_of(model: str, name: str) -> str:
+    """Returns the module that has a model's twin in another stack, such as `torch_compiled`."""
+    return f"benchmarks.peers.{model}_{name.removesuffix(COMPILED)}"
+
+
 def _theirs(name: str, config: Config, task: Any, params: Any) -> Step:
-    stack = name.removesuffix(COMPILED)
-    make_step = importlib.import_module(f"benchmarks.peers.{config.model.name}_{stack}").make_step
+    make_step = importlib.import_module(peer_of(config.model.name, name)).make_step
     options = {
         "learning_rate": config.optimizer.learning_rate,
         "weight_decay": config.optimizer.weight_decay,
