@@ -54,7 +54,7 @@ def test_latex():
 
 
 def test_ranks_as_the_paper_prints_them():
-    """004 Table 6, eight heads: test loss 2.89, 2.85, 2.85 and a fourth; equal ones share a rank."""
+    """Hosseini Table 6, eight heads: test loss 2.89, 2.85, 2.85 and a fourth; equal ones share a rank."""
     assert tables.ranks([2.89, 2.85, 2.85, 2.87], lower=True) == [4, 1, 1, 3]
     assert tables.ranks([34.64, math.nan, 35.03], lower=False) == [2, 0, 1]
 

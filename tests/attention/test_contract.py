@@ -194,7 +194,7 @@ def test_weights_sum_to_one_where_something_is_allowed(name, implementation):
 
 @pytest.mark.parametrize(("name", "implementation"), once(WEIGHTED, WITH_WEIGHTS))
 def test_causal_weights_are_lower_triangular(name, implementation):
-    """001, masked attention."""
+    """Wikipedia, masked attention."""
     _, given = run(name, implementation, inputs(), CASES[name].weights(), Mask(causal=True), return_weights=True)
     assert not np.triu(np.asarray(given), 1).any()
     assert np.all(np.einsum("bnii->bni", np.asarray(given)) > 0)

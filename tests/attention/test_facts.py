@@ -88,7 +88,7 @@ def test_additive_with_several_heads_is_neural_with_one_tanh_layer():
 
 
 def test_neural_attention_is_the_papers_tensor_of_pairs():
-    """000, eq. 7 to 9: the whole tensor C of concatenations through the MLP, divided by √H."""
+    """DiGiugno, eq. 7 to 9: the whole tensor C of concatenations through the MLP, divided by √H."""
     query, key, value, w1, b1, w2, b2 = arrays(SHAPE, SHAPE, SHAPE, (12, 5), (5,), (5, 1), (1,))
     scores = np.maximum(_concat(query, key) @ np.asarray(w1) + np.asarray(b1), 0) @ np.asarray(w2) + np.asarray(b2)
     scores = scores[..., 0].transpose(0, 2, 1, 3) / np.sqrt(6)
@@ -124,7 +124,7 @@ def test_unique_pairs_with_the_same_weights_everywhere_are_shared_pairs():
 
 
 def test_the_last_bias_of_unique_pairs_is_a_bias_of_positions():
-    """000, eq. 8 with a bias: b_a[i, j] does not drop out."""
+    """DiGiugno, eq. 8 with a bias: b_a[i, j] does not drop out."""
     query, key, value, w1, w2, position = arrays(SHAPE, SHAPE, SHAPE, (9, 9, 12, 5), (9, 9, 5, 1), (9, 9, 1))
     first = (w1, jnp.zeros((9, 9, 5)))
     found = attention.neural_attention(query, key, value, [first, (w2, position)], pairs="unique")

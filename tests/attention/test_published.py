@@ -1,4 +1,4 @@
-"""Neural Attention against the outputs and gradients of the code that 000 published (`data/neural_d*_causal.npz`)."""
+"""Neural Attention against outputs and gradients of the code that DiGiugno published (`data/neural_d*_causal.npz`)."""
 
 from pathlib import Path
 

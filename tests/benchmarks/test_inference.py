@@ -37,13 +37,13 @@ def test_a_pass_waits_for_each_batch_and_fills_the_last(monkeypatch):
     assert seen == [(4, 2)] * 3
 
 
-# Of an attention layer, by 004's Tables 5, 6, 8, 9 and 10.
+# Of an attention layer, by Hosseini's Tables 5, 6, 8, 9 and 10.
 LAYERS = {"vit_mnist": 66_048, "vit_cifar100": 263_168, "classify_imdb": 4_224, "classify_amazon": 16_640}
 LAYERS |= {"translate_europarl": 4_198_400}
 
 
 @pytest.mark.parametrize("task", inference.TASKS)
-def test_the_models_are_004s(task):
+def test_the_models_are_hosseinis(task):
     model, inputs = inference.TASKS[task](inference.config_of(task, "dot_product", 4, "float32"), 2)
     params = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
     block = params["block_0" if "block_0" in params else "encoder_0"]

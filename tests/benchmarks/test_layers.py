@@ -1,4 +1,4 @@
-"""Whole models: 000's two, in each of its settings, and figures that go with the paper's."""
+"""Whole models: DiGiugno's two, in each of its settings, and figures that go with the paper's."""
 
 import json
 import sys

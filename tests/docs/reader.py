@@ -2,55 +2,54 @@
 
 import ast
 import contextlib
-import functools
 import glob
-import importlib.util
 import io
 import os
 import re
-import runpy
 import signal
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import jaxtyping
 
-from attention.errors import UsageError
-from docs.make_configs import page as page_of_fields
+from attention.errors import unknown
 from tests.conftest import ROOT
 from tests.docs.pages import ENDS, Block, PageError
+from tests.test_programs import program as source
+from train import launch
 from train.config import loading
+from train.config.leaves import LEAVES
 from train.config.schema import MeshConfig
 from train.devices import dry
 from train.grids import grid, pool
-from train.main import DEFAULT_CONFIG
+from train.main import LIST
 
-OURS = ("analysis", "attention", "benchmarks", "docs", "models", "notebooks", "tests", "train")
+OURS = ("analysis", "attention", "benchmarks", "docs", "models", "notebooks", "studies", "tests", "train")
 SHORT = {"train.length": "2 steps"}
 TRAINING = ("train.main", "train.launch", "train.sweep")
 HARMLESS = ("cat", "head", "ls", "mkdir")
-FLAG = re.compile(r"--[a-z][\w-]*")
+FILES = re.compile(r"\b(?:(?:tests|benchmarks|docs)/[\w/]+\.\w+|requirements[\w-]*\.txt)")
+TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
 def types(block: Block) -> None:
     """Does what a block says, as far as its mark does.
 
     Raises:
-      PageError: it cannot be done.
+      PageError, UsageError: it cannot be done.
     """
     kind = block.mark.kind
-    if kind != "fails" and (mistakes := look_up(block)):
-        raise PageError(f"line {block.line}: {'; '.join(mistakes)}")
+    if block.mark.changes and not trains(block):
+        raise PageError(f"line {block.line}: nothing is trained, so the mark's fields change nothing")
+    if kind != "fails":
+        look_up(block)
     if kind == "dry-run":
         dry_run(block)
     elif kind != "not run":
-        *invisible, shown = block.examples
-        for example in invisible + [shown] * (block.language == "python"):
+        for example in block.examples if block.language == "python" else block.examples[:-1]:
             example.evaluate()
         for words in block.commands:
             command([os.path.expandvars(word) for word in words], block)
@@ -62,10 +61,11 @@ def command(words: Sequence[str], block: Block) -> None:
     Raises:
       PageError: it is none of those that are run, or fails.
     """
-    if words[0] in HARMLESS and not set(words) & set(ENDS):
+    operators = set(words) & set(ENDS)
+    if words[0] in HARMLESS and not operators:
         subprocess.run(words, check=True, capture_output=True)
         return
-    if words[:2] != ["python", "-m"] or set(words) & set(ENDS):
+    if words[:2] != ["python", "-m"] or operators:
         raise PageError(f"line {block.line}: {' '.join(words)!r} is not run here; put a mark before it")
     module, *arguments = words[2:]
     arguments = [name for word in arguments for name in (sorted(glob.glob(word)) or [word])]
@@ -77,43 +77,27 @@ def command(words: Sequence[str], block: Block) -> None:
 
 
 def changed(arguments: Sequence[str], changes: Mapping[str, str]) -> list[str]:
-    """Flags with such fields of the config in place of their own, and two seeds."""
+    """Flags with such fields of the config in place of theirs, and two seeds."""
     flags = {f"--config.{field}": text for field, text in changes.items()}
-    own = [re.sub(r"^--seeds=\d+", "--seeds=2", word) for word in arguments if word.partition("=")[0] not in flags]
-    return own + [f"{flag}={text}" for flag, text in flags.items()]
+    kept = [re.sub(r"^--seeds=\d+", "--seeds=2", word) for word in arguments if word.partition("=")[0] not in flags]
+    return kept + [f"{flag}={text}" for flag, text in flags.items()]
 
 
 def program(module: str, arguments: Sequence[str]) -> tuple[int, str]:
-    """Exit code and output of `python -m module`: in this process, but for a dry run, which has devices of its own."""
+    """Exit code and output of `python -m module`: in this process, but for a dry run, which needs other devices."""
     if "--dry-run" in arguments:
         line = [sys.executable, "-m", module, *arguments]
         done = subprocess.run(line, capture_output=True, text=True)
         return done.returncode, done.stdout + done.stderr
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), _as_it_was():
-        sys.argv = [module, *arguments]
-        try:
-            runpy.run_module(module, run_name="__main__", alter_sys=False)
-        except SystemExit as ended:
-            code = ended.code if isinstance(ended.code, int) else int(bool(ended.code))
-            return code, printed.getvalue() + str(ended.code)
-    return 0, printed.getvalue()
-
-
-@contextlib.contextmanager
-def _as_it_was() -> Iterator[None]:
-    """Puts back what programs change of a process; they run as users do, without checks of shapes."""
-    argv, numbers = sys.argv, (signal.SIGINT, signal.SIGTERM)
-    handlers = [signal.getsignal(number) for number in numbers]
-    jaxtyping.config.update("jaxtyping_disable", True)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    jaxtyping.config.update("jaxtyping_disable", True)  # as users run
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*found in sys.modules after import", category=RuntimeWarning)
-            yield
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            return source(module).main(list(arguments)), printed.getvalue()
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
-        sys.argv = argv
-        for number, handler in zip(numbers, handlers, strict=True):
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
@@ -130,11 +114,11 @@ def runs_in_turn(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Callable[
 
 def trains(block: Block) -> bool:
     """Whether something is to be trained."""
-    return any(words[0] in TRAINING for words in block.programs)
+    return any(module in TRAINING for module, _ in block.programs)
 
 
 def dry_run(block: Block) -> None:
-    """Builds as shapes what training commands train, on a mesh of one device.
+    """Builds as shapes what training commands train, of a sweep the first setting, on a mesh of one device.
 
     Raises:
       PageError: none of them trains.
@@ -142,112 +126,53 @@ def dry_run(block: Block) -> None:
     """
     if not trains(block):
         raise PageError(f"line {block.line}: nothing is trained, so there is no dry run; say 'not run'")
-    for arguments in (words for module, *words in block.programs if module in TRAINING):
-        spec, overrides, _ = _flags(changed(arguments, block.mark.changes))
-        config, _ = loading.resolve(spec or DEFAULT_CONFIG, overrides)
-        dry.DryRun.of(replace(config, mesh=MeshConfig(1, 1, 1)))
+    for module, arguments in block.programs:
+        if module in TRAINING:
+            config, _ = loading.resolve(*next(settings(module, changed(arguments, block.mark.changes))))
+            dry.DryRun.of(replace(config, mesh=MeshConfig(1, 1, 1)))
 
 
-def look_up(block: Block) -> list[str]:
-    """What a block names and is not there: modules, flags, fields of configs, files, targets."""
-    if block.mark.changes and not trains(block):
-        return [f"nothing is trained, so {', '.join(block.mark.changes)} changes nothing"]
+def look_up(block: Block) -> None:
+    """Finds the modules, flags, fields of configs, files and targets that a block names.
+
+    Raises:
+      PageError, UsageError, ImportError: one is not there.
+    """
     if block.language == "python":
-        return list(_imports(block.text))
-    mistakes = [mistake for words in block.commands for mistake in _files(words)]
-    for words in block.programs:
-        mistakes += _program(words)
-    return mistakes
-
-
-def _imports(text: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] in OURS and _source(node.module):
-            module = importlib.import_module(node.module)
-            names = (alias.name for alias in node.names)
-            yield from (
-                f"{node.module} has no {name}"
-                for name in names
-                if not (hasattr(module, name) or _source(f"{node.module}.{name}"))
-            )
-
-
-def _files(words: Sequence[str]) -> Iterator[str]:
-    for before, word in zip(["", *words], words, strict=False):
-        if before in ("-r", "-c") and word.endswith(".txt") and not (ROOT / word).is_file():
-            yield f"there is no {word}"
-        if re.fullmatch(r"(tests|configs|benchmarks|docs)/[\w/]+\.\w+", word) and not (ROOT / word).is_file():
-            yield f"there is no {word}"
-    if words[0] == "make":
-        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-        yield from (f"make has no target {word}" for word in words[1:] if word not in targets)
-
-
-def _source(module: str) -> str:
-    """The file of a module; '' where there is none."""
-    try:
-        spec = importlib.util.find_spec(module)
-    except ModuleNotFoundError:
-        return ""
-    return (spec.origin or module) if spec else ""
-
-
-def _program(words: Sequence[str]) -> Iterator[str]:
-    module, *arguments = words
-    if not _source(module):
-        yield f"there is no module {module}"
+        imports = (node for node in ast.walk(ast.parse(block.text)) if isinstance(node, ast.ImportFrom))
+        exec("\n".join(ast.unparse(node) for node in imports if node.module.partition(".")[0] in OURS), {})
         return
+    if missing := [name for name in FILES.findall(block.text) if not (ROOT / name).is_file()]:
+        raise PageError(f"line {block.line}: there is no {missing[0]}")
+    made = " ".join(re.findall(r"^make (.+)$", block.text, re.MULTILINE)).split()
+    if missing := [target for target in made if target not in TARGETS]:
+        raise PageError(f"line {block.line}: make has no target {missing[0]}")
+    for module, arguments in block.programs:
+        for spec, overrides in settings(module, arguments):
+            loading.resolve(spec, overrides)
+
+
+def settings(module: str, arguments: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yields the specs and overrides of the configs that a command names, once its program has taken its flags.
+
+    Raises:
+      ImportError, UsageError: there is no such program, flag or field.
+    """
     if module.partition(".")[0] not in OURS:
         return
-    own, rest = arguments, []
-    if "--" in arguments:  # what stands behind is train.main's
-        own, rest = arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :]
-        yield from _program(["train.main", *rest])
-    spec, overrides, flags = _flags(own)
-    if flags:
-        kind = "" if own[0].startswith("-") else own[0]
-        yield from (f"python -m {module} has no {flag}" for flag in flags if flag not in known_flags(module, kind))
-    yield from _config(spec or (DEFAULT_CONFIG if module == "train.main" else ""), overrides, _over(own))
-
-
-def _config(spec: str, overrides: Mapping[str, str], over: Sequence[str]) -> Iterator[str]:
-    """Mistakes in a config's flags, those of a grid included."""
-    try:
-        if spec == "list":  # of all configs
-            return
-        if not spec:
-            yield from (f"no config has {name}" for name in overrides if f"| `{name}` |" not in page_of_fields())
-            return
-        for field, values in (grid.over(over, overrides, "") if over else {"": [""]}).items():
-            for value in values:
-                ours, file = (
-                    (overrides, f"{spec}:{value}") if field == "argument" else ({**overrides, field: value}, spec)
-                )
-                loading.resolve(file, {name: text for name, text in ours.items() if name})
-    except UsageError as error:
-        yield str(error)
-
-
-def _flags(arguments: Sequence[str]) -> tuple[str, dict[str, str], list[str]]:
-    """The config's spec, its overrides, and the names of all other flags."""
-    spec, overrides, flags, rest = "", {}, [], [*arguments]
-    while rest:
-        word = rest.pop(0)
-        name, equals, value = word.partition("=")
-        if name == "--config" or name.startswith("--config."):
-            value = value if equals else rest.pop(0)
-            spec, overrides = (value, overrides) if name == "--config" else (spec, overrides | {name[9:]: value})
-        elif FLAG.fullmatch(name):
-            flags.append(name)
-    return spec, overrides, flags
-
-
-def _over(arguments: Sequence[str]) -> list[str]:
-    apart = [after for word, after in pairwise(arguments) if word == "--over"]
-    return apart + [word.removeprefix("--over=") for word in arguments if word.startswith("--over=")]
-
-
-@functools.cache
-def known_flags(module: str, kind: str) -> set[str]:
-    """The flags that a program's help names; of one that does several things, the help of that."""
-    return set(FLAG.findall(program(module, [*filter(None, [kind]), "--help"])[1]))
+    if module == "train.launch":
+        module, arguments = "train.main", launch.parse(arguments)[2]
+    if not hasattr(source(module), "parser"):
+        return
+    with contextlib.chdir(ROOT):
+        flags = source(module).parser().parse_args(arguments)
+    overrides, spec = flags.overrides, getattr(flags, "config", "")
+    if wrong := sorted(overrides.keys() - LEAVES.keys()):
+        raise unknown("config field", f"--config.{wrong[0]}", [f"--config.{name}" for name in LEAVES])
+    if not spec or spec == LIST:
+        return
+    over = grid.over(getattr(flags, "over", []), overrides, "")
+    for field, value in ((field, value) for field, values in over.items() for value in values):
+        yield (f"{spec}:{value}", overrides) if field == "argument" else (spec, {**overrides, field: value})
+    if not over:
+        yield spec, overrides

@@ -1,4 +1,4 @@
-"""Exact parameter counts of 000's models (design section 5), and of each row of the table."""
+"""Exact parameter counts of DiGiugno's models, and of each row of the table."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ def config_of(file, attention):
         ("neural(dim=None)|dot_product", 46_538_181),
     ],
 )
-def test_gpt_of_000(attention, count):
+def test_gpt_of_digiugno(attention, count):
     model = GPT(config_of("gpt_wikitext103", attention), vocabulary=28_996, length=1024)
     params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1024), int))
     assert count_parameters(params) == count
@@ -44,7 +44,7 @@ def test_gpt_of_000(attention, count):
         ("neural(dim=3)|dot_product", 100, 47_472_325),
     ],
 )
-def test_vit_of_000(attention, classes, count):
+def test_vit_of_digiugno(attention, classes, count):
     model = ViT(config_of("vit_cifar_neural", attention), classes, length=785)
     params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 224, 224, 3)))
     assert count_parameters(params) == count

@@ -175,7 +175,7 @@ def test_parameters_of_marian():
 @pytest.mark.parametrize(
     ("spec", "layer"), [("dot_product", 4_198_400), ("optimised", 3_148_800), ("efficient", 2_099_200)]
 )
-def test_attention_layers_of_004s_translation_models(spec, layer):
+def test_attention_layers_of_hosseinis_translation_models(spec, layer):
     config = dataclasses.replace(CONFIG, attention=spec, decoder_attention=spec, cross_attention=spec)
     _, params = count(dataclasses.replace(config, width=1024, heads=4), (20, 30), (16, 16))
     layers = [

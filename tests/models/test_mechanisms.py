@@ -1,4 +1,4 @@
-"""The rows of 004 against its definitions, its parameter counts, and what a wrong name is told."""
+"""The rows of Hosseini against its definitions, its parameter counts, and what a wrong name is told."""
 
 import dataclasses
 
@@ -59,7 +59,7 @@ def without_biases(params):
 
 @pytest.mark.parametrize("implementation", once(["reference", "xla"], ["xla"]))
 @pytest.mark.parametrize("spec", ["dot_product", "optimised", "efficient", "super"])
-def test_layers_equal_004s_definitions(spec, implementation):
+def test_layers_equal_hosseinis_definitions(spec, implementation):
     module = layer(spec, implementation=implementation)
     kernels, params = without_biases(params_of(module))
     x = jax.random.normal(jax.random.key(5), (3, LENGTH, WIDTH))
@@ -166,8 +166,8 @@ def test_mlp_kv_without_its_relu_is_dual_linear():
     assert jnp.abs(neural - dual).max() > 0.05
 
 
-def test_mlp_projections_are_003s_equation():
-    """W2 ReLU(LayerNorm(W1 x + b1)) + b2 for queries, keys and values (003 §3.2)."""
+def test_mlp_projections_are_zhangs_equation():
+    """W2 ReLU(LayerNorm(W1 x + b1)) + b2 for queries, keys and values (Zhang §3.2)."""
     params = params_of(layer("mlp_qkv"))
     x = jax.random.normal(jax.random.key(5), (3, LENGTH, WIDTH))
 

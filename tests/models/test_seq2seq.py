@@ -1,4 +1,4 @@
-"""The recurrent encoder-decoder: 001's equations in plain NumPy, padding, steps, teacher forcing, parameters."""
+"""The recurrent encoder-decoder: Wikipedia's equations in plain NumPy, padding, steps, teacher forcing, parameters."""
 
 import dataclasses
 
@@ -60,7 +60,7 @@ def lstm(state, x, p):
 
 
 def coefficients(variant, p, x, h, i, token, s):
-    """Scores of one target position against the source's, as 001's legend of its variants has them."""
+    """Scores of one target position against the source's, as Wikipedia's legend of its variants has them."""
     row = x[i] if i < len(x) else np.zeros(x.shape[1])
     matrix = lambda name: p[name]["kernel"].reshape(-1, 6)  # noqa: E731
     if variant == "dot":

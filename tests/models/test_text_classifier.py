@@ -38,7 +38,7 @@ def build(**changes):
 @pytest.mark.parametrize(
     ("attention", "layer"), [("dot_product", 4_224), ("optimised", 3_168), ("efficient", 2_112), ("super", 3_168)]
 )
-def test_parameters_of_004s_imdb_models(attention, layer):
+def test_parameters_of_hosseinis_imdb_models(attention, layer):
     """Table 8's attention layers in the Keras example's model: 650K in all, the paper says."""
     config = dataclasses.replace(CONFIG, attention=attention, width=32, heads=4, mlp=32)
     model = TextClassifier(config, vocabulary=20_000, classes=2, length=32)
@@ -52,7 +52,7 @@ def test_parameters_of_004s_imdb_models(attention, layer):
 @pytest.mark.parametrize(
     ("attention", "layer"), [("dot_product", 16_640), ("optimised", 12_480), ("efficient", 8_320), ("super", 12_480)]
 )
-def test_attention_layers_of_004s_amazon_models(attention, layer):
+def test_attention_layers_of_hosseinis_amazon_models(attention, layer):
     config = dataclasses.replace(CONFIG, attention=attention, depth=3, width=64, heads=4)
     model = TextClassifier(config, vocabulary=20, classes=5, length=64)
     params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 64), int), jnp.array([64]))["params"]

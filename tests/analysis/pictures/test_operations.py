@@ -1,4 +1,4 @@
-"""004's eq. 24 against its own text and against what it leaves out; the command's tables and pictures."""
+"""Hosseini's eq. 24 against its own text and against what it leaves out; the command's tables and pictures."""
 
 import json
 

@@ -26,7 +26,7 @@ def test_the_paraboloid():
 
 @pytest.mark.parametrize("dim", [2, None])
 def test_one_hidden_layer_is_a_sum_of_folded_planes(dim):
-    """Σ_m v_m max(0, (W_q x + W_k x)_m + b_m) + b_a, for x = (x, y, 0, …) as query and key (000, eq. 4)."""
+    """Σ_m v_m max(0, (W_q x + W_k x)_m + b_m) + b_a, for x = (x, y, 0, …) as query and key (DiGiugno, eq. 4)."""
     score = Neural(dim=dim, hidden=(5,))
     declared = parameters(score)
     params, width = {name: np.asarray(array) for name, array in declared.items()}, dim or 4

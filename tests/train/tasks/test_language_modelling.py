@@ -159,7 +159,7 @@ def test_the_manuals_baselines_are_where_they_should_be():
 
 
 def test_the_papers_language_model_has_its_parameters():
-    """000's published code: 46,527,812 with dot-product attention, 275 more with neural scores in one layer."""
+    """DiGiugno's published code: 46,527,812 with dot-product attention, 275 more with neural scores in one layer."""
     for attention, count in {"dot_product": 46_527_812, "neural(dim=2)|dot_product": 46_528_087}.items():
         config, _ = loading.resolve("configs/gpt_wikitext103.py", {"model.attention": attention})
         model = config.model.build(28_996, config.data.context)

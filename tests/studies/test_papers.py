@@ -28,7 +28,7 @@ def layer(spec, width, length, heads=1):
 
 
 def test_projected_dot_products_let_all_pairs_of_elements_meet():
-    """000 §1.2 and eq. 2 have only elements of one index interact; that is before the projections."""
+    """DiGiugno §1.2 and eq. 2 have only elements of one index interact; that is before the projections."""
     query, key = normal(0, 6, 4), normal(1, 6, 4)
     score = lambda x, z: (x @ query) @ (z @ key)  # noqa: E731
     mixed = jax.jacfwd(jax.grad(score), argnums=1)(normal(2, 6), normal(3, 6))
@@ -37,7 +37,7 @@ def test_projected_dot_products_let_all_pairs_of_elements_meet():
 
 
 def test_outputs_lie_in_the_convex_hull_of_the_values():
-    """001: in no direction does an output reach further than the values do."""
+    """Wikipedia: in no direction does an output reach further than the values do."""
     query, key, value = normal(0, 1, 5, 1, 3), normal(1, 1, 7, 1, 3), normal(2, 1, 7, 1, 3)
     out = dot_product_attention(query, key, value)[0, :, 0]
     directions = normal(3, 3, 200)
@@ -45,7 +45,7 @@ def test_outputs_lie_in_the_convex_hull_of_the_values():
 
 
 def test_queries_and_keys_play_different_parts():
-    """001 calls their roles symmetric; scores are, where both have the same matrix."""
+    """Wikipedia calls their roles symmetric; scores are, where both have the same matrix."""
     x, query, key = normal(0, 5, 8), normal(1, 8, 4), normal(2, 8, 4)
     scores = (x @ query) @ (x @ key).T
     assert np.abs(scores - scores.T).max() > 1
@@ -54,7 +54,7 @@ def test_queries_and_keys_play_different_parts():
 
 
 def test_unscaled_scores_of_a_hundred_numbers_choose_one_key():
-    """001: the variance of q·k is the width, and 1/√d takes it away."""
+    """Wikipedia: the variance of q·k is the width, and 1/√d takes it away."""
     query, key = normal(0, 500, 100), normal(1, 32, 100)
     scores = query @ key.T
     assert np.var(scores) == pytest.approx(100, rel=0.15)
@@ -64,14 +64,14 @@ def test_unscaled_scores_of_a_hundred_numbers_choose_one_key():
 
 
 def test_layer_norm_does_not_give_the_norm_1():
-    """002 takes ‖q‖ = ‖k‖ = 1 from it: it gives √D, and before the projections, which change it again."""
+    """Sanger takes ‖q‖ = ‖k‖ = 1 from it: it gives √D, and before the projections, which change it again."""
     normalised = nn.LayerNorm(use_bias=False, use_scale=False).apply({}, normal(0, 50, 64))
     np.testing.assert_allclose(np.linalg.norm(normalised, axis=-1), 8.0, rtol=1e-3)
     assert np.std(np.linalg.norm(normalised @ normal(1, 64, 64), axis=-1)) > 1
 
 
 def test_values_of_a_narrow_head_cannot_be_had_from_its_keys():
-    """002: any W_v is made up for after the layer, if W_k has an inverse; a head's W_k has none."""
+    """Sanger: any W_v is made up for after the layer, if W_k has an inverse; a head's W_k has none."""
     wide, values = normal(0, 8, 8), normal(1, 8, 8)
     x = normal(2, 5, 8)
     np.testing.assert_allclose(x @ wide @ np.linalg.inv(wide) @ values, x @ values, rtol=1e-2, atol=1e-3)
@@ -82,7 +82,7 @@ def test_values_of_a_narrow_head_cannot_be_had_from_its_keys():
 
 
 def test_projection_attention_is_not_cubic():
-    """002 §4: outputs are means of the keys, so they cannot grow faster than these."""
+    """Sanger §4: outputs are means of the keys, so they cannot grow faster than these."""
     points = normal(0, 1, 9, 1, 3)
     once, scaled = (gaussian_attention(x, x, normalise=False) for x in (points, 4 * points))
     assert np.abs(scaled - 4**3 * once).max() > 1
@@ -90,7 +90,7 @@ def test_projection_attention_is_not_cubic():
 
 
 def test_repeated_projection_collapses_to_a_point():
-    """002 §4: what the residual keeps from happening."""
+    """Sanger §4: what the residual keeps from happening."""
     points = noisy_circle(24)
     spread = [float(np.ptp(step, axis=0).max()) for step in project(points, sigma=0.7, steps=40)]
     assert spread[0] > 2
@@ -99,7 +99,7 @@ def test_repeated_projection_collapses_to_a_point():
 
 
 def test_two_linear_layers_around_a_layer_norm_are_not_linear():
-    """003 §4.4 calls them so."""
+    """Zhang §4.4 calls them so."""
     projection = MlpProjection((4,), relu=False)
     x = normal(0, 3, 4)
     params = projection.init(jax.random.key(1), x)
@@ -109,7 +109,7 @@ def test_two_linear_layers_around_a_layer_norm_are_not_linear():
 
 @pytest.mark.parametrize("width", [32, 64, 128, 256])
 def test_super_saves_a_projection_as_long_as_the_text_is_no_longer_than_the_width(width):
-    """004's Remark 3, which counts no biases, holds with them, and no further."""
+    """Hosseini's Remark 3, which counts no biases, holds with them, and no further."""
     saved = lambda length: layer("dot_product", width, length) - layer("super", width, length)  # noqa: E731
     assert all(saved(length) >= width**2 for length in (1, width // 2, width))
     assert saved(width + 1) < width**2
@@ -130,7 +130,7 @@ def classifier(config, words, classes, length):
     return count_parameters(jax.eval_shape(model.init, jax.random.key(0), tokens, jnp.array([length])))
 
 
-def test_sizes_of_004s_models():
+def test_sizes_of_hosseinis_models():
     """It prints 300K, 650K, 2.6M, 60M; its Table 7's last two differ by nine alignments whatever else is in them."""
     assert vit("vit_mnist", 10, 32, 1, 64) == 276_874
     assert vit("vit_imagenet", 1000, 112, 3, 196) == 57_772_264
@@ -143,6 +143,6 @@ def test_sizes_of_004s_models():
 @pytest.mark.parametrize(
     ("spec", "width", "layers", "more"), [("mlp_roberta", 768, 12, 63_756_288), ("mlp_marian", 512, 18, 42_633_216)]
 )
-def test_003s_models_grow(spec, width, layers, more):
+def test_zhangs_models_grow(spec, width, layers, more):
     """RoBERTa has 12 attentions and Marian 18, of which 6 are cross-attention."""
     assert layers * (layer(spec, width, 8) - layer("dot_product", width, 8)) == more
