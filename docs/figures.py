@@ -69,6 +69,7 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "digits", lambda: digits.table(load("digits")["runs"])
     for name in translations.SETS:
         yield f"translation {name}", lambda name=name: translations.table(load(name)["runs"])
+    yield "wikitext2 in short", wikitext2_in_short
     yield "declared", lambda: markdown(declared.table()).strip()
     for name in replication.ALL:
         if (KEPT / f"{name}.json").is_file():
@@ -82,13 +83,13 @@ def numbers() -> Iterator[tuple[str, str]]:
     yield from of_training_and_translation()
     yield from of_inference()
     yield from of_operations()
+    for spec in ("dot_product", "neural(dim=2)|dot_product"):
+        yield f"wikitext2 {spec.partition('|')[0]}", f"{mean_reached('wikitext2_gpt', spec, 'perplexity'):.1f}"
     reached = [100 * run["best"]["test"]["accuracy"] for run in load("digits")["runs"]["super"]]
     yield "digits super", f"{mean(reached):.1f}"
     yield "digits super range", f"{min(reached):.1f} to {max(reached):.1f}"
     for spec in ("dot_product", "optimised", "efficient", "super"):
-        fields = {"model.attention": spec, "model.heads": 4}
-        chosen = [run["results"][0] for run in load("imdb")["runs"] if fields.items() <= run["config"].items()]
-        yield f"imdb {spec}", f"{100 * mean(result['best']['test']['accuracy'] for result in chosen):.2f} %"
+        yield f"imdb {spec}", f"{100 * mean_reached('imdb', spec, 'accuracy', **{'model.heads': 4}):.2f} %"
 
 
 def cores() -> dict[str, dict[str, Any]]:
@@ -179,7 +180,11 @@ def of_training_and_translation() -> Iterator[tuple[str, str]]:
         yield f"train_step {name}", f"{stacks['ratio_to_bench'][name]:.1f}"
     yield "train_step loop", f"{loop['median']:.3f} ({loop['min']:.3f} to {loop['max']:.3f} in single rounds)"
     yield "train_step loop %", f"{100 * (loop['median'] - 1):.1f}"
+    losses = load("gpt_step")["stacks"]["losses"]
+    apart = max(abs(a - b) for name in losses for a, b in zip(losses[name], losses["bench"], strict=True))
+    yield "gpt_step losses", f"{apart:.2f}"
     translation = load("translation")
+    yield "translation weights", f"{translation['searches'][0]['weight_bytes_a_step'] / 1e6:.0f}"
     times = [row["times_faster"]["median"] for row in translation["searches"]]
     yield "translation times faster", f"{min(times):.1f} to {max(times):.1f}"
     yield "translation bandwidth", f"{100 * translation['searches'][0]['of_bandwidth']:.0f}"
@@ -190,6 +195,27 @@ def of_training_and_translation() -> Iterator[tuple[str, str]]:
         yield f"translation training {name}", f"{speed:,.0f}"
     yield "translation gaussian", measure.spread(translation["projection"]["gaussian_over_dot_product"])
     yield "translation gaussian paper", f"{translation['projection']['paper']:.2f}"
+
+
+def mean_reached(name: str, spec: str, metric: str, split: str = "test", **fields: int) -> float:
+    """Returns the mean over seeds of a study's metric, at the best evaluation of each run."""
+    fields = {"model.attention": spec, **fields}
+    chosen = [run["results"][0] for run in load(name)["runs"] if fields.items() <= run["config"].items()]
+    return mean(result["best"][split][metric] for result in chosen)
+
+
+def wikitext2_in_short() -> str:
+    """Compares small GPTs on WikiText-2 with each other and with the frequencies of the tokens."""
+    lines = []
+    for spec in dict.fromkeys(run["config"]["model.attention"] for run in load("wikitext2_gpt")["runs"]):
+        value = functools.partial(mean_reached, "wikitext2_gpt", spec)
+        perplexities = (f"{value('perplexity', split):.1f}" for split in ("validation", "test"))
+        first, *others = spec.split("|")
+        title = f"`{first}` in the first layer" if others else f"`{spec}`"
+        lines.append((title, *perplexities, f"{value('bits_per_byte'):.3f}"))
+    unigram = load("wikitext2_gpt")["runs"][0]["results"][0]["baselines"]
+    lines.append(("unigram", "", f"{unigram['unigram_perplexity']:.1f}", f"{unigram['unigram_bits_per_byte']:.3f}"))
+    return plain_markdown(("", "validation", "test", "bits per byte, test"), lines)
 
 
 def of_inference() -> Iterator[tuple[str, str]]:
@@ -209,6 +235,10 @@ def of_operations() -> Iterator[tuple[str, str]]:
     ratios = [row["excess"] for row in load("flops")["settings"].values()]
     counted = [100 * row[count] for row in ratios for count in ("analytic", "compiled")]
     yield "flops excess", f"{min(counted):.0f} to {max(counted):.0f} %"
+    mnist = load("flops")["settings"]["MNIST, Table 5"]["operations"]
+    yield "flops eq. 24", f"{mnist['eq. 24']['dot_product'] / 1e6:.2f}"
+    yield "flops analytic", f"{mnist['analytic']['dot_product'] / 1e6:.1f}"
+    yield "flops greatest", f"{100 * load('flops')['greatest']['eq. 24']:.1f} %"
 
 
 @functools.cache
