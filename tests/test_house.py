@@ -3,6 +3,7 @@
 import ast
 import collections
 import graphlib
+import re
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,11 @@ def test_imports_close_no_circle():
     graph = {module: imported(tree) - {module} for module, tree in MODULES.items()}
     apart = {module: {name for name in names if not module.startswith(f"{name}.")} for module, names in graph.items()}
     graphlib.TopologicalSorter(apart).prepare()
+
+
+def test_contributing_shows_the_tree():
+    tree = (ROOT / "CONTRIBUTING.md").read_text().partition("```text\n")[2].partition("```")[0]
+    assert 8 <= len(tree.splitlines()) <= 10
+    rooms = {path.parent.name for path in FILES}
+    programs = {path.stem for path in ROOT.glob("train/*.py") if "__main__" in path.read_text()}
+    assert (rooms | programs) - set(re.findall(r"\w+", tree)) == set()

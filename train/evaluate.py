@@ -84,9 +84,9 @@ def parser() -> cli.Parser:
     """Returns the parser of the flags, except those that `processes.join` reads."""
     parser = cli.Parser(__doc__)
     parser.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="the run's folder")
-    parser.add_argument("--step", default="last", help="last, best or a step that has a checkpoint")
-    parser.add_argument("--split", default="test", help="train, validation or test")
-    parser.add_argument("--replica", type=int, help="which one, of a run of several; all without it")
+    parser.add_argument("--step", default="last", help="last, best or the number of a step with a checkpoint")
+    parser.add_argument("--split", default="test", help="the data: train, validation or test")
+    parser.add_argument("--replica", type=int, help="number of a replica; all without it")
     parser.add_overrides()
     return parser
 

@@ -89,15 +89,17 @@ def parser() -> cli.Parser:
     """Returns the parser of the flags."""
     parser = cli.Parser(__doc__)
     parser.add_argument("--workdir", type=Path, required=True, help="the run's folder")
-    parser.add_argument("--prompt", action="append", required=True, help="what to continue; may be given again")
-    parser.add_argument("--tokens", type=int, default=100, help="how many to add")
-    parser.add_argument("--temperature", type=float, default=1.0, help="0 is greedy")
-    parser.add_argument("--top-k", type=int, default=0, help="draw from so many tokens; 0 is all")
-    parser.add_argument("--top-p", type=float, default=1.0, help="draw from the likeliest of this probability")
-    parser.add_argument("--samples", type=int, default=1, help="continuations of each prompt")
-    parser.add_argument("--seed", type=int, default=0, help="of the draws")
-    parser.add_argument("--step", default="best", help="best, last or a step that has a checkpoint")
-    parser.add_argument("--replica", type=int, default=0, help="which one, of a run of several")
+    parser.add_argument("--prompt", action="append", required=True, help="text to continue; may be given again")
+    parser.add_argument("--tokens", type=int, default=100, help="number of tokens to add")
+    parser.add_argument("--temperature", type=float, default=1.0, help="of the draws; 0 takes the most probable token")
+    parser.add_argument("--top-k", type=int, default=0, help="draw from the N most probable tokens; 0 is all")
+    parser.add_argument(
+        "--top-p", type=float, default=1.0, help="draw from the most probable tokens of this total probability"
+    )
+    parser.add_argument("--samples", type=int, default=1, help="number of continuations of each prompt")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the draws")
+    parser.add_argument("--step", default="best", help="best, last or the number of a step with a checkpoint")
+    parser.add_argument("--replica", type=int, default=0, help="number of a replica")
     return parser
 
 

@@ -30,8 +30,10 @@ _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 def parser() -> cli.Parser:
     """Returns the parser of the flags in front of --."""
     parser = cli.Parser(__doc__)
-    parser.add_argument("--processes", type=cli.count, required=True, help="how many")
-    parser.add_argument("--devices-per-process", type=cli.count, default=0, help="fake CPU devices, to try a mesh")
+    parser.add_argument("--processes", type=cli.count, required=True, help="number of processes")
+    parser.add_argument(
+        "--devices-per-process", type=cli.count, default=0, help="number of fake CPU devices, to try a mesh"
+    )
     return parser
 
 

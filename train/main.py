@@ -40,8 +40,8 @@ def parser() -> cli.Parser:
     several = "One of several processes (SLURM, Open MPI, GKE and Cloud TPU need no flags)"
     text = "where the first process listens; see also train.launch"
     parser.add_argument("--coordinator", metavar="HOST:PORT", section=several, help=text)
-    parser.add_argument("--num-processes", type=int, section=several, help="how many there are")
-    parser.add_argument("--process-id", type=int, section=several, help="which one this is, from 0 on")
+    parser.add_argument("--num-processes", type=int, section=several, help="number of processes")
+    parser.add_argument("--process-id", type=int, section=several, help="number of this process, from 0 on")
     return parser
 
 

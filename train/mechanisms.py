@@ -28,9 +28,9 @@ def parser() -> cli.Parser:
     """Returns the parser of the flags."""
     parser = cli.Parser(__doc__)
     parser.add_argument("specs", nargs="*", help="spec strings such as 'neural(dim=16)'; all rows without any")
-    parser.add_argument("--width", type=cli.count, default=256, help="of the model, D")
-    parser.add_argument("--heads", type=cli.count, default=8, help="of each layer, N")
-    parser.add_argument("--length", type=cli.count, default=257, help="tokens of a sequence")
+    parser.add_argument("--width", type=cli.count, default=256, help="width of the model, D")
+    parser.add_argument("--heads", type=cli.count, default=8, help="heads of each layer, N")
+    parser.add_argument("--length", type=cli.count, default=257, help="number of tokens in a sequence")
     return parser
 
 

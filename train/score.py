@@ -22,8 +22,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> cli.Parser:
     """Returns the parser of the flags."""
     parser = cli.Parser(__doc__)
-    parser.add_argument("--translations", type=Path, required=True, metavar="FILE", help="of one sentence a line")
-    parser.add_argument("--references", type=Path, required=True, metavar="FILE", help="of as many lines")
+    parser.add_argument(
+        "--translations", type=Path, required=True, metavar="FILE", help="a file with one sentence a line"
+    )
+    parser.add_argument("--references", type=Path, required=True, metavar="FILE", help="a file with as many lines")
     return parser
 
 

@@ -256,19 +256,27 @@ def parser() -> cli.Parser:
     parser.add_overrides()
     parser.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="the folder of the sweep")
     parser.add_argument(
-        "--over", action="append", default=[], metavar="FIELD=VALUE,VALUE", help="what varies; may be given again"
+        "--over",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE,VALUE",
+        help="a field to vary, and its values; may be given again",
     )
-    parser.add_argument("--seeds", type=cli.count, default=1, help="of each setting, from the config's on")
+    parser.add_argument(
+        "--seeds", type=cli.count, default=1, help="number of seeds of each setting, from the config's on"
+    )
     parser.add_argument(
         "--jobs",
         type=cli.count,
         default=0,
-        help="runs at a time; without it one a CPU, or one where there is a GPU",
+        help="runs at a time; without it one for each CPU, or one with a GPU",
     )
     parser.add_argument(
-        "--replicas", default="auto", choices=REPLICAS, help="train seeds together: auto does unless on CPUs"
+        "--replicas", default="auto", choices=REPLICAS, help="train seeds together; auto does so, but not on CPUs"
     )
-    parser.add_argument("--equal", default="", choices=matching.EQUAL, help="match with the first value")
+    parser.add_argument(
+        "--equal", default="", choices=matching.EQUAL, help="what to match with the first value of --over"
+    )
     parser.add_argument(
         "--also",
         action="append",
@@ -276,11 +284,17 @@ def parser() -> cli.Parser:
         metavar="FIELD=VALUE,...",
         help="a setting beside the grid; may be given again",
     )
-    parser.add_argument("--tune", default="", metavar="FIELD=VALUE,...", help="tries values, and trains with the best")
-    parser.add_argument("--tune-length", default="1/3", metavar="PART", help="of a trial, as a part of the run's")
-    parser.add_argument("--tune-seeds", type=cli.count, default=1, help="of each value that is tried")
-    parser.add_argument("--declare", type=Path, metavar="FILE", help="JSON of what is asked and compared")
-    parser.add_argument("--print", action="store_true", help="print one command a run, and train nothing")
+    parser.add_argument(
+        "--tune", default="", metavar="FIELD=VALUE,...", help="values to try; each setting trains with its best"
+    )
+    parser.add_argument(
+        "--tune-length", default="1/3", metavar="PART", help="length of a trial, as a part of the run's"
+    )
+    parser.add_argument("--tune-seeds", type=cli.count, default=1, help="number of seeds of each value that is tried")
+    parser.add_argument(
+        "--declare", type=Path, metavar="FILE", help="a JSON file with the question and the comparisons"
+    )
+    parser.add_argument("--print", action="store_true", help="print one command for each run, and train nothing")
     parser.add_argument("--slurm", nargs="?", const="", metavar="NAME=VALUE,...", help="submit the runs with submitit")
     return parser
 
