@@ -1,4 +1,4 @@
-"""Writes every measured figure of the documents from the JSON files that hold the measurements.
+"""Write every measured figure of the documents from the JSON files that hold the measurements.
 
     python -m docs.figures
 
@@ -262,9 +262,14 @@ def written(text: str) -> str:
     return runs.with_figures(text, figure)
 
 
+def parser() -> cli.Parser:
+    """Returns the parser of the flags, of which there are none."""
+    return cli.Parser(__doc__)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit code."""
-    return cli.run(lambda: write(cli.Parser(__doc__).parse_args(arguments)))
+    return cli.run(lambda: write(parser().parse_args(arguments)))
 
 
 def write(_: Any) -> None:

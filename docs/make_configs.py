@@ -1,13 +1,16 @@
-"""Writes `docs/configs.md` from the docstrings of the configs and from what the dataclasses declare.
+"""Write `docs/configs.md` from the docstrings of the configs and from what the dataclasses declare.
 
 python -m docs.make_configs
 """
 
 import ast
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from models.fields import SETTING, FieldDeclaration
+from train import cli
 from train.config.leaves import SECTIONS, leaves_of
 
 PAGE = Path(__file__).parent / "configs.md"
@@ -65,5 +68,20 @@ def _role(leaf: FieldDeclaration) -> str:
     return f"{leaf.role}, may change" if leaf.role == SETTING and leaf.changeable else leaf.role
 
 
-if __name__ == "__main__":
+def parser() -> cli.Parser:
+    """Returns the parser of the flags, of which there are none."""
+    return cli.Parser(__doc__)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the program and returns its exit code."""
+    return cli.run(lambda: write(parser().parse_args(arguments)))
+
+
+def write(_: Any) -> None:
+    """Writes the page."""
     PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -16,7 +16,7 @@ from tests.sizes import once
 from train import cli
 from train.config import loading
 
-FOLDERS = ("analysis", "benchmarks", "notebooks", "studies", "train")
+FOLDERS = ("analysis", "benchmarks", "docs", "notebooks", "studies", "train")
 PROGRAMS = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
     for folder in FOLDERS

@@ -21,11 +21,6 @@ def reviews(folder: str) -> None:
         _write(Path(folder) / f"{split}.csv", "\n".join(["review,label", *rows]))
 
 
-def pairs(file: str) -> None:
-    """Sentences with their translations, parted by tabs, as Tatoeba's."""
-    _write(Path(file), "\n".join(f"{_sentence(n)}\t{_sentence(n + 7)}\tCC-BY" for n in range(80)))
-
-
 def trained(workdir: str, config: str, changes: Mapping[str, str]) -> None:
     """A run of two steps that another page says how to train."""
     code, printed = program("train.main", changed([f"--config={config}", f"--workdir={workdir}"], SHORT | changes))

@@ -121,8 +121,8 @@ def over(texts: Sequence[str], overrides: Mapping[str, str], equal: str) -> dict
     fields: dict[str, list[str]] = {}
     chosen = chosen_by(equal)
     for text in texts:
-        field, equals, values = text.partition("=")
-        if not equals:
+        field, _, values = text.partition("=")
+        if not values:
             raise UsageError(f"--over {text} has no values; write --over {field or 'FIELD'}=VALUE,VALUE.")
         if field in DECIDED:
             raise UsageError(f"--over {field} cannot be: {DECIDED[field]} decides it.")

@@ -30,6 +30,7 @@ def test_commas_in_brackets_and_quotes_do_not_split(text, values):
     ("texts", "message"),
     [
         (["model.attention"], "--over model.attention has no values; write --over model.attention=VALUE,VALUE"),
+        (["model.attention="], "--over model.attention= has no values; write --over model.attention=VALUE,VALUE"),
         (["model.heads=1,,2"], "'1,,2' has an empty value; write '' for one that is meant"),
         (["model.attention=neural(dim=2"], r"'neural\(dim=2' has no closing \)"),
         (["model.attention='a"], "has no closing '"),
