@@ -1,14 +1,13 @@
 """Chains of image transforms, written as `pad_crop(padding=4)|flip|normalise(mean=0.5, std=0.25)`."""
 
-import dataclasses
-import typing
-from typing import Any
+import itertools
 
 import numpy as np
 from jaxtyping import Float32, UInt8
 
 from attention.errors import UsageError, unknown
 from models import specs
+from train.data import options
 from train.data.images.transforms import TRANSFORMS, Normalise, Transform
 
 # Sizes that stand for "any": tiny, and long either way.
@@ -21,13 +20,10 @@ def parse(text: str) -> tuple[Transform, ...]:
     Raises:
       UsageError: unknown names or options, options missing or of the wrong kind, or a wrong order.
     """
-    calls = specs.parse(text)
-    transforms = tuple(_build(call) for call in calls)
-    normalised = False
-    for call, transform in zip(calls, transforms, strict=True):
-        if normalised and transform.bytes_only:
-            raise UsageError(f"{call.name} cannot come after normalise in {text!r}; put it before.")
-        normalised |= isinstance(transform, Normalise)
+    transforms = tuple(map(_build, specs.parse(text)))
+    for transform in list(itertools.dropwhile(lambda transform: not isinstance(transform, Normalise), transforms))[1:]:
+        if transform.bytes_only:
+            raise UsageError(f"{transform.name} cannot come after normalise in {text!r}; put it before.")
     return transforms
 
 
@@ -61,39 +57,8 @@ def output_shape(transforms: tuple[Transform, ...], image_shape: tuple[int, int,
     return shapes.pop()
 
 
-def _build(call: specs.SpecItem) -> Transform:
-    if call.name not in TRANSFORMS:
-        raise unknown("image transform", call.name, TRANSFORMS)
-    cls = TRANSFORMS[call.name]
-    fields = {field.name: field for field in dataclasses.fields(cls)}
-    hints = typing.get_type_hints(cls)
-    for option, value in call.options.items():
-        if option not in fields:
-            raise unknown(f"option of {call.name}", option, fields)
-        if not _fits(value, hints[option]):
-            raise UsageError(f"{call.name}({option}={value!r}) must be {_KINDS[hints[option]]}.")
-    for name, field in fields.items():
-        if field.default is dataclasses.MISSING and name not in call.options:
-            raise UsageError(f"{call.name} needs {name}: write {call.name}({name}=...).")
-    return cls(**call.options)
-
-
-_KINDS = {
-    bool: "True or False",
-    int: "a whole number",
-    float: "a number",
-    tuple[float, ...]: "numbers in parentheses",
-    float | tuple[float, ...]: "a number or numbers in parentheses",
-}
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    def number(x):
-        return isinstance(x, int | float) and not isinstance(x, bool)
-
-    if hint is bool:
-        return isinstance(value, bool)
-    if hint is int:
-        return number(value) and isinstance(value, int)
-    several = isinstance(value, tuple) and len(value) > 0 and all(number(x) for x in value)
-    return number(value) if hint is float else several or (number(value) and hint != tuple[float, ...])
+def _build(item: specs.SpecItem) -> Transform:
+    if item.name not in TRANSFORMS:
+        raise unknown("image transform", item.name, TRANSFORMS)
+    options.check(item, TRANSFORMS[item.name])
+    return TRANSFORMS[item.name](**item.options)

@@ -8,6 +8,7 @@ seeded it.
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -24,33 +25,40 @@ Pixels = Num[np.ndarray, "_ _ _"]
 class Transform:
     """The base of all transforms; subclasses add options as fields.
 
-    `random` says whether it draws from the generator, `bytes_only` whether it needs uint8 and so has to come before
-    `normalise`.
+    Attributes:
+      random: Whether it draws from the generator.
+      bytes_only: Whether it needs uint8 and so has to come before `normalise`.
+      name: The name in spec strings, such as `center_crop`.
     """
 
-    random: ClassVar[bool] = False
-    bytes_only: ClassVar[bool] = False
+    random: ClassVar[bool]
+    bytes_only: ClassVar[bool]
+    name: ClassVar[str]
+
+    def __init_subclass__(cls, random: bool = False, bytes_only: bool = False):
+        cls.random, cls.bytes_only = random, bytes_only
+        cls.name = re.sub(r"\B(?=[A-Z])", "_", cls.__name__).lower()
 
     def __call__(self, image: Pixels, rng: np.random.Generator) -> Pixels:
         """Returns the transformed image."""
-        return self._apply(image, rng)
-
-    def _apply(self, image: Pixels, rng: np.random.Generator) -> Pixels:
         raise NotImplementedError
+
+    def _require(self, met: bool, what: str, value: Any) -> None:
+        if not met:
+            raise UsageError(f"{self.name} needs {what}, but got {value}.")
 
 
 @dataclasses.dataclass(frozen=True)
-class Resize(Transform):
+class Resize(Transform, bytes_only=True):
     """Resizes bilinearly with antialiasing to `size` × `size`, or with `keep_aspect` to a shorter side of `size`."""
 
-    bytes_only: ClassVar[bool] = True
     size: int
     keep_aspect: bool = False
 
     def __post_init__(self):
-        _require(self.size > 0, "resize", "size above 0", self.size)
+        self._require(self.size > 0, "size above 0", self.size)
 
-    def _apply(self, image, rng):
+    def __call__(self, image, rng):
         height, width = image.shape[:2]
         scale = self.size / min(height, width)
         to = (round(width * scale), round(height * scale)) if self.keep_aspect else (self.size, self.size)
@@ -64,9 +72,9 @@ class CenterCrop(Transform):
     size: int
 
     def __post_init__(self):
-        _require(self.size > 0, "center_crop", "size above 0", self.size)
+        self._require(self.size > 0, "size above 0", self.size)
 
-    def _apply(self, image, rng):
+    def __call__(self, image, rng):
         height, width = image.shape[:2]
         if min(height, width) < self.size:
             raise UsageError(
@@ -82,7 +90,7 @@ class Pad(Transform):
 
     to: int
 
-    def _apply(self, image, rng):
+    def __call__(self, image, rng):
         height, width, channels = image.shape
         if max(height, width) > self.to:
             raise UsageError(f"pad(to={self.to}) is smaller than an image of {height}×{width}; pad to more or resize.")
@@ -93,16 +101,15 @@ class Pad(Transform):
 
 
 @dataclasses.dataclass(frozen=True)
-class PadCrop(Transform):
+class PadCrop(Transform, random=True):
     """Shifts the image by up to `padding` pixels: pads it with zeros on every side, then crops the original size."""
 
-    random: ClassVar[bool] = True
     padding: int = 4
 
     def __post_init__(self):
-        _require(self.padding >= 0, "pad_crop", "padding of at least 0", self.padding)
+        self._require(self.padding >= 0, "padding of at least 0", self.padding)
 
-    def _apply(self, image, rng):
+    def __call__(self, image, rng):
         height, width, channels = image.shape
         top, left = rng.integers(0, 2 * self.padding + 1, size=2).tolist()
         padded = np.zeros((height + 2 * self.padding, width + 2 * self.padding, channels), image.dtype)
@@ -111,42 +118,39 @@ class PadCrop(Transform):
 
 
 @dataclasses.dataclass(frozen=True)
-class Flip(Transform):
+class Flip(Transform, random=True):
     """Swaps left and right with probability `p`."""
 
-    random: ClassVar[bool] = True
     p: float = 0.5
 
     def __post_init__(self):
-        _require(0 <= self.p <= 1, "flip", "p between 0 and 1", self.p)
+        self._require(0 <= self.p <= 1, "p between 0 and 1", self.p)
 
-    def _apply(self, image, rng):
+    def __call__(self, image, rng):
         return image[:, ::-1] if rng.random() < self.p else image
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomResizedCrop(Transform):
+class RandomResizedCrop(Transform, random=True, bytes_only=True):
     """Crops a random part of the image and resizes it to `size` × `size` (Szegedy et al. 2015).
 
     `scale` bounds the part's share of the area, `ratio` its width over its height. Where ten draws do not fit into
     the image, the largest part within `ratio` is taken.
     """
 
-    random: ClassVar[bool] = True
-    bytes_only: ClassVar[bool] = True
     size: int
     scale: tuple[float, ...] = (0.08, 1.0)
     ratio: tuple[float, ...] = (3 / 4, 4 / 3)
 
     def __post_init__(self):
-        _require(self.size > 0, "random_resized_crop", "size above 0", self.size)
+        self._require(self.size > 0, "size above 0", self.size)
         for name in ("scale", "ratio"):
             bounds = getattr(self, name)
             ordered = len(bounds) == 2 and 0 < bounds[0] <= bounds[1]
-            _require(ordered, "random_resized_crop", f"{name}=(low, high) with 0 < low <= high", bounds)
-        _require(self.scale[1] <= 1, "random_resized_crop", "scale of at most 1", self.scale)
+            self._require(ordered, f"{name}=(low, high) with 0 < low <= high", bounds)
+        self._require(self.scale[1] <= 1, "scale of at most 1", self.scale)
 
-    def _apply(self, image, rng):
+    def __call__(self, image, rng):
         height, width = self._extent(image, rng)
         top = int(rng.integers(0, image.shape[0] - height + 1))
         left = int(rng.integers(0, image.shape[1] - width + 1))
@@ -165,20 +169,18 @@ class RandomResizedCrop(Transform):
 
 
 @dataclasses.dataclass(frozen=True)
-class ColourJitter(Transform):
+class ColourJitter(Transform, random=True, bytes_only=True):
     """Scales brightness, contrast and saturation, in order, by factors from [max(0, 1 - option), 1 + option]."""
 
-    random: ClassVar[bool] = True
-    bytes_only: ClassVar[bool] = True
     brightness: float = 0.0
     contrast: float = 0.0
     saturation: float = 0.0
 
     def __post_init__(self):
         least = min(self.brightness, self.contrast, self.saturation)
-        _require(least >= 0, "colour_jitter", "brightness, contrast and saturation of at least 0", least)
+        self._require(least >= 0, "brightness, contrast and saturation of at least 0", least)
 
-    def _apply(self, image, rng):
+    def __call__(self, image, rng):
         strengths = np.array([self.brightness, self.contrast, self.saturation])
         brightness, contrast, saturation = rng.uniform(np.maximum(0, 1 - strengths), 1 + strengths)
         pixels = np.clip(image * np.float32(brightness), 0, 255)
@@ -188,33 +190,29 @@ class ColourJitter(Transform):
 
 
 @dataclasses.dataclass(frozen=True)
-class Rotate(Transform):
+class Rotate(Transform, random=True, bytes_only=True):
     """Rotates about the centre by an angle from [-degrees, degrees], bilinearly, with zeros outside the image."""
 
-    random: ClassVar[bool] = True
-    bytes_only: ClassVar[bool] = True
     degrees: float
 
-    def _apply(self, image, rng):
+    def __call__(self, image, rng):
         angle = rng.uniform(-abs(self.degrees), abs(self.degrees))
         return _by_pillow(image, lambda picture: picture.rotate(angle, Image.Resampling.BILINEAR))
 
 
 @dataclasses.dataclass(frozen=True)
-class Zoom(Transform):
+class Zoom(Transform, random=True, bytes_only=True):
     """Zooms about the centre: height and width independently to 1 / (1 + u) of the size, u from [-factor, factor].
 
     As the RandomZoom layer of Keras has it (u > 0 zooms out), with zeros where nothing was.
     """
 
-    random: ClassVar[bool] = True
-    bytes_only: ClassVar[bool] = True
     factor: float
 
     def __post_init__(self):
-        _require(0 <= self.factor < 1, "zoom", "factor of at least 0 and below 1", self.factor)
+        self._require(0 <= self.factor < 1, "factor of at least 0 and below 1", self.factor)
 
-    def _apply(self, image, rng):
+    def __call__(self, image, rng):
         high, wide = 1 + rng.uniform(-self.factor, self.factor, size=2)
         height, width = image.shape[:2]
         affine = (wide, 0, width / 2 * (1 - wide), 0, high, height / 2 * (1 - high))
@@ -227,19 +225,18 @@ class Zoom(Transform):
 
 
 @dataclasses.dataclass(frozen=True)
-class Normalise(Transform):
+class Normalise(Transform, bytes_only=True):
     """Returns (image / 255 - mean) / std as float32; `mean` and `std` are one number, or one a channel."""
 
-    bytes_only: ClassVar[bool] = True
     mean: float | tuple[float, ...]
     std: float | tuple[float, ...]
 
     def __post_init__(self):
-        _require(float(np.min(self.std)) > 0, "normalise", "std above 0", self.std)
+        self._require(float(np.min(self.std)) > 0, "std above 0", self.std)
         lengths = {np.size(self.mean), np.size(self.std)} - {1}
-        _require(len(lengths) < 2, "normalise", "as many means as stds", (self.mean, self.std))
+        self._require(len(lengths) < 2, "as many means as stds", (self.mean, self.std))
 
-    def _apply(self, image, rng):
+    def __call__(self, image, rng):
         scale, shift = self._affine
         if len(scale) not in (1, image.shape[2]):
             raise UsageError(
@@ -254,23 +251,7 @@ class Normalise(Transform):
         return (1 / (255 * std)).astype(np.float32), (mean / std).astype(np.float32)
 
 
-TRANSFORMS: dict[str, type[Transform]] = {
-    "resize": Resize,
-    "center_crop": CenterCrop,
-    "pad": Pad,
-    "pad_crop": PadCrop,
-    "flip": Flip,
-    "random_resized_crop": RandomResizedCrop,
-    "colour_jitter": ColourJitter,
-    "rotate": Rotate,
-    "zoom": Zoom,
-    "normalise": Normalise,
-}
-
-
-def _require(met: bool, transform: str, what: str, value: Any) -> None:
-    if not met:
-        raise UsageError(f"{transform} needs {what}, but got {value}.")
+TRANSFORMS: dict[str, type[Transform]] = {transform.name: transform for transform in Transform.__subclasses__()}
 
 
 def _by_pillow(

@@ -7,8 +7,7 @@ import functools
 import hashlib
 import itertools
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import babel.dates
 import babel.localedata
@@ -63,15 +62,6 @@ class Dates:
                 raise UsageError(f"dates({option}={year!r}) must be a year from 1000 to 9999.")
         if self.first > self.last:
             raise UsageError(f"dates(first={self.first}, last={self.last}) has no years; first must not be after last.")
-
-    @classmethod
-    def make(cls, options: Mapping[str, Any]) -> "Dates":
-        """Reads the options of a spec string; raises UsageError for an unknown option or a wrong value."""
-        names = [field.name for field in dataclasses.fields(cls)]
-        for option in options:
-            if option not in names:
-                raise unknown("option of dates", option, names)
-        return cls(**options)
 
     @property
     def languages(self) -> list[tuple[str, str]]:

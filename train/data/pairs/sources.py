@@ -4,8 +4,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from attention.errors import UsageError, unknown
-from models import specs
+from attention.errors import UsageError
+from train.data import options
 from train.data.pairs.dates import Dates
 from train.data.rows import aligned, local, source
 from train.data.rows.columns import DataColumn
@@ -67,13 +67,9 @@ def stripped(rows: Iterator[tuple[str, ...]]) -> Iterator[Pair]:
 
 
 def _dates(name: str) -> Dates:
-    try:
-        [call] = specs.parse(name)
-    except ValueError as error:  # it cannot be read, or is none or several
-        raise unknown("data.source", name, KINDS) from error
-    if call.name != "dates":
-        raise unknown("data.source", name, KINDS)
-    return Dates.make(call.options)
+    item = options.parse_one(name, "data.source", ["dates"], KINDS)
+    options.check_names(item, Dates)
+    return Dates(**item.options)
 
 
 def _forms(names: tuple[str, str]) -> str:

@@ -1,5 +1,6 @@
-"""Tokenisers: text to ids and back; spec strings name them, see `tokeniser`."""
+"""Tokenisers: text to ids and back; spec strings name them, see `by_name`."""
 
-from train.data.tokenisers.tokeniser import Tokeniser, check, loads, make, needs_fitting, stated_size
+from train.data.tokenisers.by_name import check, loads, make, needs_fitting, stated_size
+from train.data.tokenisers.tokeniser import Tokeniser
 
 __all__ = ["Tokeniser", "check", "loads", "make", "needs_fitting", "stated_size"]

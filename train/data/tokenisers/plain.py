@@ -8,32 +8,24 @@ import string
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from jaxtyping import Int32, Integer
+from jaxtyping import Integer
 
-Ids = Int32[np.ndarray, " n"]
+from train.data.tokenisers.tokeniser import Ids, Tokeniser
 
 
-class ByteTokeniser:
+class ByteTokeniser(Tokeniser):
     """A tokeniser whose ids are the bytes of UTF-8, 0 to 255, and four special ids."""
 
     size = 260
     special = {"pad": 256, "mask": 257, "start": 258, "end": 259}  # noqa: RUF012
 
-    def encode(self, text: str) -> Ids:
-        """Returns the text's bytes."""
-        return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
-
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         """Returns the bytes of each text."""
-        return [self.encode(text) for text in texts]
+        return [np.frombuffer(text.encode(), np.uint8).astype(np.int32) for text in texts]
 
     def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
         """Returns the text; bytes that are not UTF-8 become U+FFFD."""
         return bytes(int(i) for i in ids if i < 256).decode(errors="replace")
-
-    def normalise(self, text: str) -> str:
-        """Returns the text unchanged."""
-        return text
 
     def dumps(self) -> str:
         """Returns the same text for all byte tokenisers, which do not differ."""
@@ -41,7 +33,7 @@ class ByteTokeniser:
 
 
 @dataclasses.dataclass(frozen=True)
-class WordTokeniser:
+class WordTokeniser(Tokeniser):
     """A tokeniser of words between white space, as Keras' TextVectorization: id 0 pads, id 1 is an unknown word.
 
     Attributes:
@@ -66,14 +58,11 @@ class WordTokeniser:
         """The number of ids, special ones included."""
         return len(self.special) + len(self.words)
 
-    def encode(self, text: str) -> Ids:
-        """Returns the ids of the text's words."""
-        lookup = self._lookup
-        return np.array([lookup.get(word, 1) for word in _split(text, self.lower, self.strip)], np.int32)
-
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         """Returns the ids of the words of each text."""
-        return [self.encode(text) for text in texts]
+        lookup = self._lookup
+        words = (_split(text, self.lower, self.strip) for text in texts)
+        return [np.array([lookup.get(word, 1) for word in split], np.int32) for split in words]
 
     def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
         """Joins the words with spaces; an unknown word is `[UNK]`."""

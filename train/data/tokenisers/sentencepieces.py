@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int32, Integer
+from jaxtyping import Integer
 
 from attention.errors import UsageError
 from models.published import hugging_face
 from train.data import packages
+from train.data.tokenisers.tokeniser import Ids, Tokeniser
 
 KIND = "marian"
 SOURCE, TARGET, VOCABULARY = "source.spm", "target.spm", "vocab.json"
@@ -22,12 +23,13 @@ SPECIAL = {"pad": "<pad>", "unknown": "<unk>", "end": "</s>", "start": "<pad>"}
 SPACE = "\u2581"  # stands for a space in pieces
 
 
-class MarianTokeniser:
+class MarianTokeniser(Tokeniser):
     """The tokeniser of one side of a Marian model; see `train.data.tokenisers.Tokeniser`.
 
     Ids are those of transformers' MarianTokenizer without the last, `</s>`: text is normalised by sentencepiece alone,
     not by Moses' rules for punctuation. A text may begin with a language, `>>fr<<`, which is one token. As there,
     nothing is decoded of unknown pieces. Text that reads like a special token is encoded as the text it is, though.
+    `normalise` changes nothing, since published scores use the references as they are written.
 
     Attributes:
       spm: The sentencepiece model.
@@ -50,11 +52,7 @@ class MarianTokeniser:
         self.size = max(vocabulary.values()) + 1
         self.special = {name: vocabulary[piece] for name, piece in SPECIAL.items()}
 
-    def encode(self, text: str) -> Int32[np.ndarray, " n"]:
-        """Returns the ids of the text's pieces."""
-        return self.encode_batch([text])[0]
-
-    def encode_batch(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " n"]]:
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         """Returns the ids of the pieces of each text."""
         split = [_language(text) for text in texts]
         pieces = self._processor.encode([text for _, text in split], out_type=str)
@@ -69,10 +67,6 @@ class MarianTokeniser:
         pieces = (self._pieces.get(int(i), SPECIAL["unknown"]) for i in ids)
         text = self._processor.decode_pieces([piece for piece in pieces if piece not in SPECIAL.values()])
         return text.replace(SPACE, " ").strip()
-
-    def normalise(self, text: str) -> str:
-        """Returns the text unchanged, since published scores use the references as they are written."""
-        return text
 
     def dumps(self) -> str:
         """Returns the model in base 64 and the vocabulary, as JSON."""

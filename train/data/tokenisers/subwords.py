@@ -5,11 +5,12 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int32, Integer
+from jaxtyping import Integer
 
 from attention.errors import UsageError
 from train.data import packages
 from train.data.rows import hub
+from train.data.tokenisers.tokeniser import Ids, Tokeniser
 
 # The special tokens of published tokenisers, by the names of `Tokeniser.special`.
 _NAMES = {
@@ -24,7 +25,7 @@ _NAMES = {
 _BERT_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
-class SubwordTokeniser:
+class SubwordTokeniser(Tokeniser):
     """A tokeniser of the package `tokenizers`; see `train.data.tokenisers.Tokeniser`.
 
     Text that happens to read like a special token is encoded as the text it is.
@@ -49,11 +50,7 @@ class SubwordTokeniser:
         matches_of = {name: [ids[token] for token in tokens if token in ids] for name, tokens in _NAMES.items()}
         self.special = {name: matches[0] for name, matches in matches_of.items() if matches}
 
-    def encode(self, text: str) -> Int32[np.ndarray, " n"]:
-        """Returns the ids of the text's pieces."""
-        return self.encode_batch([text])[0]
-
-    def encode_batch(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " n"]]:
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         """Returns the ids of the pieces of each text."""
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]

@@ -317,7 +317,8 @@ class TestSources:
             sources.check(source)
 
     def test_options_of_dates_are_checked(self):
-        with pytest.raises(UsageError, match="Unknown option of dates 'source'"):
+        message = r"Unknown option of dates 'source'\. .*Valid: first, forms, last, sources, targets"
+        with pytest.raises(UsageError, match=message):
             sources.check("dates(source=('en',))")
 
     @pytest.mark.parametrize("columns", [("de", "de"), ("de", "")])

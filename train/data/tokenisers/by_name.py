@@ -1,0 +1,127 @@
+"""The tokenisers that a spec string names, or that a file holds.
+
+Spec strings are `bytes`, `words(size=20000)`, `bpe(size=8192)`, `wordpiece(size=30522)`, `file:PATH`,
+`hf:NAME` or `hf:NAME@REVISION`, and of a Marian `marian:FOLDER_OR_HUB_NAME/source.spm` and `…/target.spm`.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from attention.errors import UsageError
+from models import specs
+from train.data import options
+from train.data.tokenisers import plain, sentencepieces, subwords
+from train.data.tokenisers.plain import ByteTokeniser, WordTokeniser
+from train.data.tokenisers.tokeniser import Tokeniser
+
+KINDS = (
+    "bytes",
+    "words(size=20000)",
+    "bpe(size=8192)",
+    "wordpiece(size=30522)",
+    "file:PATH",
+    "hf:NAME",
+    "marian:FOLDER/source.spm",
+)
+_MAKERS = {
+    "bytes": ByteTokeniser,
+    "words": plain.fit_words,
+    "bpe": subwords.fit_bpe,
+    "wordpiece": subwords.fit_wordpiece,
+}
+# The smallest sizes: special tokens and the bytes that a byte-level BPE starts from, or at least one word.
+_LEAST = {"bytes": 0, "words": 6, "bpe": 260, "wordpiece": 6}
+
+
+def check(spec: str, field: str = "data.tokeniser") -> None:
+    """Raises UsageError, which names the config's field, unless `spec` is written as one of KINDS; opens nothing."""
+    kind, _, place = spec.partition(":")
+    if kind == sentencepieces.KIND:
+        sentencepieces.check(place)
+    elif not (kind in _READERS and place):
+        _parse(spec, field)
+
+
+def needs_fitting(spec: str) -> bool:
+    """Returns whether the tokeniser is trained on the corpus."""
+    return spec.partition(":")[0] not in _READERS and _parse(spec).name != "bytes"
+
+
+def stated_size(spec: str) -> int:
+    """Returns the number of ids that a spec string states, or 0; trained on little text, a tokeniser may have fewer."""
+    if spec.partition(":")[0] in _READERS:
+        return 0
+    item = _parse(spec)
+    return ByteTokeniser.size if item.name == "bytes" else item.options.get("size", 0)
+
+
+def make(spec: str, texts: Iterable[str] = (), field: str = "data.tokeniser") -> Tokeniser:
+    """Makes the tokeniser that a spec string names.
+
+    Args:
+      spec: See the module.
+      texts: The texts that it is trained on where `needs_fitting`; they may be read twice.
+      field: The config field that has the spec, for messages.
+
+    Raises:
+      UsageError: the spec is not valid, or a file, hub name or package is missing.
+    """
+    check(spec, field)
+    kind, _, place = spec.partition(":")
+    if kind in _READERS:
+        return _READERS[kind](place, field)
+    item = _parse(spec, field)
+    return ByteTokeniser() if item.name == "bytes" else _MAKERS[item.name](texts, **item.options)
+
+
+def loads(text: str) -> Tokeniser:
+    """Restores the tokeniser that `dumps`, or the package `tokenizers`, wrote.
+
+    Raises:
+      UsageError: the text is not a tokeniser.
+    """
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"This is no tokeniser, but {text[:40]!r}: {error}.") from error
+    match content:
+        case {"model": _}:
+            return subwords.SubwordTokeniser(text)
+        case {"kind": "bytes"}:
+            return ByteTokeniser()
+        case {"kind": sentencepieces.KIND}:
+            return sentencepieces.loads(content)
+        case {"kind": "words", "words": list(words), "lower": bool(lower), "strip": bool(strip), "marks": bool(marks)}:
+            return WordTokeniser(tuple(words), lower, strip, marks)
+    raise UsageError(f"This is no tokeniser, but {text[:40]!r}; write one with dumps, or with the package tokenizers.")
+
+
+def _from_file(path: Path) -> Tokeniser:
+    try:
+        return loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"Cannot read the tokeniser file {str(path)!r} ({error.strerror}); the config names it: give a JSON "
+            "file such as tokeniser.json of a work directory or tokenizer.json of a hub repository."
+        ) from error
+    except ValueError as error:
+        raise UsageError(f"The tokeniser file {str(path)!r} cannot be used: {error}") from error
+
+
+# Each takes what follows the colon and the config field that has it, which few messages need.
+_READERS = {
+    "file": lambda place, _: _from_file(Path(place).expanduser()),
+    "hf": subwords.from_hub,
+    sentencepieces.KIND: lambda place, _: sentencepieces.read(place),
+}
+
+
+def _parse(spec: str, field: str = "data.tokeniser") -> specs.SpecItem:
+    item = options.parse_one(spec, field, _MAKERS, KINDS)
+    options.check(item, _MAKERS[item.name])
+    least = _LEAST[item.name]
+    size = item.options.get("size", least)
+    if size < least and (item.name, size) != ("words", 0):
+        raise UsageError(f"{item.name}(size={size}) is too small; use at least {least}.")
+    return item
