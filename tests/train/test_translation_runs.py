@@ -117,8 +117,9 @@ def test_sentences_and_files_are_translated_alike(finished, tmp_path, capsys):
 def test_the_command_translates_as_well_as_the_run_measured(finished):
     _, workdir = finished
     translator = translate.Translator.load(workdir, "last")
-    text = tasks.find("translation")(translator.config).sources["test"].text
-    sources, references = (text.texts(side, np.arange(len(text))) for side in ("source", "target"))
+    bitext = tasks.find("translation")(translator.config).corpus
+    every = np.arange(len(bitext.splits["test"]))
+    sources, references = (bitext.texts("test", side, every) for side in ("source", "target"))
     found = list(translator.translations(sources, translation.search(translator.config.data)))
     test = json.loads((workdir / "result.json").read_text())["final"]["test"]
     expected = translation_scores.scores(found, references)

@@ -11,40 +11,66 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import grain
 import numpy as np
 from absl import flags
 
 from attention.errors import UsageError
+from train.data.section import Section
 
 Batch = dict[str, np.ndarray]
+Example = dict[str, Any]
 
 # One thread is the fastest: making small examples holds the interpreter, and more threads only contend for it.
 _READ = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
 
 
-class BatchSizes(Protocol):
-    """The fields of every `data` section: batch sizes over all processes, and the workers that prepare batches."""
+class Examples:
+    """A split cut into examples; `len` is how many an epoch of training has."""
 
-    batch_size: int
-    eval_batch_size: int
-    workers: int
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def eval_length(self) -> int:
+        """How many examples evaluation has."""
+        return len(self)
+
+    def train(self, index: int, position: int, seed: int, rng: np.random.Generator) -> Example:
+        """Returns a training example, which is that of evaluation unless a subclass has another.
+
+        Args:
+          index: The example's number in the epoch.
+          position: The example's place in the endless stream of all epochs.
+          seed: A seed for what is alike in a whole epoch.
+          rng: The example's generator.
+        """
+        del position, seed, rng
+        return self.evaluate(index)
+
+    def evaluate(self, index: int) -> Example:
+        """Returns the index-th of `eval_length` examples, with `index` and `weight`."""
+        raise NotImplementedError
 
 
+@functools.lru_cache(maxsize=16)
 def endless(length: int, seed: int) -> grain.MapDataset:
     """Returns an endless stream of 0 … length - 1, in a new order every epoch."""
     return grain.MapDataset.range(length).shuffle(seed=seed).repeat()
 
 
-def batched(examples: grain.MapDataset, data: BatchSizes, process_index: int, process_count: int) -> "BatchIterator":
-    """Cuts an endless stream of examples into batches.
+def train_batches(
+    examples: Examples, data: Section, seed: int, process_index: int = 0, process_count: int = 1
+) -> "BatchIterator":
+    """Returns endless batches of shuffled examples. An epoch has every example once; a batch may span two epochs.
 
     Args:
-      examples: Dicts of arrays, which depend on the position alone.
+      examples: The examples of the training split.
       data: Batch size and workers.
+      seed: The seed of the order, of the examples' generators, and of whole epochs, which are independent.
       process_index: This process takes the `process_index`-th block of each global batch.
       process_count: How many processes share it.
 
@@ -56,9 +82,20 @@ def batched(examples: grain.MapDataset, data: BatchSizes, process_index: int, pr
       UsageError: the batch size is not a multiple of the processes.
     """
     share = per_process(data.batch_size, process_count, "data.batch_size")
+    order, drawing, epochs = np.random.SeedSequence(seed).generate_state(3).tolist()
+    placed = endless(len(examples), order).map_with_index(_placed)
+    stream = placed.random_map(functools.partial(_drawn, examples, epochs), seed=drawing)
     # Dropping a remainder that an endless stream has not keeps the length an integer that Python can take.
-    batches = examples.batch(share, drop_remainder=True)
+    batches = stream.batch(share, drop_remainder=True)
     return BatchIterator(batches[process_index::process_count], data.workers)
+
+
+def _placed(position: int, index: int) -> tuple[int, int]:
+    return int(index), position
+
+
+def _drawn(examples: Examples, seed: int, placed: tuple[int, int], rng: np.random.Generator) -> Example:
+    return examples.train(*placed, seed, rng)
 
 
 def stacked(iterators: Sequence["BatchIterator"]) -> "BatchIterator":
@@ -71,14 +108,11 @@ def _stack(batches: tuple[Batch, ...]) -> Batch:
     return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
 
 
-def in_order(
-    example: Callable[[int], dict[str, Any]], length: int, data: BatchSizes, process_index: int, process_count: int
-) -> "BatchIterator":
+def eval_batches(examples: Examples, data: Section, process_index: int = 0, process_count: int = 1) -> "BatchIterator":
     """Yields every example once, in order; every process gets equally many batches.
 
     Args:
-      example: Maps an index to a dict of arrays, among them `index` and `weight`.
-      length: How many examples there are.
+      examples: The examples of the split.
       data: Evaluation batch size and workers.
       process_index: This process takes the `process_index`-th block of each global batch.
       process_count: How many processes share it.
@@ -91,10 +125,10 @@ def in_order(
       UsageError: the evaluation batch size is not a multiple of the processes.
     """
     share = per_process(data.eval_batch_size, process_count, "data.eval_batch_size")
-    nothing = {name: np.zeros_like(value) for name, value in example(0).items()} | {"index": np.int64(-1)}
-    filled = -(-length // data.eval_batch_size) * data.eval_batch_size
-    examples = grain.MapDataset.range(filled).map(functools.partial(_filled, example, length, nothing))
-    return BatchIterator(examples.batch(share)[process_index::process_count], data.workers)
+    filled = -(-examples.eval_length // data.eval_batch_size) * data.eval_batch_size
+    nothing = {name: np.zeros_like(value) for name, value in examples.evaluate(0).items()} | {"index": np.int64(-1)}
+    stream = grain.MapDataset.range(filled).map(functools.partial(_filled, examples, nothing))
+    return BatchIterator(stream.batch(share)[process_index::process_count], data.workers)
 
 
 class BatchIterator(grain.DatasetIterator):
@@ -162,11 +196,9 @@ def _kill_workers_at_exit() -> None:
     atexit.register(lambda: [worker.kill() for worker in multiprocessing.active_children()])
 
 
-def _filled(
-    example: Callable[[int], dict[str, Any]], length: int, nothing: dict[str, Any], index: int
-) -> dict[str, Any]:
+def _filled(examples: Examples, nothing: Example, index: int) -> Example:
     """Returns an example by index, or `nothing` beyond the last."""
-    return example(int(index)) if index < length else nothing
+    return examples.evaluate(int(index)) if index < examples.eval_length else nothing
 
 
 def per_process(batch_size: int, process_count: int, field: str) -> int:

@@ -3,9 +3,6 @@
 import dataclasses
 from typing import Any
 
-import numpy as np
-from jaxtyping import Int64, UInt16
-
 from attention.errors import UsageError
 from models.fields import field
 
@@ -57,32 +54,3 @@ class BlankTokeniser:
     size: int
 
     special = {"mask": 0, "start": 1, "end": 2}  # noqa: RUF012
-
-
-@dataclasses.dataclass(frozen=True)
-class BlankText:
-    """Replaces a `train.data.store.tokens.Stored` in a dry run, by one document of zeros.
-
-    Attributes:
-      length: The number of its tokens.
-    """
-
-    length: int
-
-    def __len__(self) -> int:
-        return 1
-
-    @property
-    def ids(self) -> UInt16[np.ndarray, " tokens"]:
-        """See `Stored`."""
-        return np.zeros(self.length, np.uint16)
-
-    @property
-    def token_offsets(self) -> Int64[np.ndarray, " 2"]:
-        """See `Stored`."""
-        return np.array([0, self.length])
-
-    @property
-    def labels(self) -> Int64[np.ndarray, " 1"]:
-        """See `Stored`."""
-        return np.zeros(1, np.int64)

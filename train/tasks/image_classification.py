@@ -9,7 +9,8 @@ from attention.errors import UsageError
 from models.cnn import CNNConfig
 from models.vit import ViTConfig
 from train.config.schema import Config
-from train.data.images import batches, chain
+from train.data import pipeline
+from train.data.images import chain
 from train.data.images.section import ImageData
 from train.data.rows.splits import PARTS
 from train.losses import cross_entropy, in_top, sums
@@ -46,12 +47,13 @@ class ImageClassification(Task):
 
     def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> Iterator:
         """Returns an endless `grain` iterator of shuffled, augmented batches, whose state is saved and restored."""
-        seed = self._seed + replica
-        return batches.train_batches(self.sources["train"], self._data, seed, process_index, process_count)
+        examples, seed = self._data.examples(self.sources["train"]), self._seed + replica
+        return pipeline.train_batches(examples, self._data, seed, process_index, process_count)
 
     def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
         """Yields every example of a split once, the last batch padded."""
-        return batches.eval_batches(self.sources[split], self._data, process_index, process_count)
+        examples = self._data.examples(self.sources[split])
+        return pipeline.eval_batches(examples, self._data, process_index, process_count)
 
     def content(self, split: str) -> str:
         """Returns what identifies the images; see `train.data.images.sources.LabelledImages`."""

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from train import losses
 from train.config.schema import Config
-from train.data.text import batches
+from train.data import pipeline
 from train.step import Batch
 from train.tasks.task import Task
 
@@ -56,13 +56,13 @@ class TextTask(Task):
         return self.model.init(key, *self.inputs(self._example()))["params"]
 
     def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> Iterator[Batch]:
-        """Returns an endless iterator of shuffled batches; see `train.data.text.batches`."""
+        """Returns an endless iterator of shuffled batches; see `train.data.pipeline`."""
         seed = self._seed + replica
-        return batches.train_batches(self.sources["train"], self._data, seed, process_index, process_count)
+        return pipeline.train_batches(self.sources["train"], self._data, seed, process_index, process_count)
 
     def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
-        """Yields every example of a split once; see `train.data.text.batches`."""
-        return batches.eval_batches(self.sources[split], self._data, process_index, process_count)
+        """Yields every example of a split once; see `train.data.pipeline`."""
+        return pipeline.eval_batches(self.sources[split], self._data, process_index, process_count)
 
     def eval_examples(self, split: str) -> int:
         """Returns how many examples evaluation has; its windows of running text differ from those of training."""

@@ -159,7 +159,7 @@ class Translation(TextTask):
 
     @functools.cache  # noqa: B019  a task lives as long as its program, and this reads the whole source
     def _references(self, split: str, indices: tuple[int, ...]) -> list[str]:
-        texts = self.sources[split].text.texts("target", np.array(indices))
+        texts = self.corpus.texts(split, "target", np.array(indices))
         return [self.corpus.target_tokeniser.normalise(text) for text in texts]
 
     def _translated(self, params: dict, batch: Batch, mesh: jax.sharding.Mesh) -> tuple[np.ndarray, np.ndarray]:

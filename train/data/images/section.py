@@ -9,6 +9,7 @@ from attention.errors import UsageError
 from models.fields import field
 from train.data import stated
 from train.data.images import chain, sources
+from train.data.images.examples import ImageExamples
 from train.data.images.transforms import TRANSFORMS
 from train.data.section import Section
 
@@ -25,7 +26,11 @@ def _check_shape(shape: str, path: str) -> None:
 class ImageData(Section):
     """The images, their transforms and their batches."""
 
-    source: str = field("digits", "`digits`, `tfds:NAME` or `numpy:FILE.npz`; see `train.data.images.sources.load`.")
+    source: str = field(
+        "digits",
+        "`digits`, `tfds:NAME` or `numpy:FILE.npz`; see `train.data.images.sources.load`.",
+        reads=sources.check,
+    )
     data_dir: str = field("", "Where TFDS sets are; '' is the environment's TFDS_DATA_DIR, else TFDS's own default.")
     train_split: str = field("train", "Such as `train[:90%]`; see `train.data.rows.splits`.")
     batch_size: int = 64
@@ -50,7 +55,6 @@ class ImageData(Section):
 
     def __post_init__(self):
         super().__post_init__()
-        sources.check(self.source)
         chain.parse(self.train_transforms)
         if any(transform.random for transform in chain.parse(self.eval_transforms)):
             fixed = ", ".join(sorted(name for name, transform in TRANSFORMS.items() if not transform.random))
@@ -72,6 +76,11 @@ class ImageData(Section):
         stated.check("image_shape", self.image_shape, "x".join(map(str, source.image_shape)))
         return source
 
+    def examples(self, images: sources.LabelledImages) -> ImageExamples:
+        """Returns the examples that `train.data.pipeline` makes batches of."""
+        transforms = chain.parse(self.train_transforms), chain.parse(self.eval_transforms)
+        return ImageExamples(images, *transforms, self.mixup)
+
     def blank(self) -> sources.LabelledImages:
         """Returns one black image, which replaces any part in a dry run.
 
@@ -81,4 +90,4 @@ class ImageData(Section):
         height, width, channels = map(int, stated.needed("image_shape", self.image_shape).split("x"))
         image = np.zeros((height or _ANY, width or _ANY, channels), np.uint8)
         classes = stated.needed("classes", self.classes)
-        return sources.LabelledImages([{"image": image, "label": 0}], classes, (height, width, channels))
+        return sources.LabelledImages([{"image": image, "label": 0}], classes, (height, width, channels), range(1))

@@ -13,7 +13,7 @@ from jaxtyping import Integer, UInt8
 
 from attention.errors import UsageError, unknown
 from train.data.images import tfds
-from train.data.rows.splits import Split, View
+from train.data.rows.splits import Split
 
 KINDS = ("digits", "numpy:FILE.npz", "tfds:NAME")
 
@@ -23,29 +23,31 @@ class LabelledImages(Sequence):
     """A random-access sequence of `{'image': uint8 (H, W, C), 'label': int}`.
 
     Attributes:
-      records: The examples, by index.
+      records: Examples by index; their `content` identifies them.
       num_classes: Labels are 0 … num_classes - 1.
       image_shape: (H, W, C) of every image; 0 stands for a size that differs from image to image.
+      places: The indices of the examples among the records.
     """
 
     records: Sequence[dict[str, Any]]
     num_classes: int
     image_shape: tuple[int, int, int]
+    places: range
 
     def __len__(self) -> int:
-        return len(self.records)
+        return len(self.places)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.records[index]
+        return self.records[self.places[index]]
 
     @property
     def content(self) -> str:
-        """A digest of data in memory, or the name and version of a TFDS set."""
+        """A digest of all records in memory, or the name and version of a TFDS set."""
         return self.records.content
 
     def view(self, split: Split) -> "LabelledImages":
         """Returns the slice of this source that `split` names."""
-        return LabelledImages(View(self.records, *split.bounds(len(self))), self.num_classes, self.image_shape)
+        return LabelledImages(self.records, self.num_classes, self.image_shape, range(*split.bounds(len(self))))
 
 
 class LabelledArrays(LabelledImages):
@@ -65,11 +67,12 @@ class LabelledArrays(LabelledImages):
         images, labels = np.asarray(images), np.asarray(labels)
         _check_arrays(images, labels)
         images = images[..., None] if images.ndim == 3 else images
-        super().__init__(_Arrays(images, labels), num_classes or int(labels.max()) + 1, images.shape[1:])
+        classes = num_classes or int(labels.max()) + 1
+        super().__init__(_Arrays(images, labels), classes, images.shape[1:], range(len(labels)))
 
 
 @dataclasses.dataclass(frozen=True)
-class _Arrays(Sequence):
+class _Arrays:
     images: UInt8[np.ndarray, "n h w c"]
     labels: Integer[np.ndarray, " n"]
 
@@ -79,18 +82,15 @@ class _Arrays(Sequence):
         digest.update(np.ascontiguousarray(self.labels))
         return digest.hexdigest()
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {"image": self.images[index], "label": int(self.labels[index])}
 
 
-def check(source: str) -> None:
-    """Raises UsageError unless `source` is written as one of KINDS; opens nothing."""
+def check(source: str, path: str = "data.source") -> None:
+    """Raises UsageError, which names the config's field, unless `source` is written as one of KINDS; opens nothing."""
     kind, _, rest = source.partition(":")
     if source != "digits" and not (kind in ("numpy", "tfds") and rest):
-        raise unknown("data.source", source, KINDS)
+        raise unknown(path, source, KINDS)
 
 
 def load(
@@ -117,7 +117,8 @@ def load(
     part = Split.parse(split)
     kind, _, name = source.partition(":")
     if kind == "tfds":
-        whole = LabelledImages(*tfds.read(name, part.name, data_dir, image_key, label_key))
+        records, classes, shape = tfds.read(name, part.name, data_dir, image_key, label_key)
+        whole = LabelledImages(records, classes, shape, range(len(records.encoded)))
     elif kind == "numpy":
         whole = _read_numpy(os.path.expanduser(name), part.name)
     else:

@@ -15,7 +15,7 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 @dataclasses.dataclass(frozen=True)
-class TfdsRecords(Sequence):
+class TfdsRecords:
     """Records of a TFDS data source as `{'image': uint8 (H, W, C), 'label': int}`.
 
     The images are decoded here, by Pillow: TFDS would use OpenCV where it happens to be installed, whose JPEG
@@ -34,9 +34,6 @@ class TfdsRecords(Sequence):
     image_key: str
     label_key: str
     mode: str
-
-    def __len__(self) -> int:
-        return len(self.encoded)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         record = self.encoded[index]

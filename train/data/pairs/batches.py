@@ -2,26 +2,17 @@
 
 import dataclasses
 import functools
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 import grain
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Int32, Int64
 
 from train.data import pipeline
-from train.data.pairs.bitext import ParallelText
+from train.data.corpus import TokenisedSplit
 from train.data.pairs.bucketing import NOTHING, Batches, Buckets
-from train.data.text.windows import padded
-
-
-class BucketSizes(pipeline.BatchSizes, Protocol):
-    """The fields of the `data` section for batches of pairs.
-
-    Attributes:
-      bounds: The lengths that batches are padded to, ascending.
-    """
-
-    bounds: tuple[int, ...]
+from train.data.text.windows import Ids, padded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,17 +26,13 @@ class Sentences:
 
     Attributes:
       text: All pairs of the split.
-      source_length: The most tokens of a source, with the end token.
-      target_length: The most tokens of a target, with the end token.
-      source_special: The special ids of the source's tokeniser.
-      target_special: The special ids of the target's tokeniser.
+      limits: The most tokens of `source` and `target`, with their end tokens.
+      special: The special ids of the tokenisers of `source` and `target`.
     """
 
-    text: ParallelText
-    source_length: int
-    target_length: int
-    source_special: dict[str, int]
-    target_special: dict[str, int]
+    text: TokenisedSplit
+    limits: Mapping[str, int]
+    special: Mapping[str, Mapping[str, int]]
 
     def __len__(self) -> int:
         return len(self.fitting)
@@ -63,8 +50,8 @@ class Sentences:
     @functools.cached_property
     def fitting(self) -> Int64[np.ndarray, " n"]:
         """The indices of the pairs that are short enough, end tokens included."""
-        fits = self._fits("source", self.source_length) & self._fits("target", self.target_length)
-        return np.flatnonzero(fits)
+        fits = [self.text.lengths(side) + 1 <= most for side, most in self.limits.items()]
+        return np.flatnonzero(np.all(fits, axis=0))
 
     @functools.cached_property
     def source_lengths(self) -> Int64[np.ndarray, " n"]:
@@ -78,40 +65,36 @@ class Sentences:
 
     def batch(self, examples: Int64[np.ndarray, " B"], bound: int) -> pipeline.Batch:
         """Returns some examples, padded to the bound, or to a side's greatest length where that is less."""
-        rows = [
-            self._row(int(example), min(bound, self.source_length), min(bound, self.target_length))
-            for example in examples
-        ]
+        rows = [self._row(int(example), bound) for example in examples]
         return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
-    def _row(self, example: int, source_width: int, target_width: int) -> dict[str, Any]:
+    def _row(self, example: int, bound: int) -> pipeline.Example:
         real = example != NOTHING
         index = self.fitting[example] if real else NOTHING
-        source, target = self.text.ids(index) if real else ((), ())
-        ends, start = (self.source_special["end"], self.target_special["end"]), self.target_special["start"]
-        source, target = np.append(source, ends[0]), np.append(target, ends[1])
-        pads = [special.get("pad", special["end"]) for special in (self.source_special, self.target_special)]
+        texts = zip(self.text.row(index) if real else ((), ()), self.special.values(), strict=True)
+        source, target = (np.append(ids, special["end"]) for ids, special in texts)
         return {
-            "source": padded(source, source_width, pads[0]),
+            "source": self._pad("source", source, bound),
             "source_length": np.int32(len(source)),
-            "tokens": padded(np.append(start, target[:-1]), target_width, pads[1]),
-            "targets": padded(target, target_width, pads[1]),
-            "weight": padded(np.full(len(target), real), target_width, 0).astype(np.float32),
+            "tokens": self._pad("target", np.append(self.special["target"]["start"], target[:-1]), bound),
+            "targets": self._pad("target", target, bound),
+            "weight": padded(np.full(len(target), real), min(bound, self.limits["target"]), 0).astype(np.float32),
             "index": np.int64(index),
         }
 
-    def _fits(self, side: str, most: int) -> Bool[np.ndarray, " n"]:
-        return self.text.lengths(side) + 1 <= most
+    def _pad(self, side: str, ids: Ids, bound: int) -> Int32[np.ndarray, " width"]:
+        special = self.special[side]
+        return padded(ids, min(bound, self.limits[side]), special.get("pad", special["end"]))
 
 
 def train_batches(
-    sentences: Sentences, data: BucketSizes, seed: int, process_index: int = 0, process_count: int = 1
+    sentences: Sentences, data: Any, seed: int, process_index: int = 0, process_count: int = 1
 ) -> pipeline.BatchIterator:
     """Returns endless shuffled batches, each of one bucket; see `train.data.pipeline.batched` for the iterator.
 
     Args:
       sentences: The sentences of the training split.
-      data: Batch size, buckets and workers.
+      data: A `TranslationData`: batch size, buckets and workers.
       seed: The seed of the order.
       process_index: This process takes the `process_index`-th block of each global batch.
       process_count: How many processes share it.
@@ -124,13 +107,13 @@ def train_batches(
 
 
 def eval_batches(
-    sentences: Sentences, data: BucketSizes, process_index: int = 0, process_count: int = 1, most: int = 0
+    sentences: Sentences, data: Any, process_index: int = 0, process_count: int = 1, most: int = 0
 ) -> pipeline.BatchIterator:
     """Yields every pair once, bucket by bucket, and pads the last batches with weight 0.
 
     Args:
       sentences: The sentences of the split.
-      data: Evaluation batch size, buckets and workers.
+      data: A `TranslationData`: evaluation batch size, buckets and workers.
       process_index: This process takes the `process_index`-th block of each global batch.
       process_count: How many processes share it.
       most: How many pairs to take, from the first on; 0 is all.

@@ -5,12 +5,13 @@ import dataclasses
 from attention.errors import UsageError
 from models.fields import field
 from train.data import stated, tokenisers
+from train.data.corpus import TokenisedSplit
 from train.data.pairs import bitext, sources
 from train.data.pairs.batches import Sentences
-from train.data.pairs.bitext import Bitext, ParallelText
+from train.data.pairs.bitext import Bitext
 from train.data.pairs.bucketing import parse_bounds
-from train.data.rows.rows import Rows
 from train.data.rows.splits import PARTS, Split
+from train.data.store.tokens import BlankText
 from train.data.text.section import CachedTextSection, blank_tokeniser
 
 
@@ -23,6 +24,7 @@ class TranslationData(CachedTextSection):
         "`dates(...)` (dates written out in several languages, in the package; see `train.data.pairs.dates`), "
         "`file:PATH` (a table, lines of pairs parted by tabs, or two files that are aligned line by line; see "
         "`train.data.pairs.sources`), `hf:NAME` or `hf:NAME:CONFIG`, or `tfds:NAME`.",
+        reads=sources.check,
     )
     train_split: str = field(
         "train",
@@ -84,13 +86,17 @@ class TranslationData(CachedTextSection):
 
     def __post_init__(self):
         super().__post_init__()
-        sources.check(self.source)
         self.bounds, self.groups  # noqa: B018
 
     @property
     def bounds(self) -> tuple[int, ...]:
         """The greatest length of a pair's longer side in each bucket."""
         return parse_bounds(self.buckets, max(self.source_length, self.target_length))
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The most tokens of each side, its end token included."""
+        return {"source": self.source_length, "target": self.target_length}
 
     @property
     def groups(self) -> tuple[int, ...]:
@@ -124,15 +130,13 @@ class TranslationData(CachedTextSection):
         target = source
         if self.target_tokeniser:
             target = blank_tokeniser("target_vocabulary", self.target_vocabulary, self.target_tokeniser)
-        sides = (stated.BlankText(length - 1) for length in (self.source_length, self.target_length))
-        pairs = ParallelText(Rows("", "", lambda: iter(())), *sides, Split.parse("train"), order="")
-        return Bitext(source, target, dict.fromkeys(PARTS, pairs))
+        sides = {side: BlankText(length=length - 1) for side, length in self.limits.items()}
+        return Bitext(source, target, dict.fromkeys(PARTS, TokenisedSplit(sides, Split.parse("train"))), parts={})
 
     def examples(self, corpus: Bitext) -> dict[str, Sentences]:
         """Returns the sentences that batches are made of, by split."""
-        special = (corpus.source_tokeniser.special, corpus.target_tokeniser.special)
-        limits = (self.source_length, self.target_length)
-        sentences_of = {part: Sentences(tokens, *limits, *special) for part, tokens in corpus.splits.items()}
+        special = {"source": corpus.source_tokeniser.special, "target": corpus.target_tokeniser.special}
+        sentences_of = {part: Sentences(tokens, self.limits, special) for part, tokens in corpus.splits.items()}
         for part, sentences in sentences_of.items():
             least = self.batch_size if part == "train" else 1
             if len(sentences) < least:

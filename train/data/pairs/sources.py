@@ -15,10 +15,10 @@ KINDS = ("dates", "dates(sources=('en', 'fr'), targets=('de',))", *source.KINDS)
 FIELDS = ("data.source_column", "data.target_column")
 
 
-def check(name: str) -> None:
+def check(name: str, path: str = "data.source") -> None:
     """Raises UsageError unless the source is written as one of KINDS, with valid options; opens nothing."""
     if not source.is_one(name):
-        _dates(name)
+        _dates(name, path)
 
 
 def load(data: Any, split: str) -> Rows:
@@ -66,8 +66,8 @@ def stripped(rows: Iterator[tuple[str, ...]]) -> Iterator[Pair]:
             raise UsageError(f"{where} has an empty {empty} beside the {filled} {there!r}; mend or remove the pair.")
 
 
-def _dates(name: str) -> Dates:
-    item = options.parse_one(name, "data.source", ["dates"], KINDS)
+def _dates(name: str, path: str = "data.source") -> Dates:
+    item = options.parse_one(name, path, ["dates"], KINDS)
     options.check_names(item, Dates)
     return Dates(**item.options)
 

@@ -43,8 +43,10 @@ class Rows:
     read: Callable[[], Iterator[Row]]
     class_names: tuple[str, ...] = ()
 
-    def side(self, column: str) -> "Rows":
-        """Returns the `source` or `target` column of pairs, as documents."""
+    def column(self, column: str) -> "Rows":
+        """Returns the documents themselves for `text`, or the `source` or `target` of pairs as documents."""
+        if column == "text":
+            return self
         return Rows(f"the {column} side of {self.name}", digest([self.content, column]), lambda: self._side(column))
 
     def _side(self, column: str) -> Iterator[Document]:

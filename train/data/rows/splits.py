@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -82,25 +81,3 @@ def _position(bound: str, length: int) -> int:
         percent = Fraction(bound[:-1])
         return round(length * (percent + 100 * bound.startswith("-")) / 100)
     return int(bound) + length * bound.startswith("-")
-
-
-@dataclasses.dataclass(frozen=True)
-class View(Sequence):
-    """Records `start` to `stop` (excluded) of a random-access sequence."""
-
-    records: Sequence[Any]
-    start: int
-    stop: int
-
-    @property
-    def content(self) -> str:
-        """The `content` of all the records, which identifies them."""
-        return self.records.content
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    def __getitem__(self, index: int) -> Any:
-        if not 0 <= index < len(self):
-            raise IndexError(f"{index} is not among {len(self)} records")
-        return self.records[self.start + index]

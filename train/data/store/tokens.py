@@ -93,6 +93,22 @@ class Stored(Lazy):
         return np.asarray(np.memmap(path, dtype, "r", shape=(length,)))
 
 
+@dataclasses.dataclass(frozen=True)
+class BlankText(Stored):
+    """Replaces a stored text in a dry run, by one document of zeros.
+
+    Attributes:
+      length: The number of its tokens.
+    """
+
+    folder: str = ""
+    length: int = 0
+
+    def _array(self, name: str) -> np.ndarray:
+        lengths = {"ids": self.length, "labels": 1}
+        return np.zeros(lengths[name], np.int64) if name in lengths else np.array([0, self.length])
+
+
 def tokenise(documents: Rows, tokeniser: Tokeniser, end: bool, cache_dir: Path) -> Stored:
     """Returns the tokenised documents, from the cache or made now.
 

@@ -1,15 +1,18 @@
 """The `data` sections of configs for text."""
 
 import dataclasses
+from typing import ClassVar
 
 from attention.errors import UsageError
 from models.fields import BOOKKEEPING, field
 from train.data import stated, tokenisers
-from train.data.rows.splits import PARTS
+from train.data.corpus import TokenisedSplit
+from train.data.rows.splits import PARTS, Split
 from train.data.section import Section
+from train.data.store.tokens import BlankText
 from train.data.text import sources
-from train.data.text.batches import Labelled, MaskedTokens, NextToken, check_long_enough
-from train.data.text.corpus import Corpus, LabelledText, RunningText, load
+from train.data.text.corpus import Corpus, load
+from train.data.text.examples import Labelled, MaskedTokens, NextToken, TextExamples, check_long_enough
 from train.data.text.masking import Masking
 
 
@@ -43,6 +46,7 @@ class CommonTextData(CachedTextSection):
         "`pydoc` (the Python manual's topics, in the package), `file:PATH` (a file, folder or glob; see "
         "`train.data.rows.local.open_split`), `hf:NAME` or `hf:NAME:CONFIG` (a set on the Hugging Face hub or in a "
         "local folder), or `tfds:NAME`.",
+        reads=sources.check,
     )
     train_split: str = field(
         "train",
@@ -59,9 +63,11 @@ class CommonTextData(CachedTextSection):
     context: int = field(128, "Tokens in an example.", least=1, unit="tokens")
     vocabulary: int = stated.vocabulary("What the tokeniser must have.", "tokeniser")
 
-    def __post_init__(self):
-        super().__post_init__()
-        sources.check(self.source)
+    EXAMPLES: ClassVar[type[TextExamples]]
+
+    def examples(self, corpus: Corpus) -> dict[str, TextExamples]:
+        """Returns the examples that `train.data.pipeline` makes batches of, by split."""
+        return {part: self.EXAMPLES(text, self, corpus.tokeniser) for part, text in corpus.splits.items()}
 
     def blank(self) -> Corpus:
         """Returns one window of zeros, which replaces the corpus in a dry run.
@@ -69,7 +75,7 @@ class CommonTextData(CachedTextSection):
         Raises:
           UsageError: a size is not stated.
         """
-        text = RunningText(stated.BlankText(self.context + 1), 0, 1)
+        text = TokenisedSplit({"text": BlankText(length=self.context + 1)}, Split.parse("train"), classes=(0,))
         return Corpus(blank_tokeniser("vocabulary", self.vocabulary, self.tokeniser), dict.fromkeys(PARTS, text))
 
 
@@ -80,6 +86,16 @@ class UnlabelledTextData(CommonTextData):
     end_token: bool = field(False, "Whether each document is followed by the tokeniser's end token.")
 
     label_column = ""  # no field
+
+    def load(self) -> Corpus:
+        """Loads the corpus; see `train.data.text.corpus.load`.
+
+        Raises:
+          UsageError: `corpus.load` raises it, the training split is shorter than a window, or another is empty.
+        """
+        corpus = load(self)
+        check_long_enough(corpus.splits, self.context, self.EXAMPLES.ahead)
+        return corpus
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +110,8 @@ class TextData(UnlabelledTextData):
         unit="tokens",
     )
 
+    EXAMPLES = NextToken
+
     def __post_init__(self):
         super().__post_init__()
         if self.eval_stride > self.context:
@@ -101,21 +119,6 @@ class TextData(UnlabelledTextData):
                 f"data.eval_stride must be between 0 (windows that do not overlap) and data.context = {self.context}, "
                 f"but it is {self.eval_stride}."
             )
-
-    def load(self) -> Corpus:
-        """Loads the corpus; see `train.data.text.corpus.load`.
-
-        Raises:
-          UsageError: `corpus.load` raises it, the training split is shorter than a window, or another is empty.
-        """
-        corpus = load(self, self.end_token)
-        check_long_enough(corpus.splits, train=self.context + 1, held_out=2)
-        return corpus
-
-    def examples(self, corpus: Corpus) -> dict[str, NextToken]:
-        """Returns the examples that `train.data.text.batches` makes batches of, by split."""
-        stride, pad = self.eval_stride or self.context, _pad(corpus)
-        return {part: NextToken(tokens, self.context, stride, pad) for part, tokens in corpus.splits.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,22 +129,17 @@ class MaskedTextData(UnlabelledTextData):
     context: int = field(128, "Tokens in an example, start and end tokens included.", least=3)
     mask_rate: float = field(0.15, "The probability of each token to be chosen for prediction.", above=0, most=1)
 
+    EXAMPLES = MaskedTokens
+
     def load(self) -> Corpus:
-        """Loads the corpus; see `train.data.text.corpus.load`.
+        """Loads the corpus.
 
         Raises:
-          UsageError: `corpus.load` raises it, the training split is shorter than a window, another is empty, or the
-            tokeniser has no mask.
+          UsageError: the base raises it, or the tokeniser has no mask.
         """
-        corpus = load(self, self.end_token)
+        corpus = super().load()
         Masking.of(corpus.tokeniser, self.mask_rate)
-        check_long_enough(corpus.splits, train=self.context, held_out=1)
         return corpus
-
-    def examples(self, corpus: Corpus) -> dict[str, MaskedTokens]:
-        """Returns the examples that `train.data.text.batches` makes batches of, by split."""
-        special, masking = corpus.tokeniser.special, Masking.of(corpus.tokeniser, self.mask_rate)
-        return {part: MaskedTokens(tokens, self.context, special, masking) for part, tokens in corpus.splits.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +150,9 @@ class LabelledTextData(CommonTextData):
     label_column: str = field("label", "Of tables: the column of the class.")
     keep: str = field("last", "Which tokens of a document that is longer than `context`.", choices=("first", "last"))
     classes: int = field(0, **stated.CLASSES)
+
+    EXAMPLES = Labelled
+    end_token = False  # no field
 
     def __post_init__(self):
         super().__post_init__()
@@ -175,14 +176,8 @@ class LabelledTextData(CommonTextData):
 
     def blank(self) -> Corpus:
         """Returns one blank document, with its class; see `CommonTextData.blank`."""
-        text = LabelledText(stated.BlankText(self.context), 0, 1, (0,))
         names = tuple(map(str, range(stated.needed("classes", self.classes))))
-        return dataclasses.replace(super().blank(), splits=dict.fromkeys(PARTS, text), class_names=names)
-
-    def examples(self, corpus: Corpus) -> dict[str, Labelled]:
-        """Returns the examples that `train.data.text.batches` makes batches of, by split."""
-        pad = _pad(corpus)
-        return {part: Labelled(tokens, self.context, self.keep, pad) for part, tokens in corpus.splits.items()}
+        return dataclasses.replace(super().blank(), class_names=names)
 
 
 def blank_tokeniser(field: str, vocabulary: int, spec: str) -> stated.BlankTokeniser:
@@ -192,8 +187,3 @@ def blank_tokeniser(field: str, vocabulary: int, spec: str) -> stated.BlankToken
       UsageError: neither states a size.
     """
     return stated.BlankTokeniser(stated.needed(field, vocabulary or tokenisers.stated_size(spec)))
-
-
-def _pad(corpus: Corpus) -> int:
-    """Returns the padding id, or any id for tokenisers without padding, since padded tokens have weight 0."""
-    return corpus.tokeniser.special.get("pad", 0)

@@ -12,10 +12,10 @@ from train.data.text import pydoc
 KINDS = ("pydoc", *source.KINDS)
 
 
-def check(name: str) -> None:
-    """Raises UsageError unless the source is written as one of KINDS; opens nothing."""
+def check(name: str, path: str = "data.source") -> None:
+    """Raises UsageError, which names the config's field, unless a source is written as one of KINDS; opens nothing."""
     if name != "pydoc" and not source.is_one(name):
-        raise unknown("data.source", name, KINDS)
+        raise unknown(path, name, KINDS)
 
 
 def load(data: Any, split: str) -> Rows:
@@ -29,7 +29,6 @@ def load(data: Any, split: str) -> Rows:
     Raises:
       UsageError: there is no such source, split, file or column, or it cannot be read as it is.
     """
-    check(data.source)
     if data.source == "pydoc":
         if data.label_column:
             raise UsageError("pydoc has no classes; use another data.source, such as 'file:PATH'.")
@@ -41,5 +40,5 @@ def load(data: Any, split: str) -> Rows:
     return source.open_split(data, split, columns).rows(_documents, key)
 
 
-def _documents(rows: Iterator[tuple[str, ...]]) -> Iterator[Document]:
-    return (Document(*values) for _, *values in rows)
+def _documents(values: Iterator[tuple[str, ...]]) -> Iterator[Document]:
+    return (Document(*columns) for _, *columns in values)

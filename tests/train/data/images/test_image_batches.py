@@ -11,9 +11,16 @@ from attention.errors import UsageError
 from tests.train.data.streams import assert_same, stream, take
 from train.data import pipeline
 from train.data.images import chain
-from train.data.images.batches import eval_batches, train_batches
 
 AUGMENT = "pad_crop(padding=2)|flip|normalise(mean=0.5, std=0.25)"
+
+
+def train_batches(images, data, seed, *share):
+    return pipeline.train_batches(data.examples(images), data, seed, *share)
+
+
+def eval_batches(images, data, *share):
+    return pipeline.eval_batches(data.examples(images), data, *share)
 
 
 @pytest.fixture
@@ -162,10 +169,10 @@ class TestResume:
     RESUME = """
 import dataclasses, hashlib, itertools, json, sys
 from train.data.images.section import ImageData
-from train.data.images.batches import train_batches
+from train.data.pipeline import train_batches
 options, state, count = json.loads(sys.argv[1])
 data = ImageData(**options)
-batches = train_batches(data.load("train"), data, seed=7)
+batches = train_batches(data.examples(data.load("train")), data, seed=7)
 batches.set_state(state)
 digest = hashlib.sha256()
 for batch in itertools.islice(batches, count):

@@ -61,6 +61,12 @@ class TestSlices:
             np.testing.assert_array_equal(expected["image"], record["image"])
             assert expected["label"] == record["label"]
 
+    def test_a_slice_ends_where_it_ends(self):
+        part = load("digits", "validation[:10]")
+        for index in (10, -11):
+            with pytest.raises(IndexError):
+                part[index]
+
     def test_a_slice_keeps_the_number_of_classes(self):
         assert load("digits", "train[:1]").num_classes == 10
 

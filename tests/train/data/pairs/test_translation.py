@@ -42,13 +42,13 @@ def pair(sentences, batch, row):
     """A row of a batch as text, after checking its special tokens and its padding."""
     source, target = batch["source"][row], batch["targets"][row]
     length, written = batch["source_length"][row], int(batch["weight"][row].sum())
-    ends = [special["end"] for special in (sentences.source_special, sentences.target_special)]
+    ends = [special["end"] for special in sentences.special.values()]
     assert [source[length - 1], target[written - 1]] == ends
-    assert batch["tokens"][row][0] == sentences.target_special["start"]
+    assert batch["tokens"][row][0] == sentences.special["target"]["start"]
     np.testing.assert_array_equal(batch["tokens"][row][1:written], target[: written - 1])
     np.testing.assert_array_equal(batch["weight"][row], np.arange(len(target)) < written)
-    for ids, real, special in ((source, length, sentences.source_special), (target, written, sentences.target_special)):
-        assert np.all(ids[real:] == special["pad"])
+    for ids, real, side in ((source, length, "source"), (target, written, "target")):
+        assert np.all(ids[real:] == sentences.special[side]["pad"])
     return source[: length - 1], target[: written - 1]
 
 
@@ -68,9 +68,10 @@ def texts(data, part, batches):
 def test_evaluation_has_every_pair_of_a_split_once(make, part):
     data = make(source_tokeniser="bytes", source_length=32)
     found = texts(data, part, lambda sentences: eval_batches(sentences, data))
-    tokens = data.load().splits[part]
+    bitext = data.load()
+    tokens = bitext.splits[part]
     assert [found[index] for index in range(len(tokens))] == [PAIRS[row] for row in tokens.rows]
-    assert tokens.texts("target", np.arange(len(tokens))) == [PAIRS[row][1] for row in tokens.rows]
+    assert bitext.texts(part, "target", np.arange(len(tokens))) == [PAIRS[row][1] for row in tokens.rows]
 
 
 def test_splits_part_the_pairs_and_never_the_translations_of_a_source(make):

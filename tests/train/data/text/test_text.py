@@ -9,6 +9,7 @@ import pytest
 from attention.errors import UsageError
 from train.config.schema import _structure
 from train.data import store
+from train.data.rows.splits import Split
 from train.data.text import corpus
 from train.data.text.section import LabelledTextData, MaskedTextData, TextData
 
@@ -51,7 +52,7 @@ def labelled(text_fields, tmp_path):
 
 def documents(tokens):
     """Where each document of a part begins among its tokens, and the last one ends."""
-    offsets = tokens.stored.token_offsets[tokens.start : tokens.stop + 1]
+    offsets = tokens.columns["text"].token_offsets[tokens.rows[0] : tokens.rows[-1] + 2]
     return offsets - offsets[0]
 
 
@@ -192,7 +193,7 @@ class TestShuffling:
     def test_documents_keep_their_classes_and_words(self, slices):
         tokens, decode = slices.splits["train"], slices.tokeniser.decode
         for index in (0, 7, 179):
-            assert decode(tokens.ids(index)) == f"word{tokens.rows[index]} film"
+            assert decode(*tokens.row(index)) == f"word{tokens.rows[index]} film"
 
     def test_the_vocabulary_is_that_of_the_shuffled_slice(self, slices):
         expected = {f"word{row}" for row in slices.splits["train"].rows} | {"film"}
@@ -200,8 +201,8 @@ class TestShuffling:
 
     def test_the_order_is_always_the_same(self):
         """Another one would change what was measured with it, and needs another `_ORDER`."""
-        assert corpus.shuffled(10).tolist() == [3, 2, 1, 8, 6, 0, 7, 4, 5, 9]
-        assert sorted(corpus.shuffled(1000).tolist()) == list(range(1000))
+        assert corpus.shuffled(Split.parse("train"), lambda: 10).tolist() == [3, 2, 1, 8, 6, 0, 7, 4, 5, 9]
+        assert sorted(corpus.shuffled(Split.parse("train"), lambda: 1000).tolist()) == list(range(1000))
 
     def test_the_order_is_part_of_what_caches_are_known_by(self, labelled, tmp_path, monkeypatch):
         labelled(train_split="train[:6]").load()

@@ -8,7 +8,7 @@ import pytest
 
 from attention.errors import UsageError
 from tests.train.data.streams import assert_same, stream, take
-from train.data.text.batches import eval_batches, train_batches
+from train.data.pipeline import eval_batches, train_batches
 from train.data.text.section import LabelledTextData, MaskedTextData, TextData
 
 CHOICES = {
@@ -141,7 +141,7 @@ class TestLabelled:
         rows = out["index"][:30].tolist()
         seventh = rows.index(6)
         words = ["word"] * 6 + ["last6"]
-        ids = examples["test"].text.ids(seventh).tolist()
+        ids = examples["test"].text.row(seventh)[0].tolist()
         assert len(ids) == len(words)
         assert out["tokens"][seventh].tolist() == ids[expected]
         assert out["length"][seventh] == 3
@@ -223,7 +223,7 @@ def test_workers(make):
 RESUME = """
 import hashlib, itertools, json, sys
 from train.data.text.section import MaskedTextData
-from train.data.text.batches import train_batches
+from train.data.pipeline import train_batches
 options, state = json.loads(sys.argv[1])
 data = MaskedTextData(**options)
 batches = train_batches(data.examples(data.load())["train"], data, seed=7)
