@@ -1,4 +1,4 @@
-"""Corpora: the parts of a source, their tokenisers, and their tokenised rows in splits."""
+"""What corpora have in common: opening a source, learning its tokenisers, and its tokenised rows in splits."""
 
 import dataclasses
 import functools
@@ -95,8 +95,8 @@ class TokenisedSplit(Lazy):
         return offsets[[self.rows[0], self.rows[-1] + 1]]
 
 
-class Parts:
-    """The parts of a source that a `data` section names.
+class OpenedSource:
+    """The parts of a source that the splits of a `data` section are cut from.
 
     Attributes:
       splits: The splits `train`, `validation` and `test`.

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int64, Integer
 
 from train.data import stated
-from train.data.corpus import Order, Parts, TokenisedSplit, original
+from train.data.corpus import OpenedSource, Order, TokenisedSplit, original
 from train.data.pairs import sources
 from train.data.rows.rows import Pair, Rows, digest
 from train.data.rows.splits import Split
@@ -32,20 +32,20 @@ class Bitext:
       source_tokeniser: The tokeniser of the source.
       target_tokeniser: The tokeniser of the target; the same object where both share one.
       splits: `train`, `validation` and `test`, whose columns are `source` and `target`.
-      parts: The pairs of the parts that the splits belong to, by the names in the splits.
+      pairs: The pairs of the parts that the splits are cut from, by the names of the parts.
     """
 
     source_tokeniser: Tokeniser
     target_tokeniser: Tokeniser
     splits: dict[str, TokenisedSplit]
-    parts: dict[str, Rows]
+    pairs: dict[str, Rows]
 
     def texts(self, part: str, side: str, indices: Integer[np.ndarray, " k"]) -> list[str]:
         """Returns the text of the `source` or `target` of some pairs of a split."""
         tokens = self.splits[part]
         places = {int(row): place for place, row in enumerate(tokens.rows[indices])}
         texts = [""] * len(places)
-        for row, pair in enumerate(self.parts[tokens.split.name].read()):
+        for row, pair in enumerate(self.pairs[tokens.split.name].read()):
             if row in places:
                 texts[places[row]] = getattr(pair, side)
         return texts
@@ -60,28 +60,28 @@ def load(data: Any) -> Bitext:
     Raises:
       UsageError: pairs, a tokeniser or a package is missing or cannot be read, or the cache cannot be written.
     """
-    parts = Parts(data, sources.load)
-    orders = {part: _order(parts, split) for part, split in parts.splits.items()}
+    opened = OpenedSource(data, sources.load)
+    orders = {part: _order(opened, split) for part, split in opened.splits.items()}
 
     def learned(field: str, *sides: str) -> Tokeniser:
         order = orders["train"]
-        return parts.learn(field, sides, order, (*sides, "" if order is original else f"order {_ORDER}"))
+        return opened.learn(field, sides, order, (*sides, "" if order is original else f"order {_ORDER}"))
 
     shared = not data.target_tokeniser
     source = learned("source_tokeniser", *(("source", "target") if shared else ("source",)))
     target = source if shared else learned("target_tokeniser", "target")
     stated.check("source_vocabulary", data.source_vocabulary, source.size)
     stated.check("target_vocabulary", data.target_vocabulary, target.size)
-    splits = parts.tokenise({"source": source, "target": target}, orders)
-    return Bitext(source, target, splits, parts.rows)
+    splits = opened.tokenise({"source": source, "target": target}, orders)
+    return Bitext(source, target, splits, opened.rows)
 
 
-def _order(parts: Parts, split: Split) -> Order:
+def _order(opened: OpenedSource, split: Split) -> Order:
     """Returns the order that a split is cut from; that of slices is made once, in a file."""
     if split.is_whole:
         return original
-    pairs = parts.rows[split.name]
-    path = parts.cache_dir / "orders" / f"{digest([_ORDER, pairs.content])}.npy"
+    pairs = opened.rows[split.name]
+    path = opened.cache_dir / "orders" / f"{digest([_ORDER, pairs.content])}.npy"
     cache.make_once(path, lambda partial: _save(partial, _grouped(pairs.read())))
     return functools.partial(_sliced, str(path))
 

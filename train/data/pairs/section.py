@@ -131,7 +131,7 @@ class TranslationData(CachedTextSection):
         if self.target_tokeniser:
             target = blank_tokeniser("target_vocabulary", self.target_vocabulary, self.target_tokeniser)
         sides = {side: BlankText(length=length - 1) for side, length in self.limits.items()}
-        return Bitext(source, target, dict.fromkeys(PARTS, TokenisedSplit(sides, Split.parse("train"))), parts={})
+        return Bitext(source, target, dict.fromkeys(PARTS, TokenisedSplit(sides, Split.parse("train"))), pairs={})
 
     def examples(self, corpus: Bitext) -> dict[str, Sentences]:
         """Returns the sentences that batches are made of, by split."""

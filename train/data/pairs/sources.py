@@ -7,9 +7,8 @@ from typing import Any
 from attention.errors import UsageError
 from train.data import options
 from train.data.pairs.dates import Dates
-from train.data.rows import aligned, local, source
-from train.data.rows.columns import DataColumn
-from train.data.rows.rows import Pair, Rows
+from train.data.rows import source
+from train.data.rows.rows import DataColumn, Pair, Rows
 
 KINDS = ("dates", "dates(sources=('en', 'fr'), targets=('de',))", *source.KINDS)
 FIELDS = ("data.source_column", "data.target_column")
@@ -39,12 +38,7 @@ def load(data: Any, split: str) -> Rows:
     if "" in names or names[0] == names[1]:
         raise UsageError(f"{' and '.join(FIELDS)} must name two columns (or languages), but they are {names}.")
     columns = [DataColumn(field, name) for field, name in zip(FIELDS, names, strict=True)]
-    kind, _, path = data.source.partition(":")
-    if kind != "file":
-        return source.open_split(data, split, columns).rows(stripped, names)
-    table = aligned.open_split(path, split, columns)
-    key = (*names, table is not None)
-    return (table or local.open_split(path, split, columns, _forms(names))).rows(stripped, key)
+    return source.open_split(data, split, columns).rows(stripped, names)
 
 
 def stripped(rows: Iterator[tuple[str, ...]]) -> Iterator[Pair]:
@@ -70,7 +64,3 @@ def _dates(name: str, path: str = "data.source") -> Dates:
     item = options.parse_one(name, path, ["dates"], KINDS)
     options.check_names(item, Dates)
     return Dates(**item.options)
-
-
-def _forms(names: tuple[str, str]) -> str:
-    return f"{local.FORMS}, or where aligned files are, named {' and '.join(f'SPLIT.{name}' for name in names)}"

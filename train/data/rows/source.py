@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from train.data.rows import hub, local, tfds
-from train.data.rows.columns import DataColumn
-from train.data.rows.rows import OpenedSplit
+from train.data.rows.rows import DataColumn, OpenedSplit
 
 KINDS = ("file:PATH", "hf:NAME", "hf:NAME:CONFIG", "tfds:NAME", "tfds:NAME/CONFIG")
 

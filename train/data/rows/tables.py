@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from attention.errors import UsageError
-from train.data.rows.columns import DataColumn
 from train.data.rows.files import lines, suffix
+from train.data.rows.rows import DataColumn
 
 KINDS = (".txt", ".csv", ".tsv", ".parquet", ".jsonl")
 

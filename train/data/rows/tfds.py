@@ -11,8 +11,7 @@ from typing import Any
 
 from attention.errors import UsageError, unknown
 from train.data import packages
-from train.data.rows.columns import DataColumn
-from train.data.rows.rows import OpenedSplit, brief, digest
+from train.data.rows.rows import DataColumn, OpenedSplit, brief, digest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +54,7 @@ class TfdsSplit:
             column.require(_texts(self.features), f"tfds:{self.name}")
             return column
         self.check_feature(column.field, column.name, package().features.ClassLabel)
-        return dataclasses.replace(column, classes=tuple(self.features[column.name].names))
+        return column.of(self.features[column.name].names)
 
     @property
     def files(self) -> list[Any]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from jaxtyping import Int32, Int64, Integer
 from tqdm import tqdm
 
 from attention.errors import UsageError
@@ -32,39 +31,33 @@ class Lazy:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
+def _mapped(name: str) -> Any:
+    """Returns a property of `Stored` that maps one of its arrays on first use."""
+    return functools.cached_property(lambda stored: stored._array(name))
+
+
 @dataclasses.dataclass(frozen=True)
 class Stored(Lazy):
     """A tokenised text.
 
     Attributes:
       folder: The folder of its arrays.
+      ids: The ids of all documents, end to end, `(tokens,)`; uint16 where they fit, else uint32.
+      token_offsets: Document i has the tokens `token_offsets[i]` to `token_offsets[i + 1]`; int64 `(documents + 1,)`.
+      byte_offsets: Likewise its bytes of the text in UTF-8.
+      labels: Each document's class, an index of `class_names`; int32 `(documents,)`.
     """
 
     folder: str
 
+    ids = _mapped("ids")
+    token_offsets = _mapped("token_offsets")
+    byte_offsets = _mapped("byte_offsets")
+    labels = _mapped("labels")
+
     def __len__(self) -> int:
         """Returns the number of documents."""
         return len(self.token_offsets) - 1
-
-    @functools.cached_property
-    def ids(self) -> Integer[np.ndarray, " tokens"]:
-        """The ids of all documents, end to end; uint16 where they fit, else uint32."""
-        return self._array("ids")
-
-    @functools.cached_property
-    def token_offsets(self) -> Int64[np.ndarray, " documents+1"]:
-        """Document i has the tokens `token_offsets[i]` to `token_offsets[i + 1]`."""
-        return self._array("token_offsets")
-
-    @functools.cached_property
-    def byte_offsets(self) -> Int64[np.ndarray, " documents+1"]:
-        """Document i has the bytes `byte_offsets[i]` to `byte_offsets[i + 1]` of the text in UTF-8."""
-        return self._array("byte_offsets")
-
-    @functools.cached_property
-    def labels(self) -> Int32[np.ndarray, " documents"]:
-        """Each document's class, an index of `class_names`."""
-        return self._array("labels")
 
     @functools.cached_property
     def class_names(self) -> tuple[str, ...]:
@@ -136,18 +129,14 @@ class _Column:
     """An array that grows on disk, and its digest."""
 
     def __init__(self, file: BinaryIO, dtype: type):
-        self.dtype, self.length = np.dtype(dtype), 0
-        self._file, self._digest = file, hashlib.blake2b(digest_size=16)
+        self.dtype, self.length, self.digest = np.dtype(dtype), 0, hashlib.blake2b(digest_size=16)
+        self._file = file
 
     def append(self, values: Sequence | np.ndarray) -> None:
         array = np.asarray(values, self.dtype)
         self.length += len(array)
-        self._digest.update(array)
+        self.digest.update(array)
         self._file.write(array)
-
-    @property
-    def content(self) -> str:
-        return self._digest.hexdigest()
 
     def sync(self) -> None:
         """Flushes the array to disk."""
@@ -170,7 +159,7 @@ def _write(folder: Path, documents: Rows, tokeniser: Tokeniser, end: bool) -> No
         for column in columns.values():
             column.sync()
     arrays = {name: {"dtype": column.dtype.name, "length": column.length} for name, column in columns.items()}
-    content = digest([*(column.content for column in columns.values()), *class_names])
+    content = digest([*(column.digest.hexdigest() for column in columns.values()), *class_names])
     about = {"name": documents.name, "content": content, "class_names": class_names, "arrays": arrays}
     (folder / _ABOUT).write_text(json.dumps(about, indent=2), encoding="utf-8")
 

@@ -10,7 +10,7 @@ from jaxtyping import Int64
 
 from attention.errors import UsageError
 from train.data import stated
-from train.data.corpus import Parts, TokenisedSplit, original
+from train.data.corpus import OpenedSource, TokenisedSplit, original
 from train.data.rows.rows import Rows
 from train.data.rows.splits import Split
 from train.data.text import sources
@@ -59,19 +59,19 @@ def load(data: Any) -> Corpus:
       UsageError: text, a tokeniser or a package is not there or cannot be read, classes differ between splits, or the
         cache cannot be written.
     """
-    parts, order = Parts(data, sources.load), shuffled if data.label_column else original
+    opened, order = OpenedSource(data, sources.load), shuffled if data.label_column else original
     key = f"order {_ORDER}" if data.label_column else ""
-    tokeniser = parts.learn("tokeniser", ("text",), order, (key,))
+    tokeniser = opened.learn("tokeniser", ("text",), order, (key,))
     stated.check("vocabulary", data.vocabulary, tokeniser.size)
     if data.end_token and "end" not in tokeniser.special:
         raise UsageError(
             f"data.end_token asks for an end token, but {data.tokeniser!r} has none; set it to False (or, for words, "
             "write words(marks=True))."
         )
-    splits = parts.tokenise({"text": tokeniser}, dict.fromkeys(parts.splits, order), data.end_token)
+    splits = opened.tokenise({"text": tokeniser}, dict.fromkeys(opened.splits, order), data.end_token)
     if not data.label_column:
         return Corpus(tokeniser, splits)
-    names = _class_names(parts.rows[parts.splits["train"].name], splits["train"])
+    names = _class_names(opened.rows[opened.splits["train"].name], splits["train"])
     return Corpus(tokeniser, {part: _labelled(text, names, part) for part, text in splits.items()}, names)
 
 

@@ -5,8 +5,7 @@ from typing import Any
 
 from attention.errors import UsageError, unknown
 from train.data.rows import source
-from train.data.rows.columns import DataColumn
-from train.data.rows.rows import Document, Rows
+from train.data.rows.rows import DataColumn, Document, Rows
 from train.data.text import pydoc
 
 KINDS = ("pydoc", *source.KINDS)

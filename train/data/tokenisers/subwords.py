@@ -1,6 +1,9 @@
 """Subword tokenisers of the package `tokenizers`, which are trained on a corpus, or read from JSON or a hub."""
 
+import contextlib
+import functools
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -9,7 +12,8 @@ from jaxtyping import Integer
 
 from attention.errors import UsageError
 from train.data import packages
-from train.data.rows import hub
+from train.data.rows.hub import NEED
+from train.data.rows.rows import brief
 from train.data.tokenisers.tokeniser import Ids, Tokeniser
 
 # The special tokens of published tokenisers, by the names of `Tokeniser.special`.
@@ -121,9 +125,19 @@ def from_hub(name: str, field: str) -> SubwordTokeniser:
       UsageError: the file cannot be fetched.
     """
     repository, _, revision = name.partition("@")
-    path = hub.fetch(repository, "tokenizer.json", revision, field, "file:PATH")
-    with open(path, encoding="utf-8") as file:
-        return SubwordTokeniser(file.read())
+    hub = packages.load("huggingface_hub", NEED)
+    fetch = functools.partial(hub.hf_hub_download, repository, "tokenizer.json", revision=revision or None)
+    path = ""
+    with contextlib.suppress(OSError, ValueError):  # not fetched yet; an invalid name fails again below
+        path = fetch(local_files_only=True)
+    try:
+        path = path or fetch()
+    except Exception as error:  # what it raises has no common base
+        raise UsageError(
+            f"Cannot fetch tokenizer.json of {repository!r}, which {field} names ({brief(error)}): check the name and "
+            "the network, or use file:PATH."
+        ) from error
+    return SubwordTokeniser(Path(path).read_text(encoding="utf-8"))
 
 
 def _wordpiece(vocabulary: dict[str, int], lower: bool) -> Any:
