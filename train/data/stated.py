@@ -23,11 +23,11 @@ def vocabulary(help: str, *tokenisers: str) -> Any:
     return field(0, help, least=1, special=special, unit="tokens", size_of=tokenisers)
 
 
-def check(field: str, stated: int | str, found: int | str) -> None:
+def check(field: str, stated: int | str, actual: int | str) -> None:
     """Raises UsageError where a size is stated and differs from that of the data."""
-    if stated and stated != found:
+    if stated and stated != actual:
         raise UsageError(
-            f"data.{field} is {stated}, but the data have {found}; set --config.data.{field}={found}, or give the data "
+            f"data.{field} is {stated}, but the data have {actual}; set --config.data.{field}={actual}, or give the data "
             "that were meant."
         )
 
