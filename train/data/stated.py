@@ -27,8 +27,8 @@ def check(field: str, stated: int | str, actual: int | str) -> None:
     """Raises UsageError where a size is stated and differs from that of the data."""
     if stated and stated != actual:
         raise UsageError(
-            f"data.{field} is {stated}, but the data have {actual}; set --config.data.{field}={actual}, or give the data "
-            "that were meant."
+            f"data.{field} is {stated}, but the data have {actual}; set --config.data.{field}={actual}, or give the "
+            "data that were meant."
         )
 
 

@@ -18,6 +18,7 @@ from PIL import Image
 
 from attention.errors import UsageError
 
+_BILINEAR = Image.Resampling.BILINEAR
 Pixels = Num[np.ndarray, "_ _ _"]
 
 
@@ -197,7 +198,7 @@ class Rotate(Transform, random=True, bytes_only=True):
 
     def __call__(self, image, rng):
         angle = rng.uniform(-abs(self.degrees), abs(self.degrees))
-        return _by_pillow(image, lambda picture: picture.rotate(angle, Image.Resampling.BILINEAR))
+        return _by_pillow(image, lambda picture: picture.rotate(angle, _BILINEAR))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,12 +217,7 @@ class Zoom(Transform, random=True, bytes_only=True):
         high, wide = 1 + rng.uniform(-self.factor, self.factor, size=2)
         height, width = image.shape[:2]
         affine = (wide, 0, width / 2 * (1 - wide), 0, high, height / 2 * (1 - high))
-        return _by_pillow(
-            image,
-            lambda picture: picture.transform(
-                (width, height), Image.Transform.AFFINE, affine, Image.Resampling.BILINEAR
-            ),
-        )
+        return _by_pillow(image, lambda p: p.transform(p.size, Image.Transform.AFFINE, affine, _BILINEAR))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,7 +260,7 @@ def _by_pillow(
 
 
 def _resized(image: UInt8[np.ndarray, "h w c"], to: tuple[int, int]) -> UInt8[np.ndarray, "H W c"]:
-    return _by_pillow(image, lambda picture: picture.resize(to, Image.Resampling.BILINEAR))
+    return _by_pillow(image, lambda picture: picture.resize(to, _BILINEAR))
 
 
 def _grey(pixels: Float[np.ndarray, "h w c"]) -> Float[np.ndarray, "h w 1"]:
