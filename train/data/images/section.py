@@ -69,9 +69,7 @@ class ImageData(Section):
         Raises:
           UsageError: it cannot be read; see `train.data.images.sources.load`.
         """
-        split = getattr(self, f"{part}_split")
-        keys = {"image_key": self.image_key, "label_key": self.label_key}
-        source = sources.load(self.source, split, data_dir=self.data_dir, **keys)
+        source = sources.load(self, getattr(self, f"{part}_split"))
         stated.check("classes", self.classes, source.num_classes)
         stated.check("image_shape", self.image_shape, "x".join(map(str, source.image_shape)))
         return source

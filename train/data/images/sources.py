@@ -86,38 +86,29 @@ class _Arrays:
         return {"image": self.images[index], "label": int(self.labels[index])}
 
 
-def check(source: str, path: str = "data.source") -> None:
+def check(source: str, path: str) -> None:
     """Raises UsageError, which names the config's field, unless `source` is written as one of KINDS; opens nothing."""
     kind, _, rest = source.partition(":")
     if source != "digits" and not (kind in ("numpy", "tfds") and rest):
         raise unknown(path, source, KINDS)
 
 
-def load(
-    source: str, split: str, *, data_dir: str = "", image_key: str = "image", label_key: str = "label"
-) -> LabelledImages:
+def load(data: Any, split: str) -> LabelledImages:
     """Opens one split of a data set.
 
     Args:
-      source: `digits` (scikit-learn's; train 1,149, validation 288, test 360), `tfds:NAME` (any prepared TFDS image
-        set; read without TensorFlow, prepared on first use if TensorFlow is there), or `numpy:FILE.npz` with arrays
-        `SPLIT_image` uint8 (n, H, W[, C]) and `SPLIT_label` integers (n,).
+      data: An `ImageData`, whose `source` is `digits` (scikit-learn's; train 1,149, validation 288, test 360),
+        `tfds:NAME` (any prepared TFDS image set; read without TensorFlow, prepared on first use if TensorFlow is
+        there), or `numpy:FILE.npz` with arrays `SPLIT_image` uint8 (n, H, W[, C]) and `SPLIT_label` integers (n,).
       split: A name with an optional slice, such as `train[:90%]`; see `train.data.rows.splits`.
-      data_dir: The folder of TFDS sets; '' is the environment's TFDS_DATA_DIR, else TFDS's default.
-      image_key: Feature of a TFDS set that holds the image.
-      label_key: Feature of a TFDS set that holds the label.
-
-    Returns:
-      The split as a source.
 
     Raises:
-      UsageError: there is no such source, split, file, array or feature, or a TFDS set cannot be read as it is.
+      UsageError: there is no such split, file, array or feature, or a TFDS set cannot be read as it is.
     """
-    check(source)
     part = Split.parse(split)
-    kind, _, name = source.partition(":")
+    kind, _, name = data.source.partition(":")
     if kind == "tfds":
-        records, classes, shape = tfds.read(name, part.name, data_dir, image_key, label_key)
+        records, classes, shape = tfds.read(name, part.name, data)
         whole = LabelledImages(records, classes, shape, range(len(records.encoded)))
     elif kind == "numpy":
         whole = _read_numpy(os.path.expanduser(name), part.name)

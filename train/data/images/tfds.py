@@ -42,17 +42,13 @@ class TfdsRecords:
         return {"image": pixels.reshape(*pixels.shape[:2], -1), "label": int(record[self.label_key])}
 
 
-def read(
-    name: str, split: str, data_dir: str, image_key: str, label_key: str
-) -> tuple[TfdsRecords, int, tuple[int, int, int]]:
+def read(name: str, split: str, data: Any) -> tuple[TfdsRecords, int, tuple[int, int, int]]:
     """Opens a whole split, preparing the set first if need be and possible.
 
     Args:
       name: The set as TFDS writes it: `cifar100`, `name/config`, `name:1.2.3`.
       split: A plain name, no slice.
-      data_dir: The folder of sets; '' is the environment's TFDS_DATA_DIR, else TFDS's default.
-      image_key: The feature that holds the image.
-      label_key: The feature that holds the label.
+      data: Fields `data_dir`, `image_key` and `label_key`.
 
     Returns:
       The records, the number of classes, and the image shape with 0 for sizes that vary.
@@ -60,14 +56,14 @@ def read(
     Raises:
       UsageError: the set is unknown, not prepared and cannot be, not readable, or has no such split or feature.
     """
-    package = tfds.package()
-    opened = tfds.open_split(name, split, data_dir)
-    opened.check_feature("data.image_key", image_key, package.features.Image)
-    opened.check_feature("data.label_key", label_key, package.features.ClassLabel)
-    shape = _shape(opened.features[image_key], image_key, name)
-    encoded = opened.records({image_key: package.decode.SkipDecoding()})
-    classes = opened.features[label_key].num_classes
-    return TfdsRecords(opened.builder.info.full_name, encoded, image_key, label_key, _MODES[shape[2]]), classes, shape
+    package, image, label = tfds.package(), data.image_key, data.label_key
+    opened = tfds.open_split(name, split, data.data_dir)
+    opened.check_feature("data.image_key", image, package.features.Image)
+    opened.check_feature("data.label_key", label, package.features.ClassLabel)
+    shape = _shape(opened.features[image], image, name)
+    encoded = opened.records({image: package.decode.SkipDecoding()})
+    records = TfdsRecords(opened.builder.info.full_name, encoded, image, label, _MODES[shape[2]])
+    return records, opened.features[label].num_classes, shape
 
 
 def _shape(image: Any, image_key: str, dataset: str) -> tuple[int, int, int]:

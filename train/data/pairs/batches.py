@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Int32, Int64
 
 from train.data import pipeline
-from train.data.corpus import TokenisedSplit
 from train.data.pairs.bucketing import NOTHING, Batches, Buckets
+from train.data.store.tokenised_splits import TokenisedSplit
 from train.data.text.windows import Ids, padded
 
 

@@ -11,11 +11,11 @@ import numpy as np
 from jaxtyping import Int64, Integer
 
 from train.data import stated
-from train.data.corpus import OpenedSource, Order, TokenisedSplit, original
 from train.data.pairs import sources
 from train.data.rows.rows import Pair, Rows, digest
 from train.data.rows.splits import Split
 from train.data.store import cache
+from train.data.store.tokenised_splits import OpenedSource, Order, TokenisedSplit, original
 from train.data.tokenisers import Tokeniser
 
 _ORDER = 1  # the version of `_grouped`; with another number, orders and vocabularies are made again

@@ -5,12 +5,12 @@ import dataclasses
 from attention.errors import UsageError
 from models.fields import field
 from train.data import stated, tokenisers
-from train.data.corpus import TokenisedSplit
 from train.data.pairs import bitext, sources
 from train.data.pairs.batches import Sentences
 from train.data.pairs.bitext import Bitext
 from train.data.pairs.bucketing import parse_bounds
 from train.data.rows.splits import PARTS, Split
+from train.data.store.tokenised_splits import TokenisedSplit
 from train.data.store.tokens import BlankText
 from train.data.text.section import CachedTextSection, blank_tokeniser
 

@@ -1,1 +1,1 @@
-"""The store: tokenised text on disk, which is mapped into memory, and learned vocabularies."""
+"""The store: tokenised text on disk, which is mapped into memory, in splits, with the tokenisers learned from it."""

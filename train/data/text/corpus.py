@@ -10,9 +10,9 @@ from jaxtyping import Int64
 
 from attention.errors import UsageError
 from train.data import stated
-from train.data.corpus import OpenedSource, TokenisedSplit, original
 from train.data.rows.rows import Rows
 from train.data.rows.splits import Split
+from train.data.store.tokenised_splits import OpenedSource, TokenisedSplit, original
 from train.data.text import sources
 from train.data.tokenisers import Tokeniser
 
@@ -40,7 +40,7 @@ class Corpus:
 
 
 def shuffled(split: Split, count: Callable[[], int]) -> Int64[np.ndarray, " rows"]:
-    """Returns the rows of a split, which is cut from a fixed random order; see `train.data.corpus.original`.
+    """Returns the rows of a split, which is cut from a fixed random order; see `train.data.store.tokenised_splits.original`.
 
     Labelled documents are sliced so: many sets are sorted by class, and one end of them has one class. The order does
     not depend on the version of NumPy.

@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Int32
 
 from attention.errors import UsageError
-from train.data.corpus import TokenisedSplit
 from train.data.pipeline import Example, Examples
+from train.data.store.tokenised_splits import TokenisedSplit
 from train.data.text.masking import Masking
 from train.data.text.windows import Cuts, Ids, Strides, padded, truncated
 from train.data.tokenisers import Tokeniser

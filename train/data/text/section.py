@@ -6,9 +6,9 @@ from typing import ClassVar
 from attention.errors import UsageError
 from models.fields import BOOKKEEPING, field
 from train.data import stated, tokenisers
-from train.data.corpus import TokenisedSplit
 from train.data.rows.splits import PARTS, Split
 from train.data.section import Section
+from train.data.store.tokenised_splits import TokenisedSplit
 from train.data.store.tokens import BlankText
 from train.data.text import sources
 from train.data.text.corpus import Corpus, load

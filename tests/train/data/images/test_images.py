@@ -31,13 +31,9 @@ def test_load_takes_the_split_of_the_part(defaults):
     assert [len(data.load(part)) for part in ("train", "validation", "test")] == [100, 1049, 360]
 
 
-def test_load_passes_the_features_on(defaults, monkeypatch):
+def test_load_passes_the_section_on(defaults, monkeypatch):
     source, calls = defaults.load("test"), []
-    monkeypatch.setattr(
-        "train.data.images.sources.load", lambda *args, **options: calls.append((args, options)) or source
-    )
-    assert (
-        dataclasses.replace(defaults, source="tfds:x", data_dir="d", image_key="i", label_key="l").load("test")
-        is source
-    )
-    assert calls == [(("tfds:x", "test"), {"data_dir": "d", "image_key": "i", "label_key": "l"})]
+    monkeypatch.setattr("train.data.images.sources.load", lambda *args: calls.append(args) or source)
+    data = dataclasses.replace(defaults, source="tfds:x", data_dir="d", image_key="i", label_key="l")
+    assert data.load("test") is source
+    assert calls == [(data, "test")]

@@ -6,8 +6,9 @@ import pytest
 from sklearn.datasets import load_digits
 
 from attention.errors import UsageError
+from tests.train.data.streams import load
 from train.data.images import sources
-from train.data.images.sources import LabelledArrays, load
+from train.data.images.sources import LabelledArrays
 from train.data.rows.splits import Split
 
 SIZES = {"train": 1149, "validation": 288, "test": 360}

@@ -16,8 +16,8 @@ from PIL import Image
 from tensorflow_datasets.proto import tf_example_pb2
 
 from attention.errors import UsageError
+from tests.train.data.streams import load
 from train.data.images import chain
-from train.data.images.sources import load
 from train.data.rows import tfds as sets
 
 NO_TENSORFLOW = (
