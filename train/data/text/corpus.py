@@ -40,7 +40,7 @@ class Corpus:
 
 
 def shuffled(split: Split, count: Callable[[], int]) -> Int64[np.ndarray, " rows"]:
-    """Returns the rows of a split, which is cut from a fixed random order; see `train.data.store.tokenised_splits.original`.
+    """Returns the rows of a split, which is cut from a fixed random order; see `tokenised_splits.original`.
 
     Labelled documents are sliced so: many sets are sorted by class, and one end of them has one class. The order does
     not depend on the version of NumPy.
