@@ -14,7 +14,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from analysis import flops
+from analysis import flops, report
+from analysis import runs as finished
 from analysis.tables import markdown, plain_markdown
 from attention.errors import unknown
 from benchmarks import attention, compiling, decoding, endurance, inference, layers, marian, measure, replicas, startup
@@ -70,6 +71,11 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     for name in translations.SETS:
         yield f"translation {name}", lambda name=name: translations.table(load(name)["runs"])
     yield "wikitext2 in short", wikitext2_in_short
+    yield "channel attention", lambda: channel_attention(load("cnn_digits")["runs"])
+    yield (
+        "tour",
+        lambda: tour(),
+    )
     yield "declared", lambda: markdown(declared.table()).strip()
     for name in replication.ALL:
         if (KEPT / f"{name}.json").is_file():
@@ -216,6 +222,25 @@ def wikitext2_in_short() -> str:
     unigram = load("wikitext2_gpt")["runs"][0]["results"][0]["baselines"]
     lines.append(("unigram", "", f"{unigram['unigram_perplexity']:.1f}", f"{unigram['unigram_bits_per_byte']:.3f}"))
     return plain_markdown(("", "validation", "test", "bits per byte, test"), lines)
+
+
+def tour() -> str:
+    """Compares the two mechanisms of the tour, as the report does."""
+    kept = finished.find([ROOT / "benchmarks/results/tour_cpu.json"])
+    return markdown(report.report(kept).differences).strip()
+
+
+def channel_attention(kept: Sequence[dict[str, Any]]) -> str:
+    """Compares attention of feature maps in the residual CNN on the digits."""
+    results = {run["config"]["model.attention"]: run["results"][0] for run in kept}
+    titles = ("`model.attention`", "parameters", "MFLOP to train on an image", "test accuracy at the best step, %")
+    lines = []
+    for spec in ("none", "squeeze_excitation(ratio=4)", "spatial", "cbam(ratio=4)"):
+        result = results[spec]
+        accuracies = (f"{100 * result[step]['test']['accuracy']:.2f}" for step in ("best", "final"))
+        flops_of_image = f"{result['training_flops_per_example'] / 1e6:.2f}"
+        lines.append((f"`{spec}`", f"{result['parameters']:,}", flops_of_image, *accuracies))
+    return plain_markdown((*titles, "at the last, %"), lines)
 
 
 def of_inference() -> Iterator[tuple[str, str]]:
