@@ -16,8 +16,8 @@ from typing import Any
 from attention.errors import UsageError
 from train import cli
 from train.grids import grid, tuning
+from train.run.files import read_json, read_record, write_json, write_text
 from train.run.workdir import flatten, read_config, read_results
-from train.run.writers import read_record, write_json, write_text
 
 SUFFIX = ".json"  # ending of an archive's name
 
@@ -116,7 +116,7 @@ def read(file: Path) -> Finished:
       UsageError: The file is no archive.
     """
     try:
-        kept = json.loads(file.read_text(encoding="utf-8"))
+        kept = read_json(file)
         entries = [
             Entry(Path(run["path"]), kept["config"] | run["config"], run["results"], run["record"])
             for run in kept["runs"]
@@ -125,7 +125,7 @@ def read(file: Path) -> Finished:
             _check(entry)
         sweeps = kept["sweeps"] if "sweeps" in kept else [{"over": dict(kept["asked"])}]  # the format of older archives
         return Finished(entries, sweeps)
-    except (OSError, ValueError, TypeError, KeyError, UsageError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise UsageError(
             f"{file} is no archive of runs; give folders of runs, or what analysis.archive has written."
         ) from error
@@ -191,7 +191,7 @@ def _entry(directory: Path) -> Entry:
         raise UsageError(f"{directory} was left out: the run has not finished.")
     try:
         entry = Entry(directory, config, read_results(directory), read_record(directory))
-    except (OSError, ValueError) as error:
+    except UsageError as error:
         raise UsageError(f"{directory} was left out: it cannot be read ({error}).") from error
     _check(entry)
     return entry
@@ -223,11 +223,9 @@ def _sweep(directory: Path) -> dict[Path, Mapping[str, Any]]:
     sweep = directory.absolute().parent.parent / grid.FILE
     if not sweep.is_file():
         return {}
-    try:
-        record = json.loads(sweep.read_text(encoding="utf-8"))
-        dict(record["over"])
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"{sweep} is damaged ({error}); remove it.") from error
+    record = read_json(sweep, "remove it")
+    if not isinstance(record.get("over"), dict):
+        raise UsageError(f"{sweep} is damaged (it does not say what varies); remove it.")
     return {sweep: record}
 
 

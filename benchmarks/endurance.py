@@ -63,7 +63,7 @@ def saving(overrides: list[str], rounds: int, seconds: float) -> dict[str, Any]:
     mesh = sharding.make_mesh(config.mesh)
     with tempfile.TemporaryDirectory() as folder, jax.set_mesh(mesh), Checkpoints(Path(folder), 1) as checkpoints:
         (Path(folder) / "checkpoints").mkdir()
-        training = SilentTraining(config, mesh, Path(folder), checkpoints)
+        training = SilentTraining(config, Path(folder), checkpoints)
         training.take(2)  # the first step compiles
         steps = max(2, round(seconds / training.take(3)))
         times = [_round(training, steps) for _ in range(rounds + 1)][1:]

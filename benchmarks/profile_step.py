@@ -54,7 +54,7 @@ def run(flags: argparse.Namespace) -> None:
 
 
 def _compile(config: Any) -> tuple[Any, Any, Any]:
-    task = tasks.find(config.task)(config)
+    task = tasks.of(config)
     trainer = Trainer.of(config, task)
     state = trainer.init(jax.jit(task.init)(jax.random.key(0)))
     batch = next(task.train_batches(0, 1))

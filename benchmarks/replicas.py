@@ -78,7 +78,7 @@ def steady(config: Config, count: int, rounds: int) -> dict[str, Any]:
 
 def _step(config: Config, contestants: list[Replicas]) -> Callable[[], Any]:
     """Returns a call that takes one step of each contestant with the first one's program; others take as long."""
-    task = tasks.find(config.task)(config)
+    task = tasks.of(config)
     trainer = Trainer.of(config, task)
     train_step = contestants[0].train_step(trainer, task)
     batches = contestants[0].batches(task)

@@ -21,7 +21,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from analysis.tables import plain_markdown
 from attention.errors import unknown
@@ -29,12 +28,11 @@ from benchmarks import measure
 from train import cli, tasks
 from train.config import loading
 from train.config.schema import Config
-from train.config.timetable import Timetable
 from train.devices import sharding
-from train.devices.replicas import Replicas
 from train.run.checkpoints import Checkpoints
 from train.run.meter import Meter
 from train.run.recorder import Recorder
+from train.setup import Setup
 from train.step import Trainer, step_key
 
 Step = Callable[[np.ndarray, np.ndarray], float]
@@ -82,7 +80,7 @@ def loop_against_step(config: Config, rounds: int, steps: int) -> dict[str, Any]
     """Returns seconds a step of the bare jitted step on one batch, and of the loop with data, logs and checks."""
     mesh = sharding.make_mesh(config.mesh)
     with tempfile.TemporaryDirectory() as folder, jax.set_mesh(mesh), Checkpoints(Path(folder), 1) as checkpoints:
-        training = SilentTraining(config, mesh, Path(folder), checkpoints)
+        training = SilentTraining(config, Path(folder), checkpoints)
         training.take(2)
         batch = training.replicas.to_devices(next(training.batches), stacked=True)
         times: dict[str, list[float]] = {"step": [], "loop": []}
@@ -100,15 +98,15 @@ def loop_against_step(config: Config, rounds: int, steps: int) -> dict[str, Any]
 class SilentTraining:
     """The steps of the loop without evaluation and checkpoints, and without an end."""
 
-    def __init__(self, config: Config, mesh: Mesh, directory: Path, checkpoints: Checkpoints):
-        task = tasks.find(config.task)(config)
-        trainer, self.timetable = Trainer.of(config, task), Timetable.of(config, task.train_examples)
-        self.replicas, self.checkpoints = Replicas.of(config, mesh), checkpoints
-        self.state, self.step = self.replicas.init(trainer, task), 0
-        self.abstract = self.replicas.abstract(trainer.shapes(task))
-        self.train_step, self.batches = self.replicas.train_step(trainer, task), self.replicas.batches(task)
-        self.recorder = Recorder(directory, task, self.replicas, 0, self.timetable, {})
-        self.meter = Meter(task, self.replicas, self.timetable, self.recorder, checkpoints, {})
+    def __init__(self, config: Config, directory: Path, checkpoints: Checkpoints):
+        setup = Setup.of(config)
+        self.timetable, self.replicas, self.checkpoints = setup.timetable, setup.replicas, checkpoints
+        self.state, self.step = setup.replicas.init(setup.trainer, setup.task), 0
+        self.abstract = setup.replicas.abstract(setup.shapes)
+        self.train_step = setup.replicas.train_step(setup.trainer, setup.task)
+        self.batches = setup.replicas.batches(setup.task)
+        self.recorder = Recorder(directory, setup, 0, {})
+        self.meter = Meter(setup, self.recorder, checkpoints, {})
 
     def take(self, steps: int) -> float:
         """Takes a number of steps and returns the seconds of one."""
@@ -143,7 +141,7 @@ def stacks(config: Config, others: list[str], rounds: int, steps: int) -> dict[s
     """Trains the same model, weights and batches with plain AdamW in each stack: seconds a step, and all losses."""
     plain = dataclasses.replace(config.optimizer, name="adamw", schedule="constant", warmup="0 steps", clip=0.0)
     config = dataclasses.replace(config, optimizer=plain)
-    task = tasks.find(config.task)(config)
+    task = tasks.of(config)
     batches = task.train_batches(0, 1)
     params = jax.device_get(jax.jit(task.init)(jax.random.key(config.seed)))
     contestants = {"bench": _ours(config, task, params)}

@@ -90,10 +90,10 @@ print("\n".join(planned.report()))
 # The rules look at a parameter's path alone. Each line is a parameter of the first block, its shape, how the mesh splits its axes, and the shape that one device holds. What is small, such as the MLP on pairs, is whole on every device.
 
 # %%
-for path, array in jax.tree_util.tree_leaves_with_path(planned.one.params["block_0"]):
+for path, array in jax.tree_util.tree_leaves_with_path(planned.setup.shapes.params["block_0"]):
     name = jax.tree_util.keystr(path, simple=True, separator="/")
-    spec = sharding.parameter_spec(f"block_0/{name}", array.shape, planned.replicas.mesh)
-    own = jax.sharding.NamedSharding(planned.replicas.mesh, spec).shard_shape(array.shape)
+    spec = sharding.parameter_spec(f"block_0/{name}", array.shape, planned.setup.replicas.mesh)
+    own = jax.sharding.NamedSharding(planned.setup.replicas.mesh, spec).shard_shape(array.shape)
     if name.endswith("kernel"):
         print(f"{name:<34} {array.shape!s:<16} {tuple(spec)!s:<28} {own}")
 

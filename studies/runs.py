@@ -1,6 +1,5 @@
 """Runs of `python -m train.main`, one on each CPU at a time, and tables of them in the docs."""
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from attention.errors import UsageError
 from train.grids import pool
+from train.run.files import read_json
 
 MARK, END = "<!-- figures: {} -->", "<!-- end -->"
 FIGURE = re.compile(rf"(?P<mark>{MARK.format('(?P<name>.+?)')})(?s:.*?){END}")
@@ -32,7 +32,7 @@ def train_all(todo: Mapping[Path, Sequence[str]], say: Callable[[dict[str, Any]]
 def result(workdir: Path) -> dict[str, Any] | None:
     """What a finished run came to; None where it has not finished."""
     path = workdir / "result.json"
-    return json.loads(path.read_text()) if path.exists() else None
+    return read_json(path) if path.exists() else None
 
 
 def with_figures(text: str, figure: Callable[[str], str | None]) -> str:

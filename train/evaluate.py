@@ -19,9 +19,9 @@ from train.config.leaves import CHANGEABLE
 from train.decode import trained
 from train.devices import compilation, processes, sharding, splits
 from train.devices.replicas import Replicas
-from train.measure import Evaluator
 from train.run import workdir
 from train.run.checkpoints import Checkpoints
+from train.run.evaluations import Evaluator
 
 
 def evaluate(
@@ -48,7 +48,7 @@ def evaluate(
     """
     with processes.together():
         config = loading.validate(_config(directory, overrides or {}))
-        task = tasks.find(config.task)(config)
+        task = tasks.of(config)
         workdir.check_files(task.files(), directory)
         if split not in task.sources:
             raise unknown("split", split, task.sources)

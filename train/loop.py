@@ -7,24 +7,17 @@ from typing import Any
 import jax
 
 from attention.errors import UsageError
-from train import tasks
 from train.config.schema import Config
-from train.config.timetable import Timetable
 from train.data.pipeline import BatchIterator
-from train.devices import processes, sharding, splits
-from train.devices.replicas import Replicas
+from train.devices import processes
 from train.run import report, workdir
-from train.run.best import Best
 from train.run.checkpoints import Checkpoints
 from train.run.evaluations import Evaluations
 from train.run.interrupts import Interrupts
 from train.run.meter import Meter
 from train.run.recorder import Recorder
+from train.setup import Setup
 from train.state import TrainState
-from train.step import Trainer
-from train.tasks import Task
-
-PER_REPLICA = ("averages", "epoch", "best")  # the entries of a checkpoint's progress that list a value per replica
 
 
 def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path) -> dict[str, Any] | None:
@@ -39,7 +32,8 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
       The content of `result.json`, or None where the run was interrupted.
     """
     with processes.together():
-        task, timetable, replicas = prepare(config)
+        setup = Setup.of(config)
+    task, timetable, replicas = setup.task, setup.timetable, setup.replicas
     workdir.claim(directory, resolved, task.files())
     with (
         workdir.lock(directory),
@@ -51,18 +45,13 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
     ):
         with Interrupts() as interrupts:  # only here: a report has nothing to save, so there a signal ends the program
             with processes.together():
-                trainer = Trainer.of(config, task)
-                train_step = replicas.train_step(trainer, task)
+                train_step = replicas.train_step(setup.trainer, task)
                 batches = opened.enter_context(closing(replicas.batches(task)))
-                state, step, progress, remarks = restore_or_start(
-                    directory, trainer, task, timetable, replicas, checkpoints, batches
-                )
-                recorder = opened.enter_context(closing(Recorder(directory, task, replicas, step, timetable, progress)))
-                about = task.describe(trainer.shapes(task).params)
-                recorder.say(*report.header(config, task, timetable, replicas, about, state), *remarks)
-                meter = Meter(task, replicas, timetable, recorder, checkpoints, progress)
-                best = Best(task, replicas, directory, progress)
-                evaluations = Evaluations(task, replicas, timetable, recorder, checkpoints, best)
+                state, step, progress, remarks = restore_or_start(directory, setup, checkpoints, batches)
+                recorder = opened.enter_context(closing(Recorder(directory, setup, step, progress)))
+                recorder.say(*report.header(setup, state), *remarks)
+                meter = Meter(setup, recorder, checkpoints, progress)
+                evaluations = Evaluations(directory, setup, recorder, checkpoints, progress)
                 workdir.keep(directory, resolved, finished=step == timetable.total)
             evaluations.catch_up(step, state)
             while step < timetable.total:
@@ -76,8 +65,8 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
                     meter.log(step)
                     improved = evaluations.validate(step, state)
                     if improved or stopping or timetable.saves(step):
-                        kept = recorder.progress() | meter.progress() | best.progress()
-                        checkpoints.save(step, state, batches, kept, best.steps)
+                        kept = recorder.progress() | meter.progress() | evaluations.progress()
+                        checkpoints.save(step, state, batches, kept, evaluations.best)
                     recorder.clock.skip()
                 if stopping:
                     break
@@ -85,48 +74,26 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
         if step < timetable.total:
             recorder.say(f"Stopped after step {step} and saved; the same command continues.")
             return None
-        metrics = evaluations.test(step, state)
-        return report.write(directory, task, replicas, recorder, about, step, best.steps, metrics)
-
-
-def prepare(config: Config) -> tuple[Task, Timetable, Replicas]:
-    """Returns the task, timetable and replicas of a config.
-
-    Raises:
-      UsageError: the config or its data cannot be used.
-    """
-    replicas = Replicas.of(config, sharding.make_mesh(config.mesh))
-    splits.check_training(config, replicas)
-    task = tasks.find(config.task)(config)
-    replicas.check(task)
-    return task, Timetable.of(config, task.train_examples), replicas
+        return report.write(directory, setup, recorder, step, evaluations.test(step, state))
 
 
 def restore_or_start(
-    directory: Path,
-    trainer: Trainer,
-    task: Task,
-    timetable: Timetable,
-    replicas: Replicas,
-    checkpoints: Checkpoints,
-    batches: BatchIterator,
+    directory: Path, setup: Setup, checkpoints: Checkpoints, batches: BatchIterator
 ) -> tuple[TrainState, int, dict[str, Any], list[str]]:
     """Returns state, step, progress and remarks, from the newest checkpoint or for a run that starts.
 
     Raises:
       UsageError: the run has taken more steps than the timetable has.
     """
-    restored = checkpoints.restore(replicas.abstract(trainer.shapes(task)), batches)
+    restored = checkpoints.restore(setup.replicas.abstract(setup.shapes), batches)
     if not restored:
-        state, remark = replicas.start(trainer, task)
+        state, remark = setup.replicas.start(setup.trainer, setup.task)
         return state, 0, {}, [remark] if remark else []
     state, progress = restored
     step = int(state.step.max())  # all replicas share it
-    if step > timetable.total:
+    if step > setup.timetable.total:
         raise UsageError(
-            f"{directory} has been trained for {step} steps, but train.length is {timetable.total} steps; give as "
-            "many, or another --workdir."
+            f"{directory} has been trained for {step} steps, but train.length is {setup.timetable.total} steps; give "
+            "as many, or another --workdir."
         )
-    # Older checkpoints of one replica have its value here, where newer ones have a list.
-    listed = {name: [progress[name]] for name in PER_REPLICA if isinstance(progress.get(name), dict)}
-    return state, step, progress | listed, [f"Continuing after step {step} of {directory}"]
+    return state, step, progress, [f"Continuing after step {step} of {directory}"]

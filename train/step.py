@@ -20,13 +20,7 @@ LossFunction = Callable[[Params, Batch, jax.Array | None], Sums]
 
 
 class NonFiniteLossError(FloatingPointError):
-    """A loss or a gradient norm is not a number.
-
-    Attributes:
-      SIGN: Words in every such message, by which a log tells that its run diverged.
-    """
-
-    SIGN = "the last good checkpoint is step"
+    """A loss or a gradient norm is not a number."""
 
 
 def step_key(seed: int) -> jax.Array:

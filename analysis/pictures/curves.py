@@ -19,7 +19,7 @@ from analysis.pictures import style
 from analysis.runs import of_seed
 from attention.errors import UsageError, unknown
 from train.run import workdir
-from train.run.writers import read_record
+from train.run.files import read_record
 
 Record = dict[str, Any]
 Groups = Mapping[str, Sequence[Sequence[Record]]]

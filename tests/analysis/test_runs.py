@@ -103,7 +103,7 @@ def test_what_is_no_finished_run_is_named_and_left_out(tmp_path, write_run):
     [
         (["nowhere"], "nowhere is no folder; give folders of runs"),
         (["empty"], "There is no finished run in .*empty; give folders"),
-        (["swept"], r"sweep\.json is damaged \('over'\); remove it"),
+        (["swept"], r"sweep\.json is damaged \(it does not say what varies\); remove it"),
         (["unfinished"], "There is no finished run in .*: .*unfinished was left out: the run has not finished"),
         (["one", "one"], "one and .*one are the same run, of seed 0; leave one of them out"),
     ],

@@ -15,7 +15,7 @@ from tests.train.conftest import arguments, record
 from train import evaluate, main
 from train.devices.replicas import Replicas
 from train.run import report
-from train.run.best import Best
+from train.run.evaluations import Evaluations
 from train.run.meter import Meter
 from train.run.workdir import LOCK, lock
 
@@ -246,7 +246,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_step_and_the_batch(tmp_path, c
 
 
 def test_a_damaged_best_gives_way_to_the_best_that_is_left(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(Best, "value", lambda best, metrics: metrics["loss"])  # which falls: the first is the best
+    monkeypatch.setattr(Evaluations, "value", lambda _, metrics: metrics["loss"])  # which falls: the first is the best
     command = arguments(tmp_path / "run", train__checkpoint_every="4 steps")
     assert main.main(command) == 0
     assert json.loads((tmp_path / "run" / "result.json").read_text())["best_step"] == 4

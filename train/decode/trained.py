@@ -41,7 +41,7 @@ def load(directory: Path, step: str) -> tuple[Task, dict]:
       UsageError: There is no such run or checkpoint, or the data are missing or differ from those of the training.
     """
     config = loading.validate(workdir.read_config(directory))
-    task = tasks.find(config.task)(config)
+    task = tasks.of(config)
     workdir.check_files(task.files(), directory)
     return task, load_params(directory, step, config, task.init, {})
 

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import NamedSharding
 
 from train import tasks
 from train.config.schema import Config, MeshConfig
-from train.devices import memory, sharding, splits
-from train.devices.replicas import Replicas
+from train.devices import memory
 from train.run.report import outline
+from train.setup import Setup
 from train.state import TrainState
-from train.step import Batch, Trainer
+from train.step import Batch
 from train.tasks import Task
 
 
@@ -36,20 +36,12 @@ class DryRun:
     """A training step as shapes, with nothing on a device.
 
     Attributes:
-      config: The experiment.
-      task: The task, with blank data.
-      replicas: The replicas, and the mesh.
-      trainer: The trainer, which has the step.
-      one: The shapes of one replica's state.
+      setup: The setup, whose task has blank data.
       state: The shapes of all replicas' state, with shardings.
       batch: The shapes of the largest batch, with shardings.
     """
 
-    config: Config
-    task: Task
-    replicas: Replicas
-    trainer: Trainer
-    one: TrainState
+    setup: Setup
     state: TrainState
     batch: Batch
 
@@ -60,48 +52,45 @@ class DryRun:
         Raises:
           UsageError: a run would raise it, or a size is not stated.
         """
-        replicas = Replicas.of(config, sharding.make_mesh(config.mesh))
-        splits.check_training(config, replicas)
-        if config.model.pretrained:  # weights have the shapes of random ones
-            config = dataclasses.replace(config, model=dataclasses.replace(config.model, pretrained=""))
-        small = dataclasses.replace(config.data, batch_size=1, eval_batch_size=1, workers=0)
-        task = tasks.find(config.task)(dataclasses.replace(config, data=small), dry=True)
-        replicas.check(task)
-        trainer = Trainer.of(config, task)
-        with jax.set_mesh(replicas.mesh):
-            replica_state = trainer.shapes(task)
-        batch = batch_of(task, config.data.batch_size, replicas)
-        return cls(config, task, replicas, trainer, replica_state, replicas.abstract(replica_state), batch)
+        setup = Setup.of(config, blank_task)
+        return cls(setup, setup.replicas.abstract(setup.shapes), batch_of(setup))
 
     def lower(self) -> jax.stages.Lowered:
         """Lowers the step for the mesh."""
-        with jax.set_mesh(self.replicas.mesh):
-            return self.replicas.train_step(self.trainer, self.task).lower(self.state, self.batch)
+        replicas = self.setup.replicas
+        with jax.set_mesh(replicas.mesh):
+            return replicas.train_step(self.setup.trainer, self.setup.task).lower(self.state, self.batch)
 
     def report(self) -> Iterator[str]:
         """Compiles the step, and yields lines about its work and memory."""
-        task, mesh = self.task, self.replicas.mesh
-        yield from outline("Dry run of", task.describe(self.one.params), self.state, mesh, fake="fake ")
+        setup, task = self.setup, self.setup.task
+        yield from outline("Dry run of", setup, self.state, fake="fake ")
         compiled = self.lower().compile()
-        size = self.config.data.batch_size * len(self.replicas)
+        size = setup.config.data.batch_size * len(setup.replicas)
         counted = memory.scaled(size * task.cost().training, "FLOP")
-        yield f"A step: {size * task.units_per_example:,} {task.unit}, {counted} counted, {_xla_flops(compiled, mesh)}"
+        by_xla = memory.scaled(setup.replicas.mesh.size * (compiled.cost_analysis() or {}).get("flops", 0), "FLOP")
+        yield f"A step: {size * task.units_per_example:,} {task.unit}, {counted} counted, {by_xla} by XLA"
         yield _memory(compiled, self.state, self.batch)
 
 
-def batch_of(task: Task, size: int, replicas: Replicas) -> Batch:
-    """Returns the shapes of a batch of `size` examples for each replica, from a batch of one example."""
-    with contextlib.closing(task.train_batches(0, 1)) as batches:
+def blank_task(config: Config) -> Task:
+    """Returns the task of a config with a blank example in place of data, and with random weights."""
+    if config.model.pretrained:  # weights have the shapes of random ones
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, pretrained=""))
+    small = dataclasses.replace(config.data, batch_size=1, eval_batch_size=1, workers=0)
+    return tasks.find(config.task)(dataclasses.replace(config, data=small), dry=True)
+
+
+def batch_of(setup: Setup) -> Batch:
+    """Returns the shapes of a batch of all replicas, from the blank task's batch of one example."""
+    replicas, size = setup.replicas, setup.config.data.batch_size
+    with contextlib.closing(setup.task.train_batches(0, 1)) as batches:
         example = next(batches)
-    split, front = NamedSharding(replicas.mesh, replicas.batch_spec(stacked=True)), replicas.front
+    split = NamedSharding(replicas.mesh, replicas.batch_spec(stacked=True))
     return {
-        name: jax.ShapeDtypeStruct((*front, size, *x.shape[1:]), x.dtype, sharding=split) for name, x in example.items()
+        name: jax.ShapeDtypeStruct((*replicas.front, size, *x.shape[1:]), x.dtype, sharding=split)
+        for name, x in example.items()
     }
-
-
-def _xla_flops(compiled: Any, mesh: Mesh) -> str:
-    analysis = compiled.cost_analysis() or {}
-    return memory.scaled(mesh.size * analysis.get("flops", 0), "FLOP") + " by XLA"
 
 
 def _memory(compiled: Any, state: TrainState, batch: Batch) -> str:

@@ -15,7 +15,7 @@ from train.grids import pool
 from train.grids.declaration import Declaration
 from train.grids.matching import Request
 from train.grids.tuning import Tuning
-from train.run.writers import write_json
+from train.run.files import read_json, write_json
 
 FILE = "sweep.json"
 ARGUMENT = "argument"  # stands for the config file's argument where a field is expected
@@ -195,11 +195,11 @@ def read(directory: Path) -> dict[str, Any] | None:
     """
     path = directory / FILE
     if path.is_file():
-        try:
-            record = {"also": [], "tune": None, "declaration": None} | json.loads(path.read_text(encoding="utf-8"))
-            return {name: record[name] for name in ("cells", *(field.name for field in dataclasses.fields(Sweep)))}
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise UsageError(f"{path} is no record of a sweep ({error}); choose another --workdir.") from error
+        record = {"also": [], "tune": None, "declaration": None} | read_json(path)
+        names = ("cells", *(field.name for field in dataclasses.fields(Sweep)))
+        if not record.keys() >= set(names):
+            raise UsageError(f"{path} is no record of a sweep; choose another --workdir.")
+        return {name: record[name] for name in names}
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UsageError(f"{directory} is not empty and holds no {FILE}; choose another --workdir.")
     return None

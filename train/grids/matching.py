@@ -15,11 +15,12 @@ import jax
 
 from attention.errors import UsageError
 from models.fields import declared
-from train import loop, tasks
+from train import tasks
 from train.config import loading
 from train.config.durations import Duration
 from train.config.schema import Config
 from train.config.timetable import Timetable
+from train.setup import Setup
 from train.state import count_parameters
 
 TOLERANCE = 0.01
@@ -160,14 +161,14 @@ def _resized(request: Request, field: str, step: int, number: int) -> Request:
 
 def parameters(request: Request) -> int:
     """Returns the number of parameters of the whole model."""
-    task = _task(_resolve(request))
+    task = tasks.of(_resolve(request))
     return count_parameters(jax.eval_shape(task.init, jax.random.key(0)))
 
 
 def operations(request: Request) -> int:
     """Returns the operations of all forward and backward passes of the training."""
     config = _resolve(request)
-    task = _task(config)
+    task = tasks.of(config)
     return Timetable.of(config, task.train_examples).total * config.data.batch_size * task.cost().training
 
 
@@ -185,7 +186,7 @@ def _knobs(config: Config) -> dict[str, int]:
 
 def _can_be_stacked(request: Request) -> bool:
     try:
-        _task(_resolve(request)).check_stackable()
+        tasks.of(_resolve(request)).check_stackable()
     except UsageError:
         return False
     return True
@@ -194,14 +195,10 @@ def _can_be_stacked(request: Request) -> bool:
 def _check(request: Request) -> None:
     """Raises a UsageError where a run would."""
     try:
-        loop.prepare(_resolve(request))
+        Setup.of(_resolve(request))
     except UsageError as error:
         raise UsageError(f"{request.name}: {error}" if request.name else str(error)) from error
 
 
 def _resolve(request: Request) -> Config:
     return loading.resolve(request.spec, request.overrides)[0]
-
-
-def _task(config: Config) -> Any:
-    return tasks.find(config.task)(config)

@@ -22,7 +22,7 @@ from orbax.checkpoint import v1 as ocp
 from attention.errors import UsageError
 from train.devices import processes
 from train.run import digest
-from train.run.writers import error_number, why_unwritable
+from train.run.files import error_number, why_unwritable
 from train.state import Params, TrainState
 
 _STEP = re.compile(r"0|[1-9]\d*")

@@ -6,40 +6,28 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
-from train.config.timetable import Timetable
 from train.devices import processes
-from train.devices.replicas import Replicas
 from train.run.checkpoints import Checkpoints
 from train.run.progress import Averages, Shapes
 from train.run.recorder import Recorder
+from train.setup import Setup
 from train.step import NonFiniteLossError
-from train.tasks.task import Task
 
 
 class Meter:
     """Reads the reports of training steps, refuses losses that are not finite, averages the rest and counts the time.
 
     Args:
-      task: The task, which names the metrics.
-      replicas: The replicas that are trained.
-      timetable: Says when averages are written.
+      setup: The setup of the run.
       recorder: Writes the averages.
       checkpoints: The checkpoints, the last of which an error names.
       progress: The progress in the restored checkpoint; empty for a new run.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        replicas: Replicas,
-        timetable: Timetable,
-        recorder: Recorder,
-        checkpoints: Checkpoints,
-        progress: dict[str, Any],
-    ):
-        self._task, self._replicas, self._timetable = task, replicas, timetable
+    def __init__(self, setup: Setup, recorder: Recorder, checkpoints: Checkpoints, progress: dict[str, Any]):
+        self._task, self._replicas, self._timetable = setup.task, setup.replicas, setup.timetable
         self._recorder, self._checkpoints = recorder, checkpoints
-        new = [None] * len(replicas)
+        new = [None] * len(setup.replicas)
         self._averages, self._epoch = (
             [Averages(sums) for sums in progress.get(name, new)] for name in ("averages", "epoch")
         )
@@ -116,6 +104,6 @@ class Meter:
         raise NonFiniteLossError(
             f"The loss{self._replicas.name(replica)} was {loss} and the gradient norm {norm} at step {step}, on the "
             f"training examples {[example for share in shares for example in json.loads(share)]}; "
-            f"{NonFiniteLossError.SIGN} {self._checkpoints.last()}. Try a lower optimizer.learning_rate, a longer "
-            "optimizer.warmup or optimizer.clip=1.0."
+            f"the last good checkpoint is step {self._checkpoints.last()}. Try a lower optimizer.learning_rate, a "
+            "longer optimizer.warmup or optimizer.clip=1.0."
         )

@@ -1,17 +1,10 @@
-"""Progress: the clock, running averages, and a bar on a terminal or plain lines elsewhere."""
+"""Progress: the clock, running averages, and how both are read."""
 
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
-
-from train.devices import processes
-from train.run.terminal import coloured, filled
-
-SILENCE = 60.0  # seconds without output after which a log without a terminal gets a line of progress
 
 
 class Clock:
@@ -21,9 +14,10 @@ class Clock:
     """
 
     def __init__(self, saved: dict[str, float] | None = None):
-        self.seconds, self.units = (saved["seconds"], saved["units"]) if saved else (0.0, 0)
+        saved = saved or {"seconds": 0.0, "units": 0, "wall": 0.0}
+        self.seconds, self.units, self._wall_before = saved["seconds"], saved["units"], saved["wall"]
         self._start_seconds, self._laps, self._last = self.seconds, 0, time.perf_counter()
-        self._wall_before, self._born = (saved["wall"] if saved else 0.0), time.monotonic()
+        self._born = time.monotonic()
 
     def lap(self, units: int) -> None:
         """Counts a step of `units` examples or tokens."""
@@ -111,56 +105,6 @@ def averages(sums: dict[str, Any]) -> dict[str, float]:
     """Divides every sum by the sum `weight`."""
     weight = float(sums["weight"])
     return {name: float(value) / weight for name, value in sums.items() if name != "weight"}
-
-
-class Display:
-    """A progress bar on a terminal and lines elsewhere; only the first process shows it.
-
-    Args:
-      total: The steps of the run.
-      step: The steps already taken.
-      unit: The unit that the clock counts.
-    """
-
-    def __init__(self, total: int, step: int, unit: str):
-        self._active = processes.is_first()
-        terminal = self._active and sys.stderr.isatty()
-        self._bar = tqdm(
-            total=total,
-            initial=step,
-            disable=not terminal,
-            dynamic_ncols=True,
-            bar_format="{n_fmt}/{total_fmt} {bar} {postfix}",
-            colour="green" if terminal and coloured(sys.stderr) else None,
-        )
-        self._total, self._unit = total, unit
-        self._said = time.monotonic()
-
-    def say(self, text: str) -> None:
-        """Prints a line that stays, wrapped at `terminal.COLUMNS`."""
-        if self._active:
-            self._bar.write(filled(text))
-            sys.stdout.flush()
-            self._said = time.monotonic()
-
-    def advance(self, step: int, loss: float, clock: Clock) -> None:
-        """Moves the bar to `step`; without a terminal, prints a line if nothing was printed for a minute."""
-        left = duration_text(clock.remaining(self._total - step))
-        text = f"loss {loss:.4f}, {clock.per_second:,.4g} {self._unit}/s, {left} left"
-        if not self._bar.disable:
-            self._bar.n = step
-            self._bar.set_postfix_str(text)
-        elif time.monotonic() - self._said > SILENCE:
-            self.say(f"step {step}/{self._total}: {text}")
-
-    def metrics(self, line: dict[str, Any], total: int) -> None:
-        """Prints one line of metrics."""
-        numbers = {name: value for name, value in line.items() if name not in ("step", "split", "seconds")}
-        self.say(f"step {line['step']}/{total} {line['split']}: {numbers_text(numbers)}")
-
-    def close(self) -> None:
-        """Closes the bar, which stays on the screen."""
-        self._bar.close()
 
 
 def numbers_text(numbers: dict[str, float]) -> str:

@@ -1,28 +1,105 @@
-"""The record of a run: lines of metrics in files, and their means on the screen."""
+"""The record of a run: lines of metrics in `metrics.jsonl` and TensorBoard's events, and their means on the screen."""
 
+import contextlib
+import json
+import os
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from train.config.timetable import Timetable
+from tqdm import tqdm
+
 from train.devices import processes
-from train.devices.replicas import Replicas
 from train.run import results
-from train.run.progress import Clock, Display
+from train.run.progress import Clock, duration_text, numbers_text
 from train.run.results import Metrics
-from train.run.writers import Writers
-from train.tasks.task import Task
+from train.run.terminal import coloured, filled
+from train.setup import Setup
+
+SILENCE = 60.0  # seconds without output after which a log without a terminal gets a line of progress
+
+
+class Record:
+    """The file `metrics.jsonl`, with one JSON object a line and each step of a split once.
+
+    Args:
+      workdir: The run's folder.
+      size: The bytes of the record that belong to the restored checkpoint. Whatever was written after them is cut off,
+        and so is an incomplete line.
+    """
+
+    def __init__(self, workdir: Path, size: int):
+        path = workdir / "metrics.jsonl"
+        if path.exists():
+            os.truncate(path, path.read_bytes()[:size].rfind(b"\n") + 1)
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Appends one object."""
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+    def sync(self) -> int:
+        """Flushes the file to disk, and returns its size in bytes."""
+        os.fsync(self._file.fileno())
+        return os.fstat(self._file.fileno()).st_size
+
+    def close(self) -> None:
+        """Closes the file."""
+        with contextlib.suppress(OSError):  # a line that could not be written has raised before
+            self._file.close()
+
+
+class TensorBoard:
+    """TensorBoard events of the same numbers, written synchronously, since tensorboardX's thread would lose errors.
+
+    Args:
+      workdir: The run's folder.
+      step: The restored step; later events of an earlier process are hidden.
+    """
+
+    def __init__(self, workdir: Path, step: int):
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import SessionLog
+
+        folder = workdir / "tensorboard"
+        folder.mkdir(exist_ok=True)
+        self._events = EventsWriter(str(folder / "events"))
+        self._add(step + 1, session_log=SessionLog(status=SessionLog.START))
+        self._events.flush()
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Adds every number of a line as `split/name`, or as `split/name/replica_2` where it is a replica's."""
+        from tensorboardX.summary import scalar
+
+        whose = f"/replica_{line['replica']}" if "replica" in line else ""
+        for name, value in line.items():
+            if name not in ("step", "split", "replica"):
+                self._add(line["step"], summary=scalar(f"{line['split']}/{name}{whose}", value))
+        self._events.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        with contextlib.suppress(OSError):  # as in `Record.close`
+            self._events.close()
+
+    def _add(self, step: int, **content: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        self._events.write_event(Event(wall_time=time.time(), step=step, **content))
 
 
 class Recorder:
-    """Writes a run's metrics to its files and to the screen, and counts its time.
+    """Writes a run's metrics to its files and to the screen, and counts its time; only the first process writes.
+
+    A terminal gets a bar, and a log gets a line where nothing else was printed for a minute.
 
     Args:
       directory: The work directory.
-      task: The task, which says what throughput counts.
-      replicas: The replicas that are measured.
+      setup: The setup of the run.
       step: How many steps were taken before.
-      timetable: Says how many steps there will be.
       progress: The progress in the restored checkpoint; empty for a new run.
 
     Attributes:
@@ -30,15 +107,21 @@ class Recorder:
       rate: The name of the throughput in the record.
     """
 
-    def __init__(
-        self, directory: Path, task: Task, replicas: Replicas, step: int, timetable: Timetable, progress: dict[str, Any]
-    ):
-        self.clock = Clock(progress.get("clock"))
-        self.rate = f"{task.unit}_per_second"
-        self._replicas, self._total = replicas, timetable.total
-        size = progress.get("record_size", 0)
-        self._writers = Writers(directory, step=step, size=size, active=processes.is_first())
-        self._display = Display(self._total, step, task.unit)
+    def __init__(self, directory: Path, setup: Setup, step: int, progress: dict[str, Any]):
+        self._replicas, self._unit, self._total = setup.replicas, setup.task.unit, setup.timetable.total
+        self.clock, self.rate = Clock(progress.get("clock")), f"{self._unit}_per_second"
+        self._active, self._said = processes.is_first(), time.monotonic()
+        record = [Record(directory, progress.get("record_size", 0))] if self._active else []
+        self._record, self._files = record, [*record, *(TensorBoard(directory, step) for _ in record)]
+        terminal = self._active and sys.stderr.isatty()
+        self._bar = tqdm(
+            total=self._total,
+            initial=step,
+            disable=not terminal,
+            dynamic_ncols=True,
+            bar_format="{n_fmt}/{total_fmt} {bar} {postfix}",
+            colour="green" if terminal and coloured(sys.stderr) else None,
+        )
 
     def write(self, split: str, step: int, metrics: Sequence[Metrics], speed: float, shown: bool = True) -> None:
         """Writes a line for each replica: metrics, seconds of training and throughput.
@@ -52,25 +135,35 @@ class Recorder:
         """
         timing = {"seconds": self.clock.seconds, self.rate: speed}
         for replica, numbers in enumerate(metrics):
-            self._writers.write({"step": step, "split": split} | self._replicas.label(replica) | numbers | timing)
+            for file in self._files:
+                file.write({"step": step, "split": split} | self._replicas.label(replica) | numbers | timing)
         if shown:
-            line = {"step": step, "split": split + self._replicas.mean_of} | results.mean(metrics) | timing
-            self._display.metrics(line, self._total)
+            numbers = numbers_text(results.mean(metrics) | {self.rate: speed})
+            self.say(f"step {step}/{self._total} {split}{self._replicas.mean_of}: {numbers}")
 
     def say(self, *lines: str) -> None:
-        """Prints lines."""
-        for line in lines:
-            self._display.say(line)
+        """Prints lines that stay, wrapped at `terminal.COLUMNS`."""
+        for line in lines if self._active else ():
+            self._bar.write(filled(line))
+            sys.stdout.flush()
+            self._said = time.monotonic()
 
     def advance(self, step: int, loss: float) -> None:
         """Shows how far the run is."""
-        self._display.advance(step, loss, self.clock)
+        left = duration_text(self.clock.remaining(self._total - step))
+        text = f"loss {loss:.4f}, {self.clock.per_second:,.4g} {self._unit}/s, {left} left"
+        if not self._bar.disable:
+            self._bar.n = step
+            self._bar.set_postfix_str(text)
+        elif time.monotonic() - self._said > SILENCE:
+            self.say(f"step {step}/{self._total}: {text}")
 
     def progress(self) -> dict[str, Any]:
         """Returns what a checkpoint keeps: the clock, and how many bytes of the record are on disk."""
-        return {"clock": self.clock.saved, "record_size": self._writers.sync()}
+        return {"clock": self.clock.saved, "record_size": sum(record.sync() for record in self._record)}
 
     def close(self) -> None:
-        """Closes the bar and the files."""
-        self._display.close()
-        self._writers.close()
+        """Closes the bar, which stays on the screen, and the files."""
+        self._bar.close()
+        for file in self._files:
+            file.close()

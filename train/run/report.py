@@ -4,30 +4,25 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from jax.sharding import Mesh
-
-from train.config.schema import Config
-from train.config.timetable import Timetable
 from train.devices import memory, processes
-from train.devices.replicas import Replicas
 from train.run import curves, results, workdir
+from train.run.files import read_record, write_json
 from train.run.recorder import Recorder
 from train.run.results import Metrics
-from train.run.writers import read_record, write_json
+from train.setup import Setup
 from train.state import TrainState
-from train.tasks.task import Task
 
 
-def outline(kind: str, about: dict[str, Any], state: TrainState, mesh: Mesh, fake: str = "") -> Iterator[str]:
+def outline(kind: str, setup: Setup, state: TrainState, fake: str = "") -> Iterator[str]:
     """Yields lines about model, devices and memory.
 
     Args:
       kind: The kind of run, such as `Training`.
-      about: The task's description of the model.
+      setup: The setup of the run.
       state: Arrays or their shapes, with shardings.
-      mesh: The mesh of the state.
       fake: `fake ` where the devices are fake, else empty.
     """
+    about, mesh = setup.about, setup.replicas.mesh
     yield (
         f"{kind} {about['attention']}: {about['parameters']:,} parameters, "
         f"{about['attention_layer_parameters']:,} in an attention layer, {about['tokens']} tokens"
@@ -37,14 +32,13 @@ def outline(kind: str, about: dict[str, Any], state: TrainState, mesh: Mesh, fak
     yield from memory.lines(state, mesh)
 
 
-def header(
-    config: Config, task: Task, timetable: Timetable, replicas: Replicas, about: dict[str, Any], state: TrainState
-) -> Iterator[str]:
+def header(setup: Setup, state: TrainState) -> Iterator[str]:
     """Yields what a run prints before its first step: the outline, the data, and remarks."""
-    yield from outline("Training", about, state, replicas.mesh)
+    task, timetable, replicas = setup.task, setup.timetable, setup.replicas
+    yield from outline("Training", setup, state)
     measured = {split: task.eval_examples(split) for split in task.sources}
     counts = ", ".join(f"{n:,} {split}" for split, n in (measured | {"train": task.train_examples}).items())
-    yield f"Data: {counts}; {timetable.total:,} steps of {config.data.batch_size}"
+    yield f"Data: {counts}; {timetable.total:,} steps of {setup.config.data.batch_size}"
     yield from replicas.remarks()
     yield from task.remarks()
     wanted, warmup = timetable.warmup_wanted, timetable.warmup
@@ -53,30 +47,21 @@ def header(
 
 
 def write(
-    directory: Path,
-    task: Task,
-    replicas: Replicas,
-    recorder: Recorder,
-    about: dict[str, Any],
-    step: int,
-    best: Sequence[int],
-    metrics: Sequence[tuple[Metrics, Metrics]],
+    directory: Path, setup: Setup, recorder: Recorder, step: int, tested: Sequence[tuple[int, Metrics, Metrics]]
 ) -> dict[str, Any]:
     """Writes `result.json` and `curves.png`, and prints a summary.
 
     Args:
       directory: The work directory.
-      task: The task.
-      replicas: The replicas that were trained.
+      setup: The setup of the run.
       recorder: Prints the summary, and has counted the time.
-      about: The task's description of the model.
       step: The last step.
-      best: Each replica's best step.
-      metrics: Each replica's test metrics at the last and at the best step.
+      tested: Of each replica its best step, and its test metrics at the last and at the best step.
 
     Returns:
       The content of `result.json`.
     """
+    task, seeds = setup.task, setup.replicas.seeds
     first, clock = processes.is_first(), recorder.clock  # only the first process is sure to see the whole record
     shared = {
         "seconds": clock.seconds,
@@ -85,19 +70,19 @@ def write(
         "seconds_per_epoch": clock.seconds_of(task.train_examples * task.units_per_example),
         recorder.rate: clock.per_second,
         "baselines": task.baselines() if first else {},
-        **about,
+        **setup.about,
         **workdir.peak_memory(),
         **workdir.environment(),
     }
     record = read_record(directory) if first else []
     outcomes = [
-        results.of_one(results.of_replica(record, replica), step, best[replica], *metrics[replica], recorder.rate)
-        for replica in range(len(replicas))
+        results.of_one(results.of_replica(record, replica), step, *outcome, recorder.rate)
+        for replica, outcome in enumerate(tested)
     ]
-    result = results.of_all(outcomes, replicas.seeds, shared)
+    result = results.of_all(outcomes, seeds, shared)
     if first:
         write_json(directory / "result.json", result)
         curves.draw(record, directory / "curves.png")
-    recorder.say(*results.told(result, task.best))
+    recorder.say(*results.lines_of(result, task.best))
     recorder.say(f"Everything is in {directory}: result.json, metrics.jsonl, curves.png, checkpoints/")
     return result

@@ -37,24 +37,24 @@ def of_replica(lines: Lines, replica: int) -> Lines:
     return [line for line in lines if line.get("replica", 0) == replica]
 
 
-def of_all(own: Sequence[dict[str, Any]], seeds: Sequence[int], shared: dict[str, Any]) -> dict[str, Any]:
+def of_all(outcomes: Sequence[dict[str, Any]], seeds: Sequence[int], shared: dict[str, Any]) -> dict[str, Any]:
     """Returns the content of `result.json`; several replicas have their results, the mean and the standard deviation.
 
     Args:
-      own: The result of each replica, from `of_one`.
+      outcomes: The result of each replica, from `of_one`.
       seeds: The seed of each replica.
       shared: The entries that are the same for all, such as times and versions.
     """
-    if len(own) == 1:
-        return own[0] | shared
+    if len(outcomes) == 1:
+        return outcomes[0] | shared
     return {
-        "steps": own[0]["steps"],
-        "mean": _over(own, np.mean),
-        "std": _over(own, lambda values: np.std(values, ddof=1)),
+        "steps": outcomes[0]["steps"],
+        "mean": _over(outcomes, np.mean),
+        "std": _over(outcomes, lambda values: np.std(values, ddof=1)),
         **shared,
         "replicas": [
             {"replica": number, "seed": seed} | outcome | shared
-            for number, (seed, outcome) in enumerate(zip(seeds, own, strict=True))
+            for number, (seed, outcome) in enumerate(zip(seeds, outcomes, strict=True))
         ],
     }
 
@@ -64,26 +64,26 @@ def mean(metrics: Sequence[Metrics]) -> Metrics:
     return {name: float(np.mean([numbers[name] for numbers in metrics])) for name in metrics[0]}
 
 
-def told(found: dict[str, Any], best: str) -> Iterator[str]:
+def lines_of(result: dict[str, Any], best: str) -> Iterator[str]:
     """Yields a result as lines of text: test metrics at the last and the best step, and baselines.
 
     Args:
-      found: The result from `of_all`.
+      result: The result from `of_all`.
       best: The metric that chooses the best step.
     """
-    steps, trained = found["steps"], duration_text(found["seconds"])
-    if "replicas" in found:
-        final, chosen = (_spread_text(found, at) for at in TIMES)
-        numbers = ", ".join(str(outcome["best_step"]) for outcome in found["replicas"])
-        yield f"Of {len(found['replicas'])} replicas, mean ± standard deviation:"
+    steps, trained = result["steps"], duration_text(result["seconds"])
+    if "replicas" in result:
+        final, chosen = (_spread_text(result, at) for at in TIMES)
+        numbers = ", ".join(str(outcome["best_step"]) for outcome in result["replicas"])
+        yield f"Of {len(result['replicas'])} replicas, mean ± standard deviation:"
         where = f"steps {numbers}"
     else:
-        final, chosen = (numbers_text(found[at]["test"]) for at in TIMES)
-        where = f"step {found['best_step']}"
+        final, chosen = (numbers_text(result[at]["test"]) for at in TIMES)
+        where = f"step {result['best_step']}"
     yield f"Test at the last step ({steps}), after {trained} of training: {final}"
     yield f"Test at {where}, of the best {best} on validation data: {chosen}"
-    if found["baselines"]:
-        yield "Baselines on test: " + numbers_text(found["baselines"])
+    if result["baselines"]:
+        yield "Baselines on test: " + numbers_text(result["baselines"])
 
 
 def _line(lines: Lines, split: str, step: int, rate: str) -> dict[str, Metrics]:

@@ -19,7 +19,7 @@ import jax
 from attention.errors import UsageError
 from train.config.leaves import CHANGEABLE
 from train.devices import processes
-from train.run.writers import TEMPORARY, write_json, write_text
+from train.run.files import TEMPORARY, read_json, read_text, write_json, write_text
 
 LOCK = ".lock"
 SHARED_WITHIN = 30.0  # seconds that a network's file system may take to show one machine what another has written
@@ -57,7 +57,7 @@ def _check_same(config: dict[str, Any], files: dict[str, str]) -> None:
 def _claim(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None:
     path = workdir / "config.json"
     with _writing(workdir):
-        before = _read_json(path) if path.exists() else None
+        before = read_json(path) if path.exists() else None
         if before is not None:
             _refuse_another(before, config, workdir)
             check_files(files, workdir)
@@ -149,16 +149,6 @@ def _check_shared(workdir: Path, token: str) -> None:
         time.sleep(0.2)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read ({error}); choose another --workdir.") from error
-    if not isinstance(value, dict):
-        raise UsageError(f"{path} holds no config; choose another --workdir.")
-    return value
-
-
 def read_config(workdir: Path) -> dict[str, Any]:
     """Returns the resolved config of a run.
 
@@ -168,7 +158,7 @@ def read_config(workdir: Path) -> dict[str, Any]:
     path = workdir / "config.json"
     if not path.is_file():
         raise UsageError(f"{workdir} is no work directory: it has no config.json; give the --workdir of a run.")
-    return _read_json(path)
+    return read_json(path)
 
 
 def read_result(workdir: Path, replica: int = 0) -> dict[str, Any]:
@@ -191,7 +181,7 @@ def read_results(workdir: Path) -> list[dict[str, Any]]:
         raise UsageError(
             f"{workdir} has no result.json: the run has not finished; continue it with train.main, or give --step=last."
         )
-    result = _read_json(path)
+    result = read_json(path)
     return [result | replica for replica in result.pop("replicas", [{}])]
 
 
@@ -220,11 +210,7 @@ def read_file(workdir: Path, name: str) -> str:
     Raises:
       UsageError: the file is missing or cannot be read.
     """
-    path = workdir / name
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read ({error}); give the --workdir of a run that has it.") from error
+    return read_text(workdir / name, "give the --workdir of a run that has it")
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Tasks by name. A task's file defines its data, its models and its loss."""
 
 from attention.errors import unknown
+from train.config.schema import Config
 from train.tasks.image_classification import ImageClassification
 from train.tasks.language_modelling import LanguageModelling
 from train.tasks.masked_language_modelling import MaskedLanguageModelling
@@ -26,3 +27,8 @@ def find(name: str) -> type[Task]:
     if name not in TASKS:
         raise unknown("task", name, TASKS)
     return TASKS[name]
+
+
+def of(config: Config) -> Task:
+    """Returns the task of a config, with its data."""
+    return find(config.task)(config)

@@ -39,7 +39,7 @@ def test_every_config_has_a_step_without_data(file):
     overrides = {} if file in ("seq2seq_dates.py", "cnn_digits.py") else SHALLOW
     config = resolved(file, overrides)
     dry = DryRun.of(config)
-    state, report = jax.eval_shape(dry.trainer.train_step, dry.state, dry.batch, jax.random.key(0))
+    state, report = jax.eval_shape(dry.setup.trainer.train_step, dry.state, dry.batch, jax.random.key(0))
     assert jax.tree.map(lambda x: (x.shape, x.dtype), state) == jax.tree.map(lambda x: (x.shape, x.dtype), dry.state)
     assert report["sums"]["loss"].shape == ()
     assert {x.shape[0] for x in dry.batch.values()} == {config.data.batch_size}

@@ -9,7 +9,8 @@ from tests.sizes import once
 from tests.storm import assert_same
 from tests.train.conftest import arguments
 from train import main
-from train.run.writers import Record, TensorBoard, read_record, write_json
+from train.run.files import read_record, write_json
+from train.run.recorder import Record, TensorBoard
 
 pytestmark = pytest.mark.xdist_group(__name__)
 

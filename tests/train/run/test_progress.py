@@ -23,7 +23,7 @@ from train.devices import sharding
 from train.devices.replicas import Replicas
 from train.run import progress, workdir
 from train.run.meter import Meter
-from train.run.progress import Averages, Clock, Display, averages, duration_text
+from train.run.progress import Averages, Clock, averages, duration_text
 from train.tasks import Task
 
 
@@ -95,17 +95,6 @@ def test_durations_as_a_person_reads_them(seconds, text):
     assert duration_text(seconds) == text
 
 
-def test_long_lines_are_folded_and_paths_stay_whole(capsys):
-    display = Display(1, 0, "examples")
-    text = "loss 1.0, accuracy 0.5, " * 5 + "/a/path" * 12
-    display.say(text)
-    display.close()
-    *lines, path = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert path.strip() == "/a/path" * 12
-    assert " ".join(line.strip() for line in [*lines, path]) == text
-
-
 def test_a_terminal_gets_a_bar(tmp_path):
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
@@ -170,7 +159,8 @@ def test_steps_of_a_shape_that_is_new_are_apart_in_time():
     advance = lambda step, loss: happened.append((step, timed.pop()))  # noqa: E731
     recorder = types.SimpleNamespace(clock=clock, advance=advance)
     replicas = Replicas([0], sharding.make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1]))
-    meter = Meter(Task(), replicas, Timetable(5, 6, 0, 0, 0, 0, 0), recorder, None, {})
+    setup = types.SimpleNamespace(task=Task(), replicas=replicas, timetable=Timetable(5, 6, 0, 0, 0, 0, 0))
+    meter = Meter(setup, recorder, None, {})
     for step, size in enumerate((2, 2, 3, 2, 2), 1):
         batch = {"index": np.zeros(size)}
         meter.expect(batch)

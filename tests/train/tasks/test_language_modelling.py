@@ -15,8 +15,8 @@ from train.config.schema import MeshConfig
 from train.data.tokenisers.plain import ByteTokeniser
 from train.devices import sharding
 from train.devices.replicas import Replicas
-from train.measure import Evaluator
 from train.run import workdir
+from train.run.evaluations import Evaluator
 from train.run.progress import averages
 from train.tasks.ngrams import ngram_losses
 

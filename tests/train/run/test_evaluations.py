@@ -9,7 +9,7 @@ import numpy as np
 from train.config.schema import MeshConfig
 from train.devices import sharding
 from train.devices.replicas import Replicas
-from train.measure import Evaluator
+from train.run.evaluations import Evaluator
 from train.tasks import Task
 
 
