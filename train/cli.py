@@ -1,6 +1,7 @@
 """The command line of every program: flags, help, mistakes in one sentence, exit codes and colours.
 
-Exit codes are 0 for done, 1 for failed, 2 for a mistake of the user's, and 130 after Ctrl-C.
+Exit codes are 0 for done, 1 for failed, 2 for a mistake of the user's, 4 for a loss that is not finite, and 130 after
+Ctrl-C. One process of several that fails alone ends with 3.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from typing import Any
 from attention.errors import UsageError, unknown
 from train.run import terminal
 
-DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, MISTAKE, ALONE, DIVERGED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 HELP_COLUMN = 26  # where explanations start at the latest
 OVERRIDE = "--config."
 _COMMAND = re.compile(r"(?:taskset .*)?(python -m [\w.]+)")
@@ -35,7 +36,7 @@ def run(program: Callable[[], int | None], speaks: Callable[[], bool] = lambda: 
     except (UsageError, FloatingPointError) as error:  # the latter is a loss that is not finite
         if speaks():
             mistake(str(error))
-        return MISTAKE if isinstance(error, UsageError) else FAILED
+        return MISTAKE if isinstance(error, UsageError) else DIVERGED
     except BrokenPipeError:  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE

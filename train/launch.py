@@ -178,7 +178,7 @@ def launch(processes: int, devices: int, arguments: Sequence[str], module: str =
     if failed is None:
         return 0
     codes = {process.returncode for process in job.processes}
-    if len(codes) == 1 and codes <= {1, 2}:
+    if len(codes) == 1 and codes <= {cli.FAILED, cli.MISTAKE, cli.DIVERGED}:
         return codes.pop()  # all raised the same error, and the first process has reported it
     print(
         f"Process {failed} of {processes} {_death(job.processes[failed].returncode)}; "

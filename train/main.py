@@ -112,7 +112,7 @@ def dry_run(arguments: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program; returns its exit code: 0 done or saved, 1 training failed, 2 a mistake in the arguments."""
+    """Runs the program; returns its exit code: 0 done or saved, 2 a mistake in the arguments, 4 a loss not finite."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if {"--help", "-h"} & set(arguments):
         parser().print_help()

@@ -55,7 +55,7 @@ def run(arguments: Sequence[str]) -> int:
     while left := _trials(sweep, prepared, tried, flags.workdir):
         todo = {path: run_flags for paths in left.values() for path, run_flags in paths.items()}
         outcomes = {} if prints else run_all(todo, jobs, flags.workdir)
-        tried = tuning.scores(sweep.tune, tried, left)
+        tried = tuning.scores(sweep.tune, tried, left, outcomes)
         _write(flags, sweep, prepared, tried)
         if any(value not in tried.get(name, {}) for name, value in left):
             return _give(todo, flags) if prints else _summed(outcomes, flags.workdir)
@@ -91,13 +91,14 @@ def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, directory: Path) -> d
 
 def _summed(outcomes: Mapping[Path, str], directory: Path) -> int:
     """Says how many runs finished and how many failed; returns the exit code."""
-    counts = {kind: sum(outcome == kind for outcome in outcomes.values()) for kind in (pool.FINISHED, pool.FAILED)}
-    print(f"{counts[pool.FINISHED]} of {len(outcomes)} runs have finished, {counts[pool.FAILED]} failed.")
-    if counts[pool.FINISHED] < len(outcomes):
+    ended = list(outcomes.values())
+    finished, failed = ended.count(pool.FINISHED), ended.count(pool.FAILED) + ended.count(pool.DIVERGED)
+    print(f"{finished} of {len(outcomes)} runs have finished, {failed} failed.")
+    if finished < len(outcomes):
         print("The same command continues; what has finished is not trained again.")
-    if counts[pool.FINISHED]:
+    if finished:
         print(f"python -m analysis.report {directory} makes tables of what has finished.")
-    return int(counts[pool.FAILED] > 0)
+    return int(failed > 0)
 
 
 def _give(todo: Mapping[Path, Sequence[str]], flags: argparse.Namespace) -> int:
@@ -232,7 +233,7 @@ def _chosen(sweep: Sweep, prepared: Prepared) -> list[str]:
 
 
 def _result(path: Path, outcome: str) -> str:
-    if outcome == pool.FAILED:
+    if outcome in (pool.FAILED, pool.DIVERGED):
         lines = pool.log_of(path).read_text(encoding="utf-8", errors="replace").splitlines()
         return f"failed, see {pool.log_of(path)}: {lines[-1] if lines else 'it printed nothing'}"
     if outcome == pool.STOPPED:

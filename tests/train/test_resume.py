@@ -12,7 +12,7 @@ import pytest
 from tests.sizes import once
 from tests.storm import assert_same
 from tests.train.conftest import arguments, record
-from train import evaluate, main
+from train import cli, evaluate, main
 from train.devices.replicas import Replicas
 from train.run import report
 from train.run.evaluations import Evaluations
@@ -238,7 +238,7 @@ def test_a_signal_during_the_report_ends_the_program(uninterrupted, tmp_path, mo
 
 def test_a_loss_that_is_not_finite_stops_with_the_step_and_the_batch(tmp_path, capsys):
     options = {"optimizer__learning_rate": 1e30, "optimizer__warmup": "0 steps", "optimizer__clip": 0.0}
-    assert main.main(arguments(tmp_path / "run", **options)) == 1
+    assert main.main(arguments(tmp_path / "run", **options)) == cli.DIVERGED
     printed = capsys.readouterr().err
     assert "at step 2, on the training examples [" in printed
     assert "the last good checkpoint is step" in printed

@@ -239,7 +239,7 @@ import json, pathlib, sys
 path, flags = pathlib.Path(sys.argv[1]), dict(flag[2:].partition("=")[::2] for flag in sys.argv[2:])
 rate, name = float(flags["config.optimizer.learning_rate"]), flags["config.model.attention"]
 if rate > 0.2:
-    sys.exit("error: The loss was nan at step 3; the last good checkpoint is step 2.")
+    sys.exit(4)  # as train.main does
 accuracy = 1 - abs(rate - {"super": 0.03, "dot_product": 0.1}[name])
 metrics = {"validation": {"accuracy": accuracy, "loss": 1.0}, "test": {"accuracy": 0.5, "loss": 1.0}}
 path.mkdir(parents=True)

@@ -22,7 +22,6 @@ from train import cli
 FLAGS = ("--coordinator", "--num-processes", "--process-id")
 HEARTBEAT = 30  # seconds of silence after which a process counts as dead, and the others end
 JOINING = 300  # seconds until all processes must have come
-ALONE = 3  # exit code
 FOREVER = 7 * 24 * 3600 * 1000  # milliseconds; waits end when a process dies, not by the clock
 _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
 _rounds = itertools.count()
@@ -145,7 +144,7 @@ def _end_late() -> None:
         file=sys.stderr,
         flush=True,
     )
-    os._exit(ALONE)
+    os._exit(cli.ALONE)
 
 
 @contextlib.contextmanager
@@ -215,4 +214,4 @@ def _leave(error: BaseException) -> None:
         traceback.print_exception(error)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(ALONE)
+    os._exit(cli.ALONE)

@@ -14,8 +14,9 @@ from types import FrameType
 from typing import IO
 
 from attention.errors import UsageError
+from train import cli
 
-FINISHED, FAILED, STOPPED = "finished", "failed", "stopped"
+FINISHED, FAILED, DIVERGED, STOPPED = "finished", "failed", "diverged", "stopped"
 PAUSE = 0.1  # seconds between checks of the processes
 
 
@@ -31,7 +32,7 @@ def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Callable[[Path
       ended: Called with the work directory and the outcome of each run as soon as it has ended.
 
     Returns:
-      The outcome of each run: finished, failed, or stopped, which can be continued.
+      The outcome of each run: finished, failed, diverged, or stopped, which can be continued.
     """
     pool = _Pool(todo, jobs, ended)
     with _signals() as heard:
@@ -116,9 +117,15 @@ class _Pool:
             if process.poll() is not None:
                 del self._running[workdir]
                 self._free.append(cpus)
-                # A process that does not handle signals yet is ended by our SIGTERM; it has nothing to save.
-                failed = process.returncode not in (0, -signal.SIGTERM if self._stopping else 0)
-                self._end(workdir, FAILED if failed else FINISHED if is_finished(workdir) else STOPPED)
+                self._end(workdir, self._outcome(workdir, process.returncode))
+
+    def _outcome(self, workdir: Path, code: int) -> str:
+        if code == cli.DIVERGED:
+            return DIVERGED
+        # A process that does not handle signals yet is ended by our SIGTERM; it has nothing to save.
+        if code not in (0, -signal.SIGTERM if self._stopping else 0):
+            return FAILED
+        return FINISHED if is_finished(workdir) else STOPPED
 
     def stop(self) -> None:
         """Tells all runs to save and end; it does so once, since a second signal would end them without saving."""

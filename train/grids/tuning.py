@@ -13,7 +13,6 @@ from train.config.durations import Duration
 from train.grids import pool
 from train.grids.matching import Request
 from train.run.workdir import read_result
-from train.step import NonFiniteLossError
 
 FOLDER = "tuning"  # of a sweep, which reports pass over
 MOST = 2  # values that may be tried beyond the grid
@@ -128,11 +127,13 @@ def trials(tuning: Tuning, requests: Iterable[Request], tried: Tried, seed: int,
     }
 
 
-def scores(tuning: Tuning, tried: Tried, ended: Mapping[tuple[str, str], Iterable[Path]]) -> Tried:
+def scores(
+    tuning: Tuning, tried: Tried, ended: Mapping[tuple[str, str], Iterable[Path]], outcomes: Mapping[Path, str]
+) -> Tried:
     """What was tried before, and what has been since: trials that stopped or failed but for their loss are left out."""
     found = {name: dict(values) for name, values in tried.items()}
     for (name, value), paths in ended.items():
-        if all(pool.is_finished(path) or _diverged(path) for path in paths):
+        if all(pool.is_finished(path) or outcomes.get(path) == pool.DIVERGED for path in paths):
             found.setdefault(name, {})[value] = [_score(tuning, path) for path in paths]
     return found
 
@@ -155,11 +156,6 @@ def _trial(tuning: Tuning, request: Request, value: str, seed: int, directory: P
 
 def _score(tuning: Tuning, path: Path) -> float | None:
     return read_result(path)["best"]["validation"][tuning.metric] if pool.is_finished(path) else None
-
-
-def _diverged(path: Path) -> bool:
-    log = pool.log_of(path)
-    return log.is_file() and NonFiniteLossError.SIGN in log.read_text(encoding="utf-8", errors="replace")
 
 
 def _beyond(values: Sequence[str], end: int) -> str:

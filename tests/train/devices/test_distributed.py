@@ -95,7 +95,7 @@ def test_a_process_that_waits_in_vain_says_so(run_python, process):
     flags = [f"--coordinator=127.0.0.1:{launch.free_port()}", "--num-processes=2", f"--process-id={process}"]
     program = f"from train.devices import processes; processes.JOINING = 1; processes.join({flags})"
     done = run_python("-c", program, check=False)
-    assert done.returncode == processes.ALONE
+    assert done.returncode == cli.ALONE
     assert done.stderr.startswith("error: After 1 s not all processes have come;")
     assert done.stderr.count("\n") == 1
 

@@ -13,8 +13,9 @@ import pytest
 
 from attention import UsageError
 from tests.conftest import ROOT
+from train import cli
 from train.grids import pool
-from train.grids.pool import FAILED, FINISHED, STOPPED, run_all
+from train.grids.pool import DIVERGED, FAILED, FINISHED, STOPPED, run_all
 
 
 def script(text):
@@ -36,15 +37,16 @@ def finishing(workdir, more=""):
 
 
 def test_one_that_fails_stops_no_other_and_what_has_finished_is_not_run_again(tmp_path):
-    paths = [tmp_path / name for name in "abcd"]
+    paths = [tmp_path / name for name in "abcde"]
     (tmp_path / "a").mkdir()
     (tmp_path / "a/result.json").write_text("{}")
     todo = {path: finishing(path) for path in paths}
     todo[tmp_path / "b"] = script("print('no luck'); raise SystemExit(3)")
     todo[tmp_path / "c"] = script("print('saved')")  # as one that was told to stop
+    todo[tmp_path / "e"] = script(f"raise SystemExit({cli.DIVERGED})")
     told = []
     outcomes = run_all(todo, 2, lambda path, outcome: told.append((path, outcome)))
-    assert outcomes == dict(zip(paths, (FINISHED, FAILED, STOPPED, FINISHED), strict=True))
+    assert outcomes == dict(zip(paths, (FINISHED, FAILED, STOPPED, FINISHED, DIVERGED), strict=True))
     assert sorted(told) == sorted(outcomes.items())
     assert not (tmp_path / "a/ran").exists()
     assert pool.log_of(tmp_path / "b").read_text() == "no luck\n"

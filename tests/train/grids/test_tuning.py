@@ -5,12 +5,9 @@ import json
 import pytest
 
 from attention import UsageError
-from tests.train.conftest import arguments
-from train import cli
-from train.grids import tuning
+from train.grids import pool, tuning
 from train.grids.matching import Request
 from train.grids.tuning import Tuning
-from train.main import main
 
 REQUEST = Request("a", "configs/vit_digits.py", {"train.length": "60 epochs"})
 
@@ -69,15 +66,14 @@ def test_trials_are_shorter_runs_of_what_was_not_tried(tmp_path):
     }
 
 
-def test_what_came_of_trials_is_read_but_for_those_that_stopped(tmp_path, capsys):
+def test_what_came_of_trials_is_read_but_for_those_that_stopped(tmp_path):
     done, lost, stopped = (tmp_path / name for name in ("done", "lost", "stopped"))
     done.mkdir()
     (done / "result.json").write_text(json.dumps({"best": {"validation": {"accuracy": 0.75}}}))
-    assert main(arguments(tmp_path / "diverging", optimizer__learning_rate="1e30", optimizer__clip="0.0")) == cli.FAILED
-    (tmp_path / "lost.log").write_text(capsys.readouterr().err)
-    (tmp_path / "stopped.log").write_text("Stopped after step 3 and saved\n")
+    outcomes = {lost: pool.DIVERGED, stopped: pool.STOPPED}
     ended = {("a", "1e-4"): [done], ("a", "1e-3"): [lost], ("b", "1e-4"): [stopped]}
-    assert tuning.scores(rates(), {"a": {"1": [0.5]}}, ended) == {"a": {"1": [0.5], "1e-4": [0.75], "1e-3": [None]}}
+    found = tuning.scores(rates(), {"a": {"1": [0.5]}}, ended, outcomes)
+    assert found == {"a": {"1": [0.5], "1e-4": [0.75], "1e-3": [None]}}
 
 
 @pytest.mark.parametrize(
