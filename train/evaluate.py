@@ -58,7 +58,7 @@ def evaluate(
         splits.check_evaluation(config, mesh)
     with jax.set_mesh(mesh), Checkpoints(directory, config.train.keep) as checkpoints:
         with processes.together():
-            chosen = checkpoints.choose(step, lambda: workdir.read_result(directory, replica)["best_step"])
+            chosen = checkpoints.choose(step, replica)
             params = trained.load_replica(checkpoints, chosen, task.init, config, replicas, replica)
         (metrics,), _ = Evaluator(task, alone)(split, params)
         return chosen, metrics

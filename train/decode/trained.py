@@ -78,7 +78,7 @@ def load_params(
     replicas = Replicas.of(config, mesh)
     check_replica(config, replica)
     with Checkpoints(directory, config.train.keep) as checkpoints:
-        chosen = checkpoints.choose(step, lambda: workdir.read_result(directory, replica)["best_step"])
+        chosen = checkpoints.choose(step, replica)
         for name, (file, size) in vocabularies.items():
             trained = checkpoints.shape(chosen, "params", name, "embedding")[-2]
             if trained != size:

@@ -9,10 +9,11 @@ import errno
 import functools
 import json
 import logging
+import operator
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from orbax.checkpoint import v1 as ocp
 
 from attention.errors import UsageError
 from train.devices import processes
-from train.run import digest
+from train.run import digest, workdir
 from train.run.files import error_number, why_unwritable
 from train.state import Params, TrainState
 
@@ -31,23 +32,20 @@ _METADATA = "_CHECKPOINT_METADATA"  # Orbax's file, which every checkpoint has
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL}  # the system's errors for missing files
 
 
-class Checkpoints:
+class Checkpoints(contextlib.AbstractContextManager):
     """The checkpoints of one work directory; a context manager that finishes what it is writing.
 
     Args:
-      workdir: The run's folder; its checkpoints are in `checkpoints/<step>`.
+      directory: The run's work directory; its checkpoints are in `checkpoints/<step>`.
       keep: How many of the newest checkpoints are kept.
     """
 
-    def __init__(self, workdir: Path, keep: int):
+    def __init__(self, directory: Path, keep: int):
         logging.getLogger("absl").setLevel(logging.CRITICAL)
-        self._workdir = workdir.absolute()
-        self._folder = self._workdir / "checkpoints"
+        self._directory = directory.absolute()
+        self._folder = self._directory / "checkpoints"
         self._keep, self._best = keep, frozenset[int]()
         self._writing: Any = None  # Orbax's response, and the step
-
-    def __enter__(self) -> "Checkpoints":
-        return self
 
     def __exit__(self, kind: type | None, *exception: object) -> None:
         try:
@@ -57,13 +55,21 @@ class Checkpoints:
                 raise
 
     @contextlib.contextmanager
-    def telling_of_a_full_disk(self) -> Iterator[None]:
-        """Turns the error of a full disk into a UsageError, whatever could not be written."""
+    def telling_of_a_full_disk(self, step: int | None = None) -> Iterator[None]:
+        """Turns the error of a full disk into a UsageError; what was written of the checkpoint of `step` is removed."""
         try:
             yield
-        except OSError as error:
-            self._explain(error, f"{self._workdir} cannot be written")
-            raise
+        except Exception as error:
+            what = f"{self._directory} cannot be written"
+            if step is not None:
+                shutil.rmtree(self._folder / f"{step}{_UNFINISHED}", ignore_errors=True)
+                what = f"The checkpoint of step {step} could not be written to {self._folder}"
+            if isinstance(error, UsageError) or not (reason := why_unwritable(error)):
+                raise
+            raise UsageError(
+                f"{what} ({reason}); the last good checkpoint is step {self.last()}: free space and run the same "
+                "command again."
+            ) from error
 
     def steps(self) -> list[int]:
         """Returns the steps that have a checkpoint, in order."""
@@ -82,7 +88,7 @@ class Checkpoints:
         self.wait()
         self._best = frozenset(best)
         content = {"progress": progress, "data": batches.get_state(), "digests": digest.digests(state)}
-        with self._stopping_at_a_full_disk(step):
+        with self.telling_of_a_full_disk(step):
             path = self._folder / str(step)
             self._writing = ocp.save_async(path, state, custom_metadata=digest.seal(content)), step
 
@@ -94,7 +100,7 @@ class Checkpoints:
         """
         if self._writing:
             (response, step), self._writing = self._writing, None
-            with self._stopping_at_a_full_disk(step):
+            with self.telling_of_a_full_disk(step):
                 response.result()
             self._retire()
 
@@ -132,20 +138,6 @@ class Checkpoints:
             )
         return None
 
-    def load(self, step: int, abstract: Any, partial: bool = False) -> Any:
-        """Returns the state of one step, or with `partial` only the arrays that `abstract` names.
-
-        Raises:
-          DamagedError: the checkpoint is damaged or missing.
-          UsageError: it cannot be read for a reason that may pass.
-        """
-        try:
-            return self._read(step, abstract, partial)[0]
-        except digest.DamagedError as error:
-            raise digest.DamagedError(
-                f"The checkpoint of step {step} cannot be read ({error}); there are {self.steps()}."
-            ) from error
-
     def load_params(self, step: int, abstract: Params, averaged: bool) -> Params:
         """Returns the parameters of one step, without the optimizer's state.
 
@@ -155,10 +147,12 @@ class Checkpoints:
           averaged: Whether to load their moving average.
 
         Raises:
-          UsageError: they cannot be read; see `load`.
+          DamagedError: the checkpoint is damaged or missing.
+          UsageError: it cannot be read for a reason that may pass.
         """
         name = "ema" if averaged else "params"
-        return self.load(step, {name: abstract}, partial=True)[name]
+        with self._telling_of_damage(step):
+            return self._read(step, {name: abstract}, partial=True)[0][name]
 
     def shape(self, step: int, *path: str) -> tuple[int, ...]:
         """Returns the shape of one array of one step; nothing is loaded.
@@ -168,38 +162,39 @@ class Checkpoints:
           path: The array's path, such as `params`, `embed`, `embedding`.
 
         Raises:
-          UsageError: the checkpoint cannot be read.
+          DamagedError: the checkpoint is damaged or missing.
         """
-        try:
-            leaf = ocp.metadata(self._folder / str(step)).metadata
-            for name in path:
-                leaf = leaf[name]
+        with self._telling_of_damage(step):
+            leaf = functools.reduce(operator.getitem, path, ocp.metadata(self._folder / str(step)).metadata)
             return tuple(leaf.shape)
-        except Exception as error:
-            raise UsageError(
-                f"The checkpoint of step {step} cannot be read ({_first_line(error)}); there are {self.steps()}."
-            ) from error
 
-    def choose(self, step: str, best: Callable[[], int]) -> int:
-        """Returns the step that `last`, `best` or a number names.
-
-        Args:
-          step: The step as a user writes it.
-          best: Returns the best step.
+    def choose(self, step: str, replica: int) -> int:
+        """Returns the step that a user writes as `last`, `best`, which is the replica's, or a number.
 
         Raises:
-          UsageError: the step has no checkpoint.
+          UsageError: the step has no checkpoint, or the run has not finished, so that it has no best step.
         """
         steps = self.steps()
         if not steps:
-            raise UsageError(f"{self._workdir} has no checkpoint yet.")
+            raise UsageError(f"{self._directory} has no checkpoint yet.")
         if step == "last":
             return steps[-1]
         if step == "best":
-            return best()
+            return workdir.read_result(self._directory, replica)["best_step"]
         if step not in map(str, steps):
             raise UsageError(f"--step={step} has no checkpoint; choose last, best or one of {steps}.")
         return int(step)
+
+    @contextlib.contextmanager
+    def _telling_of_damage(self, step: int) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, UsageError) and not isinstance(error, digest.DamagedError):
+                raise
+            raise digest.DamagedError(
+                f"The checkpoint of step {step} cannot be read ({_first_line(error)}); there are {self.steps()}."
+            ) from error
 
     def _numbered(self) -> list[int]:
         """Returns the steps that a folder is named by, in order, even where its checkpoint is incomplete."""
@@ -248,29 +243,10 @@ class Checkpoints:
         if processes.is_first():
             for step, error in damaged.items():
                 print(f"Checkpoint {step} is damaged ({error}); moved to damaged/, the one before is used.")
-                target = self._workdir / "damaged"
+                target = self._directory / "damaged"
                 target.mkdir(exist_ok=True)
                 shutil.rmtree(target / str(step), ignore_errors=True)
                 shutil.move(self._folder / str(step), target / str(step))
-
-    @contextlib.contextmanager
-    def _stopping_at_a_full_disk(self, step: int) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            unfinished = self._folder / f"{step}{_UNFINISHED}"
-            shutil.rmtree(unfinished, ignore_errors=True)
-            self._explain(error, f"The checkpoint of step {step} could not be written to {self._folder}")
-            raise
-
-    def _explain(self, error: Exception, what: str) -> None:
-        """Raises a UsageError where the disk is full or refuses writing."""
-        reason = why_unwritable(error)
-        if reason:
-            raise UsageError(
-                f"{what} ({reason}); the last good checkpoint is step {self.last()}: free space and run the same "
-                "command again."
-            ) from error
 
 
 def _reading(partial: bool) -> ocp.Context:
