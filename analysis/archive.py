@@ -13,11 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flax.traverse_util import unflatten_dict
+
 from attention.errors import UsageError
 from train import cli
+from train.config.leaves import flatten
 from train.grids import grid, tuning
 from train.run.files import read_json, read_record, write_json, write_text
-from train.run.workdir import flatten, read_config, read_results
+from train.run.workdir import read_config, read_results
 
 SUFFIX = ".json"  # ending of an archive's name
 
@@ -145,7 +148,7 @@ def unpack(found: Finished, folder: Path) -> int:
     for entry in missing:
         directory = folder / entry.path
         directory.mkdir(parents=True)
-        write_json(directory / "config.json", _nested(entry.config))
+        write_json(directory / "config.json", unflatten_dict(entry.config, sep="."))
         write_text(directory / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in entry.record))
         result = entry.results[0] if len(entry.results) == 1 else {"replicas": entry.results}
         write_json(directory / "result.json", result)
@@ -153,18 +156,6 @@ def unpack(found: Finished, folder: Path) -> int:
         if not (folder / grid.FILE).exists():
             write_json(folder / grid.FILE, sweep)
     return len(missing)
-
-
-def _nested(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Turns `{'a.b': 1}` into `{'a': {'b': 1}}`."""
-    nested: dict[str, Any] = {}
-    for path, value in config.items():
-        *sections, leaf = path.split(".")
-        place = nested
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[leaf] = value
-    return nested
 
 
 def _in_folder(folder: Path) -> Finished:

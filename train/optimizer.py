@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from collections.abc import Callable
 from typing import ClassVar
 
 import jax
@@ -42,11 +41,6 @@ class OptimizerConfig(Declared):
     PATH: ClassVar[str] = "optimizer."
 
 
-def warmup_steps(wanted: int, total: int) -> int:
-    """Returns the warm-up's steps, which are cut to a tenth of the run where the warm-up would be longer than it."""
-    return wanted if wanted <= total else max(total // 10, 1)
-
-
 def schedule(config: OptimizerConfig, warmup: int, total: int) -> optax.Schedule:
     """Returns the learning rate as a function of the step, from 0 to `total`."""
     peak, rest = config.learning_rate, max(total - warmup, 1)
@@ -63,23 +57,21 @@ def schedule(config: OptimizerConfig, warmup: int, total: int) -> optax.Schedule
 
 def decay_mask(params: optax.Params) -> optax.Params:
     """Returns a tree that is True at the leaves that weight decay applies to: kernels and embeddings."""
-
-    def decayed(path: tuple, _: jax.Array) -> bool:
-        return bool(DECAYED.search(jax.tree_util.keystr(path, simple=True, separator="/")))
-
-    return jax.tree_util.tree_map_with_path(decayed, params)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: bool(DECAYED.search(jax.tree_util.keystr(path, simple=True, separator="/"))), params
+    )
 
 
 def optimizer(config: OptimizerConfig, learning_rate: optax.Schedule) -> optax.GradientTransformation:
     """Returns the chain of clipping, the named optimizer with its weight decay, and the learning rate."""
-    scalers: dict[str, Callable[[], optax.GradientTransformation]] = {
-        "adam": lambda: optax.scale_by_adam(config.beta1, config.beta2, config.epsilon),
-        "adamw": lambda: optax.scale_by_adam(config.beta1, config.beta2, config.epsilon),
-        "lion": lambda: optax.scale_by_lion(config.beta1, config.beta2),
-        "sgd": lambda: optax.trace(config.beta1) if config.beta1 else optax.identity(),
-    }
+    adam = optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
+    scale = {
+        "adam": adam,
+        "adamw": adam,
+        "lion": optax.scale_by_lion(config.beta1, config.beta2),
+        "sgd": optax.trace(config.beta1) if config.beta1 else optax.identity(),
+    }[config.name]
     clip = optax.clip_by_global_norm(config.clip) if config.clip else optax.identity()
     decay = optax.add_decayed_weights(config.weight_decay, decay_mask) if config.weight_decay else optax.identity()
-    scale = scalers[config.name]()
-    middle = (scale, decay) if config.name in DECOUPLED else (decay, scale)
-    return optax.chain(clip, *middle, optax.scale_by_learning_rate(learning_rate))
+    scale_and_decay = (scale, decay) if config.name in DECOUPLED else (decay, scale)
+    return optax.chain(clip, *scale_and_decay, optax.scale_by_learning_rate(learning_rate))

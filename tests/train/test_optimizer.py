@@ -11,7 +11,9 @@ import pytest
 from attention import UsageError
 from configs import defaults as configs
 from models.masked_lm import MaskedLM, MaskedLMConfig
-from train.optimizer import OptimizerConfig, decay_mask, optimizer, schedule, warmup_steps
+from train.config import loading
+from train.config.timetable import Timetable
+from train.optimizer import OptimizerConfig, decay_mask, optimizer, schedule
 
 CONFIG = OptimizerConfig(
     name="sgd", learning_rate=0.1, schedule="constant", warmup="0 steps", weight_decay=0.0, clip=0.0, beta1=0.0
@@ -57,9 +59,11 @@ def test_rsqrt_is_continuous_and_halves_in_four_warmups():
     np.testing.assert_allclose([rate(10), rate(40), rate(1000)], [0.1, 0.05, 0.01], rtol=1e-5)
 
 
-@pytest.mark.parametrize(("wanted", "total", "steps"), [(5, 50, 5), (50, 50, 50), (51, 50, 5), (7, 3, 1), (0, 50, 0)])
-def test_a_warmup_longer_than_the_run_is_a_tenth_of_it(wanted, total, steps):
-    assert warmup_steps(wanted, total) == steps
+@pytest.mark.parametrize(("warmup", "total", "steps"), [(5, 50, 5), (50, 50, 50), (51, 50, 5), (7, 3, 1), (0, 50, 0)])
+def test_a_warmup_longer_than_the_run_is_a_tenth_of_it(warmup, total, steps):
+    lengths = {"optimizer.warmup": f"{warmup} steps", "train.length": f"{total} steps"}
+    timetable = Timetable.of(loading.resolve("configs/vit_digits.py", lengths)[0], examples=100)
+    assert (timetable.warmup, timetable.uncut_warmup) == (steps, warmup)
 
 
 def test_decay_is_on_kernels_only():

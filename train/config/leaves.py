@@ -1,9 +1,15 @@
 """Every leaf of every config, as the dataclasses declare it."""
 
+import functools
+
+from flax.traverse_util import flatten_dict
+
 from models.fields import FieldDeclaration, declared
 from train.config.schema import Config, MeshConfig, TrainConfig
 from train.optimizer import OptimizerConfig
 from train.tasks import TASKS
+
+flatten = functools.partial(flatten_dict, sep=".")  # makes {"a.b": 1} of {"a": {"b": 1}}
 
 SECTIONS: dict[str, type] = {
     "The experiment": Config,

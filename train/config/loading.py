@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from attention.errors import UsageError, unknown
 from train import tasks
-from train.config.leaves import LEAVES
+from train.config.leaves import LEAVES, flatten
 from train.config.schema import Config, build
 
 LISTED = (
@@ -101,14 +101,10 @@ def override(config: ConfigDict, field: str, text: str) -> None:
     Raises:
       UsageError: there is no such leaf, or the value has another type.
     """
-    flat = dict(_leaves(config))
-    if field not in flat:
-        raise unknown("config field", f"--config.{field}", [f"--config.{name}" for name in flat])
-    section = config
-    *path, leaf = field.split(".")
-    for name in path:
-        section = section[name]
-    section[leaf] = _read(text, type(flat[field]), field)
+    leaves = flatten(config.to_dict())
+    if field not in leaves:
+        raise unknown("config field", f"--config.{field}", [f"--config.{name}" for name in leaves])
+    config.update_from_flattened_dict({field: _read(text, type(leaves[field]), field)})
 
 
 def _forget_sizes(config: ConfigDict, overrides: Mapping[str, str]) -> None:
@@ -118,14 +114,6 @@ def _forget_sizes(config: ConfigDict, overrides: Mapping[str, str]) -> None:
         size = path.removeprefix("data.")
         if changed and path not in overrides and size in config.data:
             config.data[size] = type(config.data[size])()
-
-
-def _leaves(config: Mapping[str, Any], prefix: str = ""):
-    for name, value in config.items():
-        if isinstance(value, Mapping | ConfigDict):
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
 
 
 def _read(text: str, kind: type, field: str) -> Any:
@@ -159,7 +147,7 @@ def validate(config: Mapping[str, Any]) -> Config:
     name = config["model"]["name"]
     if name not in task.model_types:
         raise unknown(f"model of the task {config['task']}", name, task.model_types)
-    return build(config, task.model_types[name], task.data_type)
+    return build(Config, config, "", {"model": task.model_types[name], "data": task.data_type})
 
 
 def name_of(spec: str) -> str:

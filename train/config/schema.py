@@ -114,24 +114,20 @@ class Config(Declared):
             )
 
 
-def build(config: Mapping[str, Any], model_type: type, data_type: type) -> Config:
-    """Builds a validated `Config` from plain nested mappings.
+def build(cls: type[T], values: Mapping[str, Any], path: str, sections: Mapping[str, type]) -> T:
+    """Builds a validated dataclass, such as a `Config`, from plain nested mappings.
 
     Args:
-      config: The values, such as an `ml_collections.ConfigDict`.
-      model_type: The dataclass of the section `model`.
-      data_type: The dataclass of the section `data`.
+      cls: The dataclass.
+      values: The values, such as an `ml_collections.ConfigDict`.
+      path: What stands before the names of its fields in messages.
+      sections: The dataclasses of the fields whose type it does not declare.
 
     Raises:
       UsageError: a field is missing, unknown, of the wrong type or out of range.
     """
-    types = {"model": model_type, "data": data_type}
-    return _structure(Config, config, "", types)
-
-
-def _structure(cls: type[T], values: Mapping[str, Any], path: str, types: Mapping[str, type]) -> T:
     hints = typing.get_type_hints(cls)
-    hints = {field.name: types.get(field.name, hints[field.name]) for field in dataclasses.fields(cls)}
+    hints = {field.name: sections.get(field.name, hints[field.name]) for field in dataclasses.fields(cls)}
     for name in values:
         if name not in hints:
             raise unknown("config field", path + name, [path + valid for valid in hints])
@@ -145,7 +141,7 @@ def _value(hint: type, value: Any, path: str) -> Any:
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
             raise UsageError(f"The config field {path} must be a section of fields, not {value!r}.")
-        return _structure(hint, value, path + ".", {})
+        return build(hint, value, path + ".", {})
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, float) and not math.isfinite(value):

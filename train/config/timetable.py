@@ -2,7 +2,6 @@
 
 import dataclasses
 
-from train import optimizer
 from train.config.durations import Duration
 from train.config.schema import Config
 
@@ -17,26 +16,27 @@ class Timetable:
     eval_every: int
     checkpoint_every: int
     warmup: int
-    warmup_wanted: int
+    uncut_warmup: int
 
     @classmethod
     def of(cls, config: Config, examples: int) -> "Timetable":
-        """Returns the timetable of a config whose epoch has `examples` examples."""
+        """Returns the timetable of a config whose epoch has `examples` examples.
 
-        def steps(field: str, text: str) -> int:
-            return Duration.parse(text, field).steps(config.data.batch_size, examples)
+        A warm-up that is longer than the run is cut to a tenth of it.
+        """
 
-        train = config.train
-        total = steps("train.length", train.length)
-        warmup = steps("optimizer.warmup", config.optimizer.warmup)
+        def steps(length: str) -> int:
+            return Duration.parse(length, "length").steps(config.data.batch_size, examples)
+
+        train, total, warmup = config.train, steps(config.train.length), steps(config.optimizer.warmup)
         return cls(
             total=total,
-            epoch=steps("an epoch", "1 epoch"),
-            log_every=steps("train.log_every", train.log_every),
-            eval_every=steps("train.eval_every", train.eval_every),
-            checkpoint_every=steps("train.checkpoint_every", train.checkpoint_every),
-            warmup=optimizer.warmup_steps(warmup, total),
-            warmup_wanted=warmup,
+            epoch=steps("1 epoch"),
+            log_every=steps(train.log_every),
+            eval_every=steps(train.eval_every),
+            checkpoint_every=steps(train.checkpoint_every),
+            warmup=warmup if warmup <= total else max(total // 10, 1),
+            uncut_warmup=warmup,
         )
 
     def logs(self, step: int) -> bool:

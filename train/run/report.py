@@ -41,9 +41,9 @@ def header(setup: Setup, state: TrainState) -> Iterator[str]:
     yield f"Data: {counts}; {timetable.total:,} steps of {setup.config.data.batch_size}"
     yield from replicas.remarks()
     yield from task.remarks()
-    wanted, warmup = timetable.warmup_wanted, timetable.warmup
-    if warmup != wanted:
-        yield f"The warm-up of {wanted} steps is longer than the run; it is cut to {warmup}."
+    uncut, warmup = timetable.uncut_warmup, timetable.warmup
+    if warmup != uncut:
+        yield f"The warm-up of {uncut} steps is longer than the run; it is cut to {warmup}."
 
 
 def write(

@@ -17,7 +17,7 @@ from typing import IO, Any
 import jax
 
 from attention.errors import UsageError
-from train.config.leaves import CHANGEABLE
+from train.config.leaves import CHANGEABLE, flatten
 from train.devices import processes
 from train.run.files import TEMPORARY, read_json, read_text, write_json, write_text
 
@@ -39,19 +39,15 @@ def claim(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None:
         have different configs or files.
     """
     with processes.together():
-        _check_same(config, files)
+        digests = processes.exchange(hashlib.sha256(json.dumps([config, files], sort_keys=True).encode()).hexdigest())
+        for index, digest in enumerate(digests):
+            if digest != digests[0]:
+                raise UsageError(
+                    f"Process {index} of {len(digests)} has another config or other data than process 0; start all of "
+                    "them with the same command and the same data."
+                )
         if processes.is_first():
             _claim(workdir, config, files)
-
-
-def _check_same(config: dict[str, Any], files: dict[str, str]) -> None:
-    digests = processes.exchange(hashlib.sha256(json.dumps([config, files], sort_keys=True).encode()).hexdigest())
-    for index, digest in enumerate(digests):
-        if digest != digests[0]:
-            raise UsageError(
-                f"Process {index} of {len(digests)} has another config or other data than process 0; start all of them "
-                "with the same command and the same data."
-            )
 
 
 def _claim(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None:
@@ -211,14 +207,6 @@ def read_file(workdir: Path, name: str) -> str:
       UsageError: the file is missing or cannot be read.
     """
     return read_text(workdir / name, "give the --workdir of a run that has it")
-
-
-def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flattens nested sections: `{'a': {'b': 1}}` becomes `{'a.b': 1}`."""
-    flat = {}
-    for name, value in config.items():
-        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
 
 
 def environment() -> dict[str, Any]:

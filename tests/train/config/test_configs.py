@@ -8,9 +8,9 @@ import pytest
 from attention import UsageError
 from train import loop
 from train.config import loading
+from train.config.leaves import flatten
 from train.devices.replicas import Replicas
 from train.main import main, parse
-from train.run.workdir import flatten
 
 FILES = sorted(p.name for p in (loading.PACKAGE / "configs").glob("*.py") if p.stem not in ("__init__", "defaults"))
 

@@ -7,8 +7,7 @@ import pytest
 
 from models.fields import BOOKKEEPING, HARDWARE, SETTING
 from train.config import loading
-from train.config.leaves import CHANGEABLE, LEAVES, NOT_SETTINGS, SECTIONS, leaves_of
-from train.run.workdir import flatten
+from train.config.leaves import CHANGEABLE, LEAVES, NOT_SETTINGS, SECTIONS, flatten, leaves_of
 
 
 @pytest.mark.parametrize("cls", SECTIONS.values())
