@@ -20,7 +20,6 @@ from train.decode import trained
 from train.devices import compilation, processes, sharding, splits
 from train.devices.replicas import Replicas
 from train.run import workdir
-from train.run.checkpoints import Checkpoints
 from train.run.evaluations import Evaluator
 
 
@@ -53,14 +52,11 @@ def evaluate(
         if split not in task.sources:
             raise unknown("split", split, task.sources)
         mesh = sharding.make_mesh(config.mesh)
-        trained.check_replica(config, replica)
-        replicas, alone = Replicas.of(config, mesh), Replicas([config.seed + replica], mesh)
         splits.check_evaluation(config, mesh)
-    with jax.set_mesh(mesh), Checkpoints(directory, config.train.keep) as checkpoints:
+    with jax.set_mesh(mesh):
         with processes.together():
-            chosen = checkpoints.choose(step, replica)
-            params = trained.load_replica(checkpoints, chosen, task.init, config, replicas, replica)
-        (metrics,), _ = Evaluator(task, alone)(split, params)
+            chosen, params = trained.load_params(directory, step, config, task.init, {}, replica, mesh)
+        (metrics,), _ = Evaluator(task, Replicas([config.seed + replica], mesh))(split, params)
         return chosen, metrics
 
 

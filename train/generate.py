@@ -53,7 +53,7 @@ def continuations(
     tokeniser = tokenisers.loads(workdir.read_file(directory, TOKENISER))
     encoded = _encoded(prompts, tokeniser, config.data.context)
     model = config.model.build(tokeniser.size, config.data.context, dtype=jnp.dtype(config.train.precision))
-    params = trained.load_params(
+    _, params = trained.load_params(
         directory,
         step,
         config,

@@ -76,7 +76,7 @@ class Translator:
         if getattr(config.model, "shared_embeddings", False):
             del embeddings["embed_target"]
         init = lambda key: model.init(key, *example)["params"]  # noqa: E731
-        params = trained.load_params(directory, step, config, init, embeddings, replica)
+        _, params = trained.load_params(directory, step, config, init, embeddings, replica)
         return cls(config, source, target, model, params)
 
     def encode(self, text: str) -> np.ndarray | None:

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from attention.errors import UsageError
+from models.fields import Declared, field
 
 BLOCK = 128  # size of the blocks of logits whose maxima `highest` compares first
 
 
 @dataclasses.dataclass(frozen=True)
-class Sampling:
+class Sampling(Declared):
     """How the next token is chosen from its logits.
 
     Attributes:
@@ -22,17 +22,9 @@ class Sampling:
         §3.1), after `temperature` and `top_k`; 1 is all. The most probable token may always be sampled.
     """
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-
-    def __post_init__(self):
-        if not self.temperature >= 0:
-            raise UsageError(f"temperature must be at least 0 (0 is greedy), but it is {self.temperature}.")
-        if self.top_k < 0:
-            raise UsageError(f"top_k must be at least 0 (0 is all tokens), but it is {self.top_k}.")
-        if not 0 < self.top_p <= 1:
-            raise UsageError(f"top_p must be above 0 and at most 1 (1 is all tokens), but it is {self.top_p}.")
+    temperature: float = field(1.0, above=0, special={0: "greedy"})
+    top_k: int = field(0, least=1, special={0: "all"})
+    top_p: float = field(1.0, above=0, most=1)
 
     def filtered(self, logits: Float[Array, "B V"]) -> Float[Array, "B V"]:
         """Returns the logits of the sampled distribution: −∞ for excluded tokens. The temperature must be above 0."""

@@ -1,10 +1,11 @@
 """What a run has learned, for programs that use it: its config, its tokenisers and its parameters."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from attention.errors import UsageError
 from train import tasks
@@ -43,7 +44,7 @@ def load(directory: Path, step: str) -> tuple[Task, dict]:
     config = loading.validate(workdir.read_config(directory))
     task = tasks.of(config)
     workdir.check_files(task.files(), directory)
-    return task, load_params(directory, step, config, task.init, {})
+    return task, load_params(directory, step, config, task.init, {})[1]
 
 
 def key_of(seed: int) -> jax.Array:
@@ -58,10 +59,11 @@ def load_params(
     step: str,
     config: Config,
     init: Callable[[jax.Array], Any],
-    vocabularies: dict[str, tuple[str, int]],
+    vocabularies: Mapping[str, tuple[str, int]],
     replica: int = 0,
-) -> dict:
-    """Loads the parameters of one replica from a checkpoint to the first device.
+    mesh: Mesh | None = None,
+) -> tuple[int, dict]:
+    """Loads the parameters that one replica evaluates, as those of a single run.
 
     Args:
       directory: The run's work directory.
@@ -70,13 +72,21 @@ def load_params(
       init: Initialises such parameters from a key.
       vocabularies: From the name of an embedding to the tokeniser's file and size.
       replica: Index of the replica, from 0.
+      mesh: The devices that hold them; without it the first one does.
+
+    Returns:
+      The step, and its parameters.
 
     Raises:
       UsageError: There is no such replica or checkpoint, or a tokeniser and its embedding differ in size.
     """
-    mesh = sharding.make_mesh(MeshConfig(1, 1, 1), jax.local_devices()[:1])
-    replicas = Replicas.of(config, mesh)
-    check_replica(config, replica)
+    replicas = Replicas.of(config, mesh or sharding.make_mesh(MeshConfig(1, 1, 1), jax.local_devices()[:1]))
+    if replica not in range(len(replicas)):
+        raise UsageError(
+            f"--replica={replica} is none of this run's: train.replicas={len(replicas)}, so give 0"
+            + (f" to {len(replicas) - 1}." if len(replicas) > 1 else ".")
+        )
+    abstract = replicas.abstract(jax.eval_shape(init, jax.random.key(0)))
     with Checkpoints(directory, config.train.keep) as checkpoints:
         chosen = checkpoints.choose(step, replica)
         for name, (file, size) in vocabularies.items():
@@ -86,30 +96,5 @@ def load_params(
                     f"{directory / file} has {size} tokens, but the parameters of step {chosen} are for {trained}; put "
                     "back the tokeniser that they were trained with."
                 )
-        return load_replica(checkpoints, chosen, init, config, replicas, replica)
-
-
-def check_replica(config: Config, replica: int) -> None:
-    """Raises a UsageError where a run has no such replica."""
-    if not 0 <= replica < config.train.replicas:
-        raise UsageError(
-            f"--replica={replica} is none of this run's: train.replicas={config.train.replicas}, so give 0"
-            + (f" to {config.train.replicas - 1}." if config.train.replicas > 1 else ".")
-        )
-
-
-def load_replica(
-    checkpoints: Checkpoints,
-    step: int,
-    init: Callable[[jax.Array], Any],
-    config: Config,
-    replicas: Replicas,
-    replica: int,
-) -> dict:
-    """Returns the parameters that a replica evaluates at a step, on the mesh, as those of a single run.
-
-    Raises:
-      UsageError: The checkpoint cannot be read.
-    """
-    abstract = replicas.abstract(jax.eval_shape(init, jax.random.key(0)))
-    return replicas.one(checkpoints.load_params(step, abstract, averaged=config.train.ema > 0), replica)
+        params = checkpoints.load_params(chosen, abstract, averaged=config.train.ema > 0)
+        return chosen, replicas.one(params, replica)

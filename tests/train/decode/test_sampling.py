@@ -58,8 +58,8 @@ def test_draws_follow_the_distribution():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": -1.0}, "temperature must be at least 0"),
-        ({"top_k": -1}, "top_k must be at least 0"),
+        ({"temperature": -1.0}, "temperature must be above 0, or 0 \\(greedy\\), but it is -1.0"),
+        ({"top_k": -1}, "top_k must be at least 1, or 0 \\(all\\)"),
         ({"top_p": 0.0}, "top_p must be above 0 and at most 1"),
     ],
 )
