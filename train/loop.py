@@ -34,9 +34,8 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
     with processes.together():
         setup = Setup.of(config)
     task, timetable, replicas = setup.task, setup.timetable, setup.replicas
-    workdir.claim(directory, resolved, task.files())
     with (
-        workdir.lock(directory),
+        workdir.claimed(directory, resolved, task.files()),
         jax.set_mesh(replicas.mesh),
         Checkpoints(directory, config.train.keep) as checkpoints,
         processes.ending_alone(),

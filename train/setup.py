@@ -45,7 +45,8 @@ class Setup:
         replicas = Replicas.of(config, sharding.make_mesh(config.mesh))
         splits.check_training(config, replicas)
         task = make_task(config)
-        replicas.check(task)
+        if replicas.front:
+            task.check_stackable()
         return cls(config, task, Timetable.of(config, task.train_examples), replicas, Trainer.of(config, task))
 
     @functools.cached_property

@@ -17,7 +17,7 @@ from train.devices.replicas import Replicas
 from train.run import report
 from train.run.evaluations import Evaluations
 from train.run.meter import Meter
-from train.run.workdir import LOCK, lock
+from train.run.workdir import LOCK, claimed, read_config
 
 pytestmark = pytest.mark.xdist_group(__name__)
 
@@ -119,7 +119,7 @@ def test_an_epochs_line_averages_all_of_its_steps(uninterrupted, tmp_path):
 
 def test_a_second_run_in_the_same_folder_is_refused(uninterrupted, capsys):
     before = (uninterrupted / "config.json").read_text()
-    with lock(uninterrupted):
+    with claimed(uninterrupted, read_config(uninterrupted), {}):
         longer = arguments(uninterrupted, **OPTIONS | {"train__length": "14 steps"})
         assert main.main(longer) == 2
     assert (uninterrupted / "config.json").read_text() == before

@@ -1,8 +1,8 @@
 """Loading: from a command line to a validated config. `ml_collections` holds the values; the errors are ours."""
 
 import ast
-import importlib.util
 import inspect
+import runpy
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -51,15 +51,17 @@ def load(spec: str) -> ConfigDict:
     path = next((p for p in (Path(text), PACKAGE / text) if p.is_file()), None)
     if path is None:
         raise unknown("config file", text, [f"configs/{path.name}" for path in files()])
-    module = _import(path)
-    if not hasattr(module, "get_config"):
+    if path.suffix != ".py":
+        raise UsageError(f"{path} is no config: configs are Python files, such as configs/vit_digits.py.")
+    get_config = _of_the_user(path, lambda: runpy.run_path(str(path), run_name="config")).get("get_config")
+    if get_config is None:
         raise UsageError(f"{path} is no config: it has no function get_config.")
     arguments = (argument,) if argument else ()
     try:
-        inspect.signature(module.get_config).bind(*arguments)
+        inspect.signature(get_config).bind(*arguments)
     except TypeError as error:
         raise UsageError(f"{path} cannot take the argument {argument!r}: {error}.") from error
-    config = _of_the_user(path, lambda: module.get_config(*arguments))
+    config = _of_the_user(path, lambda: get_config(*arguments))
     if not isinstance(config, Mapping | ConfigDict):
         raise UsageError(f"get_config of {path} must return a ConfigDict, not {type(config).__name__}.")
     return ConfigDict(config).lock()
@@ -77,15 +79,6 @@ def listing() -> str:
     width = max(map(len, said))
     lines = [f"{name:<{width}}  {line}" for name, line in said.items()]
     return "\n".join([*lines, "", *LISTED])
-
-
-def _import(path: Path) -> Any:
-    if path.suffix != ".py":
-        raise UsageError(f"{path} is no config: configs are Python files, such as configs/vit_digits.py.")
-    spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    _of_the_user(path, lambda: spec.loader.exec_module(module))
-    return module
 
 
 def _of_the_user(path: Path, run: Callable[[], Any]) -> Any:

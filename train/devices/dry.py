@@ -101,5 +101,5 @@ def _memory(compiled: Any, state: TrainState, batch: Batch) -> str:
         "batch": memory.bytes_a_device(batch),
         "gradients and temporaries": plan.temp_size_in_bytes + fresh,
     }
-    listed = ", ".join(f"{name} {memory.bytes_text(size)}" for name, size in sizes.items())
-    return f"Memory a device during a step: {memory.bytes_text(sum(sizes.values()))} ({listed})"
+    listed = ", ".join(f"{name} {memory.scaled(size, 'B')}" for name, size in sizes.items())
+    return f"Memory a device during a step: {memory.scaled(sum(sizes.values()), 'B')} ({listed})"

@@ -22,11 +22,11 @@ def lines(state: TrainState, mesh: Mesh) -> Iterator[str]:
     """
     trees = {"parameters": state.params, "optimizer": state.opt_state, "moving average": state.ema}
     sizes = {name: bytes_a_device(part) for name, part in trees.items() if jax.tree.leaves(part)}
-    yield "Memory a device: " + ", ".join(f"{name} {bytes_text(size)}" for name, size in sizes.items())
+    yield "Memory a device: " + ", ".join(f"{name} {scaled(size, 'B')}" for name, size in sizes.items())
     whole = replicated(state.params)
     if mesh.size > 1 and whole:
         count, largest = len(jax.tree.leaves(state.params)), list(whole.items())[:LISTED]
-        listed = ", ".join(f"{path} {bytes_text(size)}" for path, size in largest)
+        listed = ", ".join(f"{path} {scaled(size, 'B')}" for path, size in largest)
         yield f"Whole on every device: {len(whole)} of {count} parameters, the largest {listed}"
 
 
@@ -37,18 +37,12 @@ def bytes_a_device(tree: Any) -> int:
 
 def replicated(tree: Any) -> dict[str, int]:
     """Returns the bytes of the arrays that no axis of the mesh splits, by path, the largest first."""
-    flat = jax.tree_util.tree_leaves_with_path(tree)
     sizes = {
         jax.tree_util.keystr(path, simple=True, separator="/"): x.size * x.dtype.itemsize
-        for path, x in flat
+        for path, x in jax.tree_util.tree_leaves_with_path(tree)
         if x.sharding.is_fully_replicated
     }
     return dict(sorted(sizes.items(), key=lambda item: -item[1]))
-
-
-def bytes_text(size: int) -> str:
-    """Formats bytes for reading, such as 1,234,567 as `1.235 MB`."""
-    return scaled(size, "B")
 
 
 def scaled(number: float, unit: str) -> str:

@@ -66,11 +66,6 @@ class Replicas:
     def __len__(self) -> int:
         return len(self.seeds)
 
-    def check(self, task: Any) -> None:
-        """Raises UsageError where a task's batches must be stacked and cannot be."""
-        if self.front:
-            task.check_stackable()
-
     def remarks(self) -> list[str]:
         """Returns the lines about replicas in a run's header; none for one replica."""
         return [f"Replicas: {len(self)}, of seeds {self.seeds[0]} to {self.seeds[-1]}"] if self.front else []
@@ -129,12 +124,8 @@ class Replicas:
 
     def init(self, trainer: Trainer, task: Any) -> TrainState:
         """Returns the state before the first step, created with its sharding."""
-        keys = self._keys(jax.random.key)
-
-        def init(key: jax.Array) -> TrainState:
-            return trainer.init(task.init(key))
-
-        return jax.jit(lambda: self.over(init, True)(keys), out_shardings=self.shardings(trainer.shapes(task)))()
+        keys, init = self._keys(jax.random.key), self.over(lambda key: trainer.init(task.init(key)), True)
+        return jax.jit(lambda: init(keys), out_shardings=self.shardings(trainer.shapes(task)))()
 
     def start(self, trainer: Trainer, task: Any) -> tuple[TrainState, str]:
         """Returns the first state, with published weights where the task has some, and the task's remark on them."""
@@ -152,11 +143,11 @@ class Replicas:
 
     def abstract(self, one: Any) -> Any:
         """Returns shapes, dtypes and shardings of a tree of all replicas, from the shapes of one replica's tree."""
-
-        def stacked(leaf: jax.ShapeDtypeStruct, lies: NamedSharding) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct((*self.front, *leaf.shape), leaf.dtype, sharding=lies)
-
-        return jax.tree.map(stacked, one, self.shardings(one))
+        return jax.tree.map(
+            lambda leaf, split: jax.ShapeDtypeStruct((*self.front, *leaf.shape), leaf.dtype, sharding=split),
+            one,
+            self.shardings(one),
+        )
 
     def one(self, params: Params, replica: int) -> Params:
         """Returns one replica's parameters, sharded as a run of that replica alone would have them."""

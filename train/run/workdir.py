@@ -26,8 +26,11 @@ SHARED_WITHIN = 30.0  # seconds that a network's file system may take to show on
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
-def claim(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None:
-    """Creates the folder with `config.json`, or checks that an existing folder has the same run's; see `keep`.
+@contextlib.contextmanager
+def claimed(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> Iterator[None]:
+    """Holds the folder for this run; a second run in it is refused, so that their lines do not mix.
+
+    Creates the folder with `config.json`, or checks that an existing folder has the same run's; see `keep`.
 
     Args:
       workdir: The folder.
@@ -35,39 +38,58 @@ def claim(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None:
       files: The texts of other files by name, such as `data.json`, which must be the same in every start of the run.
 
     Raises:
-      UsageError: the folder cannot be written, holds another run, or holds files but no run; or the processes of a run
-        have different configs or files.
+      UsageError: the folder cannot be written, holds another run, or holds files but no run; another process is
+        training in it; or the processes of a run have different configs or files, or do not see the same folder.
     """
-    with processes.together():
-        digests = processes.exchange(hashlib.sha256(json.dumps([config, files], sort_keys=True).encode()).hexdigest())
-        for index, digest in enumerate(digests):
-            if digest != digests[0]:
-                raise UsageError(
-                    f"Process {index} of {len(digests)} has another config or other data than process 0; start all of "
-                    "them with the same command and the same data."
-                )
-        if processes.is_first():
-            _claim(workdir, config, files)
+    with contextlib.ExitStack() as held:
+        with processes.together():
+            _check_same(config, files)
+            token = processes.of_first(secrets.token_hex(8))
+            if processes.is_first():
+                with _writing(workdir):
+                    _create_or_check(workdir, config, files)
+                    _lock(held.enter_context((workdir / LOCK).open("ab", buffering=0)), workdir, token)
+                    for name, text in files.items():
+                        if not (workdir / name).exists():  # else `check_files` has found it to be the same
+                            write_text(workdir / name, text)
+        with processes.together():
+            _check_shared(workdir, token)
+        yield
 
 
-def _claim(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None:
+def _check_same(config: dict[str, Any], files: dict[str, str]) -> None:
+    digests = processes.exchange(hashlib.sha256(json.dumps([config, files], sort_keys=True).encode()).hexdigest())
+    for index, digest in enumerate(digests):
+        if digest != digests[0]:
+            raise UsageError(
+                f"Process {index} of {len(digests)} has another config or other data than process 0; start all of them "
+                "with the same command and the same data."
+            )
+
+
+def _create_or_check(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None:
     path = workdir / "config.json"
-    with _writing(workdir):
-        before = read_json(path) if path.exists() else None
-        if before is not None:
-            _refuse_another(before, config, workdir)
-            check_files(files, workdir)
-        elif workdir.is_dir() and any(path.suffix != TEMPORARY for path in workdir.iterdir()):
-            raise UsageError(f"{workdir} is not empty and holds no config.json; choose another --workdir.")
+    if path.exists():
+        _refuse_another(read_json(path), config, workdir)
+        check_files(files, workdir)
+    elif workdir.is_dir() and any(path.suffix != TEMPORARY for path in workdir.iterdir()):
+        raise UsageError(f"{workdir} is not empty and holds no config.json; choose another --workdir.")
+    else:
         workdir.mkdir(parents=True, exist_ok=True)
-        if before is None:
-            write_json(path, config)  # first, since it marks the folder as a run's even if the process is then killed
-        (workdir / "checkpoints").mkdir(exist_ok=True)
-        with (workdir / LOCK).open("a") as file:
-            _hold(file, workdir)  # refuses where a training is running, whose files must stay
-            for name, text in files.items():
-                if not (workdir / name).exists():  # else `check_files` has found it to be the same
-                    write_text(workdir / name, text)
+        write_json(path, config)  # first, since it marks the folder as a run's even if the process is then killed
+    (workdir / "checkpoints").mkdir(exist_ok=True)
+
+
+def _lock(file: IO, workdir: Path, token: str) -> None:
+    """Locks a file until it is closed, and writes the token to it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UsageError(
+            f"Another process is training in {workdir}; wait for it or choose another --workdir."
+        ) from error
+    file.truncate(0)
+    file.write(token.encode())
 
 
 def keep(workdir: Path, config: dict[str, Any], finished: bool) -> None:
@@ -97,39 +119,6 @@ def _writing(workdir: Path) -> Iterator[None]:
         raise UsageError(
             f"The work directory {workdir} cannot be written ({error.strerror}); free space there, or choose another "
             "--workdir."
-        ) from error
-
-
-@contextlib.contextmanager
-def lock(workdir: Path) -> Iterator[None]:
-    """Locks the folder for this run; a second run in it raises UsageError, so that their lines do not mix.
-
-    It raises UsageError too where the processes of a run do not all see the same folder.
-    """
-    with contextlib.ExitStack() as held:
-        with processes.together():
-            token = processes.of_first(secrets.token_hex(8))
-            if processes.is_first():
-                with _writing(workdir):
-                    _take(held.enter_context((workdir / LOCK).open("rb+", buffering=0)), workdir, token)
-        with processes.together():
-            _check_shared(workdir, token)
-        yield
-
-
-def _take(file: IO, workdir: Path, token: str) -> None:
-    _hold(file, workdir)
-    file.truncate()
-    file.write(token.encode())
-
-
-def _hold(file: IO, workdir: Path) -> None:
-    """Locks a file until it is closed."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise UsageError(
-            f"Another process is training in {workdir}; wait for it or choose another --workdir."
         ) from error
 
 

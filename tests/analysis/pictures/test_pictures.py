@@ -64,7 +64,8 @@ def runs(tmp_path_factory):
         flags, overrides = parse(arguments(folder / name, model__depth=2, train__ema=0.0, **changes))
         config, plain = loading.resolve(flags.config, overrides)
         task = tasks.find(config.task)(config)
-        workdir.claim(folder / name, plain, task.files())
+        with workdir.claimed(folder / name, plain, task.files()):
+            pass
         params = jax.jit(task.init)(jax.random.key(0))
         with Checkpoints(folder / name, keep=1) as checkpoints, contextlib.closing(task.train_batches(0, 1)) as batches:
             checkpoints.save(0, {"params": params}, batches, {}, [0])

@@ -34,11 +34,11 @@ def fail(*failing: int) -> None:
             raise UsageError("No good.")
 
 
-def hold(*folders: Path) -> None:
-    """Locks a folder after the other."""
+def claim(*folders: Path, seed: int = 0) -> None:
+    """Claims a folder after the other."""
     if folders:
-        with workdir.lock(folders[0]):
-            hold(*folders[1:])
+        with workdir.claimed(folders[0], {"seed": seed}, {"words.json": "[]"}):
+            claim(*folders[1:])
 
 
 def translations(folder: Path) -> list[list[str]]:
@@ -58,7 +58,6 @@ def main(argument: str) -> dict[str, object]:
     """All of it, in the same order in every process."""
     folder, here = Path(argument), jax.process_index()
     run, own = folder / "run", folder / f"of_{here}"
-    claim = lambda path, seed: lambda: workdir.claim(path, {"seed": seed}, {"words.json": "[]"})  # noqa: E731
     found = {
         "process": here,
         "processes": jax.process_count(),
@@ -68,16 +67,14 @@ def main(argument: str) -> dict[str, object]:
         "one fails": error(lambda: fail(1)),
         "all fail": error(lambda: fail(0, 1)),
         "none fails": error(fail),
-        "claimed": error(claim(run, 0)),
-        "claimed by another config": error(claim(run, 1)),
-        "claimed by different configs": error(claim(folder / "other", here)),
-        "locked": error(lambda: hold(run)),
-        "locked twice": error(lambda: hold(run, run)),
-        "locked again": error(lambda: hold(run)),
+        "claimed": error(lambda: claim(run)),
+        "claimed by another config": error(lambda: claim(run, seed=1)),
+        "claimed by different configs": error(lambda: claim(folder / "other", seed=here)),
+        "claimed twice": error(lambda: claim(run, run)),
+        "claimed again": error(lambda: claim(run)),
     }
-    found["claimed apart"] = error(claim(own, 0))
     with mock.patch.object(workdir, "SHARED_WITHIN", 0.5):
-        found["not shared"] = error(lambda: hold(own))
+        found["not shared"] = error(lambda: claim(own))
     return found | {"translations": translations(folder / "pairs")}
 
 

@@ -14,7 +14,7 @@ from tests.train.config.test_configs import FILES
 from train import tasks
 from train.config import loading
 from train.devices.dry import DryRun
-from train.devices.memory import bytes_text, replicated
+from train.devices.memory import replicated, scaled
 from train.devices.sharding import parameter_spec
 from train.main import main
 
@@ -91,7 +91,7 @@ def test_a_compiled_step_says_what_it_takes(name, run_python, tmp_path):
     assert f"A step: {units}, " in printed
     sizes = dict(zip(AXES, map(int, mesh.split("x")), strict=True))
     expected = sum(4 * leaf.size // split_into(path, leaf, sizes) for path, leaf in leaves_of(state.params))
-    assert f"Memory a device: parameters {bytes_text(expected)}, optimizer" in printed
+    assert f"Memory a device: parameters {scaled(expected, 'B')}, optimizer" in printed
     counted, by_xla = (number(text) for text in re.search(r"(\S+ \w+FLOP) counted, (\S+ \w+FLOP)", printed).groups())
     assert 0.7 < by_xla / counted < 1.6
 

@@ -218,7 +218,7 @@ def test_processes_of_slurm_find_one_another(agreed):
         ("all fail", "No good."),
         ("claimed by another config", "{run} holds a run of another config: seed was 0 and is now 1."),
         ("claimed by different configs", "Process 1 of 2 has another config or other data than process 0"),
-        ("locked twice", "Another process is training in {run}"),
+        ("claimed twice", "Another process is training in {run}"),
         ("not shared", "Process 1 of 2: {folder}/of_1 is not the folder that process 0 writes to"),
     ],
 )
@@ -232,7 +232,7 @@ def test_a_mistake_is_the_same_error_in_all(agreed, what, start):
 
 
 @pytest.mark.more
-@pytest.mark.parametrize("what", ["none fails", "claimed", "locked", "locked again", "claimed apart"])
+@pytest.mark.parametrize("what", ["none fails", "claimed", "claimed again"])
 def test_what_is_right_passes_in_all(agreed, what):
     assert [one[what] for one in agreed[0]] == [[], []]
 
