@@ -5,13 +5,17 @@ Ctrl-C. One process of several that fails alone ends with 3.
 """
 
 import argparse
+import contextlib
 import os
 import re
 import shutil
+import signal
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from attention.errors import UsageError, unknown
@@ -49,6 +53,18 @@ def run(program: Callable[[], int | None], speaks: Callable[[], bool] = lambda: 
     except SystemExit as end:  # argparse's, after --help
         return end.code or DONE
     return code
+
+
+@contextlib.contextmanager
+def signals_handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[dict[int, Any]]:
+    """Calls a function at SIGTERM and SIGINT; yields the handlers that it replaces, which are put back at the end."""
+    takes_handlers = threading.current_thread() is threading.main_thread()  # elsewhere Python takes none
+    before = {n: signal.signal(n, handle) for n in (signal.SIGTERM, signal.SIGINT)} if takes_handlers else {}
+    try:
+        yield before
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def mistake(sentence: str) -> int:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from attention.errors import UsageError
 from train import cli
@@ -144,16 +144,6 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-@contextlib.contextmanager
-def _forwarding(job: Job) -> Iterator[None]:
-    before = {n: signal.signal(n, lambda number, _: job.send(number)) for n in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _death(returncode: int) -> str:
     return f"died by {signal.Signals(-returncode).name}" if returncode < 0 else f"ended with exit code {returncode}"
 
@@ -173,7 +163,7 @@ def launch(processes: int, devices: int, arguments: Sequence[str], module: str =
         return [sys.executable, "-m", module, *place, f"--process-id={index}", *arguments]
 
     job = Job(process, processes, devices)
-    with _forwarding(job):
+    with cli.signals_handled(lambda number, _: job.send(number)):
         failed = job.wait()
     if failed is None:
         return 0

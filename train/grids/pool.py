@@ -1,14 +1,12 @@
 """Runs of `python -m train.main`, several at a time, in processes that do not share CPUs."""
 
-import contextlib
 import fcntl
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -34,8 +32,13 @@ def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Callable[[Path
     Returns:
       The outcome of each run: finished, failed, diverged, or stopped, which can be continued.
     """
-    pool = _Pool(todo, jobs, ended)
-    with _signals() as heard:
+    pool, heard = _Pool(todo, jobs, ended), list[int]()
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        signal.signal(number, before[number])  # so that a second one has its former effect
+
+    with cli.signals_handled(hear) as before:
         try:
             while pool.busy:
                 pool.collect()
@@ -67,25 +70,6 @@ def is_finished(workdir: Path) -> bool:
 def log_of(workdir: Path) -> Path:
     """Returns the path of the log to which a run's process prints."""
     return Path(f"{workdir}.log")
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Yields the SIGTERM and SIGINT signals received; a second signal has its former effect."""
-    heard: list[int] = []
-    before: dict[int, object] = {}
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        heard.append(number)
-        signal.signal(number, before[number])
-
-    if threading.current_thread() is threading.main_thread():  # elsewhere Python takes no handlers
-        before |= {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield heard
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class _Pool:

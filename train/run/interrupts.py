@@ -1,5 +1,6 @@
 """Signals: SIGTERM and SIGINT ask the loop to save and stop; a second signal ends the process at once."""
 
+import contextlib
 import ctypes
 import functools
 import signal
@@ -10,30 +11,23 @@ from types import FrameType
 import jax
 from jax.experimental import multihost_utils
 
+from train import cli
 
-class Interrupts:
+
+class Interrupts(contextlib.ExitStack):
     """A context manager that handles signals; its `stop_after` says when to save and stop.
 
     Any of several processes may get the signal. They agree by JAX's preemption service, which has installed a handler
     of SIGTERM in C, invisible to Python; our handler calls it, for SIGINT too.
     """
 
-    def __init__(self):
-        self._requested = False
-        self._before: dict[int, object] = {}
-        self._notice: Callable[[int], None] | None = None
-
     def __enter__(self) -> "Interrupts":
-        if threading.current_thread() is threading.main_thread():  # elsewhere Python takes no handlers
-            if jax.process_count() > 1:
-                self._notice = _handler_in_c(signal.SIGTERM)
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._handle)
+        super().__enter__()
+        self._requested, self._notice = False, None
+        if jax.process_count() > 1 and threading.current_thread() is threading.main_thread():
+            self._notice = _handler_in_c(signal.SIGTERM)
+        self._before = self.enter_context(cli.signals_handled(self._handle))
         return self
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
     def stop_after(self, step: int) -> bool:
         """Returns whether to save and stop after this step; every process must call it once after every step.
