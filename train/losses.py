@@ -76,6 +76,6 @@ def of_tokens(measure: Measure, output: Output, labels: Int[Array, "B T"], chunk
     return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(len(labels), -1)[:, :length], measures)
 
 
-def sums(each: dict[str, Float[Array, "*B"]], weight: Float[Array, "*B"]) -> dict[str, Float[Array, ""]]:
+def sums(measures: dict[str, Float[Array, "*B"]], weight: Float[Array, "*B"]) -> dict[str, Float[Array, ""]]:
     """Returns the weighted sum of each measure, and the `weight` that divides it."""
-    return {name: jnp.sum(values * weight) for name, values in each.items()} | {"weight": jnp.sum(weight)}
+    return {name: jnp.sum(values * weight) for name, values in measures.items()} | {"weight": jnp.sum(weight)}

@@ -63,30 +63,21 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     return jax.make_mesh(tuple(sizes.values()), AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
 
 
-def parts(mesh: Mesh, axes: tuple[str, ...]) -> int:
-    """Returns into how many parts these axes split a batch."""
-    return math.prod(mesh.shape[axis] for axis in axes)
-
-
-def named(axes: tuple[str, ...]) -> str:
-    """Formats axes as fields of a config, for messages."""
-    return " x ".join(f"mesh.{axis}" for axis in axes)
+def divisor(mesh: Mesh, axes: tuple[str, ...]) -> tuple[int, str]:
+    """Returns into how many shards these axes split a batch, and the axes as fields of a config, for messages."""
+    return math.prod(mesh.shape[axis] for axis in axes), " x ".join(f"mesh.{axis}" for axis in axes)
 
 
 def reads_its_own(mesh: Mesh, axes: tuple[str, ...]) -> bool:
-    """Returns whether these axes give each process an equal part of a batch, which no other process holds."""
-    whole = parts(mesh, axes)
-    rows = NamedSharding(mesh, P(axes)).addressable_devices_indices_map((whole,))
-    return len({index[0].start for index in rows.values()}) * jax.process_count() == whole
+    """Returns whether these axes give each process an equal share of a batch, which no other process holds."""
+    count, _ = divisor(mesh, axes)
+    rows = NamedSharding(mesh, P(axes)).addressable_devices_indices_map((count,))
+    return len({index[0].start for index in rows.values()}) * jax.process_count() == count
 
 
-def check_divisible(what: dict[str, tuple[int, str, int]]) -> None:
-    """Raises UsageError for the first config field whose size its mesh axes do not divide.
-
-    Args:
-      what: The size of each config field, the mesh fields that split it, and into how many parts.
-    """
-    for field, (size, axes, count) in what.items():
+def check_divisible(sizes: dict[str, int], count: int, axes: str) -> None:
+    """Raises UsageError for the first config field whose size does not divide into as many shards as `axes` make."""
+    for field, size in sizes.items():
         if size % count:
             raise UsageError(f"{field}={size} does not divide over {axes} = {count}; make it a multiple of {count}.")
 

@@ -1,6 +1,7 @@
 """Progress: the clock, running averages, and how both are read."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -71,22 +72,21 @@ class Shapes:
 class Averages:
     """Averages of training metrics since they were last taken, as sums on the host that are divided once."""
 
-    def __init__(self, saved: dict[str, float] | None = None):
-        self._sums = dict(saved or {})
+    def __init__(self, saved: Mapping[str, float] | None = None):
+        self._sums = Counter[str](saved)
 
     def add(self, report: dict[str, Any]) -> None:
         """Adds one step's report from `Trainer.train_step`, already fetched."""
         added = report["sums"] | {"steps": 1, "gradient_norm": report["gradient_norm"]}
         if not added.keys() <= self._sums.keys():  # there are no sums yet, or those of a version with other metrics
-            self._sums = {}
-        for name, value in added.items():
-            self._sums[name] = self._sums.get(name, 0.0) + float(value)
+            self._sums.clear()
+        self._sums.update({name: float(value) for name, value in added.items()})
         self._sums["learning_rate"] = float(report["learning_rate"])
 
     @property
     def steps(self) -> int:
         """How many steps were added."""
-        return round(self._sums["steps"]) if self._sums else 0
+        return round(self._sums["steps"])
 
     @property
     def saved(self) -> dict[str, float]:
@@ -95,7 +95,7 @@ class Averages:
 
     def take(self) -> dict[str, float]:
         """Returns the averages and starts anew; the learning rate is the latest."""
-        sums, self._sums = self._sums, {}
+        sums, self._sums = self._sums, Counter()
         steps, rate = sums.pop("steps"), sums.pop("learning_rate")
         norm = sums.pop("gradient_norm") / steps
         return averages(sums) | {"gradient_norm": norm, "learning_rate": rate}

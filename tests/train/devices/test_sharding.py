@@ -222,8 +222,8 @@ def test_replicas_of_one_device_each_split_no_batch_but_of_texts_to_write(monkey
 
 
 def test_what_does_not_divide_is_named():
-    check_divisible({"model.heads": (4, "mesh.tensor", 2)})
+    check_divisible({"model.heads": 4}, 2, "mesh.tensor")
     with pytest.raises(
         UsageError, match=r"model.heads=3 does not divide over mesh.tensor = 2; make it a multiple of 2"
     ):
-        check_divisible({"model.heads": (3, "mesh.tensor", 2)})
+        check_divisible({"model.heads": 3}, 2, "mesh.tensor")
