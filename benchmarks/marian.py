@@ -170,7 +170,7 @@ def _our_search(marian: Marian) -> Callable[[np.ndarray, int, int], np.ndarray]:
     def search(source: np.ndarray, beams: int, tokens: int) -> np.ndarray:
         how, key = Search(beams, 1.0, tokens, min_length=tokens), jax.random.key(0)
         arrays = source.astype(np.int32), marian.lengths(len(source))
-        return np.asarray(translate(marian.model, marian.params, *arrays, how, key, **marian.special).tokens)
+        return np.asarray(translate(marian.model, marian.params, *arrays, how, key, **marian.special)[0].tokens)
 
     return search
 

@@ -131,7 +131,7 @@ class Translator:
         longest = max(map(len, rows))
         width = min(self.config.data.source_length, max(16, 1 << (longest - 1).bit_length()))
         special = self.target.special
-        output = translate(
+        output, _ = translate(
             self.model,
             self.params,
             jnp.stack([padded(row, width, 0) for row in rows]),

@@ -39,7 +39,7 @@ def generated(model, source, lengths, **options):
 def translated(model, params, source, lengths, beams, length_penalty=1.0):
     search = Search(beams=beams, length_penalty=length_penalty, max_length=12)
     arrays = jnp.asarray(source), jnp.asarray(lengths)
-    return np.asarray(translate(model, params, *arrays, search, jax.random.key(0), start=12, end=0, pad=12).tokens)
+    return np.asarray(translate(model, params, *arrays, search, jax.random.key(0), start=12, end=0, pad=12)[0].tokens)
 
 
 @pytest.mark.parametrize(("beams", "length_penalty"), [(1, 1.0), (4, 1.0), (4, 0.0), (4, 2.0)])

@@ -39,6 +39,6 @@ class Duration:
         return max(round(self.amount * per_unit[self.unit]), int(self.amount > 0))
 
 
-def duration(default: str, help: str, **said: Any) -> Any:
+def duration(default: str, help: str, **attributes: Any) -> Any:
     """Declares a config field that is a duration."""
-    return field(default, help, unit="/".join(UNITS), reads=Duration.parse, **said)
+    return field(default, help, unit="/".join(UNITS), reads=Duration.parse, **attributes)

@@ -105,6 +105,7 @@ def _continue(
     return sequences, stops
 
 
+@functools.partial(jax.jit, static_argnums=(0, 4))
 def translate(
     model: Any,
     params: dict,
@@ -115,8 +116,10 @@ def translate(
     start: int,
     end: int,
     pad: int,
-) -> Translations:
-    """Returns the translations of sources. It is compiled once for each shape of sources, so pad them to few shapes.
+) -> tuple[Translations, Int[Array, ""]]:
+    """Returns the translations of sources, and how many steps the longest search took.
+
+    It is compiled once for each shape of sources, so pad them to few shapes.
 
     Padding is never chosen, nor is the start token unless it is also the end token. A target depends on its source, on
     the key and, if it is sampled, on its place in the batch; padding and the rest of the batch do not change it.
@@ -141,20 +144,6 @@ def translate(
         traced, before anything is compiled.
     """
     special = Special(*(jnp.asarray(token, jnp.int32) for token in (start, end, pad)))
-    return _translate(model, search, params, source, lengths, key, special)[0]
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _translate(
-    model: Any,
-    search: Search,
-    params: dict,
-    source: Int[Array, "B S"],
-    lengths: Int[Array, "B"],
-    key: Key[Array, ""],
-    special: Special,
-) -> tuple[Translations, Int[Array, ""]]:
-    """Returns the targets, and how many steps the longest search took."""
     started = model.apply({"params": params}, source, lengths, search.max_length, method="start")
 
     def step(tokens: Int[Array, "B"], target: Any) -> tuple[Float[Array, "B V"], Any]:

@@ -160,9 +160,9 @@ class Evaluations:
             return None
         return self._replicas.stack([self._replicas.one(loaded[best], r) for r, best in enumerate(self.best)])
 
-    def _replace(self, lost: int, left: set[int], error: DamagedError) -> None:
+    def _replace(self, lost: int, remaining: set[int], error: DamagedError) -> None:
         """Replaces a lost best step by the best of the steps that are left."""
-        lines = [line for line in self._validated() if line["step"] in left]
+        lines = [line for line in self._validated() if line["step"] in remaining]
         for replica, best in enumerate(self.best):
             if best == lost:
                 values = [

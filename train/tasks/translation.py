@@ -166,7 +166,7 @@ class Translation(TextTask):
         """Returns padded tokens and the index of each row's pair, from all processes."""
         ours = sharding.to_devices({name: batch[name] for name in ("source", "source_length", "index")}, mesh)
         special = self.corpus.target_tokeniser.special
-        output = translate(
+        output, _ = translate(
             self.model,
             params,
             ours["source"],

@@ -19,7 +19,7 @@ def same(k: int) -> bool:
     model, variables = build()
     params, search = variables["params"], Search(k, 1.0, 6)
     source, lengths = np.concatenate([SOURCE, SOURCE[:1]]), np.concatenate([LENGTHS, LENGTHS[:1]])
-    alone = translate(model, params, source, lengths, search, KEY, START, END, PAD)
+    alone, _ = translate(model, params, source, lengths, search, KEY, START, END, PAD)
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=1))
 
     def placed(path, leaf):
@@ -29,7 +29,7 @@ def same(k: int) -> bool:
     with jax.set_mesh(mesh):
         split = jax.tree_util.tree_map_with_path(placed, params)
         batch = jax.device_put((source, lengths), NamedSharding(mesh, P(("data", "fsdp"))))
-        together = translate(model, split, *batch, search, KEY, START, END, PAD)
+        together, _ = translate(model, split, *batch, search, KEY, START, END, PAD)
     tokens = np.array_equal(alone.tokens, together.tokens) and np.array_equal(alone.lengths, together.lengths)
     return bool(tokens and np.allclose(alone.scores, together.scores, atol=1e-4))
 

@@ -1,6 +1,5 @@
 """Search with caches against plain Python that runs every sequence through the whole model again."""
 
-import functools
 import itertools
 import json
 
@@ -16,7 +15,6 @@ from models.seq2seq import VARIANTS
 from tests.models import test_encoder_decoder as transformer
 from tests.models import test_seq2seq as recurrent
 from tests.sizes import more, once
-from train.decode import decoding
 from train.decode.decoding import translate
 from train.decode.sampling import Sampling
 from train.decode.search import Search, Special, with_beams
@@ -27,7 +25,7 @@ KEY = jax.random.key(0)
 
 
 def run(model, params, search, source=SOURCE, lengths=LENGTHS, key=KEY, pad=PAD):
-    return jax.device_get(translate(model, params["params"], source, lengths, search, key, START, END, pad))
+    return jax.device_get(translate(model, params["params"], source, lengths, search, key, START, END, pad)[0])
 
 
 def forward(model, params):
@@ -241,12 +239,13 @@ def test_draws_depend_on_the_key_and_the_place():
 @pytest.mark.parametrize("k", [more(1), 3])
 def test_search_stops_when_all_are_finished(k):
     model, params = build(by=8.0)
-    special = Special(*(jnp.asarray(token, jnp.int32) for token in (START, END, PAD)))
-    steps = functools.partial(decoding._translate, model)
-    arrays = params["params"], SOURCE, LENGTHS, KEY, special
-    found, count = steps(Search(k, 0.0, 30), *arrays)
+
+    def steps(search):
+        return translate(model, params["params"], SOURCE, LENGTHS, search, KEY, START, END, PAD)
+
+    found, count = steps(Search(k, 0.0, 30))
     assert count == found.lengths.max() < 5 if k == 1 else count < 8
-    assert steps(Search(k, 0.0, 30, min_length=30), *arrays)[1] == 30
+    assert steps(Search(k, 0.0, 30, min_length=30))[1] == 30
 
 
 def test_padding_may_be_the_end():
@@ -260,12 +259,11 @@ def test_padding_may_be_the_end():
 
 def test_it_is_compiled_once_for_a_shape():
     model, params = build()
-    traced = chex.assert_max_traces(decoding._translate.__wrapped__, n=1)
-    compiled = jax.jit(traced, static_argnums=(0, 1))
+    traced = chex.assert_max_traces(translate.__wrapped__, n=1)
+    compiled = jax.jit(traced, static_argnums=(0, 4))
     for seed in range(3):
-        source = np.random.default_rng(seed).integers(3, 11, SOURCE.shape)
-        special = Special(*(jnp.asarray(token, jnp.int32) for token in (START, END, seed)))
-        compiled(model, Search(2, 1.0, 4), params["params"], source, LENGTHS - seed // 2, jax.random.key(seed), special)
+        source, key = np.random.default_rng(seed).integers(3, 11, SOURCE.shape), jax.random.key(seed)
+        compiled(model, params["params"], source, LENGTHS - seed // 2, Search(2, 1.0, 4), key, START, END, seed)
 
 
 @pytest.mark.long
