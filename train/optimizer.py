@@ -4,8 +4,8 @@ import dataclasses
 import re
 from typing import ClassVar
 
-import jax
 import optax
+from flax.traverse_util import path_aware_map
 
 from models.fields import Declared, field
 from train.config.durations import duration
@@ -57,9 +57,7 @@ def schedule(config: OptimizerConfig, warmup: int, total: int) -> optax.Schedule
 
 def decay_mask(params: optax.Params) -> optax.Params:
     """Returns a tree that is True at the leaves that weight decay applies to: kernels and embeddings."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: bool(DECAYED.search(jax.tree_util.keystr(path, simple=True, separator="/"))), params
-    )
+    return path_aware_map(lambda path, _: bool(DECAYED.search("/".join(path))), params)
 
 
 def optimizer(config: OptimizerConfig, learning_rate: optax.Schedule) -> optax.GradientTransformation:

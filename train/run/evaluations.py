@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,11 @@ class Evaluator:
         model writes. The time of those scores and of compiling does not count.
         """
         task, replicas, clock = self._task, self._replicas, Clock()
-        totals: list[Metrics] = [{} for _ in replicas.seeds]
+        totals = [Counter[str]() for _ in replicas.seeds]
         with contextlib.closing(task.eval_batches(split, jax.process_index(), jax.process_count())) as batches:
             for batch in batches:
                 for total, sums in zip(totals, replicas.split(self._sums(params, batch, clock)), strict=True):
-                    total |= {name: total.get(name, 0.0) + float(value) for name, value in sums.items()}
+                    total.update({name: float(value) for name, value in sums.items()})
         units = task.eval_examples(split) * task.units_per_example * len(replicas)
         metrics = [
             task.metrics(split, averages(total)) | task.measured(split, trained, replicas.mesh)
