@@ -78,15 +78,15 @@ def tidy(folder: Path, most: int = MOST) -> None:
 def _damaged(path: Path) -> bool:
     """Returns whether a program cannot be decompressed with the library that JAX uses."""
     data = path.read_bytes()
-    decompress = zlib.decompress
-    if data.startswith(_ZSTD):
-        try:
-            import zstandard
-        except ImportError:
-            return False  # without the library it cannot be told
-        decompress = zstandard.ZstdDecompressor().decompress
     try:
-        decompress(data)
+        if data.startswith(_ZSTD):
+            import zstandard
+
+            zstandard.ZstdDecompressor().decompress(data)
+        else:
+            zlib.decompress(data)
+    except ImportError:
+        return False  # without the library it cannot be told
     except Exception:  # each library raises errors of its own
         return True
     return False

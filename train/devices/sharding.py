@@ -82,14 +82,9 @@ def check_divisible(sizes: dict[str, int], count: int, axes: str) -> None:
             raise UsageError(f"{field}={size} does not divide over {axes} = {count}; make it a multiple of {count}.")
 
 
-def rule(path: str) -> P:
-    """Returns the table's rule for a path."""
-    return next(spec for pattern, spec in RULES if re.search(pattern, path))
-
-
 def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> P:
     """Returns the sharding of one array; its axes that the mesh axis does not divide stay whole."""
-    spec = rule(path)
+    spec = next(spec for pattern, spec in RULES if re.search(pattern, path))
     if len(spec) > len(shape):
         return P()
     axes = (*(None,) * (len(shape) - len(spec)), *spec)
