@@ -13,9 +13,8 @@ import signal
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from attention.errors import UsageError, unknown
@@ -56,12 +55,14 @@ def run(program: Callable[[], int | None], speaks: Callable[[], bool] = lambda: 
 
 
 @contextlib.contextmanager
-def signals_handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[dict[int, Any]]:
-    """Calls a function at SIGTERM and SIGINT; yields the handlers that it replaces, which are put back at the end."""
-    takes_handlers = threading.current_thread() is threading.main_thread()  # elsewhere Python takes none
-    before = {n: signal.signal(n, handle) for n in (signal.SIGTERM, signal.SIGINT)} if takes_handlers else {}
+def signals_handled(handle: Callable[[int, Mapping[int, Any]], None]) -> Iterator[None]:
+    """Calls a function at SIGTERM and SIGINT with the signal and the former handlers, which come back at the end."""
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():  # elsewhere Python takes no handlers
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, lambda received, _: handle(received, before))
     try:
-        yield before
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

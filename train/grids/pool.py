@@ -8,8 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import IO
+from typing import IO, Any
 
 from attention.errors import UsageError
 from train import cli
@@ -34,11 +33,11 @@ def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Callable[[Path
     """
     pool, heard = _Pool(todo, jobs, ended), list[int]()
 
-    def hear(number: int, frame: FrameType | None) -> None:
+    def hear(number: int, before: Mapping[int, Any]) -> None:
         heard.append(number)
         signal.signal(number, before[number])  # so that a second one has its former effect
 
-    with cli.signals_handled(hear) as before:
+    with cli.signals_handled(hear):
         try:
             while pool.busy:
                 pool.collect()

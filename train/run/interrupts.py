@@ -5,8 +5,8 @@ import ctypes
 import functools
 import signal
 import threading
-from collections.abc import Callable
-from types import FrameType
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
@@ -21,12 +21,15 @@ class Interrupts(contextlib.ExitStack):
     of SIGTERM in C, invisible to Python; our handler calls it, for SIGINT too.
     """
 
+    def __init__(self):
+        super().__init__()
+        self._requested = False
+        self._notice: Callable[[int], None] | None = None
+
     def __enter__(self) -> "Interrupts":
-        super().__enter__()
-        self._requested, self._notice = False, None
         if jax.process_count() > 1 and threading.current_thread() is threading.main_thread():
             self._notice = _handler_in_c(signal.SIGTERM)
-        self._before = self.enter_context(cli.signals_handled(self._handle))
+        self.enter_context(cli.signals_handled(self._handle))
         return self
 
     def stop_after(self, step: int) -> bool:
@@ -39,9 +42,9 @@ class Interrupts(contextlib.ExitStack):
             return multihost_utils.reached_preemption_sync_point(step)
         return self._requested
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, before: Mapping[int, Any]) -> None:
         self._requested = True
-        for known, handler in self._before.items():
+        for known, handler in before.items():
             signal.signal(known, handler)
         if self._notice:
             self._notice(signal.SIGTERM)
