@@ -82,7 +82,7 @@ def restore_or_start(
     """Returns state, step, progress and remarks, from the newest checkpoint or for a run that starts.
 
     Raises:
-      UsageError: the run has taken more steps than the timetable has.
+      UsageError: the run has taken more steps than the timetable has, or its checkpoint is of an older version.
     """
     restored = checkpoints.restore(setup.replicas.abstract(setup.shapes), batches)
     if not restored:
@@ -95,4 +95,6 @@ def restore_or_start(
             f"{directory} has been trained for {step} steps, but train.length is {setup.timetable.total} steps; give "
             "as many, or another --workdir."
         )
+    if not isinstance(progress["best"], list):  # before replicas, it was the best of one
+        raise UsageError(f"The checkpoints in {directory} are of an older version; choose another --workdir.")
     return state, step, progress, [f"Continuing after step {step} of {directory}"]

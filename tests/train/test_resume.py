@@ -5,14 +5,16 @@ import json
 import re
 import shutil
 import signal
+import types
 
 import numpy as np
 import pytest
 
+from attention import UsageError
 from tests.sizes import once
 from tests.storm import assert_same
 from tests.train.conftest import arguments, record
-from train import cli, evaluate, main
+from train import cli, evaluate, loop, main
 from train.devices.replicas import Replicas
 from train.run import report
 from train.run.evaluations import Evaluations
@@ -131,6 +133,16 @@ def test_a_length_below_what_was_trained_is_refused(uninterrupted, capsys):
     assert main.main(arguments(uninterrupted, **shorter)) == 2
     assert "has been trained for 12 steps, but train.length is 3 steps" in capsys.readouterr().err
     assert changed_at(uninterrupted) == before
+
+
+def test_checkpoints_of_before_replicas_are_refused():
+    restored = types.SimpleNamespace(step=np.array(3)), {"best": {"step": 2, "value": 0.5}}
+    checkpoints = types.SimpleNamespace(restore=lambda abstract, batches: restored)
+    setup = types.SimpleNamespace(
+        replicas=types.SimpleNamespace(abstract=id), shapes=None, timetable=types.SimpleNamespace(total=5)
+    )
+    with pytest.raises(UsageError, match=r"The checkpoints in run are of an older version; choose another --workdir\."):
+        loop.restore_or_start("run", setup, checkpoints, None)
 
 
 def test_a_finished_run_again_changes_no_number(uninterrupted, tmp_path):
