@@ -188,8 +188,7 @@ def _start(target: Any, search: Search, special: Special, batch: int) -> _Beams:
 
 def _longer(step: Step, search: Search, special: Special, beams: _Beams) -> _Beams:
     """Extends every sentence's beams by one token."""
-    axes = jax.tree.map(lambda x: 0 if x.ndim else None, beams.target)  # scalars, such as a length, are of all beams
-    logits, target = jax.vmap(step, in_axes=(1, axes), out_axes=(0, axes))(beams.last, beams.target)
+    logits, target = _on_beams(step, beams.last, beams.target)
     k, position, length = search.beams, beams.position, beams.position + 1
     scores, parents, chosen = _continuations(logits, search, special, beams)
     tokens = jax.lax.dynamic_update_slice_in_dim(_of(beams.tokens, parents), chosen[..., None], position, axis=2)
@@ -219,6 +218,19 @@ def _longer(step: Step, search: Search, special: Special, beams: _Beams) -> _Bea
         best=best,
         open=beams.open & (scores[:, 0] / _penalty(length, search) > ranks[:, -1]),
     )
+
+
+def _on_beams(step: Step, last: Int[Array, "B K"], target: Any) -> tuple[Float[Array, "K B V"], Any]:
+    """Takes a step with all beams; scalars, such as the length of a cache, are the same for all beams."""
+    leaves, structure = jax.tree.flatten(target)
+    axes = [0 if leaf.ndim else None for leaf in leaves]
+
+    def on_one(last: Int[Array, "B"], leaves: list[jax.Array]) -> tuple[Float[Array, "B V"], list[jax.Array]]:
+        logits, target = step(last, jax.tree.unflatten(structure, leaves))
+        return logits, jax.tree.leaves(target)
+
+    logits, leaves = jax.vmap(on_one, in_axes=(1, axes), out_axes=(0, axes))(last, leaves)
+    return logits, jax.tree.unflatten(structure, leaves)
 
 
 def _continuations(
