@@ -6,6 +6,7 @@ resumes by reading from a position.
 """
 
 import atexit
+import dataclasses
 import functools
 import multiprocessing
 import os
@@ -26,109 +27,6 @@ Example = dict[str, Any]
 
 # One thread is the fastest: making small examples holds the interpreter, and more threads only contend for it.
 _READ = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
-
-
-class Examples:
-    """A split cut into examples; `len` is how many an epoch of training has."""
-
-    def __len__(self) -> int:
-        raise NotImplementedError
-
-    @property
-    def eval_length(self) -> int:
-        """How many examples evaluation has."""
-        return len(self)
-
-    def train(self, index: int, position: int, seed: int, rng: np.random.Generator) -> Example:
-        """Returns a training example, which is that of evaluation unless a subclass has another.
-
-        Args:
-          index: The example's number in the epoch.
-          position: The example's place in the endless stream of all epochs.
-          seed: A seed for what is alike in a whole epoch.
-          rng: The example's generator.
-        """
-        del position, seed, rng
-        return self.evaluate(index)
-
-    def evaluate(self, index: int) -> Example:
-        """Returns the index-th of `eval_length` examples, with `index` and `weight`."""
-        raise NotImplementedError
-
-
-@functools.lru_cache(maxsize=16)
-def endless(length: int, seed: int) -> grain.MapDataset:
-    """Returns an endless stream of 0 … length - 1, in a new order every epoch."""
-    return grain.MapDataset.range(length).shuffle(seed=seed).repeat()
-
-
-def train_batches(
-    examples: Examples, data: Section, seed: int, process_index: int = 0, process_count: int = 1
-) -> "BatchIterator":
-    """Returns endless batches of shuffled examples. An epoch has every example once; a batch may span two epochs.
-
-    Args:
-      examples: The examples of the training split.
-      data: Batch size and workers.
-      seed: The seed of the order, of the examples' generators, and of whole epochs, which are independent.
-      process_index: This process takes the `process_index`-th block of each global batch.
-      process_count: How many processes share it.
-
-    Returns:
-      An iterator of dicts of arrays (B, ...) for B = data.batch_size / process_count. `get_state` and `set_state` (or
-      Orbax) resume it exactly, in any process; `close` it when done.
-
-    Raises:
-      UsageError: the batch size is not a multiple of the processes.
-    """
-    share = per_process(data.batch_size, process_count, "data.batch_size")
-    order, drawing, epochs = np.random.SeedSequence(seed).generate_state(3).tolist()
-    placed = endless(len(examples), order).map_with_index(_placed)
-    stream = placed.random_map(functools.partial(_drawn, examples, epochs), seed=drawing)
-    # Dropping a remainder that an endless stream has not keeps the length an integer that Python can take.
-    batches = stream.batch(share, drop_remainder=True)
-    return BatchIterator(batches[process_index::process_count], data.workers)
-
-
-def _placed(position: int, index: int) -> tuple[int, int]:
-    return int(index), position
-
-
-def _drawn(examples: Examples, seed: int, placed: tuple[int, int], rng: np.random.Generator) -> Example:
-    return examples.train(*placed, seed, rng)
-
-
-def stacked(iterators: Sequence["BatchIterator"]) -> "BatchIterator":
-    """Stacks the batches of R iterators, which must have one shape, to (R, B, ...); the iterators advance together."""
-    zipped = grain.experimental.ZipMapDataset([iterator.batches for iterator in iterators])
-    return BatchIterator(zipped.map(_stack), iterators[0].workers)
-
-
-def _stack(batches: tuple[Batch, ...]) -> Batch:
-    return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
-
-
-def eval_batches(examples: Examples, data: Section, process_index: int = 0, process_count: int = 1) -> "BatchIterator":
-    """Yields every example once, in order; every process gets equally many batches.
-
-    Args:
-      examples: The examples of the split.
-      data: Evaluation batch size and workers.
-      process_index: This process takes the `process_index`-th block of each global batch.
-      process_count: How many processes share it.
-
-    Returns:
-      An iterator of dicts of arrays (B, ...). The last batch is filled up with zeros (so `weight` is 0 there) whose
-      `index` is -1.
-
-    Raises:
-      UsageError: the evaluation batch size is not a multiple of the processes.
-    """
-    share = per_process(data.eval_batch_size, process_count, "data.eval_batch_size")
-    filled = -(-examples.eval_length // data.eval_batch_size) * data.eval_batch_size
-    nothing = {name: np.zeros_like(value) for name, value in examples.evaluate(0).items()} | {"index": np.int64(-1)}
-    stream = grain.MapDataset.range(filled).map(functools.partial(_filled, examples, nothing))
-    return BatchIterator(stream.batch(share)[process_index::process_count], data.workers)
 
 
 class BatchIterator(grain.DatasetIterator):
@@ -196,9 +94,114 @@ def _kill_workers_at_exit() -> None:
     atexit.register(lambda: [worker.kill() for worker in multiprocessing.active_children()])
 
 
-def _filled(examples: Examples, nothing: Example, index: int) -> Example:
-    """Returns an example by index, or `nothing` beyond the last."""
-    return examples.evaluate(int(index)) if index < examples.eval_length else nothing
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """A split cut into examples, and their batches; `len` is how many an epoch of training has.
+
+    Attributes:
+      data: The section of the config: batch sizes and workers.
+    """
+
+    data: Section
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def eval_length(self) -> int:
+        """How many examples evaluation has."""
+        return len(self)
+
+    @property
+    def content(self) -> str:
+        """A text that identifies the data, such as a digest."""
+        raise NotImplementedError
+
+    def train(self, index: int, position: int, seed: int, rng: np.random.Generator) -> Example:
+        """Returns a training example, which is that of evaluation unless a subclass has another.
+
+        Args:
+          index: The example's number in the epoch.
+          position: The example's place in the endless stream of all epochs.
+          seed: A seed for what is alike in a whole epoch.
+          rng: The example's generator.
+        """
+        del position, seed, rng
+        return self.evaluate(index)
+
+    def evaluate(self, index: int) -> Example:
+        """Returns the index-th of `eval_length` examples, with `index` and `weight`."""
+        raise NotImplementedError
+
+    def train_batches(self, seed: int, process_index: int = 0, process_count: int = 1) -> BatchIterator:
+        """Returns endless batches of shuffled examples. An epoch has every example once; a batch may span two epochs.
+
+        Args:
+          seed: The seed of the order, of the examples' generators, and of whole epochs, which are independent.
+          process_index: This process takes the `process_index`-th block of each global batch.
+          process_count: How many processes share it.
+
+        Returns:
+          An iterator of dicts of arrays (B, ...) for B = data.batch_size / process_count. `get_state` and `set_state`
+          (or Orbax) resume it exactly, in any process; `close` it when done.
+
+        Raises:
+          UsageError: the batch size is not a multiple of the processes.
+        """
+        share = per_process(self.data.batch_size, process_count, "data.batch_size")
+        order, drawing, epochs = np.random.SeedSequence(seed).generate_state(3).tolist()
+        placed = endless(len(self), order).map_with_index(_placed)
+        stream = placed.random_map(functools.partial(self._drawn, epochs), seed=drawing)
+        # Dropping a remainder that an endless stream has not keeps the length an integer that Python can take.
+        batches = stream.batch(share, drop_remainder=True)
+        return BatchIterator(batches[process_index::process_count], self.data.workers)
+
+    def eval_batches(self, process_index: int = 0, process_count: int = 1) -> BatchIterator:
+        """Yields every example once, in order; every process gets equally many batches.
+
+        Args:
+          process_index: This process takes the `process_index`-th block of each global batch.
+          process_count: How many processes share it.
+
+        Returns:
+          An iterator of dicts of arrays (B, ...). The last batch is filled up with zeros (so `weight` is 0 there)
+          whose `index` is -1.
+
+        Raises:
+          UsageError: the evaluation batch size is not a multiple of the processes.
+        """
+        share = per_process(self.data.eval_batch_size, process_count, "data.eval_batch_size")
+        filled = -(-self.eval_length // self.data.eval_batch_size) * self.data.eval_batch_size
+        nothing = {name: np.zeros_like(value) for name, value in self.evaluate(0).items()} | {"index": np.int64(-1)}
+        stream = grain.MapDataset.range(filled).map(functools.partial(self._filled, nothing))
+        return BatchIterator(stream.batch(share)[process_index::process_count], self.data.workers)
+
+    def _drawn(self, seed: int, placed: tuple[int, int], rng: np.random.Generator) -> Example:
+        return self.train(*placed, seed, rng)
+
+    def _filled(self, nothing: Example, index: int) -> Example:
+        """Returns an example of evaluation, or `nothing` beyond the last."""
+        return self.evaluate(int(index)) if index < self.eval_length else nothing
+
+
+def _placed(position: int, index: int) -> tuple[int, int]:
+    return int(index), position
+
+
+@functools.lru_cache(maxsize=16)
+def endless(length: int, seed: int) -> grain.MapDataset:
+    """Returns an endless stream of 0 … length - 1, in a new order every epoch."""
+    return grain.MapDataset.range(length).shuffle(seed=seed).repeat()
+
+
+def stacked(iterators: Sequence[BatchIterator]) -> BatchIterator:
+    """Stacks the batches of R iterators, which must have one shape, to (R, B, ...); the iterators advance together."""
+    zipped = grain.experimental.ZipMapDataset([iterator.batches for iterator in iterators])
+    return BatchIterator(zipped.map(_stack), iterators[0].workers)
+
+
+def _stack(batches: tuple[Batch, ...]) -> Batch:
+    return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
 
 
 def per_process(batch_size: int, process_count: int, field: str) -> int:

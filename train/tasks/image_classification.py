@@ -1,7 +1,5 @@
 """Image classification: cross-entropy, top-1 and top-5 accuracy."""
 
-from collections.abc import Iterator
-
 import jax
 import jax.numpy as jnp
 
@@ -9,7 +7,6 @@ from attention.errors import UsageError
 from models.cnn import CNNConfig
 from models.vit import ViTConfig
 from train.config.schema import Config
-from train.data import pipeline
 from train.data.images import chain
 from train.data.images.section import ImageData
 from train.data.rows.splits import PARTS
@@ -37,27 +34,13 @@ class ImageClassification(Task):
         self.sources = {split: config.data.blank() if dry else config.data.load(split) for split in PARTS}
         self.train_examples = len(self.sources["train"])
         self.image_shape = self._shape("train", config.data.train_transforms)
-        self.sizes = (self.image_shape, self.sources["train"].num_classes)
+        self.sizes = (self.image_shape, self.sources["train"].source.num_classes)
         self.model = config.model.build(*self.sizes, dtype=jnp.dtype(config.train.precision))
         self._check_images_fit()
 
     def init(self, key: jax.Array) -> dict:
         """Returns initial parameters."""
         return self.model.init(key, jnp.zeros((1, *self.image_shape)))["params"]
-
-    def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> Iterator:
-        """Returns an endless `grain` iterator of shuffled, augmented batches, whose state is saved and restored."""
-        examples, seed = self._data.examples(self.sources["train"]), self._seed + replica
-        return pipeline.train_batches(examples, self._data, seed, process_index, process_count)
-
-    def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
-        """Yields every example of a split once, the last batch padded."""
-        examples = self._data.examples(self.sources[split])
-        return pipeline.eval_batches(examples, self._data, process_index, process_count)
-
-    def content(self, split: str) -> str:
-        """Returns what identifies the images; see `train.data.images.sources.LabelledImages`."""
-        return self.sources[split].content
 
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
         """Returns sums over the batch. With a key, in training, there are dropout and smoothed labels."""
@@ -77,7 +60,7 @@ class ImageClassification(Task):
         return params["block_0"].get("attention", {})
 
     def _shape(self, split: str, transforms: str) -> tuple[int, int, int]:
-        return chain.output_shape(chain.parse(transforms), self.sources[split].image_shape)
+        return chain.output_shape(chain.parse(transforms), self.sources[split].source.image_shape)
 
     def _check_images_fit(self) -> None:
         """Traces the model, which raises errors of sizes before anything is compiled or written."""

@@ -10,6 +10,7 @@ from attention.errors import UsageError
 from attention.operations import Cost
 from models.published import pretrained
 from train.config.schema import Config
+from train.data.pipeline import BatchIterator, Examples
 from train.state import count_parameters
 from train.step import Batch, Sums
 
@@ -40,7 +41,7 @@ class Task:
     units_per_example: int = 1
     data_type: ClassVar[type]
     model_types: ClassVar[Mapping[str, type]]
-    sources: Mapping[str, Any]
+    sources: Mapping[str, Examples]
     train_examples: int
     sizes: tuple[Any, ...]
     model: Any
@@ -49,20 +50,20 @@ class Task:
         """Returns initial parameters."""
         raise NotImplementedError
 
-    def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> Iterator[Batch]:
-        """Returns an endless `BatchIterator` of shuffled batches, for the seed `config.seed + replica`."""
-        raise NotImplementedError
+    def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> BatchIterator:
+        """Returns endless shuffled batches for the seed `config.seed + replica`; see `train.data.pipeline.Examples`."""
+        return self.sources["train"].train_batches(self._seed + replica, process_index, process_count)
 
     def check_stackable(self) -> None:
         """Raises UsageError where training batches differ in shape, since replicas train on stacked batches."""
 
     def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
         """Yields every example of a split once, the last batch padded."""
-        raise NotImplementedError
+        return self.sources[split].eval_batches(process_index, process_count)
 
     def eval_examples(self, split: str) -> int:
-        """Returns how many examples `eval_batches` has."""
-        return len(self.sources[split])
+        """Returns how many examples `eval_batches` has; windows of running text differ from those of training."""
+        return self.sources[split].eval_length
 
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
         """Returns sums over the batch, which `weight`, one of them, divides; evaluation passes no key."""
@@ -106,12 +107,8 @@ class Task:
 
     def files(self) -> dict[str, str]:
         """Returns texts to keep in the work directory, by file name; a run whose texts have changed is refused."""
-        data = {name: {"examples": len(has), "content": self.content(name)} for name, has in self.sources.items()}
+        data = {name: {"examples": len(has), "content": has.content} for name, has in self.sources.items()}
         return {"data.json": json.dumps(data, indent=2) + "\n"}
-
-    def content(self, split: str) -> str:
-        """Returns a text that identifies the data of a split, such as a digest."""
-        raise NotImplementedError
 
     def baselines(self) -> dict[str, float]:
         """Returns the test metrics of simple models, to compare the result with."""

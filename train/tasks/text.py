@@ -1,7 +1,7 @@
 """The base of the tasks on text: a corpus, its tokeniser, and batches of it."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,7 +9,6 @@ import jax.numpy as jnp
 
 from train import losses
 from train.config.schema import Config
-from train.data import pipeline
 from train.step import Batch
 from train.tasks.task import Task
 
@@ -54,23 +53,6 @@ class TextTask(Task):
     def init(self, key: jax.Array) -> dict:
         """Returns initial parameters."""
         return self.model.init(key, *self.inputs(self._example()))["params"]
-
-    def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> Iterator[Batch]:
-        """Returns an endless iterator of shuffled batches; see `train.data.pipeline`."""
-        seed = self._seed + replica
-        return pipeline.train_batches(self.sources["train"], self._data, seed, process_index, process_count)
-
-    def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
-        """Yields every example of a split once; see `train.data.pipeline`."""
-        return pipeline.eval_batches(self.sources[split], self._data, process_index, process_count)
-
-    def eval_examples(self, split: str) -> int:
-        """Returns how many examples evaluation has; its windows of running text differ from those of training."""
-        return self.sources[split].eval_length
-
-    def content(self, split: str) -> str:
-        """Returns a digest of tokens and documents."""
-        return self.corpus.splits[split].content
 
     def files(self) -> dict[str, str]:
         """Adds the tokeniser, without which the parameters mean nothing."""

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import jax
@@ -16,7 +15,6 @@ from models.published import pretrained
 from models.seq2seq import Seq2SeqConfig
 from train import losses
 from train.config.schema import Config
-from train.data.pairs import batches
 from train.data.pairs.section import TranslationData
 from train.decode import translation_scores
 from train.decode.decoding import translate
@@ -28,7 +26,7 @@ from train.tasks.text import TextTask, perplexity, unsmoothed
 
 
 class Translation(TextTask):
-    """A model that translates a source to a target, and its pairs. Batches are those of `train.data.pairs.batches`.
+    """A model that translates a source to a target, and its pairs. Batches are those of `Sentences`.
 
     Pairs that are longer than the config's lengths are left out of training and evaluation, and counted. References
     are normalised as the target's tokeniser does it, for example to lower case.
@@ -56,11 +54,6 @@ class Translation(TextTask):
         """Returns the sources, how many of their tokens are not padding, and the decoder's input tokens."""
         return batch["source"], batch["source_length"], batch["tokens"]
 
-    def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> Iterator[Batch]:
-        """Returns an endless iterator of shuffled batches; see `train.data.pairs.batches`."""
-        sentences, seed = self.sources["train"], self._seed + replica
-        return batches.train_batches(sentences, self._data, seed, process_index, process_count)
-
     def check_stackable(self) -> None:
         """Raises UsageError where batches are bucketed; see `Task`."""
         if self._data.buckets:
@@ -68,10 +61,6 @@ class Translation(TextTask):
                 f"data.buckets={self._data.buckets!r} gives batches of several lengths, which train.replicas cannot "
                 "stack; set --config.data.buckets= (none), or train.replicas=1 (in a sweep --replicas=no)."
             )
-
-    def eval_batches(self, split: str, process_index: int, process_count: int) -> Iterator[Batch]:
-        """Yields every example of a split once; see `train.data.pairs.batches`."""
-        return batches.eval_batches(self.sources[split], self._data, process_index, process_count)
 
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
         """Returns sums over the batch's target tokens, in nats, and the padding that would fill all targets."""
@@ -117,7 +106,7 @@ class Translation(TextTask):
         sentences, target = self.sources[split], self.corpus.target_tokeniser
         share = (jax.process_index(), jax.process_count())
         decoded: dict[int, str] = {}
-        with contextlib.closing(batches.eval_batches(sentences, self._data, *share, most)) as stream:
+        with contextlib.closing(sentences.eval_batches(*share, most)) as stream:
             for batch in stream:
                 rows, indices = self._translated(params, batch, mesh)
                 pairs = zip(rows, indices, strict=True)

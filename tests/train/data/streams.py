@@ -1,5 +1,6 @@
 """Images opened by name; batches read to the end, or as far as a test looks."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -29,3 +30,12 @@ def assert_same(a, b):
 def load(source, split, **fields):
     """Opens a split of labelled images of any sizes."""
     return sources.load(ImageData(source=source, classes=0, image_shape="", **fields), split)
+
+
+def train_batches(examples, data, seed, *share):
+    """Training batches of examples with another section."""
+    return dataclasses.replace(examples, data=data).train_batches(seed, *share)
+
+
+def eval_batches(examples, data, *share):
+    return dataclasses.replace(examples, data=data).eval_batches(*share)

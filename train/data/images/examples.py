@@ -1,6 +1,7 @@
 """Examples for batches of images: augmented and mixed in training, without randomness in evaluation."""
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -20,38 +21,46 @@ class ImageExamples(Examples):
 
     Examples hold `image` float32 (H, W, C), `label` int32, and `index` int64, the image's place in `source`; in
     evaluation also `weight` float32, which is 1. With mixup those of training have `other_label` int32 and `mix`
-    float32: image = mix · image of label + (1 - mix) · image of other_label.
+    float32: image = mix · image of label + (1 - mix) · image of other_label, both transformed independently.
 
     Attributes:
+      data: The section of the config, an `ImageData`.
       source: The images.
-      train_transforms: What augments images in training.
-      eval_transforms: What is done to images in evaluation.
-      mixup: α of the Beta(α, α) that mixes pairs of images, which are transformed independently; 0 mixes none.
     """
 
     source: LabelledImages
-    train_transforms: tuple[Transform, ...]
-    eval_transforms: tuple[Transform, ...]
-    mixup: float
 
     def __len__(self) -> int:
         return len(self.source)
 
+    @property
+    def content(self) -> str:
+        """See `LabelledImages`."""
+        return self.source.content
+
     def train(self, index: int, position: int, seed: int, rng: np.random.Generator) -> Example:
         """Returns a training example; see `train.data.pipeline.Examples`."""
-        example = self._example(index, self.train_transforms, rng)
-        if not self.mixup:
+        example = self._example(index, self._augment, rng)
+        if not self.data.mixup:
             return example
-        partner = self._example(pipeline.endless(len(self), seed)[position], self.train_transforms, rng)
-        mix = np.float32(rng.beta(self.mixup, self.mixup))
+        partner = self._example(pipeline.endless(len(self), seed)[position], self._augment, rng)
+        mix = np.float32(rng.beta(self.data.mixup, self.data.mixup))
         image = mix * example["image"] + (1 - mix) * partner["image"]
         return example | {"image": image, "other_label": partner["label"], "mix": mix}
 
     def evaluate(self, index: int) -> Example:
         """Returns an example of evaluation; see `train.data.pipeline.Examples`."""
-        return self._example(index, self.eval_transforms, _UNUSED) | {"weight": np.float32(1)}
+        return self._example(index, self._prepare, _UNUSED) | {"weight": np.float32(1)}
 
     def _example(self, index: int, transforms: tuple[Transform, ...], rng: np.random.Generator) -> Example:
         record = self.source[int(index)]
         image = chain.apply(transforms, record["image"], rng)
         return {"image": image, "label": np.int32(record["label"]), "index": np.int64(index)}
+
+    @functools.cached_property
+    def _augment(self) -> tuple[Transform, ...]:
+        return chain.parse(self.data.train_transforms)
+
+    @functools.cached_property
+    def _prepare(self) -> tuple[Transform, ...]:
+        return chain.parse(self.data.eval_transforms)

@@ -63,23 +63,18 @@ class ImageData(Section):
                 f"use only {fixed}."
             )
 
-    def load(self, part: str) -> sources.LabelledImages:
-        """Opens the source of `part`: 'train', 'validation' or 'test'.
+    def load(self, part: str) -> ImageExamples:
+        """Opens the images of `part`: 'train', 'validation' or 'test'.
 
         Raises:
-          UsageError: it cannot be read; see `train.data.images.sources.load`.
+          UsageError: they cannot be read; see `train.data.images.sources.load`.
         """
         source = sources.load(self, getattr(self, f"{part}_split"))
         stated.check("classes", self.classes, source.num_classes)
         stated.check("image_shape", self.image_shape, "x".join(map(str, source.image_shape)))
-        return source
+        return ImageExamples(self, source)
 
-    def examples(self, images: sources.LabelledImages) -> ImageExamples:
-        """Returns the examples that `train.data.pipeline` makes batches of."""
-        transforms = chain.parse(self.train_transforms), chain.parse(self.eval_transforms)
-        return ImageExamples(images, *transforms, self.mixup)
-
-    def blank(self) -> sources.LabelledImages:
+    def blank(self) -> ImageExamples:
         """Returns one black image, which replaces any part in a dry run.
 
         Raises:
@@ -87,5 +82,5 @@ class ImageData(Section):
         """
         height, width, channels = map(int, stated.needed("image_shape", self.image_shape).split("x"))
         image = np.zeros((height or _ANY, width or _ANY, channels), np.uint8)
-        classes = stated.needed("classes", self.classes)
-        return sources.LabelledImages([{"image": image, "label": 0}], classes, (height, width, channels), range(1))
+        classes, shape = stated.needed("classes", self.classes), (height, width, channels)
+        return ImageExamples(self, sources.LabelledImages([{"image": image, "label": 0}], classes, shape, range(1)))

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 import grain
 import numpy as np
@@ -16,7 +15,7 @@ from train.data.text.windows import Ids, padded
 
 
 @dataclasses.dataclass(frozen=True)
-class Sentences:
+class Sentences(pipeline.Examples):
     """The pairs of a split that are short enough.
 
     Batches hold `source` int32 (B, S), with an end token and padding, `source_length` int32 (B,), `tokens` int32
@@ -25,22 +24,21 @@ class Sentences:
     split, -1 for nothing.
 
     Attributes:
+      data: The section of the config, a `TranslationData`.
       text: All pairs of the split.
-      limits: The most tokens of `source` and `target`, with their end tokens.
       special: The special ids of the tokenisers of `source` and `target`.
     """
 
     text: TokenisedSplit
-    limits: Mapping[str, int]
     special: Mapping[str, Mapping[str, int]]
 
     def __len__(self) -> int:
         return len(self.fitting)
 
     @property
-    def eval_length(self) -> int:
-        """How many pairs evaluation has, the same as an epoch of training."""
-        return len(self)
+    def content(self) -> str:
+        """A digest of all pairs of the part that the split is cut from."""
+        return self.text.content
 
     @property
     def too_long(self) -> int:
@@ -50,7 +48,7 @@ class Sentences:
     @functools.cached_property
     def fitting(self) -> Int64[np.ndarray, " n"]:
         """The indices of the pairs that are short enough, end tokens included."""
-        fits = [self.text.lengths(side) + 1 <= most for side, most in self.limits.items()]
+        fits = [self.text.lengths(side) + 1 <= most for side, most in self.data.limits.items()]
         return np.flatnonzero(np.all(fits, axis=0))
 
     @functools.cached_property
@@ -68,6 +66,34 @@ class Sentences:
         rows = [self._row(int(example), bound) for example in examples]
         return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
+    def train_batches(self, seed: int, process_index: int = 0, process_count: int = 1) -> pipeline.BatchIterator:
+        """Returns endless shuffled batches, each of one bucket; see `train.data.pipeline.Examples`."""
+        share = pipeline.per_process(self.data.batch_size, process_count, "data.batch_size")
+        buckets = Buckets(self.lengths, self.data.bounds, self.data.batch_size)
+        columns = slice(process_index * share, (process_index + 1) * share)
+        numbers = grain.MapDataset.range(buckets.batches_per_epoch).repeat()
+        return pipeline.BatchIterator(
+            numbers.map_with_index(_Training(self, buckets, seed, columns)), self.data.workers
+        )
+
+    def eval_batches(self, process_index: int = 0, process_count: int = 1, most: int = 0) -> pipeline.BatchIterator:
+        """Yields every pair once, bucket by bucket, and pads the last batches with weight 0.
+
+        Args:
+          process_index: This process takes the `process_index`-th block of each global batch.
+          process_count: How many processes share it.
+          most: How many pairs to take, from the first on; 0 is all.
+        """
+        share = pipeline.per_process(self.data.eval_batch_size, process_count, "data.eval_batch_size")
+        batches = Buckets(self.lengths[: most or None], self.data.bounds, self.data.eval_batch_size).evaluation()
+        columns = slice(process_index * share, (process_index + 1) * share)
+        batch = functools.partial(self.numbered, batches, columns)
+        return pipeline.BatchIterator(grain.MapDataset.range(len(batches)).map(batch), self.data.workers)
+
+    def numbered(self, batches: Batches, columns: slice, number: int) -> pipeline.Batch:
+        """Returns some columns of a batch by number, which is a process's part of it."""
+        return self.batch(batches.examples[number, columns], self.data.bounds[batches.bucket[number]])
+
     def _row(self, example: int, bound: int) -> pipeline.Example:
         real = example != NOTHING
         index = self.fitting[example] if real else NOTHING
@@ -78,52 +104,13 @@ class Sentences:
             "source_length": np.int32(len(source)),
             "tokens": self._pad("target", np.append(self.special["target"]["start"], target[:-1]), bound),
             "targets": self._pad("target", target, bound),
-            "weight": padded(np.full(len(target), real), min(bound, self.limits["target"]), 0).astype(np.float32),
+            "weight": padded(np.full(len(target), real), min(bound, self.data.limits["target"]), 0).astype(np.float32),
             "index": np.int64(index),
         }
 
     def _pad(self, side: str, ids: Ids, bound: int) -> Int32[np.ndarray, " width"]:
         special = self.special[side]
-        return padded(ids, min(bound, self.limits[side]), special.get("pad", special["end"]))
-
-
-def train_batches(
-    sentences: Sentences, data: Any, seed: int, process_index: int = 0, process_count: int = 1
-) -> pipeline.BatchIterator:
-    """Returns endless shuffled batches, each of one bucket; see `train.data.pipeline.batched` for the iterator.
-
-    Args:
-      sentences: The sentences of the training split.
-      data: A `TranslationData`: batch size, buckets and workers.
-      seed: The seed of the order.
-      process_index: This process takes the `process_index`-th block of each global batch.
-      process_count: How many processes share it.
-    """
-    share = pipeline.per_process(data.batch_size, process_count, "data.batch_size")
-    buckets = Buckets(sentences.lengths, data.bounds, data.batch_size)
-    columns = slice(process_index * share, (process_index + 1) * share)
-    numbers = grain.MapDataset.range(buckets.batches_per_epoch).repeat()
-    return pipeline.BatchIterator(numbers.map_with_index(_Training(sentences, buckets, seed, columns)), data.workers)
-
-
-def eval_batches(
-    sentences: Sentences, data: Any, process_index: int = 0, process_count: int = 1, most: int = 0
-) -> pipeline.BatchIterator:
-    """Yields every pair once, bucket by bucket, and pads the last batches with weight 0.
-
-    Args:
-      sentences: The sentences of the split.
-      data: A `TranslationData`: evaluation batch size, buckets and workers.
-      process_index: This process takes the `process_index`-th block of each global batch.
-      process_count: How many processes share it.
-      most: How many pairs to take, from the first on; 0 is all.
-    """
-    share = pipeline.per_process(data.eval_batch_size, process_count, "data.eval_batch_size")
-    lengths = sentences.lengths[: most or None]
-    batches = Buckets(lengths, data.bounds, data.eval_batch_size).evaluation()
-    columns = slice(process_index * share, (process_index + 1) * share)
-    batch = functools.partial(_evaluation, sentences, batches, data.bounds, columns)
-    return pipeline.BatchIterator(grain.MapDataset.range(len(batches)).map(batch), data.workers)
+        return padded(ids, min(bound, self.data.limits[side]), special.get("pad", special["end"]))
 
 
 @dataclasses.dataclass(eq=False)
@@ -141,12 +128,4 @@ class _Training:
         epoch = position // self.buckets.batches_per_epoch
         if epoch != self._epoch:
             self._epoch, self._batches = epoch, self.buckets.train(self.seed, epoch)
-        bound = self.buckets.bounds[self._batches.bucket[number]]
-        return self.sentences.batch(self._batches.examples[number, self.columns], bound)
-
-
-def _evaluation(
-    sentences: Sentences, batches: Batches, bounds: tuple[int, ...], columns: slice, number: int
-) -> pipeline.Batch:
-    """Returns a process's part of a numbered batch."""
-    return sentences.batch(batches.examples[number, columns], bounds[batches.bucket[number]])
+        return self.sentences.numbered(self._batches, self.columns, number)

@@ -136,7 +136,7 @@ class TranslationData(CachedTextSection):
     def examples(self, corpus: Bitext) -> dict[str, Sentences]:
         """Returns the sentences that batches are made of, by split."""
         special = {"source": corpus.source_tokeniser.special, "target": corpus.target_tokeniser.special}
-        sentences_of = {part: Sentences(tokens, self.limits, special) for part, tokens in corpus.splits.items()}
+        sentences_of = {part: Sentences(self, tokens, special) for part, tokens in corpus.splits.items()}
         for part, sentences in sentences_of.items():
             least = self.batch_size if part == "train" else 1
             if len(sentences) < least:

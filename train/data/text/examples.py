@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Int32
@@ -22,14 +22,18 @@ class TextExamples(Examples):
     """The base of examples of text.
 
     Attributes:
-      text: The split.
       data: The section of the config.
+      text: The split.
       tokeniser: The tokeniser of the text.
     """
 
     text: TokenisedSplit
-    data: Any
     tokeniser: Tokeniser
+
+    @property
+    def content(self) -> str:
+        """A digest of tokens and documents."""
+        return self.text.content
 
     def _pad(self, ids: Ids) -> Int32[np.ndarray, " context"]:
         """Pads ids with the padding id, or any id where there is none, since padded tokens have weight 0."""

@@ -67,7 +67,7 @@ class CommonTextData(CachedTextSection):
 
     def examples(self, corpus: Corpus) -> dict[str, TextExamples]:
         """Returns the examples that `train.data.pipeline` makes batches of, by split."""
-        return {part: self.EXAMPLES(text, self, corpus.tokeniser) for part, text in corpus.splits.items()}
+        return {part: self.EXAMPLES(self, text, corpus.tokeniser) for part, text in corpus.splits.items()}
 
     def blank(self) -> Corpus:
         """Returns one window of zeros, which replaces the corpus in a dry run.

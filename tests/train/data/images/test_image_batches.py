@@ -11,16 +11,17 @@ from attention.errors import UsageError
 from tests.train.data.streams import assert_same, stream, take
 from train.data import pipeline
 from train.data.images import chain
+from train.data.images.examples import ImageExamples
 
 AUGMENT = "pad_crop(padding=2)|flip|normalise(mean=0.5, std=0.25)"
 
 
 def train_batches(images, data, seed, *share):
-    return pipeline.train_batches(data.examples(images), data, seed, *share)
+    return ImageExamples(data, images).train_batches(seed, *share)
 
 
 def eval_batches(images, data, *share):
-    return pipeline.eval_batches(data.examples(images), data, *share)
+    return ImageExamples(data, images).eval_batches(*share)
 
 
 @pytest.fixture
@@ -169,10 +170,9 @@ class TestResume:
     RESUME = """
 import dataclasses, hashlib, itertools, json, sys
 from train.data.images.section import ImageData
-from train.data.pipeline import train_batches
 options, state, count = json.loads(sys.argv[1])
 data = ImageData(**options)
-batches = train_batches(data.examples(data.load("train")), data, seed=7)
+batches = data.load("train").train_batches(seed=7)
 batches.set_state(state)
 digest = hashlib.sha256()
 for batch in itertools.islice(batches, count):
@@ -208,7 +208,7 @@ print(digest.hexdigest())
         batches.close()
 
     def test_a_fresh_process_goes_on_bit_by_bit(self, mixed, run_python):
-        batches = train_batches(mixed.load("train"), mixed, seed=7)
+        batches = mixed.load("train").train_batches(seed=7)
         next(batches)
         next(batches)
         state = batches.get_state()
@@ -289,7 +289,7 @@ def test_real_images(tfds_folder, augmented):
     data = dataclasses.replace(
         augmented, source="tfds:cifar100", data_dir=tfds_folder, batch_size=32, eval_batch_size=500
     )
-    out = stream(train_batches(data.load("train"), data, seed=0), 4)
+    out = stream(data.load("train").train_batches(seed=0), 4)
     assert out["image"].shape == (128, 32, 32, 3)
     assert len(set(out["index"])) == 128
-    assert sum(batch["weight"].sum() for batch in eval_batches(data.load("test"), data)) == 10_000
+    assert sum(batch["weight"].sum() for batch in data.load("test").eval_batches()) == 10_000

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from attention import UsageError
-from tests.train.data.streams import assert_same, take
-from train.data.pairs.batches import eval_batches, train_batches
+from tests.train.data.streams import assert_same, eval_batches, take, train_batches
 from train.data.pairs.section import TranslationData
 
 # Sources 0 to 29, every third with two translations: 40 pairs, sorted as Tatoeba's are.

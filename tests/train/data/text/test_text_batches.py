@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from attention.errors import UsageError
-from tests.train.data.streams import assert_same, stream, take
-from train.data.pipeline import eval_batches, train_batches
+from tests.train.data.streams import assert_same, eval_batches, stream, take, train_batches
 from train.data.text.section import LabelledTextData, MaskedTextData, TextData
 
 CHOICES = {
@@ -223,10 +222,9 @@ def test_workers(make):
 RESUME = """
 import hashlib, itertools, json, sys
 from train.data.text.section import MaskedTextData
-from train.data.pipeline import train_batches
 options, state = json.loads(sys.argv[1])
 data = MaskedTextData(**options)
-batches = train_batches(data.examples(data.load())["train"], data, seed=7)
+batches = data.examples(data.load())["train"].train_batches(seed=7)
 batches.set_state(state)
 digest = hashlib.sha256()
 for batch in itertools.islice(batches, 3):
