@@ -83,7 +83,7 @@ class Dates:
     def _pairs(self, split: str) -> Iterator[Pair]:
         kinds = list(itertools.product(self.languages, self.forms))
         for key, date in sorted(_dates(self.first, self.last, split)):
-            (source, target), form = kinds[_number(key[8:16]) % len(kinds)]
+            (source, target), form = kinds[int.from_bytes(key[8:16]) % len(kinds)]
             style = "full" if _has_weekday(source, form) else "long"
             yield Pair(f"{source} {target} {_write(date, source, form)}", _write(date, target, style))
 
@@ -93,12 +93,8 @@ def _dates(first: int, last: int, split: str) -> Iterator[tuple[bytes, datetime.
     days = range(datetime.date(first, 1, 1).toordinal(), datetime.date(last, 12, 31).toordinal() + 1)
     for date in map(datetime.date.fromordinal, days):
         key = hashlib.sha256(date.isoformat().encode()).digest()
-        if {0: "validation", 1: "test"}.get(_number(key[16:24]) % 10, "train") == split:
+        if {0: "validation", 1: "test"}.get(int.from_bytes(key[16:24]) % 10, "train") == split:
             yield key, date
-
-
-def _number(part: bytes) -> int:
-    return int.from_bytes(part, "big")
 
 
 def _write(date: datetime.date, locale: str, form: str) -> str:

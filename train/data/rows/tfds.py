@@ -45,9 +45,9 @@ class TfdsSplit:
         """Opens columns; raises UsageError where they are not text or a class, and where `records` raises it."""
         columns = [self._checked(column) for column in columns]
         name = f"{self.split} of tfds:{self.name}"
-        return OpenedSplit(
-            name, columns, functools.partial(_rows, self.records(), columns, name), version=[self.version]
-        )
+        read = functools.partial(_rows, self.records(), columns, name)
+        version = digest([self.builder.info.full_name, *((file.name, os.path.getsize(file)) for file in self.files)])
+        return OpenedSplit(name, columns, read, version=[version])
 
     def _checked(self, column: DataColumn) -> DataColumn:
         if not column.is_class:
@@ -60,11 +60,6 @@ class TfdsSplit:
     def files(self) -> list[Any]:
         """The paths of the records."""
         return list(self.builder.info.splits[self.split].filepaths)
-
-    @property
-    def version(self) -> str:
-        """A text that differs whenever the records differ."""
-        return digest([self.builder.info.full_name, *((file.name, os.path.getsize(file)) for file in self.files)])
 
     def records(self, decoders: dict[str, Any] | None = None) -> Sequence[dict[str, Any]]:
         """Returns the examples with random access.
