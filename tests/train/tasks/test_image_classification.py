@@ -10,6 +10,7 @@ from attention import UsageError
 from train import tasks
 from train.config import loading
 from train.data.images import section, sources
+from train.data.images.examples import ImageExamples
 from train.losses import cross_entropy, in_top
 
 LOGITS = jax.random.normal(jax.random.key(0), (6, 10)) * 3
@@ -80,7 +81,7 @@ def test_mixed_images_are_charged_for_both_labels(task_and_params):
 def test_cifar100s_layers_have_the_papers_counts(monkeypatch):
     """Through the configs themselves, on images of the right shape."""
     blank = sources.LabelledArrays(np.zeros((4, 32, 32, 3), np.uint8), np.array([0, 1, 2, 99]))
-    monkeypatch.setattr(section.ImageData, "load", lambda self, part: blank)
+    monkeypatch.setattr(section.ImageData, "load", lambda self, part: ImageExamples(self, blank))
     for spec, count in {"dot_product": 263_168, "optimised": 197_376, "efficient": 131_584, "super": 197_890}.items():
         config, _ = loading.resolve(f"configs/vit_cifar100.py:{spec}", {})
         task = tasks.find(config.task)(config)
@@ -92,6 +93,7 @@ def test_evaluation_images_of_another_kind_are_refused(monkeypatch):
     with pytest.raises(UsageError, match=r"Images for validation are 4x4 pixels and those for training 8x8"):
         task_of(data__eval_transforms="center_crop(size=4)")
     grey, coloured = (sources.LabelledArrays(np.zeros((4, 8, 8, c), np.uint8), np.arange(4)) for c in (1, 3))
-    monkeypatch.setattr(section.ImageData, "load", lambda self, part: grey if part == "train" else coloured)
+    images = {"train": grey, "validation": coloured, "test": coloured}
+    monkeypatch.setattr(section.ImageData, "load", lambda self, part: ImageExamples(self, images[part]))
     with pytest.raises(UsageError, match=r"Images for validation have 3 channels and those for training 1"):
         task_of()
