@@ -220,17 +220,23 @@ def _notes(found: Found, against: Baseline | None, comparisons: Sequence[GroupCo
             "Of seeds that were trained together in one program, each has an equal share of the seconds; the memory is "
             "of all."
         )
-    if comparisons:
-        tests = sum(not math.isnan(comparison.p) for comparison in comparisons)
-        notes += [
-            f"± of a difference is its {1 - LEVEL:.0%} confidence interval (t distribution), of that comparison alone.",
-            "p is of a t-test, paired by seed (Welch's where it says unpaired), corrected by Holm's method for all "
-            f"tests of the table, {tests} in number: where there is no difference at all, a table makes a false claim "
-            f"with a probability of at most {LEVEL:.0%}. The effect is the difference in standard deviations, Cohen's "
-            "d_z (g where unpaired) with Hedges' correction.",
-            compare.wilcoxon_text(comparisons),
-        ]
+    notes += _notes_on_tests(comparisons)
     return (*filter(None, notes), *trials.notes(found.sweeps), *found.left_out)
+
+
+def _notes_on_tests(comparisons: Sequence[GroupComparison]) -> list[str]:
+    tests = sum(not math.isnan(comparison.p) for comparison in comparisons)
+    if not tests:
+        untested = "No difference was tested: a test needs two seeds of a setting, and a spread between them."
+        return [untested] if comparisons else []
+    return [
+        f"± of a difference is its {1 - LEVEL:.0%} confidence interval (t distribution), of that comparison alone.",
+        "p is of a t-test, paired by seed (Welch's where it says unpaired), corrected by Holm's method for all "
+        f"tests of the table, {tests} in number: where there is no difference at all, a table makes a false claim "
+        f"with a probability of at most {LEVEL:.0%}. The effect is the difference in standard deviations, Cohen's "
+        "d_z (g where unpaired) with Hedges' correction.",
+        compare.wilcoxon_text(comparisons),
+    ]
 
 
 def _without_baseline(found: Found, against: Baseline) -> list[str]:

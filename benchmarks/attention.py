@@ -94,11 +94,12 @@ def run(flags: argparse.Namespace) -> None:
     measure.use(flags.device)
     shape = Shape(flags.batch, flags.length, flags.heads, flags.width, flags.dtype, not flags.full)
     result = measure.header("attention") | {"shape": dataclasses.asdict(shape)}
+    contestants = list(cores(shape, flags.only))  # before the roof, so that a misspelt mechanism is refused at once
     roof = measure.Roof.measured(flags.dtype)
     result["roof"] = dataclasses.asdict(roof)
     print(f"{result['devices']}, {roof.flops / 1e9:.0f} GFLOP/s, {roof.bandwidth / 1e9:.0f} GB/s; {shape}", flush=True)
     for what in PASSES:
-        result[what] = compare(list(cores(shape, flags.only)), shape, what, roof, flags)
+        result[what] = compare(contestants, shape, what, roof, flags)
         print(f"\n{what}\n\n{table(result[what])}", flush=True)
     if flags.growth:
         result["growth"] = list(growth(shape, flags))

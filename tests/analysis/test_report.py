@@ -93,6 +93,9 @@ def test_one_seed_claims_nothing(tmp_path, write_run):
     made = report(runs.find([tmp_path]))
     (conclusion,) = made.differences.columns[-1].cells
     assert conclusion == "no difference can be claimed (+89.00 points, 1 seed, a spread needs two seeds)"
+    page = made.markdown()
+    assert "No difference was tested: a test needs two seeds of a setting" in page
+    assert "in number" not in page
 
 
 def test_wilcoxon_where_it_can_reach_the_level(tmp_path, write_run):

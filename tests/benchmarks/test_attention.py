@@ -83,7 +83,8 @@ def test_the_command_writes_what_it_prints(tmp_path, monkeypatch, capsys):
     assert "neural, paper" in capsys.readouterr().out
 
 
-def test_unknown_mechanisms_are_named(capsys):
+def test_unknown_mechanisms_are_named_before_anything_is_measured(monkeypatch, capsys):
+    monkeypatch.setattr(measure.Roof, "measured", lambda dtype: 1 / 0)
     assert attention.main(["--only", "neurall", "--growth"]) == 2
     assert "Did you mean 'neural'" in capsys.readouterr().err
 
