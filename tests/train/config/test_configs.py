@@ -67,7 +67,8 @@ def recorded(config, read, prefix=""):
                 read.add(prefix + name)
             return super().__getattribute__(name)
 
-        __hash__, __eq__ = object.__hash__, object.__eq__  # compiling hashes all fields, which is no use of them
+        # Compiling hashes all fields and Grain prints them, which is no use of them.
+        __hash__, __eq__, __repr__ = object.__hash__, object.__eq__, object.__repr__
 
     copy = object.__new__(Recorded)
     for name, value in values.items():
