@@ -100,7 +100,7 @@ def test_a_process_that_waits_in_vain_says_so(run_python, process):
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(("error", "code"), [(UsageError("a mistake"), 2), (FloatingPointError("not finite"), 1)])
+@pytest.mark.parametrize(("error", "code"), [(UsageError("a mistake"), 2), (FloatingPointError("not finite"), 4)])
 def test_an_error_is_one_sentence_and_a_code(error, code, capsys):
     def program():
         raise error

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attention.errors import UsageError
-from train.config.schema import _structure
+from train.config.schema import build
 from train.data import store
 from train.data.rows.splits import Split
 from train.data.text import corpus
@@ -231,10 +231,10 @@ def test_the_section_is_made_from_plain_values(language, masked, labelled):
     """What configs hold: every field a plain value, and none left out."""
     for section in (language(), masked(), labelled()):
         plain = dataclasses.asdict(section)
-        assert _structure(type(section), plain, "data.", {}) == section
+        assert build(type(section), plain, "data.", {}) == section
         for field in plain:
             with pytest.raises(UsageError, match=f"The config field data.{field} is missing"):
-                _structure(type(section), {k: v for k, v in plain.items() if k != field}, "data.", {})
+                build(type(section), {k: v for k, v in plain.items() if k != field}, "data.", {})
 
 
 @pytest.mark.parametrize(
