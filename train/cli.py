@@ -190,6 +190,10 @@ class Parser(argparse.ArgumentParser):
         overrides, given = self._split_overrides(given)
         self._check_names(given)
         flags, rest = self.parse_known_args(given, namespace)
+        if rest and "--config" in self.once and not rest[0].startswith("-"):
+            name, colon, argument = rest[0].partition(":")
+            path = name if name.endswith(".py") else f"configs/{name}.py"
+            raise UsageError(f"A config is named by a flag: write --config={path}{colon}{argument}, not {rest[0]!r}.")
         if rest:
             raise unknown("argument", rest[0], self._names())
         flags.overrides = overrides

@@ -57,9 +57,8 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
         sizes = {axis: len(devices) // known if size == -1 else size for axis, size in sizes.items()}
     if math.prod(sizes.values()) != len(devices):
         requested = ", ".join(f"mesh.{axis}={getattr(config, axis)}" for axis in AXES)
-        raise UsageError(
-            f"{requested} does not fit the {len(devices)} devices there are; the product must be {len(devices)}."
-        )
+        there = f"{len(devices)} devices there are" if len(devices) > 1 else "one device there is"
+        raise UsageError(f"{requested} does not fit the {there}; the product must be {len(devices)}.")
     return jax.make_mesh(tuple(sizes.values()), AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
 
 

@@ -149,6 +149,8 @@ def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
         (["--config.optimizer.learning_rate=1e999"], "optimizer.learning_rate must be finite"),
         (["--confg=x"], "Unknown argument '--confg'. Did you mean '--config'?"),
         (["--config"], "--config needs a value"),
+        (["vit_digits"], "write --config=configs/vit_digits.py, not 'vit_digits'."),
+        (["configs/vit_mnist.py:super"], "write --config=configs/vit_mnist.py:super, not"),
         (["--workdir=a", "--workdir=b"], "--workdir is given twice; give it once."),
         (["--config.model.atention=super"], "Did you mean '--config.model.attention'?"),
         (["--config.model=super"], "Unknown config field '--config.model'"),
@@ -171,7 +173,7 @@ def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
         (["--config.seed=-1"], "seed must be at least 0 and below 2**32 - train.replicas = 4294967295, but it is -1"),
         ([f"--config.seed={2**32 - 2}", "--config.train.replicas=2"], "= 4294967294, but it is 4294967294"),
         (["--config.model.implementation=cudnn"], "it needs an NVIDIA GPU and this is cpu; it computes in bfloat16"),
-        (["--config.mesh.data=3"], "mesh.data=3, mesh.fsdp=1, mesh.tensor=1 does not fit the 1 devices"),
+        (["--config.mesh.data=3"], "mesh.data=3, mesh.fsdp=1, mesh.tensor=1 does not fit the one device there is"),
         (["--config.mesh.data=-1", "--config.mesh.fsdp=-1"], "Only one axis of the mesh may be -1"),
         (["--config.data.eval_transforms=resize(size=12)"], "learned for 16 tokens, but this sequence has 36"),
         (

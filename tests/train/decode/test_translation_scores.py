@@ -64,6 +64,12 @@ def test_files_of_different_length(files, capsys, lines, message):
     assert printed.count("\n") == 1
 
 
+def test_a_missing_file_is_named(files, capsys):
+    files[1].unlink()
+    assert score.main([f"--translations={files[0]}", f"--references={files[1]}"]) == 2
+    assert capsys.readouterr().err == f"error: There is no file '{files[1]}'; give the path of one.\n"
+
+
 def test_empty_lines_are_named_and_count_as_nothing(files, capsys):
     files[0].write_text("\n".join(["", *FOUND[1:]]), encoding="utf-8")
     assert score.main([f"--translations={files[0]}", f"--references={files[1]}"]) == 0

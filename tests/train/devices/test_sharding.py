@@ -195,7 +195,7 @@ def test_no_rule_is_dead():
 
 def test_an_axis_may_take_the_rest_and_the_product_must_fit():
     assert dict(make_mesh(MeshConfig(-1, 1, 1)).shape) == {"data": jax.device_count(), "fsdp": 1, "tensor": 1}
-    with pytest.raises(UsageError, match=r"mesh.data=1, mesh.fsdp=2, mesh.tensor=1 does not fit the 1 devices"):
+    with pytest.raises(UsageError, match=r"mesh.fsdp=2, mesh.tensor=1 does not fit the one device there is"):
         make_mesh(MeshConfig(1, 2, 1))
     with pytest.raises(UsageError, match=r"mesh.fsdp must be at least 1, or -1 \(the rest\), but it is 0"):
         MeshConfig(1, 0, 1)

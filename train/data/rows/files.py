@@ -54,6 +54,8 @@ def _opened(file: Path, openers: Mapping[str, Callable[..., BinaryIO]]) -> Itera
             raise UsageError(f"{str(file)!r} is empty; remove it or give another.")
         with openers.get(file.suffix, open)(file, "rb") as stream:
             yield stream
+    except FileNotFoundError as error:
+        raise UsageError(f"There is no file {str(file)!r}; give the path of one.") from error
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise UsageError(f"Cannot read {str(file)!r} ({error}); mend it, or fetch it again.") from error
 
