@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 import attention
+from analysis import measurements
 from analysis.tables import plain_markdown
 from attention import operations
 from attention.errors import UnsupportedError
@@ -93,7 +94,7 @@ def run(flags: argparse.Namespace) -> None:
     """Measures, prints tables, writes JSON and a plot."""
     measure.use(flags.device)
     shape = Shape(flags.batch, flags.length, flags.heads, flags.width, flags.dtype, not flags.full)
-    result = measure.header("attention") | {"shape": dataclasses.asdict(shape)}
+    result = measurements.header("python -m benchmarks.attention") | {"shape": dataclasses.asdict(shape)}
     contestants = list(cores(shape, flags.only))  # before the roof, so that a misspelt mechanism is refused at once
     roof = measure.Roof.measured(flags.dtype)
     result["roof"] = dataclasses.asdict(roof)

@@ -9,16 +9,16 @@ compile time is in seconds of all cores, which other programs hardly change.
 import argparse
 import dataclasses
 import functools
-import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from analysis import measurements
 from analysis.tables import plain_markdown
 from benchmarks import measure
 from models.transformer import BLOCKS
@@ -28,70 +28,67 @@ from train.config.schema import Config
 
 CONFIG = "configs/gpt_pydoc.py"
 OPTIONS = {"model.depth": "12"}
-LAYERS = [(scan, remat) for remat in BLOCKS for scan in (False, True)]
-DEEPER = 36  # layers of programs that are compiled but not run
-CHUNKS = (0, 64, 256)
+ONE_LAYER = {"model.depth": "1", "model.tied_output": "False"}
+# What differs between the programs of a table. Those of 36 layers are compiled but not run.
+DEPTHS = [{"depth": depth, "scan": scan} for depth in (12, 36) for scan in (False, True)]
+LAYERS = [{"scan": scan, "remat": remat} for remat in BLOCKS for scan in (False, True)]
+CHUNKS = [{"loss_chunk": chunk} for chunk in (0, 64, 256)]
 
 
-def parser() -> cli.Parser:
-    """Returns the parser of the program's flags."""
-    parser = cli.Parser(__doc__)
-    parser.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
-    parser.add_argument("--vocabulary", type=cli.count, default=28_996, help="of the chunked loss")
-    parser.add_argument("--batch", type=cli.count, default=16, help="of the chunked loss")
-    parser.add_argument("--context", type=cli.count, default=1024, help="of the chunked loss")
-    parser.add_argument("--time-chunks", action="store_true", help="run the chunked loss too, not only compile it")
-    parser.add_argument("--out", type=cli.new_file, help="where the JSON goes")
-    return parser
+@measurements.program(
+    __doc__,
+    measure.rounds(5),
+    cli.flag("--vocabulary", type=cli.count, default=28_996, help="of the chunked loss"),
+    cli.flag("--batch", type=cli.count, default=16, help="of the chunked loss"),
+    cli.flag("--context", type=cli.count, default=1024, help="of the chunked loss"),
+    cli.flag("--time-chunks", action="store_true", help="run the chunked loss too, not only compile it"),
+)
+def main(flags: argparse.Namespace) -> measurements.Measured:
+    """Yields the figures of more layers, of twelve with each kind of remat, and of a large vocabulary."""
+    result = {"depths": measured("model", DEPTHS, OPTIONS), "layers": measured("model", LAYERS, OPTIONS, flags.rounds)}
+    sizes = {name: getattr(flags, name) for name in ("vocabulary", "batch", "context")}
+    chunks = measured("train", CHUNKS, ONE_LAYER, flags.rounds if flags.time_chunks else 0, **sizes)
+    result["chunks"] = [sizes | row for row in chunks]
+    yield result, "\n\n".join(map(table, result.values()))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code."""
-    return cli.run(lambda: run(parser().parse_args(arguments)))
+def measured(
+    section: str, rows: list[dict[str, Any]], options: dict[str, str], rounds: int = 0, **sizes: int
+) -> list[dict[str, Any]]:
+    """Returns rows of fields of a config's section with the figures of their programs, which run if there are rounds.
 
-
-def run(flags: argparse.Namespace) -> None:
-    """Measures, prints tables and writes JSON."""
-    result = measure.header("compiling") | {"depths": depths(), "layers": layers(flags.rounds)}
-    sizes = (flags.vocabulary, flags.batch, flags.context)
-    result["chunks"] = chunks(*sizes, flags.rounds if flags.time_chunks else 0)
-    print(markdown(result))
-    if flags.out:
-        flags.out.write_text(json.dumps(result, indent=2) + "\n")
-
-
-def depths() -> list[dict[str, Any]]:
-    """Measures more layers, one after the other or scanned."""
-    rows = [{"depth": depth, "scan": scan} for depth in (int(OPTIONS["model.depth"]), DEEPER) for scan in (False, True)]
-    configs = [
-        loading.resolve(CONFIG, OPTIONS | {f"model.{name}": str(v) for name, v in row.items()})[0] for row in rows
+    Args:
+      section: A section of the config.
+      rows: The fields that each program has.
+      options: What all have.
+      rounds: The number of rounds.
+      sizes: The sizes of the batch, see `compiled`.
+    """
+    overrides = [options | {f"{section}.{field}": str(value) for field, value in row.items()} for row in rows]
+    programs = [compiled(loading.resolve(CONFIG, of_row)[0], **sizes) for of_row in overrides]
+    filled = [
+        row | {"compile_seconds": seconds, "temp_bytes": temp}
+        for row, (seconds, _, temp) in zip(rows, programs, strict=True)
     ]
-    return measured(rows, [compiled(config, 256, config.data.batch_size, config.data.context) for config in configs], 0)
+    if rounds:
+        calls = {str(number): make() for number, (_, make, _) in enumerate(programs)}
+        times = measure.in_turn(calls, rounds, budget=60.0)
+        for number, row in enumerate(filled):
+            row["seconds"] = statistics.median(times[str(number)])
+            row["times_the_first"] = dataclasses.asdict(measure.ratio(times, str(number), "0"))
+    return filled
 
 
-def layers(rounds: int) -> list[dict[str, Any]]:
-    """Measures twelve layers, one after the other or scanned, with each kind of remat."""
-    config, _ = loading.resolve(CONFIG, OPTIONS)
-    models = {(scan, remat): dataclasses.replace(config.model, scan=scan, remat=remat) for scan, remat in LAYERS}
-    configs = {key: dataclasses.replace(config, model=model) for key, model in models.items()}
-    programs = {
-        key: compiled(config, 256, config.data.batch_size, config.data.context) for key, config in configs.items()
-    }
-    rows = [{"scan": scan, "remat": remat} for scan, remat in programs]
-    return measured(rows, list(programs.values()), rounds)
+def compiled(config: Config, vocabulary: int = 256, batch: int = 0, context: int = 0) -> tuple[float, Callable, int]:
+    """Returns CPU seconds to trace and compile loss and gradient, a maker of calls, and bytes of temporary buffers.
 
-
-def chunks(vocabulary: int, batch: int, context: int, rounds: int) -> list[dict[str, Any]]:
-    """Measures one layer and a large vocabulary, for several numbers of tokens whose logits are computed at a time."""
-    config, _ = loading.resolve(CONFIG, OPTIONS | {"model.depth": "1", "model.tied_output": "False"})
-    configs = [dataclasses.replace(config, train=dataclasses.replace(config.train, loss_chunk=c)) for c in CHUNKS]
-    programs = [compiled(config, vocabulary, batch, context) for config in configs]
-    sizes = {"vocabulary": vocabulary, "batch": batch, "context": context}
-    return measured([sizes | {"loss_chunk": chunk} for chunk in CHUNKS], programs, rounds)
-
-
-def compiled(config: Config, vocabulary: int, batch: int, context: int) -> tuple[float, Callable, int]:
-    """Returns CPU seconds to trace and compile loss and gradient, a maker of calls, and bytes of temporary buffers."""
+    Args:
+      config: The config of a GPT.
+      vocabulary: Size of the vocabulary.
+      batch: Number of sequences; 0 is the config's.
+      context: Tokens of a sequence; 0 is the config's.
+    """
+    batch, context = batch or config.data.batch_size, context or config.data.context
     model = config.model.build(vocabulary, context)
     shape = jax.ShapeDtypeStruct((batch, context), jnp.int32)
 
@@ -106,24 +103,6 @@ def compiled(config: Config, vocabulary: int, batch: int, context: int) -> tuple
     seconds = time.process_time() - started
     arguments = lambda: jax.tree.map(lambda x: jnp.full(x.shape, 0.01, x.dtype), (params, shape))  # noqa: E731
     return seconds, lambda: functools.partial(program, *arguments()), program.memory_analysis().temp_size_in_bytes
-
-
-def measured(rows: list[dict[str, Any]], programs: list[tuple], rounds: int) -> list[dict[str, Any]]:
-    """Adds the figures of their programs to the rows; without rounds no program is run."""
-    for row, (seconds, _, temp) in zip(rows, programs, strict=True):
-        row |= {"compile_seconds": seconds, "temp_bytes": temp}
-    if rounds:
-        calls = {str(number): make() for number, (_, make, _) in enumerate(programs)}
-        times = measure.in_turn(calls, rounds, budget=60.0)
-        for number, row in enumerate(rows):
-            row["seconds"] = statistics.median(times[str(number)])
-            row["times_the_first"] = dataclasses.asdict(measure.ratio(times, str(number), "0"))
-    return rows
-
-
-def markdown(result: dict[str, Any]) -> str:
-    """Returns all tables."""
-    return "\n\n".join(table(result[name]) for name in ("depths", "layers", "chunks"))
 
 
 def table(rows: list[dict[str, Any]]) -> str:

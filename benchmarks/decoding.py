@@ -8,16 +8,15 @@ of that length, of which a few are timed; the result has the median, least and g
 
 import argparse
 import dataclasses
-import json
 import statistics
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from analysis import measurements
 from analysis.tables import plain_markdown
 from attention.errors import UsageError
 from benchmarks import measure
@@ -28,43 +27,28 @@ from train.config import loading
 from train.decode.decoding import Sampling, generate
 
 
-def parser() -> cli.Parser:
-    """Returns the parser of the program's flags."""
-    parser = cli.Parser(__doc__)
-    parser.add_argument("--config", default="configs/gpt_pydoc.py", metavar="FILE[:ARGUMENT]", help="the model")
-    parser.add_argument("--attention", action="append", help="a mechanism; may be given again; all without it")
-    parser.add_argument("--length", type=cli.count, default=1024, help="tokens generated, and of the context run again")
-    parser.add_argument("--batch", type=cli.count, default=1, help="sequences at a time")
-    parser.add_argument("--vocabulary", type=cli.count, default=260, help="tokens that there are")
-    parser.add_argument("--rounds", type=cli.count, default=3, help="of measuring, in which all take turns")
-    parser.add_argument("--out", type=cli.new_file, help="where the JSON goes")
-    parser.add_overrides()
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code."""
-    return cli.run(lambda: run(parser().parse_args(arguments)))
-
-
-def run(flags: argparse.Namespace) -> None:
-    """Measures, prints a table and writes JSON."""
+@measurements.program(
+    __doc__,
+    cli.flag("--config", default="configs/gpt_pydoc.py", metavar="FILE[:ARGUMENT]", help="the model"),
+    cli.flag("--attention", action="append", help="a mechanism; may be given again; all without it"),
+    cli.flag("--length", type=cli.count, default=1024, help="tokens generated, and of the context run again"),
+    cli.flag("--batch", type=cli.count, default=1, help="sequences at a time"),
+    cli.flag("--vocabulary", type=cli.count, default=260, help="tokens that there are"),
+    measure.rounds(3),
+    cli.OVERRIDES,
+)
+def main(flags: argparse.Namespace) -> measurements.Measured:
+    """Yields the figures of all mechanisms."""
     # Learned positions also work with mechanisms that have no queries and keys.
     config = loading.resolve(flags.config, {"model.positions": "learned"} | flags.overrides)[0].model
     if not isinstance(config, GPTConfig):
         raise UsageError(f"--config={flags.config} is no language model, which alone generates; give one of a GPT.")
-    result = measure.header("decoding") | {
-        "model": dataclasses.asdict(config),
-        "length": flags.length,
-        "batch": flags.batch,
-        "mechanisms": {},
-    }
+    sizes = {"model": dataclasses.asdict(config), "length": flags.length, "batch": flags.batch}
+    mechanisms = {}
     for attention in flags.attention or MECHANISMS:
         model = GPT(dataclasses.replace(config, attention=attention), flags.vocabulary, flags.length)
-        result["mechanisms"][attention] = measured(model, flags.batch, flags.rounds)
-    print(table(result["mechanisms"]))
-    if flags.out:
-        flags.out.write_text(json.dumps(result, indent=2) + "\n")
+        mechanisms[attention] = measured(model, flags.batch, flags.rounds)
+    yield sizes | {"mechanisms": mechanisms}, table(mechanisms)
 
 
 def measured(model: GPT, batch: int, rounds: int) -> dict[str, Any]:
@@ -91,7 +75,7 @@ def cache_bytes(model: GPT, batch: int) -> dict[str, int]:
     caches = model.init_caches(batch, model.length)
 
     def total(*names: str) -> int:
-        return sum(leaf.nbytes for cache in caches for name in names for leaf in jax.tree.leaves(getattr(cache, name)))
+        return measure.bytes_of([getattr(cache, name) for cache in caches for name in names])
 
     return {"key": total("key"), "value": total("raw", "value"), "state": total("state")}
 

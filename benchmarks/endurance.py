@@ -6,17 +6,15 @@ Steps with and without a save in progress take turns within one process, round a
 """
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from analysis import measurements
 from analysis.tables import plain_markdown
 from benchmarks import measure
 from benchmarks.train_step import SilentTraining
@@ -34,27 +32,13 @@ MODELS = {
 }
 
 
-def parser() -> cli.Parser:
-    """Returns the parser of the program's flags."""
-    parser = cli.Parser(__doc__)
-    parser.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of steps in half a round")
-    parser.add_argument("--out", type=cli.new_file, help="where the JSON goes")
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code."""
-    return cli.run(lambda: run(parser().parse_args(arguments)))
-
-
-def run(flags: argparse.Namespace) -> None:
-    """Measures, prints a table and writes JSON."""
-    result = measure.header("endurance")
-    result["saving"] = {name: saving(more, flags.rounds, flags.seconds) for name, more in MODELS.items()}
-    print(markdown(result))
-    if flags.out:
-        flags.out.write_text(json.dumps(result, indent=2) + "\n")
+@measurements.program(
+    __doc__, measure.rounds(5), cli.flag("--seconds", type=float, default=2.0, help="of steps in half a round")
+)
+def main(flags: argparse.Namespace) -> measurements.Measured:
+    """Yields what saving costs with a small and a middling checkpoint."""
+    models = {name: saving(more, flags.rounds, flags.seconds) for name, more in MODELS.items()}
+    yield {"saving": models}, markdown({"saving": models})
 
 
 def saving(overrides: list[str], rounds: int, seconds: float) -> dict[str, Any]:
@@ -71,7 +55,7 @@ def saving(overrides: list[str], rounds: int, seconds: float) -> dict[str, Any]:
     ratios = [row["step while saving"] / row["step"] for row in times]
     medians = {name: statistics.median(row[name] for row in times) for name in times[0]}
     spread = {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
-    size = sum(leaf.nbytes for leaf in jax.tree.leaves(training.state))
+    size = measure.bytes_of(training.state)
     return {"state_bytes": size, "steps": steps, "seconds": medians, "while_saving_over_alone": spread}
 
 
@@ -80,14 +64,14 @@ def _round(training: SilentTraining, steps: int) -> dict[str, float]:
         training.checkpoints.save(training.step, training.state, training.batches, {}, [])
 
     alone = training.take(steps)
-    digests = _seconds(lambda: digest.digests(training.state))
-    blocked = _seconds(save)
+    digests = measure.seconds(lambda: digest.digests(training.state))
+    blocked = measure.seconds(save)
     under_way = training.take(steps)
     training.checkpoints.wait()
     # A save and a restore with no steps at the same time: how long writing and reading take.
     training.take(1)
-    written = _seconds(lambda: (save(), training.checkpoints.wait()))
-    read = _seconds(lambda: training.checkpoints.restore(training.abstract, training.batches))
+    written = measure.seconds(lambda: (save(), training.checkpoints.wait()))
+    read = measure.seconds(lambda: training.checkpoints.restore(training.abstract, training.batches))
     return {
         "step": alone,
         "step while saving": under_way,
@@ -96,12 +80,6 @@ def _round(training: SilentTraining, steps: int) -> dict[str, float]:
         "save, until on disk": written,
         "restore": read,
     }
-
-
-def _seconds(call: Callable[[], Any]) -> float:
-    started = time.perf_counter()
-    jax.block_until_ready(call())
-    return time.perf_counter() - started
 
 
 def markdown(result: dict[str, Any]) -> str:

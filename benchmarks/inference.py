@@ -10,16 +10,18 @@ the fewer samples: nothing is scaled up.
 
 import argparse
 import dataclasses
-import json
+import functools
+import itertools
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from analysis import measurements
 from analysis.tables import plain_markdown
 from benchmarks import measure
 from train import cli
@@ -45,49 +47,6 @@ PAPER = {
 }
 
 Inputs = tuple[jax.Array, ...]
-Make = Callable[[Config, int], tuple[nn.Module, Inputs]]
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code."""
-    return cli.run(lambda: run(parser().parse_args(arguments)))
-
-
-def run(flags: argparse.Namespace) -> None:
-    """Measures, prints tables, and writes JSON after each group of models."""
-    measure.use(flags.device)
-    result = measure.header("inference") | {"samples": flags.samples, "precision": flags.precision, "rows": []}
-    for task in flags.tasks:
-        for heads in flags.heads:
-            for batch in flags.batches:
-                rows = list(measured(task, heads, batch, flags))
-                result["rows"] += rows
-                print(table(rows), flush=True)
-                if flags.out:
-                    flags.out.write_text(json.dumps(result, indent=1) + "\n")
-
-
-def parser() -> cli.Parser:
-    """Returns the parser of the program's flags."""
-    parser = cli.Parser(__doc__)
-    parser.add_argument(
-        "--tasks",
-        nargs="*",
-        default=list(TASKS),
-        choices=TASKS,
-        metavar="TASK",
-        help=f"whose models: {', '.join(TASKS)}",
-    )
-    parser.add_argument("--attention", nargs="*", default=MECHANISMS, help="beside dot_product")
-    parser.add_argument("--heads", nargs="*", type=cli.count, default=HEADS, help="of the layer")
-    parser.add_argument("--batches", nargs="*", type=cli.count, default=(1, 64), help="samples at a time")
-    parser.add_argument("--samples", type=cli.count, default=5000, help="of a pass; the last batch is filled up")
-    parser.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
-    parser.add_argument("--budget", type=float, default=600.0, help="seconds for one model, three rounds at least")
-    parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"), help="of computing")
-    parser.add_argument("--device", default="", choices=measure.DEVICES, help="what jax chooses without it")
-    parser.add_argument("--out", type=cli.new_file, help="where the JSON goes")
-    return parser
 
 
 def measured(task: str, heads: int, batch: int, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -137,51 +96,38 @@ def config_of(task: str, spec: str, heads: int, precision: str) -> Config:
     return loading.validate(plain)
 
 
-def images(side: int, channels: int, classes: int) -> Make:
-    """Returns a function that makes a model and square images to classify."""
-
-    def make(config: Config, samples: int) -> tuple[nn.Module, Inputs]:
-        shape = (side, side, channels)
-        model = config.model.build(shape, classes, dtype=jnp.dtype(config.train.precision))
-        return model, (jax.random.normal(jax.random.key(1), (samples, *shape)),)
-
-    return make
+def images(config: Config, samples: int, *, side: int, channels: int, classes: int) -> tuple[nn.Module, Inputs]:
+    """Returns a model and square images to classify."""
+    shape = (side, side, channels)
+    model = config.model.build(shape, classes, dtype=jnp.dtype(config.train.precision))
+    return model, (jax.random.normal(jax.random.key(1), (samples, *shape)),)
 
 
-def texts(vocabulary: int, classes: int) -> Make:
-    """Returns a function that makes a model and texts to classify, as long as the config's context."""
-
-    def make(config: Config, samples: int) -> tuple[nn.Module, Inputs]:
-        length = config.data.context
-        model = config.model.build(vocabulary, classes, length, dtype=jnp.dtype(config.train.precision))
-        return model, (_tokens(vocabulary, samples, length), jnp.full(samples, length))
-
-    return make
+def texts(config: Config, samples: int, *, vocabulary: int, classes: int) -> tuple[nn.Module, Inputs]:
+    """Returns a model and texts to classify, as long as the config's context."""
+    length = config.data.context
+    model = config.model.build(vocabulary, classes, length, dtype=jnp.dtype(config.train.precision))
+    return model, (_tokens(vocabulary, samples, length), jnp.full(samples, length))
 
 
-def pairs(vocabulary: int) -> Make:
-    """Returns a function that makes a model and pairs of sentences, as long as the config allows."""
-
-    def make(config: Config, samples: int) -> tuple[nn.Module, Inputs]:
-        source, target = config.data.source_length, config.data.target_length
-        sizes = (vocabulary, vocabulary, source, target)
-        model = config.model.build(*sizes, dtype=jnp.dtype(config.train.precision))
-        tokens = [_tokens(vocabulary, samples, length) for length in (source, target)]
-        return model, (tokens[0], jnp.full(samples, source), tokens[1])
-
-    return make
+def pairs(config: Config, samples: int, *, vocabulary: int) -> tuple[nn.Module, Inputs]:
+    """Returns a model and pairs of sentences, as long as the config allows."""
+    lengths = config.data.source_length, config.data.target_length
+    model = config.model.build(vocabulary, vocabulary, *lengths, dtype=jnp.dtype(config.train.precision))
+    source, target = (_tokens(vocabulary, samples, length) for length in lengths)
+    return model, (source, jnp.full(samples, lengths[0]), target)
 
 
 def _tokens(vocabulary: int, samples: int, length: int) -> jax.Array:
     return jax.random.randint(jax.random.key(length), (samples, length), 1, vocabulary)
 
 
-TASKS: dict[str, Make] = {
-    "vit_mnist": images(32, 1, 10),
-    "vit_cifar100": images(32, 3, 100),
-    "classify_imdb": texts(20_000, 2),
-    "classify_amazon": texts(20_000, 5),
-    "translate_europarl": pairs(15_000),
+TASKS: dict[str, Callable[[Config, int], tuple[nn.Module, Inputs]]] = {
+    "vit_mnist": functools.partial(images, side=32, channels=1, classes=10),
+    "vit_cifar100": functools.partial(images, side=32, channels=3, classes=100),
+    "classify_imdb": functools.partial(texts, vocabulary=20_000, classes=2),
+    "classify_amazon": functools.partial(texts, vocabulary=20_000, classes=5),
+    "translate_europarl": functools.partial(pairs, vocabulary=15_000),
 }
 
 
@@ -207,6 +153,31 @@ def _ratio(row: dict[str, Any], base: float | None) -> str:
     ratio, paper = row["ratio"], row["paper_seconds"]
     span = f"{ratio['median']:.3f}, {ratio['least']:.3f} to {ratio['greatest']:.3f}"
     return f"{span} ({paper / base:.3f})" if paper and base else span
+
+
+WHOSE = f"whose models: {', '.join(TASKS)}"
+
+
+@measurements.program(
+    __doc__,
+    cli.flag("--tasks", nargs="*", default=list(TASKS), choices=TASKS, metavar="TASK", help=WHOSE),
+    cli.flag("--attention", nargs="*", default=MECHANISMS, help="beside dot_product"),
+    cli.flag("--heads", nargs="*", type=cli.count, default=HEADS, help="of the layer"),
+    cli.flag("--batches", nargs="*", type=cli.count, default=(1, 64), help="samples at a time"),
+    cli.flag("--samples", type=cli.count, default=5000, help="of a pass; the last batch is filled up"),
+    measure.rounds(5),
+    cli.flag("--budget", type=float, default=600.0, help="seconds for one model, three rounds at least"),
+    measure.PRECISION,
+    measure.DEVICE,
+)
+def main(flags: argparse.Namespace) -> measurements.Measured:
+    """Yields the seconds of each group of models."""
+    measure.use(flags.device)
+    result = {"samples": flags.samples, "precision": flags.precision, "rows": []}
+    for task, heads, batch in itertools.product(flags.tasks, flags.heads, flags.batches):
+        rows = list(measured(task, heads, batch, flags))
+        result["rows"] += rows
+        yield result, table(rows)
 
 
 if __name__ == "__main__":

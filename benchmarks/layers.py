@@ -8,22 +8,24 @@ This program measures loss and gradient, without dropout and optimizer, with it 
 
 import argparse
 import dataclasses
-import json
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from analysis import measurements
 from analysis.tables import plain_markdown
-from benchmarks import measure
-from models.gpt import GPT, GPTConfig
-from models.vit import ViT, ViTConfig
+from benchmarks import inference, measure
+from models.gpt import GPT
+from models.vit import ViT
 from train import cli
 from train.config import loading
+from train.config.schema import Config
+from train.run import workdir
 
 # DiGiugno's whole-model figures: GB and ms a sample, in training, on the authors' GPU.
 PAPER = {
@@ -42,35 +44,24 @@ VOCABULARY, CONTEXT, CLASSES, SIDE = 28_996, 1024, 10, 224
 GB = 1e9
 
 
-def parser() -> cli.Parser:
-    """Returns the parser of the program's flags."""
-    parser = cli.Parser(__doc__)
-    parser.add_argument("--models", nargs="*", default=["gpt", "vit"], choices=("gpt", "vit"), help="whose sizes")
-    parser.add_argument("--specs", nargs="*", default=SPECS, help="spec strings")
-    parser.add_argument("--batch", type=cli.count, default=1, help="sequences at a time")
-    parser.add_argument("--implementation", default="auto", help="of every layer")
-    parser.add_argument("--remat", default="none", help="none, block or dots")
-    parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"), help="of computing")
-    parser.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
-    parser.add_argument("--device", default="", choices=measure.DEVICES, help="what jax chooses without it")
-    parser.add_argument("--out", type=cli.new_file, help="where the JSON goes")
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code."""
-    return cli.run(lambda: run(parser().parse_args(arguments)))
-
-
-def run(flags: argparse.Namespace) -> None:
-    """Measures, prints tables and writes JSON."""
+@measurements.program(
+    __doc__,
+    cli.flag("--models", nargs="*", default=["gpt", "vit"], choices=("gpt", "vit"), help="whose sizes"),
+    cli.flag("--specs", nargs="*", default=SPECS, help="spec strings"),
+    cli.flag("--batch", type=cli.count, default=1, help="sequences at a time"),
+    cli.flag("--implementation", default="auto", help="of every layer"),
+    cli.flag("--remat", default="none", help="none, block or dots"),
+    measure.PRECISION,
+    measure.rounds(5),
+    measure.DEVICE,
+)
+def main(flags: argparse.Namespace) -> measurements.Measured:
+    """Yields the figures of each model."""
     measure.use(flags.device)
-    result = measure.header("layers") | {"batch": flags.batch, "remat": flags.remat, "precision": flags.precision}
+    result = {"batch": flags.batch, "remat": flags.remat, "precision": flags.precision}
     for model in flags.models:
         result[model] = list(rows(model, flags))
-        print(f"\n{model}, {result['devices']}\n\n{table(result[model])}", flush=True)
-    if flags.out:
-        flags.out.write_text(json.dumps(result, indent=1) + "\n")
+        yield result, f"\n{model}, {workdir.environment()['devices']}\n\n{table(result[model])}"
 
 
 def rows(model: str, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -96,8 +87,9 @@ def rows(model: str, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def program(model: str, spec: str, flags: argparse.Namespace) -> measure.Program:
     """Compiles loss and gradient of one batch."""
     section = loading.load(CONFIGS[model]).to_dict()
+    section["train"]["precision"] = flags.precision
     section["model"] |= PLAIN | {"attention": spec, "implementation": flags.implementation, "remat": flags.remat}
-    network, inputs, labels = {"gpt": _gpt, "vit": _vit}[model](loading.validate(section).model, flags)
+    network, inputs, labels = {"gpt": _gpt, "vit": _vit}[model](loading.validate(section), flags.batch)
     params = jax.jit(network.init)(jax.random.key(0), inputs)
 
     def loss(params, inputs, labels):
@@ -107,16 +99,15 @@ def program(model: str, spec: str, flags: argparse.Namespace) -> measure.Program
     return measure.Program.of(jax.value_and_grad(loss), params, inputs, labels)
 
 
-def _gpt(config: GPTConfig, flags: argparse.Namespace) -> tuple[GPT, jax.Array, jax.Array]:
-    tokens = jax.random.randint(jax.random.key(1), (flags.batch, CONTEXT), 0, VOCABULARY)
-    model = config.build(VOCABULARY, CONTEXT, dtype=jnp.dtype(flags.precision))
+def _gpt(config: Config, batch: int) -> tuple[GPT, jax.Array, jax.Array]:
+    tokens = jax.random.randint(jax.random.key(1), (batch, CONTEXT), 0, VOCABULARY)
+    model = config.model.build(VOCABULARY, CONTEXT, dtype=jnp.dtype(config.train.precision))
     return model, tokens, jnp.roll(tokens, -1, axis=1)
 
 
-def _vit(config: ViTConfig, flags: argparse.Namespace) -> tuple[ViT, jax.Array, jax.Array]:
-    images = jax.random.normal(jax.random.key(1), (flags.batch, SIDE, SIDE, 3))
-    model = config.build((SIDE, SIDE, 3), CLASSES, dtype=jnp.dtype(flags.precision))
-    return model, images, jnp.zeros(flags.batch, int)
+def _vit(config: Config, batch: int) -> tuple[ViT, jax.Array, jax.Array]:
+    model, (images,) = inference.images(config, batch, side=SIDE, channels=3, classes=CLASSES)
+    return model, images, jnp.zeros(batch, int)
 
 
 def table(rows: list[dict[str, Any]]) -> str:

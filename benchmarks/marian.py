@@ -8,9 +8,7 @@ caches, and Sanger's model with `gaussian` and with `dot_product`.
 
 import argparse
 import dataclasses
-import functools
 import importlib
-import json
 import statistics
 import sys
 import tempfile
@@ -21,8 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from analysis import measurements
 from analysis.tables import plain_markdown
 from benchmarks import measure
+from benchmarks.train_step import step_of
 from models.encoder_decoder import EncoderDecoder
 from models.published import pretrained
 from train import cli, losses, optimizer
@@ -75,53 +75,34 @@ class Marian:
         decoder = [layer for name, layer in self.params.items() if name.startswith("decoder_")]
         sources = [block["cross"][name] for block in decoder for name in ("key", "value")]
         output = [layer for name, layer in self.params.items() if name in ("embed", "head_bias")]
-        return _bytes(decoder) - _bytes(sources) + _bytes(output)
+        return measure.bytes_of(decoder) - measure.bytes_of(sources) + measure.bytes_of(output)
 
 
-def parser() -> cli.Parser:
-    """Returns the parser of the program's flags."""
-    parser = cli.Parser(__doc__)
-    parser.add_argument("--against", choices=["transformers"], help="see requirements-parity.txt; nothing without it")
-    parser.add_argument("--source", type=cli.count, default=32, help="tokens of a source, and of a target in training")
-    parser.add_argument(
-        "--tokens", type=cli.count, default=64, help="of every target that is searched, neither more nor less"
-    )
-    parser.add_argument(
-        "--again", type=cli.count, default=128, help="tokens of the target that is searched without caches"
-    )
-    parser.add_argument("--vocabulary", type=cli.count, default=58_101, help="tokens that there are")
-    parser.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
-    parser.add_argument("--out", type=cli.new_file, help="where the JSON goes")
-    parser.add_overrides()
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code."""
-    return cli.run(lambda: run(parser().parse_args(arguments)))
-
-
-def run(flags: argparse.Namespace) -> None:
-    """Measures, prints tables and writes JSON."""
+@measurements.program(
+    __doc__,
+    cli.flag("--against", choices=["transformers"], help="see requirements-parity.txt; nothing without it"),
+    cli.flag("--source", type=cli.count, default=32, help="tokens of a source, and of a target in training"),
+    cli.flag("--tokens", type=cli.count, default=64, help="of every target that is searched, neither more nor less"),
+    cli.flag("--again", type=cli.count, default=128, help="tokens of the target that is searched without caches"),
+    cli.flag("--vocabulary", type=cli.count, default=58_101, help="tokens that there are"),
+    measure.rounds(5),
+    cli.OVERRIDES,
+)
+def main(flags: argparse.Namespace) -> measurements.Measured:
+    """Yields the figures of searches, training and projection attention."""
     packages = ("torch", flags.against) if flags.against else ()
-    versions = measure.versions(packages, "requirements-parity.txt")
+    result = measure.with_versions(packages, "requirements-parity.txt")
     marian = build(loading.resolve(CONFIG, {"model.pretrained": ""} | flags.overrides)[0], flags)
-    result = measure.header("marian") | {"model": dataclasses.asdict(marian.config.model), "tokens": flags.tokens}
+    result |= {"model": dataclasses.asdict(marian.config.model), "tokens": flags.tokens}
     with tempfile.TemporaryDirectory() as folder:
-        if flags.against:
-            special = marian.special
-            pretrained.export(
-                f"{folder}/marian", marian.model.config, marian.params, special, marian.model.source_length
-            )
-            result["versions"] |= versions
         theirs = f"{folder}/marian" if flags.against else ""
+        if theirs:
+            pretrained.export(theirs, marian.model.config, marian.params, marian.special, marian.model.source_length)
         result["searches"] = list(searches(marian, theirs, flags))
         result["again"] = again(marian, flags)
         result["training"] = training(marian, theirs, flags)
     result["projection"] = projection(flags.overrides, flags)
-    print(markdown(result))
-    if flags.out:
-        flags.out.write_text(json.dumps(result, indent=2) + "\n")
+    yield result, markdown(result)
 
 
 def build(config: Config, flags: argparse.Namespace) -> Marian:
@@ -129,11 +110,14 @@ def build(config: Config, flags: argparse.Namespace) -> Marian:
     longest = max(flags.source, flags.tokens, flags.again)
     lengths = dataclasses.replace(config.data, source_length=longest, target_length=longest, buckets="")
     config = dataclasses.replace(config, data=lengths)
-    sizes = (flags.vocabulary, flags.vocabulary, longest, longest)
-    model = config.model.build(*sizes, dtype=jnp.dtype(config.train.precision))
+    return Marian(config, *initialised(config, flags.vocabulary, longest, longest), flags.source)
+
+
+def initialised(config: Config, vocabulary: int, *lengths: int) -> tuple[EncoderDecoder, dict]:
+    """Returns a model for the longest source and target, and its random parameters."""
+    model = config.model.build(vocabulary, vocabulary, *lengths, dtype=jnp.dtype(config.train.precision))
     ones = jnp.ones((1, 2), jnp.int32)
-    params = jax.jit(model.init)(jax.random.key(0), ones, jnp.array([2]), ones)["params"]
-    return Marian(config, model, params, flags.source)
+    return model, jax.jit(model.init)(jax.random.key(0), ones, jnp.array([2]), ones)["params"]
 
 
 def searches(marian: Marian, theirs: str, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -232,15 +216,10 @@ def training(marian: Marian, theirs: str, flags: argparse.Namespace) -> dict[str
     runs = {name: lambda name=name: loss_of[name].append(steps[name]()) for name in steps}
     times = measure.in_turn(runs, flags.rounds, BUDGET)
     return {
-        "tokens_per_second": {name: pairs_of(batch, marian) / statistics.median(took) for name, took in times.items()},
+        "tokens_per_second": {name: 2 * source.size / statistics.median(took) for name, took in times.items()},
         "times_faster": _ratio(times, "transformers", "bench"),
         "losses": loss_of,
     }
-
-
-def pairs_of(batch: int, marian: Marian) -> int:
-    """Returns the number of tokens in a batch, on both sides."""
-    return 2 * batch * marian.source
 
 
 def projection(overrides: dict[str, str], flags: argparse.Namespace) -> dict[str, Any]:
@@ -249,10 +228,8 @@ def projection(overrides: dict[str, str], flags: argparse.Namespace) -> dict[str
     for attention in ("dot_product", "gaussian"):
         config = loading.resolve(f"{PROJECTION}:{attention}", overrides)[0]
         size, data = min(flags.vocabulary, 15_000), config.data
-        sizes = (size, size, data.source_length, data.target_length)
-        model = config.model.build(*sizes, dtype=jnp.dtype(config.train.precision))
+        model, params = initialised(config, size, data.source_length, data.target_length)
         draw = np.random.default_rng(0).integers(1, size, (2, data.batch_size, data.target_length))
-        params = jax.jit(model.init)(jax.random.key(0), *map(jnp.asarray, _inputs(draw[0], draw[1])))["params"]
         runs[attention] = _step(config, model, params, draw[0], draw[1], draw[1])
     times = measure.in_turn(runs, 2 * flags.rounds + 1, BUDGET)
     return {
@@ -278,24 +255,13 @@ def _step(
     plain = dataclasses.replace(config.optimizer, schedule="constant", clip=0.0, weight_decay=0.0)
     rate = optimizer.schedule(plain, 0, 1)
     trainer = Trainer(loss, optimizer.optimizer(plain, rate), rate, accumulate=1, ema=0.0)
-    train_step = jax.jit(functools.partial(trainer.train_step, key=jax.random.key(1)), donate_argnums=0)
-    state, batch = trainer.init(jax.tree.map(jnp.copy, params)), (*_inputs(source, read), target.astype(np.int32))
-
-    def step() -> float:
-        nonlocal state
-        state, report = train_step(state, batch)
-        return float(report["sums"]["loss"] / report["sums"]["weight"])
-
-    return step
+    take, batch = step_of(trainer, params), (*_inputs(source, read), target.astype(np.int32))
+    return lambda: take(batch)
 
 
 def _ratio(times: measure.Times, name: str, baseline: str) -> dict[str, float] | None:
     ratio = measure.ratio(times, name, baseline)
     return ratio and dataclasses.asdict(ratio)
-
-
-def _bytes(tree: Any) -> int:
-    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
 
 def markdown(result: dict[str, Any]) -> str:

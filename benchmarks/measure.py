@@ -1,12 +1,11 @@
 """How benchmarks measure: programs are compiled once and timed in turn, in rounds; memory is as planned by XLA."""
 
 import dataclasses
-import os
-import platform
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,21 @@ import jax
 import jax.numpy as jnp
 
 from attention.errors import UsageError
+from train import cli
 from train.run import workdir
 
 ROOT = Path(__file__).parent.parent  # the checkout, in which programs are started
 DEVICES = ("cpu", "gpu", "tpu")
 SHORTEST = 0.02  # seconds; a shorter call is repeated within a round
 SHORT = 1.0  # seconds; a shorter call runs once, uncounted, before it is timed
+
+DEVICE = cli.flag("--device", default="", choices=DEVICES, help="what jax chooses without it")
+PRECISION = cli.flag("--precision", default="float32", choices=("float32", "bfloat16"), help="of computing")
+
+
+def rounds(default: int) -> Callable[[cli.Parser], Any]:
+    """Returns the flag `--rounds`."""
+    return cli.flag("--rounds", type=cli.count, default=default, help="of measuring, in which all take turns")
 
 
 def use(device: str) -> None:
@@ -41,22 +49,16 @@ def use(device: str) -> None:
         raise UsageError(f"--device={device} comes too late: this process runs on {backend} already.")
 
 
-def versions(packages: Iterable[str], file: str) -> dict[str, str]:
-    """Returns the versions of packages that only benchmarks need.
+def with_versions(packages: Iterable[str], file: str) -> dict[str, Any]:
+    """Returns what a result says of versions, with those of packages that only benchmarks need.
 
     Raises:
       UsageError: A package is not installed; the requirements in `file` add it.
     """
     try:
-        return {name: metadata.version(name) for name in packages}
+        return {"versions": workdir.environment()["versions"] | {name: metadata.version(name) for name in packages}}
     except metadata.PackageNotFoundError as error:
         raise UsageError(f"{error.name} is not installed: pip install -r {file} -c constraints.txt.") from error
-
-
-def header(module: str) -> dict[str, Any]:
-    """Returns the command, the machine and the versions, for a result's JSON."""
-    command = " ".join([f"python -m benchmarks.{module}", *sys.argv[1:]])
-    return {"command": command, "cpus": os.cpu_count(), "machine": platform.machine()} | workdir.environment()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +113,7 @@ def in_turn(calls: Mapping[str, Callable[[], Any]], rounds: int, budget: float) 
             if number < 3 or sum(times[name]) * repeats[name] < budget:
                 if not times[name] or times[name][-1] < SHORT:
                     jax.block_until_ready(call())
-                times[name].append(_seconds(call, repeats[name]))
+                times[name].append(seconds(call, repeats[name]))
     return times
 
 
@@ -126,16 +128,28 @@ def ratio(times: Times, name: str, baseline: str) -> Ratio | None:
 
 def _repeats(call: Callable[[], Any]) -> int:
     """Returns how often a call is repeated within a round, judged by its second run where the first is short."""
-    first = _seconds(call, 1)
-    return 1 if first > SHORTEST else max(1, round(SHORTEST / _seconds(call, 1)))
+    first = seconds(call)
+    return 1 if first > SHORTEST else max(1, round(SHORTEST / seconds(call)))
 
 
-def _seconds(call: Callable[[], Any], repeats: int) -> float:
+def seconds(call: Callable[[], Any], repeats: int = 1) -> float:
+    """Returns the seconds of a call, the mean of several one after the other."""
     started = time.perf_counter()
     for _ in range(repeats):
         out = call()
     jax.block_until_ready(out)
     return (time.perf_counter() - started) / repeats
+
+
+def seconds_of_process(arguments: Sequence[str], environment: Mapping[str, str]) -> float:
+    """Returns the seconds of a new Python process in the checkout, from start to end."""
+    command = [sys.executable, *arguments]
+    return seconds(lambda: subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL))
+
+
+def bytes_of(tree: Any) -> int:
+    """Returns the bytes of all arrays of a tree."""
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,7 +179,7 @@ class Roof:
             vector = add(vector)
             return vector
 
-        fastest = [min(_seconds(call, 1) for _ in range(6)) for call in (product.call, step)]
+        fastest = [min(seconds(call) for _ in range(6)) for call in (product.call, step)]
         return cls(2 * side**3 / fastest[0], 2 * length * jnp.dtype(dtype).itemsize / fastest[1])
 
     def seconds(self, flops: float, bytes_: float) -> float:

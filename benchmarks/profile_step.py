@@ -11,12 +11,12 @@ import functools
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from analysis.tables import plain_markdown
 from train import cli, tasks
 from train.config import loading
 from train.step import Trainer, step_key
@@ -27,30 +27,21 @@ COMPUTATION = re.compile(r"\n%([\w.\-]+) \(.*?\n}\n", re.DOTALL)
 INSTRUCTION = re.compile(r"%([\w.\-]+) = .*")
 
 
-def parser() -> cli.Parser:
-    """Returns the parser of the program's flags."""
-    parser = cli.Parser(__doc__)
-    parser.add_argument("--config", default="configs/vit_digits.py", metavar="FILE[:ARGUMENT]", help="the model")
-    parser.add_argument("--steps", type=cli.count, default=3, help="that are traced")
-    parser.add_overrides()
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code."""
-    return cli.run(lambda: run(parser().parse_args(arguments)))
-
-
-def run(flags: argparse.Namespace) -> None:
+@cli.program(
+    __doc__,
+    cli.flag("--config", default="configs/vit_digits.py", metavar="FILE[:ARGUMENT]", help="the model"),
+    cli.flag("--steps", type=cli.count, default=3, help="that are traced"),
+    cli.OVERRIDES,
+)
+def main(flags: argparse.Namespace) -> None:
     """Compiles the step, traces it and prints a table."""
     config, _ = loading.resolve(flags.config, flags.overrides)
     compiled, state, batch = _compile(config)
     table = by_kind(compiled.as_text(), durations(compiled, state, batch, flags.steps))
     total = sum(table.values())
-    print("| kind of operation | ms | share |\n| --- | --- | --- |")
-    for kind, milliseconds in sorted(table.items(), key=lambda item: -item[1]):
-        print(f"| {kind} | {milliseconds:.0f} | {milliseconds / total:.1%} |")
-    print(f"| all | {total:.0f} | temporaries {compiled.memory_analysis().temp_size_in_bytes / 2**20:.0f} MiB |")
+    rows = [(kind, f"{spent:.0f}", f"{spent / total:.1%}") for kind, spent in table.most_common()]
+    temporaries = f"temporaries {compiled.memory_analysis().temp_size_in_bytes / 2**20:.0f} MiB"
+    print(plain_markdown(("kind of operation", "ms", "share"), [*rows, ("all", f"{total:.0f}", temporaries)]))
 
 
 def _compile(config: Any) -> tuple[Any, Any, Any]:
@@ -79,11 +70,11 @@ def durations(compiled: Any, state: Any, batch: Any, steps: int) -> dict[str, fl
     return milliseconds
 
 
-def by_kind(program: str, times: dict[str, float]) -> dict[str, float]:
+def by_kind(program: str, times: dict[str, float]) -> collections.Counter[str]:
     """Adds up the durations by kind of operation."""
     lines = {match[1]: match[0] for match in INSTRUCTION.finditer(program)}
     bodies = {match[1]: match[0] for match in COMPUTATION.finditer(program)}
-    table: dict[str, float] = collections.Counter()
+    table: collections.Counter[str] = collections.Counter()
     for name, milliseconds in times.items():
         line = lines.get(name, "")
         called = re.search(r"calls=%([\w.\-]+)", line)
@@ -103,11 +94,9 @@ def _kind(line: str, body: str) -> str:
         return "GELU with what is fused into it"
     if "shift-right" in body:
         return "dropout with what is fused into it"
-    return (
-        "reductions: LayerNorm, bias gradients"
-        if "reduce(" in body
-        else "the rest: residuals, biases, copies, optimizer"
-    )
+    if "reduce(" in body:
+        return "reductions: LayerNorm, bias gradients"
+    return "the rest: residuals, biases, copies, optimizer"
 
 
 if __name__ == "__main__":

@@ -8,18 +8,16 @@ from start to end with compilation; the cache of compiled programs is empty at f
 
 import argparse
 import dataclasses
-import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
+from analysis import measurements
 from analysis.tables import plain_markdown
 from benchmarks import measure
 from train import cli, tasks
@@ -32,35 +30,24 @@ from train.step import Trainer
 CONFIGS = ("configs/vit_digits.py", "configs/gpt_pydoc.py")
 
 
-def parser() -> cli.Parser:
-    """Returns the parser of the program's flags."""
-    parser = cli.Parser(__doc__)
-    parser.add_argument("--configs", nargs="*", default=CONFIGS, help="files, each with its model")
-    parser.add_argument("--replicas", type=cli.count, default=5, help="seeds trained together")
-    parser.add_argument("--rounds", type=cli.count, default=7, help="of the steady step")
-    parser.add_argument("--steps", type=int, default=200, help="of each whole run; 0 is no whole runs")
-    parser.add_argument("--out", type=cli.new_file, help="where the JSON goes")
-    parser.add_overrides()
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code."""
-    return cli.run(lambda: run(parser().parse_args(arguments)))
-
-
-def run(flags: argparse.Namespace) -> None:
-    """Measures, prints a table and writes JSON."""
-    result = measure.header("replicas") | {"replicas": flags.replicas, "configs": {}}
+@measurements.program(
+    __doc__,
+    cli.flag("--configs", nargs="*", default=CONFIGS, help="files, each with its model"),
+    cli.flag("--replicas", type=cli.count, default=5, help="seeds trained together"),
+    cli.flag("--rounds", type=cli.count, default=7, help="of the steady step"),
+    cli.flag("--steps", type=int, default=200, help="of each whole run; 0 is no whole runs"),
+    cli.OVERRIDES,
+)
+def main(flags: argparse.Namespace) -> measurements.Measured:
+    """Yields the seconds of all configs."""
+    result: dict[str, Any] = {"replicas": flags.replicas, "configs": {}}
     for spec in flags.configs:
         config, _ = loading.resolve(spec, flags.overrides)
         measured = {"step": steady(config, flags.replicas, flags.rounds)}
         if flags.steps:
             measured["run"] = whole(spec, flags.overrides, flags.replicas, flags.steps)
         result["configs"][spec] = measured
-    print(markdown(result))
-    if flags.out:
-        flags.out.write_text(json.dumps(result, indent=2) + "\n")
+    yield result, markdown(result)
 
 
 def steady(config: Config, count: int, rounds: int) -> dict[str, Any]:
@@ -106,11 +93,8 @@ def whole(spec: str, overrides: dict[str, str], count: int, steps: int) -> dict[
 def _seconds(programs: list[list[str]]) -> float:
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": f"{folder}/compiled"}
-        started = time.perf_counter()
-        for number, flags in enumerate(programs):
-            command = [sys.executable, "-m", "train.main", *flags, f"--workdir={folder}/{number}"]
-            subprocess.run(command, cwd=measure.ROOT, env=environment, stdout=subprocess.DEVNULL, check=True)
-        return time.perf_counter() - started
+        commands = (["-m", "train.main", *flags, f"--workdir={folder}/{i}"] for i, flags in enumerate(programs))
+        return sum(measure.seconds_of_process(command, environment) for command in commands)
 
 
 def markdown(result: dict[str, Any]) -> str:

@@ -6,19 +6,15 @@ Each time is that of a new process: the first has an empty cache folder, the sec
 """
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
 from pathlib import Path
 
+from analysis import measurements
 from analysis.tables import plain_markdown
 from benchmarks import measure
-from train import cli
 
 CONFIGS = ("vit_digits", "gpt_pydoc")
 # The command of a run, which exits at the end of its first step.
@@ -35,25 +31,11 @@ sys.exit(main.main(sys.argv[1:]) or 1)
 """
 
 
-def parser() -> cli.Parser:
-    """Returns the parser of the program's flags."""
-    parser = cli.Parser(__doc__)
-    parser.add_argument("--rounds", type=cli.count, default=3, help="of measuring, in which all take turns")
-    parser.add_argument("--out", type=cli.new_file, help="where the JSON goes")
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code."""
-    return cli.run(lambda: run(parser().parse_args(arguments)))
-
-
-def run(flags: argparse.Namespace) -> None:
-    """Measures, prints a table and writes JSON."""
-    result = measure.header("startup") | {"seconds": {name: seconds(name, flags.rounds) for name in CONFIGS}}
-    print(table(result["seconds"]))
-    if flags.out:
-        flags.out.write_text(json.dumps(result, indent=2) + "\n")
+@measurements.program(__doc__, measure.rounds(3))
+def main(flags: argparse.Namespace) -> measurements.Measured:
+    """Yields the seconds of each config."""
+    by_config = {name: seconds(name, flags.rounds) for name in CONFIGS}
+    yield {"seconds": by_config}, table(by_config)
 
 
 def seconds(name: str, rounds: int) -> dict[str, list[float]]:
@@ -78,10 +60,7 @@ def first_step(name: str, cache: Path, texts: str) -> float:
         *([texts] if name != "vit_digits" else []),
     ]
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-c", FIRST_STEP, *flags, f"--workdir={folder}/run"]
-        started = time.perf_counter()
-        subprocess.run(command, cwd=measure.ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
-        return time.perf_counter() - started
+        return measure.seconds_of_process(["-c", FIRST_STEP, *flags, f"--workdir={folder}/run"], environment)
 
 
 def table(found: dict[str, dict[str, list[float]]]) -> str:

@@ -10,18 +10,19 @@ import argparse
 import dataclasses
 import functools
 import importlib
-import json
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from analysis import measurements
 from analysis.tables import plain_markdown
 from attention.errors import unknown
 from benchmarks import measure
@@ -33,7 +34,9 @@ from train.run.checkpoints import Checkpoints
 from train.run.meter import Meter
 from train.run.recorder import Recorder
 from train.setup import Setup
+from train.state import Params, TrainState
 from train.step import Trainer, step_key
+from train.tasks import Task
 
 Step = Callable[[np.ndarray, np.ndarray], float]
 COMPILED = "_compiled"
@@ -41,39 +44,27 @@ AGAINST = ("keras", "torch", "torch_compiled")
 INPUTS = {"vit": ("image", "label"), "gpt": ("tokens", "targets")}  # the arrays of a batch, by model
 
 
-def parser() -> cli.Parser:
-    """Returns the parser of the program's flags."""
-    parser = cli.Parser(__doc__)
-    parser.add_argument("--config", default="configs/vit_digits.py", metavar="FILE[:ARGUMENT]", help="the model")
-    parser.add_argument("--against", default="", help=f"{', '.join(AGAINST)}: see requirements-bench.txt")
-    parser.add_argument("--rounds", type=cli.count, default=5, help="of measuring, in which all take turns")
-    parser.add_argument("--steps", type=cli.count, default=4, help="steps of each contestant in a round")
-    parser.add_argument("--out", type=cli.new_file, help="where the JSON goes")
-    parser.add_overrides()
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code."""
-    return cli.run(lambda: run(parser().parse_args(arguments)))
-
-
-def run(flags: argparse.Namespace) -> None:
-    """Measures, prints a table and writes JSON."""
+@measurements.program(
+    __doc__,
+    cli.flag("--config", default="configs/vit_digits.py", metavar="FILE[:ARGUMENT]", help="the model"),
+    cli.flag("--against", default="", help=f"{', '.join(AGAINST)}: see requirements-bench.txt"),
+    measure.rounds(5),
+    cli.flag("--steps", type=cli.count, default=4, help="steps of each contestant in a round"),
+    cli.OVERRIDES,
+)
+def main(flags: argparse.Namespace) -> measurements.Measured:
+    """Yields the seconds of the step and the loop, and of other stacks."""
     config, _ = loading.resolve(flags.config, flags.overrides)
     others = [name for name in flags.against.split(",") if name]
     for name in others:
         if name not in AGAINST:
             raise unknown("--against", name, AGAINST)
     packages = sorted({name.removesuffix(COMPILED) for name in others})
-    result = measure.header("train_step")
-    result["versions"] |= measure.versions(packages, "requirements-bench.txt")
+    result = measure.with_versions(packages, "requirements-bench.txt")
     result["loop"] = loop_against_step(config, flags.rounds, flags.steps)
     if others:
         result["stacks"] = stacks(config, others, flags.rounds, flags.steps)
-    print(markdown(result))
-    if flags.out:
-        flags.out.write_text(json.dumps(result, indent=2) + "\n")
+    yield result, markdown(result)
 
 
 def loop_against_step(config: Config, rounds: int, steps: int) -> dict[str, Any]:
@@ -130,11 +121,11 @@ class SilentTraining:
 
 
 def _bare(training: SilentTraining, batch: Any, steps: int) -> float:
-    started = time.perf_counter()
-    for _ in range(steps):
+    def step() -> TrainState:
         training.state, _ = training.train_step(training.state, batch)
-    jax.block_until_ready(training.state)
-    return (time.perf_counter() - started) / steps
+        return training.state
+
+    return measure.seconds(step, steps)
 
 
 def stacks(config: Config, others: list[str], rounds: int, steps: int) -> dict[str, Any]:
@@ -147,8 +138,7 @@ def stacks(config: Config, others: list[str], rounds: int, steps: int) -> dict[s
     contestants = {"bench": _ours(config, task, params)}
     contestants |= {name: _theirs(name, config, task, params) for name in others}
     names = list(contestants)
-    losses: dict[str, list[float]] = {name: [] for name in names}
-    seconds: dict[str, list[float]] = {name: [] for name in names}
+    losses, seconds = ({name: [] for name in contestants} for _ in range(2))
     for _ in range(rounds):
         drawn = [next(batches) for _ in range(steps)]
         for name in names:
@@ -168,16 +158,24 @@ def _timed(step: Step, batches: list[dict[str, np.ndarray]], inputs: tuple[str, 
     return (time.perf_counter() - started) / len(batches)
 
 
-def _ours(config: Config, task: Any, params: Any) -> Step:
-    trainer = Trainer.of(config, task)
-    train_step = jax.jit(functools.partial(trainer.train_step, key=step_key(config.seed)), donate_argnames="state")
-    state, names = trainer.init(params), INPUTS[config.model.name]
+def step_of(trainer: Trainer, params: Params, seed: int = 0) -> Callable[[Any], float]:
+    """Returns a call that takes a training step on a batch and returns the mean loss."""
+    train_step = jax.jit(functools.partial(trainer.train_step, key=step_key(seed)), donate_argnames="state")
+    state = trainer.init(jax.tree.map(jnp.copy, params))
+
+    def step(batch: Any) -> float:
+        nonlocal state
+        state, report = train_step(state, batch)
+        return float(report["sums"]["loss"] / report["sums"]["weight"])
+
+    return step
+
+
+def _ours(config: Config, task: Task, params: Params) -> Step:
+    take, names = step_of(Trainer.of(config, task), params, config.seed), INPUTS[config.model.name]
 
     def step(*inputs: np.ndarray) -> float:
-        nonlocal state
-        batch = dict(zip(names, inputs, strict=True))
-        state, report = train_step(state, batch | {"weight": np.ones(inputs[1].shape, np.float32)})
-        return float(report["sums"]["loss"] / report["sums"]["weight"])
+        return take(dict(zip(names, inputs, strict=True)) | {"weight": np.ones(inputs[1].shape, np.float32)})
 
     return step
 
@@ -187,27 +185,10 @@ def peer_of(model: str, name: str) -> str:
     return f"benchmarks.peers.{model}_{name.removesuffix(COMPILED)}"
 
 
-def _theirs(name: str, config: Config, task: Any, params: Any) -> Step:
+def _theirs(name: str, config: Config, task: Task, params: Params) -> Step:
     make_step = importlib.import_module(peer_of(config.model.name, name)).make_step
-    options = {
-        "learning_rate": config.optimizer.learning_rate,
-        "weight_decay": config.optimizer.weight_decay,
-        **({"compiled": True} if name.endswith(COMPILED) else {}),
-    }
-    model = config.model
-    if model.name == "gpt":
-        return make_step(params, config=model, length=task.model.length, **options)
-    return make_step(
-        params | {"positions": params["positions"]["table"]},
-        depth=model.depth,
-        width=model.width,
-        heads=model.heads,
-        mlp=model.mlp,
-        patch=model.patch,
-        classes=task.model.classes,
-        dropout=model.dropout,
-        **options,
-    )
+    options = {"compiled": True} if name.endswith(COMPILED) else {}
+    return make_step(params, task.model, config.optimizer.learning_rate, config.optimizer.weight_decay, **options)
 
 
 def markdown(result: dict[str, Any]) -> str:

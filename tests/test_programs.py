@@ -32,6 +32,11 @@ def program(name):
     return importlib.import_module(f"{name}.__main__") if hasattr(module, "__path__") else module
 
 
+def parser_of(name):
+    module = program(name)
+    return module.parser() if hasattr(module, "parser") else module.main.parser()
+
+
 def run(name, *arguments, capsys):
     """Exit code, stdout, stderr."""
     code = program(name).main(list(arguments))
@@ -41,7 +46,7 @@ def run(name, *arguments, capsys):
 
 def helps(name, capsys):
     """Of a program and of each of its subcommands."""
-    for kind in ((), *((kind,) for kind in program(name).parser().kinds)):
+    for kind in ((), *((kind,) for kind in parser_of(name).kinds)):
         code, out, err = run(name, *kind, "--help", capsys=capsys)
         assert (code, err) == (0, "")
         yield out
@@ -85,7 +90,7 @@ def test_help_has_purpose_flags_and_examples_in_80_columns(name, capsys):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_flag_says_what_it_is(name):
-    parser = program(name).parser()
+    parser = parser_of(name)
     rows = [row for one in (parser, *parser.kinds.values()) for section in one.sections.values() for row in section]
     assert all(text for _, text in rows)
 
@@ -96,7 +101,7 @@ def test_examples_can_be_typed(name, capsys):
         if module == "train.launch":
             arguments = program(module).parse(arguments)[2]
             module = "train.main"
-        flags = program(module).parser().parse_args(arguments)
+        flags = parser_of(module).parse_args(arguments)
         if module in ("train.main", "train.sweep"):
             spec = flags.config.replace("DIR", ".")
             loading.resolve(spec, flags.overrides)

@@ -6,6 +6,7 @@ Ctrl-C. One process of several that fails alone ends with 3.
 
 import argparse
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -52,6 +53,38 @@ def run(program: Callable[[], int | None], speaks: Callable[[], bool] = lambda: 
     except SystemExit as end:  # argparse's, after --help
         return end.code or DONE
     return code
+
+
+def flag(*names: str, **options: Any) -> Callable[["Parser"], Any]:
+    """Returns what adds a flag or an argument to a parser; see `Parser.add_argument`."""
+    return lambda parser: parser.add_argument(*names, **options)
+
+
+def program(
+    doc: str, *flags: Callable[["Parser"], Any]
+) -> Callable[[Callable[[argparse.Namespace], int | None]], Callable[..., int]]:
+    """Turns a function of flags into the `main` of a program, which reads them and returns the exit code.
+
+    Args:
+      doc: The docstring of the program's module; see `Parser`.
+      flags: What adds the flags to the parser, such as `flag` and `OVERRIDES`; `main.parser()` returns the parser.
+    """
+
+    def parser() -> Parser:
+        made = Parser(doc)
+        for add in flags:
+            add(made)
+        return made
+
+    def decorate(act: Callable[[argparse.Namespace], int | None]) -> Callable[..., int]:
+        @functools.wraps(act)
+        def main(arguments: Sequence[str] | None = None) -> int:
+            return run(lambda: act(parser().parse_args(arguments)))
+
+        main.parser = parser
+        return main
+
+    return decorate
 
 
 @contextlib.contextmanager
@@ -258,3 +291,6 @@ class Parser(argparse.ArgumentParser):
             )
         examples = [line for example in self.examples for line in terminal.wrapped(example, width - 2)]
         return "\n\n".join(blocks + [terminal.block("Examples", examples)] * bool(examples)) + "\n"
+
+
+OVERRIDES = Parser.add_overrides

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.peers.torch_layers import Params, TorchBlock, linear, norm, tensor, training_step
-from models.gpt import GPTConfig
+from models.gpt import GPT, GPTConfig
 from models.layers.positions import rotate, sinusoids
 
 
@@ -59,11 +59,10 @@ class TorchGPT(nn.Module):
 
 
 def make_step(
-    params: Params, *, config: GPTConfig, length: int, learning_rate: float, weight_decay: float, compiled: bool = False
+    params: Params, model: GPT, learning_rate: float, weight_decay: float, compiled: bool = False
 ) -> Callable[[np.ndarray, np.ndarray], float]:
     """Returns a training step in PyTorch: a function from tokens and the next tokens, both (B, T), to the loss.
 
-    The model starts from `params`, a nested dict of arrays.
+    The model is the twin of `model` and starts from `params`, a nested dict of arrays.
     """
-    model = TorchGPT(params, config, length).train()
-    return training_step(model, learning_rate, weight_decay, compiled)
+    return training_step(TorchGPT(params, model.config, model.length).train(), learning_rate, weight_decay, compiled)

@@ -12,9 +12,19 @@ os.environ["KERAS_BACKEND"] = "jax"
 
 import keras
 import numpy as np
+from flax import traverse_util
 from keras import layers, ops
 
+from models.vit import ViT, ViTConfig
+
 Params = Mapping[str, Any]
+RENAMED = {  # their names of weights, and ours
+    "tokens/class_token": "class_token",
+    "tokens/positions": "positions/table",
+    "attention_output": "out",
+    "gamma": "scale",
+    "beta": "bias",
+}
 
 
 class KerasTokens(layers.Layer):
@@ -38,76 +48,56 @@ def _patches(images: Any, patch: int) -> Any:
     return layers.Reshape((-1, patch * patch * c))(layers.Permute((1, 3, 2, 4, 5))(x))
 
 
-def _block(x: Any, name: str, width: int, heads: int, mlp: int, dropout: float) -> Any:
-    """Applies one pre-norm block; its layers are named as in the parameters."""
-    h = layers.LayerNormalization(epsilon=1e-6, name=f"{name}_norm_attention")(x)
-    attention = layers.MultiHeadAttention(heads, width // heads, dropout=dropout, name=f"{name}_attention")
+def _block(x: Any, name: str, config: ViTConfig) -> Any:
+    """Applies one pre-norm block."""
+    h = layers.LayerNormalization(epsilon=1e-6, name=f"{name}.norm_attention")(x)
+    width, dropout = config.width // config.heads, config.dropout
+    attention = layers.MultiHeadAttention(config.heads, width, dropout=dropout, name=f"{name}.attention")
     x = layers.Add()([x, layers.Dropout(dropout)(attention(h, h))])
-    h = layers.LayerNormalization(epsilon=1e-6, name=f"{name}_norm_mlp")(x)
-    h = layers.Dropout(dropout)(layers.Dense(mlp, activation=_gelu, name=f"{name}_up")(h))
-    return layers.Add()([x, layers.Dropout(dropout)(layers.Dense(width, name=f"{name}_down")(h))])
+    h = layers.LayerNormalization(epsilon=1e-6, name=f"{name}.norm_mlp")(x)
+    h = layers.Dropout(dropout)(layers.Dense(config.mlp, activation=_gelu, name=f"{name}.mlp.up")(h))
+    return layers.Add()([x, layers.Dropout(dropout)(layers.Dense(config.width, name=f"{name}.mlp.down")(h))])
 
 
 def _gelu(x: Any) -> Any:
     return keras.activations.gelu(x, approximate=False)
 
 
-def _model(
-    size: tuple[int, ...], depth: int, width: int, heads: int, mlp: int, patch: int, classes: int, dropout: float
-) -> keras.Model:
+def _model(size: tuple[int, ...], config: ViTConfig, classes: int) -> keras.Model:
+    """Returns the model; its layers are named as in the parameters, with dots."""
     images = keras.Input(size)
-    x = KerasTokens(name="tokens")(layers.Dense(width, name="embed")(_patches(images, patch)))
-    for i in range(depth):
-        x = _block(x, f"block_{i}", width, heads, mlp, dropout)
+    x = KerasTokens(name="tokens")(layers.Dense(config.width, name="embed")(_patches(images, config.patch)))
+    for layer in range(config.depth):
+        x = _block(x, f"block_{layer}", config)
     x = layers.LayerNormalization(epsilon=1e-6, name="norm")(x[:, 0])
     return keras.Model(images, layers.Dense(classes, name="head")(x))
 
 
-def _set_weights(model: keras.Model, params: Params, depth: int) -> None:
-    """Copies the arrays of `params` into the layers of the same names."""
-    dense, norm = ("kernel", "bias"), ("scale", "bias")
-
-    def put(layer: str, *groups: tuple[Params, tuple[str, ...]]) -> None:
-        model.get_layer(layer).set_weights([group[name] for group, names in groups for name in names])
-
-    put("tokens", (params, ("class_token", "positions")))
-    put("embed", (params["embed"], dense))
-    put("norm", (params["norm"], norm))
-    put("head", (params["head"], dense))
-    for name in (f"block_{i}" for i in range(depth)):
-        block = params[name]
-        put(f"{name}_attention", *((block["attention"][part], dense) for part in ("query", "key", "value", "out")))
-        for part in ("norm_attention", "norm_mlp"):
-            put(f"{name}_{part}", (block[part], norm))
-        for part in ("up", "down"):
-            put(f"{name}_{part}", (block["mlp"][part], dense))
+def _set_weights(model: keras.Model, params: Params) -> None:
+    """Copies the parameters into the weights of the same names."""
+    arrays = traverse_util.flatten_dict(params, sep="/")
+    for weight in model.trainable_weights:
+        path = weight.path.replace(".", "/")
+        for theirs, ours in RENAMED.items():
+            path = path.replace(theirs, ours)
+        weight.assign(arrays[path].reshape(weight.shape))
 
 
 def make_step(
-    params: Params,
-    *,
-    depth: int,
-    width: int,
-    heads: int,
-    mlp: int,
-    patch: int,
-    classes: int,
-    dropout: float,
-    learning_rate: float,
-    weight_decay: float,
+    params: Params, model: ViT, learning_rate: float, weight_decay: float
 ) -> Callable[[np.ndarray, np.ndarray], float]:
     """Returns a training step in Keras: a function from images (B, 32, 32, 3) and labels (B,) to the loss.
 
-    The model starts from `params`, a nested dict of arrays.
+    The model is the twin of `model` and starts from `params`, a nested dict of arrays.
     """
-    model = _model((32, 32, 3), depth, width, heads, mlp, patch, classes, dropout)
-    _set_weights(model, params, depth)
-    model.compile(
+    twin = _model((32, 32, 3), model.config, model.classes)
+    _set_weights(twin, params)
+    twin.compile(
         optimizer=keras.optimizers.AdamW(learning_rate, weight_decay=weight_decay, epsilon=1e-8),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
 
     def step(images: np.ndarray, labels: np.ndarray) -> float:
-        return float(model.train_on_batch(images, labels))
+        return float(twin.train_on_batch(images, labels))
 
     return step

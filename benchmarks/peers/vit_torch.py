@@ -7,17 +7,19 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.peers.torch_layers import Params, TorchBlock, linear, norm, tensor, training_step
+from models.vit import ViT, ViTConfig
 
 
 class TorchViT(nn.Module):
-    """A ViT: patches, class token and positions, `depth` blocks, and a linear head on the class token."""
+    """A ViT: patches, class token and positions, blocks, and a linear head on the class token."""
 
-    def __init__(self, params: Params, depth: int, heads: int, patch: int, dropout: float):
+    def __init__(self, params: Params, config: ViTConfig):
         super().__init__()
-        self.patch = patch
+        self.patch, rates = config.patch, (config.dropout, config.dropout)
         self.embed = linear(params["embed"]["kernel"], params["embed"]["bias"])
-        self.class_token, self.positions = tensor(params["class_token"]), tensor(params["positions"])
-        self.blocks = nn.Sequential(*(TorchBlock(params[f"block_{i}"], heads, dropout, dropout) for i in range(depth)))
+        self.class_token, self.positions = tensor(params["class_token"]), tensor(params["positions"]["table"])
+        blocks = (params[f"block_{layer}"] for layer in range(config.depth))
+        self.blocks = nn.Sequential(*(TorchBlock(block, config.heads, *rates) for block in blocks))
         self.norm, self.head = norm(params["norm"]), linear(params["head"]["kernel"], params["head"]["bias"])
 
     def forward(self, images: Tensor) -> Tensor:
@@ -30,23 +32,10 @@ class TorchViT(nn.Module):
 
 
 def make_step(
-    params: Params,
-    *,
-    depth: int,
-    width: int,
-    heads: int,
-    mlp: int,
-    patch: int,
-    classes: int,
-    dropout: float,
-    learning_rate: float,
-    weight_decay: float,
-    compiled: bool = False,
+    params: Params, model: ViT, learning_rate: float, weight_decay: float, compiled: bool = False
 ) -> Callable[[np.ndarray, np.ndarray], float]:
     """Returns a training step in PyTorch: from images (B, rows, columns, channels) and labels (B,) to the loss.
 
-    The model starts from `params`, a nested dict of arrays; `width`, `mlp` and `classes` are read off their shapes.
+    The model is the twin of `model` and starts from `params`, a nested dict of arrays.
     """
-    del width, mlp, classes
-    model = TorchViT(params, depth, heads, patch, dropout).train()
-    return training_step(model, learning_rate, weight_decay, compiled)
+    return training_step(TorchViT(params, model.config).train(), learning_rate, weight_decay, compiled)

@@ -41,8 +41,7 @@ def test_the_models_are_000s():
     for model, make, shape in (("gpt", layers._gpt, (1, 1024)), ("vit", layers._vit, (1, 224, 224, 3))):
         section = loading.load(layers.CONFIGS[model]).to_dict()
         section["model"]["attention"] = "dot_product"
-        flags = type("Flags", (), {"batch": 1, "precision": "float32"})
-        network, inputs, _ = make(loading.validate(section).model, flags)
+        network, inputs, _ = make(loading.validate(section), 1)
         assert inputs.shape == shape
         counts[model] = count_parameters(jax.eval_shape(network.init, jax.random.key(0), inputs))
     assert counts == {"gpt": 46_527_812, "vit": 47_402_506}
