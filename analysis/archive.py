@@ -220,15 +220,12 @@ def _sweep(directory: Path) -> dict[Path, Mapping[str, Any]]:
     return {sweep: record}
 
 
-def parser() -> cli.Parser:
-    """Returns the parser of the program's flags."""
-    parser = cli.Parser(__doc__)
-    parser.add_argument("folder", type=Path, help="of finished runs, or a folder above them")
-    parser.add_argument("--out", required=True, type=Path, help=f"the file, whose name ends in {SUFFIX}")
-    return parser
-
-
-def _run(flags: argparse.Namespace) -> None:
+@cli.program(
+    __doc__,
+    cli.flag("folder", type=Path, help="of finished runs, or a folder above them"),
+    cli.flag("--out", required=True, type=Path, help=f"the file, whose name ends in {SUFFIX}"),
+)
+def main(flags: argparse.Namespace) -> None:
     """Writes the archive and says what was kept and what was left out."""
     if flags.out.suffix != SUFFIX:
         raise UsageError(f"--out={flags.out} must end in {SUFFIX}; write --out={flags.out.with_suffix(SUFFIX)}.")
@@ -238,11 +235,6 @@ def _run(flags: argparse.Namespace) -> None:
     flags.out.parent.mkdir(parents=True, exist_ok=True)
     write(finished, flags.out, flags.folder)
     print(*finished.left_out, f"Kept {len(finished.entries)} finished runs in {flags.out}.", sep="\n")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code."""
-    return cli.run(lambda: _run(parser().parse_args(arguments)))
 
 
 if __name__ == "__main__":

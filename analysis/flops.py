@@ -5,9 +5,9 @@
 Writes pictures (as Hosseini's Figs. 2, 3 and 4; PNG and SVG) and `flops.json`, and prints the tables of docs/flops.md.
 """
 
+import argparse
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +28,12 @@ SETTINGS = {
 }
 
 
-def parser() -> cli.Parser:
-    """Returns the parser of the program's flags."""
-    parser = cli.Parser(__doc__)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder for pictures and JSON")
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code."""
-    return cli.run(lambda: write(parser().parse_args(arguments).out))
-
-
-def write(out: Path) -> None:
+@cli.program(
+    __doc__, cli.flag("--out", type=Path, required=True, metavar="DIR", help="the folder for pictures and JSON")
+)
+def main(flags: argparse.Namespace) -> None:
     """Counts the operations, prints the tables, and writes the JSON file and the pictures."""
+    out = flags.out
     out.mkdir(parents=True, exist_ok=True)
     result = {"command": f"python -m analysis.flops --out={out}", "range": RANGE, "few": FEW} | counted()
     (out / "flops.json").write_text(json.dumps(result, indent=1) + "\n")

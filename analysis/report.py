@@ -256,18 +256,15 @@ def _draw(found: Found, wanted: str, names: Sequence[str], out: Path) -> None:
         style.save(tuning.figure(sweep), out / f"tuning{number or ''}")
 
 
-def parser() -> cli.Parser:
-    """Returns the parser of the program's flags."""
-    parser = cli.Parser(__doc__)
-    parser.add_argument("places", nargs="+", type=Path, help="folders of finished runs or above them, or archives")
-    parser.add_argument("--baseline", default="", help="a value such as dot_product, or FIELD=VALUE")
-    parser.add_argument("--metric", default="", help="what to compare, such as accuracy,loss")
-    parser.add_argument("--at", default="", help=f"compare validation curves at equal {', '.join(compare.BUDGETS)}")
-    parser.add_argument("--out", type=Path, help="where the files go; without it, the first folder or archive")
-    return parser
-
-
-def _run(flags: argparse.Namespace) -> None:
+@cli.program(
+    __doc__,
+    cli.flag("places", nargs="+", type=Path, help="folders of finished runs or above them, or archives"),
+    cli.flag("--baseline", default="", help="a value such as dot_product, or FIELD=VALUE"),
+    cli.flag("--metric", default="", help="what to compare, such as accuracy,loss"),
+    cli.flag("--at", default="", help=f"compare validation curves at equal {', '.join(compare.BUDGETS)}"),
+    cli.flag("--out", type=Path, help="where the files go; without it, the first folder or archive"),
+)
+def main(flags: argparse.Namespace) -> None:
     """Writes, draws and prints the report."""
     first = flags.places[0]
     out = flags.out or (first.with_suffix("") if first.is_file() else first)
@@ -277,11 +274,6 @@ def _run(flags: argparse.Namespace) -> None:
     page.write(out)
     _draw(found, flags.baseline, names, out)
     print(page.markdown(), end="")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code."""
-    return cli.run(lambda: _run(parser().parse_args(arguments)))
 
 
 if __name__ == "__main__":

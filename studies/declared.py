@@ -5,23 +5,22 @@ from the seconds of the studies before, and the most telling come first. Rates a
 third of the length.
 """
 
+import dataclasses
+
 from analysis.metrics import METRICS
 from analysis.tables import ResultColumn, ResultTable
+from studies import data
 from studies.definitions import DECLARATIONS, Study
 from train.grids import declaration, grid
 
 COMMIT = "2d12d774097bf912217bd8eaf1dcbe903cf7efbf"  # whose code trains them all
 RATE = "optimizer.learning_rate="
-# Only the best and the last checkpoint are saved; what is stopped saves too.
-SMALL = ("train.keep=1", "train.checkpoint_every=0 steps")
 GPT = (
+    *data.WINDOWS,
     "data.source=file:{data}/wikitext2",
     "data.tokeniser=wordpiece(size=4096)",
     "data.vocabulary=4096",
     "data.validation_split=validation[:50%]",
-    "data.context=256",
-    "data.eval_stride=128",
-    "data.batch_size=8",
     "model.depth=4",
     "model.width=128",
     "model.heads=4",
@@ -31,65 +30,24 @@ GPT = (
     "train.length=3 epochs",
     "train.eval_every=0.25 epochs",
     "train.log_every=200 steps",
-    *SMALL,
+    data.RARELY,
 )
 MNIST = (
-    "data.data_dir={data}/tfds",
-    "data.train_split=train[:54000]",
+    *data.MNIST,
     "data.validation_split=train[54000:]",
-    "data.eval_batch_size=500",
     "train.length=10 epochs",
     "train.eval_every=0.5 epochs",
     "train.log_every=200 steps",
-    *SMALL,
 )
 ANKI = (
-    "data.source=file:{data}/spa_eng/spa.txt.xz",
-    "data.source_tokeniser=words(size=6000, marks=True)",
-    "data.target_tokeniser=words(size=6000, marks=True)",
-    "data.source_vocabulary=6000",
-    "data.target_vocabulary=6000",
-    "model.width=128",
-    "model.mlp=512",
+    *data.ANKI,
     "train.length=6 epochs",
     "train.eval_every=0.5 epochs",
     "train.log_every=500 steps",
     "data.translations=0",
-    *SMALL,
 )
-PAIRS = (
-    "data.source=file:{data}/multi30k",
-    "data.source_column=de",
-    "data.target_column=en",
-    "data.source_tokeniser=bpe(size=6000)",
-    "data.target_tokeniser=",
-    "data.source_vocabulary=6000",
-    "data.target_vocabulary=6000",
-    "data.source_length=48",
-    "data.target_length=48",
-    "data.buckets=16,24,32",
-    "data.batch_size=64",
-    "data.eval_batch_size=128",
-    "data.translations=0",
-    "data.beams=1",
-    "optimizer.schedule=cosine",
-    "optimizer.warmup=200 steps",
-    "optimizer.beta2=0.98",
-    "train.eval_every=0.25 epochs",
-    "train.log_every=100 steps",
-    "train.label_smoothing=0.1",
-    *SMALL,
-)
-MULTI30K = (
-    *PAIRS,
-    "model.pretrained=",
-    "model.depth=2",
-    "model.decoder_depth=2",
-    "model.width=128",
-    "model.heads=4",
-    "model.mlp=512",
-    "train.length=5 epochs",
-)
+PAIRS = (*data.MULTI30K, "data.translations=0", "train.eval_every=0.25 epochs")
+MULTI30K = (*PAIRS, *data.TRANSLATOR, "train.length=5 epochs")
 RECURRENT = (
     *PAIRS,
     "data.validation_split=validation",
@@ -100,19 +58,11 @@ RECURRENT = (
     "train.length=6 epochs",
 )
 CIFAR = (
-    "data.data_dir={data}/tfds",
+    *data.CIFAR,
     "data.validation_split=train[90%:]",
-    "data.batch_size=64",
-    "data.eval_batch_size=500",
-    "model.depth=4",
-    "model.width=64",
-    "model.heads=4",
-    "model.mlp=128",
-    "model.patch=4",
     "train.length=20 epochs",
     "train.eval_every=1 epoch",
     "train.log_every=200 steps",
-    *SMALL,
 )
 IN_A_LAYER = (
     "dot_product",
@@ -133,16 +83,14 @@ def gaussians(own: str, cross: str) -> str:
     return ",".join(f"model.{side}={spec}" for side, spec in zip(sides, specs, strict=True))
 
 
-DECLARED = {
+TUNED = {
     "gpt_tuned": Study(
         "configs/gpt_wikitext103.py",
         (f"model.attention={','.join(IN_A_LAYER)}",),
         GPT,
         ("loss", "perplexity", "bits_per_byte"),
         seeds=5,
-        picture=True,
         tune=f"{RATE}1e-3,3e-3,9e-3",
-        declared="gpt_tuned",
         hours=19,
     ),
     "mnist_tuned": Study(
@@ -152,9 +100,7 @@ DECLARED = {
         ("accuracy", "loss"),
         beside=("model.attention=dot_product,model.heads=1", "model.attention=super,model.heads=1"),
         seeds=5,
-        picture=True,
         tune=f"{RATE}7e-4,2e-3,6e-3",
-        declared="mnist_tuned",
         hours=19,
     ),
     "anki_tuned": Study(
@@ -168,9 +114,7 @@ DECLARED = {
             gaussians("sigma=0.01, squared=False", "sigma=0.05, squared=False"),
         ),
         seeds=5,
-        picture=True,
         tune=f"{RATE}3e-4,1e-3,3e-3",
-        declared="anki_tuned",
         hours=6.5,
     ),
     "multi30k_tuned": Study(
@@ -180,9 +124,7 @@ DECLARED = {
         ("bleu", "chrf", "loss"),
         beside=("argument=dot_product,model.mlp=1095",),  # as many parameters as mlp_kv, within 0.02 %
         seeds=5,
-        picture=True,
         tune=f"{RATE}7e-4,2e-3,6e-3",
-        declared="multi30k_tuned",
         hours=9.5,
     ),
     "cifar100_tuned": Study(
@@ -190,9 +132,7 @@ DECLARED = {
         ("model.attention=dot_product,super",),
         CIFAR,
         ("accuracy", "top5", "loss"),
-        picture=True,
         tune=f"{RATE}1e-3,3e-3,9e-3",
-        declared="cifar100_tuned",
         hours=4.5,
     ),
     "recurrent_tuned": Study(
@@ -200,11 +140,15 @@ DECLARED = {
         ("argument=additive,fixed",),
         RECURRENT,
         ("bleu_to_48", "bleu_to_10", "bleu", "loss"),
-        picture=True,
         tune=f"{RATE}1e-3,3e-3,9e-3",
-        declared="recurrent_tuned",
         hours=2,
     ),
+}
+
+
+DECLARED = {
+    name: dataclasses.replace(study, fields=(*study.fields, "train.keep=1"), picture=True, declared=name)
+    for name, study in TUNED.items()
 }
 
 

@@ -4,6 +4,8 @@ import dataclasses
 import os
 from pathlib import Path
 
+from studies import data
+
 DECLARATIONS = Path(__file__).parent / "declarations"
 
 ONE_HEAD = "heads=1"
@@ -42,9 +44,9 @@ class Study:
     declared: str = ""
     hours: float = 0
 
-    def flags(self, data: Path, folder: Path) -> list[str]:
+    def flags(self, sets: Path, folder: Path) -> list[str]:
         """Of `train.sweep`."""
-        fields = [f"--config.{field.format(data=data)}" for field in self.fields]
+        fields = [f"--config.{field.format(data=sets)}" for field in self.fields]
         over = [part for text in self.over for part in ("--over", text)]
         more = [f"--also={text}" for text in self.beside]
         more += [f"--equal={self.equal}"] if self.equal else []
@@ -55,31 +57,20 @@ class Study:
 
 
 MNIST = (
-    "data.data_dir={data}/tfds",
-    "data.train_split=train[:54000]",
+    *data.MNIST,
     "data.validation_split=train[54000:57000]",
-    "data.eval_batch_size=500",
     "optimizer.warmup=50 steps",
     "train.length=300 steps",
     "train.eval_every=150 steps",
     "train.log_every=50 steps",
-    "train.checkpoint_every=0 steps",
 )
 CIFAR = (
-    "data.data_dir={data}/tfds",
+    *data.CIFAR,
     "data.validation_split=train[90%:95%]",
-    "data.batch_size=64",
-    "data.eval_batch_size=500",
-    "model.depth=4",
-    "model.width=64",
-    "model.heads=4",
-    "model.mlp=128",
-    "model.patch=4",
     "optimizer.warmup=200 steps",
     "train.length=1000 steps",
     "train.eval_every=500 steps",
     "train.log_every=100 steps",
-    "train.checkpoint_every=0 steps",
 )
 WIKITEXT = (
     "data.source=file:{data}/wikitext2",
@@ -91,53 +82,20 @@ WIKITEXT = (
     "model.mlp=256",
     "train.log_every=50 steps",
     "train.eval_every=250 steps",
-    "train.checkpoint_every=0 steps",
+    data.RARELY,
 )
-ANKI = (
-    "data.source=file:{data}/spa_eng/spa.txt.xz",
-    "data.source_tokeniser=words(size=6000, marks=True)",
-    "data.target_tokeniser=words(size=6000, marks=True)",
-    "data.source_vocabulary=6000",
-    "data.target_vocabulary=6000",
-    "model.width=128",
-    "model.mlp=512",
-    "train.log_every=200 steps",
-    "train.eval_every=0.5 epochs",
-    "train.checkpoint_every=0 steps",
-)
+ANKI = (*data.ANKI, "train.log_every=200 steps", "train.eval_every=0.5 epochs")
 MULTI30K = (
-    "data.source=file:{data}/multi30k",
-    "data.source_column=de",
-    "data.target_column=en",
-    "data.source_tokeniser=bpe(size=6000)",
-    "data.target_tokeniser=",
-    "data.source_vocabulary=6000",
-    "data.target_vocabulary=6000",
-    "data.source_length=48",
-    "data.target_length=48",
-    "data.buckets=16,24,32",
-    "data.batch_size=64",
-    "data.eval_batch_size=128",
+    *data.MULTI30K,
+    *data.TRANSLATOR,
     "data.translations=1000",
-    "data.beams=1",
-    "model.pretrained=",
-    "model.depth=2",
-    "model.decoder_depth=2",
-    "model.width=128",
-    "model.heads=4",
-    "model.mlp=512",
     "optimizer.learning_rate=2e-3",
-    "optimizer.schedule=cosine",
-    "optimizer.warmup=200 steps",
-    "optimizer.beta2=0.98",
     "train.length=2 epochs",
     "train.eval_every=1 epoch",
-    "train.log_every=100 steps",
-    "train.checkpoint_every=0 steps",
-    "train.label_smoothing=0.1",
 )
-GPT = ("data.context=256", "data.eval_stride=128", "data.batch_size=8", "train.length=500 steps")
+GPT = (*WIKITEXT, *data.WINDOWS, "train.length=500 steps")
 MLM = (
+    *WIKITEXT,
     "data.context=128",
     "data.batch_size=16",
     "model.pretrained=",
@@ -152,12 +110,7 @@ STUDIES = {
     "imdb": Study(
         "configs/classify_imdb.py",
         (FOUR, "model.heads=1,2,4"),
-        (
-            "data.source=file:{data}/imdb",
-            "data.text_column=review",
-            "data.label_column=label",
-            "train.checkpoint_every=0 steps",
-        ),
+        ("data.source=file:{data}/imdb", "data.text_column=review", "data.label_column=label", data.RARELY),
         ("accuracy", "loss"),
         ONE_HEAD,
         seeds=5,
@@ -172,12 +125,12 @@ STUDIES = {
         picture=True,
     ),
     "wikitext2_gpt": Study(
-        "configs/gpt_wikitext103.py", (NEURAL,), WIKITEXT + GPT, ("perplexity", "window_perplexity"), picture=True
+        "configs/gpt_wikitext103.py", (NEURAL,), GPT, ("perplexity", "window_perplexity"), picture=True
     ),
     "wikitext2_mlm": Study(
         "configs/mlm_wikitext103.py",
         ("model.attention=dot_product,mlp_roberta",),
-        WIKITEXT + MLM,
+        MLM,
         ("perplexity", "accuracy"),
         picture=True,
     ),

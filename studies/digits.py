@@ -7,13 +7,12 @@ table in `docs/mechanisms.md`. Stopped at any moment, it goes on where it was.
 """
 
 import argparse
-import json
 import statistics
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from analysis.tables import plain_markdown
 from attention.errors import UsageError
 from models import mechanisms
 from models.mechanisms import MECHANISMS
@@ -21,45 +20,41 @@ from studies import runs
 from train import cli
 from train.grids import pool
 
-RESULT = runs.ROOT / "benchmarks/results/digits_cpu.json"
 DOCS = runs.ROOT / "docs/mechanisms.md"
+KEPT = ("seed", "best", "best_step", "steps", "parameters", "git")
 # Beside the rows of the table: what the papers used, or what design choices are worth a look.
 VARIANTS = ("neural(dim=16)", "neural(dim=None)", "gaussian(sigma=0.05)", "linear(feature='identity', normalise=False)")
 
 
-def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
-    made.add_argument("--runs", type=Path, default=Path("runs/all-on-digits"), help="where the work directories are")
-    made.add_argument("--seeds", type=cli.count, default=3, help="of each, from 0 on")
-    made.add_argument("--only", nargs="*", default=[*MECHANISMS, *VARIANTS], help="spec strings")
-    return made
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-    return cli.run(lambda: run(parser().parse_args(arguments)))
-
-
-def run(arguments: argparse.Namespace) -> None:
+@cli.program(
+    __doc__,
+    cli.flag("--runs", type=Path, default=Path("runs/all-on-digits"), help="where the work directories are"),
+    cli.flag("--seeds", type=cli.count, default=3, help="of each, from 0 on"),
+    cli.flag("--only", nargs="*", default=[*MECHANISMS, *VARIANTS], help="spec strings"),
+)
+def main(flags: argparse.Namespace) -> None:
     """Trains, then writes both files.
 
     Raises:
       UsageError: a mechanism that is none, or nothing that has finished.
     """
-    for spec in arguments.only:
+    for spec in flags.only:
         mechanisms.resolve(spec, 1)
     todo = {
-        folder(spec, seed, arguments.runs): (f"--config.model.attention={spec}", f"--config.seed={seed}")
-        for seed in range(arguments.seeds)
-        for spec in arguments.only
+        folder(spec, seed, flags.runs): (f"--config.model.attention={spec}", f"--config.seed={seed}")
+        for seed in range(flags.seeds)
+        for spec in flags.only
     }
     runs.train_all(todo, lambda result: f"{100 * result['best']['test']['accuracy']:.2f} %")
-    done = {spec: results(spec, arguments.runs) for spec in [*MECHANISMS, *VARIANTS]}
+    done = {spec: results(spec, flags.runs) for spec in [*MECHANISMS, *VARIANTS]}
     finished = {spec: found for spec, found in done.items() if found}
     if not finished:
-        raise UsageError(f"Nothing has finished in {arguments.runs}; the logs there say why.")
-    write(finished)
+        raise UsageError(f"Nothing has finished in {flags.runs}; the logs there say why.")
+    about = {"command": "python -m studies.digits"}
+    about["each"] = "python -m train.main --config.model.attention=SPEC --config.seed=SEED, one CPU a run"
+    kept = {spec: [{key: run[key] for key in KEPT} for run in found] for spec, found in finished.items()}
+    runs.write("digits", about, next(iter(finished.values()))[0], kept)
+    runs.put(DOCS, "digits", table(finished))
 
 
 def folder(spec: str, seed: int, path: Path) -> Path:
@@ -73,30 +68,15 @@ def results(spec: str, path: Path) -> list[dict[str, Any]]:
     return [{"seed": seed} | result for seed, result in found.items() if result]
 
 
-def write(done: dict[str, list[dict[str, Any]]]) -> None:
-    """The JSON with all figures, and the table between the marks in the docs."""
-    some = next(iter(done.values()))[0]
-    kept = ("seed", "best", "best_step", "steps", "parameters", "git")
-    record = {
-        "command": "python -m studies.digits",
-        "each": "python -m train.main --config.model.attention=SPEC --config.seed=SEED, one CPU a run",
-        "versions": some["versions"],
-        "devices": some["devices"],
-        "runs": {spec: [{key: run[key] for key in kept} for run in found] for spec, found in done.items()},
-    }
-    RESULT.write_text(json.dumps(record, indent=2) + "\n")
-    runs.put(DOCS, "digits", table(done))
-
-
 def table(done: dict[str, list[dict[str, Any]]]) -> str:
     """Markdown: test accuracy at the best validation step, mean and range over seeds, parameters."""
-    lines = ["| mechanism | test accuracy, % | lowest – highest | seeds | parameters |", "| --- " * 5 + "|"]
+    rows = []
     for spec, found in done.items():
         accuracies = [100 * run["best"]["test"]["accuracy"] for run in found]
         spread = f"{min(accuracies):.2f} – {max(accuracies):.2f}"
-        mean = statistics.mean(accuracies)
-        lines.append(f"| `{spec}` | {mean:.2f} | {spread} | {len(found)} | {found[0]['parameters']:,} |")
-    return "\n".join(lines)
+        parameters = f"{found[0]['parameters']:,}"
+        rows.append((f"`{spec}`", f"{statistics.mean(accuracies):.2f}", spread, len(found), parameters))
+    return plain_markdown(("mechanism", "test accuracy, %", "lowest – highest", "seeds", "parameters"), rows)
 
 
 if __name__ == "__main__":

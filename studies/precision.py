@@ -7,19 +7,15 @@ Trains what has no result yet, a process for each CPU at a time. Stopped at any 
 
 import argparse
 import dataclasses
-import json
-import os
-import platform
 import statistics
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
+from analysis import measurements
 from analysis.tables import plain_markdown
 from studies import runs
 from train import cli
 from train.config.schema import PRECISIONS
-from train.run import workdir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,28 +41,15 @@ TRAININGS = {
 }
 
 
-def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
-    made.add_argument("--runs", type=Path, default=Path("runs/precision"), help="where the work directories are")
-    made.add_argument("--seeds", type=cli.count, default=3, help="of each, from 0 on")
-    made.add_argument("--out", type=cli.new_file, help="where the JSON goes")
-    return made
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-    return cli.run(lambda: run(parser().parse_args(arguments)))
-
-
-def run(flags: argparse.Namespace) -> None:
-    """Trains, prints a table and writes JSON."""
+@measurements.program(
+    __doc__,
+    cli.flag("--runs", type=Path, default=Path("runs/precision"), help="where the work directories are"),
+    cli.flag("--seeds", type=cli.count, default=3, help="of each, from 0 on"),
+)
+def main(flags: argparse.Namespace) -> measurements.Measured:
+    """Trains, and yields what was reached."""
     found = measured(flags.runs, range(flags.seeds))
-    print(markdown(found))
-    if flags.out:
-        command = " ".join(["python -m studies.precision", *sys.argv[1:]])
-        header = {"command": command, "cpus": os.cpu_count(), "machine": platform.machine()} | workdir.environment()
-        flags.out.write_text(json.dumps(header | {"reached": found}, indent=2) + "\n")
+    yield {"reached": found}, markdown(found)
 
 
 def measured(folder: Path, seeds: range) -> dict[str, dict[str, list[float]]]:
@@ -82,22 +65,20 @@ def measured(folder: Path, seeds: range) -> dict[str, dict[str, list[float]]]:
         for seed in seeds
         for precision in PRECISIONS
     }
-    todo = {place: _flags(*what) for what, place in places.items()}
-    runs.train_all(todo, lambda result: f"{result['seconds']:.0f} s")
-    return {
-        name: {precision: [_reached(name, places[name, precision, s]) for s in seeds] for precision in PRECISIONS}
-        for name in TRAININGS
+    todo = {
+        place: (
+            f"--config=configs/{TRAININGS[name].config}.py",
+            f"--config.train.precision={precision}",
+            f"--config.seed={seed}",
+            *TRAININGS[name].overrides,
+        )
+        for (name, precision, seed), place in places.items()
     }
-
-
-def _flags(name: str, precision: str, seed: int) -> tuple[str, ...]:
-    training = TRAININGS[name]
-    chosen = (f"--config=configs/{training.config}.py", f"--config.train.precision={precision}")
-    return (*chosen, f"--config.seed={seed}", *training.overrides)
-
-
-def _reached(name: str, workdir: Path) -> float:
-    return runs.result(workdir)["final"]["test"][TRAININGS[name].metric]
+    runs.train_all(todo, lambda result: f"{result['seconds']:.0f} s")
+    reached: dict[str, dict[str, list[float]]] = {name: {kind: [] for kind in PRECISIONS} for name in TRAININGS}
+    for (name, precision, _), place in places.items():
+        reached[name][precision].append(runs.result(place)["final"]["test"][TRAININGS[name].metric])
+    return reached
 
 
 def markdown(found: dict[str, dict[str, list[float]]]) -> str:

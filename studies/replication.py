@@ -14,7 +14,7 @@ puts back what was kept, so that it is not trained again.
 import argparse
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,25 +35,17 @@ KEPT = runs.ROOT / "docs/replication"
 ALL = {**DECLARED, **STUDIES}
 
 
-def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
-    made.add_argument("--data", type=Path, default=Path("data"), help="the folder of data sets")
-    made.add_argument("--runs", type=Path, default=Path("runs/replication"), help="where the sweeps are")
-    made.add_argument("--only", nargs="*", default=[*ALL], metavar="NAME", help=f"of {', '.join(ALL)}")
-    made.add_argument("--print", action="store_true", help="print each sweep's command, and train nothing")
-    made.add_argument("--archive", action="store_true", help="keep what has finished so far, and train nothing")
-    made.add_argument("--restore", action="store_true", help="put back what was kept, and train nothing")
-    made.add_argument("--tables", action="store_true", help="make tables and pictures of what is kept alone")
-    return made
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-    return cli.run(lambda: run(parser().parse_args(arguments)))
-
-
-def run(flags: argparse.Namespace) -> int:
+@cli.program(
+    __doc__,
+    cli.flag("--data", type=Path, default=Path("data"), help="the folder of data sets"),
+    cli.flag("--runs", type=Path, default=Path("runs/replication"), help="where the sweeps are"),
+    cli.flag("--only", nargs="*", default=[*ALL], metavar="NAME", help=f"of {', '.join(ALL)}"),
+    cli.flag("--print", action="store_true", help="print each sweep's command, and train nothing"),
+    cli.flag("--archive", action="store_true", help="keep what has finished so far, and train nothing"),
+    cli.flag("--restore", action="store_true", help="put back what was kept, and train nothing"),
+    cli.flag("--tables", action="store_true", help="make tables and pictures of what is kept alone"),
+)
+def main(flags: argparse.Namespace) -> int:
     """Trains, or prints or draws alone; returns the exit code. A run that fails stops no study.
 
     Raises:
@@ -115,11 +107,8 @@ def keep(folder: Path, kept: Path) -> None:
 
 def _runs(folder: Path, record: Mapping[str, Any] | None) -> list[Path]:
     """The work directories of a sweep; none of one that has not begun."""
-    return (
-        [folder / cell / grid.run_name(seeds) for cell in record["cells"] for seeds in record["seeds"]]
-        if record
-        else []
-    )
+    cells, seeds = (record["cells"], record["seeds"]) if record else ((), ())
+    return [folder / cell / grid.run_name(of_run) for cell in cells for of_run in seeds]
 
 
 def put(name: str, kept: Path) -> None:

@@ -1,5 +1,6 @@
 """Runs of `python -m train.main`, one on each CPU at a time, and tables of them in the docs."""
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,12 @@ def result(workdir: Path) -> dict[str, Any] | None:
     """What a finished run came to; None where it has not finished."""
     path = workdir / "result.json"
     return read_json(path) if path.exists() else None
+
+
+def write(name: str, about: Mapping[str, Any], some: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
+    """Writes a study's JSON: what it is, where some run of it was made, and what is kept of all."""
+    record = {**about, "versions": some["versions"], "devices": some["devices"], "runs": kept}
+    (ROOT / f"benchmarks/results/{name}_cpu.json").write_text(json.dumps(record, indent=2) + "\n")
 
 
 def with_figures(text: str, figure: Callable[[str], str | None]) -> str:

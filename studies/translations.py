@@ -10,20 +10,20 @@ mechanisms are not compared in models that cannot translate.
 
 import argparse
 import dataclasses
-import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from analysis.tables import plain_markdown
 from attention.errors import UsageError
-from studies import runs
+from studies import data, runs
 from train import cli
 from train.grids import pool
 
 DOCS = runs.ROOT / "docs/translation.md"
 BASELINE = "dot_product"
+SCORES = ("bleu_signature", "chrf_signature", "too_long_test")
+KEPT = ("best", "best_step", "steps", "seconds", "parameters", "attention_layer_parameters", "git", *SCORES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,60 +54,36 @@ SETS = {
         "configs/translate_iwslt.py",
         (BASELINE, "mlp_marian", "mlp_kv", "dual_linear"),
         (
-            "data.source_column=de",
-            "data.target_column=en",
-            "data.source_tokeniser=bpe(size=6000)",
-            "data.target_tokeniser=",
-            "data.source_length=48",
-            "data.target_length=48",
-            "data.buckets=16,24,32",
-            "data.batch_size=64",
-            "data.eval_batch_size=128",
+            *data.PAIRS,
+            *data.TRANSLATOR,
             "data.translations=200",
-            "model.pretrained=",
-            "model.depth=2",
-            "model.decoder_depth=2",
-            "model.width=128",
-            "model.heads=4",
-            "model.mlp=512",
             "optimizer.learning_rate=2e-3",
-            "optimizer.schedule=cosine",
             "optimizer.warmup=400 steps",
-            "optimizer.beta2=0.98",
             "train.length=4 epochs",
             "train.eval_every=1 epoch",
             "train.log_every=200 steps",
             "train.checkpoint_every=300 steps",
-            "train.label_smoothing=0.1",
         ),
         10.0,
     ),
 }
 
 
-def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
-    made.add_argument("--set", choices=SETS, required=True, help="which pairs")
-    made.add_argument("--data", type=Path, required=True, help="the file or folder of pairs")
-    made.add_argument("--runs", type=Path, required=True, help="where the work directories are")
-    return made
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-    return cli.run(lambda: run(parser().parse_args(arguments)))
-
-
-def run(arguments: argparse.Namespace) -> None:
+@cli.program(
+    __doc__,
+    cli.flag("--set", choices=SETS, required=True, help="which pairs"),
+    cli.flag("--data", type=Path, required=True, help="the file or folder of pairs"),
+    cli.flag("--runs", type=Path, required=True, help="where the work directories are"),
+)
+def main(flags: argparse.Namespace) -> None:
     """Trains, then writes both files."""
-    chosen = SETS[arguments.set]
-    folders = {spec: arguments.runs / pool.name_of(spec) for spec in chosen.mechanisms}
-    flags = [f"--config.data.source=file:{arguments.data.resolve()}", *(f"--config.{flag}" for flag in chosen.flags)]
-    todo = {folder: (f"--config={chosen.config}:{spec}", *flags) for spec, folder in folders.items()}
+    chosen = SETS[flags.set]
+    folders = {spec: flags.runs / pool.name_of(spec) for spec in chosen.mechanisms}
+    fields = [f"--config.data.source=file:{flags.data.resolve()}", *(f"--config.{field}" for field in chosen.flags)]
+    todo = {folder: (f"--config={chosen.config}:{spec}", *fields) for spec, folder in folders.items()}
     runs.train_all(todo, lambda result: f"{result['best']['test']['bleu']:.2f} BLEU")
     found = {spec: runs.result(folder) for spec, folder in folders.items()}
-    write(arguments.set, {spec: result for spec, result in found.items() if result})
+    write(flags.set, {spec: result for spec, result in found.items() if result})
 
 
 def write(name: str, done: dict[str, dict[str, Any]]) -> None:
@@ -117,18 +93,13 @@ def write(name: str, done: dict[str, dict[str, Any]]) -> None:
       UsageError: the baseline has not finished, or not reached the floor.
     """
     check_floor(done, SETS[name].floor)
-    kept = ("best", "best_step", "steps", "seconds", "parameters", "bleu_signature", "chrf_signature", "git")
-    kept = (*kept, "too_long_test", "attention_layer_parameters")
-    some = done[BASELINE]
-    record = {
+    about = {
         "command": f"python -m studies.translations --set={name} --data=DATA --runs=DIR",
         "flags": [f"--config.{flag}" for flag in SETS[name].flags],
         "floor": SETS[name].floor,
-        "versions": some["versions"],
-        "devices": some["devices"],
-        "runs": {spec: {key: result[key] for key in kept} for spec, result in done.items()},
     }
-    (runs.ROOT / f"benchmarks/results/{name}_cpu.json").write_text(json.dumps(record, indent=2) + "\n")
+    kept = {spec: {key: result[key] for key in KEPT} for spec, result in done.items()}
+    runs.write(name, about, done[BASELINE], kept)
     runs.put(DOCS, f"translation {name}", table(done))
 
 

@@ -52,33 +52,9 @@ MECHANISMS = {
     "delta": (RED, "^"),
 }
 
-RC = {
-    "font.family": "DejaVu Sans",  # included in Matplotlib, so that pictures are the same everywhere
-    "font.size": 8,
-    "axes.titlesize": 9,
-    "axes.labelsize": 8,
-    "legend.fontsize": 8,
-    "legend.frameon": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#808080",
-    "axes.linewidth": 0.8,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e5e5e5",
-    "grid.linewidth": 0.6,
-    "xtick.color": "#808080",
-    "ytick.color": "#808080",
-    "xtick.labelcolor": "#404040",
-    "ytick.labelcolor": "#404040",
-    "lines.linewidth": 1.5,
-    "lines.markersize": 3.5,
-    "savefig.dpi": 120,
-    "svg.hashsalt": "attention bench",
-    "figure.constrained_layout.use": True,
-}
-
-quiet = matplotlib.rc_context(RC)  # a decorator: the function draws in this style
+STYLE = Path(__file__).with_name("bench.mplstyle")
+# A decorator: the function draws in this style.
+quiet = matplotlib.rc_context(matplotlib.rc_params_from_file(STYLE, use_default_template=False))
 
 
 def colours(labels: Iterable[str]) -> dict[str, tuple[str, str]]:

@@ -1,0 +1,63 @@
+"""The data of studies with models that suit them, as fields of a config; `{data}` is the folder of data sets."""
+
+RARELY = "train.checkpoint_every=0 steps"  # only the best and the last checkpoint are saved; what is stopped saves too
+MNIST = (
+    "data.data_dir={data}/tfds",
+    "data.train_split=train[:54000]",
+    "data.eval_batch_size=500",
+    RARELY,
+)
+CIFAR = (
+    "data.data_dir={data}/tfds",
+    "data.batch_size=64",
+    "data.eval_batch_size=500",
+    "model.depth=4",
+    "model.width=64",
+    "model.heads=4",
+    "model.mlp=128",
+    "model.patch=4",
+    RARELY,
+)
+ANKI = (
+    "data.source=file:{data}/spa_eng/spa.txt.xz",
+    "data.source_tokeniser=words(size=6000, marks=True)",
+    "data.target_tokeniser=words(size=6000, marks=True)",
+    "data.source_vocabulary=6000",
+    "data.target_vocabulary=6000",
+    "model.width=128",
+    "model.mlp=512",
+    RARELY,
+)
+PAIRS = (
+    "data.source_column=de",
+    "data.target_column=en",
+    "data.source_tokeniser=bpe(size=6000)",
+    "data.target_tokeniser=",
+    "data.source_length=48",
+    "data.target_length=48",
+    "data.buckets=16,24,32",
+    "data.batch_size=64",
+    "data.eval_batch_size=128",
+    "optimizer.schedule=cosine",
+    "optimizer.beta2=0.98",
+    "train.label_smoothing=0.1",
+)
+MULTI30K = (
+    *PAIRS,
+    "data.source=file:{data}/multi30k",
+    "data.source_vocabulary=6000",
+    "data.target_vocabulary=6000",
+    "data.beams=1",
+    "optimizer.warmup=200 steps",
+    "train.log_every=100 steps",
+    RARELY,
+)
+TRANSLATOR = (
+    "model.pretrained=",
+    "model.depth=2",
+    "model.decoder_depth=2",
+    "model.width=128",
+    "model.heads=4",
+    "model.mlp=512",
+)
+WINDOWS = ("data.context=256", "data.eval_stride=128", "data.batch_size=8")
