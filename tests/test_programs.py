@@ -33,8 +33,10 @@ def program(name):
 
 
 def parser_of(name):
+    """The parser of a program; None of a module that has none."""
     module = program(name)
-    return module.parser() if hasattr(module, "parser") else module.main.parser()
+    parser = getattr(module, "parser", None) or getattr(getattr(module, "main", None), "parser", None)
+    return parser and parser()
 
 
 def run(name, *arguments, capsys):

@@ -18,6 +18,7 @@ import jaxtyping
 from attention.errors import unknown
 from tests.conftest import ROOT
 from tests.docs.pages import ENDS, Block, PageError
+from tests.test_programs import parser_of
 from tests.test_programs import program as source
 from train import launch
 from train.config import loading
@@ -157,10 +158,11 @@ def settings(module: str, arguments: Sequence[str]) -> Iterator[tuple[str, dict[
         return
     if module == "train.launch":
         module, arguments = "train.main", launch.parse(arguments)[2]
-    if not hasattr(source(module), "parser"):
+    parser = parser_of(module)
+    if not parser:
         return
     with contextlib.chdir(ROOT):
-        flags = source(module).parser().parse_args(arguments)
+        flags = parser.parse_args(arguments)
     overrides, spec = flags.overrides, getattr(flags, "config", "")
     if wrong := sorted(overrides.keys() - LEAVES.keys()):
         raise unknown("config field", f"--config.{wrong[0]}", [f"--config.{name}" for name in LEAVES])

@@ -72,7 +72,7 @@ def conclusions():
     """What a study's tables, and the reports that the page names, say of differences."""
     told = {name: replication.text(name, KEPT / f"{name}.json") for name in replication.STUDIES}
     for name, given in re.findall(r"`python -m analysis\.report docs/replication/(\w+)\.json\s([^`]+)`", PAGE):
-        flags = report.parser().parse_args(["-", *shlex.split(given)])
+        flags = report.main.parser().parse_args(["-", *shlex.split(given)])
         made = report.report(finished.find([KEPT / f"{name}.json"]), flags.baseline, flags.metric.split(","))
         told[name] += tables.markdown(made.differences)
     return told
