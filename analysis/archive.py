@@ -74,18 +74,13 @@ def find(places: Sequence[Path]) -> Finished:
     Raises:
       UsageError: A place does not exist, an archive or `sweep.json` is damaged, or there is no finished run at all.
     """
-    entries: list[Entry] = []
-    sweeps: list[Mapping[str, Any]] = []
-    left_out: list[str] = []
-    for place in places:
-        finished = read(place) if place.is_file() else _in_folder(place)
-        entries += finished.entries
-        sweeps += finished.sweeps
-        left_out += finished.left_out
+    found = [read(place) if place.is_file() else _in_folder(place) for place in places]
+    entries = [entry for finished in found for entry in finished.entries]
+    left_out = [sentence for finished in found for sentence in finished.left_out]
     if not entries:
         reasons = f": {left_out[0]}" if left_out else "; give folders of runs, such as the --workdir of a sweep."
         raise UsageError(f"There is no finished run in {', '.join(map(str, places))}{reasons}")
-    return Finished(entries, sweeps, left_out)
+    return Finished(entries, [sweep for finished in found for sweep in finished.sweeps], left_out)
 
 
 def write(found: Finished, out: Path, above: Path = Path()) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.metrics import METRICS
+from analysis.metrics import METRICS, counted
 from analysis.tables import Number, ResultColumn, ResultTable
 
 
@@ -32,11 +32,10 @@ def notes(sweeps: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns sentences that say what was tried and by which rule the value was chosen."""
     said = []
     for tune in (sweep["tune"] for sweep in sweeps if sweep.get("tune")):
-        seeds = f"{tune['seeds']} seed" + "s" * (tune["seeds"] > 1)
         said.append(
-            f"{tune['field']} was tuned in trials of {tune['length']} of a run's length with {seeds}: their "
-            f"{METRICS[tune['metric']].title} on validation data is above, a dash where the loss was not "
-            f"finite. {tune['rule']}"
+            f"{tune['field']} was tuned in trials of {tune['length']} of a run's length with "
+            f"{counted(tune['seeds'], 'seed')}: their {METRICS[tune['metric']].title} on validation data is above, "
+            f"a dash where the loss was not finite. {tune['rule']}"
         )
     return list(dict.fromkeys(said))
 

@@ -8,22 +8,16 @@ Steps with and without a save in progress take turns within one process, round a
 import argparse
 import statistics
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
-
-import jax
 
 from analysis import measurements
 from analysis.tables import plain_markdown
 from benchmarks import measure
-from benchmarks.train_step import SilentTraining
+from benchmarks.train_step import SilentTraining, silent_training, spread_of
 from train import cli
 from train.config import loading
-from train.devices import sharding
 from train.main import parse
 from train.run import digest
-from train.run.checkpoints import Checkpoints
 
 # The digits at their default size, and with the state of vit_cifar100: the sizes of a small and a middling checkpoint.
 MODELS = {
@@ -44,19 +38,13 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
 def saving(overrides: list[str], rounds: int, seconds: float) -> dict[str, Any]:
     """Returns medians in seconds of a step alone, a step while a checkpoint is written, and the parts of a save."""
     config, _ = loading.resolve("configs/vit_digits.py", parse(overrides)[1])
-    mesh = sharding.make_mesh(config.mesh)
-    with tempfile.TemporaryDirectory() as folder, jax.set_mesh(mesh), Checkpoints(Path(folder), 1) as checkpoints:
-        (Path(folder) / "checkpoints").mkdir()
-        training = SilentTraining(config, Path(folder), checkpoints)
-        training.take(2)  # the first step compiles
+    with silent_training(config) as training:
         steps = max(2, round(seconds / training.take(3)))
         times = [_round(training, steps) for _ in range(rounds + 1)][1:]
-        training.close()
     ratios = [row["step while saving"] / row["step"] for row in times]
     medians = {name: statistics.median(row[name] for row in times) for name in times[0]}
-    spread = {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
     size = measure.bytes_of(training.state)
-    return {"state_bytes": size, "steps": steps, "seconds": medians, "while_saving_over_alone": spread}
+    return {"state_bytes": size, "steps": steps, "seconds": medians, "while_saving_over_alone": spread_of(ratios)}
 
 
 def _round(training: SilentTraining, steps: int) -> dict[str, float]:

@@ -7,6 +7,7 @@ Everything is measured in turn within one process, round after round, since mach
 """
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import importlib
@@ -14,7 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,21 +70,34 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
 
 def loop_against_step(config: Config, rounds: int, steps: int) -> dict[str, Any]:
     """Returns seconds a step of the bare jitted step on one batch, and of the loop with data, logs and checks."""
-    mesh = sharding.make_mesh(config.mesh)
-    with tempfile.TemporaryDirectory() as folder, jax.set_mesh(mesh), Checkpoints(Path(folder), 1) as checkpoints:
-        training = SilentTraining(config, Path(folder), checkpoints)
-        training.take(2)
+    with silent_training(config) as training:
         batch = training.replicas.to_devices(next(training.batches), stacked=True)
         times: dict[str, list[float]] = {"step": [], "loop": []}
         for _ in range(rounds):
             times["step"].append(_bare(training, batch, steps))
             times["loop"].append(training.take(steps))
-        training.close()
     ratios = [b / a for a, b in zip(times["step"], times["loop"], strict=True)]
     return {
         "seconds": {name: statistics.median(values) for name, values in times.items()},
-        "loop_over_step": {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)},
+        "loop_over_step": spread_of(ratios),
     }
+
+
+def spread_of(ratios: list[float]) -> dict[str, float]:
+    """Returns the median, the least and the greatest of ratios."""
+    return {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
+
+
+@contextlib.contextmanager
+def silent_training(config: Config) -> Iterator["SilentTraining"]:
+    """Opens a training in a folder of its own, whose first steps, which compile, are taken."""
+    mesh = sharding.make_mesh(config.mesh)
+    with tempfile.TemporaryDirectory() as folder, jax.set_mesh(mesh), Checkpoints(Path(folder), 1) as checkpoints:
+        (Path(folder) / "checkpoints").mkdir()
+        training = SilentTraining(config, Path(folder), checkpoints)
+        training.take(2)
+        yield training
+        training.close()
 
 
 class SilentTraining:

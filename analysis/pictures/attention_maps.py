@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from flax import traverse_util
 from jaxtyping import Array, Float
 
 from attention import Mask, align_values
@@ -206,13 +207,9 @@ def of_translation(directory: Path, text: str, stack: str = "cross", step: str =
 def _mixings(
     weights: Mapping[str, Float[Array, "*B N T T"]], params: dict[str, Any], causal: bool = False
 ) -> list[Float[np.ndarray, "*B N T T"]]:
-    def kernel(path):
-        layer = params
-        for name in path.split("/"):
-            layer = layer[name]
-        return layer.get("align_kernel")
-
-    return [np.asarray(mixing(layer, kernel(path), causal=causal)) for path, layer in weights.items()]
+    arrays = traverse_util.flatten_dict(params, sep="/")
+    kernels = {path: arrays.get(f"{path}/align_kernel") for path in weights}
+    return [np.asarray(mixing(layer, kernels[path], causal=causal)) for path, layer in weights.items()]
 
 
 def _looked_at(weights: np.ndarray, class_token: bool, grid: tuple[int, int]) -> np.ndarray:

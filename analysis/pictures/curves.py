@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from analysis.metrics import counted
 from analysis.pictures import style
 from analysis.runs import of_seed
 from attention.errors import UsageError, unknown
@@ -172,11 +173,9 @@ def _draw_band(axes: Axes, curves: list[tuple], colour: str, marker: str, dashes
 
 
 def _legend(drawn: Figure, groups: Groups, looks: Mapping[str, tuple[str, str]]) -> None:
-    def seeds(runs):
-        return f"{len(runs)} seed" + "s" * (len(runs) > 1)
-
+    names = {label: f"{label} ({counted(len(groups[label]), 'seed')})" for label in looks}
     handles = [
-        Line2D([], [], color=colour, marker=marker, label=style.plain(f"{label} ({seeds(groups[label])})"))
+        Line2D([], [], color=colour, marker=marker, label=style.plain(names[label]))
         for label, (colour, marker) in looks.items()
     ]
     handles += [Line2D([], [], color="#808080", linestyle=dashes, label=split) for split, dashes in SPLITS.items()]

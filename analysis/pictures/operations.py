@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from analysis.layer_operations import Count, grid
+from analysis.metrics import counted
 from analysis.pictures.style import MECHANISMS, SURFACE, quiet
 
 COLOURS = {name: MECHANISMS[name][0] for name in ("dot_product", "optimised", "efficient", "super")}
@@ -35,7 +36,7 @@ def curves(counts: Mapping[str, tuple[Count, Sizes]], length: int, heads: int) -
             axes.plot(widths, values, ls=dashes, color=colour, label=name, marker=marker, ms=4)
         axes.set(title=title, xlabel="d", ylabel="MFLOP, forward and backward", xlim=(0, None), ylim=(0, None))
     axes.legend()
-    figure.suptitle(f"ℓ = {length}, {_heads(heads)}")
+    figure.suptitle(f"ℓ = {length}, {counted(heads, 'head')}")
     return figure
 
 
@@ -53,7 +54,7 @@ def heat_maps(counts: Mapping[str, tuple[Count, Sizes]], heads: Sizes) -> Figure
         for axes, h in zip(row, heads, strict=True):
             percent = [[100 * value for value in row] for row in grid(count, h, sizes, sizes)]
             image = _heat_map(axes, percent, sizes)
-            axes.set_title(f"{title}, {_heads(h)}\nmean {np.mean(percent):.0f} %")
+            axes.set_title(f"{title}, {counted(h, 'head')}\nmean {np.mean(percent):.0f} %")
     figure.colorbar(image, ax=rows, label="standard over Efficient, % more", shrink=0.6)
     return figure
 
@@ -90,7 +91,3 @@ def surfaces(counts: Mapping[str, tuple[Count, Sizes]]) -> Figure:
     handles = [Patch(color=colour, alpha=0.6, label=name) for name, colour in COLOURS.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=4)
     return figure
-
-
-def _heads(heads: int) -> str:
-    return "1 head" if heads == 1 else f"{heads} heads"

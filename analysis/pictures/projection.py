@@ -8,6 +8,7 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.metrics import counted
 from analysis.pictures import style
 from attention import Mask, gaussian_attention
 from attention.errors import UsageError
@@ -73,7 +74,7 @@ def figure(
     _one(first, points, sorted(sigmas)[len(sigmas) // 2], chosen)
     for axes, sigma in zip(rest, sigmas, strict=True):
         _all(axes, project(points, sigma, steps))
-        axes.set_title(f"all, σ = {sigma:g}, {steps} step" + "s" * (steps > 1))
+        axes.set_title(f"all, σ = {sigma:g}, {counted(steps, 'step')}")
     for axes in (first, *rest):
         axes.set(aspect="equal", xticks=[], yticks=[])
         axes.spines[:].set_visible(False)

@@ -21,21 +21,10 @@ class TorchGPT(nn.Module):
         self.scale = config.width**0.5 if config.scale_embeddings else 1.0
         self.added, self.rotation = self._positions(params, config, length)
         self.dropout = nn.Dropout(config.embedding_dropout)
-        self.blocks = nn.ModuleList(
-            TorchBlock(
-                params[f"block_{layer}"],
-                config.heads,
-                config.dropout,
-                config.attention_dropout,
-                activation=config.activation,
-                pre_norm=config.norm == "pre",
-                epsilon=config.norm_epsilon,
-                causal=True,
-            )
-            for layer in range(config.depth)
-        )
+        blocks = (params[f"block_{layer}"] for layer in range(config.depth))
+        self.blocks = nn.ModuleList(TorchBlock(block, config, causal=True) for block in blocks)
         self.norm = norm(params["norm"], config.norm_epsilon)
-        self.head = None if config.tied_output else linear(params["head"]["kernel"], params["head"]["bias"])
+        self.head = None if config.tied_output else linear(params["head"])
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Returns logits of the next token (batch, tokens, vocabulary)."""

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from models.transformer import TransformerConfig
+
 Params = Mapping[str, Any]
 ACTIVATIONS = {"gelu": functional.gelu, "relu": functional.relu}
 
@@ -17,16 +19,16 @@ def tensor(array: np.ndarray) -> nn.Parameter:
     return nn.Parameter(torch.tensor(np.asarray(array, np.float32)))
 
 
-def linear(kernel: np.ndarray, bias: np.ndarray | None) -> nn.Linear:
+def linear(params: Params) -> nn.Linear:
     """Returns a linear layer from a kernel (inputs, outputs) and its bias, if there is one."""
-    layer = nn.utils.skip_init(nn.Linear, *kernel.shape, bias=bias is not None)
-    layer.weight = tensor(kernel.T)
-    if bias is not None:
-        layer.bias = tensor(bias)
+    layer = nn.utils.skip_init(nn.Linear, *params["kernel"].shape, bias="bias" in params)
+    layer.weight = tensor(params["kernel"].T)
+    if "bias" in params:
+        layer.bias = tensor(params["bias"])
     return layer
 
 
-def norm(params: Params, epsilon: float = 1e-6) -> nn.LayerNorm:
+def norm(params: Params, epsilon: float) -> nn.LayerNorm:
     """Returns a LayerNorm from its scale and bias."""
     layer = nn.LayerNorm(params["scale"].shape, eps=epsilon)
     layer.weight, layer.bias = tensor(params["scale"]), tensor(params["bias"])
@@ -36,30 +38,18 @@ def norm(params: Params, epsilon: float = 1e-6) -> nn.LayerNorm:
 class TorchBlock(nn.Module):
     """One Transformer block with `scaled_dot_product_attention` and one product for query, key and value."""
 
-    def __init__(
-        self,
-        params: Params,
-        heads: int,
-        dropout: float,
-        attention_dropout: float,
-        *,
-        activation: str = "gelu",
-        pre_norm: bool = True,
-        epsilon: float = 1e-6,
-        causal: bool = False,
-    ):
+    def __init__(self, params: Params, config: TransformerConfig, causal: bool = False):
         super().__init__()
         attention, mlp, width = params["attention"], params["mlp"], params["norm_mlp"]["scale"].size
         inputs = [attention[name] for name in ("query", "key", "value")]
-        biased = "bias" in attention["out"]
-        kernel = np.concatenate([layer["kernel"].reshape(width, -1) for layer in inputs], axis=1)
-        bias = np.concatenate([layer["bias"].reshape(-1) for layer in inputs]) if biased else None
-        self.qkv = linear(kernel, bias)
-        self.out = linear(attention["out"]["kernel"].reshape(-1, width), attention["out"]["bias"] if biased else None)
-        self.up, self.down = (linear(mlp[name]["kernel"], mlp[name]["bias"]) for name in ("up", "down"))
-        self.norm_attention, self.norm_mlp = norm(params["norm_attention"], epsilon), norm(params["norm_mlp"], epsilon)
-        self.heads, self.rate, self.dropout = heads, attention_dropout, nn.Dropout(dropout)
-        self.activation, self.pre_norm, self.causal = ACTIVATIONS[activation], pre_norm, causal
+        joined = {leaf: np.concatenate([layer[leaf] for layer in inputs], axis=-2) for leaf in inputs[0]}
+        self.qkv = linear({leaf: array.reshape(*array.shape[:-2], -1) for leaf, array in joined.items()})
+        self.out = linear(attention["out"] | {"kernel": attention["out"]["kernel"].reshape(-1, width)})
+        self.up, self.down = linear(mlp["up"]), linear(mlp["down"])
+        self.norm_attention = norm(params["norm_attention"], config.norm_epsilon)
+        self.norm_mlp = norm(params["norm_mlp"], config.norm_epsilon)
+        self.heads, self.rate, self.dropout = config.heads, config.attention_dropout, nn.Dropout(config.dropout)
+        self.activation, self.pre_norm, self.causal = ACTIVATIONS[config.activation], config.norm == "pre", causal
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """Returns the block's output; x is (batch, tokens, width), rotation the cosines and sines of rotary."""

@@ -50,11 +50,13 @@ def _patches(images: Any, patch: int) -> Any:
 
 def _block(x: Any, name: str, config: ViTConfig) -> Any:
     """Applies one pre-norm block."""
-    h = layers.LayerNormalization(epsilon=1e-6, name=f"{name}.norm_attention")(x)
+    h = layers.LayerNormalization(epsilon=config.norm_epsilon, name=f"{name}.norm_attention")(x)
     width, dropout = config.width // config.heads, config.dropout
-    attention = layers.MultiHeadAttention(config.heads, width, dropout=dropout, name=f"{name}.attention")
+    attention = layers.MultiHeadAttention(
+        config.heads, width, dropout=config.attention_dropout, name=f"{name}.attention"
+    )
     x = layers.Add()([x, layers.Dropout(dropout)(attention(h, h))])
-    h = layers.LayerNormalization(epsilon=1e-6, name=f"{name}.norm_mlp")(x)
+    h = layers.LayerNormalization(epsilon=config.norm_epsilon, name=f"{name}.norm_mlp")(x)
     h = layers.Dropout(dropout)(layers.Dense(config.mlp, activation=_gelu, name=f"{name}.mlp.up")(h))
     return layers.Add()([x, layers.Dropout(dropout)(layers.Dense(config.width, name=f"{name}.mlp.down")(h))])
 
@@ -69,7 +71,7 @@ def _model(size: tuple[int, ...], config: ViTConfig, classes: int) -> keras.Mode
     x = KerasTokens(name="tokens")(layers.Dense(config.width, name="embed")(_patches(images, config.patch)))
     for layer in range(config.depth):
         x = _block(x, f"block_{layer}", config)
-    x = layers.LayerNormalization(epsilon=1e-6, name="norm")(x[:, 0])
+    x = layers.LayerNormalization(epsilon=config.norm_epsilon, name="norm")(x[:, 0])
     return keras.Model(images, layers.Dense(classes, name="head")(x))
 
 

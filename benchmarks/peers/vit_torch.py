@@ -15,12 +15,12 @@ class TorchViT(nn.Module):
 
     def __init__(self, params: Params, config: ViTConfig):
         super().__init__()
-        self.patch, rates = config.patch, (config.dropout, config.dropout)
-        self.embed = linear(params["embed"]["kernel"], params["embed"]["bias"])
+        self.patch = config.patch
+        self.embed = linear(params["embed"])
         self.class_token, self.positions = tensor(params["class_token"]), tensor(params["positions"]["table"])
         blocks = (params[f"block_{layer}"] for layer in range(config.depth))
-        self.blocks = nn.Sequential(*(TorchBlock(block, config.heads, *rates) for block in blocks))
-        self.norm, self.head = norm(params["norm"]), linear(params["head"]["kernel"], params["head"]["bias"])
+        self.blocks = nn.Sequential(*(TorchBlock(block, config) for block in blocks))
+        self.norm, self.head = norm(params["norm"], config.norm_epsilon), linear(params["head"])
 
     def forward(self, images: Tensor) -> Tensor:
         """Returns logits of images (batch, rows, columns, channels)."""
