@@ -6,7 +6,7 @@ RoBERTa is loaded into `models.masked_lm`, and Marian into `models.encoder_decod
 import collections
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ class Described:
     special: dict[str, int]
 
 
-def describe(source: str) -> Described:
+def describe(source: str, architectures: Sequence[Architecture] = ARCHITECTURES) -> Described:
     """Returns the architecture of a checkpoint.
 
     The model is `MaskedLM(MaskedLMConfig(**fields, …), vocabulary, length)` for RoBERTa, and for Marian
@@ -87,11 +87,29 @@ def describe(source: str) -> Described:
 
     Args:
       source: A Hugging Face folder, or a name on the hub.
+      architectures: Those that it may have.
 
     Raises:
-      UsageError: it cannot be read, is neither RoBERTa nor Marian, or differs from the published models.
+      UsageError: it cannot be read, has none of these architectures, or differs from the published models.
     """
-    return _describe(source, ARCHITECTURES)
+    theirs = hugging_face.read_config(source)
+    known = {architecture.model_type: architecture for architecture in architectures}
+    kind = theirs.get("model_type")
+    if kind is not None and kind not in known:
+        only = " and ".join(map(repr, known))
+        raise UsageError(f"{source} is a model of type {kind!r}; only {only} can be loaded.")
+    architecture = known.get(kind, architectures[0])
+    _check_described(source, architecture, theirs)
+    ours = architecture.fields | architecture.dropouts
+    fields = architecture.fixed | {field: theirs[name] for field, name in ours.items()}
+    activation = fields["activation"]
+    if activation not in ACTIVATIONS | OTHER_NAMES:
+        name = architecture.fields["activation"]
+        raise UsageError(f"{source} has {name}={activation!r}; choose one with {', '.join(ACTIVATIONS)}.")
+    fields["activation"] = (ACTIVATIONS | OTHER_NAMES)[activation]
+    length = theirs["max_position_embeddings"] - architecture.unused_positions(fields)
+    special = {token: theirs[name] for token, name in architecture.special.items()}
+    return Described(fields, theirs["vocab_size"], length, special)
 
 
 def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[str, Any], LoadReport]:
@@ -181,7 +199,7 @@ def check_fit(
       UsageError: they do not fit; the error gives both values of every difference. Or see `describe`.
     """
     architecture = _architecture(config)
-    described = _describe(source, (architecture,))
+    described = describe(source, (architecture,))
     pairs = {
         f"model.{field}": (getattr(config, field), described.fields[field])
         for field in (*architecture.fields, *architecture.fixed)
@@ -198,28 +216,6 @@ def check_fit(
 
 def _architecture(config: TransformerConfig) -> Architecture:
     return next(known for known in ARCHITECTURES if isinstance(config, known.config))
-
-
-def _describe(source: str, architectures: tuple[Architecture, ...]) -> Described:
-    """Describes a checkpoint as `describe` does, for the given architectures only."""
-    theirs = hugging_face.read_config(source)
-    known = {architecture.model_type: architecture for architecture in architectures}
-    kind = theirs.get("model_type")
-    if kind is not None and kind not in known:
-        only = " and ".join(map(repr, known))
-        raise UsageError(f"{source} is a model of type {kind!r}; only {only} can be loaded.")
-    architecture = known.get(kind, architectures[0])
-    _check_described(source, architecture, theirs)
-    ours = architecture.fields | architecture.dropouts
-    fields = architecture.fixed | {field: theirs[name] for field, name in ours.items()}
-    activation = fields["activation"]
-    if activation not in ACTIVATIONS | OTHER_NAMES:
-        name = architecture.fields["activation"]
-        raise UsageError(f"{source} has {name}={activation!r}; choose one with {', '.join(ACTIVATIONS)}.")
-    fields["activation"] = (ACTIVATIONS | OTHER_NAMES)[activation]
-    length = theirs["max_position_embeddings"] - architecture.unused_positions(fields)
-    special = {token: theirs[name] for token, name in architecture.special.items()}
-    return Described(fields, theirs["vocab_size"], length, special)
 
 
 def _check_described(source: str, architecture: Architecture, theirs: dict[str, Any]) -> None:
