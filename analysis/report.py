@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis import compare, metrics, runs, statistics, tables, trials
+from analysis import compare, metrics, runs, statistics, tables, trials, verdicts
 from analysis.compare import Baseline, GroupComparison
-from analysis.metrics import METRICS, Metric
+from analysis.metrics import METRICS, Metric, counted
 from analysis.pictures import curves, intervals, style, tuning
 from analysis.runs import Found, Run, short
 from analysis.statistics import LEVEL
@@ -36,6 +36,7 @@ class ComparisonReport:
       introduction: What was compared, and how fair the comparison is.
       results: A row for each setting.
       differences: A row for each comparison; it has no rows where there is nothing to compare.
+      declared: A row with a verdict for each comparison that the sweep declared, see `analysis.verdicts`.
       tuning: A row for each setting that was tuned, a column for each value that was tried.
       notes: How to read the tables, and what was left out.
     """
@@ -43,6 +44,7 @@ class ComparisonReport:
     introduction: str
     results: ResultTable
     differences: ResultTable
+    declared: ResultTable
     tuning: ResultTable
     notes: tuple[str, ...]
 
@@ -51,6 +53,8 @@ class ComparisonReport:
         sections = ["# Comparison", self.introduction, tables.markdown(self.results).strip()]
         if self.differences.rows:
             sections += ["## Differences", tables.markdown(self.differences).strip()]
+        if self.declared.columns:
+            sections += ["## Declared comparisons", tables.markdown(self.declared).strip()]
         if self.tuning.columns:
             sections += ["## Tuning", tables.markdown(self.tuning).strip()]
         return "\n\n".join([*sections, "## Notes", "\n".join(f"- {note}" for note in self.notes)]) + "\n"
@@ -60,10 +64,10 @@ class ComparisonReport:
     def write(self, out: Path) -> None:
         """Writes `report.md`, `report.tex` with all tables, and a CSV file of each table that has rows.
 
-        The CSV files are `report.csv`, `differences.csv` and `tuning.csv`.
+        The CSV files are `report.csv`, `differences.csv`, `declared.csv` and `tuning.csv`.
         """
         out.mkdir(parents=True, exist_ok=True)
-        more = {"differences": self.differences, "tuning": self.tuning}
+        more = {"differences": self.differences, "declared": self.declared, "tuning": self.tuning}
         filled = {"report": self.results} | {name: table for name, table in more.items() if table.rows}
         texts = {f"{name}.csv": tables.comma_separated(table) for name, table in filled.items()}
         texts |= {"report.md": self.markdown(), "report.tex": "\n".join(map(tables.latex, filled.values()))}
@@ -98,6 +102,7 @@ def report(found: Found, wanted: str = "", names: Sequence[str] = (), at: str = 
         _introduction(found, against, at, budget),
         ResultTable(tuple(columns)),
         differences(comparisons),
+        verdicts.table(found),
         trials.table(found.sweeps),
         _notes(found, against, comparisons),
     )
@@ -186,7 +191,7 @@ def _column(found: Found, against: Baseline | None, figure: Figure) -> ResultCol
 def _introduction(found: Found, against: Baseline | None, at: str, budget: float) -> str:
     counts = [len(group.runs) for group in found.groups]
     seeds = " and ".join(map(str, sorted(set(counts))))
-    said = [f"{_count(len(counts), 'setting')}, {_count(sum(counts), 'run')}; seeds a setting: {seeds}."]
+    said = [f"{counted(len(counts), 'setting')}, {counted(sum(counts), 'run')}; seeds a setting: {seeds}."]
     if against is None:
         return f"{said[0]} There is nothing to compare with."
     said.append(f"The baseline is {compare.text_of(against)}.")
@@ -195,10 +200,6 @@ def _introduction(found: Found, against: Baseline | None, at: str, budget: float
         said.append(f"Differences are of validation curves at {budget:,.4g} {unit}, when the first run had finished.")
     said.append(compare.fairness(found, against, "Whole runs had" if at else "Compared at"))
     return " ".join(said)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _notes(found: Found, against: Baseline | None, comparisons: Sequence[GroupComparison]) -> tuple[str, ...]:

@@ -1,0 +1,133 @@
+"""Verdicts by rule on the comparisons that a sweep declared before anything was trained.
+
+A comparison is of a gain: how much better its settings are than their baselines, or how much worse where that is
+claimed. It is the mean over blocks, such as numbers of heads, seed by seed. Of its intervals over seeds this is said:
+
+- *holds*: the interval lies on the claim's side of the margin.
+- *equal within m*: two one-sided tests find the gain within the margin.
+- *does not hold*: the interval excludes the claimed effect, or the margin where no effect is given; where settings are
+  claimed to be equal, it lies outside the margin.
+- *better* and *worse*: where nothing is claimed, the interval lies outside the margin on this side.
+- *undecided*: none of these.
+- *not tested*: fewer than two seeds have all the runs, or all of them differ alike.
+
+The levels of a family are those of Holm's method, and of two that could be said the first is.
+"""
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Float
+from scipy import optimize, stats
+
+from analysis import metrics, statistics
+from analysis.metrics import Metric
+from analysis.runs import Found
+from analysis.statistics import LEVEL, ROUNDING
+from analysis.tables import Number, ResultColumn, ResultTable
+from train.grids import declaration
+from train.grids.declaration import Comparison, Declaration
+
+HOLDS, DOES_NOT, UNDECIDED, NOT_TESTED = "holds", "does not hold", "undecided", "not tested"
+POWER = 0.8  # probability with which the smallest effect is found
+TITLES = ("comparison", "claim", "seeds", "difference", "verdict", "finds")
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """The verdict on a comparison.
+
+    Attributes:
+      comparison: What was declared.
+      words: What is said of it, see the module.
+      differences: The settings' metric minus the baselines', for each seed.
+      detects: The smallest difference that is found in 80 % of cases, by their spread; NaN where nothing is tested.
+    """
+
+    comparison: Comparison
+    words: str
+    differences: Float[np.ndarray, " seeds"]
+    detects: float
+
+
+def judge(found: Found, declared: Declaration) -> list[Verdict]:
+    """Returns the verdict on each comparison of a declared family.
+
+    Args:
+      found: The runs of the sweep that declared it.
+      declared: What it declared.
+    """
+    metric = metrics.find(declared.metric)
+    differences = [_differences(found, comparison, declared.metric) for comparison in declared.family]
+    said = [
+        _p_values(values, comparison, declared.margin, metric)
+        for values, comparison in zip(differences, declared.family, strict=True)
+    ]
+    least = np.array([min(p_of.values(), default=np.nan) for p_of in said])
+    factors = np.divide(statistics.holm(least), least, out=np.ones_like(least), where=least > 0)
+    words = [
+        next((verdict for verdict, p in p_of.items() if p * factor <= LEVEL), UNDECIDED if p_of else NOT_TESTED)
+        for p_of, factor in zip(said, factors, strict=True)
+    ]
+    level = LEVEL / len(declared.family)
+    detects = [detectable(values, level) if p_of else np.nan for values, p_of in zip(differences, said, strict=True)]
+    return [Verdict(*row) for row in zip(declared.family, words, differences, detects, strict=True)]
+
+
+def detectable(differences: Float[np.ndarray, " seeds"], level: float = LEVEL) -> float:
+    """Returns the smallest mean that a two-sided t-test at this level finds in 80 % of cases with such a spread."""
+    freedom = len(differences) - 1
+    critical = stats.t.ppf(1 - level / 2, freedom)
+    shift = optimize.brentq(lambda shift: stats.nct.sf(critical, freedom, shift) - POWER, 0, 4 * critical + 10)
+    return float(shift * stats.sem(differences))
+
+
+def table(found: Found) -> ResultTable:
+    """Returns a row for each comparison that a sweep declared, with 95 % intervals; it is empty where none did."""
+    plain = [sweep["declaration"] for sweep in found.sweeps if sweep.get("declaration")]
+    if len(found.sweeps) != 1 or not plain:
+        return ResultTable(())
+    declared = declaration.of(plain[0], "sweep.json")
+    rows = [_cells(verdict, metrics.find(declared.metric)) for verdict in judge(found, declared)]
+    return ResultTable(tuple(map(ResultColumn, TITLES, TITLES, zip(*rows, strict=True))))
+
+
+def _cells(verdict: Verdict, metric: Metric) -> tuple[Number | str, ...]:
+    comparison, differences = verdict.comparison, verdict.differences
+    summary = statistics.summary(differences) if len(differences) else statistics.Summary(*[np.array(np.nan)] * 3)
+    effect = f" by {metric.with_unit(metric.text(comparison.effect))}" if comparison.effect else ""
+    difference = Number(float(summary.mean), metric, float(summary.half_width), sign="+")
+    claim, seeds = f"{comparison.claim}{effect}", str(len(differences))
+    return comparison.name, claim, seeds, difference, verdict.words, Number(verdict.detects, metric)
+
+
+def _differences(found: Found, comparison: Comparison, metric: str) -> Float[np.ndarray, " seeds"]:
+    """Returns the mean difference over blocks for each seed that all settings and baselines have."""
+    runs = [run for group in found.groups for run in group.runs]
+    cells = [
+        {run.seed: run.value(metric) for run in runs if run.path.parent.name == name}
+        for name in (*comparison.settings, *comparison.baselines)
+    ]
+    seeds = sorted(set.intersection(*map(set, cells)))
+    settings, baselines = np.split(np.array([[cell[seed] for seed in seeds] for cell in cells]), 2)
+    return (settings - baselines).mean(axis=0)
+
+
+def _p_values(
+    differences: Float[np.ndarray, " seeds"], comparison: Comparison, margin: float, metric: Metric
+) -> dict[str, float]:
+    """Returns the p-value of everything that may be said, the first of which is; empty where nothing is tested."""
+    if len(differences) < 2 or not differences.std() > ROUNDING * np.abs(differences).max():
+        return {}
+    gain = differences * (-1 if metric.lower else 1) * (-1 if comparison.claim == "worse" else 1)
+    above, below = ((lambda value, side=side: _one_sided(gain, value, side)) for side in ("greater", "less"))
+    equal = {f"equal within {metric.with_unit(metric.text(margin))}": max(above(-margin), below(margin))}
+    if comparison.claim == "equal":
+        return equal | {DOES_NOT: 2 * min(above(margin), below(-margin))}
+    if not comparison.claim:
+        return equal | {"better": 2 * above(margin), "worse": 2 * below(-margin)}
+    return {HOLDS: 2 * above(margin)} | equal | {DOES_NOT: 2 * below(comparison.effect or margin)}
+
+
+def _one_sided(gain: Float[np.ndarray, " seeds"], value: float, alternative: str) -> float:
+    return float(stats.ttest_1samp(gain, value, alternative=alternative).pvalue)
