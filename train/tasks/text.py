@@ -55,8 +55,9 @@ class TextTask(Task):
         return self.model.init(key, *self.inputs(self._example()))["params"]
 
     def files(self) -> dict[str, str]:
-        """Adds the tokeniser, without which the parameters mean nothing."""
-        return super().files() | {"tokeniser.json": self.corpus.tokeniser.dumps()}
+        """Adds the tokenisers, without which the parameters mean nothing."""
+        made = self.corpus.tokenisers.items()
+        return super().files() | {f"{name}_tokeniser.json".removeprefix("text_"): one.dumps() for name, one in made}
 
     def describe(self, params: dict) -> dict[str, str | int]:
         """Adds the size of the vocabulary."""

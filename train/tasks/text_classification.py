@@ -26,7 +26,7 @@ class TextClassification(TextTask):
           UsageError: the config would split losses of tokens.
         """
         refuse_loss_chunk(config)
-        return self.corpus.tokeniser.size, self.corpus.num_classes, config.data.context
+        return self.corpus.tokeniser.size, len(self.corpus.class_names), config.data.context
 
     def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Returns the tokens, and how many of them are not padding."""

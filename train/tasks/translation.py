@@ -21,7 +21,6 @@ from train.decode.decoding import translate
 from train.decode.search import Search
 from train.devices import sharding
 from train.step import Batch, Sums
-from train.tasks.task import Task
 from train.tasks.text import TextTask, perplexity, unsmoothed
 
 
@@ -44,7 +43,7 @@ class Translation(TextTask):
         Raises:
           UsageError: the published weights do not fit the model.
         """
-        source, target = self.corpus.source_tokeniser, self.corpus.target_tokeniser
+        source, target = self.corpus.tokenisers.values()
         if config.model.pretrained:
             # Raises an error before anything is compiled or written.
             pretrained.check_fit(config.model.pretrained, config.model, target.size, self.tokens, target.special)
@@ -103,7 +102,7 @@ class Translation(TextTask):
           mesh: The mesh that splits batches.
           most: How many sentences to translate, from the first on; 0 is all.
         """
-        sentences, target = self.sources[split], self.corpus.target_tokeniser
+        sentences, target = self.sources[split], self.corpus.tokeniser
         share = (jax.process_index(), jax.process_count())
         decoded: dict[int, str] = {}
         with contextlib.closing(sentences.eval_batches(*share, most)) as stream:
@@ -121,18 +120,11 @@ class Translation(TextTask):
         left_out = ", ".join(f"{count:,} {split}" for split, count in counts.items() if count)
         return [f"Left out, as longer than {lengths}: {left_out} pairs"] if left_out else []
 
-    def files(self) -> dict[str, str]:
-        """Adds the tokenisers, without which the parameters mean nothing."""
-        tokenisers = {"source": self.corpus.source_tokeniser, "target": self.corpus.target_tokeniser}
-        texts = {f"{side}_tokeniser.json": tokeniser.dumps() for side, tokeniser in tokenisers.items()}
-        return Task.files(self) | texts
-
     def describe(self, params: dict) -> dict[str, Any]:
         """Adds the sizes of the vocabularies, the number of pairs left out, and the signatures of the scores."""
         return {
-            **Task.describe(self, params),
-            "vocabulary": self.corpus.target_tokeniser.size,
-            "source_vocabulary": self.corpus.source_tokeniser.size,
+            **super().describe(params),
+            "source_vocabulary": self.corpus.tokenisers["source"].size,
             **{f"too_long_{split}": sentences.too_long for split, sentences in self.sources.items()},
             **translation_scores.signatures(),
         }
@@ -149,12 +141,12 @@ class Translation(TextTask):
     @functools.cache  # noqa: B019  a task lives as long as its program, and this reads the whole source
     def _references(self, split: str, indices: tuple[int, ...]) -> list[str]:
         texts = self.corpus.texts(split, "target", np.array(indices))
-        return [self.corpus.target_tokeniser.normalise(text) for text in texts]
+        return [self.corpus.tokeniser.normalise(text) for text in texts]
 
     def _translated(self, params: dict, batch: Batch, mesh: jax.sharding.Mesh) -> tuple[np.ndarray, np.ndarray]:
         """Returns padded tokens and the index of each row's pair, from all processes."""
         ours = sharding.to_devices({name: batch[name] for name in ("source", "source_length", "index")}, mesh)
-        special = self.corpus.target_tokeniser.special
+        special = self.corpus.tokeniser.special
         output, _ = translate(
             self.model,
             params,

@@ -64,7 +64,7 @@ def task_of(folder, name, **changes):
 def test_an_indifferent_model_has_the_perplexity_of_its_vocabulary(folder, name):
     task = task_of(folder, name)
     metrics = measured(task, jax.tree.map(jnp.zeros_like, task.init(jax.random.key(0))))
-    assert metrics["perplexity"] == pytest.approx(task.corpus.target_tokeniser.size, rel=1e-5)
+    assert metrics["perplexity"] == pytest.approx(task.corpus.tokeniser.size, rel=1e-5)
 
 
 def test_nothing_depends_on_batches_and_their_padding(folder, name):
@@ -97,7 +97,7 @@ def test_sums_are_those_of_each_pair_alone(folder, name):
 def test_accuracy_with_padding_counts_it_as_right(folder, name):
     metrics = measured(task_of(folder, name), noisy(task_of(folder, name)))
     task = task_of(folder, name)
-    tokens = sum(len(task.corpus.target_tokeniser.encode(target)) + 1 for _, target in PAIRS)
+    tokens = sum(len(task.corpus.tokeniser.encode(target)) + 1 for _, target in PAIRS)
     padding = len(PAIRS) * 40 - tokens
     expected = (metrics["accuracy"] * tokens + padding) / (tokens + padding)
     assert metrics["accuracy_with_padding"] == pytest.approx(expected, rel=1e-6)
@@ -159,7 +159,7 @@ MARIAN = {
 
 def test_published_weights_are_where_training_starts(folder, tmp_path):
     before = task_of(folder, "encoder_decoder", **MARIAN)
-    params, special = noisy(before), before.corpus.target_tokeniser.special
+    params, special = noisy(before), before.corpus.tokeniser.special
     pretrained.export(str(tmp_path / "published"), before.model.config, params, special)
     task = task_of(folder, "encoder_decoder", **MARIAN | {"model__pretrained": tmp_path / "published"})
     loaded, report = task.pretrained(task.init(jax.random.key(5)))
@@ -170,7 +170,7 @@ def test_published_weights_are_where_training_starts(folder, tmp_path):
 
 def test_published_weights_of_another_vocabulary_are_refused(folder, tmp_path):
     before = task_of(folder, "encoder_decoder", **MARIAN)
-    params, special = noisy(before), before.corpus.target_tokeniser.special
+    params, special = noisy(before), before.corpus.tokeniser.special
     pretrained.export(str(tmp_path / "published"), before.model.config, params, special)
     another = {"model__pretrained": tmp_path / "published", "data__source_tokeniser": "words(marks=True)"}
     with pytest.raises(UsageError, match=r"the vocabulary is .* but there 260"):

@@ -10,7 +10,7 @@ from jaxtyping import Int32, Int64
 
 from train.data import pipeline
 from train.data.pairs.bucketing import NOTHING, Batches, Buckets
-from train.data.store.tokenised_splits import TokenisedSplit
+from train.data.store.corpus import TokenisedSplit
 from train.data.text.windows import Ids, padded
 
 

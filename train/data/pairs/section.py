@@ -5,14 +5,12 @@ import dataclasses
 from attention.errors import UsageError
 from models.fields import field
 from train.data import stated, tokenisers
-from train.data.pairs import bitext, sources
+from train.data.pairs import sources
 from train.data.pairs.batches import Sentences
-from train.data.pairs.bitext import Bitext
 from train.data.pairs.bucketing import parse_bounds
-from train.data.rows.splits import PARTS, Split
-from train.data.store.tokenised_splits import TokenisedSplit
-from train.data.store.tokens import BlankText
-from train.data.text.section import CachedTextSection, blank_tokeniser
+from train.data.pairs.orders import order_of
+from train.data.store.corpus import Corpus, load
+from train.data.text.section import CachedTextSection
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,14 +101,26 @@ class TranslationData(CachedTextSection):
         """The longest source of each group that has a BLEU; none without `by_length`."""
         return parse_bounds(self.by_length, self.source_length, "data.by_length") if self.by_length else ()
 
-    def load(self) -> Bitext:
-        """Loads the pairs; see `train.data.pairs.bitext.load`.
+    @property
+    def learned(self) -> dict[str, tuple[str, ...]]:
+        """The columns of each tokeniser; see `CachedTextSection`."""
+        if self.target_tokeniser:
+            return {"source_tokeniser": ("source",), "target_tokeniser": ("target",)}
+        return {"source_tokeniser": ("source", "target")}
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The tokens of a blank pair, which has the greatest length with its end tokens."""
+        return {side: length - 1 for side, length in self.limits.items()}
+
+    def load(self) -> Corpus:
+        """Loads the pairs; see `train.data.store.corpus.load`.
 
         Raises:
-          UsageError: `bitext.load` raises it, or a tokeniser lacks a special token.
+          UsageError: that raises it, or a tokeniser lacks a special token.
         """
-        corpus = bitext.load(self)
-        for side, tokeniser in (("source", corpus.source_tokeniser), ("target", corpus.target_tokeniser)):
+        corpus = load(self, sources.load, order_of)
+        for side, tokeniser in corpus.tokenisers.items():
             missing = [name for name in ("start", "end") if name not in tokeniser.special]
             if missing:
                 spec = getattr(self, f"{side}_tokeniser") or self.source_tokeniser
@@ -120,22 +130,9 @@ class TranslationData(CachedTextSection):
                 )
         return corpus
 
-    def blank(self) -> Bitext:
-        """Returns one pair of zeros of the greatest length, which replaces the pairs in a dry run.
-
-        Raises:
-          UsageError: a size is not stated.
-        """
-        source = blank_tokeniser("source_vocabulary", self.source_vocabulary, self.source_tokeniser)
-        target = source
-        if self.target_tokeniser:
-            target = blank_tokeniser("target_vocabulary", self.target_vocabulary, self.target_tokeniser)
-        sides = {side: BlankText(length=length - 1) for side, length in self.limits.items()}
-        return Bitext(source, target, dict.fromkeys(PARTS, TokenisedSplit(sides, Split.parse("train"))), pairs={})
-
-    def examples(self, corpus: Bitext) -> dict[str, Sentences]:
+    def examples(self, corpus: Corpus) -> dict[str, Sentences]:
         """Returns the sentences that batches are made of, by split."""
-        special = {"source": corpus.source_tokeniser.special, "target": corpus.target_tokeniser.special}
+        special = {side: tokeniser.special for side, tokeniser in corpus.tokenisers.items()}
         sentences_of = {part: Sentences(self, tokens, special) for part, tokens in corpus.splits.items()}
         for part, sentences in sentences_of.items():
             least = self.batch_size if part == "train" else 1

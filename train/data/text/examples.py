@@ -9,7 +9,7 @@ from jaxtyping import Int32
 
 from attention.errors import UsageError
 from train.data.pipeline import Example, Examples
-from train.data.store.tokenised_splits import TokenisedSplit
+from train.data.store.corpus import TokenisedSplit
 from train.data.text.masking import Masking
 from train.data.text.windows import Cuts, Ids, Strides, padded, truncated
 from train.data.tokenisers import Tokeniser

@@ -1,6 +1,7 @@
 """The `data` sections of configs for text."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import ClassVar
 
 from attention.errors import UsageError
@@ -8,17 +9,22 @@ from models.fields import BOOKKEEPING, field
 from train.data import stated, tokenisers
 from train.data.rows.splits import PARTS, Split
 from train.data.section import Section
-from train.data.store.tokenised_splits import TokenisedSplit
+from train.data.store.corpus import Corpus, TokenisedSplit, load, original
 from train.data.store.tokens import BlankText
 from train.data.text import sources
-from train.data.text.corpus import Corpus, load
+from train.data.text.classes import shuffled, with_classes
 from train.data.text.examples import Labelled, MaskedTokens, NextToken, TextExamples, check_long_enough
 from train.data.text.masking import Masking
 
 
 @dataclasses.dataclass(frozen=True)
 class CachedTextSection(Section):
-    """The base of all sections of text, which may come from the hub and is tokenised once."""
+    """The base of all sections of text, which may come from the hub and is tokenised once.
+
+    Attributes:
+      learned: From the field of each tokeniser to the columns that it encodes, and learns from where it needs to.
+      lengths: The tokens of each column of one blank row.
+    """
 
     data_dir: str = field("", "Where TFDS sets or the hub's downloads are; '' is the libraries' own default.")
     workers: int = field(0, "Processes that prepare batches; a thread is fast enough for text.")
@@ -35,6 +41,26 @@ class CachedTextSection(Section):
         "Where tokenised text is kept; '' is ATTENTION_BENCH_CACHE, else ~/.cache/attention_bench.",
         role=BOOKKEEPING,
     )
+
+    label_column, end_token = "", False  # no fields here
+    learned: ClassVar[Mapping[str, tuple[str, ...]]] = {"tokeniser": ("text",)}
+
+    def blank(self) -> Corpus:
+        """Returns a row of zeros, which replaces the corpus in a dry run.
+
+        Raises:
+          UsageError: a size is not stated.
+        """
+        blank = {c: self._blank_tokeniser(field) for field, columns in self.learned.items() for c in columns}
+        texts = {column: BlankText(length=length) for column, length in self.lengths.items()}
+        split = TokenisedSplit(texts, Split.parse("train"), classes=(0,))
+        return Corpus(blank, dict.fromkeys(PARTS, split))
+
+    def _blank_tokeniser(self, field: str) -> stated.BlankTokeniser:
+        """Returns the size that the config states or, where it does not, that in the tokeniser's spec string."""
+        vocabulary = field.replace("tokeniser", "vocabulary")
+        size = getattr(self, vocabulary) or tokenisers.stated_size(getattr(self, field))
+        return stated.BlankTokeniser(stated.needed(vocabulary, size))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,14 +95,10 @@ class CommonTextData(CachedTextSection):
         """Returns the examples that `train.data.pipeline` makes batches of, by split."""
         return {part: self.EXAMPLES(self, text, corpus.tokeniser) for part, text in corpus.splits.items()}
 
-    def blank(self) -> Corpus:
-        """Returns one window of zeros, which replaces the corpus in a dry run.
-
-        Raises:
-          UsageError: a size is not stated.
-        """
-        text = TokenisedSplit({"text": BlankText(length=self.context + 1)}, Split.parse("train"), classes=(0,))
-        return Corpus(blank_tokeniser("vocabulary", self.vocabulary, self.tokeniser), dict.fromkeys(PARTS, text))
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The tokens of a blank row: a window and the token after it."""
+        return {"text": self.context + 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,15 +107,13 @@ class UnlabelledTextData(CommonTextData):
 
     end_token: bool = field(False, "Whether each document is followed by the tokeniser's end token.")
 
-    label_column = ""  # no field
-
     def load(self) -> Corpus:
-        """Loads the corpus; see `train.data.text.corpus.load`.
+        """Loads the corpus; see `train.data.store.corpus.load`.
 
         Raises:
-          UsageError: `corpus.load` raises it, the training split is shorter than a window, or another is empty.
+          UsageError: that raises it, the training split is shorter than a window, or another is empty.
         """
-        corpus = load(self)
+        corpus = load(self, sources.load, lambda *_: original)
         check_long_enough(corpus.splits, self.context, self.EXAMPLES.ahead)
         return corpus
 
@@ -152,7 +172,6 @@ class LabelledTextData(CommonTextData):
     classes: int = field(0, **stated.CLASSES)
 
     EXAMPLES = Labelled
-    end_token = False  # no field
 
     def __post_init__(self):
         super().__post_init__()
@@ -160,30 +179,21 @@ class LabelledTextData(CommonTextData):
             raise UsageError("data.label_column must name the column of the class, but it is empty.")
 
     def load(self) -> Corpus:
-        """Loads the corpus, with class names; see `train.data.text.corpus.load`.
+        """Loads the corpus, with class names; see `train.data.store.corpus.load`.
 
         Raises:
-          UsageError: `corpus.load` raises it, or there is only one class.
+          UsageError: that raises it, classes differ between splits, or there is only one.
         """
-        corpus = load(self)
-        if corpus.num_classes < 2:
+        corpus = with_classes(load(self, sources.load, lambda *_: shuffled))
+        if len(corpus.class_names) < 2:
             raise UsageError(
                 f"All documents have the class {corpus.class_names[0]!r} in {self.label_column!r}; name another "
                 "data.label_column, or give data of two classes at least."
             )
-        stated.check("classes", self.classes, corpus.num_classes)
+        stated.check("classes", self.classes, len(corpus.class_names))
         return corpus
 
     def blank(self) -> Corpus:
-        """Returns one blank document, with its class; see `CommonTextData.blank`."""
+        """Returns one blank document, with its class; see `CachedTextSection.blank`."""
         names = tuple(map(str, range(stated.needed("classes", self.classes))))
         return dataclasses.replace(super().blank(), class_names=names)
-
-
-def blank_tokeniser(field: str, vocabulary: int, spec: str) -> stated.BlankTokeniser:
-    """Returns the size in the config's `field` or, where that is 0, in the tokeniser's spec string.
-
-    Raises:
-      UsageError: neither states a size.
-    """
-    return stated.BlankTokeniser(stated.needed(field, vocabulary or tokenisers.stated_size(spec)))

@@ -59,7 +59,7 @@ def texts(data, part, batches):
         for row, index in enumerate(batch["index"]):
             if index >= 0:
                 source, target = pair(sentences, batch, row)
-                found[int(index)] = (corpus.source_tokeniser.decode(source), corpus.target_tokeniser.decode(target))
+                found[int(index)] = (corpus.tokenisers["source"].decode(source), corpus.tokeniser.decode(target))
     return found
 
 
@@ -92,14 +92,14 @@ def test_a_whole_part_keeps_its_order(make):
 def test_vocabularies_are_learned_from_training_pairs_alone(make):
     corpus = make(target_tokeniser="words(marks=True)").load()
     training = [PAIRS[row] for row in corpus.splits["train"].rows]
-    for side, tokeniser in enumerate((corpus.source_tokeniser, corpus.target_tokeniser)):
+    for side, tokeniser in enumerate((corpus.tokenisers["source"], corpus.tokeniser)):
         assert set(tokeniser.words) == {word for texts in training for word in texts[side].split()}
 
 
 def test_a_shared_vocabulary_is_of_both_sides(make):
     corpus = make(target_tokeniser="").load()
-    assert corpus.target_tokeniser is corpus.source_tokeniser
-    assert {"eins", "two", "again"} <= set(corpus.source_tokeniser.words)
+    assert corpus.tokeniser is corpus.tokenisers["source"]
+    assert {"eins", "two", "again"} <= set(corpus.tokenisers["source"].words)
 
 
 def test_training_goes_through_all_pairs_each_epoch_in_batches_of_one_bucket(make):
