@@ -107,6 +107,21 @@ def mistake(sentence: str) -> int:
     return MISTAKE
 
 
+def taken(arguments: Sequence[str], is_wanted: Callable[[str], bool]) -> tuple[list[tuple[str, str | None]], list[str]]:
+    """Returns the wanted flags of a command line with their values, None where one has none, and what is left of it."""
+    flags, rest, left = [], [], list(arguments)
+    while left:
+        argument = left.pop(0)
+        name, equals, value = argument.partition("=")
+        if not is_wanted(name):
+            rest.append(argument)
+            continue
+        if not equals:
+            value = left.pop(0) if left and not left[0].startswith("--") else None
+        flags.append((name, value))
+    return flags, rest
+
+
 def count(text: str) -> int:
     """Reads a flag's value as a whole number from 1 on."""
     if not text.isdecimal() or not int(text):
@@ -247,16 +262,11 @@ class Parser(argparse.ArgumentParser):
 
     def _split_overrides(self, given: list[str]) -> tuple[dict[str, str], list[str]]:
         overrides: dict[str, str] = {}
-        rest: list[str] = []
-        while given:
-            argument = given.pop(0)
-            name, equals, value = argument.partition("=")
-            if not (name.startswith(OVERRIDE) and f"{OVERRIDE}FIELD" in self.once):
-                rest.append(argument)
-                continue
-            if not equals and (not given or given[0].startswith("--")):
+        pairs, rest = taken(given, lambda name: name.startswith(OVERRIDE) and f"{OVERRIDE}FIELD" in self.once)
+        for name, value in pairs:
+            if value is None:
                 raise UsageError(f"{name} needs a value: write {name}=VALUE.")
-            field, value = name.removeprefix(OVERRIDE), value if equals else given.pop(0)
+            field = name.removeprefix(OVERRIDE)
             if field in overrides:
                 raise UsageError(f"{name} is given twice, as {overrides[field]!r} and {value!r}; give it once.")
             overrides[field] = value
@@ -279,18 +289,13 @@ class Parser(argparse.ArgumentParser):
         """Returns the purpose, the usage, the flags and the examples, at most 80 columns wide."""
         width = min(terminal.COLUMNS, shutil.get_terminal_size().columns)
         column = min(HELP_COLUMN, 4 + max(len(written) for rows in self.sections.values() for written, _ in rows))
-        blocks = [textwrap.fill(text, width, break_on_hyphens=False) for text in self.texts]
-        blocks.append(
-            terminal.block("Usage", terminal.wrapped(" ".join([self.prog, *self.needed, "[flags]"]), width - 2))
-        )
+        blocks = {"Usage": terminal.wrapped(" ".join([self.prog, *self.needed, "[flags]"]), width - 2)}
         for title, rows in self.sections.items():
-            blocks += (
-                [terminal.block(title, [line for row in rows for line in terminal.row(*row, column, width)])]
-                if rows
-                else []
-            )
-        examples = [line for example in self.examples for line in terminal.wrapped(example, width - 2)]
-        return "\n\n".join(blocks + [terminal.block("Examples", examples)] * bool(examples)) + "\n"
+            blocks[title] = [line for row in rows for line in terminal.row(*row, column, width)]
+        blocks["Examples"] = [line for example in self.examples for line in terminal.wrapped(example, width - 2)]
+        texts = [textwrap.fill(text, width, break_on_hyphens=False) for text in self.texts]
+        shown = [terminal.block(title, lines) for title, lines in blocks.items() if lines]
+        return "\n\n".join(texts + shown) + "\n"
 
 
 OVERRIDES = Parser.add_overrides

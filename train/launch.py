@@ -11,14 +11,13 @@ python -m train.launch --processes=2 --devices-per-process=4 -- --config.mesh.da
 import contextlib
 import ctypes
 import os
-import queue
 import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Sequence
+from concurrent import futures
+from concurrent.futures import ThreadPoolExecutor
 
 from attention.errors import UsageError
 from train import cli
@@ -57,63 +56,40 @@ class Job:
     """The processes of one training on this machine."""
 
     def __init__(self, command: Callable[[int], list[str]], count: int, devices: int):
-        self._ended: queue.Queue[int] = queue.Queue()  # numbers of processes, in the order of their ends
         environment = _environment(devices)
         self.processes = [_start(command(index), index, environment) for index in range(count)]
-        targets = (self._watch, self._pass_on)
-        self._threads = [threading.Thread(target=target, args=(i,)) for target in targets for i in range(count)]
-        for thread in self._threads:
-            thread.start()
+        self._threads = ThreadPoolExecutor(2 * count)
+        self._ends = {self._threads.submit(_watch, process): i for i, process in enumerate(self.processes)}
+        for index, process in enumerate(self.processes):
+            self._threads.submit(_pass_on, process, index)
 
     def wait(self) -> int | None:
         """Waits until all have ended, and returns which failed first, if any did; the others are then ended soon."""
-        left = len(self.processes)
-        while left:
-            index = self._ended.get()
-            left -= 1
-            if self.processes[index].returncode:
-                self._end_others(left)
-                return index
-        self._join()
-        return None
+        ended = (self._ends[end] for end in futures.as_completed(self._ends))
+        failed = next((index for index in ended if self.processes[index].returncode), None)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if futures.wait(self._ends, MOMENT).not_done:
+                self.send(number)
+        self._threads.shutdown()  # waits until all output of the processes has been passed on
+        return failed
 
     def send(self, number: int) -> None:
         """Sends a signal to all processes that still run."""
         for process in self.processes:
             process.send_signal(number)
 
-    def _end_others(self, left: int) -> None:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            left -= self._ended_within(MOMENT, left)
-            if left:
-                self.send(number)
-        self._join()
 
-    def _join(self) -> None:
-        """Waits until all output of the processes has been passed on."""
-        for thread in self._threads:
-            thread.join()
+def _watch(process: subprocess.Popen) -> None:
+    """Waits for a process's end, and kills the workers that it leaves behind, since they hold its stderr open."""
+    process.wait()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
-    def _ended_within(self, seconds: float, most: int) -> int:
-        deadline, count = time.monotonic() + seconds, 0
-        with contextlib.suppress(queue.Empty):
-            while count < most:
-                self._ended.get(timeout=max(0.0, deadline - time.monotonic()))
-                count += 1
-        return count
 
-    def _watch(self, index: int) -> None:
-        """Notes a process's end, and kills the workers that it leaves behind, since they hold its stderr open."""
-        process = self.processes[index]
-        process.wait()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        self._ended.put(index)
-
-    def _pass_on(self, index: int) -> None:
-        """Passes on the stderr of a process other than the first, with its number."""
-        for line in self.processes[index].stderr or ():
-            print(f"[{index}] {line}", end="", file=sys.stderr, flush=True)
+def _pass_on(process: subprocess.Popen, index: int) -> None:
+    """Passes on the stderr of a process other than the first, with its number."""
+    for line in process.stderr or ():
+        print(f"[{index}] {line}", end="", file=sys.stderr, flush=True)
 
 
 def _environment(devices: int) -> dict[str, str]:

@@ -7,6 +7,7 @@ python -m train.translate --workdir=runs/dates --input=sentences.txt --output=tr
 
 import argparse
 import dataclasses
+import itertools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from train.config.schema import Config
 from train.data import tokenisers
 from train.data.rows import files
 from train.data.text.windows import padded
-from train.data.tokenisers import Tokeniser
+from train.data.tokenisers import Tokeniser, marks
 from train.decode import alignment, trained
 from train.decode.decoding import translate
 from train.decode.sampling import Sampling
@@ -99,8 +100,8 @@ class Translator:
           search: How translations are searched for.
           seed: The seed of draws.
         """
-        key = trained.key_of(seed)
-        for number, batch in enumerate(_batches(texts)):
+        key, left = trained.key_of(seed), iter(texts)
+        for number, batch in enumerate(iter(lambda: list(itertools.islice(left, BATCH)), [])):
             translations = self._translated(
                 [self.encode(text) for text in batch], search, jax.random.fold_in(key, number)
             )
@@ -130,7 +131,6 @@ class Translator:
         rows += [np.zeros(1, np.int32)] * ((BATCH if len(rows) > 1 else 1) - len(rows))
         longest = max(map(len, rows))
         width = min(self.config.data.source_length, max(16, 1 << (longest - 1).bit_length()))
-        special = self.target.special
         output, _ = translate(
             self.model,
             self.params,
@@ -138,23 +138,10 @@ class Translator:
             jnp.array([len(row) for row in rows], jnp.int32),
             search,
             key,
-            special["start"],
-            special["end"],
-            special.get("pad", special["end"]),
+            **marks(self.target.special),
         )
         for ids, row, length in zip(encoded, np.asarray(output.tokens), np.asarray(output.lengths), strict=False):
             yield None if ids is None else row[:length]
-
-
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    batch = []
-    for text in texts:
-        batch.append(text)
-        if len(batch) == BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
 
 
 def translate_file(translator: Translator, source: Path, target: Path, search: Search, seed: int = 0) -> list[int]:

@@ -43,9 +43,9 @@ def join(arguments: Sequence[str]) -> list[str]:
     Raises:
       UsageError: the flags do not fit together, or not all processes have joined.
     """
-    flags, rest = _taken(arguments)
-    if flags:
-        host, count, index = _checked(flags)
+    pairs, rest = cli.taken(arguments, FLAGS.__contains__)
+    if pairs:
+        host, count, index = _checked(pairs)
         local = host.rsplit(":", 1)[0] in ("localhost", "127.0.0.1")
         _initialize(
             coordinator_address=host,
@@ -91,24 +91,12 @@ def is_first() -> bool:
     return _jax.global_state.process_id == 0  # jax.process_index() would start the devices
 
 
-def _taken(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+def _checked(pairs: Sequence[tuple[str, str | None]]) -> tuple[str, int, int]:
     flags: dict[str, str] = {}
-    rest, left = [], list(arguments)
-    while left:
-        argument = left.pop(0)
-        name, equals, value = argument.partition("=")
-        if name not in FLAGS:
-            rest.append(argument)
-            continue
-        if not equals and left and not left[0].startswith("--"):
-            value = left.pop(0)
+    for name, value in pairs:
         if name in flags or not value:
             raise UsageError(f"{name} must be given once, with a value: write {name}=VALUE.")
         flags[name] = value
-    return flags, rest
-
-
-def _checked(flags: dict[str, str]) -> tuple[str, int, int]:
     missing = [name for name in FLAGS if name not in flags]
     if missing:
         raise UsageError(f"{', '.join(FLAGS)} go together; give {' and '.join(missing)} too.")

@@ -16,6 +16,7 @@ from models.seq2seq import Seq2SeqConfig
 from train import losses
 from train.config.schema import Config
 from train.data.pairs.section import TranslationData
+from train.data.tokenisers import marks
 from train.decode import translation_scores
 from train.decode.decoding import translate
 from train.decode.search import Search
@@ -146,7 +147,6 @@ class Translation(TextTask):
     def _translated(self, params: dict, batch: Batch, mesh: jax.sharding.Mesh) -> tuple[np.ndarray, np.ndarray]:
         """Returns padded tokens and the index of each row's pair, from all processes."""
         ours = sharding.to_devices({name: batch[name] for name in ("source", "source_length", "index")}, mesh)
-        special = self.corpus.tokeniser.special
         output, _ = translate(
             self.model,
             params,
@@ -154,9 +154,7 @@ class Translation(TextTask):
             ours["source_length"],
             search(self._data),
             jax.random.key(0),
-            special["start"],
-            special["end"],
-            special.get("pad", special["end"]),
+            **marks(self.corpus.tokeniser.special),
         )
         return multihost_utils.process_allgather((output.tokens, ours["index"]), tiled=True)
 

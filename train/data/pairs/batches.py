@@ -26,7 +26,7 @@ class Sentences(pipeline.Examples):
     Attributes:
       data: The section of the config, a `TranslationData`.
       text: All pairs of the split.
-      special: The special ids of the tokenisers of `source` and `target`.
+      special: The `marks` of the tokenisers of `source` and `target`.
     """
 
     text: TokenisedSplit
@@ -109,8 +109,7 @@ class Sentences(pipeline.Examples):
         }
 
     def _pad(self, side: str, ids: Ids, bound: int) -> Int32[np.ndarray, " width"]:
-        special = self.special[side]
-        return padded(ids, min(bound, self.data.limits[side]), special.get("pad", special["end"]))
+        return padded(ids, min(bound, self.data.limits[side]), self.special[side]["pad"])
 
 
 @dataclasses.dataclass(eq=False)

@@ -132,7 +132,7 @@ class TranslationData(CachedTextSection):
 
     def examples(self, corpus: Corpus) -> dict[str, Sentences]:
         """Returns the sentences that batches are made of, by split."""
-        special = {side: tokeniser.special for side, tokeniser in corpus.tokenisers.items()}
+        special = {side: tokenisers.marks(tokeniser.special) for side, tokeniser in corpus.tokenisers.items()}
         sentences_of = {part: Sentences(self, tokens, special) for part, tokens in corpus.splits.items()}
         for part, sentences in sentences_of.items():
             least = self.batch_size if part == "train" else 1

@@ -1,6 +1,6 @@
 """The base of every tokeniser."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Int32, Integer
@@ -39,3 +39,8 @@ class Tokeniser:
     def dumps(self) -> str:
         """Returns JSON text from which `train.data.tokenisers.loads` makes the same tokeniser."""
         raise NotImplementedError
+
+
+def marks(special: Mapping[str, int]) -> dict[str, int]:
+    """Returns the ids of the start, the end and the padding, which is the end where there is none."""
+    return {"start": special["start"], "end": special["end"], "pad": special.get("pad", special["end"])}
