@@ -13,11 +13,11 @@ import jax
 from ml_collections import ConfigDict
 
 from attention.errors import UsageError, unknown
-from train import cli, tasks
+from train import cli, setup, tasks
 from train.config import loading
 from train.config.leaves import CHANGEABLE
 from train.decode import trained
-from train.devices import compilation, processes, sharding, splits
+from train.devices import compilation, processes, sharding
 from train.devices.replicas import Replicas
 from train.run import workdir
 from train.run.evaluations import Evaluator
@@ -52,7 +52,7 @@ def evaluate(
         if split not in task.sources:
             raise unknown("split", split, task.sources)
         mesh = sharding.make_mesh(config.mesh)
-        splits.check_evaluation(config, mesh)
+        setup.check_evaluation(config, mesh)
     with jax.set_mesh(mesh):
         with processes.together():
             chosen, params = trained.load_params(directory, step, config, task.init, {}, replica, mesh)

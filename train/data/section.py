@@ -1,8 +1,9 @@
-"""The base of the `data` sections of all configs."""
+"""The base of the `data` sections of all configs, and the sizes that they state of their data."""
 
 import dataclasses
 from typing import Any, ClassVar
 
+from attention.errors import UsageError
 from models.fields import BOOKKEEPING, HARDWARE, Declared, field
 from train.data.rows.splits import Split
 
@@ -27,3 +28,53 @@ class Section(Declared):
     workers: int = field(0, "Processes that prepare batches.", least=1, special={0: "a thread"}, role=HARDWARE)
 
     PATH: ClassVar[str] = "data."
+
+
+# Of sizes that a config need not state. What a file states of its own data is not true of others: a config file whose
+# source or tokeniser is overridden no longer says how many classes or tokens there are.
+LEFT = "the data say it; a dry run needs it"
+CLASSES = {
+    "help": "How many there are, which the data must have.",
+    "least": 1,
+    "special": {0: LEFT},
+    "size_of": ("source", "label_key", "label_column"),
+}
+
+
+def vocabulary(help: str, *tokenisers: str) -> Any:
+    """Declares a number of tokens, which a tokeniser that names its size does not need."""
+    special = {0: "the tokeniser says it; a dry run needs it, or a tokeniser that names its size"}
+    return field(0, help, least=1, special=special, unit="tokens", size_of=tokenisers)
+
+
+def check_stated(field: str, stated: int | str, actual: int | str) -> None:
+    """Raises UsageError where a size is stated and differs from that of the data."""
+    if stated and stated != actual:
+        raise UsageError(
+            f"data.{field} is {stated}, but the data have {actual}; set --config.data.{field}={actual}, or give the "
+            "data that were meant."
+        )
+
+
+def needed(field: str, stated: int | str) -> int | str:
+    """Returns a size that must be stated.
+
+    Raises:
+      UsageError: the size is not stated.
+    """
+    if not stated:
+        raise UsageError(f"Without data, nothing says what data.{field} is; give --config.data.{field}=...")
+    return stated
+
+
+@dataclasses.dataclass(frozen=True)
+class BlankTokeniser:
+    """Replaces a tokeniser in a dry run, where only its size is known.
+
+    Attributes:
+      size: Ids are 0 … size - 1.
+    """
+
+    size: int
+
+    special = {"mask": 0, "start": 1, "end": 2}  # noqa: RUF012

@@ -19,6 +19,7 @@ class ImageClassification(Task):
     """A classifier and its images. Batches hold `image`, `label` and `weight`, which is 0 on padding."""
 
     best = "accuracy"
+    best_is_highest = True
     data_type = ImageData
     model_types = {"vit": ViTConfig, "cnn": CNNConfig}  # noqa: RUF012
 

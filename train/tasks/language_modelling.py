@@ -25,8 +25,6 @@ class LanguageModelling(TextTask):
     window that shows it.
     """
 
-    best = "loss"
-    best_is_highest = False
     unit = "tokens"
     data_type = TextData
     model_types = {"gpt": GPTConfig}  # noqa: RUF012

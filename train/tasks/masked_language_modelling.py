@@ -24,8 +24,6 @@ class MaskedLanguageModelling(TextTask):
     The masks of evaluation are the same in every run.
     """
 
-    best = "loss"
-    best_is_highest = False
     unit = "tokens"
     data_type = MaskedTextData
     model_types = {"masked_lm": MaskedLMConfig}  # noqa: RUF012

@@ -34,8 +34,8 @@ class Task:
       model: The network.
     """
 
-    best: ClassVar[str]
-    best_is_highest: ClassVar[bool] = True
+    best: ClassVar[str] = "loss"
+    best_is_highest: ClassVar[bool] = False
     writes: ClassVar[bool] = False
     unit: ClassVar[str] = "examples"
     units_per_example: int = 1

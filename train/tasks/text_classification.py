@@ -16,6 +16,7 @@ class TextClassification(TextTask):
     """A classifier and its texts. Batches hold `tokens`, `length`, `label` and `weight`, which is 0 on padding."""
 
     best = "accuracy"
+    best_is_highest = True
     data_type = LabelledTextData
     model_types = {"text_classifier": TextClassifierConfig}  # noqa: RUF012
 

@@ -32,8 +32,6 @@ class Translation(TextTask):
     are normalised as the target's tokeniser does it, for example to lower case.
     """
 
-    best = "loss"
-    best_is_highest = False
     writes = True
     data_type = TranslationData
     model_types: ClassVar = {"encoder_decoder": EncoderDecoderConfig, "seq2seq": Seq2SeqConfig}

@@ -17,10 +17,10 @@ from tests import storm
 from tests.sizes import once
 from tests.train.conftest import arguments, record
 from tests.train.devices.on_meshes import MODELS
-from train import main
+from train import main, setup
 from train.config import loading
 from train.config.schema import MeshConfig
-from train.devices import sharding, splits
+from train.devices import sharding
 from train.devices.dry import DryRun
 from train.devices.replicas import Replicas
 from train.devices.sharding import RULES, check_divisible, make_mesh, parameter_spec
@@ -204,9 +204,9 @@ def test_an_axis_may_take_the_rest_and_the_product_must_fit():
 def test_the_batch_of_training_need_not_divide_to_evaluate():
     config, _ = loading.resolve("configs/vit_digits.py", {"train.accumulate": "5"})
     mesh = make_mesh(config.mesh)
-    splits.check_evaluation(config, mesh)
+    setup.check_evaluation(config, mesh)
     with pytest.raises(UsageError, match=r"data.batch_size=32 does not divide over .* x train.accumulate = 5"):
-        splits.check_training(config, Replicas([0], mesh))
+        setup.check_training(config, Replicas([0], mesh))
 
 
 def test_replicas_of_one_device_each_split_no_batch_but_of_texts_to_write(monkeypatch):
@@ -215,10 +215,10 @@ def test_replicas_of_one_device_each_split_no_batch_but_of_texts_to_write(monkey
 
     monkeypatch.setattr(sharding, "reads_its_own", lambda mesh, axes: True)
     changes = {"data.batch_size": "5", "data.eval_batch_size": "7", "train.replicas": "2"}
-    splits.check_training(loading.resolve("configs/vit_digits.py", changes)[0], Replicas([0, 1], Mesh))
+    setup.check_training(loading.resolve("configs/vit_digits.py", changes)[0], Replicas([0, 1], Mesh))
     config, _ = loading.resolve("configs/seq2seq_dates.py", changes)
     with pytest.raises(UsageError, match=r"data.eval_batch_size=7 does not divide over mesh.data x mesh.fsdp = 2"):
-        splits.check_training(config, Replicas([0, 1], Mesh))
+        setup.check_training(config, Replicas([0, 1], Mesh))
 
 
 def test_what_does_not_divide_is_named():

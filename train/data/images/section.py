@@ -7,11 +7,10 @@ import numpy as np
 
 from attention.errors import UsageError
 from models.fields import field
-from train.data import stated
+from train.data import section
 from train.data.images import chain, sources
 from train.data.images.examples import ImageExamples
 from train.data.images.transforms import TRANSFORMS
-from train.data.section import Section
 
 _SHAPE = re.compile(r"\d+x\d+x[1-9]\d*")
 _ANY = 256  # pixels of a side that varies
@@ -23,7 +22,7 @@ def _check_shape(shape: str, path: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageData(Section):
+class ImageData(section.Section):
     """The images, their transforms and their batches."""
 
     source: str = field(
@@ -41,12 +40,12 @@ class ImageData(Section):
     mixup: float = field(
         0.0, "α of the Beta(α, α) that mixes pairs of training images (Zhang et al. 2018).", above=0, special={0: "off"}
     )
-    classes: int = field(10, **stated.CLASSES)
+    classes: int = field(10, **section.CLASSES)
     image_shape: str = field(
         "8x8x1",
         "Of images before all transforms, `HEIGHTxWIDTHxCHANNELS` such as `32x32x3`, which the data must have; a side "
         "of 0 varies.",
-        special={"": stated.LEFT},
+        special={"": section.LEFT},
         reads=_check_shape,
         size_of=("source", "image_key"),
     )
@@ -70,17 +69,17 @@ class ImageData(Section):
           UsageError: they cannot be read; see `train.data.images.sources.load`.
         """
         source = sources.load(self, getattr(self, f"{part}_split"))
-        stated.check("classes", self.classes, source.num_classes)
-        stated.check("image_shape", self.image_shape, "x".join(map(str, source.image_shape)))
+        section.check_stated("classes", self.classes, source.num_classes)
+        section.check_stated("image_shape", self.image_shape, "x".join(map(str, source.image_shape)))
         return ImageExamples(self, source)
 
     def blank(self) -> ImageExamples:
         """Returns one black image, which replaces any part in a dry run.
 
         Raises:
-          UsageError: a size is not stated.
+          UsageError: a size is not section.
         """
-        height, width, channels = map(int, stated.needed("image_shape", self.image_shape).split("x"))
+        height, width, channels = map(int, section.needed("image_shape", self.image_shape).split("x"))
         image = np.zeros((height or _ANY, width or _ANY, channels), np.uint8)
-        classes, shape = stated.needed("classes", self.classes), (height, width, channels)
+        classes, shape = section.needed("classes", self.classes), (height, width, channels)
         return ImageExamples(self, sources.LabelledImages([{"image": image, "label": 0}], classes, shape, range(1)))

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import io
 import os
 import zipfile
 from collections.abc import Sequence
@@ -10,11 +11,13 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Integer, UInt8
+from PIL import Image
 
 from attention.errors import UsageError, unknown
-from train.data.images import tfds
+from train.data.rows import tfds
 from train.data.rows.splits import Split
 
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # of Pillow, by the number of channels
 KINDS = ("digits", "numpy:FILE.npz", "tfds:NAME")
 
 
@@ -108,8 +111,7 @@ def load(data: Any, split: str) -> LabelledImages:
     part = Split.parse(split)
     kind, _, name = data.source.partition(":")
     if kind == "tfds":
-        records, classes, shape = tfds.read(name, part.name, data)
-        whole = LabelledImages(records, classes, shape, range(len(records.encoded)))
+        whole = _read_tfds(name, part.name, data)
     elif kind == "numpy":
         whole = _read_numpy(os.path.expanduser(name), part.name)
     else:
@@ -176,3 +178,46 @@ def _check_arrays(images: np.ndarray, labels: np.ndarray) -> None:
         raise UsageError(f"There must be as many labels as images, and some; got {len(labels)} and {len(images)}.")
     if labels.min() < 0:
         raise UsageError(f"Labels must be at least 0, but the smallest is {labels.min()}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class TfdsRecords:
+    """Records of a TFDS data source as `{'image': uint8 (H, W, C), 'label': int}`.
+
+    The images are decoded here, by Pillow: TFDS would use OpenCV where it happens to be installed, whose JPEG
+    pixels differ.
+
+    Attributes:
+      content: Name and version of the set.
+      encoded: The data source.
+      image_key: The feature that holds the image.
+      label_key: The feature that holds the label.
+      mode: Pillow's mode of the images.
+    """
+
+    content: str
+    encoded: Sequence[dict[str, Any]]
+    image_key: str
+    label_key: str
+    mode: str
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        record = self.encoded[index]
+        image = Image.open(io.BytesIO(record[self.image_key]))
+        pixels = np.asarray(image if image.mode == self.mode else image.convert(self.mode))
+        return {"image": pixels.reshape(*pixels.shape[:2], -1), "label": int(record[self.label_key])}
+
+
+def _read_tfds(name: str, split: str, data: Any) -> LabelledImages:
+    """Opens a whole split of a set as TFDS writes it (`cifar100`, `name/config`, `name:1.2.3`)."""
+    features, image, label = tfds.package().features, data.image_key, data.label_key
+    opened = tfds.open_split(name, split, data.data_dir)
+    opened.check_feature("data.image_key", image, features.Image)
+    opened.check_feature("data.label_key", label, features.ClassLabel)
+    feature = opened.features[image]
+    shape = tuple(size or 0 for size in feature.shape)
+    if np.dtype(feature.np_dtype) != np.uint8 or shape[2] not in _MODES:
+        raise UsageError(f"{image!r} of tfds:{name} is {feature}, but images must be uint8 with 1, 3 or 4 channels.")
+    encoded = opened.records({image: tfds.package().decode.SkipDecoding()})
+    records = TfdsRecords(opened.builder.info.full_name, encoded, image, label, _MODES[shape[2]])
+    return LabelledImages(records, opened.features[label].num_classes, shape, range(len(encoded)))

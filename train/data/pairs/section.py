@@ -4,7 +4,7 @@ import dataclasses
 
 from attention.errors import UsageError
 from models.fields import field
-from train.data import stated, tokenisers
+from train.data import section, tokenisers
 from train.data.pairs import sources
 from train.data.pairs.batches import Sentences
 from train.data.pairs.bucketing import parse_bounds
@@ -49,8 +49,8 @@ class TranslationData(CachedTextSection):
         reads=tokenisers.check,
         special={"": "the source's, which then learns from both sides"},
     )
-    source_vocabulary: int = stated.vocabulary("What the source's tokeniser must have.", "source_tokeniser")
-    target_vocabulary: int = stated.vocabulary(
+    source_vocabulary: int = section.vocabulary("What the source's tokeniser must have.", "source_tokeniser")
+    target_vocabulary: int = section.vocabulary(
         "What the target's tokeniser must have; a shared one as many as the source's.",
         "source_tokeniser",
         "target_tokeniser",

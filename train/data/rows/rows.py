@@ -51,10 +51,8 @@ class Rows:
         """Returns the documents themselves for `text`, or the `source` or `target` of pairs as documents."""
         if column == "text":
             return self
-        return Rows(f"the {column} side of {self.name}", digest([self.content, column]), lambda: self._side(column))
-
-    def _side(self, column: str) -> Iterator[Document]:
-        return (Document(getattr(row, column)) for row in self.read())
+        side, content = f"the {column} side of {self.name}", digest([self.content, column])
+        return Rows(side, content, lambda: (Document(getattr(row, column)) for row in self.read()))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int32, Int64, Integer
 
 from attention.errors import UsageError
-from train.data import stated, tokenisers
+from train.data import section, tokenisers
 from train.data.rows.rows import Rows, digest
 from train.data.rows.splits import Split
 from train.data.store import cache
@@ -152,7 +152,7 @@ def load(data: Any, open_part: Callable[[Any, str], Rows], order_of: Callable[[S
         tokeniser_of |= dict.fromkeys(columns, _learn(getattr(data, field), f"data.{field}", texts, cache_dir))
     for column, tokeniser in tokeniser_of.items():
         field = f"{column}_vocabulary".removeprefix("text_")
-        stated.check(field, getattr(data, field), tokeniser.size)
+        section.check_stated(field, getattr(data, field), tokeniser.size)
         if data.end_token and "end" not in tokeniser.special:
             raise UsageError(
                 f"data.end_token asks for an end token, but {data.tokeniser!r} has none; set it to False (or, for "

@@ -5,16 +5,16 @@ import functools
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Int32
+from jaxtyping import Bool, Int32
 
 from attention.errors import UsageError
 from train.data.pipeline import Example, Examples
 from train.data.store.corpus import TokenisedSplit
-from train.data.text.masking import Masking
 from train.data.text.windows import Cuts, Ids, Strides, padded, truncated
 from train.data.tokenisers import Tokeniser
 
 _EVALUATION = 0x3A5C  # the seed of the masks of evaluation, which are the same in every run
+_MASKED, _RANDOM = 0.8, 0.1  # of the chosen tokens; the rest stay as they are
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +107,61 @@ class NextToken(_Windows):
     def _window(self, start: int, stop: int) -> Example:
         tokens, targets = self.text.ids[start:stop], self.text.ids[start + 1 : stop + 1]
         return {"tokens": self._pad(tokens), "targets": self._pad(targets), "index": np.int64(start)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Masking:
+    """BERT's corruption (Devlin et al. 2019, §3.1).
+
+    It chooses tokens and replaces 80 % of them by the mask, 10 % by any ordinary token; 10 % stay.
+
+    Attributes:
+      rate: The probability that a token is chosen. In a window where none was, one is.
+      size: Ids are 0 … size - 1.
+      special: Ids that are never chosen, and that never replace a token at random.
+      mask: The id of the mask.
+    """
+
+    rate: float
+    size: int
+    special: tuple[int, ...]
+    mask: int
+
+    @classmethod
+    def of(cls, tokeniser: Tokeniser, rate: float) -> "Masking":
+        """Returns the masking for a tokeniser's ids.
+
+        Raises:
+          UsageError: the tokeniser has no mask token.
+        """
+        if "mask" not in tokeniser.special:
+            raise UsageError(
+                "A masked language model needs a tokeniser with a mask token, but data.tokeniser has only "
+                f"{', '.join(tokeniser.special) or 'ordinary ones'}; for words, write words(marks=True)."
+            )
+        return cls(rate, tokeniser.size, tuple(sorted(tokeniser.special.values())), tokeniser.special["mask"])
+
+    def __call__(
+        self, ids: Int32[np.ndarray, " n"], rng: np.random.Generator
+    ) -> tuple[Int32[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
+        """Returns the corrupted ids, and which were chosen."""
+        may = ~np.isin(ids, self.special)
+        chosen = (rng.random(len(ids)) < self.rate) & may
+        candidates = np.flatnonzero(may)
+        if len(candidates) and not chosen.any():
+            chosen[rng.choice(candidates)] = True
+        fate = rng.random(len(ids))
+        out = np.where(chosen & (fate < _MASKED), np.int32(self.mask), ids)
+        randomised = chosen & (fate >= _MASKED) & (fate < _MASKED + _RANDOM)
+        out[randomised] = self._ordinary(rng, int(randomised.sum()))
+        return out, chosen
+
+    def _ordinary(self, rng: np.random.Generator, count: int) -> Int32[np.ndarray, " count"]:
+        """Draws ids uniformly from all but the special ones."""
+        drawn = rng.integers(self.size - len(self.special), size=count, dtype=np.int32)
+        for special in self.special:  # ascending, so that each shift lands where the ones before left room
+            drawn += drawn >= special
+        return drawn
 
 
 class MaskedTokens(_Windows):

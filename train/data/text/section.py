@@ -6,19 +6,17 @@ from typing import ClassVar
 
 from attention.errors import UsageError
 from models.fields import BOOKKEEPING, field
-from train.data import stated, tokenisers
+from train.data import section, tokenisers
 from train.data.rows.splits import PARTS, Split
-from train.data.section import Section
 from train.data.store.corpus import Corpus, TokenisedSplit, load, original
 from train.data.store.tokens import BlankText
 from train.data.text import sources
 from train.data.text.classes import shuffled, with_classes
-from train.data.text.examples import Labelled, MaskedTokens, NextToken, TextExamples, check_long_enough
-from train.data.text.masking import Masking
+from train.data.text.examples import Labelled, MaskedTokens, Masking, NextToken, TextExamples, check_long_enough
 
 
 @dataclasses.dataclass(frozen=True)
-class CachedTextSection(Section):
+class CachedTextSection(section.Section):
     """The base of all sections of text, which may come from the hub and is tokenised once.
 
     Attributes:
@@ -49,18 +47,18 @@ class CachedTextSection(Section):
         """Returns a row of zeros, which replaces the corpus in a dry run.
 
         Raises:
-          UsageError: a size is not stated.
+          UsageError: a size is not section.
         """
         blank = {c: self._blank_tokeniser(field) for field, columns in self.learned.items() for c in columns}
         texts = {column: BlankText(length=length) for column, length in self.lengths.items()}
         split = TokenisedSplit(texts, Split.parse("train"), classes=(0,))
         return Corpus(blank, dict.fromkeys(PARTS, split))
 
-    def _blank_tokeniser(self, field: str) -> stated.BlankTokeniser:
+    def _blank_tokeniser(self, field: str) -> section.BlankTokeniser:
         """Returns the size that the config states or, where it does not, that in the tokeniser's spec string."""
         vocabulary = field.replace("tokeniser", "vocabulary")
         size = getattr(self, vocabulary) or tokenisers.stated_size(getattr(self, field))
-        return stated.BlankTokeniser(stated.needed(vocabulary, size))
+        return section.BlankTokeniser(section.needed(vocabulary, size))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +85,7 @@ class CommonTextData(CachedTextSection):
         reads=tokenisers.check,
     )
     context: int = field(128, "Tokens in an example.", least=1, unit="tokens")
-    vocabulary: int = stated.vocabulary("What the tokeniser must have.", "tokeniser")
+    vocabulary: int = section.vocabulary("What the tokeniser must have.", "tokeniser")
 
     EXAMPLES: ClassVar[type[TextExamples]]
 
@@ -169,7 +167,7 @@ class LabelledTextData(CommonTextData):
     tokeniser: str = "words(size=20000)"
     label_column: str = field("label", "Of tables: the column of the class.")
     keep: str = field("last", "Which tokens of a document that is longer than `context`.", choices=("first", "last"))
-    classes: int = field(0, **stated.CLASSES)
+    classes: int = field(0, **section.CLASSES)
 
     EXAMPLES = Labelled
 
@@ -190,10 +188,10 @@ class LabelledTextData(CommonTextData):
                 f"All documents have the class {corpus.class_names[0]!r} in {self.label_column!r}; name another "
                 "data.label_column, or give data of two classes at least."
             )
-        stated.check("classes", self.classes, len(corpus.class_names))
+        section.check_stated("classes", self.classes, len(corpus.class_names))
         return corpus
 
     def blank(self) -> Corpus:
         """Returns one blank document, with its class; see `CachedTextSection.blank`."""
-        names = tuple(map(str, range(stated.needed("classes", self.classes))))
+        names = tuple(map(str, range(section.needed("classes", self.classes))))
         return dataclasses.replace(super().blank(), class_names=names)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from attention.errors import UsageError
-from train.data.text.masking import Masking
+from train.data.text.examples import Masking
 from train.data.text.windows import Cuts, Strides, padded, truncated
 from train.data.tokenisers import make
 
