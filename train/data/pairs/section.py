@@ -6,9 +6,7 @@ from attention.errors import UsageError
 from models.fields import field
 from train.data import section, tokenisers
 from train.data.pairs import sources
-from train.data.pairs.batches import Sentences
-from train.data.pairs.bucketing import parse_bounds
-from train.data.pairs.orders import order_of
+from train.data.pairs.batches import Sentences, parse_bounds
 from train.data.store.corpus import Corpus, load
 from train.data.text.section import CachedTextSection
 
@@ -119,7 +117,7 @@ class TranslationData(CachedTextSection):
         Raises:
           UsageError: that raises it, or a tokeniser lacks a special token.
         """
-        corpus = load(self, sources.load, order_of)
+        corpus = load(self, sources.load, sources.order_of)
         for side, tokeniser in corpus.tokenisers.items():
             missing = [name for name in ("start", "end") if name not in tokeniser.special]
             if missing:

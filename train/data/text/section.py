@@ -11,7 +11,6 @@ from train.data.rows.splits import PARTS, Split
 from train.data.store.corpus import Corpus, TokenisedSplit, load, original
 from train.data.store.tokens import BlankText
 from train.data.text import sources
-from train.data.text.classes import shuffled, with_classes
 from train.data.text.examples import Labelled, MaskedTokens, Masking, NextToken, TextExamples, check_long_enough
 
 
@@ -182,7 +181,7 @@ class LabelledTextData(CommonTextData):
         Raises:
           UsageError: that raises it, classes differ between splits, or there is only one.
         """
-        corpus = with_classes(load(self, sources.load, lambda *_: shuffled))
+        corpus = sources.with_classes(load(self, sources.load, lambda *_: sources.shuffled))
         if len(corpus.class_names) < 2:
             raise UsageError(
                 f"All documents have the class {corpus.class_names[0]!r} in {self.label_column!r}; name another "

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attention import UsageError
-from train.data.pairs.bucketing import NOTHING, Buckets, parse_bounds
+from train.data.pairs.batches import NOTHING, Buckets, parse_bounds
 
 LENGTHS = np.random.default_rng(0).integers(1, 33, 203)
 BUCKETS = Buckets(LENGTHS, (8, 16, 32), 10)

@@ -11,7 +11,7 @@ from train.config.schema import build
 from train.data import store
 from train.data.rows.splits import Split
 from train.data.store import corpus
-from train.data.text import classes
+from train.data.text import sources
 from train.data.text.section import LabelledTextData, MaskedTextData, TextData
 
 REVIEWS = [("Great film, great fun", "good"), ("Bad.", "bad"), ("A bad, bad film", "bad"), ("Fine fun", "good")] * 3
@@ -202,8 +202,8 @@ class TestShuffling:
 
     def test_the_order_is_always_the_same(self):
         """Another one would change what was measured with it, and needs another `ORDER`."""
-        assert classes.shuffled(Split.parse("train"), lambda: 10).tolist() == [3, 2, 1, 8, 6, 0, 7, 4, 5, 9]
-        assert sorted(classes.shuffled(Split.parse("train"), lambda: 1000).tolist()) == list(range(1000))
+        assert sources.shuffled(Split.parse("train"), lambda: 10).tolist() == [3, 2, 1, 8, 6, 0, 7, 4, 5, 9]
+        assert sorted(sources.shuffled(Split.parse("train"), lambda: 1000).tolist()) == list(range(1000))
 
     def test_the_order_is_part_of_what_caches_are_known_by(self, labelled, tmp_path, monkeypatch):
         labelled(train_split="train[:6]").load()
