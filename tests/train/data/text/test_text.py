@@ -67,7 +67,7 @@ class TestCorpus:
             assert tokens.bytes == len(content)
             assert len(tokens) == content.count(b"\n")
             np.testing.assert_array_equal(documents(tokens), [0, *(m.end() for m in re.finditer(rb"\n", content))])
-        assert text.num_classes == 0
+        assert text.class_names == ()
 
     def test_slices_are_those_of_documents(self, language, folder):
         text = language(train_split="train[:50%]", validation_split="train[50%:]", test_split="train[-1:]").load()
@@ -149,7 +149,6 @@ class TestClasses:
     def test_names_are_sorted(self, labelled):
         text = labelled().load()
         assert text.class_names == ("bad", "good")
-        assert text.num_classes == 2
         for tokens in text.splits.values():
             expected = [int(REVIEWS[row][1] == "good") for row in tokens.rows]
             assert tokens.labels.tolist() == expected
