@@ -25,8 +25,6 @@ from typing import Any
 from attention.errors import UsageError
 from train import cli
 from train.grids import declaration, grid, matching, pool, tuning
-from train.grids.grid import Sweep
-from train.grids.matching import Prepared
 from train.run.progress import numbers_text
 from train.run.workdir import read_result
 
@@ -65,14 +63,13 @@ def run(arguments: Sequence[str]) -> int:
     return _give(todo, flags) if prints else _summed(run_all(todo, jobs, flags.workdir), flags.workdir)
 
 
-def runs(sweep: Sweep, prepared: Prepared, directory: Path) -> dict[Path, list[str]]:
+def runs(sweep: grid.Sweep, prepared: matching.Prepared, directory: Path) -> dict[Path, list[str]]:
     """Returns the flags of each run by its work directory: the first seeds of all settings, then the next."""
     commands: dict[Path, list[str]] = {}
     for seeds in sweep.seeds:
-        for cell, chosen in zip(sweep.cells.values(), prepared.chosen, strict=True):
-            fields = {**cell.overrides, **chosen}
+        for cell in sweep.cells.values():
             together = {"train.replicas": str(len(seeds))} if len(seeds) > 1 else {}
-            values = fields | {"seed": str(seeds[0])} | together
+            values = {**cell.overrides, **prepared.chosen[cell.name], "seed": str(seeds[0])} | together
             path = directory / cell.name / grid.run_name(seeds)
             commands[path] = [f"--config={cell.spec}", *(f"--config.{field}={text}" for field, text in values.items())]
     return commands
@@ -140,7 +137,7 @@ def hand_over(left: Mapping[Path, Sequence[str]], directory: Path, options: str)
     return 0
 
 
-def asked(flags: argparse.Namespace) -> Sweep:
+def asked(flags: argparse.Namespace) -> grid.Sweep:
     """Returns the sweep that the flags ask for, without seeds.
 
     Raises:
@@ -151,7 +148,7 @@ def asked(flags: argparse.Namespace) -> Sweep:
     also = grid.also(flags.also, over)
     if also and flags.equal:
         raise UsageError("--also cannot be beside --equal, which matches settings of the grid; leave one out.")
-    sweep = Sweep(flags.config, overrides, over, [], flags.equal, also)
+    sweep = grid.Sweep(flags.config, overrides, over, [], flags.equal, also)
     cells = list(sweep.cells.values())
     if flags.tune:
         taken = {*overrides, *over, *grid.DECIDED, *(field for setting in also for field in setting)}
@@ -166,29 +163,30 @@ def asked(flags: argparse.Namespace) -> Sweep:
     return sweep
 
 
-def _trials(sweep: Sweep, prepared: Prepared, tried: tuning.Tried, directory: Path) -> dict:
+def _trials(sweep: grid.Sweep, prepared: matching.Prepared, tried: tuning.Tried, directory: Path) -> dict:
     """Returns the trials of the settings that have no value yet; see `tuning.trials`."""
     if not sweep.tune:
         return {}
-    cells = zip(sweep.cells.values(), prepared.chosen, strict=True)
-    waiting = [cell.but(chosen) for cell, chosen in cells if sweep.tune.field not in chosen]
+    cells = [cell.but(prepared.chosen[cell.name]) for cell in sweep.cells.values()]
+    waiting = [cell for cell in cells if sweep.tune.field not in prepared.chosen[cell.name]]
     return tuning.trials(sweep.tune, waiting, tried, prepared.seed, directory)
 
 
-def _tuned(sweep: Sweep, prepared: Prepared, tried: tuning.Tried) -> Prepared:
+def _tuned(sweep: grid.Sweep, prepared: matching.Prepared, tried: tuning.Tried) -> matching.Prepared:
     """Returns the plan with the best value for each setting that has none yet."""
     if not sweep.tune:
         return prepared
-    field, chosen = sweep.tune.field, []
-    for cell, before in zip(sweep.cells.values(), prepared.chosen, strict=True):
-        if field not in before:
-            tuning.check_finite(cell.name, tried[cell.name])
-            before = {**before, field: sweep.tune.best(tried[cell.name])}
-        chosen.append(before)
-    return dataclasses.replace(prepared, chosen=tuple(chosen))
+    chosen = dict(prepared.chosen)
+    for name, before in prepared.chosen.items():
+        if sweep.tune.field not in before:
+            tuning.check_finite(name, tried[name])
+            chosen[name] = {**before, sweep.tune.field: sweep.tune.best(tried[name])}
+    return dataclasses.replace(prepared, chosen=chosen)
 
 
-def _plan(flags: argparse.Namespace, sweep: Sweep, before: Mapping[str, Any] | None) -> tuple[Sweep, Prepared]:
+def _plan(
+    flags: argparse.Namespace, sweep: grid.Sweep, before: Mapping[str, Any] | None
+) -> tuple[grid.Sweep, matching.Prepared]:
     """Returns the checked sweep with its seeds, and the values chosen for its configs; earlier choices stay."""
     cells = sweep.cells
     if before:
@@ -201,34 +199,30 @@ def _plan(flags: argparse.Namespace, sweep: Sweep, before: Mapping[str, Any] | N
         for values, cell in cells.items()
     ]
     prepared = matching.apart(matching.prepare, requests, baselines, flags.equal, flags.seeds, flags.replicas)
-    chosen = tuple(
-        {**known.get(cell.name, {}), **new} for cell, new in zip(cells.values(), prepared.chosen, strict=True)
-    )
+    chosen = {name: {**known.get(name, {}), **new} for name, new in prepared.chosen.items()}
     seeds = grid.seeds(before["seeds"] if before else [], prepared.seed, flags.seeds, prepared.together, flags.workdir)
     return dataclasses.replace(sweep, seeds=seeds), dataclasses.replace(prepared, chosen=chosen)
 
 
-def _write(flags: argparse.Namespace, sweep: Sweep, prepared: Prepared, tried: tuning.Tried) -> None:
+def _write(flags: argparse.Namespace, sweep: grid.Sweep, prepared: matching.Prepared, tried: tuning.Tried) -> None:
     """Writes the request, the trials and the choices to `sweep.json`."""
     cells = {
-        cell.name: {"chosen": chosen}
-        | ({sweep.equal: size} if sweep.equal else {})
-        | ({"tried": tried[cell.name]} if cell.name in tried else {})
-        for cell, chosen, size in zip(sweep.cells.values(), prepared.chosen, prepared.sizes, strict=True)
+        name: {"chosen": chosen}
+        | ({sweep.equal: prepared.sizes[name]} if sweep.equal else {})
+        | ({"tried": tried[name]} if name in tried else {})
+        for name, chosen in prepared.chosen.items()
     }
     grid.write(flags.workdir, {"command": flags.command} | sweep.plain | {"cells": cells})
 
 
-def _chosen(sweep: Sweep, prepared: Prepared) -> list[str]:
+def _chosen(sweep: grid.Sweep, prepared: matching.Prepared) -> list[str]:
     """Returns a line for each setting that was matched with its baseline."""
-    cells = sweep.cells
-    sizes = dict(zip(cells, prepared.sizes, strict=True))
-    lines = []
-    for (values, cell), chosen in zip(cells.items(), prepared.chosen, strict=True):
-        if sweep.equal and chosen:
-            choice = ", ".join(f"{field} {text}" for field, text in chosen.items())
-            share = sizes[values] / sizes[sweep.baseline(values)] - 1
-            lines.append(f"{cell.name}: {choice}: {sizes[values]:,} {sweep.equal}, {share:+.2%} of the baseline's")
+    cells, sizes, lines = sweep.cells, prepared.sizes, []
+    for values, cell in cells.items():
+        if sweep.equal and prepared.chosen[cell.name]:
+            choice = ", ".join(f"{field} {text}" for field, text in prepared.chosen[cell.name].items())
+            size, share = sizes[cell.name], sizes[cell.name] / sizes[cells[sweep.baseline(values)].name] - 1
+            lines.append(f"{cell.name}: {choice}: {size:,} {sweep.equal}, {share:+.2%} of the baseline's")
     return lines
 
 

@@ -142,7 +142,7 @@ def test_one_that_fails_is_named_in_the_end(tmp_path, here, monkeypatch, capsys)
 
 def test_seeds_that_are_trained_together_are_one_run(tmp_path):
     asked_for = grid.Sweep("configs/vit_digits.py", {}, {"model.attention": ["super"]}, [[3, 4], [5]], "")
-    prepared = matching.Prepared(({"model.width": "8"},), (0,), 3, "gpu", True)
+    prepared = matching.Prepared({"attention=super": {"model.width": "8"}}, {"attention=super": 0}, 3, "gpu", True)
     found = sweep.runs(asked_for, prepared, tmp_path)
     rest = ["--config=configs/vit_digits.py", "--config.model.attention=super", "--config.model.width=8"]
     assert found == {

@@ -51,15 +51,15 @@ class Prepared:
     """The result of `prepare`.
 
     Attributes:
-      chosen: The overrides that make each config as large or as costly as its baseline; empty for a baseline.
-      sizes: Parameters or operations of each config with these overrides; 0 where nothing is matched.
+      chosen: By name, the overrides that make each config as large or as costly as its baseline; {} for a baseline.
+      sizes: By name, parameters or operations of each config with these overrides; 0 where nothing is matched.
       seed: The seed of the first config.
       platform: The platform of the devices, such as `cpu`.
       together: Whether seeds are trained together.
     """
 
-    chosen: tuple[Mapping[str, str], ...]
-    sizes: tuple[int, ...]
+    chosen: Mapping[str, Mapping[str, str]]
+    sizes: Mapping[str, int]
     seed: int
     platform: str
     together: bool
@@ -91,16 +91,16 @@ def prepare(requests: Sequence[Request], baselines: Sequence[int], equal: str, s
     as_run = {"train.replicas": str(seeds)} if together else {}
     for request in requests:
         _check(request.but(as_run))
-    chosen: tuple[Mapping[str, str], ...] = ({},) * len(requests)
-    sizes = (0,) * len(requests)
+    chosen: dict[str, Mapping[str, str]] = {request.name: {} for request in requests}
+    sizes = dict.fromkeys(chosen, 0)
     if equal:
         size, match = {"parameters": (parameters, match_parameters), "flops": (operations, match_operations)}[equal]
         pairs = [(request, requests[at]) for request, at in zip(requests, baselines, strict=True)]
-        chosen = tuple({} if request is baseline else match(request, baseline) for request, baseline in pairs)
-        matched = [request.but(changes) for request, changes in zip(requests, chosen, strict=True)]
+        chosen |= {request.name: match(request, baseline) for request, baseline in pairs if request is not baseline}
+        matched = [request.but(chosen[request.name]) for request in requests]
         for request in matched:
             _check(request.but(as_run))
-        sizes = tuple(map(size, matched))
+        sizes = {request.name: size(request) for request in matched}
     return Prepared(chosen, sizes, _resolve(requests[0]).seed, platform, together)
 
 

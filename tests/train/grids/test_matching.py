@@ -33,27 +33,27 @@ def closed_form(name, width, hidden):
 
 def test_parameters_match_within_1_percent():
     prepared = matching.prepare(list(map(request, ("dot_product", "super"))), [0, 0], "parameters", 2, "auto")
-    assert prepared.chosen[0] == {}
+    assert prepared.chosen["dot_product"] == {}
     counts = []
-    for name, chosen in zip(("dot_product", "super"), prepared.chosen, strict=True):
+    for name, chosen in prepared.chosen.items():
         sizes = {"model.width": "32", "model.mlp": "64"} | chosen
         width, hidden = int(sizes["model.width"]), int(sizes["model.mlp"])
         counts.append(closed_form(name, width, hidden))
         assert width % 4 == 0  # heads
-    assert tuple(counts) == prepared.sizes
+    assert counts == list(prepared.sizes.values())
     assert abs(counts[1] / counts[0] - 1) <= 0.01
-    assert int(prepared.chosen[1]["model.width"]) > 32
+    assert int(prepared.chosen["super"]["model.width"]) > 32
 
 
 def test_operations_match_by_the_length():
     prepared = matching.prepare(list(map(request, ("dot_product", "efficient"))), [0, 0], "flops", 2, "auto")
-    (field, length), *_ = prepared.chosen[1].items()
+    (field, length), *_ = prepared.chosen["efficient"].items()
     rest = mlp(16, 32, 64, 32) + linear(16, 4, 32).of_data + linear(1, 32, 10)
     layers = [resolve(name, 1)[0].cost(16, 32, 4) for name in ("dot_product", "efficient")]
     ratio = (layers[0] + rest).training / (layers[1] + rest).training
     assert field == "train.length"
     assert float(length.removesuffix(" epochs")) == pytest.approx(10 * ratio, rel=1e-4)
-    assert prepared.sizes[1] == pytest.approx(prepared.sizes[0], rel=0.01)
+    assert prepared.sizes["efficient"] == pytest.approx(prepared.sizes["dot_product"], rel=0.01)
 
 
 def test_seeds_are_trained_apart_on_cpus_unless_asked_for():
@@ -76,7 +76,7 @@ def test_what_was_chosen_is_checked_too(monkeypatch):
     checked = []
     monkeypatch.setattr("train.grids.matching._check", checked.append)
     prepared = matching.prepare(list(map(request, ("dot_product", "super"))), [0, 0], "parameters", 1, "no")
-    assert checked[-1] == request("super").but(prepared.chosen[1])
+    assert checked[-1] == request("super").but(prepared.chosen["super"])
 
 
 def test_hidden_units_stay_divisible_over_the_mesh():
