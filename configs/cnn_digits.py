@@ -12,7 +12,7 @@ from configs import defaults
 
 def get_config(attention: str = "squeeze_excitation(ratio=4)"):
     """Stages of 16, 32 and 64 channels, on maps of 8x8, 4x4 and 2x2."""
-    config = defaults.convolutional()
+    config = defaults.image_classification("cnn")
     config.model.attention = attention
     config.data.update(batch_size=32, train_transforms="pad_crop(padding=1)")
     config.optimizer.update(learning_rate=3e-3, weight_decay=0.05)

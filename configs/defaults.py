@@ -11,14 +11,12 @@ from train.config.schema import Config
 from train.tasks import TASKS
 
 
-def image_classification() -> ConfigDict:
-    """A Vision Transformer on the digits; experiments override what differs."""
-    return _images("vit")
-
-
-def convolutional() -> ConfigDict:
-    """A residual network of convolutions on the digits; experiments override what differs."""
-    return _images("cnn")
+def image_classification(model: str = "vit") -> ConfigDict:
+    """A Vision Transformer, or a residual network of convolutions, on the digits; experiments override what differs."""
+    config = _defaults("image_classification", model)
+    config.optimizer.update(warmup="2 epochs", beta2=0.999, weight_decay=1e-4)
+    config.train.update(length="60 epochs", log_every="1 epoch", eval_every="1 epoch", checkpoint_every="10 epochs")
+    return config
 
 
 def language_modelling() -> ConfigDict:
@@ -39,24 +37,8 @@ def text_classification() -> ConfigDict:
     return config
 
 
-def translation() -> ConfigDict:
-    """Vaswani's encoder-decoder, small, on dates; experiments override what differs."""
-    return _translation("encoder_decoder")
-
-
-def recurrent_translation() -> ConfigDict:
-    """The recurrent encoder-decoder of Wikipedia's article on dates; experiments override what differs."""
-    return _translation("seq2seq")
-
-
-def _images(model: str) -> ConfigDict:
-    config = _defaults("image_classification", model)
-    config.optimizer.update(warmup="2 epochs", beta2=0.999, weight_decay=1e-4)
-    config.train.update(length="60 epochs", log_every="1 epoch", eval_every="1 epoch", checkpoint_every="10 epochs")
-    return config
-
-
-def _translation(model: str) -> ConfigDict:
+def translation(model: str = "encoder_decoder") -> ConfigDict:
+    """Vaswani's encoder-decoder, small, or the recurrent one of Wikipedia's article, on dates; experiments override."""
     config = _defaults("translation", model)
     config.optimizer.update(weight_decay=0.0, beta2=0.98)
     return config

@@ -137,16 +137,6 @@ def new_file(text: str) -> Path:
     return path
 
 
-def _number(kind: type, what: str) -> Callable[[str], Any]:
-    def read(text: str) -> Any:
-        try:
-            return kind(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"must be {what}, but it is {text!r}") from error
-
-    return read
-
-
 def _choice(name: str, choices: Collection[str], default: Any) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in choices and text != default:
@@ -156,7 +146,7 @@ def _choice(name: str, choices: Collection[str], default: Any) -> Callable[[str]
     return read
 
 
-READERS = {int: _number(int, "a whole number"), float: _number(float, "a number")}
+NUMBERS = {"int": "a whole number", "float": "a number"}
 PLACEHOLDERS = {int: "N", count: "N", float: "X", Path: "PATH", new_file: "FILE"}
 
 
@@ -195,8 +185,6 @@ class Parser(argparse.ArgumentParser):
         placeholder = "|".join(choices or ()) or PLACEHOLDERS.get(kind, "VALUE")
         if choices is not None:
             options["type"] = _choice(names[-1] if is_flag else options["metavar"], choices, default)
-        elif kind in READERS:
-            options["type"] = READERS[kind]
         action = super().add_argument(*names, **options)
         several = " ..." if action.nargs in ("*", "+") else ""
         value = action.metavar or (placeholder if is_flag else f"{action.dest.upper()}{several}")
@@ -256,6 +244,8 @@ class Parser(argparse.ArgumentParser):
             raise UsageError(f"{name} needs a value: write {name}=VALUE.")
         if what.startswith("ignored explicit argument"):
             raise UsageError(f"{name} takes no value: write {name} alone.")
+        if invalid := re.fullmatch(r"invalid (int|float) value: (.*)", what):
+            raise UsageError(f"{name} must be {NUMBERS[invalid[1]]}, but it is {invalid[2]}.")
         if what.startswith(("must be", "Unknown")):
             raise UsageError(what if what.startswith("Unknown") else f"{name} {what}.")
         raise UsageError(f"{message[0].upper()}{message[1:]}; --help shows examples.")

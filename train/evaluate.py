@@ -60,11 +60,6 @@ def evaluate(
         return chosen, metrics
 
 
-def replicas_of(directory: Path) -> range:
-    """Returns the numbers of a run's replicas."""
-    return range(loading.validate(workdir.read_config(directory)).train.replicas)
-
-
 def _config(directory: Path, overrides: Mapping[str, str]) -> dict[str, Any]:
     plain = ConfigDict(workdir.read_config(directory)).lock()
     for field, text in overrides.items():
@@ -92,7 +87,7 @@ def _run(arguments: Sequence[str]) -> None:
         rest = processes.join(arguments)
         with processes.together():
             flags = parser().parse_args(rest)
-            there = replicas_of(flags.workdir)
+            there = range(loading.validate(workdir.read_config(flags.workdir)).train.replicas)
         compilation.keep_programs()
         for replica in there if flags.replica is None else [flags.replica]:
             step, metrics = evaluate(flags.workdir, flags.step, flags.split, flags.overrides, replica)

@@ -120,10 +120,6 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def _death(returncode: int) -> str:
-    return f"died by {signal.Signals(-returncode).name}" if returncode < 0 else f"ended with exit code {returncode}"
-
-
 def launch(processes: int, devices: int, arguments: Sequence[str], module: str = "train.main") -> int:
     """Runs a module in several processes and returns the exit code, which is 0 where all ended well.
 
@@ -146,9 +142,10 @@ def launch(processes: int, devices: int, arguments: Sequence[str], module: str =
     codes = {process.returncode for process in job.processes}
     if len(codes) == 1 and codes <= {cli.FAILED, cli.MISTAKE, cli.DIVERGED}:
         return codes.pop()  # all raised the same error, and the first process has reported it
+    code = job.processes[failed].returncode
+    ending = f"died by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     print(
-        f"Process {failed} of {processes} {_death(job.processes[failed].returncode)}; "
-        "the same command continues from the last checkpoint.",
+        f"Process {failed} of {processes} {ending}; the same command continues from the last checkpoint.",
         file=sys.stderr,
     )
     return 1

@@ -13,7 +13,6 @@ command again continues; with more values or seeds it extends the sweep.
 """
 
 import argparse
-import ast
 import dataclasses
 import shlex
 import subprocess
@@ -24,6 +23,7 @@ from typing import Any
 
 from attention.errors import UsageError
 from train import cli
+from train.config.loading import literal
 from train.grids import declaration, grid, matching, pool, tuning
 from train.run.progress import numbers_text
 from train.run.workdir import read_result
@@ -128,7 +128,7 @@ def hand_over(left: Mapping[Path, Sequence[str]], directory: Path, options: str)
     pairs = [option.partition("=") for option in (grid.split(options) if options else ())]
     executor = submitit.AutoExecutor(folder=directory / "slurm")
     try:
-        executor.update_parameters(**{name: _literal(value) for name, _, value in pairs})
+        executor.update_parameters(**{name: literal(value) for name, _, value in pairs})
     except (TypeError, NameError, ValueError) as error:
         raise UsageError(f"--slurm={options} is not what submitit takes: {error}.") from error
     todo = [pool.command(run_flags, path) for path, run_flags in left.items()]
@@ -235,13 +235,6 @@ def _result(path: Path, outcome: str) -> str:
     result = read_result(path)
     best = result.get("mean", result)["best"]  # `mean` is of seeds that were trained together
     return numbers_text(best["validation" if tuning.FOLDER in path.parts else "test"])
-
-
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
 
 
 def parser() -> cli.Parser:

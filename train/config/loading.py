@@ -112,15 +112,20 @@ def _forget_sizes(config: ConfigDict, overrides: Mapping[str, str]) -> None:
 def _read(text: str, kind: type, field: str) -> Any:
     if kind is str:
         return text
-    try:
-        value = ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
-    except (ValueError, SyntaxError):
-        value = text
+    value = literal({"true": "True", "false": "False"}.get(text, text))
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:
         raise UsageError(f"--config.{field} must be of type {kind.__name__}, but it is {text!r}.")
     return value
+
+
+def literal(text: str) -> Any:
+    """Returns the Python literal that a text is, or else the text."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 def validate(config: Mapping[str, Any]) -> Config:

@@ -70,14 +70,9 @@ def in_cluster(environment: Mapping[str, str]) -> bool:
         return "," in environment.get("TPU_PROCESS_ADDRESSES", environment.get("TPU_WORKER_HOSTNAMES", ""))
     if "KUBERNETES_SERVICE_HOST" in environment and "JOB_COMPLETION_INDEX" in environment:
         return _installed("kubernetes")  # JAX needs it; without it the pods of a job may be separate runs
-    return _on_cloud_tpu()
-
-
-def _on_cloud_tpu() -> bool:
-    """Returns whether this is a machine of a Cloud TPU slice, which may have only one machine."""
     if not _installed("libtpu"):
         return False
-    from jax._src.clusters import GceTpuCluster
+    from jax._src.clusters import GceTpuCluster  # of machines of a Cloud TPU slice, which may have only one
 
     return GceTpuCluster.is_env_present()
 

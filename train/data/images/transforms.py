@@ -92,13 +92,11 @@ class Pad(Transform):
     to: int
 
     def __call__(self, image, rng):
-        height, width, channels = image.shape
+        height, width = image.shape[:2]
         if max(height, width) > self.to:
             raise UsageError(f"pad(to={self.to}) is smaller than an image of {height}×{width}; pad to more or resize.")
         top, left = (self.to - height) // 2, (self.to - width) // 2
-        out = np.zeros((self.to, self.to, channels), image.dtype)
-        out[top : top + height, left : left + width] = image
-        return out
+        return np.pad(image, ((top, self.to - height - top), (left, self.to - width - left), (0, 0)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,10 +109,9 @@ class PadCrop(Transform, random=True):
         self._require(self.padding >= 0, "padding of at least 0", self.padding)
 
     def __call__(self, image, rng):
-        height, width, channels = image.shape
+        height, width = image.shape[:2]
         top, left = rng.integers(0, 2 * self.padding + 1, size=2).tolist()
-        padded = np.zeros((height + 2 * self.padding, width + 2 * self.padding, channels), image.dtype)
-        padded[self.padding : self.padding + height, self.padding : self.padding + width] = image
+        padded = np.pad(image, ((self.padding, self.padding), (self.padding, self.padding), (0, 0)))
         return padded[top : top + height, left : left + width]
 
 
