@@ -79,7 +79,9 @@ def read(file: Path) -> Declaration:
 
 def of(found: Any, place: str) -> Declaration:
     """The declaration that plain values stand for; raises a UsageError, which names the place, as `read` does."""
-    family = _items(found, "family", place)
+    family = found.get("family") if isinstance(found, Mapping) else None
+    if not isinstance(family, list) or not family:
+        raise UsageError(f"{place}: family must be a list of at least one comparison.")
     comparisons = [_build(Comparison, item, f"{place}: a comparison of the family") for item in family]
     made = _build(Declaration, {**found, "family": comparisons}, place)
     for name in ("question", "metric"):
@@ -88,15 +90,12 @@ def of(found: Any, place: str) -> Declaration:
     if not 0 < made.margin < math.inf:
         raise UsageError(f"{place}: margin must be a number above 0, but it is {made.margin!r}.")
     for comparison in comparisons:
-        _check(comparison, place)
+        where = f"{place}: the comparison {comparison.name!r}"
+        if comparison.claim not in CLAIMS:
+            raise unknown(f"claim of {where}", comparison.claim, CLAIMS[:-1])
+        if not comparison.settings or len(comparison.settings) != len(comparison.baselines):
+            raise UsageError(f"{where} needs as many baselines as settings, and at least one.")
     return made
-
-
-def _items(found: Any, name: str, place: str) -> list[Any]:
-    items = found.get(name) if isinstance(found, Mapping) else None
-    if not isinstance(items, list) or not items:
-        raise UsageError(f"{place}: {name} must be a list of at least one comparison.")
-    return items
 
 
 def _build(kind: type, found: Any, place: str) -> Any:
@@ -114,11 +113,3 @@ def _build(kind: type, found: Any, place: str) -> Any:
     if missing:
         raise UsageError(f"{place} lacks {', '.join(missing)}; docs/comparing.md says what stands in it.")
     return kind(**found)
-
-
-def _check(comparison: Comparison, place: str) -> None:
-    where = f"{place}: the comparison {comparison.name!r}"
-    if comparison.claim not in CLAIMS:
-        raise unknown(f"claim of {where}", comparison.claim, CLAIMS[:-1])
-    if not comparison.settings or len(comparison.settings) != len(comparison.baselines):
-        raise UsageError(f"{where} needs as many baselines as settings, and at least one.")

@@ -126,13 +126,9 @@ class _Pool:
 
 def _cpus(jobs: int) -> list[set[int]]:
     """Divides the CPUs among the processes, so that none waits for the threads of another."""
-    cpus = sorted(_affinity())
+    cpus = sorted(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
     jobs = jobs or len(cpus)
     return [set(cpus[job::jobs]) or {cpus[job % len(cpus)]} for job in range(jobs)]
-
-
-def _affinity() -> set[int]:
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 def _claimed(path: Path) -> IO[str] | None:

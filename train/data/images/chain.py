@@ -1,5 +1,6 @@
 """Chains of image transforms, written as `pad_crop(padding=4)|flip|normalise(mean=0.5, std=0.25)`."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -14,6 +15,7 @@ from train.data.images.transforms import TRANSFORMS, Normalise, Transform
 _TRIALS = ((1, 1, 3), (40, 900, 3), (1200, 30, 3))
 
 
+@functools.cache
 def parse(text: str) -> tuple[Transform, ...]:
     """Reads a spec string; '' means no transforms.
 

@@ -1,14 +1,12 @@
 """Examples for batches of images: augmented and mixed in training, without randomness in evaluation."""
 
 import dataclasses
-import functools
 
 import numpy as np
 
 from train.data import pipeline
 from train.data.images import chain
 from train.data.images.sources import LabelledImages
-from train.data.images.transforms import Transform
 from train.data.pipeline import Example, Examples
 
 # Evaluation transforms draw nothing.
@@ -40,27 +38,19 @@ class ImageExamples(Examples):
 
     def train(self, index: int, position: int, seed: int, rng: np.random.Generator) -> Example:
         """Returns a training example; see `train.data.pipeline.Examples`."""
-        example = self._example(index, self._augment, rng)
+        example = self._example(index, self.data.train_transforms, rng)
         if not self.data.mixup:
             return example
-        partner = self._example(pipeline.endless(len(self), seed)[position], self._augment, rng)
+        partner = self._example(pipeline.endless(len(self), seed)[position], self.data.train_transforms, rng)
         mix = np.float32(rng.beta(self.data.mixup, self.data.mixup))
         image = mix * example["image"] + (1 - mix) * partner["image"]
         return example | {"image": image, "other_label": partner["label"], "mix": mix}
 
     def evaluate(self, index: int) -> Example:
         """Returns an example of evaluation; see `train.data.pipeline.Examples`."""
-        return self._example(index, self._prepare, _UNUSED) | {"weight": np.float32(1)}
+        return self._example(index, self.data.eval_transforms, _UNUSED) | {"weight": np.float32(1)}
 
-    def _example(self, index: int, transforms: tuple[Transform, ...], rng: np.random.Generator) -> Example:
+    def _example(self, index: int, transforms: str, rng: np.random.Generator) -> Example:
         record = self.source[int(index)]
-        image = chain.apply(transforms, record["image"], rng)
+        image = chain.apply(chain.parse(transforms), record["image"], rng)
         return {"image": image, "label": np.int32(record["label"]), "index": np.int64(index)}
-
-    @functools.cached_property
-    def _augment(self) -> tuple[Transform, ...]:
-        return chain.parse(self.data.train_transforms)
-
-    @functools.cached_property
-    def _prepare(self) -> tuple[Transform, ...]:
-        return chain.parse(self.data.eval_transforms)

@@ -84,7 +84,8 @@ class Dates:
         kinds = list(itertools.product(self.languages, self.forms))
         for key, date in sorted(_dates(self.first, self.last, split)):
             (source, target), form = kinds[int.from_bytes(key[8:16]) % len(kinds)]
-            style = "full" if _has_weekday(source, form) else "long"
+            has_weekday = re.search(r"%\([Eec]+\)s", _pattern(source, form)[0].format)
+            style = "full" if has_weekday else "long"
             yield Pair(f"{source} {target} {_write(date, source, form)}", _write(date, target, style))
 
 
@@ -108,10 +109,6 @@ def _pattern(locale: str, form: str) -> tuple[babel.dates.DateTimePattern, babel
     parsed = babel.Locale.parse(locale)
     pattern = parsed.date_formats[form]
     return babel.dates.DateTimePattern(pattern.pattern, re.sub(r"%\(y+\)s", "%(yyyy)s", pattern.format)), parsed
-
-
-def _has_weekday(locale: str, form: str) -> bool:
-    return bool(re.search(r"%\([Eec]+\)s", _pattern(locale, form)[0].format))
 
 
 def _check_names(option: str, names: object) -> None:

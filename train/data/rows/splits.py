@@ -3,7 +3,6 @@
 import dataclasses
 import re
 from fractions import Fraction
-from typing import Any
 
 from attention.errors import UsageError
 
@@ -45,11 +44,6 @@ class Split:
         if any(bound.endswith("%") and abs(Fraction(bound[:-1])) > 100 for bound in (split.start, split.stop)):
             raise UsageError(f"The split {text!r} has a percentage beyond 100; use at most 100%.")
         return split
-
-    @classmethod
-    def of_parts(cls, data: Any) -> dict[str, "Split"]:
-        """Reads the fields `train_split`, `validation_split` and `test_split` of a `data` section."""
-        return {part: cls.parse(getattr(data, f"{part}_split")) for part in PARTS}
 
     @property
     def is_whole(self) -> bool:
