@@ -14,7 +14,6 @@ import numpy as np
 from attention.errors import UsageError
 from train import cli
 from train.data import tokenisers
-from train.data.tokenisers import Tokeniser
 from train.decode import trained
 from train.decode.decoding import Sampling, generate
 from train.devices import compilation
@@ -69,7 +68,7 @@ def continuations(
     return [tokeniser.decode(row) for row in rows]
 
 
-def _encoded(prompts: Sequence[str], tokeniser: Tokeniser, context: int) -> list[np.ndarray]:
+def _encoded(prompts: Sequence[str], tokeniser: tokenisers.Tokeniser, context: int) -> list[np.ndarray]:
     try:
         encoded = tokeniser.encode_batch([prompt.encode().decode() for prompt in prompts])
     except UnicodeEncodeError as error:  # a shell passes on bytes of other encodings as surrogates

@@ -24,7 +24,6 @@ from train.config.schema import Config
 from train.data import tokenisers
 from train.data.rows import files
 from train.data.text.windows import padded
-from train.data.tokenisers import Tokeniser, marks
 from train.decode import alignment, trained
 from train.decode.decoding import translate
 from train.decode.sampling import Sampling
@@ -49,8 +48,8 @@ class Translator:
     """
 
     config: Config
-    source: Tokeniser
-    target: Tokeniser
+    source: tokenisers.Tokeniser
+    target: tokenisers.Tokeniser
     model: nn.Module
     params: dict
 
@@ -138,7 +137,7 @@ class Translator:
             jnp.array([len(row) for row in rows], jnp.int32),
             search,
             key,
-            **marks(self.target.special),
+            **tokenisers.marks(self.target.special),
         )
         for ids, row, length in zip(encoded, np.asarray(output.tokens), np.asarray(output.lengths), strict=False):
             yield None if ids is None else row[:length]

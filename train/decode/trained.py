@@ -9,8 +9,7 @@ from jax.sharding import Mesh
 
 from attention.errors import UsageError
 from train import tasks
-from train.config import loading
-from train.config.schema import Config, MeshConfig
+from train.config import loading, schema
 from train.devices import sharding
 from train.devices.replicas import Replicas
 from train.run import workdir
@@ -18,7 +17,7 @@ from train.run.checkpoints import Checkpoints
 from train.tasks.task import Task
 
 
-def config_of(directory: Path, task: str, purpose: str) -> Config:
+def config_of(directory: Path, task: str, purpose: str) -> schema.Config:
     """Returns the config of a run of a given task.
 
     Args:
@@ -57,7 +56,7 @@ def key_of(seed: int) -> jax.Array:
 def load_params(
     directory: Path,
     step: str,
-    config: Config,
+    config: schema.Config,
     init: Callable[[jax.Array], Any],
     vocabularies: Mapping[str, tuple[str, int]],
     replica: int = 0,
@@ -80,7 +79,7 @@ def load_params(
     Raises:
       UsageError: There is no such replica or checkpoint, or a tokeniser and its embedding differ in size.
     """
-    replicas = Replicas.of(config, mesh or sharding.make_mesh(MeshConfig(1, 1, 1), jax.local_devices()[:1]))
+    replicas = Replicas.of(config, mesh or sharding.make_mesh(schema.MeshConfig(1, 1, 1), jax.local_devices()[:1]))
     if replica not in range(len(replicas)):
         raise UsageError(
             f"--replica={replica} is none of this run's: train.replicas={len(replicas)}, so give 0"

@@ -16,10 +16,8 @@ import jax
 from attention.errors import UsageError
 from models.fields import declared
 from train import tasks
-from train.config import loading
-from train.config.durations import Duration
+from train.config import durations, loading, timetable
 from train.config.schema import Config
-from train.config.timetable import Timetable
 from train.setup import Setup
 from train.state import count_parameters
 
@@ -137,7 +135,7 @@ def match_parameters(request: Request, baseline: Request) -> dict[str, str]:
 
 def match_operations(request: Request, baseline: Request) -> dict[str, str]:
     """Returns a length of training that takes as many operations as the baseline's."""
-    length = Duration.parse(_resolve(request).train.length, "train.length")
+    length = durations.Duration.parse(_resolve(request).train.length, "train.length")
     amount = length.amount * operations(baseline) / operations(request)
     return {"train.length": f"{amount:.4f} {length.unit}"}
 
@@ -169,7 +167,7 @@ def operations(request: Request) -> int:
     """Returns the operations of all forward and backward passes of the training."""
     config = _resolve(request)
     task = tasks.of(config)
-    return Timetable.of(config, task.train_examples).total * config.data.batch_size * task.cost().training
+    return timetable.Timetable.of(config, task.train_examples).total * config.data.batch_size * task.cost().training
 
 
 def _knobs(config: Config) -> dict[str, int]:

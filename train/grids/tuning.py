@@ -8,8 +8,7 @@ from pathlib import Path
 
 from attention.errors import UsageError
 from train import tasks
-from train.config import loading
-from train.config.durations import Duration
+from train.config import durations, loading
 from train.grids import pool
 from train.grids.matching import Request
 from train.run.workdir import read_result
@@ -145,7 +144,7 @@ def check_finite(name: str, values: Mapping[str, Sequence[float | None]]) -> Non
 
 
 def _trial(tuning: Tuning, request: Request, value: str, seed: int, directory: Path) -> tuple[Path, list[str]]:
-    length = Duration.parse(loading.resolve(request.spec, request.overrides)[0].train.length, "train.length")
+    length = durations.Duration.parse(loading.resolve(request.spec, request.overrides)[0].train.length, "train.length")
     amount = length.amount * fractions.Fraction(tuning.length)
     fields = {**request.overrides, "train.length": f"{float(amount):.4f} {length.unit}"}
     fields |= {tuning.field: value, "seed": str(seed)}

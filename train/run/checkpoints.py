@@ -22,8 +22,7 @@ from orbax.checkpoint import v1 as ocp
 
 from attention.errors import UsageError
 from train.devices import processes
-from train.run import digest, workdir
-from train.run.files import error_number, why_unwritable
+from train.run import digest, files, workdir
 from train.state import Params, TrainState
 
 _STEP = re.compile(r"0|[1-9]\d*")
@@ -64,7 +63,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             if step is not None:
                 shutil.rmtree(self._folder / f"{step}{_UNFINISHED}", ignore_errors=True)
                 what = f"The checkpoint of step {step} could not be written to {self._folder}"
-            if isinstance(error, UsageError) or not (reason := why_unwritable(error)):
+            if isinstance(error, UsageError) or not (reason := files.why_unwritable(error)):
                 raise
             raise UsageError(
                 f"{what} ({reason}); the last good checkpoint is step {self.last()}: free space and run the same "
@@ -270,7 +269,7 @@ def _is_damage(error: BaseException | None) -> bool:
     """Returns whether an error means damage; errors of memory, disk or network leave the checkpoint as it was."""
     while error is not None:
         passing = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
-        if passing or error_number(error) not in (None, *_NOT_THERE):
+        if passing or files.error_number(error) not in (None, *_NOT_THERE):
             return False
         error = error.__cause__
     return True

@@ -11,13 +11,10 @@ import numpy as np
 
 from train.devices import processes
 from train.devices.replicas import Replicas
-from train.run import results
+from train.run import digest, files, results
 from train.run.checkpoints import Checkpoints
-from train.run.digest import DamagedError
-from train.run.files import read_record
 from train.run.progress import Clock, Shapes, averages
 from train.run.recorder import Recorder
-from train.run.results import Metrics
 from train.setup import Setup
 from train.state import Params, TrainState
 from train.step import NonFiniteLossError
@@ -36,7 +33,7 @@ class Evaluator:
         self._task, self._replicas = task, replicas
         self._step, self._shapes = replicas.eval_step(task), Shapes()
 
-    def __call__(self, split: str, params: Params) -> tuple[list[Metrics], float]:
+    def __call__(self, split: str, params: Params) -> tuple[list[results.Metrics], float]:
         """Returns each replica's metrics of a split, and how many of the task's units were measured a second.
 
         Metrics are sums over all batches, divided once. The task may add others, such as scores of the texts that the
@@ -110,23 +107,23 @@ class Evaluations:
         if step == self._timetable.total and not any(line["step"] == step for line in self._validated()):
             self.validate(step, state)
 
-    def test(self, step: int, state: TrainState) -> list[tuple[int, Metrics, Metrics]]:
+    def test(self, step: int, state: TrainState) -> list[tuple[int, results.Metrics, results.Metrics]]:
         """Returns of each replica its best step, and its test metrics at the last step and at the best step."""
         last = self._write("test", step, state)
         params = self._best_params(step, state)
         best = last if params is None else self._measure("test", step, params)[0]
         return list(zip(self.best, last, best, strict=True))
 
-    def value(self, metrics: Metrics) -> float:
+    def value(self, metrics: results.Metrics) -> float:
         """Returns the metric that decides, negated where the lowest is best, so that a greater value is better."""
         return metrics[self._task.best] if self._task.best_is_highest else -metrics[self._task.best]
 
-    def _write(self, split: str, step: int, state: TrainState) -> list[Metrics]:
+    def _write(self, split: str, step: int, state: TrainState) -> list[results.Metrics]:
         metrics, speed = self._measure(split, step, state.averaged())
         self._recorder.write(split, step, metrics, speed)
         return metrics
 
-    def _measure(self, split: str, step: int, params: Params) -> tuple[list[Metrics], float]:
+    def _measure(self, split: str, step: int, params: Params) -> tuple[list[results.Metrics], float]:
         metrics, speed = self._evaluator(split, params)
         for replica, numbers in enumerate(metrics):
             if not np.isfinite(numbers["loss"]):
@@ -139,7 +136,7 @@ class Evaluations:
 
     def _validated(self) -> results.Lines:
         """Returns the record's lines of validation data, in all processes."""
-        record = read_record(self._directory) if processes.is_first() else []  # only it is sure to see all lines
+        record = files.read_record(self._directory) if processes.is_first() else []  # only it is sure to see all lines
         return json.loads(processes.of_first(json.dumps([line for line in record if line["split"] == "validation"])))
 
     def _best_params(self, step: int, state: TrainState) -> Params | None:
@@ -154,14 +151,14 @@ class Evaluations:
             lost = min(missing)
             try:
                 loaded[lost] = self._checkpoints.load_params(lost, abstract, averaged=bool(state.ema))
-            except DamagedError as error:
+            except digest.DamagedError as error:
                 damaged.add(lost)
                 self._replace(lost, {*self._checkpoints.steps(), step} - damaged, error)
         if set(self.best) == {step}:
             return None
         return self._replicas.stack([self._replicas.one(loaded[best], r) for r, best in enumerate(self.best)])
 
-    def _replace(self, lost: int, remaining: set[int], error: DamagedError) -> None:
+    def _replace(self, lost: int, remaining: set[int], error: digest.DamagedError) -> None:
         """Replaces a lost best step by the best of the steps that are left."""
         lines = [line for line in self._validated() if line["step"] in remaining]
         for replica, best in enumerate(self.best):

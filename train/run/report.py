@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from train.devices import memory, processes
-from train.run import curves, results, workdir
-from train.run.files import read_record, write_json
+from train.run import curves, files, results, workdir
 from train.run.recorder import Recorder
 from train.run.results import Metrics
 from train.setup import Setup
@@ -47,7 +46,11 @@ def header(setup: Setup, state: TrainState) -> Iterator[str]:
 
 
 def write(
-    directory: Path, setup: Setup, recorder: Recorder, step: int, tested: Sequence[tuple[int, Metrics, Metrics]]
+    directory: Path,
+    setup: Setup,
+    recorder: Recorder,
+    step: int,
+    tested: Sequence[tuple[int, Metrics, Metrics]],
 ) -> dict[str, Any]:
     """Writes `result.json` and `curves.png`, and prints a summary.
 
@@ -74,14 +77,14 @@ def write(
         **workdir.peak_memory(),
         **workdir.environment(),
     }
-    record = read_record(directory) if first else []
+    record = files.read_record(directory) if first else []
     outcomes = [
         results.of_one(results.of_replica(record, replica), step, *outcome, recorder.rate)
         for replica, outcome in enumerate(tested)
     ]
     result = results.of_all(outcomes, seeds, shared)
     if first:
-        write_json(directory / "result.json", result)
+        files.write_json(directory / "result.json", result)
         curves.draw(record, directory / "curves.png")
     recorder.say(*results.lines_of(result, task.best))
     recorder.say(f"Everything is in {directory}: result.json, metrics.jsonl, curves.png, checkpoints/")

@@ -5,8 +5,7 @@ import dataclasses
 import numpy as np
 
 from train.data import pipeline
-from train.data.images import chain
-from train.data.images.sources import LabelledImages
+from train.data.images import chain, sources
 from train.data.pipeline import Example, Examples
 
 # Evaluation transforms draw nothing.
@@ -26,7 +25,7 @@ class ImageExamples(Examples):
       source: The images.
     """
 
-    source: LabelledImages
+    source: sources.LabelledImages
 
     def __len__(self) -> int:
         return len(self.source)

@@ -8,9 +8,8 @@ import numpy as np
 from attention.errors import UsageError
 from models.fields import field
 from train.data import section
-from train.data.images import chain, sources
+from train.data.images import chain, sources, transforms
 from train.data.images.examples import ImageExamples
-from train.data.images.transforms import TRANSFORMS
 
 _SHAPE = re.compile(r"\d+x\d+x[1-9]\d*")
 _ANY = 256  # pixels of a side that varies
@@ -56,7 +55,7 @@ class ImageData(section.Section):
         super().__post_init__()
         chain.parse(self.train_transforms)
         if any(transform.random for transform in chain.parse(self.eval_transforms)):
-            fixed = ", ".join(sorted(name for name, transform in TRANSFORMS.items() if not transform.random))
+            fixed = ", ".join(sorted(name for name, transform in transforms.TRANSFORMS.items() if not transform.random))
             raise UsageError(
                 f"data.eval_transforms must give the same image every time, but it is {self.eval_transforms!r}; "
                 f"use only {fixed}."

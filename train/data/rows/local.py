@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from attention.errors import UsageError, unknown
-from train.data.rows import files, tables
+from train.data.rows import files, splits, tables
 from train.data.rows.rows import DataColumn, OpenedSplit
-from train.data.rows.splits import PARTS
 
 _ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
 _FORMS = f"a file, folder or glob of {', '.join(tables.KINDS)}, which may be compressed ({', '.join(files.OPENERS)})"
@@ -86,7 +85,7 @@ def _by_split(paths: Iterable[Path]) -> dict[str, list[Path]]:
     for path in paths:
         name = re.split(r"[.\-_]", path.name)[0]
         groups.setdefault(_ALIASES.get(name, name), []).append(path)
-    return {name: group for name, group in groups.items() if name in PARTS} or {"train": paths}
+    return {name: group for name, group in groups.items() if name in splits.PARTS} or {"train": paths}
 
 
 def _choose(groups: Mapping[str, list[Path]], split: str, path: str) -> list[Path]:

@@ -16,7 +16,6 @@ from train.data.rows.rows import Rows, digest
 from train.data.rows.splits import PARTS, Split
 from train.data.store import cache
 from train.data.store.tokens import Lazy, Stored, progress, tokenise
-from train.data.tokenisers import Tokeniser
 
 ORDER = 1  # the version of all orders but the original; with another number, they and vocabularies are made again
 
@@ -110,13 +109,13 @@ class Corpus:
       class_names: The names of the classes of labelled text; () otherwise.
     """
 
-    tokenisers: dict[str, Tokeniser]
+    tokenisers: dict[str, tokenisers.Tokeniser]
     splits: dict[str, TokenisedSplit]
     rows: dict[str, Rows] = dataclasses.field(default_factory=dict)
     class_names: tuple[str, ...] = ()
 
     @property
-    def tokeniser(self) -> Tokeniser:
+    def tokeniser(self) -> tokenisers.Tokeniser:
         """The tokeniser of what the model writes: of the text, or of the target."""
         return list(self.tokenisers.values())[-1]
 
@@ -169,7 +168,7 @@ def load(data: Any, open_part: Callable[[Any, str], Rows], order_of: Callable[[S
     return Corpus(tokeniser_of, tokenised, rows)
 
 
-def _learn(spec: str, field: str, texts: "_TrainingTexts", cache_dir: Path) -> Tokeniser:
+def _learn(spec: str, field: str, texts: "_TrainingTexts", cache_dir: Path) -> tokenisers.Tokeniser:
     """Returns a tokeniser, trained once where it needs training."""
     if not tokenisers.needs_fitting(spec):
         return tokenisers.make(spec, field=field)

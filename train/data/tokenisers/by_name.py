@@ -12,7 +12,6 @@ from attention.errors import UsageError
 from models import specs
 from train.data import options
 from train.data.tokenisers import plain, sentencepieces, subwords
-from train.data.tokenisers.plain import ByteTokeniser, WordTokeniser
 from train.data.tokenisers.tokeniser import Tokeniser
 
 KINDS = (
@@ -25,7 +24,7 @@ KINDS = (
     "marian:FOLDER/source.spm",
 )
 _MAKERS = {
-    "bytes": ByteTokeniser,
+    "bytes": plain.ByteTokeniser,
     "words": plain.fit_words,
     "bpe": subwords.fit_bpe,
     "wordpiece": subwords.fit_wordpiece,
@@ -53,7 +52,7 @@ def stated_size(spec: str) -> int:
     if spec.partition(":")[0] in _READERS:
         return 0
     item = _parse(spec)
-    return ByteTokeniser.size if item.name == "bytes" else item.options.get("size", 0)
+    return plain.ByteTokeniser.size if item.name == "bytes" else item.options.get("size", 0)
 
 
 def make(spec: str, texts: Iterable[str] = (), field: str = "data.tokeniser") -> Tokeniser:
@@ -72,7 +71,7 @@ def make(spec: str, texts: Iterable[str] = (), field: str = "data.tokeniser") ->
     if kind in _READERS:
         return _READERS[kind](place, field)
     item = _parse(spec, field)
-    return ByteTokeniser() if item.name == "bytes" else _MAKERS[item.name](texts, **item.options)
+    return plain.ByteTokeniser() if item.name == "bytes" else _MAKERS[item.name](texts, **item.options)
 
 
 def loads(text: str) -> Tokeniser:
@@ -89,11 +88,11 @@ def loads(text: str) -> Tokeniser:
         case {"model": _}:
             return subwords.SubwordTokeniser(text)
         case {"kind": "bytes"}:
-            return ByteTokeniser()
+            return plain.ByteTokeniser()
         case {"kind": sentencepieces.KIND}:
             return sentencepieces.loads(content)
         case {"kind": "words", "words": list(words), "lower": bool(lower), "strip": bool(strip), "marks": bool(marks)}:
-            return WordTokeniser(tuple(words), lower, strip, marks)
+            return plain.WordTokeniser(tuple(words), lower, strip, marks)
     raise UsageError(f"This is no tokeniser, but {text[:40]!r}; write one with dumps, or with the package tokenizers.")
 
 
