@@ -30,6 +30,7 @@ from train.decode.sampling import Sampling
 from train.decode.search import Search
 from train.devices import compilation
 from train.run import workdir
+from train.run.files import writing
 from train.tasks import translation
 
 BATCH = 32  # sentences at a time
@@ -162,13 +163,10 @@ def translate_file(translator: Translator, source: Path, target: Path, search: S
     lines = [line.strip() for line in files.lines(source)]
     shown = tqdm(lines, unit=" sentences", disable=None, dynamic_ncols=True)
     left_out = []
-    try:
-        with target.open("w", encoding="utf-8") as file:
-            for number, translated in enumerate(translator.translations(shown, search, seed), 1):
-                left_out += [number] if translated is None else []
-                file.write((translated or "").replace("\n", " ") + "\n")
-    except OSError as error:
-        raise UsageError(f"{target} cannot be written ({error.strerror}); give another --output.") from error
+    with writing(str(target), "give another --output"), target.open("w", encoding="utf-8") as file:
+        for number, translated in enumerate(translator.translations(shown, search, seed), 1):
+            left_out += [number] if translated is None else []
+            file.write((translated or "").replace("\n", " ") + "\n")
     return left_out
 
 

@@ -15,7 +15,7 @@ from train.grids import pool
 from train.grids.declaration import Declaration
 from train.grids.matching import Request
 from train.grids.tuning import Tuning
-from train.run.files import read_json, write_json
+from train.run.files import read_json, write_json, writing
 
 FILE = "sweep.json"
 ARGUMENT = "argument"  # stands for the config file's argument where a field is expected
@@ -207,11 +207,9 @@ def read(directory: Path) -> dict[str, Any] | None:
 
 def write(directory: Path, record: Mapping[str, Any]) -> None:
     """Makes the folder and writes `sweep.json`; raises a UsageError where that is impossible."""
-    try:
+    with writing(str(directory)):
         directory.mkdir(parents=True, exist_ok=True)
         write_json(directory / FILE, record)
-    except OSError as error:
-        raise UsageError(f"{directory} cannot be written ({error.strerror}); choose another --workdir.") from error
 
 
 def check_extends(before: Mapping[str, Any], now: Sweep, directory: Path) -> None:

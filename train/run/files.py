@@ -1,9 +1,11 @@
 """The files of a work directory: written whole or not at all, and read with one sentence for what is damaged."""
 
+import contextlib
 import errno
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,15 @@ def error_number(error: BaseException) -> int | None:
     """
     quoted = re.search(r"\[os_error_code='(\d+)'\]", str(error))
     return int(quoted[1]) if quoted else getattr(error, "errno", None)
+
+
+@contextlib.contextmanager
+def writing(what: str, remedy: str = "choose another --workdir") -> Iterator[None]:
+    """Turns the system's errors into a UsageError, which says what cannot be written and what the user can do."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{what} cannot be written ({error.strerror}); {remedy}.") from error
 
 
 def read_text(path: Path, remedy: str = "choose another --workdir") -> str:

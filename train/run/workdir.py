@@ -19,7 +19,7 @@ import jax
 from attention.errors import UsageError
 from train.config.leaves import CHANGEABLE, flatten
 from train.devices import processes
-from train.run.files import TEMPORARY, read_json, read_text, write_json, write_text
+from train.run.files import TEMPORARY, read_json, read_text, write_json, write_text, writing
 
 LOCK = ".lock"
 SHARED_WITHIN = 30.0  # seconds that a network's file system may take to show one machine what another has written
@@ -111,15 +111,8 @@ def keep(workdir: Path, config: dict[str, Any], finished: bool) -> None:
                 (workdir / "result.json").unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
-def _writing(workdir: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(
-            f"The work directory {workdir} cannot be written ({error.strerror}); free space there, or choose another "
-            "--workdir."
-        ) from error
+def _writing(workdir: Path) -> contextlib.AbstractContextManager:
+    return writing(f"The work directory {workdir}", "free space there, or choose another --workdir")
 
 
 def _check_shared(workdir: Path, token: str) -> None:

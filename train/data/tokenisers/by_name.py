@@ -12,7 +12,6 @@ from attention.errors import UsageError
 from models import specs
 from train.data import options
 from train.data.tokenisers import plain, sentencepieces, subwords
-from train.data.tokenisers.tokeniser import Tokeniser
 
 KINDS = (
     "bytes",
@@ -55,7 +54,7 @@ def stated_size(spec: str) -> int:
     return plain.ByteTokeniser.size if item.name == "bytes" else item.options.get("size", 0)
 
 
-def make(spec: str, texts: Iterable[str] = (), field: str = "data.tokeniser") -> Tokeniser:
+def make(spec: str, texts: Iterable[str] = (), field: str = "data.tokeniser") -> plain.Tokeniser:
     """Makes the tokeniser that a spec string names.
 
     Args:
@@ -74,7 +73,7 @@ def make(spec: str, texts: Iterable[str] = (), field: str = "data.tokeniser") ->
     return plain.ByteTokeniser() if item.name == "bytes" else _MAKERS[item.name](texts, **item.options)
 
 
-def loads(text: str) -> Tokeniser:
+def loads(text: str) -> plain.Tokeniser:
     """Restores the tokeniser that `dumps`, or the package `tokenizers`, wrote.
 
     Raises:
@@ -96,7 +95,7 @@ def loads(text: str) -> Tokeniser:
     raise UsageError(f"This is no tokeniser, but {text[:40]!r}; write one with dumps, or with the package tokenizers.")
 
 
-def _from_file(path: Path) -> Tokeniser:
+def _from_file(path: Path) -> plain.Tokeniser:
     try:
         return loads(path.read_text(encoding="utf-8"))
     except OSError as error:

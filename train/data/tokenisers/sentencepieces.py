@@ -13,7 +13,7 @@ from jaxtyping import Integer
 from attention.errors import UsageError
 from models.published import hugging_face
 from train.data import packages
-from train.data.tokenisers.tokeniser import Ids, Tokeniser
+from train.data.tokenisers.plain import Ids, Tokeniser
 
 KIND = "marian"
 SOURCE, TARGET, VOCABULARY = "source.spm", "target.spm", "vocab.json"

@@ -14,7 +14,7 @@ from attention.errors import UsageError
 from train.data import packages
 from train.data.rows.hub import NEED
 from train.data.rows.rows import brief
-from train.data.tokenisers.tokeniser import Ids, Tokeniser
+from train.data.tokenisers.plain import Ids, Tokeniser
 
 # The special tokens of published tokenisers, by the names of `Tokeniser.special`.
 _NAMES = {
