@@ -113,7 +113,7 @@ def of_images(directory: Path, examples: Sequence[int], split: str = "test", ste
     task, params = trained.load(directory, step)
     if split not in task.sources:
         raise unknown("split", split, task.sources)
-    source = task.sources[split].source
+    source = task.sources[split].split
     if wrong := [example for example in examples if not 0 <= example < len(source)]:
         raise UsageError(f"There is no example {wrong[0]} of {split}; there are 0 to {len(source) - 1}.")
     records = [source[example] for example in examples]

@@ -100,12 +100,14 @@ class Examples:
 
     Attributes:
       data: The section of the config: batch sizes and workers.
+      split: The images or the tokenised rows, whose `content` identifies them.
     """
 
     data: Section
+    split: Any
 
     def __len__(self) -> int:
-        raise NotImplementedError
+        return len(self.split)
 
     @property
     def eval_length(self) -> int:
@@ -115,7 +117,7 @@ class Examples:
     @property
     def content(self) -> str:
         """A text that identifies the data, such as a digest."""
-        raise NotImplementedError
+        return self.split.content
 
     def train(self, index: int, position: int, seed: int, rng: np.random.Generator) -> Example:
         """Returns a training example, which is that of evaluation unless a subclass has another.

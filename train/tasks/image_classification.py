@@ -35,7 +35,7 @@ class ImageClassification(Task):
         self.sources = {split: config.data.blank() if dry else config.data.load(split) for split in PARTS}
         self.train_examples = len(self.sources["train"])
         self.image_shape = self._shape("train", config.data.train_transforms)
-        self.sizes = (self.image_shape, self.sources["train"].source.num_classes)
+        self.sizes = (self.image_shape, self.sources["train"].split.num_classes)
         self.model = config.model.build(*self.sizes, dtype=jnp.dtype(config.train.precision))
         self._check_images_fit()
 
@@ -61,7 +61,7 @@ class ImageClassification(Task):
         return params["block_0"].get("attention", {})
 
     def _shape(self, split: str, transforms: str) -> tuple[int, int, int]:
-        return chain.output_shape(chain.parse(transforms), self.sources[split].source.image_shape)
+        return chain.output_shape(chain.parse(transforms), self.sources[split].split.image_shape)
 
     def _check_images_fit(self) -> None:
         """Traces the model, which raises errors of sizes before anything is compiled or written."""

@@ -104,7 +104,7 @@ def test_an_images_rollout_is_abnars_with_aligned_weights(runs):
     """Layer by layer in NumPy, with W^A of the parameters."""
     maps = attention_maps.of_images(runs / "vit", [5], step="last")
     task, params = trained.load(runs / "vit", "last")
-    image = task.sources["test"].source[5]["image"][None] / 255
+    image = task.sources["test"].split[5]["image"][None] / 255
     kept = attention_weights(task.model, params, jnp.asarray(image, jnp.float32))
     total = np.eye(17)
     for layer, drawn in enumerate(maps.rollout):

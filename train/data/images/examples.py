@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from train.data import pipeline
-from train.data.images import chain, sources
+from train.data.images import chain
 from train.data.pipeline import Example, Examples
 
 # Evaluation transforms draw nothing.
@@ -16,24 +16,14 @@ _UNUSED = np.random.default_rng(0)
 class ImageExamples(Examples):
     """The transformed images of a split.
 
-    Examples hold `image` float32 (H, W, C), `label` int32, and `index` int64, the image's place in `source`; in
+    Examples hold `image` float32 (H, W, C), `label` int32, and `index` int64, the image's place in `split`; in
     evaluation also `weight` float32, which is 1. With mixup those of training have `other_label` int32 and `mix`
     float32: image = mix · image of label + (1 - mix) · image of other_label, both transformed independently.
 
     Attributes:
       data: The section of the config, an `ImageData`.
-      source: The images.
+      split: The `LabelledImages`.
     """
-
-    source: sources.LabelledImages
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    @property
-    def content(self) -> str:
-        """See `LabelledImages`."""
-        return self.source.content
 
     def train(self, index: int, position: int, seed: int, rng: np.random.Generator) -> Example:
         """Returns a training example; see `train.data.pipeline.Examples`."""
@@ -50,6 +40,6 @@ class ImageExamples(Examples):
         return self._example(index, self.data.eval_transforms, _UNUSED) | {"weight": np.float32(1)}
 
     def _example(self, index: int, transforms: str, rng: np.random.Generator) -> Example:
-        record = self.source[int(index)]
+        record = self.split[int(index)]
         image = chain.apply(chain.parse(transforms), record["image"], rng)
         return {"image": image, "label": np.int32(record["label"]), "index": np.int64(index)}

@@ -13,7 +13,6 @@ from jaxtyping import Int32, Int64
 
 from attention.errors import UsageError
 from train.data import pipeline
-from train.data.store.corpus import TokenisedSplit
 from train.data.text.windows import Ids, padded
 
 NOTHING = -1  # the index that pads the last batches of evaluation
@@ -120,41 +119,35 @@ class Sentences(pipeline.Examples):
 
     Attributes:
       data: The section of the config, a `TranslationData`.
-      text: All pairs of the split.
+      split: The `TokenisedSplit` of all pairs.
       special: The `marks` of the tokenisers of `source` and `target`.
     """
 
-    text: TokenisedSplit
     special: Mapping[str, Mapping[str, int]]
 
     def __len__(self) -> int:
         return len(self.fitting)
 
     @property
-    def content(self) -> str:
-        """A digest of all pairs of the part that the split is cut from."""
-        return self.text.content
-
-    @property
     def too_long(self) -> int:
         """How many pairs are left out."""
-        return len(self.text) - len(self)
+        return len(self.split) - len(self)
 
     @functools.cached_property
     def fitting(self) -> Int64[np.ndarray, " n"]:
         """The indices of the pairs that are short enough, end tokens included."""
-        fits = [self.text.lengths(side) + 1 <= most for side, most in self.data.limits.items()]
+        fits = [self.split.lengths(side) + 1 <= most for side, most in self.data.limits.items()]
         return np.flatnonzero(np.all(fits, axis=0))
 
     @functools.cached_property
     def source_lengths(self) -> Int64[np.ndarray, " n"]:
         """The length of each source, end token included."""
-        return self.text.lengths("source")[self.fitting] + 1
+        return self.split.lengths("source")[self.fitting] + 1
 
     @functools.cached_property
     def lengths(self) -> Int64[np.ndarray, " n"]:
         """The length of the longer side of each pair, end token included."""
-        return np.maximum(self.source_lengths, self.text.lengths("target")[self.fitting] + 1)
+        return np.maximum(self.source_lengths, self.split.lengths("target")[self.fitting] + 1)
 
     def batch(self, examples: Int64[np.ndarray, " B"], bound: int) -> pipeline.Batch:
         """Returns some examples, padded to the bound, or to a side's greatest length where that is less."""
@@ -192,7 +185,7 @@ class Sentences(pipeline.Examples):
     def _row(self, example: int, bound: int) -> pipeline.Example:
         real = example != NOTHING
         index = self.fitting[example] if real else NOTHING
-        texts = zip(self.text.row(index) if real else ((), ()), self.special.values(), strict=True)
+        texts = zip(self.split.row(index) if real else ((), ()), self.special.values(), strict=True)
         source, target = (np.append(ids, special["end"]) for ids, special in texts)
         return {
             "source": self._pad("source", source, bound),

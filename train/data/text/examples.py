@@ -23,17 +23,11 @@ class TextExamples(Examples):
 
     Attributes:
       data: The section of the config.
-      text: The split.
+      split: The `TokenisedSplit`.
       tokeniser: The tokeniser of the text.
     """
 
-    text: TokenisedSplit
     tokeniser: Tokeniser
-
-    @property
-    def content(self) -> str:
-        """A digest of tokens and documents."""
-        return self.text.content
 
     def _pad(self, ids: Ids) -> Int32[np.ndarray, " context"]:
         """Pads ids with the padding id, or any id where there is none, since padded tokens have weight 0."""
@@ -73,11 +67,11 @@ class _Windows(TextExamples):
 
     @functools.cached_property
     def _cuts(self) -> Cuts:
-        return Cuts(len(self.text.ids), self.width, self.ahead)
+        return Cuts(len(self.split.ids), self.width, self.ahead)
 
     @functools.cached_property
     def _strides(self) -> Strides:
-        return Strides(len(self.text.ids) - self.ahead, self.width, self.stride)
+        return Strides(len(self.split.ids) - self.ahead, self.width, self.stride)
 
 
 class NextToken(_Windows):
@@ -105,7 +99,7 @@ class NextToken(_Windows):
         return self._window(start, stop) | {"weight": np.ones(self.width, np.float32)}
 
     def _window(self, start: int, stop: int) -> Example:
-        tokens, targets = self.text.ids[start:stop], self.text.ids[start + 1 : stop + 1]
+        tokens, targets = self.split.ids[start:stop], self.split.ids[start + 1 : stop + 1]
         return {"tokens": self._pad(tokens), "targets": self._pad(targets), "index": np.int64(start)}
 
 
@@ -182,7 +176,7 @@ class MaskedTokens(_Windows):
         return self._training(*self._strides.span(index), np.random.default_rng([_EVALUATION, index]))
 
     def _training(self, start: int, stop: int, rng: np.random.Generator) -> Example:
-        original = np.concatenate([self._marks[:1], self.text.ids[start:stop], self._marks[1:]]).astype(np.int32)
+        original = np.concatenate([self._marks[:1], self.split.ids[start:stop], self._marks[1:]]).astype(np.int32)
         corrupted, chosen = self._masking(original, rng)
         return {
             "tokens": self._pad(corrupted),
@@ -211,19 +205,16 @@ class Labelled(TextExamples):
     document's row in the source, from 0 on.
     """
 
-    def __len__(self) -> int:
-        return len(self.text)
-
     def evaluate(self, index: int) -> Example:
         """Returns an example of training or evaluation; see `train.data.pipeline.Examples`."""
-        [ids] = self.text.row(index)
+        [ids] = self.split.row(index)
         ids = truncated(ids, self.data.context, self.data.keep)
         return {
             "tokens": self._pad(ids),
             "length": np.int32(len(ids)),
-            "label": self.text.labels[index],
+            "label": self.split.labels[index],
             "weight": np.float32(1),
-            "index": np.int64(self.text.rows[index]),
+            "index": np.int64(self.split.rows[index]),
         }
 
 

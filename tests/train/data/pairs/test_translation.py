@@ -142,7 +142,7 @@ def test_processes_share_each_batch(make, batches):
 def test_long_pairs_are_left_out_and_counted(make):
     data = make(target_length=12, buckets="")
     for part, sentences in data.examples(data.load()).items():
-        lengths = [len(PAIRS[row][1]) + 1 for row in sentences.text.rows]
+        lengths = [len(PAIRS[row][1]) + 1 for row in sentences.split.rows]
         assert len(sentences) == sum(length <= 12 for length in lengths)
         assert sentences.too_long == sum(length > 12 for length in lengths) > 0, part
         found = texts(data, part, lambda sentences: eval_batches(sentences, data))

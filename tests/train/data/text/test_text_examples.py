@@ -140,7 +140,7 @@ class TestLabelled:
         rows = out["index"][:30].tolist()
         seventh = rows.index(6)
         words = ["word"] * 6 + ["last6"]
-        ids = examples["test"].text.row(seventh)[0].tolist()
+        ids = examples["test"].split.row(seventh)[0].tolist()
         assert len(ids) == len(words)
         assert out["tokens"][seventh].tolist() == ids[expected]
         assert out["length"][seventh] == 3
