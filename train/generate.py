@@ -84,35 +84,26 @@ def _encoded(prompts: Sequence[str], tokeniser: tokenisers.Tokeniser, context: i
     return encoded
 
 
-def parser() -> cli.Parser:
-    """Returns the parser of the flags."""
-    parser = cli.Parser(__doc__)
-    parser.add_argument("--workdir", type=Path, required=True, help="the run's folder")
-    parser.add_argument("--prompt", action="append", required=True, help="text to continue; may be given again")
-    parser.add_argument("--tokens", type=int, default=100, help="number of tokens to add")
-    parser.add_argument("--temperature", type=float, default=1.0, help="of the draws; 0 takes the most probable token")
-    parser.add_argument("--top-k", type=int, default=0, help="draw from the N most probable tokens; 0 is all")
-    parser.add_argument(
-        "--top-p", type=float, default=1.0, help="draw from the most probable tokens of this total probability"
-    )
-    parser.add_argument("--samples", type=int, default=1, help="number of continuations of each prompt")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the draws")
-    parser.add_argument("--step", default="best", help="best, last or the number of a step with a checkpoint")
-    parser.add_argument("--replica", type=int, default=0, help="number of a replica")
-    return parser
-
-
-def _run(flags: argparse.Namespace) -> None:
+@cli.program(
+    __doc__,
+    cli.flag("--workdir", type=Path, required=True, help="the run's folder"),
+    cli.flag("--prompt", action="append", required=True, help="text to continue; may be given again"),
+    cli.flag("--tokens", type=int, default=100, help="number of tokens to add"),
+    cli.flag("--temperature", type=float, default=1.0, help="of the draws; 0 takes the most probable token"),
+    cli.flag("--top-k", type=int, default=0, help="draw from the N most probable tokens; 0 is all"),
+    cli.flag("--top-p", type=float, default=1.0, help="draw from the most probable tokens of this total probability"),
+    cli.flag("--samples", type=int, default=1, help="number of continuations of each prompt"),
+    cli.flag("--seed", type=int, default=0, help="seed of the draws"),
+    cli.flag("--step", default="best", help="best, last or the number of a step with a checkpoint"),
+    cli.flag("--replica", type=int, default=0, help="number of a replica"),
+)
+def main(flags: argparse.Namespace) -> None:
+    """Prints the continuations."""
     compilation.keep_programs()
     prompts = [prompt for prompt in flags.prompt for _ in range(flags.samples)]
     sampling = Sampling(flags.temperature, flags.top_k, flags.top_p)
     texts = continuations(flags.workdir, prompts, flags.tokens, sampling, flags.seed, flags.step, flags.replica)
     print("\n\n".join(texts))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code."""
-    return cli.run(lambda: _run(parser().parse_args(arguments)))
 
 
 if __name__ == "__main__":

@@ -5,33 +5,12 @@ python -m train.score --translations=FILE --references=FILE
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from attention.errors import UsageError
 from train import cli
 from train.data.rows import files
 from train.decode.translation_scores import scores, signatures
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code."""
-    return cli.run(lambda: _run(parser().parse_args(arguments)))
-
-
-def parser() -> cli.Parser:
-    """Returns the parser of the flags."""
-    parser = cli.Parser(__doc__)
-    parser.add_argument(
-        "--translations", type=Path, required=True, metavar="FILE", help="a file with one sentence a line"
-    )
-    parser.add_argument("--references", type=Path, required=True, metavar="FILE", help="a file with as many lines")
-    return parser
-
-
-def _run(flags: argparse.Namespace) -> None:
-    numbers = scores(*_aligned(flags.translations, flags.references))
-    print("\n".join([f"{name} {value:.6g}" for name, value in numbers.items()] + [*signatures().values()]))
 
 
 def _aligned(translations: Path, references: Path) -> tuple[list[str], list[str]]:
@@ -51,6 +30,17 @@ def _aligned(translations: Path, references: Path) -> tuple[list[str], list[str]
     if empty:
         print(f"{len(empty)} lines of {translations} are empty, the first is line {empty[0]}.", file=sys.stderr)
     return given, needed
+
+
+@cli.program(
+    __doc__,
+    cli.flag("--translations", type=Path, required=True, metavar="FILE", help="a file with one sentence a line"),
+    cli.flag("--references", type=Path, required=True, metavar="FILE", help="a file with as many lines"),
+)
+def main(flags: argparse.Namespace) -> None:
+    """Prints the scores and their signatures."""
+    numbers = scores(*_aligned(flags.translations, flags.references))
+    print("\n".join([f"{name} {value:.6g}" for name, value in numbers.items()] + [*signatures().values()]))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import argparse
 import dataclasses
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import flax.linen as nn
@@ -170,24 +170,21 @@ def translate_file(translator: Translator, source: Path, target: Path, search: S
     return left_out
 
 
-def parser() -> cli.Parser:
-    """Returns the parser of the flags."""
-    parser = cli.Parser(__doc__)
-    parser.add_argument("text", nargs="*", help="sentences to translate")
-    parser.add_argument("--workdir", type=Path, required=True, help="the run's folder")
-    parser.add_argument("--input", type=Path, help="a file with one sentence a line, in place of sentences")
-    parser.add_argument("--output", type=Path, help="the file for its translations, one a line")
-    parser.add_argument("--alignment", type=Path, help="a picture of what the first translation attends to")
-    parser.add_argument("--beams", type=int, default=0, help="number of beams, 1 is greedy; the run's without it")
-    parser.add_argument("--length-penalty", type=float, help="of beam search; the run's without it")
-    parser.add_argument("--temperature", type=float, default=0.0, help="of the draws; 0 takes the most probable token")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the draws")
-    parser.add_argument("--step", default="best", help="best, last or the number of a step with a checkpoint")
-    parser.add_argument("--replica", type=int, default=0, help="number of a replica")
-    return parser
-
-
-def _run(flags: argparse.Namespace) -> int:
+@cli.program(
+    __doc__,
+    cli.flag("text", nargs="*", help="sentences to translate"),
+    cli.flag("--workdir", type=Path, required=True, help="the run's folder"),
+    cli.flag("--input", type=Path, help="a file with one sentence a line, in place of sentences"),
+    cli.flag("--output", type=Path, help="the file for its translations, one a line"),
+    cli.flag("--alignment", type=Path, help="a picture of what the first translation attends to"),
+    cli.flag("--beams", type=int, default=0, help="number of beams, 1 is greedy; the run's without it"),
+    cli.flag("--length-penalty", type=float, help="of beam search; the run's without it"),
+    cli.flag("--temperature", type=float, default=0.0, help="of the draws; 0 takes the most probable token"),
+    cli.flag("--seed", type=int, default=0, help="seed of the draws"),
+    cli.flag("--step", default="best", help="best, last or the number of a step with a checkpoint"),
+    cli.flag("--replica", type=int, default=0, help="number of a replica"),
+)
+def main(flags: argparse.Namespace) -> int:
     """Translates sentences or a file; returns 1 where some lines were too long."""
     compilation.keep_programs()
     if bool(flags.text) == bool(flags.input) or bool(flags.input) != bool(flags.output):
@@ -217,11 +214,6 @@ def _run(flags: argparse.Namespace) -> int:
     if flags.alignment:
         alignment.draw(translator.align(flags.text[0], translations[0]), flags.alignment)
     return 0
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code."""
-    return cli.run(lambda: _run(parser().parse_args(arguments)))
 
 
 if __name__ == "__main__":
