@@ -80,7 +80,7 @@ def train(given: list[str], folder: Path, kept: Path) -> bool:
       UsageError: a mistake in what the sweep is given, such as data that are not there.
       KeyboardInterrupt: it was stopped.
     """
-    if sweep.run(given):
+    if sweep.run(sweep.main.parser().parse_args(given)):
         return False
     if not all(map(pool.is_finished, _runs(folder, grid.read(folder)))):
         raise KeyboardInterrupt

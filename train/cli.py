@@ -215,7 +215,7 @@ class Parser(argparse.ArgumentParser):
         return self.kinds[name]
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:
-        """Returns the flags, which come in any order.
+        """Returns the flags, which come in any order, with `overrides` and, as they were given, `arguments`.
 
         Raises:
           UsageError: a flag is unknown, missing, given twice or has no value, or a value is not valid.
@@ -223,16 +223,16 @@ class Parser(argparse.ArgumentParser):
         given = list(sys.argv[1:] if args is None else args)
         if given and given[0] in self.kinds:
             return self.kinds[given[0]].parse_args(given[1:], namespace)
-        overrides, given = self._split_overrides(given)
-        self._check_names(given)
-        flags, rest = self.parse_known_args(given, namespace)
+        overrides, others = self._split_overrides(given)
+        self._check_names(others)
+        flags, rest = self.parse_known_args(others, namespace)
         if rest and "--config" in self.once and not rest[0].startswith("-"):
             name, colon, argument = rest[0].partition(":")
             path = name if name.endswith(".py") else f"configs/{name}.py"
             raise UsageError(f"A config is named by a flag: write --config={path}{colon}{argument}, not {rest[0]!r}.")
         if rest:
             raise unknown("argument", rest[0], self._names())
-        flags.overrides = overrides
+        flags.overrides, flags.arguments = overrides, given
         return flags
 
     def error(self, message: str) -> None:

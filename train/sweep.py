@@ -31,38 +31,6 @@ from train.run.workdir import read_result
 REPLICAS = ("auto", "yes", "no")
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Plans the sweep, then trains, prints or submits the runs that are left; returns the exit code.
-
-    Raises:
-      UsageError: the arguments have a mistake; nothing has been trained by then.
-    """
-    flags = parser().parse_args(arguments)
-    flags.command = shlex.join(["python", "-m", "train.sweep", *arguments])
-    if "train.replicas" in flags.overrides:
-        raise UsageError("--config.train.replicas cannot be: --replicas decides it.")
-    before = grid.read(flags.workdir)
-    sweep, prepared = _plan(flags, asked(flags), before)
-    tried = {name: cell["tried"] for name, cell in before["cells"].items() if "tried" in cell} if before else {}
-    _write(flags, sweep, prepared, tried)
-    if not flags.print:
-        for line in _chosen(sweep, prepared):
-            print(line)
-    jobs = flags.jobs or (0 if prepared.platform == "cpu" else 1)
-    prints = flags.print or flags.slurm is not None
-    while left := _trials(sweep, prepared, tried, flags.workdir):
-        todo = {path: run_flags for paths in left.values() for path, run_flags in paths.items()}
-        outcomes = {} if prints else run_all(todo, jobs, flags.workdir)
-        tried = tuning.scores(sweep.tune, tried, left, outcomes)
-        _write(flags, sweep, prepared, tried)
-        if any(value not in tried.get(name, {}) for name, value in left):
-            return _give(todo, flags) if prints else _summed(outcomes, flags.workdir)
-    prepared = _tuned(sweep, prepared, tried)
-    _write(flags, sweep, prepared, tried)
-    todo = runs(sweep, prepared, flags.workdir)
-    return _give(todo, flags) if prints else _summed(run_all(todo, jobs, flags.workdir), flags.workdir)
-
-
 def runs(sweep: grid.Sweep, prepared: matching.Prepared, directory: Path) -> dict[Path, list[str]]:
     """Returns the flags of each run by its work directory: the first seeds of all settings, then the next."""
     commands: dict[Path, list[str]] = {}
@@ -212,7 +180,10 @@ def _write(flags: argparse.Namespace, sweep: grid.Sweep, prepared: matching.Prep
         | ({"tried": tried[name]} if name in tried else {})
         for name, chosen in prepared.chosen.items()
     }
-    grid.write(flags.workdir, {"command": flags.command} | sweep.plain | {"cells": cells})
+    grid.write(
+        flags.workdir,
+        {"command": shlex.join(["python", "-m", "train.sweep", *flags.arguments])} | sweep.plain | {"cells": cells},
+    )
 
 
 def _chosen(sweep: grid.Sweep, prepared: matching.Prepared) -> list[str]:
@@ -237,59 +208,73 @@ def _result(path: Path, outcome: str) -> str:
     return numbers_text(best["validation" if tuning.FOLDER in path.parts else "test"])
 
 
-def parser() -> cli.Parser:
-    """Returns the parser of the flags."""
-    parser = cli.Parser(__doc__)
-    parser.add_argument("--config", required=True, metavar="FILE[:ARGUMENT]", help="the experiment")
-    parser.add_overrides()
-    parser.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="the folder of the sweep")
-    parser.add_argument(
+def run(flags: argparse.Namespace) -> int:
+    """Plans the sweep, then trains, prints or submits the runs that are left.
+
+    Returns:
+      The exit code: 0 done or saved, 1 a run failed. Ctrl-C is heard while runs train.
+
+    Raises:
+      UsageError: the arguments have a mistake; nothing has been trained by then.
+    """
+    if "train.replicas" in flags.overrides:
+        raise UsageError("--config.train.replicas cannot be: --replicas decides it.")
+    before = grid.read(flags.workdir)
+    sweep, prepared = _plan(flags, asked(flags), before)
+    tried = {name: cell["tried"] for name, cell in before["cells"].items() if "tried" in cell} if before else {}
+    _write(flags, sweep, prepared, tried)
+    if not flags.print:
+        for line in _chosen(sweep, prepared):
+            print(line)
+    jobs = flags.jobs or (0 if prepared.platform == "cpu" else 1)
+    prints = flags.print or flags.slurm is not None
+    while left := _trials(sweep, prepared, tried, flags.workdir):
+        todo = {path: run_flags for paths in left.values() for path, run_flags in paths.items()}
+        outcomes = {} if prints else run_all(todo, jobs, flags.workdir)
+        tried = tuning.scores(sweep.tune, tried, left, outcomes)
+        _write(flags, sweep, prepared, tried)
+        if any(value not in tried.get(name, {}) for name, value in left):
+            return _give(todo, flags) if prints else _summed(outcomes, flags.workdir)
+    prepared = _tuned(sweep, prepared, tried)
+    _write(flags, sweep, prepared, tried)
+    todo = runs(sweep, prepared, flags.workdir)
+    return _give(todo, flags) if prints else _summed(run_all(todo, jobs, flags.workdir), flags.workdir)
+
+
+main = cli.program(
+    __doc__,
+    cli.flag("--config", required=True, metavar="FILE[:ARGUMENT]", help="the experiment"),
+    cli.OVERRIDES,
+    cli.flag("--workdir", type=Path, required=True, metavar="DIR", help="the folder of the sweep"),
+    cli.flag(
         "--over",
         action="append",
         default=[],
         metavar="FIELD=VALUE,VALUE",
         help="a field to vary, and its values; may be given again",
-    )
-    parser.add_argument(
-        "--seeds", type=cli.count, default=1, help="number of seeds of each setting, from the config's on"
-    )
-    parser.add_argument(
-        "--jobs",
-        type=cli.count,
-        default=0,
-        help="runs at a time; without it one for each CPU, or one with a GPU",
-    )
-    parser.add_argument(
+    ),
+    cli.flag("--seeds", type=cli.count, default=1, help="number of seeds of each setting, from the config's on"),
+    cli.flag(
+        "--jobs", type=cli.count, default=0, help="runs at a time; without it one for each CPU, or one with a GPU"
+    ),
+    cli.flag(
         "--replicas", default="auto", choices=REPLICAS, help="train seeds together; auto does so, but not on CPUs"
-    )
-    parser.add_argument(
-        "--equal", default="", choices=matching.EQUAL, help="what to match with the first value of --over"
-    )
-    parser.add_argument(
+    ),
+    cli.flag("--equal", default="", choices=matching.EQUAL, help="what to match with the first value of --over"),
+    cli.flag(
         "--also",
         action="append",
         default=[],
         metavar="FIELD=VALUE,...",
         help="a setting beside the grid; may be given again",
-    )
-    parser.add_argument(
-        "--tune", default="", metavar="FIELD=VALUE,...", help="values to try; each setting trains with its best"
-    )
-    parser.add_argument(
-        "--tune-length", default="1/3", metavar="PART", help="length of a trial, as a part of the run's"
-    )
-    parser.add_argument("--tune-seeds", type=cli.count, default=1, help="number of seeds of each value that is tried")
-    parser.add_argument(
-        "--declare", type=Path, metavar="FILE", help="a JSON file with the question and the comparisons"
-    )
-    parser.add_argument("--print", action="store_true", help="print one command for each run, and train nothing")
-    parser.add_argument("--slurm", nargs="?", const="", metavar="NAME=VALUE,...", help="submit the runs with submitit")
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program; returns its exit code: 0 done or saved, 1 a run failed, 2 a mistake, 130 stopped at once."""
-    return cli.run(lambda: run(sys.argv[1:] if arguments is None else arguments))  # Ctrl-C is heard while runs train
+    ),
+    cli.flag("--tune", default="", metavar="FIELD=VALUE,...", help="values to try; each setting trains with its best"),
+    cli.flag("--tune-length", default="1/3", metavar="PART", help="length of a trial, as a part of the run's"),
+    cli.flag("--tune-seeds", type=cli.count, default=1, help="number of seeds of each value that is tried"),
+    cli.flag("--declare", type=Path, metavar="FILE", help="a JSON file with the question and the comparisons"),
+    cli.flag("--print", action="store_true", help="print one command for each run, and train nothing"),
+    cli.flag("--slurm", nargs="?", const="", metavar="NAME=VALUE,...", help="submit the runs with submitit"),
+)(run)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def test_every_config_of_a_study_is_valid(name, tmp_path):
 @pytest.mark.parametrize("name", replication.DECLARED)
 def test_a_declared_study_compares_settings_that_it_trains(name, tmp_path):
     study = replication.DECLARED[name]
-    made = sweep.asked(sweep.parser().parse_args(study.flags("data", tmp_path)))
+    made = sweep.asked(sweep.main.parser().parse_args(study.flags("data", tmp_path)))
     assert made.declaration.metric == study.metrics[0]
     assert all(metrics.find(metric) for metric in study.metrics)
     assert made.tune.length == "1/3"
@@ -168,7 +168,7 @@ def test_an_archive_of_a_declared_study_is_what_was_declared(name, tmp_path):
         pytest.skip("no run of it has been kept yet")
     found, commits = archive.read(kept), history()
     (record,) = found.sweeps
-    made = sweep.asked(sweep.parser().parse_args(replication.DECLARED[name].flags("data", tmp_path))).plain
+    made = sweep.asked(sweep.main.parser().parse_args(replication.DECLARED[name].flags("data", tmp_path))).plain
     assert {key: record[key] for key in ("config", "over", "also", "tune", "declaration")} == {
         key: made[key] for key in ("config", "over", "also", "tune", "declaration")
     }
