@@ -4,6 +4,7 @@ Checking a config opens its data and traces its model; `apart` does so in a sepa
 is held while the runs need it.
 """
 
+import bisect
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -142,15 +143,11 @@ def match_operations(request: Request, baseline: Request) -> dict[str, str]:
 
 def nearest(size: Callable[[int], int], wanted: int, start: int) -> int:
     """Returns the number from 1 on at which an increasing function is nearest to `wanted`; it searches from `start`."""
-    low, high = max(start, 1), max(start, 1)
-    while low > 1 and size(low) > wanted:
-        low = max(low - max(start - low, 1) * 2, 1)
+    high = max(start, 1)
     while size(high) < wanted:
-        high += max(high - start, 1) * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if size(middle) <= wanted else (low, middle)
-    return min((low, high), key=lambda number: abs(size(number) - wanted))
+        high *= 2
+    high = bisect.bisect_left(range(high + 1), wanted, lo=1, key=size)
+    return min((max(high - 1, 1), high), key=lambda number: abs(size(number) - wanted))
 
 
 def _resized(request: Request, field: str, step: int, number: int) -> Request:

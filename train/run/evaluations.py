@@ -13,7 +13,7 @@ from train.devices import processes
 from train.devices.replicas import Replicas
 from train.run import digest, files, results
 from train.run.checkpoints import Checkpoints
-from train.run.progress import Clock, Shapes, averages
+from train.run.progress import Clock, averages, is_new
 from train.run.recorder import Recorder
 from train.setup import Setup
 from train.state import Params, TrainState
@@ -31,7 +31,7 @@ class Evaluator:
 
     def __init__(self, task: Task, replicas: Replicas):
         self._task, self._replicas = task, replicas
-        self._step, self._shapes = replicas.eval_step(task), Shapes()
+        self._step, self._shapes = replicas.eval_step(task), set()
 
     def __call__(self, split: str, params: Params) -> tuple[list[results.Metrics], float]:
         """Returns each replica's metrics of a split, and how many of the task's units were measured a second.
@@ -55,7 +55,7 @@ class Evaluator:
     def _sums(self, params: Params, batch: dict[str, Any], clock: Clock) -> Any:
         placed = self._replicas.to_devices(batch, stacked=False)
         clock.lap(0)
-        if self._shapes.are_new(batch):
+        if is_new(batch, self._shapes):
             self._step.lower(params, placed).compile()  # kept for the call below
             clock.skip()
         sums = jax.device_get(self._step(params, placed))

@@ -8,7 +8,7 @@ import numpy as np
 
 from train.devices import processes
 from train.run.checkpoints import Checkpoints
-from train.run.progress import Averages, Shapes
+from train.run.progress import Averages, is_new
 from train.run.recorder import Recorder
 from train.setup import Setup
 from train.step import NonFiniteLossError
@@ -31,12 +31,12 @@ class Meter:
         self._averages, self._epoch = (
             [Averages(sums) for sums in progress.get(name, new)] for name in ("averages", "epoch")
         )
-        self._shapes, self._compiles = Shapes(), False
+        self._shapes, self._compiles = set[tuple](), False
         self._pending: tuple[int, dict[str, Any], np.ndarray, bool] | None = None
 
     def expect(self, batch: dict[str, np.ndarray]) -> None:
         """Takes a step's batch. If the step will compile, reads the step before first, to keep the two times apart."""
-        self._compiles = self._shapes.are_new(batch)
+        self._compiles = is_new(batch, self._shapes)
         if self._compiles:
             self.read()
 

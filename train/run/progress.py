@@ -56,17 +56,11 @@ class Clock:
         return steps * (self.seconds - self._start_seconds) / self._laps if self._laps else float("nan")
 
 
-class Shapes:
-    """The shapes of batches that a function was called with; a new shape makes it compile, which is not training."""
-
-    def __init__(self):
-        self._known: set[tuple] = set()
-
-    def are_new(self, batch: Mapping[str, Any]) -> bool:
-        """Returns whether no batch had these shapes before."""
-        before = len(self._known)
-        self._known.add(tuple((name, batch[name].shape) for name in sorted(batch)))
-        return len(self._known) > before
+def is_new(batch: Mapping[str, Any], shapes: set[tuple]) -> bool:
+    """Adds a batch's shapes to those known; returns whether a function compiles for them, which is not training."""
+    before = len(shapes)
+    shapes.add(tuple((name, batch[name].shape) for name in sorted(batch)))
+    return len(shapes) > before
 
 
 class Averages:

@@ -55,16 +55,13 @@ def _topics() -> dict[str, str]:
 
 def _related() -> list[list[str]]:
     """Returns groups of topics, each sorted, such that no two groups have a paragraph in common."""
-    group = {name: {name} for name in _topics()}
-    first: dict[str, str] = {}
+    from scipy.cluster.hierarchy import DisjointSet
+
+    groups, first = DisjointSet(_topics()), dict[str, str]()
     for name, text in _topics().items():
         for paragraph in _paragraphs(text):
-            earlier = first.setdefault(paragraph, name)
-            if group[earlier] is not group[name]:
-                group[earlier] |= group[name]
-                group |= dict.fromkeys(group[earlier], group[earlier])
-    distinct = {id(names): sorted(names) for names in group.values()}
-    return list(distinct.values())
+            groups.merge(first.setdefault(paragraph, name), name)
+    return [sorted(names) for names in groups.subsets()]
 
 
 def _paragraphs(text: str) -> Iterator[str]:
