@@ -6,9 +6,9 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -125,62 +125,45 @@ def progress(rows: Iterable[Row], what: str) -> Iterator[Row]:
     return iter(tqdm(rows, desc=what, unit=" rows", disable=None, dynamic_ncols=True))
 
 
-class _Column:
-    """An array that grows on disk, and its digest."""
-
-    def __init__(self, file: BinaryIO, dtype: type):
-        self.dtype, self.length, self.digest = np.dtype(dtype), 0, hashlib.blake2b(digest_size=16)
-        self._file = file
-
-    def append(self, values: Sequence | np.ndarray) -> None:
-        array = np.asarray(values, self.dtype)
-        self.length += len(array)
-        self.digest.update(array)
-        self._file.write(array)
-
-    def sync(self) -> None:
-        """Flushes the array to disk."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-
 def _write(folder: Path, documents: Rows, tokeniser: Tokeniser, end: bool) -> None:
     folder.mkdir()
-    types = {
-        "ids": np.uint16 if tokeniser.size <= 2**16 else np.uint32,
-        "token_offsets": np.int64,
-        "byte_offsets": np.int64,
-        "labels": np.int32,
-    }
+    ids = np.uint16 if tokeniser.size <= 2**16 else np.uint32
+    types = {"ids": ids, "token_offsets": np.int64, "byte_offsets": np.int64, "labels": np.int32}
     with contextlib.ExitStack() as stack:
         files = {name: stack.enter_context(open(folder / name, "wb")) for name in types}
-        columns = {name: _Column(files[name], dtype) for name, dtype in types.items()}
-        class_names = _fill(columns, documents, tokeniser, end)
-        for column in columns.values():
-            column.sync()
-    arrays = {name: {"dtype": column.dtype.name, "length": column.length} for name, column in columns.items()}
-    content = digest([*(column.digest.hexdigest() for column in columns.values()), *class_names])
+        append = lambda name, values: files[name].write(np.asarray(values, types[name]))  # noqa: E731
+        class_names = _fill(append, documents, tokeniser, end)
+        for file in files.values():
+            file.flush()
+            os.fsync(file.fileno())
+    arrays, digests = {}, []
+    for name, dtype in types.items():
+        length = (folder / name).stat().st_size // np.dtype(dtype).itemsize
+        arrays[name] = {"dtype": np.dtype(dtype).name, "length": length}
+        with open(folder / name, "rb") as file:
+            digests.append(hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest())
+    content = digest([*digests, *class_names])
     about = {"name": documents.name, "content": content, "class_names": class_names, "arrays": arrays}
     (folder / _ABOUT).write_text(json.dumps(about, indent=2), encoding="utf-8")
 
 
-def _fill(columns: dict[str, _Column], documents: Rows, tokeniser: Tokeniser, end: bool) -> list[str]:
-    """Appends all documents; returns the class names."""
+def _fill(append: Callable[[str, Any], object], documents: Rows, tokeniser: Tokeniser, end: bool) -> list[str]:
+    """Appends all documents to the arrays by name; returns the class names."""
     after = [tokeniser.special["end"]] if end else []
     classes = {name: number for number, name in enumerate(documents.class_names)}
     totals = {"token_offsets": 0, "byte_offsets": 0}
     for name in totals:
-        columns[name].append([0])
+        append(name, [0])
     for batch in _batches(progress(documents.read(), f"Encoding {documents.name}")):
         encoded = tokeniser.encode_batch([document.text for document in batch])
         encoded = [np.append(ids, after) for ids in encoded] if end else encoded
         sizes = {"token_offsets": map(len, encoded), "byte_offsets": (len(d.text.encode()) for d in batch)}
         for name, added in sizes.items():
             offsets = totals[name] + np.cumsum(np.fromiter(added, np.int64, len(batch)))
-            columns[name].append(offsets)
+            append(name, offsets)
             totals[name] = int(offsets[-1])
-        columns["ids"].append(np.concatenate(encoded))
-        columns["labels"].append([classes.setdefault(d.label, len(classes)) for d in batch])
+        append("ids", np.concatenate(encoded))
+        append("labels", [classes.setdefault(d.label, len(classes)) for d in batch])
     if not totals["token_offsets"]:
         raise UsageError(f"There is no text in {documents.name}; give a source that has some.")
     return list(classes)
