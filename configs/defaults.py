@@ -37,9 +37,11 @@ def text_classification() -> ConfigDict:
     return config
 
 
-def translation(model: str = "encoder_decoder") -> ConfigDict:
-    """Vaswani's encoder-decoder, small, or the recurrent one of Wikipedia's article, on dates; experiments override."""
+def translation(attention: str, model: str = "encoder_decoder") -> ConfigDict:
+    """Vaswani's encoder-decoder, small, or the recurrent one of Wikipedia's article, with one mechanism, on dates."""
     config = _defaults("translation", model)
+    fields = ("attention", "decoder_attention", "cross_attention")
+    config.model.update({name: attention for name in fields if name in config.model})
     config.optimizer.update(weight_decay=0.0, beta2=0.98)
     return config
 

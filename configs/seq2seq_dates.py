@@ -13,8 +13,7 @@ from configs import defaults
 
 def get_config(attention: str = "additive"):
     """A GRU of 500 units that reads, another that writes, on at most 24 pieces."""
-    config = defaults.translation("seq2seq")
-    config.model.attention = attention
+    config = defaults.translation(attention, "seq2seq")
     config.data.update(
         source="dates(sources=('en',), targets=('fr',))",
         validation_split="validation[:1000]",

@@ -19,11 +19,9 @@ SIGMAS = {"gaussian": ("gaussian(sigma=0.01)", "gaussian(sigma=0.05)")}
 
 def get_config(attention: str = "dot_product"):
     """An encoder-decoder of 1 + 1 blocks, width 256, on ten words."""
-    config = defaults.translation()
-    own, cross = SIGMAS.get(attention, (attention, attention))
+    within, cross = SIGMAS.get(attention, (attention, attention))
+    config = defaults.translation(within)
     config.model.update(
-        attention=own,
-        decoder_attention=own,
         cross_attention=cross,
         depth=1,
         decoder_depth=1,

@@ -12,9 +12,8 @@ from configs import defaults
 
 def get_config(attention: str = "dot_product"):
     """An encoder-decoder of 2 + 2 blocks, width 64, on at most 64 bytes."""
-    config = defaults.translation()
-    config.model.update(attention=attention, decoder_attention=attention, cross_attention=attention, norm="pre")
-    config.model.update(embedding_dropout=0.0, dropout=0.0, attention_dropout=0.0)
+    config = defaults.translation(attention)
+    config.model.update(norm="pre", embedding_dropout=0.0, dropout=0.0, attention_dropout=0.0)
     config.data.update(
         source="dates(sources=('en', 'fr', 'es'), targets=('de',))",
         validation_split="validation[:1000]",

@@ -17,11 +17,8 @@ from configs import defaults
 
 def get_config(attention: str = "dot_product"):
     """An encoder-decoder of 1 + 2 blocks, width 1024, on twenty words."""
-    config = defaults.translation()
+    config = defaults.translation(attention)
     config.model.update(
-        attention=attention,
-        decoder_attention=attention,
-        cross_attention=attention,
         depth=1,
         decoder_depth=2,
         width=1024,

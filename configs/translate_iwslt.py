@@ -20,11 +20,8 @@ PUBLISHED = "Helsinki-NLP/opus-mt-de-en"
 
 def get_config(attention: str = "dot_product"):
     """A Marian of 6 + 6 blocks, width 512, on 128 of 58,101 pieces."""
-    config = defaults.translation()
+    config = defaults.translation(attention)
     config.model.update(
-        attention=attention,
-        decoder_attention=attention,
-        cross_attention=attention,
         depth=6,
         decoder_depth=6,
         width=512,
