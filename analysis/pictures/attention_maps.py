@@ -14,7 +14,7 @@ from attention import Mask, align_values
 from attention.errors import UsageError, unknown
 from models.attention_weights import attention_weights
 from train.config import loading
-from train.data.images import chain
+from train.data.images import transforms
 from train.decode import alignment, trained
 from train.run import workdir
 from train.tasks import translation
@@ -117,8 +117,8 @@ def of_images(directory: Path, examples: Sequence[int], split: str = "test", ste
     if wrong := [example for example in examples if not 0 <= example < len(source)]:
         raise UsageError(f"There is no example {wrong[0]} of {split}; there are 0 to {len(source) - 1}.")
     records = [source[example] for example in examples]
-    transforms = chain.parse(config.data.eval_transforms)
-    images = np.stack([chain.apply(transforms, record["image"], UNUSED) for record in records])
+    chain = transforms.parse(config.data.eval_transforms)
+    images = np.stack([transforms.apply(chain, record["image"], UNUSED) for record in records])
     weights = attention_weights(task.model, params, jnp.asarray(images))
     class_token = config.model.pool == "class_token"
     grid = tuple(size // config.model.patch for size in images.shape[1:3])

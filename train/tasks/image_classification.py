@@ -7,7 +7,7 @@ from attention.errors import UsageError
 from models.cnn import CNNConfig
 from models.vit import ViTConfig
 from train.config.schema import Config
-from train.data.images import chain
+from train.data.images import transforms
 from train.data.images.section import ImageData
 from train.data.rows.splits import PARTS
 from train.losses import cross_entropy, in_top, sums
@@ -60,8 +60,8 @@ class ImageClassification(Task):
         """Returns the attention parameters of the first block; a convolutional network may have none there."""
         return params["block_0"].get("attention", {})
 
-    def _shape(self, split: str, transforms: str) -> tuple[int, int, int]:
-        return chain.output_shape(chain.parse(transforms), self.sources[split].split.image_shape)
+    def _shape(self, split: str, chain: str) -> tuple[int, int, int]:
+        return transforms.output_shape(transforms.parse(chain), self.sources[split].split.image_shape)
 
     def _check_images_fit(self) -> None:
         """Traces the model, which raises errors of sizes before anything is compiled or written."""

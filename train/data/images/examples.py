@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from train.data import pipeline
-from train.data.images import chain
+from train.data.images import transforms
 from train.data.pipeline import Example, Examples
 
 # Evaluation transforms draw nothing.
@@ -39,7 +39,7 @@ class ImageExamples(Examples):
         """Returns an example of evaluation; see `train.data.pipeline.Examples`."""
         return self._example(index, self.data.eval_transforms, _UNUSED) | {"weight": np.float32(1)}
 
-    def _example(self, index: int, transforms: str, rng: np.random.Generator) -> Example:
+    def _example(self, index: int, chain: str, rng: np.random.Generator) -> Example:
         record = self.split[int(index)]
-        image = chain.apply(chain.parse(transforms), record["image"], rng)
+        image = transforms.apply(transforms.parse(chain), record["image"], rng)
         return {"image": image, "label": np.int32(record["label"]), "index": np.int64(index)}

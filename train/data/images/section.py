@@ -8,7 +8,7 @@ import numpy as np
 from attention.errors import UsageError
 from models.fields import field
 from train.data import section
-from train.data.images import chain, sources, transforms
+from train.data.images import sources, transforms
 from train.data.images.examples import ImageExamples
 
 _SHAPE = re.compile(r"\d+x\d+x[1-9]\d*")
@@ -34,7 +34,7 @@ class ImageData(section.Section):
     batch_size: int = 64
     eval_batch_size: int = 256
     workers: int = field(0, "Processes that prepare batches. Worth it for large images and fast devices.")
-    train_transforms: str = field("", "A spec string; see `train.data.images.chain`. '' only scales to [0, 1].")
+    train_transforms: str = field("", "A spec string; see `train.data.images.transforms`. '' only scales to [0, 1].")
     eval_transforms: str = field("", "A spec string without random transforms.")
     mixup: float = field(
         0.0, "α of the Beta(α, α) that mixes pairs of training images (Zhang et al. 2018).", above=0, special={0: "off"}
@@ -53,8 +53,8 @@ class ImageData(section.Section):
 
     def __post_init__(self):
         super().__post_init__()
-        chain.parse(self.train_transforms)
-        if any(transform.random for transform in chain.parse(self.eval_transforms)):
+        transforms.parse(self.train_transforms)
+        if any(transform.random for transform in transforms.parse(self.eval_transforms)):
             fixed = ", ".join(sorted(name for name, transform in transforms.TRANSFORMS.items() if not transform.random))
             raise UsageError(
                 f"data.eval_transforms must give the same image every time, but it is {self.eval_transforms!r}; "

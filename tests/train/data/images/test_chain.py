@@ -2,27 +2,27 @@ import numpy as np
 import pytest
 
 from attention.errors import UsageError
-from train.data.images import chain
+from train.data.images import transforms
 from train.data.images.transforms import Flip, PadCrop
 
 
 def test_parse():
-    assert chain.parse("pad_crop(padding=2)|flip") == (PadCrop(padding=2), Flip(p=0.5))
-    assert chain.parse("") == ()
+    assert transforms.parse("pad_crop(padding=2)|flip") == (PadCrop(padding=2), Flip(p=0.5))
+    assert transforms.parse("") == ()
 
 
 def test_transforms_are_applied_from_left_to_right():
     image = np.full((2, 2, 1), 255, np.uint8)
     rng = np.random.default_rng(0)
-    before = chain.apply(chain.parse("pad(to=4)|normalise(mean=0.5, std=0.5)"), image, rng)
-    after = chain.apply(chain.parse("normalise(mean=0.5, std=0.5)|pad(to=4)"), image, rng)
+    before = transforms.apply(transforms.parse("pad(to=4)|normalise(mean=0.5, std=0.5)"), image, rng)
+    after = transforms.apply(transforms.parse("normalise(mean=0.5, std=0.5)|pad(to=4)"), image, rng)
     assert (before[0, 0, 0], before[1, 1, 0]) == (-1, 1)
     assert (after[0, 0, 0], after[1, 1, 0]) == (0, 1)
 
 
 def test_without_normalise_images_are_scaled_to_one():
     image = np.arange(256, dtype=np.uint8).reshape(16, 16, 1)
-    out = chain.apply(chain.parse("flip(p=1.0)"), image, np.random.default_rng(0))
+    out = transforms.apply(transforms.parse("flip(p=1.0)"), image, np.random.default_rng(0))
     assert out.dtype == np.float32
     np.testing.assert_allclose(out, image[:, ::-1] / 255, atol=1e-7)
 
@@ -60,7 +60,7 @@ def test_without_normalise_images_are_scaled_to_one():
 )
 def test_mistakes(spec, message):
     with pytest.raises(UsageError, match=message):
-        chain.parse(spec)
+        transforms.parse(spec)
 
 
 class TestOutputShape:
@@ -76,13 +76,13 @@ class TestOutputShape:
         ],
     )
     def test_known(self, spec, shape, expected):
-        assert chain.output_shape(chain.parse(spec), shape) == expected
+        assert transforms.output_shape(transforms.parse(spec), shape) == expected
 
     @pytest.mark.parametrize("spec", ["", "flip", "resize(size=128, keep_aspect=True)"])
     def test_varying(self, spec):
         with pytest.raises(UsageError, match=r"differ in size and the transforms leave it so: end data.train_trans"):
-            chain.output_shape(chain.parse(spec), (0, 0, 3))
+            transforms.output_shape(transforms.parse(spec), (0, 0, 3))
 
     def test_images_that_may_be_too_small(self):
         with pytest.raises(UsageError, match="is larger than an image of 1×1; put a resize before it"):
-            chain.output_shape(chain.parse("center_crop(size=224)"), (0, 0, 3))
+            transforms.output_shape(transforms.parse("center_crop(size=224)"), (0, 0, 3))

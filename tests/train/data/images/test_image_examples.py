@@ -10,7 +10,7 @@ from orbax.checkpoint import v1 as ocp
 from attention.errors import UsageError
 from tests.train.data.streams import assert_same, stream, take
 from train.data import pipeline
-from train.data.images import chain
+from train.data.images import transforms
 from train.data.images.examples import ImageExamples
 
 AUGMENT = "pad_crop(padding=2)|flip|normalise(mean=0.5, std=0.25)"
@@ -118,12 +118,12 @@ class TestAugmentation:
     def test_one_example_is_augmented_as_its_generator_says(self, photos, augmented):
         """Against every outcome of the chain, computed one by one."""
         [batch] = take(train_batches(photos, augmented, seed=0), 1)
-        normalise = chain.parse("normalise(mean=0.5, std=0.25)")
+        normalise = transforms.parse("normalise(mean=0.5, std=0.25)")
         for index, image in zip(batch["index"], batch["image"], strict=True):
             padded = np.pad(photos[index]["image"], ((2, 2), (2, 2), (0, 0)))
             crops = [padded[top : top + 6, left : left + 5] for top in range(5) for left in range(5)]
             outcomes = [flipped for crop in crops for flipped in (crop, crop[:, ::-1])]
-            matches = [np.array_equal(chain.apply(normalise, outcome, None), image) for outcome in outcomes]
+            matches = [np.array_equal(transforms.apply(normalise, outcome, None), image) for outcome in outcomes]
             assert sum(matches) == 1
 
     def test_mixing_changes_neither_order_nor_augmentation(self, photos, augmented):

@@ -17,7 +17,7 @@ from tensorflow_datasets.proto import tf_example_pb2
 
 from attention.errors import UsageError
 from tests.train.data.streams import load
-from train.data.images import chain
+from train.data.images import transforms
 from train.data.rows import tfds as sets
 
 NO_TENSORFLOW = (
@@ -100,13 +100,10 @@ class TestReading:
 
     def test_images_of_different_sizes_must_be_made_one_size(self, folder):
         shape = load("tfds:pictures", "train", data_dir=str(folder)).image_shape
-        assert chain.output_shape(chain.parse("resize(size=8, keep_aspect=True)|center_crop(size=6)"), shape) == (
-            6,
-            6,
-            3,
-        )
+        chain = transforms.parse("resize(size=8, keep_aspect=True)|center_crop(size=6)")
+        assert transforms.output_shape(chain, shape) == (6, 6, 3)
         with pytest.raises(UsageError, match="The images differ in size and the transforms leave it so"):
-            chain.output_shape(chain.parse("resize(size=8, keep_aspect=True)"), shape)
+            transforms.output_shape(transforms.parse("resize(size=8, keep_aspect=True)"), shape)
 
 
 class TestMistakes:

@@ -6,7 +6,7 @@ from PIL import Image
 from scipy import ndimage
 
 from attention.errors import UsageError
-from train.data.images import chain
+from train.data.images import transforms
 from train.data.images.transforms import TRANSFORMS
 
 
@@ -16,7 +16,7 @@ def image():
 
 
 def run(spec, image, seed=0):
-    [transform] = chain.parse(spec)
+    [transform] = transforms.parse(spec)
     return transform(image, np.random.default_rng(seed))
 
 
