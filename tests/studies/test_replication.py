@@ -91,7 +91,7 @@ def test_flags_are_those_of_a_sweep(tmp_path):
 def test_tables_are_made_of_what_is_kept(page, tmp_path, swept, monkeypatch):
     monkeypatch.setattr(replication.sweep, "run", lambda flags: 0)
     kept = replication.KEPT / "mnist.json"
-    assert replication.train([], swept, kept)
+    assert replication.train(["--config=c", "--workdir=w"], swept, kept)
     replication.put("mnist", kept)
     text = page.read_text()
     assert "old" not in text
@@ -115,9 +115,9 @@ def test_what_has_not_finished_is_not_kept(begun, page, swept, write_run, monkey
     if begun:
         write_run(swept / "attention=linear,heads=2/seed2", finished=False)
     with pytest.raises(KeyboardInterrupt):
-        replication.train([], swept, replication.KEPT / "mnist.json")
+        replication.train(["--config=c", "--workdir=w"], swept, replication.KEPT / "mnist.json")
     monkeypatch.setattr(replication.sweep, "run", lambda flags: 1)
-    assert not replication.train([], swept, replication.KEPT / "mnist.json")
+    assert not replication.train(["--config=c", "--workdir=w"], swept, replication.KEPT / "mnist.json")
     replication.put("mnist", replication.KEPT / "mnist.json")
     assert "old" in page.read_text()
     assert not replication.KEPT.exists()
@@ -185,9 +185,9 @@ def test_an_archive_of_a_declared_study_is_what_was_declared(name, tmp_path):
 
 def test_a_study_that_fails_stops_no_other(page, swept, monkeypatch, capsys):
     begun = []
-    monkeypatch.setattr(replication.sweep, "run", lambda flags: begun.append(flags[0]) or 1)
+    monkeypatch.setattr(replication.sweep, "run", lambda flags: begun.append(flags.config) or 1)
     assert replication.main(["--only", "mnist", "imdb", f"--runs={swept.parent}"]) == 1
-    assert begun == ["--config=configs/vit_mnist.py", "--config=configs/classify_imdb.py"]
+    assert begun == ["configs/vit_mnist.py", "configs/classify_imdb.py"]
     assert capsys.readouterr().out.count("has not finished") == 2
 
 
