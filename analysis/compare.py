@@ -240,16 +240,15 @@ def _compare(compared: Group, baseline: Group, name: str, measure: Measure) -> G
     """Compares by seed where the groups share two seeds or more, else by Welch's test; p is not corrected yet."""
     ours, theirs = ({run.seed: measure(run, name) for run in group.runs} for group in (compared, baseline))
     common = [seed for seed in ours if seed in theirs]
-    if len(common) < 2 and set(ours) != set(theirs):
-        values, against = (np.array(list(values.values())) for values in (ours, theirs))
-        return GroupComparison(
-            compared, baseline, name, (len(values), len(against)), statistics.unpaired(values, against)
-        )
-    values, against = (np.array([values[seed] for seed in common]) for values in (ours, theirs))
-    difference = statistics.paired(values, against)
-    return GroupComparison(
-        compared, baseline, name, (len(common),), difference, float(difference.p), statistics.wilcoxon(values, against)
+    paired = len(common) >= 2 or set(ours) == set(theirs)
+    values, against = (
+        np.array([of_seed[seed] for seed in (common if paired else of_seed)]) for of_seed in (ours, theirs)
     )
+    if not paired:
+        counts = len(values), len(against)
+        return GroupComparison(compared, baseline, name, counts, statistics.unpaired(values, against))
+    difference, wilcoxon = statistics.paired(values, against), statistics.wilcoxon(values, against)
+    return GroupComparison(compared, baseline, name, (len(common),), difference, wilcoxon=wilcoxon)
 
 
 def _within_reach(comparison: GroupComparison, comparisons: int) -> float:

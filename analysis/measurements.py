@@ -8,11 +8,36 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
+
+from attention.errors import UsageError
 from train import cli
 from train.run import workdir
 
+DEVICES = ("cpu", "gpu", "tpu")
+DEVICE = cli.flag("--device", default="", choices=DEVICES, help="what jax chooses without it")
+OUT = cli.flag("--out", type=cli.new_file, help="where the JSON goes")
+
 # What has been measured so far, and the tables of what is new in it.
 Measured = Iterator[tuple[dict[str, Any], str]]
+
+
+def use(device: str) -> None:
+    """Makes JAX use a kind of device of `DEVICES`; '' leaves the choice to JAX.
+
+    Raises:
+      UsageError: There is no such device, or JAX has started on another one.
+    """
+    if not device:
+        return
+    jax.config.update("jax_platforms", device)
+    try:
+        backend = jax.default_backend()
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise UsageError(f"--device={device} is not here ({reason}); leave it out to take what is.") from error
+    if backend != device:
+        raise UsageError(f"--device={device} comes too late: this process runs on {backend} already.")
 
 
 def header(program: str) -> dict[str, Any]:
@@ -32,13 +57,14 @@ def program(
 
     def decorate(measure: Callable[[argparse.Namespace], Measured]) -> Callable[..., int]:
         def act(given: argparse.Namespace) -> None:
+            use(getattr(given, "device", ""))
+            about = header(main.parser().prog)  # before anything is measured, since the code may change meanwhile
             for result, tables in measure(given):
                 print(tables, flush=True)
                 if given.out:
-                    whole = header(main.parser().prog) | result
-                    given.out.write_text(json.dumps(whole, indent=2) + "\n")
+                    given.out.write_text(json.dumps(about | result, indent=2) + "\n")
 
-        main = cli.program(doc, *flags, cli.flag("--out", type=cli.new_file, help="where the JSON goes"))(act)
+        main = cli.program(doc, *flags, OUT)(act)
         return main
 
     return decorate

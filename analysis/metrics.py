@@ -39,16 +39,12 @@ def _percentage(title: str) -> Metric:
     return Metric(f"{title}, %", scale=100.0, unit="points")
 
 
-def _bleu(of: str) -> Metric:
-    return Metric(f"BLEU {of}", unit="BLEU")
-
-
 METRICS = {
     "accuracy": _percentage("accuracy"),
     "top5": _percentage("top-5 accuracy"),
     "bleu": Metric("BLEU", unit="BLEU"),
     "chrf": Metric("chrF", unit="chrF"),
-    **{f"bleu_to_{longest}": _bleu(f"of sources up to {longest} tokens") for longest in (10, 14, 18, 48)},
+    **{f"bleu_to_{n}": Metric(f"BLEU of sources up to {n} tokens", unit="BLEU") for n in (10, 14, 18, 48)},
     "exact_match": _percentage("exact matches"),
     "accuracy_with_padding": _percentage("accuracy with padding"),
     "loss": Metric("loss", lower=True, digits=4),

@@ -87,16 +87,14 @@ def ranks(values: Sequence[float], lower: bool) -> list[int]:
 
 def markdown(table: ResultTable) -> str:
     """Returns the table in Markdown."""
-    lines = [[column.title for column in table.columns]]
-    lines.append(["---:" if column.numbers else "---" for column in table.columns])
-    lines += [[str(cell).replace("|", "\\|") for cell in row] for row in table.rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    rules = ["---:" if column.numbers else "---" for column in table.columns]
+    rows = ([str(cell).replace("|", "\\|") for cell in row] for row in table.rows)
+    return plain_markdown([column.title for column in table.columns], rows, rules) + "\n"
 
 
-def plain_markdown(titles: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """Returns a Markdown table of the given titles and rows."""
-    titles = list(titles)
-    lines = [titles, ["---"] * len(titles), *rows]
+def plain_markdown(titles: Sequence[str], rows: Iterable[Iterable[object]], rules: Sequence[str] = ()) -> str:
+    """Returns a Markdown table of the given titles and rows, with `---` below each title or what `rules` says."""
+    lines = [titles, rules or ["---"] * len(titles), *rows]
     return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
 
 

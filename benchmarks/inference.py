@@ -168,11 +168,10 @@ WHOSE = f"whose models: {', '.join(TASKS)}"
     measure.rounds(5),
     cli.flag("--budget", type=float, default=600.0, help="seconds for one model, three rounds at least"),
     measure.PRECISION,
-    measure.DEVICE,
+    measurements.DEVICE,
 )
 def main(flags: argparse.Namespace) -> measurements.Measured:
     """Yields the seconds of each group of models."""
-    measure.use(flags.device)
     result = {"samples": flags.samples, "precision": flags.precision, "rows": []}
     for task, heads, batch in itertools.product(flags.tasks, flags.heads, flags.batches):
         rows = list(measured(task, heads, batch, flags))

@@ -53,11 +53,10 @@ GB = 1e9
     cli.flag("--remat", default="none", help="none, block or dots"),
     measure.PRECISION,
     measure.rounds(5),
-    measure.DEVICE,
+    measurements.DEVICE,
 )
 def main(flags: argparse.Namespace) -> measurements.Measured:
     """Yields the figures of each model."""
-    measure.use(flags.device)
     result = {"batch": flags.batch, "remat": flags.remat, "precision": flags.precision}
     for model in flags.models:
         result[model] = list(rows(model, flags))

@@ -13,40 +13,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from analysis import measurements
 from attention.errors import UsageError
 from train import cli
 from train.run import workdir
 
 ROOT = Path(__file__).parent.parent  # the checkout, in which programs are started
-DEVICES = ("cpu", "gpu", "tpu")
 SHORTEST = 0.02  # seconds; a shorter call is repeated within a round
 SHORT = 1.0  # seconds; a shorter call runs once, uncounted, before it is timed
 
-DEVICE = cli.flag("--device", default="", choices=DEVICES, help="what jax chooses without it")
+DEVICES, use = measurements.DEVICES, measurements.use
 PRECISION = cli.flag("--precision", default="float32", choices=("float32", "bfloat16"), help="of computing")
 
 
 def rounds(default: int) -> Callable[[cli.Parser], Any]:
     """Returns the flag `--rounds`."""
     return cli.flag("--rounds", type=cli.count, default=default, help="of measuring, in which all take turns")
-
-
-def use(device: str) -> None:
-    """Makes JAX use a kind of device of `DEVICES`; '' leaves the choice to JAX.
-
-    Raises:
-      UsageError: There is no such device, or JAX has started on another one.
-    """
-    if not device:
-        return
-    jax.config.update("jax_platforms", device)
-    try:
-        backend = jax.default_backend()
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise UsageError(f"--device={device} is not here ({reason}); leave it out to take what is.") from error
-    if backend != device:
-        raise UsageError(f"--device={device} comes too late: this process runs on {backend} already.")
 
 
 def with_versions(packages: Iterable[str], file: str) -> dict[str, Any]:

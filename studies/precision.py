@@ -7,6 +7,7 @@ Trains what has no result yet, a process for each CPU at a time. Stopped at any 
 
 import argparse
 import dataclasses
+import json
 import statistics
 import sys
 from pathlib import Path
@@ -41,15 +42,19 @@ TRAININGS = {
 }
 
 
-@measurements.program(
+@cli.program(
     __doc__,
     cli.flag("--runs", type=Path, default=Path("runs/precision"), help="where the work directories are"),
     cli.flag("--seeds", type=cli.count, default=3, help="of each, from 0 on"),
+    measurements.OUT,
 )
-def main(flags: argparse.Namespace) -> measurements.Measured:
-    """Trains, and yields what was reached."""
+def main(flags: argparse.Namespace) -> None:
+    """Trains, prints a table and writes JSON."""
     found = measured(flags.runs, range(flags.seeds))
-    yield {"reached": found}, markdown(found)
+    print(markdown(found))
+    if flags.out:  # only now, since it starts JAX, and each training needs the whole of an accelerator
+        header = measurements.header("python -m studies.precision")
+        flags.out.write_text(json.dumps(header | {"reached": found}, indent=2) + "\n")
 
 
 def measured(folder: Path, seeds: range) -> dict[str, dict[str, list[float]]]:
