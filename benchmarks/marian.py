@@ -239,10 +239,6 @@ def projection(overrides: dict[str, str], flags: argparse.Namespace) -> dict[str
     }
 
 
-def _inputs(source: np.ndarray, read: np.ndarray) -> tuple[np.ndarray, ...]:
-    return source.astype(np.int32), np.full(len(source), source.shape[1], np.int32), read.astype(np.int32)
-
-
 def _step(
     config: Config, model: EncoderDecoder, params: dict, source: np.ndarray, read: np.ndarray, target: np.ndarray
 ) -> Callable[[], float]:
@@ -255,7 +251,8 @@ def _step(
     plain = dataclasses.replace(config.optimizer, schedule="constant", clip=0.0, weight_decay=0.0)
     rate = optimizer.schedule(plain, 0, 1)
     trainer = Trainer(loss, optimizer.optimizer(plain, rate), rate, accumulate=1, ema=0.0)
-    take, batch = step_of(trainer, params), (*_inputs(source, read), target.astype(np.int32))
+    lengths = np.full(len(source), source.shape[1])
+    take, batch = step_of(trainer, params), tuple(x.astype(np.int32) for x in (source, lengths, read, target))
     return lambda: take(batch)
 
 
