@@ -111,29 +111,22 @@ def report(found: Found, wanted: str = "", names: Sequence[str] = (), at: str = 
 def differences(comparisons: Sequence[GroupComparison]) -> ResultTable:
     """Returns the table of differences, with a row for each comparison."""
 
-    def column(name: str, title: str, cell: Callable[[GroupComparison], Number | str]) -> ResultColumn:
-        return ResultColumn(name, title, tuple(cell(compared) for compared in comparisons))
-
     def difference(compared: GroupComparison) -> Number:
-        return Number(
-            float(compared.difference.mean),
-            METRICS[compared.metric],
-            float(compared.difference.half_width),
-            sign="+",
-        )
+        mean, half_width = float(compared.difference.mean), float(compared.difference.half_width)
+        return Number(mean, METRICS[compared.metric], half_width, sign="+")
 
-    columns = [
-        column("setting", "setting", lambda compared: compared.group.label),
-        column("baseline", "against", lambda compared: compared.baseline.label),
-        column("metric", "metric", lambda compared: METRICS[compared.metric].title),
-        column("difference", "difference", difference),
-        column("p", "p", lambda compared: Number(compared.p, P)),
-        column("effect", "effect", lambda compared: Number(float(compared.difference.effect), EFFECT, sign="+")),
-        column("conclusion", "conclusion", lambda compared: compared.sentence),
-    ]
+    columns: dict[tuple[str, str], Callable[[GroupComparison], Number | str]] = {
+        ("setting", "setting"): lambda compared: compared.group.label,
+        ("baseline", "against"): lambda compared: compared.baseline.label,
+        ("metric", "metric"): lambda compared: METRICS[compared.metric].title,
+        ("difference", "difference"): difference,
+        ("p", "p"): lambda compared: Number(compared.p, P),
+        ("effect", "effect"): lambda compared: Number(float(compared.difference.effect), EFFECT, sign="+"),
+    }
     if not all(math.isnan(compared.wilcoxon) for compared in comparisons):
-        columns.insert(-1, column("p_wilcoxon", "p of Wilcoxon", lambda compared: Number(compared.wilcoxon, P)))
-    return ResultTable(tuple(columns))
+        columns["p_wilcoxon", "p of Wilcoxon"] = lambda compared: Number(compared.wilcoxon, P)
+    columns["conclusion", "conclusion"] = lambda compared: compared.sentence
+    return ResultTable(tuple(ResultColumn(*names, tuple(map(cell, comparisons))) for names, cell in columns.items()))
 
 
 def _default_metrics(found: Found) -> list[str]:
