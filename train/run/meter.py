@@ -57,9 +57,22 @@ class Meter:
         Raises:
           NonFiniteLossError: the loss or gradient norm was not finite.
         """
-        if self._pending is None:
-            return
-        (step, report, index, compiled), self._pending = self._pending, None
+        pending, self._pending = self._pending, None
+        if pending:
+            self._read(*pending)
+
+    def log(self, step: int) -> None:
+        """Reads the last step, and writes the averages since the last line where it is time."""
+        self.read()
+        if self._timetable.logs(step):
+            self._recorder.write("train", step, self._take(self._averages), self._recorder.clock.per_second)
+
+    def progress(self) -> dict[str, Any]:
+        """Returns what a checkpoint keeps: the sums of each replica."""
+        kept = {"averages": self._averages, "epoch": self._epoch}
+        return {name: [averages.saved for averages in replicas] for name, replicas in kept.items()}
+
+    def _read(self, step: int, report: dict[str, Any], index: np.ndarray, compiled: bool) -> None:
         reports = self._replicas.split(jax.device_get(report))
         losses = [float(numbers["sums"]["loss"]) / float(numbers["sums"]["weight"]) for numbers in reports]
         for replica, numbers in enumerate(reports):
@@ -75,17 +88,6 @@ class Meter:
         if step % self._timetable.epoch == 0:
             self._end_epoch(step)
         self._recorder.advance(step, float(np.mean(losses)))
-
-    def log(self, step: int) -> None:
-        """Reads the last step, and writes the averages since the last line where it is time."""
-        self.read()
-        if self._timetable.logs(step):
-            self._recorder.write("train", step, self._take(self._averages), self._recorder.clock.per_second)
-
-    def progress(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps: the sums of each replica."""
-        kept = {"averages": self._averages, "epoch": self._epoch}
-        return {name: [averages.saved for averages in replicas] for name, replicas in kept.items()}
 
     def _end_epoch(self, step: int) -> None:
         """Writes the averages of the epoch, if all of its steps were counted."""
