@@ -206,7 +206,7 @@ def test_cached_equals_uncached(spec, implementation):
         chex.assert_trees_all_close(jnp.concatenate(outs, axis=1), whole, atol=2e-5)
 
 
-@pytest.mark.parametrize("spec", once(["dot_product", "super", "linear", "delta"], ["super", "delta"]))
+@pytest.mark.parametrize("spec", once(["dot_product", "super", "linear", "delta"], ["delta"]))
 def test_padding_in_a_cache(spec):
     """Tokens beyond `key_lengths` leave no trace in what the others give."""
     module = layer(spec)
@@ -218,7 +218,7 @@ def test_padding_in_a_cache(spec):
     chex.assert_trees_all_close(jnp.concatenate([first, rest], axis=1), whole, atol=2e-5)
 
 
-@pytest.mark.parametrize("spec", once(["dot_product", "super", "neural", "linear", "delta"], ["super", "delta"]))
+@pytest.mark.parametrize("spec", once(["dot_product", "super", "neural", "linear", "delta"], ["super"]))
 def test_nan_in_padded_tokens_reaches_nothing(spec):
     """Of self-attention, whole and cached: neither other tokens nor a gradient."""
     module, lengths = layer(spec), jnp.array([4, LENGTH])

@@ -21,7 +21,7 @@ def flags(length):
 @pytest.mark.parametrize(
     ("kills", "number", "processes", "length"),
     [
-        (3, signal.SIGKILL, 1, 60),
+        (3, signal.SIGKILL, 1, 30),
         pytest.param(2, signal.SIGKILL, 2, 60, marks=pytest.mark.long),
         pytest.param(20, signal.SIGKILL, 1, 400, marks=pytest.mark.long),
         pytest.param(20, signal.SIGTERM, 1, 400, marks=pytest.mark.long),

@@ -25,12 +25,12 @@ LAUNCH = "import sys; from train.launch import launch; sys.exit(launch(int(sys.a
 OPTIONS = {
     "data__mixup": 0.2,
     "optimizer__schedule": "constant",
-    "train__length": "20 steps",
+    "train__length": "12 steps",
     "train__log_every": "1 steps",
-    "train__eval_every": "10 steps",
-    "train__checkpoint_every": "4 steps",
+    "train__eval_every": "6 steps",
+    "train__checkpoint_every": "3 steps",
 }
-KILLED_AFTER = 10
+KILLED_AFTER = 7
 
 
 def launched(flags, processes=2, fault="", limit=240, cwd=ROOT):
@@ -60,7 +60,7 @@ def arrays(workdir, step):
 
 
 def assert_same_losses(one, other):
-    assert list(losses(one)) == list(losses(other)) == list(range(1, 21))
+    assert list(losses(one)) == list(losses(other)) == list(range(1, 13))
     np.testing.assert_allclose(list(losses(one).values()), list(losses(other).values()), rtol=1e-5)
 
 
@@ -111,7 +111,7 @@ def test_what_was_killed_continues_bit_for_bit(killed, two, tmp_path):
     (step,) = re.findall(r"Continuing after step (\d+) ", done.stdout)
     assert 0 < int(step) <= KILLED_AFTER + 1
     assert record(workdir) == record(two)
-    jax.tree.map(np.testing.assert_array_equal, arrays(workdir, 20), arrays(two, 20))
+    jax.tree.map(np.testing.assert_array_equal, arrays(workdir, 12), arrays(two, 12))
 
 
 @pytest.mark.more

@@ -66,7 +66,9 @@ def test_seeds_are_trained_apart_where_they_cannot_be_together(monkeypatch):
     """On accelerators they are together by themselves, but batches of several lengths cannot be stacked."""
     monkeypatch.setattr("jax.default_backend", lambda: "gpu")
     assert matching.prepare([request("super")], [0], "", 3, "auto").together
-    buckets = Request("dates", "configs/translate_dates.py", {})
+    few = {"data.source": "dates(sources=('en',), targets=('de',), first=2000, last=2001)"}
+    few |= {"data.validation_split": "validation", "data.test_split": "test"}
+    buckets = Request("dates", "configs/translate_dates.py", few)
     assert not matching.prepare([buckets], [0], "", 3, "auto").together
     with pytest.raises(UsageError, match=r"cannot stack; .* --replicas=no"):
         matching.prepare([buckets], [0], "", 3, "yes")

@@ -3,13 +3,12 @@
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from attention import UsageError
 from models.published import pretrained
-from tests.train.tasks.test_language_modelling import TINY, first, measured, noisy
+from tests.train.tasks.test_language_modelling import TINY, first, measured, noisy, zero
 from tests.train.tasks.test_language_modelling import task_of as _task_of
 from train import loop
 from train.config import loading
@@ -32,7 +31,7 @@ def task_of(folder, **changes):
 
 def test_a_uniform_models_perplexity_is_the_number_of_tokens(folder):
     task = task_of(folder)
-    metrics = measured(task, jax.tree.map(jnp.zeros_like, task.init(jax.random.key(0))))
+    metrics = measured(task, zero(task))
     assert metrics["perplexity"] == pytest.approx(task.corpus.tokeniser.size, rel=1e-5)
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.train.tasks.test_language_modelling import first, measured, noisy
+from tests.train.tasks.test_language_modelling import first, measured, noisy, zero
 from tests.train.tasks.test_language_modelling import task_of as _task_of
 from train.config import loading
 
@@ -27,7 +27,7 @@ def task_of(folder, **changes):
 
 def test_an_indifferent_model_has_the_loss_of_a_coin(folder):
     task = task_of(folder)
-    metrics = measured(task, jax.tree.map(jnp.zeros_like, task.init(jax.random.key(0))))
+    metrics = measured(task, zero(task))
     assert metrics["loss"] == pytest.approx(np.log(2), rel=1e-6)
 
 
