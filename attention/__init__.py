@@ -9,6 +9,7 @@ from attention.scores.dot import dot_product_attention
 from attention.scores.gaussian import gaussian_attention
 from attention.scores.location import location_attention
 from attention.scores.luong import luong_attention
+from attention.scores.named import attend, init
 from attention.scores.pairwise import additive_attention, neural_attention
 from attention.scores.positional import factorised_table, positional_attention
 
@@ -18,12 +19,14 @@ __all__ = [
     "UsageError",
     "additive_attention",
     "align_values",
+    "attend",
     "cbam",
     "channel_attention",
     "delta_attention",
     "dot_product_attention",
     "factorised_table",
     "gaussian_attention",
+    "init",
     "linear_attention",
     "location_attention",
     "luong_attention",

@@ -1,4 +1,4 @@
-"""Activations by name, for the models' MLPs and for the MLPs that score pairs."""
+"""Activations by name, for the models' MLPs and for the MLPs that score pairs; and vectors of norm 1."""
 
 import math
 from collections.abc import Callable
@@ -12,6 +12,13 @@ from jaxtyping import Array, Float
 def gelu(x: Float[Array, "*S"]) -> Float[Array, "*S"]:
     """Returns x Φ(x) exactly (Hendrycks & Gimpel 2016); erf is faster on a CPU than the erfc of `jax.nn.gelu`."""
     return x * (0.5 * (1.0 + jax.lax.erf(x * math.sqrt(0.5))))
+
+
+def unit(x: Float[Array, "*S H"]) -> Float[Array, "*S H"]:
+    """Returns x / ‖x‖; at zero, which masked keys are, the result and its gradient are zero."""
+    squares = jnp.sum(x**2, axis=-1, keepdims=True)
+    positive = squares > 0
+    return jnp.where(positive, x / jnp.sqrt(jnp.where(positive, squares, 1.0)), 0.0)
 
 
 ACTIVATIONS: dict[str, Callable] = {

@@ -15,7 +15,7 @@ from attention import operations
 from attention.errors import UsageError
 from attention.kernels.call import check_weight
 from attention.kernels.reference import precise
-from attention.score import Parameter, Params, is_count
+from attention.parameters import Parameter, Params, is_count
 
 
 def squeeze_excitation(

@@ -5,7 +5,16 @@ halves the useful work, not what a plain implementation does.
 """
 
 import dataclasses
+import functools
 import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from attention.forms import At, Tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,11 +85,11 @@ def mlp(tokens: int, inputs: int, hidden: int, outputs: int) -> Cost:
     return linear(tokens, inputs, hidden) + Cost(pointwise=tokens * hidden) + linear(tokens, hidden, outputs)
 
 
-def dot_product(queries: int, keys: int, heads: int, width: int) -> Cost:
+def dot_product(queries: int, keys: int, heads: int, width: int, normaliser: int = SOFTMAX_FLOPS) -> Cost:
     """Returns the cost of scores, softmax and weighted values for one sequence: 4 T S N H + 5 T S N with the scale."""
     pairs = queries * keys * heads
     ends = 2 * queries * heads * width + 2 * keys * heads * width
-    return Cost(pairs * 4 * width, pairs * (SOFTMAX_FLOPS + 1), ITEM * ends)
+    return Cost(pairs * 4 * width, pairs * (normaliser + 1), ITEM * ends)
 
 
 def align(length: int, heads: int, width: int) -> Cost:
@@ -150,3 +159,97 @@ def _taps(length: int, kernel: int, stride: int) -> int:
     before = max(0, (results - 1) * stride + kernel - length) // 2
     starts = (result * stride - before for result in range(results))
     return sum(min(start + kernel, length) - max(start, 0) for start in starts)
+
+
+def of_pairs(score: Any, sizes: Any, queries: int, keys: int) -> Cost:
+    """Returns the cost of a score from its definition, counted in the program that JAX makes of it.
+
+    That is the preparation of each token and head, `pair` for each pair, the normaliser, and the weighted values.
+
+    Args:
+      score: A `Score`.
+      sizes: Its `Sizes`.
+      queries: T.
+      keys: S.
+    """
+    token, source = _array(1, sizes.heads, sizes.head), _array(1, sizes.model)
+    params = {name: _array(*p.shape) for name, p in score.arrays(sizes).items()}
+    own = {name: _array(*p.shape[len(p.over) :]) for name, p in score.parameters(sizes).items()}
+    prepared, once = [], []
+    for prepare, reads in ((score.prepare_query, score.reads_query), (score.prepare_key, score.reads_key)):
+        program = lambda params, x, source, prepare=prepare: prepare(params, x, Tokens(0, source))  # noqa: E731
+        once.append(counted(program, params, token, source) if reads else Cost())
+        x = jax.eval_shape(program, params, token, source) if reads else None
+        prepared.append(jax.tree.map(lambda y: _array(*y.shape[2:]), x))
+    position = jax.ShapeDtypeStruct((), jnp.int32)
+    pair = lambda params, q, k, i, j, n: score.pair(params, q, k, At(i, j, n, sizes.heads))  # noqa: E731
+    each = counted(pair, own, *prepared, position, position, position)
+    each += Cost(2 * sizes.head, score.weighing.flops)
+    ends = Cost(bytes=ITEM * 2 * (queries + keys) * sizes.heads * sizes.head)
+    return once[0] * queries + once[1] * keys + each * (queries * keys * sizes.heads) + ends
+
+
+def of_steps(recurrence: Any, sizes: Any, queries: int, keys: int) -> Cost:
+    """Returns the cost of a recurrence from its definition: gates and `write` for each key, `read` for each query.
+
+    Args:
+      recurrence: A `Recurrence`.
+      sizes: Its `Sizes`.
+      queries: T.
+      keys: S.
+    """
+    declared = recurrence.parameters(sizes)
+    params = {name: _array(*p.shape) for name, p in declared.items()}
+    own = {name: _array(*p.shape[len(p.over) :]) for name, p in declared.items()}
+    token, source = _array(sizes.head), _array(1, sizes.model)
+    state = jax.tree.map(lambda x: _array(*x.shape), jax.eval_shape(lambda: recurrence.begin(sizes.head, sizes.head)))
+    of_heads = jax.eval_shape(recurrence.gates, params, source)
+    gates = jax.tree.map(lambda x: _array(*x.shape[2:]), of_heads)
+    written = counted(recurrence.write, own, state, token, token, gates) * sizes.heads
+    written += counted(recurrence.gates, params, source)
+    read = counted(recurrence.read, own, state, token) * sizes.heads
+    ends = Cost(bytes=ITEM * 2 * (queries + keys) * sizes.heads * sizes.head)
+    return written * keys + read * queries + ends
+
+
+def counted(function: Callable, *shapes: Any) -> Cost:
+    """Returns the operations in the program of a function of arrays of these shapes, without bytes."""
+    return _of_program(jax.make_jaxpr(function)(*shapes).jaxpr)
+
+
+# Operations that move or compare positions, or that a compiler drops: no arithmetic on data.
+FREE = {
+    *(
+        "broadcast_in_dim",
+        "reshape",
+        "transpose",
+        "squeeze",
+        "convert_element_type",
+        "slice",
+        "dynamic_slice",
+        "gather",
+    ),
+    *("concatenate", "iota", "copy", "select_n", "stop_gradient", "split"),
+}
+
+
+def _of_program(program: Any) -> Cost:
+    total = Cost()
+    for equation in program.eqns:
+        size = sum(math.prod(v.aval.shape) for v in equation.outvars)
+        name = equation.primitive.name
+        inner = [x for x in equation.params.values() if hasattr(x, "eqns") or hasattr(x, "jaxpr")]
+        if name == "dot_general":
+            ((axes, _), _), left = equation.params["dimension_numbers"], equation.invars[0].aval.shape
+            total += Cost(2 * size * math.prod(left[axis] for axis in axes))
+        elif inner:
+            total += functools.reduce(Cost.__add__, (_of_program(getattr(x, "jaxpr", x)) for x in inner))
+        elif name.startswith("reduce_"):
+            total += Cost(pointwise=sum(math.prod(v.aval.shape) for v in equation.invars) - size)
+        elif name not in FREE and jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.floating):
+            total += Cost(pointwise=size)
+    return total
+
+
+def _array(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)

@@ -1,115 +1,90 @@
-"""The interface between scores and models: options as fields, parameters by name, and how to attend with them."""
+"""What a mechanism is: a function of one query and one key, `Score.pair`, from which everything else follows.
+
+`Mixer` is what a layer needs to know of a mechanism. A `Score` gives a number to each pair of a query and a key, and
+its normaliser makes weights of them; recurrences, which keep a state instead, are in `attention.recurrences`.
+"""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
+from attention import operations
 from attention.errors import UsageError
+from attention.forms import At, DotForm, PairNetwork, Tokens
+from attention.kernels import choose
+from attention.kernels.call import check_shapes
 from attention.mask import Mask
+from attention.normaliser import Normaliser, normaliser_of
 from attention.operations import Cost
+from attention.options import Options
+from attention.parameters import Parameter, Params, Sizes
 
-Initialiser = Callable[..., jax.Array]
-Params = dict[str, jax.Array]
 
-
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-    """The sizes for which a layer is built.
+class Mixer:
+    """How the tokens of a sequence are mixed. A subclass is a frozen dataclass whose fields are its options in specs.
 
     Attributes:
-      model: D, the width of the layer's inputs.
-      heads: N, the number of heads.
-      head: H, the width of a head.
-      length: ℓ, the length of the longest sequence.
-    """
-
-    model: int
-    heads: int
-    head: int
-    length: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Parameter:
-    """The shape and the initialiser of one array of a score.
-
-    Arrays whose names end in `kernel` have weight decay, and a mesh splits their first axis.
-    """
-
-    shape: tuple[int, ...]
-    init: Initialiser
-
-
-class Score:
-    """How queries are compared with keys, and how the scores weigh the values.
-
-    A subclass is a frozen dataclass whose fields are the options in spec strings. It must define `attend` and `cost`;
-    the other methods are for parameters, prepared queries and keys, and recurrent states.
-
-    Attributes:
-      normaliser: How scores become weights, as tables show it: `softmax`, `sum` or `none`.
+      title: Its name in errors.
       implementations: The implementations that support it with its options.
       cross: Whether it supports cross-attention.
       reads_query: Whether the contents of queries count; if only their number does, a mechanism has `query='none'`.
       reads_key: Whether there are keys; if not, a mechanism has `key='none'` and the keys are None.
       ties_values: Whether the prepared keys can also be the values.
+      random: Whether training needs a random key even without dropout.
     """
 
-    normaliser: ClassVar[str] = "softmax"
-    implementations: tuple[str, ...] = ("reference", "xla")
+    title: ClassVar[str] = ""
+    normalises: ClassVar[str] = "none"
+    implementations: tuple[str, ...] = ()
     cross: bool = True
     reads_query: bool = True
     reads_key: bool = True
     ties_values: bool = True
+    random: bool = False
+
+    def __init_subclass__(cls) -> None:
+        cls.title = cls.__dict__.get("title") or cls.__name__
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns the learnable arrays by name."""
         return {}
 
+    def arrays(self, sizes: Sizes) -> dict[str, Parameter]:
+        """Returns all learnable arrays, those of the normaliser too."""
+        return self.parameters(sizes)
+
     def query_gain(self, head: int) -> float:
         """Returns the factor of the query projection's initial weights that makes initial scores of order 1."""
         return 1.0
 
-    def prepare_query(self, params: Params, query: jax.Array, implementation: str) -> Any:
-        """Returns the queries `(*B, T, N, H)` in the form that `attend` takes."""
+    def prepare_query(self, params: Params, query: Any, at: Tokens) -> Any:
+        """Returns the queries `(*B, T, N, H)` in the form that `attend` takes, once a token and head."""
         return query
 
-    def prepare_key(self, params: Params, key: jax.Array | None, source: jax.Array, implementation: str) -> Any:
-        """Returns the keys `(*B, S, N, H)` in the form that `attend` takes and that a decode cache stores.
-
-        Args:
-          params: The arrays that `parameters` declares.
-          key: The keys, or None for a score without keys.
-          source: The layer's inputs `(*B, S, D)` that the keys were projected from.
-          implementation: The implementation that will compute the scores.
-        """
+    def prepare_key(self, params: Params, key: Any, at: Tokens) -> Any:
+        """Returns the keys `(*B, S, K, H)`, or None for a score without keys, as a decode cache stores them."""
         return key
-
-    def attend(
-        self, params: Params, query: Any, key: Any, value: Float[Array, "*B S N V"], **options: Any
-    ) -> jax.Array | tuple[jax.Array, jax.Array]:
-        """Returns the output `(*B, T, N, V)`, and the weights if `return_weights` is set.
-
-        Keys pass through `mask.without_unreachable`, queries that may attend to no key give zeros, and dropout takes
-        its bits from `attention.dropout.keep`. With a cache, S is its size, not the number of tokens in it.
-
-        Args:
-          params: The arrays that `parameters` declares.
-          query: The queries from `prepare_query`.
-          key: The keys from `prepare_key`.
-          value: The values.
-          **options: `mask`, `bias`, `dropout_rate`, `dropout_key`, `return_weights` and `implementation`, as
-            `attention.dot_product_attention` describes them.
-        """
-        raise NotImplementedError
 
     @property
     def keeps_keys(self) -> bool:
         """Returns whether `prepare_key` returns the keys unchanged."""
-        return type(self).prepare_key is Score.prepare_key
+        return type(self).prepare_key is Mixer.prepare_key
+
+    def attend(self, params: Params, query: Any, key: Any, value: Float[Array, "*B S K V"], options: Options) -> Any:
+        """Returns the output `(*B, T, N, V)`, and the weights if the options ask for them.
+
+        Queries that may attend to no key give zeros. With a cache, S is its size, not the number of tokens in it.
+
+        Args:
+          params: The arrays that `arrays` declares.
+          query: Prepared queries; of a mixer that reads none, any array `(*B, T, N, H)`.
+          key: Prepared keys, zero where no query may attend, or None.
+          value: Values, zero where no query may attend.
+          options: The options of the call.
+        """
+        raise NotImplementedError
 
     def start(self, sizes: Sizes, batch: tuple[int, ...], dtype: Any) -> Any | None:
         """Returns a recurrence's state before the first token; None for mechanisms that need every key."""
@@ -123,16 +98,127 @@ class Score:
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> Cost:
         """Returns the cost of one forward pass over one sequence, given projected queries, keys and values."""
-        raise NotImplementedError(f"{type(self).__name__} has no cost; say what one forward pass takes.")
+        raise NotImplementedError
 
 
-def check_flags(options: Any, *names: str) -> None:
-    """Raises UsageError unless the named options are True or False."""
-    for name in names:
-        if not isinstance(getattr(options, name), bool):
-            raise UsageError(f"The option {name} must be True or False, not {getattr(options, name)!r}.")
+@dataclasses.dataclass(frozen=True)
+class Score(Mixer):
+    """A function of one pair, whose numbers a normaliser makes weights of.
+
+    A subclass must define `pair`; all else follows from it. The forms that it may offer besides are faster, and equal.
+
+    Attributes:
+      normaliser: A string that names the normaliser, such as `sigmoid`; see `attention.normaliser`.
+    """
+
+    normaliser: str = dataclasses.field(default="softmax", kw_only=True)
+    kernels: ClassVar[tuple[str, ...]] = ()  # the implementations that its forms add
+
+    def __post_init__(self):
+        if not isinstance(self.normaliser, str):
+            raise UsageError(f"The option normaliser must be a string such as 'sigmoid', not {self.normaliser!r}.")
+        normaliser_of(self.normaliser)
+
+    @property
+    def weighing(self) -> Normaliser:
+        """Returns the normaliser."""
+        return normaliser_of(self.normaliser)
+
+    @property
+    def normalises(self) -> str:
+        """Returns the name of the normaliser."""
+        return self.normaliser
+
+    @property
+    def random(self) -> bool:
+        """Returns whether training needs a random key even without dropout."""
+        return self.weighing.random
+
+    @property
+    def implementations(self) -> tuple[str, ...]:
+        """Returns those of every function of a pair, and those that its forms add for the softmax."""
+        if not self.weighing.in_tiles:
+            return ("reference", "xla")
+        return ("reference", "xla", "chunked", *(self.kernels if self.normaliser == "softmax" else ()))
+
+    def pair(self, params: Params, query: Any, key: Any, at: At) -> Float[Array, ""]:
+        """Returns the score of one prepared query and one prepared key of one head, at least in float32.
+
+        Args:
+          params: The arrays that `parameters` declares; of those over heads or pairs the part of this head and pair.
+          query: What `prepare_query` gives for one token and head, `(H,)` by default; None if it reads no queries.
+          key: What `prepare_key` gives, likewise.
+          at: The positions and the head.
+        """
+        raise NotImplementedError
+
+    def as_dot(self, params: Params, query: Any, key: Any) -> DotForm | None:
+        """Returns prepared queries and keys whose dot products are the scores, up to what the normaliser ignores."""
+        return None
+
+    def as_network(self, params: Params) -> PairNetwork | None:
+        """Returns the MLP that makes the scores of prepared queries and keys, up to what the normaliser ignores."""
+        return None
+
+    def arrays(self, sizes: Sizes) -> dict[str, Parameter]:
+        """Returns the arrays of the score and of its normaliser."""
+        return self.parameters(sizes) | self.weighing.parameters(sizes)
+
+    def attend(self, params: Params, query: Any, key: Any, value: Float[Array, "*B S K V"], options: Options) -> Any:
+        """Returns the output `(*B, T, N, V)`, and the weights if the options ask for them."""
+        tokens, heads = jax.tree.leaves(query)[0].shape[value.ndim - 3 : value.ndim - 1]
+        query = query if self.reads_query else None
+        key = key if self.reads_key else None
+        return choose.attend(self, params, query, key, value, options, tokens, heads)
+
+    def cost(self, sizes: Sizes, queries: int, keys: int) -> Cost:
+        """Returns the cost of preparation, of `pair` for each pair, the normaliser, and weighted values."""
+        return operations.of_pairs(self, sizes, queries, keys)
 
 
-def is_count(value: Any) -> bool:
-    """Returns whether the value is a whole number above 0."""
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+def attend(
+    score: Mixer,
+    params: Params,
+    query: Float[Array, "*B T N H"],
+    key: Float[Array, "*B S K H"] | None,
+    value: Float[Array, "*B S K V"] | None,
+    *,
+    mask: Mask | jax.Array | None = None,
+    bias: Float[Array, "*#B #N #T #S"] | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: PRNGKeyArray | None = None,
+    return_weights: bool = False,
+    implementation: str = "auto",
+    source: Float[Array, "*B S D"] | None = None,
+) -> Any:
+    """Returns attention with any score, in the layout of `jax.nn.dot_product_attention`.
+
+    Keys and values that no query may attend to are replaced by zeros first, so the contents of padding, NaN included,
+    reach neither output nor gradient. A query that may attend to no key gives zeros with zero gradient.
+
+    Args:
+      score: How queries, keys and values are mixed.
+      params: The arrays that `score.arrays` declares.
+      query: Queries; of a score that reads none, only their shape counts.
+      key: Keys, K divides N; None for a score that reads none.
+      value: Values; None for prepared keys as values.
+      mask: See `dot_product_attention`, as all further options.
+      bias: Added to the scores.
+      dropout_rate: Fraction of the weights that are zeroed.
+      dropout_key: Random key of dropout.
+      return_weights: Whether to return the weights before dropout too.
+      implementation: `auto`, or one of `score.implementations`.
+      source: The inputs of the keys, for scores whose gates are projected from them.
+
+    Raises:
+      UsageError: the shapes do not fit, or an option is wrong.
+      UnsupportedError: the score does not support this call.
+    """
+    options = Options(mask, bias, dropout_rate, dropout_key, return_weights, implementation)
+    reachable = lambda x: None if x is None else options.mask.without_unreachable(x, query.shape[-3], query.ndim)  # noqa: E731
+    if key is not None:
+        check_shapes(query, key, key if value is None else value)
+    key, value, source = reachable(key), reachable(value), reachable(source)
+    query = score.prepare_query(params, query, Tokens(options.mask.query_offset, query))
+    key = score.prepare_key(params, key, Tokens(0, key if source is None else source))
+    return score.attend(params, query, key, key if value is None else value, options)

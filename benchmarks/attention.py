@@ -22,8 +22,10 @@ from analysis import measurements
 from analysis.tables import plain_markdown
 from attention import operations
 from attention.errors import UnsupportedError
+from attention.forms import Tokens
 from attention.operations import Cost
-from attention.score import Sizes
+from attention.options import Options
+from attention.parameters import Sizes
 from benchmarks import measure, plots
 from models import mechanisms
 from models.mechanisms import MECHANISMS, Mechanism
@@ -187,19 +189,18 @@ def _weights(declared: dict, key: jax.Array, dtype: str) -> dict[str, jax.Array]
 
 def _core(spec: str, mechanism: Mechanism, implementation: str, shape: Shape) -> Core:
     score, sizes, mask = mechanism.score, shape.sizes, shape.mask
-    weights = {"score": _weights(score.parameters(sizes), jax.random.key(1), shape.dtype)}
+    weights = {"score": _weights(score.arrays(sizes), jax.random.key(1), shape.dtype)}
     if mechanism.align is not None:
         table = jax.random.normal(jax.random.key(2), (sizes.length, sizes.length), shape.dtype)
         weights |= {"align": (table / sizes.length**0.5, jnp.zeros(sizes.length, shape.dtype))}
 
     def function(weights, query, key, value, source):
-        query = score.prepare_query(weights["score"], query, implementation)
-        key = score.prepare_key(weights["score"], key, source, implementation)
+        query = score.prepare_query(weights["score"], query, Tokens(0, source))
+        key = score.prepare_key(weights["score"], key, Tokens(0, source))
         value = key if mechanism.value == "tied" else value
         if mechanism.align is not None:
             value = attention.align_values(value, *weights["align"], mask=mask)
-        options = {"mask": mask, "bias": None, "dropout_rate": 0.0, "dropout_key": None, "return_weights": False}
-        return score.attend(weights["score"], query, key, value, implementation=implementation, **options)
+        return score.attend(weights["score"], query, key, value, Options(mask, implementation=implementation))
 
     return Core(f"{spec}, {implementation}", function, weights, useful(mechanism, shape))
 

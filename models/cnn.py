@@ -14,11 +14,10 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from attention import operations
+from attention import operations, specs
 from attention.channel import Cbam, Spatial, SqueezeExcitation
 from attention.errors import unknown
 from attention.operations import Cost
-from models import specs
 from models.config import ModelConfig
 from models.fields import field
 from models.layers.blocks import constrain

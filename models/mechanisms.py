@@ -12,17 +12,24 @@ import dataclasses
 import keyword
 from typing import Any
 
-from attention import operations
+from attention import operations, specs
 from attention.errors import UsageError, unknown
 from attention.operations import Cost
+from attention.parameters import Sizes, check_flags, is_count
+from attention.recurrences.gated import GatedDelta, GatedLinear
 from attention.recurrences.linear import Delta, LinearAttention
-from attention.score import Score, Sizes, check_flags
+from attention.recurrences.retention import Retention
+from attention.score import Mixer
+from attention.scores.alibi import Alibi
+from attention.scores.cosine import Cosine
+from attention.scores.differential import Differential
 from attention.scores.dot import DotProduct
 from attention.scores.gaussian import Gaussian
 from attention.scores.luong import Bilinear
 from attention.scores.pairwise import Additive, Neural
 from attention.scores.positional import FactorisedPositional, Positional
-from models import specs
+from attention.scores.relative import Relative
+from attention.scores.soft_cap import SoftCap
 
 # Projections of x (…, D) to heads (…, N, H). `mlp` is W2 ReLU(LN(W1 x + b1)) + b2 with 2D hidden units (Zhang).
 ANY = ("linear", "identity", "mlp", "mlp_without_norm", "mlp_without_relu")
@@ -32,6 +39,7 @@ PROJECTIONS = {
     "value": (*ANY, "tied"),
     "out": ("linear", "identity", "mlp", "mlp_without_norm", "mlp_without_relu"),
 }
+OF_ROWS = ("align", "kv_heads")  # what spec strings may say of a row beside projections and the score's options
 
 
 def _fields(piece: Any) -> list[str]:
@@ -66,6 +74,8 @@ class Mechanism:
       out: Projection of the concatenated heads.
       score: How queries are compared with keys, and how scores become weights.
       align: The alignment over tokens, or None.
+      kv_heads: K, the number of key and value heads, which divides N (grouped-query attention, Ainslie et al. 2023;
+        1 is multi-query attention, Shazeer 2019); 0 means N.
     """
 
     name: str
@@ -74,8 +84,9 @@ class Mechanism:
     key: str = "linear"
     value: str = "linear"
     out: str = "linear"
-    score: Score = dataclasses.field(default_factory=DotProduct)
+    score: Mixer = dataclasses.field(default_factory=DotProduct)
     align: Align | None = None
+    kv_heads: int = 0
 
     def __post_init__(self):
         for piece, valid in PROJECTIONS.items():
@@ -85,7 +96,7 @@ class Mechanism:
             raise UsageError(
                 f"The score {type(self.score).__name__} must be a frozen dataclass; its fields are options."
             )
-        if taken := sorted({*PROJECTIONS, "align"} & set(_fields(self.score))):
+        if taken := sorted({*PROJECTIONS, *OF_ROWS} & set(_fields(self.score))):
             raise UsageError(f"The score {type(self.score).__name__} cannot have an option {taken[0]}: rows have it.")
         for piece, read in {"query": self.score.reads_query, "key": self.score.reads_key}.items():
             if (getattr(self, piece) == "none") == read:
@@ -97,6 +108,16 @@ class Mechanism:
             raise UsageError(f"{self.name} projects no queries, so key='shared' cannot be.")
         if self.value == "tied" and not (self.score.ties_values and self.score.reads_key):
             raise UsageError(f"The score of {self.name} keeps no keys that could be values, so value='tied' cannot be.")
+        if self.kv_heads:
+            self._check_groups()
+
+    def _check_groups(self) -> None:
+        if not is_count(self.kv_heads):
+            raise UsageError(f"The option kv_heads must be a whole number of at least 0, not {self.kv_heads!r}.")
+        whole = {"identity", "shared", "none"} & {self.key, self.value}
+        if whole or self.align is not None:
+            why = f"a projection {min(whole)!r}" if whole else "an alignment"
+            raise UsageError(f"{self.name} has {why}, which makes all heads, so it takes no kv_heads={self.kv_heads}.")
 
     def cost(self, length: int, width: int, heads: int, keys: int | None = None) -> Cost:
         """Returns the cost of one forward pass of an attention layer over one sequence, with its projections.
@@ -110,15 +131,17 @@ class Mechanism:
         keys = length if keys is None else keys
         cost = self.score.cost(Sizes(width, heads, width // heads, max(length, keys)), length, keys)
         key = self.query if self.key == "shared" else self.key
-        for kind, tokens in ((self.query, length), (key, keys), (self.value, keys), (self.out, length)):
-            cost += _projection_cost(kind, tokens, width)
+        few = width // heads * (self.kv_heads or heads)
+        pieces = (self.query, length, width), (key, keys, few), (self.value, keys, few), (self.out, length, width)
+        for kind, tokens, outputs in pieces:
+            cost += _projection_cost(kind, tokens, width, outputs)
         return cost + operations.align(keys, heads, width // heads) * (self.align is not None)
 
 
-def _projection_cost(kind: str, tokens: int, width: int) -> Cost:
+def _projection_cost(kind: str, tokens: int, width: int, outputs: int) -> Cost:
     if kind == "linear":
-        return operations.linear(tokens, width, width)
-    return operations.mlp(tokens, width, 2 * width, width) if kind.startswith("mlp") else Cost()
+        return operations.linear(tokens, width, outputs)
+    return operations.mlp(tokens, width, 2 * width, outputs) if kind.startswith("mlp") else Cost()
 
 
 def _mlp(*pieces: str, kind: str = "mlp") -> dict[str, str]:
@@ -148,8 +171,19 @@ MECHANISMS = {
         Mechanism("gaussian", "Sanger eq. 14", value="tied", score=Gaussian()),
         Mechanism("positional", "Wikipedia", "none", "none", score=Positional()),
         Mechanism("positional_factorised", "Wikipedia", "none", "none", score=FactorisedPositional()),
+        Mechanism("sigmoid", "Ramapuram et al. 2024", score=DotProduct(normaliser="sigmoid")),
+        Mechanism("sink", "GPT-OSS (arXiv:2508.10925)", score=DotProduct(normaliser="sink(learned=True)")),
+        Mechanism("hard", "Xu et al. 2015; Wikipedia", score=DotProduct(normaliser="hard")),
+        Mechanism("soft_cap", "Gemma 2 (arXiv:2408.00118)", score=SoftCap()),
+        Mechanism("cosine", "Liu et al. 2022, eq. 2", score=Cosine()),
+        Mechanism("alibi", "Press et al. 2022, section 3", score=Alibi()),
+        Mechanism("relative", "Raffel et al. 2020, section 2.1", score=Relative()),
+        Mechanism("differential", "Ye et al. 2024, eq. 1 to 3", score=Differential()),
         Mechanism("linear", "Katharopoulos et al. 2020; Wikipedia", score=LinearAttention()),
         Mechanism("delta", "Schlag et al. 2021; Wikipedia", score=Delta()),
+        Mechanism("retention", "Sun et al. 2023, eq. 6", score=Retention()),
+        Mechanism("gated_linear", "Yang et al. 2023, eq. 3", score=GatedLinear()),
+        Mechanism("gated_delta", "Yang et al. 2024, eq. 10", score=GatedDelta()),
     )
 }
 ALIASES = {"bilinear": "luong_general"}
@@ -196,12 +230,13 @@ def _build(call: specs.SpecItem) -> Mechanism:
     if name not in MECHANISMS:
         raise unknown("attention mechanism", call.name, [*MECHANISMS, *ALIASES])
     preset, options = MECHANISMS[name], dict(call.options)
-    valid = [*PROJECTIONS, "align", *_fields(preset.score), *_fields(preset.align)]
+    valid = [*PROJECTIONS, *OF_ROWS, *_fields(preset.score), *_fields(preset.align)]
     for option in options:
         if option not in valid:
             raise unknown(f"option of {call.name}", option, valid)
     score = {key: options.pop(key) for key in _fields(preset.score) if key in options}
     projections = {key: options.pop(key) for key in PROJECTIONS if key in options}
+    projections |= {"kv_heads": options.pop("kv_heads", preset.kv_heads)}
     align = _align(preset.align, options.pop("align", preset.align is not None), options)
     return dataclasses.replace(preset, score=dataclasses.replace(preset.score, **score), align=align, **projections)
 

@@ -19,9 +19,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 import attention
 from attention import operations
+from attention.forms import Tokens
 from attention.mask import Mask
 from attention.operations import Cost
-from attention.score import Score, Sizes
+from attention.options import Options
+from attention.parameters import Sizes
+from attention.score import Mixer
 from attention.scores.dot import DotProduct
 from attention.scores.luong import Bilinear
 from attention.scores.pairwise import Additive
@@ -47,7 +50,7 @@ class Variant(NamedTuple):
     """
 
     source: str
-    score: Score | None
+    score: Mixer | None
     encoder_only: bool = False
     projected: bool = False
     fixed: bool = False
@@ -177,7 +180,7 @@ class Coefficients(nn.Module):
             self.kernel = self.param("kernel", initializers.lecun_normal(), (width, self.length))
             self.bias = self.param("bias", initializers.zeros, (self.length,))
         if score is not None:
-            declared = score.parameters(Sizes(self.hidden, 1, self.hidden, self.length))
+            declared = score.arrays(Sizes(self.hidden, 1, self.hidden, self.length))
             self.learned = {name: self.param(name, p.init, p.shape, jnp.float32) for name, p in declared.items()}
 
     def remember(
@@ -191,7 +194,7 @@ class Coefficients(nn.Module):
         compared, key = embedded if variant.encoder_only else states, None
         if variant.score is not None:
             key = self.to_key(compared) if variant.projected else compared[:, :, None]
-            key = variant.score.prepare_key(dict(self.learned), key, compared, "auto")
+            key = variant.score.prepare_key(dict(self.learned), key, Tokens(0, compared))
         value = self.to_value(states) if variant.projected else states[:, :, None]
         return Memory(embedded if variant.encoder_only else None, key, value, lengths)
 
@@ -204,17 +207,18 @@ class Coefficients(nn.Module):
             last = memory.lengths - 1
             context = jnp.take_along_axis(memory.value[:, :, 0], last[:, None, None], axis=1)
             return context[:, 0], jax.nn.one_hot(last, memory.value.shape[1], dtype=memory.value.dtype)
-        options = {"mask": Mask(key_lengths=memory.lengths), "return_weights": True}
-        query = self._query(token, state, memory)[:, None].astype(self.dtype)
+        mask = Mask(key_lengths=memory.lengths)
+        source = query = self._query(token, state, memory)[:, None].astype(self.dtype)
         if variant.score is None:
             query = query[:, :, None]
+            options = {"mask": mask, "return_weights": True}
             out, weights = attention.location_attention(query, memory.value, self.kernel, self.bias, **options)
         else:
             query = self.to_query(query) if variant.projected else query[:, :, None]
             learned = dict(self.learned)  # because Linen freezes it
-            query = variant.score.prepare_query(learned, query, "auto")
-            options |= {"bias": None, "dropout_rate": 0.0, "dropout_key": None, "implementation": "auto"}
-            out, weights = variant.score.attend(learned, query, memory.key, memory.value, **options)
+            query = variant.score.prepare_query(learned, query, Tokens(state.position, source))
+            options = Options(mask, return_weights=True)
+            out, weights = variant.score.attend(learned, query, memory.key, memory.value, options)
         return out[:, 0, 0], weights[:, 0, 0]
 
     def _query(self, token: jax.Array, state: State, memory: Memory) -> jax.Array:

@@ -10,12 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from attention import operations
+from attention import operations, specs
 from attention.activations import ACTIVATIONS
 from attention.errors import UsageError
 from attention.kernels.call import parse_implementation
 from attention.operations import Cost
-from models import specs
 from models.config import ModelConfig
 from models.fields import field
 from models.layers.blocks import NORMS, Block, Mlp

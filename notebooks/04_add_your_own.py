@@ -35,10 +35,9 @@ from jax.nn import initializers
 from analysis import runs
 from analysis.pictures import attention_maps, curves, heads
 from analysis.report import report
-from attention import Mask, operations
-from attention.kernels import reference, xla
-from attention.kernels.call import SoftmaxCall, check_implementation, common
-from attention.score import Parameter, Score
+from attention import Mask
+from attention.parameters import Parameter
+from attention.score import Score
 from models.layers import MultiHeadAttention
 from models.mechanisms import Mechanism, register, resolve
 from train import loop
@@ -55,18 +54,11 @@ print(f"{jax.device_count()} x {jax.devices()[0].device_kind}, {'reduced size' i
 #
 # $$s_{ij} = -\frac{e^{\gamma}}{\sqrt H}\,\lVert q_i - k_j \rVert_1 \qquad\qquad w_i = \mathrm{softmax}(s_i) \qquad\qquad y_i = \sum_j w_{ij} v_j$$
 #
-# with one learned $\gamma$ for each head. First as the paper would have it, for one pair. Nothing here is fast; it is what the fast form is checked against.
-
-
-# %%
-def manhattan_score(query, key, scale):
-    return -scale * jnp.abs(query - key).sum()
-
-
-# %% [markdown]
+# with one learned $\gamma$ for each head.
+#
 # ## 2. The score
 #
-# A `Score` says what the mechanism is to the layers. Its fields are the options of spec strings, `parameters` is what there is to learn, `attend` gives output and weights, `cost` counts operations. Bias, mask, softmax, dropout and the weighted sum are `attend` of the kernels.
+# A `Score` is a function of one pair: one query and one key of one head. Its fields are the options of spec strings, `parameters` is what there is to learn, and `over=("heads",)` gives `pair` the number of its own head. Mask, softmax, dropout, caches, tiles and their gradients follow from `pair`.
 
 
 # %%
@@ -75,28 +67,10 @@ class Manhattan(Score):
     gamma: float = 0.0
 
     def parameters(self, sizes):
-        return {"gamma": Parameter((sizes.heads,), initializers.constant(self.gamma))}
+        return {"gamma": Parameter((sizes.heads,), initializers.constant(self.gamma), over=("heads",))}
 
-    def attend(self, params, query, key, value, *, implementation, **options):
-        check_implementation(implementation, self.implementations, "Manhattan attention")
-        call = SoftmaxCall(**common(*query.shape[-3:-1], value, **options))
-        key = call.mask.without_unreachable(key, query.shape[-3], query.ndim)
-        scale = jnp.exp(params["gamma"]) * query.shape[-1] ** -0.5
-        scores = self.one_by_one if implementation == "reference" else self.all_at_once
-        out, weights = xla.weigh_values(call, scores(query, key, scale))
-        return (out, weights) if call.return_weights else out
-
-    def one_by_one(self, query, key, scale):
-        return reference.scores(manhattan_score, query, key, (scale,), per_head=True)
-
-    def all_at_once(self, query, key, scale):
-        query, key = (jnp.moveaxis(x, -2, -3) for x in (query, key))  # heads before tokens
-        distances = jnp.abs(query[..., :, None, :] - key[..., None, :, :]).sum(axis=-1)
-        return -scale.reshape((1,) * (distances.ndim - 3) + (-1, 1, 1)) * distances
-
-    def cost(self, sizes, queries, keys):
-        differences = operations.Cost(pointwise=queries * keys * sizes.heads * sizes.head)
-        return operations.dot_product(queries, keys, sizes.heads, sizes.head) + differences
+    def pair(self, params, query, key, at):
+        return -jnp.exp(params["gamma"]) * query.shape[-1] ** -0.5 * jnp.abs(query - key).sum()
 
 
 # %% [markdown]
@@ -106,16 +80,17 @@ class Manhattan(Score):
 
 # %%
 register(Mechanism("manhattan", "this notebook", score=Manhattan()))
-print(table(["gaussian", "manhattan", "manhattan(gamma=1.0, value='tied')"], width=64, heads=4, length=16))
+SPECS = ["gaussian", "manhattan", "manhattan(gamma=1.0, value='tied')", "manhattan(normaliser='sink')"]
+print(table(SPECS, width=64, heads=4, length=16))
 
 # %% [markdown]
 # ## 4. Is it right?
 #
-# Three checks that take a line each. The fast form equals the definition. A causal mask hides the future. Decoding token by token from a cache equals the full pass.
+# Three checks that take a line each. The tiles equal the definition, one pair at a time. A causal mask hides the future. Decoding token by token from a cache equals the full pass.
 
 # %%
 (mechanism,) = resolve("manhattan", depth=1)
-layer, slow = (MultiHeadAttention(mechanism, heads=4, length=16, implementation=i) for i in ("xla", "reference"))
+layer, slow = (MultiHeadAttention(mechanism, heads=4, length=16, implementation=i) for i in ("chunked", "reference"))
 x = jax.random.normal(jax.random.key(0), (2, 16, 32))
 params = layer.init(jax.random.key(1), x)
 print("fast - definition:", float(jnp.abs(layer.apply(params, x) - slow.apply(params, x)).max()))
@@ -166,4 +141,4 @@ heads.of_heads(attention_maps.of_images(Path("runs/own/manhattan"), [3]))
 # %% [markdown]
 # ## 7. If it is to stay
 #
-# Then `Manhattan` becomes a file in `attention/`, its definition goes with it, and the row goes into `MECHANISMS` in `models/mechanisms.py`. The tests of layers, decoding and sharding find the row there by themselves, and `python -m train.sweep` trains it in grids. `docs/adding_a_mechanism.md` has each step.
+# Then `Manhattan` becomes a file in `attention/scores/`, and the row goes into `MECHANISMS` in `models/mechanisms.py`. The tests of layers, decoding and sharding find the row there by themselves, and `python -m train.sweep` trains it in grids. `docs/adding_a_mechanism.md` has each step.

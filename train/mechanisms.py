@@ -76,7 +76,8 @@ def _projections(mechanism: Mechanism) -> str:
 
 def _score(mechanism: Mechanism) -> str:
     """Names the score, its normaliser unless that is softmax, and the alignment of values where there is one."""
-    normaliser = "" if mechanism.score.normaliser == "softmax" else f", {mechanism.score.normaliser}"
+    name = mechanism.score.normalises.partition("(")[0]
+    normaliser = "" if name == "softmax" else f", {name}"
     align = "" if mechanism.align is None else ", A a head" if mechanism.align.per_head else ", A"
     return f"{type(mechanism.score).__name__}{normaliser}{align}"
 

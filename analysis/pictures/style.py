@@ -50,6 +50,17 @@ MECHANISMS = {
     "positional_factorised": (BLUE, "^"),
     "linear": (ORANGE, "^"),
     "delta": (RED, "^"),
+    "sigmoid": (BLUE, "D"),
+    "sink": (GREEN, "D"),
+    "hard": (RED, "D"),
+    "soft_cap": (ORANGE, "D"),
+    "cosine": (SKY, "D"),
+    "alibi": (PURPLE, "D"),
+    "relative": (BLACK, "D"),
+    "differential": (RED, "v"),
+    "retention": (BLUE, "v"),
+    "gated_linear": (ORANGE, "v"),
+    "gated_delta": (GREEN, "v"),
 }
 
 STYLE = Path(__file__).with_name("bench.mplstyle")

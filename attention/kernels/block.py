@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.dropout import keep_columns
-from attention.kernels.plan import Rules, Tensors, TilePlan, product, zeros
+from attention.kernels.plan import Rules, Tensors, TileAt, TilePlan, Weights, product, zeros
 from attention.kernels.reference import precise, score_dtype
 
 
@@ -27,20 +27,20 @@ class TiledSequences:
     """
 
     def __init__(self, plan: TilePlan, tensors: Tensors, rules: Rules):
-        size, queries, heads, _ = tensors.query.shape
-        _, keys, groups, _ = tensors.key.shape
+        size, keys, groups, _ = tensors.value.shape
         self.plan, self.rules = plan, rules
-        self.shape = size, groups, heads // groups
-        self.lengths = queries, keys
+        self.shape = size, groups, plan.heads // groups
+        self.lengths = queries, keys = plan.queries, keys
         self.tile = min(plan.tiling.queries, queries), min(plan.tiling.keys, keys)
         self.count = tuple(-(-length // tile) for length, tile in zip(self.lengths, self.tile, strict=True))
-        self.query = plan.score.split(self.by_row(tensors.query))
-        key, self.value = (self._pad(x.swapaxes(1, 2), 1, 2) for x in (tensors.key, tensors.value))
+        self.query = plan.score.split(jax.tree.map(self.by_row, tensors.query))
+        by_head = lambda x: self._pad(x.swapaxes(1, 2), 1, 2)  # noqa: E731
+        key, self.value = jax.tree.map(by_head, (tensors.key, tensors.value))
         self.key = plan.score.split(key)
         self.bias, self.dense = (self._pad_pairs(x) for x in (tensors.bias, rules.dense))
-        self.weights = jax.tree.map(precise, tensors.weights)
+        self.weights = self._pad_weights(tensors.weights)
         self.words = jax.tree.map(lambda x: self._pad(x.reshape(*self.shape, queries), 0, 3), rules.words)
-        self.dtype = score_dtype(tensors.query)
+        self.dtype = score_dtype(tensors.value)
 
     def _pad(self, x: jax.Array, side: int, axis: int, fill: float = 0) -> jax.Array:
         """Pads `x` to whole tiles along an axis of queries (side 0) or keys (side 1)."""
@@ -50,11 +50,15 @@ class TiledSequences:
         widths = [(0, missing if i == axis else 0) for i in range(x.ndim)]
         return jnp.pad(x, widths, constant_values=fill)
 
-    def _pad_pairs(self, x: jax.Array | None) -> jax.Array | None:
-        for side, axis in enumerate((2, 3)):
+    def _pad_pairs(self, x: jax.Array | None, first: int = 2) -> jax.Array | None:
+        for side, axis in enumerate((first, first + 1)):
             if x is not None and x.shape[axis] == self.lengths[side]:
                 x = self._pad(x, side, axis)
         return x
+
+    def _pad_weights(self, weights: Weights) -> Weights:
+        weights = jax.tree.map(precise, weights)
+        return weights._replace(tables=jax.tree.map(lambda x: self._pad_pairs(x, 1), weights.tables))
 
     def by_row(self, x: jax.Array) -> jax.Array:
         """Returns `(b, T, N, H)` as `(b, K, G, T, H)`, padded."""
@@ -109,6 +113,32 @@ class TiledSequences:
             conditions.append(self.pairs(self.dense, i, j))
         return functools.reduce(jnp.logical_and, conditions) if conditions else None
 
+    def at(self, i: jax.Array | int, j: jax.Array | int) -> TileAt:
+        """Returns the positions of tile (i, j), and its tables."""
+        queries, keys = self.tile
+        rows = self.rules.offset + i * queries + jnp.arange(queries, dtype=jnp.int32)
+        columns = j * keys + jnp.arange(keys, dtype=jnp.int32)
+        tables = jax.tree.map(lambda x: _cut(_cut(x, 1, i, queries), 2, j, keys), self.weights.tables)
+        return TileAt(rows, columns, self.shape[:2], tables)
+
+    def of_rows(self, x: jax.Array) -> jax.Array:
+        """Returns one number for each head, `(N,)`, at the rows of a block: `(1, K, G·queries)`."""
+        return jnp.repeat(x.reshape(1, self.shape[1], self.shape[2]), self.tile[0], axis=2)
+
+    def count_keys(self, i: jax.Array | int) -> jax.Array:
+        """Returns how many keys the queries of block i may attend to, at least 1, `(b, K, G·queries, 1)`."""
+        size, groups, together = self.shape
+
+        def add(j, total):
+            allowed = self.allowed(i, j)
+            shape = (*total.shape[:3], self.tile[1])
+            allowed = jnp.broadcast_to(True if allowed is None else allowed, shape)
+            return total + allowed.sum(-1, keepdims=True, dtype=jnp.int32)
+
+        start = jnp.zeros((size, groups, together * self.tile[0], 1), jnp.int32)
+        total = add(0, start) if self.count[1] == 1 else jax.lax.fori_loop(*self.visible(i), add, start)
+        return jnp.maximum(total, 1).astype(self.dtype)
+
     def pairs(self, x: jax.Array, i: jax.Array | int, j: jax.Array | int) -> jax.Array:
         """Returns tile (i, j) of `(b, N, T, S)`, in which axes may be 1; broadcasts to `(b, K, G·queries, keys)`."""
         x = _cut(_cut(x, 2, i, self.tile[0]), 3, j, self.tile[1])
@@ -119,12 +149,13 @@ class TiledSequences:
         return x.reshape(len(x), groups, -1, x.shape[3])
 
     def finish(self, scores: jax.Array, i: jax.Array | int, j: jax.Array | int, *, turn: bool = False) -> jax.Array:
-        """Adds the bias to scores and sets masked ones to the lowest number; with `turn`, keys are the rows."""
+        """Adds the bias to scores and sets masked ones to the normaliser's number; with `turn`, keys are the rows."""
         turned = (lambda x: x.swapaxes(2, 3)) if turn else (lambda x: x)
         if self.bias is not None:
             scores = scores + turned(self.pairs(self.bias, i, j)).astype(scores.dtype)
         allowed = self.allowed(i, j)
-        return scores if allowed is None else jnp.where(turned(allowed), scores, jnp.finfo(scores.dtype).min)
+        masked = self.plan.normaliser.masked(scores.dtype)
+        return scores if allowed is None else jnp.where(turned(allowed), scores, masked)
 
     def kept(self, i: jax.Array | int, j: jax.Array | int) -> jax.Array:
         """Returns which weights of tile (i, j) dropout keeps, `(b, K, G·queries, keys)`."""
@@ -133,83 +164,101 @@ class TiledSequences:
         return keep_columns(words, columns.reshape(1, 1, 1, -1), self.plan.rate)
 
     def forward(self) -> tuple[jax.Array, jax.Array]:
-        """Returns the output `(b, T, N, V)` and log-sum-exp `(b, N, T)`."""
-        out, log_sums = _over_blocks(lambda _, i: (None, self.forward_rows(i)), None, self.count[0])[1]
-        return self.by_token(out), self.by_token(log_sums)[..., 0].swapaxes(1, 2)
+        """Returns the output `(b, T, N, V)` and the normaliser's number a row, `(b, N, T)`."""
+        out, row = _over_blocks(lambda _, i: (None, self.forward_rows(i)), None, self.count[0])[1]
+        return self.by_token(out), self.by_token(row)[..., 0].swapaxes(1, 2)
 
     def forward_rows(self, i: jax.Array | int) -> tuple[jax.Array, jax.Array]:
-        """Returns the output `(b, K, G·queries, V)` and log-sum-exp `(b, K, G·queries, 1)` of block i."""
-        rows = self.rows(self.query, i)
+        """Returns the output `(b, K, G·queries, V)` and the normaliser's number a row, `(b, K, G·queries, 1)`."""
+        rows, normaliser = self.rows(self.query, i), self.plan.normaliser
 
-        def tile(j, before):
-            scores = self.finish(self.plan.score(rows, self.columns(self.key, j), self.weights), i, j)
-            highest = jnp.maximum(scores.max(-1, keepdims=True), before)
-            weights = jnp.exp(scores - highest)
-            total = weights.sum(-1, keepdims=True)
+        def tile(j, state, first=False):
+            scores = self.plan.score(rows, self.columns(self.key, j), self.weights.score, self.at(i, j))
+            state, shrink, weights = normaliser.add(state, self.finish(scores, i, j), first)
             if self.plan.rate:
                 weights = jnp.where(self.kept(i, j), weights, 0)
             value = self.columns(self.value, j)
-            return highest, total, product("bkrs,bksv->bkrv", weights.astype(value.dtype), value)
+            return state, shrink, product("bkrs,bksv->bkrv", weights.astype(value.dtype), value)
 
-        def step(j, state):
-            before, *sums = state
-            highest, *terms = tile(j, before)
-            shrink = jnp.exp(before - highest)
-            return highest, *(x * shrink + term for x, term in zip(sums, terms, strict=True))
+        def step(j, carry):
+            state, out = carry
+            state, shrink, term = tile(j, state)
+            return state, (out if shrink is None else out * shrink) + term
 
-        # Half the lowest number, so that a row without allowed keys has weights exp(lowest - half) = 0 and the sum 0.
-        half = jnp.finfo(self.dtype).min / 2
+        column = jnp.zeros((*self.shape[:2], self.shape[2] * self.tile[0], 1), self.dtype)
+        count = self.count_keys(i) if normaliser.counts else column + 1
+        params = {name: self.of_rows(x)[..., None] for name, x in self.weights.normaliser.items()}
+        state = normaliser.start(params, column.shape, count, self.dtype)
         if self.count[1] == 1:
-            highest, total, out = tile(0, half)
+            state, _, out = tile(0, state, first=True)
         else:
-            column = jnp.zeros((*self.shape[:2], self.shape[2] * self.tile[0], 1), self.dtype)
-            start = column + half, column, jnp.zeros((*column.shape[:3], self.value.shape[-1]), self.dtype)
-            highest, total, out = jax.lax.fori_loop(*self.visible(i), step, start)
-        total = jnp.where(total == 0, 1, total)
-        return (out / (total * (1 - self.plan.rate))).astype(self.value.dtype), highest + jnp.log(total)
+            out = jnp.zeros((*column.shape[:3], self.value.shape[-1]), self.dtype)
+            state, out = jax.lax.fori_loop(*self.visible(i), step, (state, out))
+        divisor, row = normaliser.finish(state)
+        return (out / (divisor * (1 - self.plan.rate))).astype(self.value.dtype), row
 
-    def backward(self, out, log_sums, gradient, d_weights, d_bias) -> tuple[Any, ...]:
+    def backward(self, out, row, gradient, d_weights, d_bias) -> tuple[Any, ...]:
         """Returns gradients of query, key and value, and adds those of weights and bias to `d_weights` and `d_bias`."""
         through_sum = self.by_row(jnp.sum(precise(gradient) * precise(out), -1, keepdims=True))[..., 0]
         scaled = self.by_row((gradient / (1 - self.plan.rate)).astype(gradient.dtype))
-        log_sums = self._pad(log_sums.reshape(*self.shape, -1), 0, 3, float(jnp.finfo(self.dtype).max) / 2)
+        row = self._pad(row.reshape(*self.shape, -1), 0, 3, float(jnp.finfo(self.dtype).max) / 2)
 
         def step(sums, i):
-            return self.backward_rows(i, *self.rows((scaled, log_sums, through_sum), i), sums)
+            return self.backward_rows(i, *self.rows((scaled, row, through_sum), i), sums)
 
-        start = (*zeros((self.key, self.value)), d_weights, None if d_bias is None else self._pad_pairs(d_bias))
-        (d_key, d_value, d_weights, d_bias_), d_query = _over_blocks(step, start, self.count[0])
+        start = (
+            *zeros((self.key, self.value)),
+            self._pad_weights(d_weights),
+            None if d_bias is None else self._pad_pairs(d_bias),
+        )
+        (d_key, d_value, d_padded, d_bias_), d_query = _over_blocks(step, start, self.count[0])
         join = self.plan.score.join
-        d_key, d_value = (x.swapaxes(1, 2)[:, : self.lengths[1]] for x in (join(d_key), d_value))
-        d_bias = d_bias if d_bias is None else jax.lax.slice(d_bias_, [0] * 4, d_bias.shape)
-        return self.by_token(join(d_query)), d_key, d_value, d_weights, d_bias
+        d_key, d_value = jax.tree.map(lambda x: x.swapaxes(1, 2)[:, : self.lengths[1]], (join(d_key), d_value))
+        d_bias, d_weights = jax.tree.map(
+            lambda x, padded: jax.lax.slice(padded, [0] * x.ndim, x.shape), (d_bias, d_weights), (d_bias_, d_padded)
+        )
+        return jax.tree.map(self.by_token, join(d_query)), d_key, d_value, d_weights, d_bias
 
-    def backward_rows(self, i, gradient, log_sums, through_sum, sums) -> tuple[Any, Any]:
+    def backward_rows(self, i, gradient, row, through_sum, sums) -> tuple[Any, Any]:
         """Adds the terms of block i to the sums; also returns its gradient of the query. Keys are the score's rows."""
-        query = self.rows(self.query, i)
-        log_sums, through_sum = log_sums[:, :, None], through_sum[:, :, None]
+        query, normaliser = self.rows(self.query, i), self.plan.normaliser
+        row_, through_sum_ = row[:, :, None], through_sum[:, :, None]
 
         def step(j, state):
             d_query, (d_key, d_value, d_weights, d_bias) = state
-            scores, pull = self.plan.score.vjp(self.columns(self.key, j), query, self.weights)
-            weights = dropped = jnp.exp(self.finish(scores, i, j, turn=True) - log_sums)
-            through = product("bksv,bkrv->bksr", self.columns(self.value, j), gradient)
+            scores, pull = self.plan.score.vjp(self.columns(self.key, j), query, self.weights.score, self.at(i, j))
+            weights, pull_weights = normaliser.weights(self.finish(scores, i, j, turn=True), row_)
+            dropped, through = weights, product("bksv,bkrv->bksr", self.columns(self.value, j), gradient)
             if self.plan.rate:
                 kept = self.kept(i, j).swapaxes(2, 3)
                 dropped, through = jnp.where(kept, weights, 0), jnp.where(kept, through, 0)
-            d_scores = weights * (through - through_sum)
-            d_keys, d_queries, d_weights_tile = pull(d_scores)
+            d_scores = pull_weights(through, through_sum_)
+            if not normaliser.lowest and (allowed := self.allowed(i, j)) is not None:
+                d_scores = jnp.where(allowed.swapaxes(2, 3), d_scores, 0)
+            d_keys, d_queries, d_score, d_tables = pull(d_scores)
             d_values = product("bksr,bkrv->bksv", dropped.astype(gradient.dtype), gradient)
             add = functools.partial(_add, blocks={2: j})
             d_key, d_value = jax.tree.map(add, (d_key, d_value), (d_keys, d_values))
-            d_query, d_weights = jax.tree.map(jnp.add, (d_query, d_weights), (d_queries, d_weights_tile))
+            d_query, d_score = jax.tree.map(jnp.add, (d_query, d_weights.score), (d_queries, d_score))
+            d_tables = jax.tree.map(functools.partial(_add, blocks={1: i, 2: j}), d_weights.tables, d_tables)
             if d_bias is not None:
                 d_bias = self.add_pairs(d_bias, d_scores.swapaxes(2, 3), i, j)
-            return d_query, (d_key, d_value, d_weights, d_bias)
+            return d_query, (d_key, d_value, d_weights._replace(score=d_score, tables=d_tables), d_bias)
 
-        state = zeros(query), sums
+        state = zeros(query), self._with_normaliser(sums, row, through_sum)
         d_query, sums = step(0, state) if self.count[1] == 1 else jax.lax.fori_loop(*self.visible(i), step, state)
         return sums, d_query
+
+    def _with_normaliser(self, sums: Any, row: jax.Array, through_sum: jax.Array) -> Any:
+        """Adds the gradients of the normaliser's arrays at the rows of a block to the sums."""
+        params = self.weights.normaliser
+        if not params:
+            return sums
+        d_key, d_value, d_weights, d_bias = sums
+        rows = self.plan.normaliser.parameter_gradients(jax.tree.map(self.of_rows, params), row, through_sum)
+        by_head = lambda x: x.reshape(*self.shape, -1).sum((0, 3)).reshape(-1)  # noqa: E731
+        added = jax.tree.map(lambda total, x: total + by_head(x), d_weights.normaliser, rows)
+        return d_key, d_value, d_weights._replace(normaliser=added), d_bias
 
     def add_pairs(self, total: jax.Array, tile: jax.Array, i: jax.Array | int, j: jax.Array | int) -> jax.Array:
         """Adds tile (i, j), `(b, K, G·queries, keys)`, to `total`, `(b, N, T, S)`, in which axes may be 1."""

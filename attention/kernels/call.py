@@ -5,11 +5,14 @@ import re
 from typing import Any
 
 import jax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 from attention.dropout import Seed, seed_of
 from attention.errors import UnsupportedError, UsageError, unknown
 from attention.mask import Mask
+from attention.normaliser import SOFTMAX, Normaliser
+from attention.options import Options
+from attention.parameters import Params
 
 IMPLEMENTATIONS = ("auto", "reference", "xla", "chunked", "cudnn", "pallas")
 TILED = ("chunked", "pallas")
@@ -17,7 +20,7 @@ SPELLING = re.compile(r"(\w+)\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SoftmaxCall:
+class Call:
     """The part of a call that does not depend on how the scores are computed.
 
     Attributes:
@@ -29,6 +32,9 @@ class SoftmaxCall:
       dropout_seed: Two words, or None if the rate is 0.
       return_weights: Whether to return the weights `(*B, N, T, S)` too.
       block: Queries and keys of a tile; None means the implementation's rule.
+      normaliser: How scores become weights.
+      params: The arrays of the normaliser, and those of the score where it is one of pairs.
+      dropout_key: The key of dropout, from which a normaliser may draw too; or None.
     """
 
     scores_shape: tuple[int, ...]
@@ -39,6 +45,9 @@ class SoftmaxCall:
     dropout_seed: Seed | None
     return_weights: bool
     block: tuple[int, int] | None = None
+    normaliser: Normaliser = SOFTMAX
+    params: Params = dataclasses.field(default_factory=dict)
+    dropout_key: jax.Array | None = None
 
     def allowed(self) -> jax.Array | None:
         """Returns the mask as an array that broadcasts to the scores, or None if everything is allowed."""
@@ -46,7 +55,7 @@ class SoftmaxCall:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DotCall(SoftmaxCall):
+class DotCall(Call):
     """A call with scores q·k · scale.
 
     Attributes:
@@ -63,7 +72,22 @@ class DotCall(SoftmaxCall):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PairCall(SoftmaxCall):
+class ScoreCall(Call):
+    """A call with the scores of a function of one pair.
+
+    Attributes:
+      score: The `Score`, whose `pair` is that function.
+      query: Prepared queries, a tree of arrays `(*B, T, N, any)`; None if the score reads none.
+      key: Prepared keys, a tree of arrays `(*B, S, K, any)`; None if the score reads none.
+    """
+
+    score: Any
+    query: Any
+    key: Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairCall(Call):
     """A call with scores by an MLP on each pair, whose first layer is already computed for queries and for keys.
 
     Attributes:
@@ -81,37 +105,23 @@ class PairCall(SoftmaxCall):
     activation: str
 
 
-def common(
-    queries: int,
-    heads: int,
-    value: Float[Array, "*B S K V"],
-    *,
-    mask: Mask | None,
-    bias: Float[Array, "*#B #N #T #S"] | None,
-    dropout_rate: float,
-    dropout_key: PRNGKeyArray | None,
-    return_weights: bool,
-) -> dict[str, Any]:
-    """Returns the fields of `SoftmaxCall` from the arguments of every public function; unreachable values become zeros.
+def common(queries: int, heads: int, value: Float[Array, "*B S K V"], options: Options) -> dict[str, Any]:
+    """Returns the fields of `Call` that are the same for every score.
 
     Raises:
-      UsageError: the dropout rate is outside [0, 1), or dropout has no key.
+      UsageError: the mask or the bias does not fit the scores.
     """
-    if not 0.0 <= dropout_rate < 1.0:
-        raise UsageError(f"The attention dropout rate must be at least 0 and below 1, but it is {dropout_rate}.")
-    if dropout_rate and dropout_key is None:
-        raise UsageError(f"Attention dropout of {dropout_rate} needs a dropout_key.")
-    mask = mask or Mask()
     scores_shape = (*value.shape[:-3], heads, queries, value.shape[-3])
-    _check_parts(mask, bias, scores_shape)
+    _check_parts(options.mask, options.bias, scores_shape)
     return {
         "scores_shape": scores_shape,
-        "value": mask.without_unreachable(value, queries, value.ndim),
-        "mask": mask,
-        "bias": bias,
-        "dropout_rate": dropout_rate,
-        "dropout_seed": seed_of(dropout_key) if dropout_rate else None,
-        "return_weights": return_weights,
+        "value": value,
+        "mask": options.mask,
+        "bias": options.bias,
+        "dropout_rate": options.dropout_rate,
+        "dropout_seed": seed_of(options.dropout_key) if options.dropout_rate else None,
+        "return_weights": options.return_weights,
+        "dropout_key": options.dropout_key,
     }
 
 

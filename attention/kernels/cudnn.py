@@ -9,6 +9,7 @@ from attention import mesh
 from attention.errors import UnsupportedError
 from attention.kernels.call import DotCall
 from attention.mesh import BATCH, devices, in_replicas
+from attention.normaliser import SOFTMAX
 
 
 def why_not(call: DotCall) -> str:
@@ -29,6 +30,7 @@ def why_not(call: DotCall) -> str:
         # JAX requires it for gradients with a bias, and treats every call as one (jax 0.10).
         f"it needs even numbers of queries and keys, not {queries} and {keys}": bool(queries % 2 or keys % 2),
         "it would round the bias to the queries' dtype": call.bias is not None and call.bias.dtype != dtype,
+        "its weights are those of the softmax": call.normaliser != SOFTMAX,
         "it drops no attention weights": call.dropout_rate > 0,
         "it returns no weights": call.return_weights,
         "it wants one batch axis": call.query.ndim != 4,

@@ -26,8 +26,7 @@ from jax.extend.core import Jaxpr, Literal
 from jax.extend.core.primitives import add_jaxvals_p, jit_p
 
 from attention.dropout import keep_columns, words_of
-from attention.kernels.pair_plan import Fixed, Operands, PairPlan, tiles_before
-from attention.kernels.pair_tile import Network, unit_scores
+from attention.kernels.pair_tile import Fixed, Network, Operands, PairPlan, tiles_before, unit_scores
 
 ROWS = 64  # of a warpgroup's matrix product
 TILE, ALONG_ROWS, ALONG_COLUMNS = plgpu.Layout.WGMMA, plgpu.Layout.WGMMA.reduce(1), plgpu.Layout.WGMMA.reduce(0)

@@ -17,10 +17,10 @@ from attention import mesh
 from attention.errors import UnsupportedError
 from attention.kernels import pair_gpu, pair_tpu
 from attention.kernels.call import PairCall
-from attention.kernels.pair_plan import Fixed, Operands, PairPlan
-from attention.kernels.pair_tile import Network
+from attention.kernels.pair_tile import Fixed, Network, Operands, PairPlan
 from attention.kernels.reference import precise
 from attention.mesh import BATCH, HEADS, devices, free_axes
+from attention.normaliser import SOFTMAX
 
 
 def why_not(call: PairCall, platform: str = "") -> str:
@@ -32,6 +32,7 @@ def why_not(call: PairCall, platform: str = "") -> str:
     odd = [str(x.dtype) for x in (call.query, call.value) if x.dtype not in (jnp.float32, jnp.bfloat16)]
     reasons = {
         "it needs a TPU or an NVIDIA GPU of the Hopper generation": not platform,
+        "its weights are those of the softmax": call.normaliser != SOFTMAX,
         "it returns no weights": call.return_weights,
         f"{batch} sequences do not divide among {over_batch} devices": batch % over_batch,
         f"{heads} heads do not divide among {over_heads} devices": heads % over_heads,

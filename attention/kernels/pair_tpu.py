@@ -14,8 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from attention.dropout import keep_columns, words_of
-from attention.kernels.pair_plan import Fixed, Operands, PairPlan, tiles_before
-from attention.kernels.pair_tile import form_of
+from attention.kernels.pair_tile import Fixed, Operands, PairPlan, form_of, tiles_before
 from attention.kernels.plan import even
 from attention.kernels.reference import score_dtype
 

@@ -9,16 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from attention.dropout import RowWords
-from attention.kernels.call import SoftmaxCall
+from attention.kernels.call import Call
 from attention.kernels.reference import score_dtype
+from attention.normaliser import Normaliser
 
 
 @runtime_checkable
 class TileScore(Protocol):
-    """A score of pairs of rows and columns. Scores are equal by value, so that plans are too.
-
-    It is symmetrical: queries may be the rows or the columns.
-    """
+    """A score of pairs of rows and columns. Scores are equal by value, so that plans are too."""
 
     def split(self, x: jax.Array) -> Any:
         """Returns queries or keys `(..., L, H)` in its layout: a tree of arrays `(..., L)` or `(..., L, any)`."""
@@ -26,11 +24,29 @@ class TileScore(Protocol):
     def join(self, parts: Any) -> jax.Array:
         """Returns the arrays of `split` as `(..., L, H)`; it is the inverse."""
 
-    def __call__(self, rows: Any, columns: Any, weights: Any) -> jax.Array:
-        """Returns float32 or float64 scores `(b, K, R, C)` of rows `(b, K, R, ...)` and columns `(b, K, C, ...)`."""
+    def __call__(self, rows: Any, columns: Any, weights: Any, at: "TileAt") -> jax.Array:
+        """Returns float32 or float64 scores `(b, K, R, C)` of queries `(b, K, R, ...)` and keys `(b, K, C, ...)`."""
 
-    def vjp(self, rows: Any, columns: Any, weights: Any) -> tuple[jax.Array, Callable]:
-        """Returns the scores, and a function from their gradient to the gradients of rows, columns and weights."""
+    def vjp(self, rows: Any, columns: Any, weights: Any, at: "TileAt") -> tuple[jax.Array, Callable]:
+        """Returns the scores of keys as rows and queries as columns, and a function from their gradient to those of
+        rows, columns, weights and tables.
+        """
+
+
+class TileAt(NamedTuple):
+    """Where a tile is, for scores that depend on it.
+
+    Attributes:
+      queries: Positions of the queries `(R,)`, without the heads that share a key head.
+      keys: Positions of the keys `(C,)`.
+      shape: b, K.
+      tables: The tile of each table over pairs, `(N, R, C, ...)`, N may be 1.
+    """
+
+    queries: jax.Array
+    keys: jax.Array
+    shape: tuple[int, int]
+    tables: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,35 +70,55 @@ class TilePlan:
 
     Attributes:
       score: The score.
+      normaliser: How scores become weights.
       tiling: The sizes of a tile.
+      queries: T.
+      heads: N.
       causal: See `Mask`.
       window: See `Mask`.
       rate: Rate of dropout.
     """
 
     score: TileScore
+    normaliser: Normaliser
     tiling: Tiling
+    queries: int
+    heads: int
     causal: bool
     window: int
     rate: float
+
+
+class Weights(NamedTuple):
+    """The arrays with a gradient that all sequences share.
+
+    Attributes:
+      score: The weights of the score.
+      tables: Its tables over pairs, `(N, T, S, ...)`, in which N may be 1.
+      normaliser: The arrays of the normaliser, `(N,)`.
+    """
+
+    score: Any
+    tables: Any
+    normaliser: Any
 
 
 class Tensors(NamedTuple):
     """The arrays that have a gradient.
 
     Attributes:
-      query: `(B, T, N, H)`.
-      key: `(B, S, K, H)`.
+      query: A tree of arrays `(B, T, N, H)`.
+      key: A tree of arrays `(B, S, K, H)`.
       value: `(B, S, K, V)`.
       bias: `(B, N, T, S)`, in which axes may be 1, or None.
-      weights: The weights of the score.
+      weights: What all sequences share.
     """
 
-    query: jax.Array
-    key: jax.Array
+    query: Any
+    key: Any
     value: jax.Array
     bias: jax.Array | None
-    weights: Any
+    weights: Weights | None
 
 
 class Rules(NamedTuple):
@@ -105,7 +141,7 @@ class Rules(NamedTuple):
     words: RowWords | None
 
 
-def rule(call: SoftmaxCall, units: int) -> Tiling:
+def rule(call: Call, units: int) -> Tiling:
     """Returns the tiles that the call gives, or tiles whose largest array, of pairs times units, fits in fast memory.
 
     Sequences that fit are not cut. Fast memory on a CPU is 2 MiB, the L2 cache of two cores. The table has the time of

@@ -15,30 +15,33 @@ import jax.numpy as jnp
 
 from attention.dropout import row_words
 from attention.kernels.block import TiledSequences
-from attention.kernels.call import SoftmaxCall
-from attention.kernels.plan import Rules, Tensors, TilePlan, TileScore, Tiling, zeros
+from attention.kernels.call import Call
+from attention.kernels.plan import Rules, Tensors, TilePlan, TileScore, Tiling, Weights, zeros
 from attention.mesh import BATCH, devices
+from attention.parameters import Sizes
 
 
-def why_not(call: SoftmaxCall) -> str:
+def why_not(call: Call) -> str:
     """Returns the reasons why tiles do not support the call, as part of a sentence; '' if they do."""
     empty = 0 in call.scores_shape or 0 in call.value.shape
     reasons = {"it returns no weights": call.return_weights, "it needs at least one of everything": empty}
+    reasons["it has no hard attention"] = not call.normaliser.in_tiles
     return "; ".join(reason for reason, holds in reasons.items() if holds)
 
 
 def attend_in_tiles(
-    call: SoftmaxCall, query: jax.Array, key: jax.Array, weights: Any, score: TileScore, tiling: Tiling
+    call: Call, query: Any, key: Any, weights: Any, score: TileScore, tiling: Tiling, tables: Any = ()
 ) -> jax.Array:
     """Returns the output `(*B, T, N, V)` of a call whose scores are `score` of `query`, `key` and `weights`.
 
     Args:
-      call: The call, which gives values, mask, bias and dropout.
-      query: Queries `(*B, T, N, H)`.
-      key: Keys `(*B, S, K, H)`.
+      call: The call, which gives values, mask, bias, dropout and the normaliser.
+      query: A tree of queries `(*B, T, N, H)`.
+      key: A tree of keys `(*B, S, K, H)`.
       weights: The weights of the score.
       score: The score.
       tiling: The sizes of a tile; sequences are padded to whole tiles.
+      tables: Weights of each pair, a tree of arrays `(N, T, S, ...)`, in which N may be 1.
     """
     *batch, heads, queries, _ = call.scores_shape
     mask = call.mask
@@ -52,10 +55,16 @@ def attend_in_tiles(
         _flat(mask.dense, batch, 3),
         words,
     )
-    query, key, value = (x.reshape(size, *x.shape[-3:]) for x in (query, key, call.value))
-    plan = TilePlan(score, tiling, mask.causal, mask.window, call.dropout_rate)
-    out = _attend(plan, Tensors(query, key, value, _flat(call.bias, batch, 3), weights), rules)
+    query, key, value = jax.tree.map(lambda x: x.reshape(size, *x.shape[len(batch) :]), (query, key, call.value))
+    plan = TilePlan(score, call.normaliser, tiling, queries, heads, mask.causal, mask.window, call.dropout_rate)
+    shared = Weights(weights, tables, {name: call.params[name] for name in normaliser_arrays(call)})
+    out = _attend(plan, Tensors(query, key, value, _flat(call.bias, batch, 3), shared), rules)
     return out.reshape(*batch, *out.shape[1:])
+
+
+def normaliser_arrays(call: Call) -> list[str]:
+    """Returns the names of the normaliser's arrays."""
+    return list(call.normaliser.parameters(Sizes(1, 1, 1, 1)))
 
 
 def _flat(x: jax.Array | None, batch: list[int], trailing: int) -> jax.Array | None:

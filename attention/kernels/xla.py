@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 
-from attention.activations import ACTIVATIONS
 from attention.dropout import keep
-from attention.kernels.call import DotCall, PairCall, SoftmaxCall
-from attention.kernels.reference import precise, score_dtype
+from attention.kernels import pairs
+from attention.kernels.call import Call, DotCall, ScoreCall
+from attention.kernels.reference import score_dtype
 
 
 def dot(call: DotCall) -> tuple[jax.Array, jax.Array | None]:
@@ -26,32 +26,17 @@ def dot(call: DotCall) -> tuple[jax.Array, jax.Array | None]:
     return weigh_values(call, scores * call.scale if rounds else scores)
 
 
-def pair(call: PairCall) -> tuple[jax.Array, jax.Array | None]:
+def pair(call: ScoreCall) -> tuple[jax.Array, jax.Array | None]:
     """Returns the output `(*B, T, N, V)`, and the weights `(*B, N, T, S)` if the call asks for them."""
-    return weigh_values(call, pair_scores(call))
+    return weigh_values(call, pairs.scores(call))
 
 
-def pair_scores(call: PairCall) -> jax.Array:
-    """Returns the scores `(*B, N, T, S)`, at least in float32."""
-    activation = ACTIVATIONS[call.activation]
-    a, b = (jnp.moveaxis(precise(x), -2, -3) for x in (call.query, call.key))
-    hidden = activation(a[..., :, None, :] + b[..., None, :, :])
-    heads = "n" * (call.vector.ndim - 1)
-    for kernel, bias in call.layers:
-        hidden = jnp.einsum(f"...ntsm,{heads}mk->...ntsk", hidden, kernel.astype(hidden.dtype))
-        if bias is not None:
-            per_pair = bias.astype(hidden.dtype)[..., None, None, :]
-            hidden = hidden + per_pair.reshape((1,) * (hidden.ndim - per_pair.ndim) + per_pair.shape)
-        hidden = activation(hidden)
-    return jnp.einsum(f"...ntsm,{heads}m->...nts", hidden, call.vector.astype(hidden.dtype))
-
-
-def weigh_values(call: SoftmaxCall, scores: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+def weigh_values(call: Call, scores: jax.Array) -> tuple[jax.Array, jax.Array | None]:
     """Returns output and weights for scores; where their batch or heads are shared, weights are computed once."""
     dtype = call.value.dtype
     if call.bias is not None:
         scores = scores + call.bias
-    weights = softmax(scores, call.allowed()).astype(dtype)
+    weights = call.normaliser.weigh(call.params, scores, call.allowed(), call.dropout_key).astype(dtype)
     dropped = weights
     if call.dropout_rate:
         kept = keep(call.dropout_seed, call.dropout_rate, call.scores_shape)
@@ -70,14 +55,3 @@ def weighted_sum(weights: jax.Array, value: jax.Array) -> jax.Array:
     equation = "kgts,...skh->...tkgh" if shared else "...kgts,...skh->...tkgh"
     out = jnp.einsum(equation, by_group, value)
     return out.reshape(*out.shape[:-3], heads, out.shape[-1])
-
-
-def softmax(scores: jax.Array, allowed: jax.Array | None) -> jax.Array:
-    """Returns the softmax over the allowed keys; rows without an allowed key are zeros with zero gradient."""
-    if allowed is None:
-        return jax.nn.softmax(scores, axis=-1)
-    scores = jnp.where(allowed, scores, -jnp.inf)
-    highest = jax.lax.stop_gradient(scores.max(-1, keepdims=True))
-    exponentials = jnp.exp(scores - jnp.where(jnp.isfinite(highest), highest, 0.0))
-    total = exponentials.sum(-1, keepdims=True)
-    return exponentials / jnp.where(total > 0, total, 1.0)

@@ -5,7 +5,7 @@ difference from the value that W already stores for k_j, u_j = β_j (v_j − W �
 """
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,17 +13,19 @@ from jax.nn import initializers
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from attention import operations
-from attention import reference as definitions
+from attention.activations import unit
 from attention.errors import UnsupportedError, UsageError, unknown
+from attention.forms import Tokens
 from attention.kernels import state
-from attention.kernels.call import check_implementation, check_shapes, check_weight
-from attention.kernels.reference import precise, spread_heads
+from attention.kernels.call import check_shapes, check_weight
+from attention.kernels.reference import precise
 from attention.mask import Mask
-from attention.score import Parameter, Params, Score, Sizes, check_flags
+from attention.options import Options
+from attention.parameters import Parameter, Params, Sizes, check_flags
+from attention.recurrences.recurrence import HONOURED, Recurrence
+from attention.score import attend
 
-FEATURES = {"elu": definitions.elu_feature, "relu": jax.nn.relu, "identity": lambda x: x}
-IMPLEMENTATIONS = ("reference", "xla", "chunked")
-HONOURED = {"causal", "key_lengths"}
+FEATURES = {"elu": lambda x: jax.nn.elu(x) + 1, "relu": jax.nn.relu, "identity": lambda x: x}
 
 
 def linear_attention(
@@ -33,7 +35,7 @@ def linear_attention(
     *,
     feature: str = "elu",
     normalise: bool = True,
-    mask: Mask | None = None,
+    mask: Mask | jax.Array | None = None,
     bias: None = None,
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
@@ -66,12 +68,9 @@ def linear_attention(
       UsageError: the shapes do not fit, a name is unknown, the mask is of another kind, or the sum may be 0.
       UnsupportedError: a bias, dropout or weights are requested, or the implementation does not support this call.
     """
-    check_shapes(query, key, value)
-    score = LinearAttention(feature, normalise)
-    key, value = _reached(query, key, value, mask)
     options = {"bias": bias, "dropout_rate": dropout_rate, "return_weights": return_weights}
     options |= {"mask": mask, "implementation": implementation, "dropout_key": dropout_key}
-    return score.attend({}, query, score.prepare_key({}, key, key, implementation), value, **options)
+    return attend(LinearAttention(feature, normalise), {}, query, key, value, **options)
 
 
 def delta_attention(
@@ -80,7 +79,7 @@ def delta_attention(
     value: Float[Array, "*B S K V"],
     strength: Float[Array, "*B S K"],
     *,
-    mask: Mask | None = None,
+    mask: Mask | jax.Array | None = None,
     bias: None = None,
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
@@ -114,62 +113,30 @@ def delta_attention(
     """
     check_shapes(query, key, value)
     check_weight("strength", strength, key.shape[:-1])
-    key, value = _reached(query, key, value, mask)
-    strength = (mask or Mask()).without_unreachable(strength, query.shape[-3], query.ndim)
-    options = {"bias": bias, "dropout_rate": dropout_rate, "return_weights": return_weights}
-    options |= {"mask": mask, "implementation": implementation, "dropout_key": dropout_key}
-    return Delta().attend({}, query, (key, strength), value, **options)
+    options = Options(mask, bias, dropout_rate, dropout_key, return_weights, implementation)
+    key, value, strength = (
+        options.mask.without_unreachable(x, query.shape[-3], query.ndim) for x in (key, value, strength)
+    )
+    return Delta().attend({}, query, (key, strength), value, options)
 
 
-def _reached(query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask | None) -> tuple[jax.Array, jax.Array]:
-    return tuple((mask or Mask()).without_unreachable(x, query.shape[-3], query.ndim) for x in (key, value))
+class _Parallel(Recurrence):
+    """A recurrence whose state is W = Σ_j u_j φ(k_j)ᵀ, which `attention.kernels.state` computes in parallel."""
 
-
-class Recurrence(Score):
-    """Base of linear attention and the delta rule."""
-
-    title: ClassVar[str]  # its name in errors
-    normaliser = "none"
-    implementations = IMPLEMENTATIONS
+    parallel = ("xla", "chunked")
 
     def writes(self, query: jax.Array, key: Any, value: jax.Array, mask: Mask) -> state.Writes:
         """Returns φ(q), φ(k), the values to write and β; keys beyond `key_lengths` write nothing."""
         raise NotImplementedError
 
-    def define(self, query: jax.Array, key: Any, value: jax.Array, mask: Mask) -> jax.Array:
-        """Returns the output `(*B, T, N, V)` of the definition in `attention.reference`."""
-        raise NotImplementedError
+    def divided(self, out: jax.Array) -> jax.Array:
+        """Returns the output, given the values read from the state."""
+        return out
 
-    def attend(
-        self,
-        params: Params,
-        query: Any,
-        key: Any,
-        value: Any,
-        *,
-        mask: Mask | None,
-        implementation: str,
-        bias: Any = None,
-        dropout_rate: float = 0.0,
-        dropout_key: Any = None,
-        return_weights: bool = False,
-    ) -> jax.Array:
-        """Returns the output `(*B, T, N, V)`."""
-        _, block = check_implementation(implementation, IMPLEMENTATIONS, self.title)
-        if block:
-            raise UnsupportedError(
-                f"{self.title} has no tiles of queries and keys; give the implementation 'chunked' alone."
-            )
-        asked = {"bias": bias is not None, "attention dropout": dropout_rate > 0, "weights": return_weights}
-        for what, is_asked in asked.items():
-            if is_asked:
-                raise UnsupportedError(
-                    f"{self.title} has no {what}: it keeps a running state and never scores a pair; ask for none."
-                )
-        mask = mask or Mask()
-        mask.require(HONOURED, by=self.title)
-        if implementation == "reference":
-            return self.define(query, key, value, mask).astype(value.dtype)
+    def in_parallel(
+        self, params: Params, query: Any, key: Any, value: Any, mask: Mask, implementation: str
+    ) -> jax.Array | None:
+        """Returns the output for all pairs at once (`xla`) or chunk by chunk."""
         writes = self.writes(query, key, value, mask)
         stepwise = not mask.causal or mask.in_step(writes.query.shape[-2], writes.key.shape[-2])
         if implementation == "chunked" and not stepwise:
@@ -178,23 +145,17 @@ class Recurrence(Score):
                 "use 'xla'."
             )
         compute = state.all_pairs if implementation == "xla" or not stepwise else state.in_chunks
-        return self.read(compute(writes, mask)).astype(value.dtype)
+        return self.divided(compute(writes, mask))
 
-    def advance(
-        self, params: Params, query: Any, key: Any, value: Any, before: Any, mask: Mask
-    ) -> tuple[jax.Array, Any]:
+    def advance(self, params: Params, query: Any, key: Any, value: Any, before: Any, mask: Mask) -> tuple[Any, Any]:
         """Returns the causal output of the next tokens and the state after them."""
         mask.require(HONOURED, by=self.title)
         out, after = state.from_state(self.writes(query, key, value, mask), before)
-        return self.read(out).astype(value.dtype), after
+        return self.divided(out).astype(value.dtype), after
 
-    def read(self, out: jax.Array) -> jax.Array:
-        """Returns the output, given the values read from the state."""
-        return out
-
-    def start(self, sizes: Sizes, batch: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Returns an empty W, `(*B, N, V, H)`, at least in float32."""
-        return jnp.zeros((*batch, sizes.heads, sizes.head, sizes.head), jnp.promote_types(dtype, jnp.float32))
+    def begin(self, head: int, value: int) -> jax.Array:
+        """Returns an empty W, `(V, H)`."""
+        return jnp.zeros((value, head))
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
         """Returns the cost of an outer product for each key and a product with the state for each query."""
@@ -202,7 +163,7 @@ class Recurrence(Score):
 
 
 @dataclasses.dataclass(frozen=True)
-class LinearAttention(Recurrence):
+class LinearAttention(_Parallel):
     """Weights φ(q)·φ(k), divided by their sum.
 
     Attributes:
@@ -213,6 +174,7 @@ class LinearAttention(Recurrence):
     feature: str = "elu"
     normalise: bool = True
     title = "Linear attention"
+    ties_values = True
 
     def __post_init__(self):
         if self.feature not in tuple(FEATURES):
@@ -222,37 +184,41 @@ class LinearAttention(Recurrence):
             raise UsageError("Linear attention with feature='identity' may divide by 0; say normalise=False too.")
 
     @property
-    def normaliser(self) -> str:
+    def normalises(self) -> str:
         """Returns `sum`, or `none` if weights are not divided by their sum."""
         return "sum" if self.normalise else "none"
+
+    def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> jax.Array:
+        """Returns the key, because no gates are needed."""
+        return key
+
+    def begin(self, head: int, value: int) -> jax.Array:
+        """Returns an empty W, with a row for the sum of the features."""
+        return jnp.zeros((value + self.normalise, head))
+
+    def write(self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: None) -> jax.Array:
+        """Returns W + v φ(k)ᵀ."""
+        return state + jnp.outer(self._with_one(value), FEATURES[self.feature](key))
+
+    def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
+        """Returns W φ(q), divided by the sum of the weights."""
+        return self.divided(state @ FEATURES[self.feature](query))
 
     def writes(self, query: jax.Array, key: Any, value: jax.Array, mask: Mask) -> state.Writes:
         """Writes the values with a column of ones, whose sums are the divisors."""
         feature = FEATURES[self.feature]
-        if self.normalise:
-            value = jnp.concatenate([value, jnp.ones((*value.shape[:-1], 1), value.dtype)], axis=-1)
-        return state.Writes.of(feature(precise(query)), feature(precise(key)), value, None, mask)
+        return state.Writes.of(feature(precise(query)), feature(precise(key)), self._with_one(value), None, mask)
 
-    def read(self, out: jax.Array) -> jax.Array:
+    def _with_one(self, value: jax.Array) -> jax.Array:
+        ones = jnp.ones((*value.shape[:-1], 1), value.dtype)
+        return jnp.concatenate([value, ones], axis=-1) if self.normalise else value
+
+    def divided(self, out: jax.Array) -> jax.Array:
         """Returns the values divided by the sum of weights; zeros where that is 0."""
         if not self.normalise:
             return out
         total = out[..., -1:]
         return out[..., :-1] / jnp.where(total == 0, 1.0, total)
-
-    def define(self, query: jax.Array, key: Any, value: jax.Array, mask: Mask) -> jax.Array:
-        """Computes `attention.reference.linear_head` for each head."""
-        query, key, value = state.by_head(query, key, value)
-        *batch, queries, _ = query.shape
-        allowed = mask.materialise(queries, key.shape[-2], query.ndim)
-        allowed = jnp.broadcast_to(True if allowed is None else allowed, (*batch, queries, key.shape[-2]))
-
-        def head(query, key, value, allowed):
-            return definitions.linear_head(query, key, value, allowed, FEATURES[self.feature], self.normalise)
-
-        for _ in batch:
-            head = jax.vmap(head)
-        return jnp.moveaxis(head(query, key, value, allowed), -3, -2)
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
         """Returns the cost with the column of sums and the division."""
@@ -260,50 +226,36 @@ class LinearAttention(Recurrence):
         state = operations.running_state(queries, keys, sizes.heads, sizes.head, columns=columns)
         return state + operations.Cost(pointwise=queries * sizes.heads * sizes.head) * self.normalise
 
-    def start(self, sizes: Sizes, batch: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Returns an empty W, with a row for the sum of the features."""
-        shape = (*batch, sizes.heads, sizes.head + self.normalise, sizes.head)
-        return jnp.zeros(shape, jnp.promote_types(dtype, jnp.float32))
-
 
 @dataclasses.dataclass(frozen=True)
-class Delta(Recurrence):
+class Delta(_Parallel):
     """Fast weights written by the delta rule, with β = sigmoid(W_β x + b) for each head."""
 
     title = "Delta attention"
-    ties_values = False
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns W_β and its bias."""
         kernel = Parameter((sizes.model, sizes.heads), initializers.lecun_normal())
         return {"strength_kernel": kernel, "strength_bias": Parameter((sizes.heads,), initializers.zeros)}
 
-    def prepare_key(self, params: Params, key: jax.Array, source: jax.Array, implementation: str) -> Any:
-        """Returns the key and its β."""
+    def gates(self, params: Params, source: jax.Array) -> jax.Array:
+        """Returns β."""
         bias = params["strength_bias"].reshape((1,) * (source.ndim - 1) + (-1,))
-        return key, jax.nn.sigmoid(source @ params["strength_kernel"] + bias)
+        return jax.nn.sigmoid(source @ params["strength_kernel"] + bias)
+
+    def write(self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: jax.Array) -> jax.Array:
+        """Returns W + β (v − W φ(k)) φ(k)ᵀ."""
+        feature = _silu_unit(key)
+        return state + gates * jnp.outer(value - state @ feature, feature)
+
+    def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
+        """Returns W φ(q)."""
+        return state @ _silu_unit(query)
 
     def writes(self, query: jax.Array, key: Any, value: jax.Array, mask: Mask) -> state.Writes:
         """Writes each value less the value that W already stores for the key."""
         key, strength = key
         return state.Writes.of(_silu_unit(query), _silu_unit(key), value, strength, mask)
-
-    def define(self, query: jax.Array, key: Any, value: jax.Array, mask: Mask) -> jax.Array:
-        """Computes `attention.reference.delta_head` for each head."""
-        key, strength = key
-        query, key, value = state.by_head(query, key, value)
-        *batch, queries, _ = query.shape
-        keys = key.shape[-2]
-        strength = spread_heads(precise(strength)[..., None], query.shape[-3])[..., 0]
-        if mask.key_lengths is not None:
-            strength = jnp.where(mask.real_keys(keys)[..., None], strength, 0.0)
-        written = (
-            jnp.clip(mask.query_offset + jnp.arange(queries) + 1, 0, keys) if mask.causal else jnp.full(queries, keys)
-        )
-        head = definitions.delta_head
-        for _ in batch:
-            head = jax.vmap(head, in_axes=(0, 0, 0, 0, None))
-        return jnp.moveaxis(head(query, key, value, jnp.moveaxis(strength, -1, -2), written), -3, -2)
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
         """Returns the cost with another product with the state for each key, and β."""
@@ -312,4 +264,4 @@ class Delta(Recurrence):
 
 
 def _silu_unit(x: jax.Array) -> jax.Array:
-    return definitions.unit(jax.nn.silu(precise(x)))
+    return unit(jax.nn.silu(precise(x)))

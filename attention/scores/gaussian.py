@@ -11,14 +11,15 @@ from jax.nn import initializers
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from attention import operations
-from attention import reference as definitions
+from attention.activations import unit
 from attention.errors import UnsupportedError, UsageError
-from attention.kernels import reference, xla
-from attention.kernels.call import SoftmaxCall, check_implementation, check_shapes, check_weight, common
-from attention.kernels.reference import precise, spread_heads
+from attention.forms import At, DotForm, Tokens, of_heads
+from attention.kernels.call import check_weight
+from attention.kernels.reference import precise
 from attention.mask import Mask
-from attention.score import Parameter, Params, Score, Sizes, check_flags
-from attention.scores.dot import DotProduct, dot_product_attention
+from attention.options import Options
+from attention.parameters import Parameter, Params, Sizes, check_flags, is_number
+from attention.score import Score, attend
 
 
 def gaussian_attention(
@@ -30,7 +31,7 @@ def gaussian_attention(
     normalise: bool = True,
     squared: bool = True,
     decay: float = 0.0,
-    mask: Mask | None = None,
+    mask: Mask | jax.Array | None = None,
     bias: Float[Array, "*#B #N #T #S"] | None = None,
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
@@ -56,7 +57,7 @@ def gaussian_attention(
       dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
       dropout_key: Random key of dropout; needed unless the rate is 0.
       return_weights: Whether to return the weights before dropout too.
-      implementation: See `dot_product_attention`; only `xla` and `reference` support `squared=False`.
+      implementation: See `dot_product_attention`; `cudnn` only with `normalise` and `squared` and without decay.
 
     Returns:
       The output, and the weights if `return_weights` is set.
@@ -65,8 +66,6 @@ def gaussian_attention(
       UsageError: the shapes do not fit, σ ≤ 0, or λ < 0.
       UnsupportedError: decay has no causal mask, or the named implementation does not support this call.
     """
-    check_shapes(query, key, key if value is None else value)
-    key = (mask or Mask()).without_unreachable(key, query.shape[-3], query.ndim)
     sigma, decay = _plain(sigma), _plain(decay)
     per_head = isinstance(sigma, jax.Array)
     if per_head:
@@ -75,20 +74,9 @@ def gaussian_attention(
         raise UsageError(f"Each σ must be above 0, but they are {sigma}.")
     score = Gaussian(1.0 if per_head else sigma, per_head, normalise, squared, decay)
     params = {"log_sigma": jnp.log(sigma)} if per_head else {}
-    query = score.prepare_query(params, query, implementation)
-    key = score.prepare_key(params, key, key, implementation)
-    return score.attend(
-        params,
-        query,
-        key,
-        key if value is None else value,
-        mask=mask,
-        bias=bias,
-        dropout_rate=dropout_rate,
-        dropout_key=dropout_key,
-        return_weights=return_weights,
-        implementation=implementation,
-    )
+    options = {"mask": mask, "bias": bias, "dropout_rate": dropout_rate, "dropout_key": dropout_key}
+    options |= {"return_weights": return_weights, "implementation": implementation}
+    return attend(score, params, query, key, value, **options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,21 +97,20 @@ class Gaussian(Score):
     squared: bool = True
     decay: float = 0.0
 
+    title = "Gaussian attention"
+
     def __post_init__(self):
+        super().__post_init__()
         check_flags(self, "learn_sigma", "normalise", "squared")
         for name, low in (("sigma", "above"), ("decay", "at least")):
             value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            if not number or value < 0 or (low == "above" and value == 0):
+            if not is_number(value) or value < 0 or (low == "above" and value == 0):
                 raise UsageError(f"The option {name} must be a number {low} 0, not {value!r}.")
 
     @property
-    def implementations(self) -> tuple[str, ...]:
-        """Returns those that apply: cuDNN would round a bias of keys, and distances are not dot products."""
-        if not self.squared:
-            return ("reference", "xla")
-        plain = self.normalise and not self.decay
-        return DotProduct.implementations if plain else ("reference", "xla", "chunked")
+    def kernels(self) -> tuple[str, ...]:
+        """Returns cuDNN where it applies: it would round a bias of keys, and distances are not dot products."""
+        return ("cudnn",) if self.squared and self.normalise and not self.decay else ()
 
     @property
     def cross(self) -> bool:
@@ -134,32 +121,35 @@ class Gaussian(Score):
         """Returns log σ of each head if it is learned."""
         if not self.learn_sigma:
             return {}
-        return {"log_sigma": Parameter((sizes.heads,), initializers.constant(math.log(self.sigma)))}
+        return {"log_sigma": Parameter((sizes.heads,), initializers.constant(math.log(self.sigma)), ("heads",))}
 
-    def prepare_query(self, params: Params, query: jax.Array, implementation: str) -> jax.Array:
+    def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> jax.Array:
         """Returns the query, divided by its norm if `normalise` is set."""
         return _unit(query) if self.normalise else query
 
-    def prepare_key(self, params: Params, key: jax.Array, source: jax.Array, implementation: str) -> jax.Array:
+    def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> jax.Array:
         """Returns the key, divided by its norm if `normalise` is set; tied values are these keys."""
         return _unit(key) if self.normalise else key
 
-    def attend(self, params: Params, query: Any, key: Any, value: Any, *, implementation: str, **options: Any) -> Any:
-        """Returns `gaussian_attention` of prepared queries and keys."""
-        check_implementation(implementation, self.implementations, f"Gaussian attention with these options ({self})")
-        fields = common(*query.shape[-3:-1], value, **options)
-        mask, bias = fields["mask"], fields["bias"]
-        if self.decay and not mask.causal:
-            raise UnsupportedError("Gaussian attention with a decay needs a causal mask: the past is what fades.")
-        key = mask.without_unreachable(key, query.shape[-3], query.ndim)
-        sigma = jnp.exp(params["log_sigma"]) if self.learn_sigma else self.sigma
+    def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
+        """Returns −‖q−k‖²/2σ² − λ(i−j), or with the distance itself, whose gradient at q = k is zero."""
+        distance = jnp.sum((query - key) ** 2)
+        if not self.squared:
+            apart = distance > 0
+            distance = jnp.where(apart, jnp.sqrt(jnp.where(apart, distance, 1.0)), 0.0)
+        return -distance / (2 * self._sigma(params) ** 2) - self.decay * (at.query - at.key)
+
+    def as_dot(self, params: Params, query: jax.Array, key: jax.Array) -> DotForm | None:
+        """Returns q·k/σ² − ‖k‖²/2σ² + λj: ‖q‖² and λi are the same for a row."""
+        if not (self.squared and self.weighing.shift_invariant):
+            return None
+        sigma, bias = self._sigma(params), None
         if self.decay:
             steps = self.decay * jnp.arange(key.shape[-3], dtype=precise(key).dtype)
-            bias = _add(bias, steps.reshape((1,) * (query.ndim - 1) + (-1,)))
-        if implementation == "reference" or not self.squared:
-            return self._by_distance(query, key, fields | {"bias": bias}, sigma, implementation)
+            bias = steps.reshape((1,) * (query.ndim - 1) + (-1,))
         if not self.normalise:
-            bias = _add(bias, _key_bias(key, sigma, query.shape[-2]))
+            more = _key_bias(key, sigma, query.shape[-2])
+            bias = more if bias is None else bias + more
         scale = sigma**-2
         if self.learn_sigma:
             # At least float32: scores may be hundreds, so rounding the scaled queries would move them by more than 1.
@@ -168,25 +158,22 @@ class Gaussian(Score):
         # On TPUs JAX rounds float32 to bfloat16 before a product by default. That moves scores by up to 0.4 % of 1/σ²,
         # which is more than 1 at σ = 0.05. Inputs in bfloat16 are multiplied exactly.
         exact = jax.lax.Precision.HIGHEST if query.dtype == precise(query).dtype else None
-        options = options | {"bias": bias, "scale": scale, "precision": exact, "implementation": implementation}
-        out = dot_product_attention(query, key, value, **options)
-        return jax.tree.map(lambda x: x.astype(value.dtype), out)
+        return DotForm(query, key, scale, bias, exact)
 
-    def _by_distance(self, query: Any, key: Any, fields: dict[str, Any], sigma: Any, implementation: str) -> Any:
-        call = SoftmaxCall(**fields)
-        if implementation == "reference":
-            heads = query.shape[-2]
-            weights = (jnp.broadcast_to(jnp.asarray(sigma, precise(query).dtype), (heads,)),)
-            score = lambda q, k, sigma: definitions.gaussian_score(q, k, sigma, self.squared)  # noqa: E731
-            out, weights = reference.weigh_values(call, reference.scores(score, query, key, weights, per_head=True))
-        else:
-            out, weights = xla.weigh_values(call, _distance_scores(query, spread_heads(key, query.shape[-2]), sigma))
-        return (out, weights) if call.return_weights else out
+    def _sigma(self, params: Params) -> Any:
+        return jnp.exp(params["log_sigma"]) if self.learn_sigma else self.sigma
+
+    def attend(self, params: Params, query: Any, key: Any, value: Any, options: Options) -> Any:
+        """Returns the output, and the weights if asked for; a decay needs a causal mask."""
+        if self.decay and not options.mask.causal:
+            raise UnsupportedError("Gaussian attention with a decay needs a causal mask: the past is what fades.")
+        return super().attend(params, query, key, value, options)
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
         """Returns the cost of dot products and norms."""
         norms = 3 * (queries + keys) * sizes.heads * sizes.head
-        return operations.dot_product(queries, keys, sizes.heads, sizes.head) + operations.Cost(pointwise=norms)
+        products = operations.dot_product(queries, keys, sizes.heads, sizes.head, self.weighing.flops)
+        return products + operations.Cost(pointwise=norms)
 
 
 def _plain(x: Any) -> Any:
@@ -195,25 +182,11 @@ def _plain(x: Any) -> Any:
 
 
 def _unit(x: jax.Array) -> jax.Array:
-    return definitions.unit(precise(x)).astype(x.dtype)
-
-
-def _add(bias: jax.Array | None, more: jax.Array) -> jax.Array:
-    return more if bias is None else bias + more
+    return unit(precise(x)).astype(x.dtype)
 
 
 def _key_bias(key: jax.Array, sigma: Any, heads: int) -> jax.Array:
     """Returns −‖k‖²/2σ² of the rounded keys, `(*B, N, 1, S)`, at least in float32."""
-    squares = jnp.sum(precise(spread_heads(key, heads)) ** 2, axis=-1)
+    squares = jnp.sum(precise(of_heads(key, heads)) ** 2, axis=-1)
     scale = sigma.reshape((1,) * (squares.ndim - 1) + (-1,)) if isinstance(sigma, jax.Array) else sigma
     return jnp.moveaxis(-squares / (2 * scale**2), -1, -2)[..., None, :]
-
-
-def _distance_scores(query: jax.Array, key: jax.Array, sigma: Any) -> jax.Array:
-    """Returns −‖q−k‖/2σ², `(*B, N, T, S)`, from differences, so that q = k gives exactly zero with zero gradient."""
-    query, key = (jnp.moveaxis(precise(x), -2, -3) for x in (query, key))
-    squares = jnp.sum((query[..., :, None, :] - key[..., None, :, :]) ** 2, axis=-1)
-    positive = squares > 0
-    distance = jnp.where(positive, jnp.sqrt(jnp.where(positive, squares, 1.0)), 0.0)
-    scale = sigma.reshape((1,) * (distance.ndim - 3) + (-1, 1, 1)) if isinstance(sigma, jax.Array) else sigma
-    return -distance / (2 * scale**2)

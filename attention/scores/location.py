@@ -1,14 +1,17 @@
 """Location-based attention: a fully-connected layer on the query alone gives the coefficient of each position."""
 
-import jax.numpy as jnp
+import dataclasses
+
+import jax
+from jax.nn import initializers
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from attention.errors import UsageError
-from attention.kernels import reference, xla
-from attention.kernels.call import SoftmaxCall, check_implementation, check_rows, check_weight, common
+from attention.forms import At
+from attention.kernels.call import check_weight
 from attention.mask import Mask
-
-IMPLEMENTATIONS = {"reference": reference.weigh_values, "xla": xla.weigh_values}
+from attention.parameters import Parameter, Params, Sizes
+from attention.score import Score, attend
 
 
 def location_attention(
@@ -17,7 +20,7 @@ def location_attention(
     kernel: Float[Array, "H L"],
     kernel_bias: Float[Array, "L"],
     *,
-    mask: Mask | None = None,
+    mask: Mask | jax.Array | None = None,
     bias: Float[Array, "*#B #N #T #S"] | None = None,
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
@@ -36,7 +39,7 @@ def location_attention(
       dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
       dropout_key: Random key of dropout; needed unless the rate is 0.
       return_weights: Whether to return the weights before dropout too.
-      implementation: `auto`, `xla` or `reference`.
+      implementation: `auto`, `xla`, `chunked` or `reference`.
 
     Returns:
       The output, and the weights if `return_weights` is set.
@@ -51,14 +54,26 @@ def location_attention(
             "Location-based attention takes (*batch, length, heads, width) arrays, query and value of the same batch "
             f"and heads, but was given query {query.shape}, value {value.shape}."
         )
-    name, _ = check_implementation(implementation, tuple(IMPLEMENTATIONS), "Location-based attention")
-    length, keys = kernel.shape[-1], value.shape[-3]
+    length = kernel.shape[-1]
     check_weight("kernel", kernel, (query.shape[-1], length))
     check_weight("kernel_bias", kernel_bias, (length,))
-    check_rows("Location-based attention", "layer has one output a token position", length, Mask(), 0, keys)
     options = {"mask": mask, "bias": bias, "dropout_rate": dropout_rate, "dropout_key": dropout_key}
-    call = SoftmaxCall(**common(*query.shape[-3:-1], value, return_weights=return_weights, **options))
-    scores = jnp.einsum("...tnh,hs->...nts", reference.precise(query), kernel[:, :keys])
-    scores += kernel_bias[:keys].reshape((1,) * (scores.ndim - 1) + (keys,))
-    out, weights = IMPLEMENTATIONS["xla" if name == "auto" else name](call, scores)
-    return (out, weights) if return_weights else out
+    options |= {"return_weights": return_weights, "implementation": implementation}
+    return attend(Location(), {"rows": kernel.T, "bias": kernel_bias}, query, None, value, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Location(Score):
+    """score = w_j·q_i + b_j, with a row of W for each position of the source."""
+
+    title = "Location-based attention"
+    reads_key = False
+
+    def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
+        """Returns W and b."""
+        rows = Parameter((sizes.length, sizes.head), initializers.lecun_normal(in_axis=-1, out_axis=-2), ("keys",))
+        return {"rows": rows, "bias": Parameter((sizes.length,), initializers.zeros, ("keys",))}
+
+    def pair(self, params: Params, query: jax.Array, key: None, at: At) -> jax.Array:
+        """Returns the coefficient of the key's position."""
+        return query @ params["rows"] + params["bias"]

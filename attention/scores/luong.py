@@ -9,13 +9,13 @@ from jax.nn import initializers
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from attention import operations
-from attention import reference as definitions
 from attention.errors import UsageError, unknown
-from attention.kernels import reference
-from attention.kernels.call import SoftmaxCall, check_shapes, check_weight, common
+from attention.forms import At, DotForm, Tokens
+from attention.kernels.call import check_shapes, check_weight
 from attention.mask import Mask
-from attention.score import Parameter, Params, Score, Sizes, check_flags
-from attention.scores.dot import DotProduct, dot_product_attention
+from attention.parameters import Parameter, Params, Sizes, check_flags
+from attention.score import Score, attend
+from attention.scores.dot import dot_product_attention
 from attention.scores.pairwise import neural_attention
 
 FORMS = ("dot", "general", "concat")
@@ -30,7 +30,7 @@ def luong_attention(
     hidden_bias: Float[Array, "*N M"] | None = None,
     vector: Float[Array, "*N M"] | None = None,
     *,
-    mask: Mask | None = None,
+    mask: Mask | jax.Array | None = None,
     bias: Float[Array, "*#B #N #T #S"] | None = None,
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
@@ -74,9 +74,7 @@ def luong_attention(
     check_shapes(query, key, value)
     heads, width = query.shape[-2:]
     check_weight("kernel", kernel, (width, width), (heads, width, width))
-    score = Bilinear(per_head=kernel.ndim == 3)
-    params = {"kernel": kernel}
-    return score.attend(params, score.prepare_query(params, query, implementation), key, value, **options)
+    return attend(Bilinear(per_head=kernel.ndim == 3), {"kernel": kernel}, query, key, value, **options)
 
 
 def _check_weights(form: str, kernel: Any, hidden_bias: Any, vector: Any) -> None:
@@ -100,35 +98,33 @@ class Bilinear(Score):
     """
 
     per_head: bool = False
-    implementations = DotProduct.implementations
+    title = "Luong attention"
+    kernels = ("cudnn",)
 
     def __post_init__(self):
+        super().__post_init__()
         check_flags(self, "per_head")
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns W_a, initialised so that scores have the variance of scaled dot products."""
-        heads = (sizes.heads,) if self.per_head else ()
-        return {"kernel": Parameter((*heads, sizes.head, sizes.head), initializers.normal(1.0 / sizes.head))}
+        heads = {"heads": sizes.heads} if self.per_head else {}
+        shape = (*heads.values(), sizes.head, sizes.head)
+        return {"kernel": Parameter(shape, initializers.normal(1.0 / sizes.head), tuple(heads))}
 
-    def prepare_query(self, params: Params, query: jax.Array, implementation: str) -> jax.Array:
-        """Returns W_aᵀ q, or the query unchanged for the reference."""
-        if implementation == "reference":
-            return query
+    def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> jax.Array:
+        """Returns W_aᵀ q."""
         kernel = params["kernel"].astype(query.dtype)
         return jnp.einsum(f"...nh,{'n' if self.per_head else ''}hk->...nk", query, kernel)
 
-    def attend(self, params: Params, query: Any, key: Any, value: Any, *, implementation: str, **options: Any) -> Any:
-        """Returns the unscaled `dot_product_attention` of prepared queries."""
-        if implementation != "reference":
-            return dot_product_attention(query, key, value, scale=1.0, implementation=implementation, **options)
-        call = SoftmaxCall(**common(*query.shape[-3:-1], value, **options))
-        key = call.mask.without_unreachable(key, query.shape[-3], query.ndim)
-        weights = (params["kernel"],)
-        scores = reference.scores(definitions.luong_score, query, key, weights, per_head=self.per_head)
-        out, weights = reference.weigh_values(call, scores)
-        return (out, weights) if call.return_weights else out
+    def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
+        """Returns the product of a prepared query and a key."""
+        return query @ key
+
+    def as_dot(self, params: Params, query: jax.Array, key: jax.Array) -> DotForm:
+        """Returns the scores as they are."""
+        return DotForm(query, key, 1.0)
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
         """Returns the cost of W_a on each query, then of dot products."""
         prepare = operations.matmul(queries * sizes.heads, sizes.head, sizes.head)
-        return prepare + operations.dot_product(queries, keys, sizes.heads, sizes.head)
+        return prepare + operations.dot_product(queries, keys, sizes.heads, sizes.head, self.weighing.flops)

@@ -1,13 +1,12 @@
 """The pairwise family: scores = w·σ(… σ(a_i + b_j) …), an MLP on each pair of a query and a key.
 
 `W·concat(q, k) + bias = a_i + b_j` with `a = W_q q + bias` and `b = W_k k`, so the first layer takes T + S products,
-not T·S, and concat(q, k) is never stored. One kernel computes neural, additive and Luong's concat scores.
+not T·S, and concat(q, k) is never stored. Neural, additive and Luong's concat scores are all such MLPs.
 """
 
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,25 +14,16 @@ from jax.nn import initializers
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from attention import operations
-from attention import reference as definitions
 from attention.activations import ACTIVATIONS
 from attention.errors import UsageError, unknown
-from attention.kernels import pair_chunked, pair_pallas, reference, tiles, xla
-from attention.kernels.call import (
-    PairCall,
-    SoftmaxCall,
-    check_implementation,
-    check_rows,
-    check_shapes,
-    check_weight,
-    common,
-)
-from attention.kernels.reference import precise, spread_heads
+from attention.forms import At, PairNetwork, Tokens, of_heads
+from attention.kernels.call import check_shapes, check_weight
 from attention.mask import Mask
-from attention.score import Parameter, Params, Score, Sizes, check_flags, is_count
+from attention.parameters import Parameter, Params, Sizes, check_flags, is_count
+from attention.score import Score, attend
 
-IMPLEMENTATIONS = {"xla": xla.pair, "chunked": pair_chunked.pair, "pallas": pair_pallas.pair}
 PAIRS = ("shared", "unique")
+PARTS = ("kernel", "bias")
 
 Layer = tuple[Float[Array, "..."], Float[Array, "..."] | None]
 
@@ -48,7 +38,7 @@ def neural_attention(
     activation: str = "relu",
     scale: float = 1.0,
     pairs: str = "shared",
-    mask: Mask | None = None,
+    mask: Mask | jax.Array | None = None,
     bias: Float[Array, "*#B #N #T #S"] | None = None,
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
@@ -75,8 +65,8 @@ def neural_attention(
       dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
       dropout_key: Random key of dropout; needed unless the rate is 0.
       return_weights: Whether to return the weights before dropout too.
-      implementation: `auto`, `xla`, `chunked` (tiles that bound the memory; no weights or unique pairs), `pallas`
-        (likewise, for TPUs and Hopper GPUs) or `reference`. `chunked(128, 256)` and, on TPUs, `pallas(128, 256)` take
+      implementation: `auto`, `xla`, `chunked` (tiles that bound the memory; no weights), `pallas` (likewise, for TPUs
+        and Hopper GPUs; no unique pairs) or `reference`. `chunked(128, 256)` and, on TPUs, `pallas(128, 256)` take
         tiles of 128 queries and 256 keys.
 
     Returns:
@@ -87,20 +77,25 @@ def neural_attention(
       UnsupportedError: the named implementation does not support this call.
     """
     check_shapes(query, key, value)
-    key = (mask or Mask()).without_unreachable(key, query.shape[-3], query.ndim)
-    weights = PairWeights(tuple(layers), tuple(down), activation, scale, pairs)
-    weights.check(*query.shape[-2:])
-    return weights.attend(
-        weights.prepare(query, 0, implementation),
-        weights.prepare(key, 1, implementation),
-        value,
-        mask=mask,
-        bias=bias,
-        dropout_rate=dropout_rate,
-        dropout_key=dropout_key,
-        return_weights=return_weights,
-        implementation=implementation,
+    layers, down = tuple(layers), tuple(down)
+    if pairs not in PAIRS:
+        raise unknown("kind of pairs", pairs, PAIRS)
+    _check_layers(layers, down, pairs == "unique", *query.shape[-2:])
+    if scale != 1.0:
+        layers = (*layers[:-1], jax.tree.map(lambda x: x * scale, layers[-1]))
+    named = {f"layer_{index}": layer for index, layer in enumerate(layers)}
+    named |= {f"down_{side}": layer for side, layer in zip(("query", "key"), down, strict=False)}
+    params = {f"{name}_{part}": x for name, layer in named.items() for part, x in zip(PARTS, layer, strict=True)}
+    score = Neural(
+        down[0][0].shape[-1] if down else None,
+        tuple(kernel.shape[-1] for kernel, _ in layers[:-1]),
+        activation,
+        per_head=layers[0][0].ndim - 2 * (pairs == "unique") == 3,
+        pairs=pairs,
     )
+    options = {"mask": mask, "bias": bias, "dropout_rate": dropout_rate, "dropout_key": dropout_key}
+    options |= {"return_weights": return_weights, "implementation": implementation}
+    return attend(score, {name: x for name, x in params.items() if x is not None}, query, key, value, **options)
 
 
 def additive_attention(
@@ -112,7 +107,7 @@ def additive_attention(
     hidden_bias: Float[Array, "*N M"],
     vector: Float[Array, "*N M"],
     *,
-    mask: Mask | None = None,
+    mask: Mask | jax.Array | None = None,
     bias: Float[Array, "*#B #N #T #S"] | None = None,
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
@@ -152,198 +147,99 @@ def additive_attention(
     return neural_attention(query, key, value, layers, activation="tanh", **options)
 
 
-@dataclasses.dataclass(frozen=True)
-class PairWeights:
-    """The MLP of `neural_attention`, with methods that check it and compute its scores.
-
-    Attributes:
-      layers: Kernel and bias of each layer, see `neural_attention`.
-      down: Kernel and bias of both projections, see `neural_attention`.
-      activation: Name of the activation.
-      scale: Factor of the scores.
-      pairs: `shared` or `unique`.
-    """
-
-    layers: tuple[Layer, ...]
-    down: tuple[Layer, ...] = ()
-    activation: str = "relu"
-    scale: float = 1.0
-    pairs: str = "shared"
-
-    def __post_init__(self):
-        if self.activation not in tuple(ACTIVATIONS):
-            raise unknown("activation of a pair's MLP", self.activation, ACTIVATIONS)
-        if self.pairs not in PAIRS:
-            raise unknown("kind of pairs", self.pairs, PAIRS)
-
-    def check(self, heads: int, width: int) -> None:
-        """Raises UsageError unless the weights fit heads of that width and each other."""
-        if not self.layers or len(self.down) not in (0, 2):
-            raise UsageError(
-                f"Neural attention needs layers, and a projection down of queries and one of keys or neither, but was "
-                f"given {len(self.layers)} and {len(self.down)}."
-            )
-        if len(self.layers) == 1 and not self.unique:
-            raise UsageError(
-                "Neural attention with shared weights needs at least two layers, but was given 1: with a single one "
-                "the query shifts all scores of its row alike and drops out; put a hidden layer before it."
-            )
-        *lead, _, _ = self.layers[0][0].shape
-        pairs = tuple(lead[-2:]) if self.unique else ()
-        if self.unique and (len(pairs) < 2 or pairs[0] != pairs[1]):
-            raise UsageError(f"Unique pairs need layers with leading axes (L, L), but they are {tuple(lead)}.")
-        per_head = (heads,) if len(lead) > len(pairs) else ()
-        for side, (kernel, bias) in zip(("query", "key"), self.down, strict=bool(self.down)):
-            check_weight(f"{side} kernel of down", kernel, (*per_head, width, -1))
-            if bias is not None:
-                check_weight(f"{side} bias of down", bias, (*per_head, kernel.shape[-1]))
-        inputs = 2 * (self.down[0][0].shape[-1] if self.down else width)
-        for index, (kernel, bias) in enumerate(self.layers):
-            outputs = 1 if index == len(self.layers) - 1 else -1
-            check_weight(f"kernel of layer {index}", kernel, (*per_head, *pairs, inputs, outputs))
-            inputs = kernel.shape[-1]
-            if bias is not None:
-                check_weight(f"bias of layer {index}", bias, (*per_head, *pairs, inputs))
-
-    @property
-    def unique(self) -> bool:
-        """Returns whether each pair has its own weights."""
-        return self.pairs == "unique"
-
-    @property
-    def per_head(self) -> bool:
-        """Returns whether each head has its own weights."""
-        return self.layers[0][0].ndim - 2 - 2 * self.unique == 1
-
-    @property
-    def implementations(self) -> tuple[str, ...]:
-        """Returns the implementations that support these weights."""
-        return ("reference", "xla") if self.unique else ("reference", *IMPLEMENTATIONS)
-
-    def prepare(self, x: jax.Array, side: int, implementation: str) -> jax.Array:
-        """Returns a of queries (side 0) or b of keys (side 1), `(*B, L, N, M)`.
-
-        For unique pairs it only projects down. For the reference with shared weights it returns `x` unchanged.
-        """
-        if implementation == "reference" and not self.unique:
-            return x
-        heads = "n" if self.per_head else ""
-        if heads:
-            x = spread_heads(x, len(self.layers[0][0]))
-        if self.down:
-            x = _affine(x, *self.down[side], "n" if self.down[side][0].ndim == 3 else "")
-        if self.unique:
-            return x
-        kernel, bias = self.layers[0]
-        return _affine(x, jnp.split(kernel, 2, axis=-2)[side], bias if side == 0 else None, heads)
-
-    def attend(self, query: jax.Array, key: jax.Array, value: jax.Array, *, implementation: str, **options: Any) -> Any:
-        """Returns `neural_attention` of queries and keys that `prepare` returned for the same implementation."""
-        implementation, block = check_implementation(
-            implementation, self.implementations, "Attention by pairs" + " of unique weights" * self.unique
+def _check_layers(layers: Sequence[Layer], down: Sequence[Layer], unique: bool, heads: int, width: int) -> None:
+    """Raises UsageError unless the weights fit heads of that width and each other."""
+    if not layers or len(down) not in (0, 2):
+        raise UsageError(
+            f"Neural attention needs layers, and a projection down of queries and one of keys or neither, but was "
+            f"given {len(layers)} and {len(down)}."
         )
-        fields = common(*query.shape[-3:-1], value, **options)
-        if implementation == "reference":
-            out, weights = reference.weigh_values(
-                SoftmaxCall(**fields), self._literal_scores(query, key, fields["mask"])
-            )
-        elif self.unique:
-            out, weights = xla.weigh_values(SoftmaxCall(**fields), self._unique_scores(query, key, fields["mask"]))
-        else:
-            out, weights = self._kernel(implementation, call := self._call(query, key, fields | {"block": block}))(call)
-        return (out, weights) if options["return_weights"] else out
-
-    def _call(self, query: jax.Array, key: jax.Array, fields: dict[str, Any]) -> PairCall:
-        heads = query.shape[-2]
-        kernel, _ = self.layers[-1]
-        fields = fields | {"value": spread_heads(fields["value"], heads)}
-        return PairCall(
-            query=query,
-            key=spread_heads(key, heads),
-            layers=self.layers[1:-1],
-            vector=kernel[..., 0] * self.scale,
-            activation=self.activation,
-            **fields,
+    if len(layers) == 1 and not unique:
+        raise UsageError(
+            "Neural attention with shared weights needs at least two layers, but was given 1: with a single one "
+            "the query shifts all scores of its row alike and drops out; put a hidden layer before it."
         )
-
-    def _kernel(self, implementation: str, call: PairCall):
-        if implementation == "auto":
-            # On GPUs users must name `pallas` until it has been measured there.
-            if pair_pallas.platform_here() == "tpu" and not pair_pallas.why_not(call):
-                return pair_pallas.pair
-            return xla.pair if tiles.why_not(call) else pair_chunked.pair
-        return IMPLEMENTATIONS[implementation]
-
-    def _literal_scores(self, query: jax.Array, key: jax.Array, mask: Mask) -> jax.Array:
-        """Returns the scores of the definition; with unique pairs, queries and keys are already projected down."""
-
-        def score(query, key, down, layers):
-            return self.scale * definitions.neural_score(query, key, down, layers, ACTIVATIONS[self.activation])
-
-        layers = self._block(query.shape[-3], key.shape[-3], mask) if self.unique else self.layers
-        weights = (() if self.unique else _biased(self.down), _biased(layers))
-        return reference.scores(score, query, key, weights, per_head=self.per_head, per_pair=self.unique)
-
-    def _unique_scores(self, query: jax.Array, key: jax.Array, mask: Mask) -> jax.Array:
-        """Returns the scores of pairs with their own weights: a_ij + b_ij, then layer by layer."""
-        query, key = (jnp.moveaxis(precise(x), -2, -3) for x in (query, spread_heads(key, query.shape[-2])))
-        lead = "nts" if self.per_head else "ts"
-        (first, *rest) = self._block(query.shape[-2], key.shape[-2], mask)
-        query_kernel, key_kernel = jnp.split(first[0], 2, axis=-2)
-        hidden = jnp.einsum(f"...nth,{lead}hm->...ntsm", query, query_kernel)
-        hidden += jnp.einsum(f"...nsh,{lead}hm->...ntsm", key, key_kernel)
-        hidden = _plus(hidden, first[1])
-        for kernel, bias in rest:
-            hidden = jnp.einsum(f"...ntsm,{lead}mk->...ntsk", ACTIVATIONS[self.activation](hidden), kernel)
-            hidden = _plus(hidden, bias)
-        return hidden[..., 0] * self.scale
-
-    def _block(self, queries: int, keys: int, mask: Mask) -> list[Layer]:
-        """Returns the unique weights of these pairs: rows from the mask's query offset on, and the leading columns."""
-        built = self.layers[0][0].shape[-3]
-        first_pair_axis = int(self.per_head)
-        why = "weights are a table over pairs of tokens"
-        check_rows("Neural attention with unique pairs", why, built, mask, queries, keys)
-
-        def cut(x):
-            rows = jax.lax.dynamic_slice_in_dim(x, mask.query_offset, queries, first_pair_axis)
-            return jax.lax.slice_in_dim(rows, 0, keys, axis=first_pair_axis + 1)
-
-        return jax.tree.map(cut, list(self.layers))
-
-
-def _biased(layers: Sequence[Layer]) -> list[Layer]:
-    return [(kernel, jnp.zeros_like(kernel[..., 0, :]) if bias is None else bias) for kernel, bias in layers]
-
-
-def _affine(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, heads: str) -> jax.Array:
-    """Returns x `(*B, L, N, H)` times `(H, M)`, or `(N, H, M)` if `heads` is "n", plus bias."""
-    return _plus(jnp.einsum(f"...nh,{heads}hm->...nm", x, kernel.astype(x.dtype)), bias)
-
-
-def _plus(x: jax.Array, bias: jax.Array | None) -> jax.Array:
-    return x if bias is None else x + bias.astype(x.dtype).reshape((1,) * (x.ndim - bias.ndim) + bias.shape)
+    *lead, _, _ = layers[0][0].shape
+    pairs = tuple(lead[-2:]) if unique else ()
+    if unique and (len(pairs) < 2 or pairs[0] != pairs[1]):
+        raise UsageError(f"Unique pairs need layers with leading axes (L, L), but they are {tuple(lead)}.")
+    per_head = (heads,) if len(lead) > len(pairs) else ()
+    for side, (kernel, bias) in zip(("query", "key"), down, strict=bool(down)):
+        check_weight(f"{side} kernel of down", kernel, (*per_head, width, -1))
+        if bias is not None:
+            check_weight(f"{side} bias of down", bias, (*per_head, kernel.shape[-1]))
+    inputs = 2 * (down[0][0].shape[-1] if down else width)
+    for index, (kernel, bias) in enumerate(layers):
+        outputs = 1 if index == len(layers) - 1 else -1
+        check_weight(f"kernel of layer {index}", kernel, (*per_head, *pairs, inputs, outputs))
+        inputs = kernel.shape[-1]
+        if bias is not None:
+            check_weight(f"bias of layer {index}", bias, (*per_head, *pairs, inputs))
 
 
 class PairScore(Score):
-    """Base of the scores by an MLP on each pair."""
+    """Base of the scores by an MLP on each pair; `pair` holds for any number of layers."""
 
+    title = "Attention by pairs"
     ties_values = False
+    kernels = ("pallas",)
+    activation: str
+    per_head: bool
+    unique = False
 
-    def _weights(self, params: Params) -> PairWeights:
+    def layers(self, params: Params) -> tuple[Layer, ...]:
+        """Returns kernel and bias of each layer of the MLP."""
         raise NotImplementedError
 
-    def prepare_query(self, params: Params, query: jax.Array, implementation: str) -> jax.Array:
-        """Returns a, or the query projected down if pairs are unique; see `PairWeights.prepare`."""
-        return self._weights(params).prepare(query, 0, implementation)
+    def project(self, params: Params, x: jax.Array, side: str) -> jax.Array:
+        """Returns queries or keys before the first layer."""
+        return x
 
-    def prepare_key(self, params: Params, key: jax.Array, source: jax.Array, implementation: str) -> jax.Array:
-        """Returns b, or the key projected down if pairs are unique; see `PairWeights.prepare`."""
-        return self._weights(params).prepare(key, 1, implementation)
+    def factor(self, params: Params) -> float:
+        """Returns the factor of the scores."""
+        return 1.0
 
-    def attend(self, params: Params, query: Any, key: Any, value: Any, **options: Any) -> Any:
-        """Returns `neural_attention` of prepared queries and keys."""
-        return self._weights(params).attend(query, key, value, **options)
+    def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> jax.Array:
+        """Returns a = W_q q + bias `(*B, T, N, M)`; if pairs are unique, the projected query."""
+        return self._first(params, query, "query")
+
+    def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> jax.Array:
+        """Returns b = W_k k, for N heads if each has its own weights; if pairs are unique, the projected key."""
+        return self._first(params, key, "key")
+
+    def _first(self, params: Params, x: jax.Array, side: str) -> jax.Array:
+        kernel, bias = self.layers(params)[0]
+        heads = "n" if self.per_head else ""
+        x = self.project(params, of_heads(x, len(kernel)) if heads else x, side)
+        if self.unique:
+            return x
+        half = jnp.split(kernel, 2, axis=-2)[side == "key"]
+        return _affine(x, half, bias if side == "query" else None, heads)
+
+    def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
+        """Returns the MLP's output for one pair. Its last bias shifts a row alike, so the softmax does not use it."""
+        first, *rest = self.layers(params)
+        if self.unique:
+            of_query, of_key = jnp.split(first[0], 2)
+            hidden = _plus(query @ of_query + key @ of_key, first[1])
+        else:
+            hidden = query + key
+        for kernel, bias in rest:
+            last = kernel is rest[-1][0]
+            used = None if last and not self._shifted else bias
+            hidden = _plus(ACTIVATIONS[self.activation](hidden) @ kernel, used)
+        return hidden[0] * self.factor(params)
+
+    @property
+    def _shifted(self) -> bool:
+        return self.unique or not self.weighing.shift_invariant
+
+    def as_network(self, params: Params) -> PairNetwork | None:
+        """Returns the layers after the first."""
+        if self._shifted:
+            return None
+        _, *layers, (kernel, _) = self.layers(params)
+        return PairNetwork(tuple(layers), kernel[..., 0] * self.factor(params), self.activation)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -367,17 +263,26 @@ class Neural(PairScore):
     pairs: str = "shared"
 
     def __post_init__(self):
+        super().__post_init__()
         if self.dim is not None and not is_count(self.dim):
             raise UsageError(f"The option dim must be a whole number above 0, or None, not {self.dim!r}.")
         check_flags(self, "scale", "per_head")
         if not isinstance(self.hidden, tuple) or not all(map(is_count, self.hidden)):
             raise UsageError(f"The option hidden must be a tuple of whole numbers above 0, not {self.hidden!r}.")
-        PairWeights((), (), self.activation, 1.0, self.pairs)
+        if self.activation not in tuple(ACTIVATIONS):
+            raise unknown("activation of a pair's MLP", self.activation, ACTIVATIONS)
+        if self.pairs not in PAIRS:
+            raise unknown("kind of pairs", self.pairs, PAIRS)
 
     @property
-    def implementations(self) -> tuple[str, ...]:
-        """Returns the implementations of pairs, or with unique pairs those that support them."""
-        return PairWeights((), pairs=self.pairs).implementations
+    def unique(self) -> bool:
+        """Returns whether each pair has its own weights."""
+        return self.pairs == "unique"
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Returns the Pallas kernels, which have no unique pairs."""
+        return () if self.unique else ("pallas",)
 
     def _widths(self, sizes: Sizes) -> list[int]:
         """Returns the widths of concat(q', k') and of each layer after it."""
@@ -386,33 +291,41 @@ class Neural(PairScore):
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns kernel and bias of the projections down and of each layer."""
-        heads = (sizes.heads,) if self.per_head else ()
-        down = {}
-        if self.dim is not None:
-            for side in ("query", "key"):
-                down |= _layer(f"down_{side}", heads, sizes.head, self.dim)
-        pairs = (sizes.length, sizes.length) if self.pairs == "unique" else ()
-        widths = self._widths(sizes)
-        for index, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
-            down |= _layer(f"layer_{index}", (*heads, *pairs), inputs, outputs)
-        return down
+        heads = {"heads": sizes.heads} if self.per_head else {}
+        pairs = {"queries": sizes.length, "keys": sizes.length} if self.unique else {}
+        declared = {}
+        for side in ("query", "key") if self.dim is not None else ():
+            declared |= _layer(f"down_{side}", heads, sizes.head, self.dim)
+        for index, (inputs, outputs) in enumerate(itertools.pairwise(self._widths(sizes))):
+            declared |= _layer(f"layer_{index}", heads | pairs, inputs, outputs)
+        return declared
 
-    def _weights(self, params: Params) -> PairWeights:
-        def layer(name):
-            return params[f"{name}_kernel"], params[f"{name}_bias"]
+    def layers(self, params: Params) -> tuple[Layer, ...]:
+        """Returns kernel and bias of each layer; the public function may leave biases out."""
+        count = sum(name.startswith("layer_") and name.endswith("_kernel") for name in params)
+        return tuple((params[f"layer_{i}_kernel"], params.get(f"layer_{i}_bias")) for i in range(count))
 
-        layers = tuple(layer(f"layer_{index}") for index in range(len(self.hidden or (1, 1)) + 1))
-        down = () if self.dim is None else (layer("down_query"), layer("down_key"))
-        head = down[0][0].shape[-2] if down else layers[0][0].shape[-2] // 2
-        return PairWeights(layers, down, self.activation, head**-0.5 if self.scale else 1.0, self.pairs)
+    def project(self, params: Params, x: jax.Array, side: str) -> jax.Array:
+        """Returns queries or keys projected down."""
+        if self.dim is None:
+            return x
+        kernel, bias = params[f"down_{side}_kernel"], params.get(f"down_{side}_bias")
+        return _affine(x, kernel, bias, "n" if self.per_head else "")
+
+    def factor(self, params: Params) -> float:
+        """Returns 1/√H if `scale` is set."""
+        if not self.scale:
+            return 1.0
+        kernel = params["layer_0_kernel"] if self.dim is None else params["down_query_kernel"]
+        return (kernel.shape[-2] // (2 if self.dim is None else 1)) ** -0.5
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
         """Returns the cost of the projections and the first layer on each token, and of the rest on each pair."""
         widths, tokens = self._widths(sizes), (queries + keys) * sizes.heads
         once = operations.linear(tokens, sizes.head, self.dim) if self.dim else operations.Cost()
-        if self.pairs == "shared":
+        if not self.unique:
             once += operations.matmul(tokens, widths[0] // 2, widths[1])
-        return once + operations.pairwise(queries, keys, sizes.heads, sizes.head, widths, unique=self.pairs == "unique")
+        return once + operations.pairwise(queries, keys, sizes.heads, sizes.head, widths, unique=self.unique)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -426,22 +339,23 @@ class Additive(PairScore):
 
     units: int = 0
     per_head: bool = False
-    implementations = ("reference", *IMPLEMENTATIONS)
+    activation = "tanh"
 
     def __post_init__(self):
+        super().__post_init__()
         if self.units != 0 and not is_count(self.units):
             raise UsageError(f"The option units must be a whole number of at least 0, not {self.units!r}.")
         check_flags(self, "per_head")
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns W and U stacked in one kernel, b, and v."""
-        heads = (sizes.heads,) if self.per_head else ()
+        heads = {"heads": sizes.heads} if self.per_head else {}
         units = self.units or sizes.head
         return _layer("hidden", heads, 2 * sizes.head, units) | {"vector_kernel": _kernel(heads, units, 1)}
 
-    def _weights(self, params: Params) -> PairWeights:
-        hidden = (params["hidden_kernel"], params["hidden_bias"])
-        return PairWeights((hidden, (params["vector_kernel"], None)), activation="tanh")
+    def layers(self, params: Params) -> tuple[Layer, ...]:
+        """Returns the hidden layer, and v as a layer without a bias."""
+        return (params["hidden_kernel"], params.get("hidden_bias")), (params["vector_kernel"], None)
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
         """Returns the cost of the hidden layer on each token, and of tanh and v on each pair."""
@@ -450,10 +364,20 @@ class Additive(PairScore):
         return once + operations.pairwise(queries, keys, sizes.heads, sizes.head, widths)
 
 
-def _layer(name: str, lead: tuple[int, ...], inputs: int, outputs: int) -> dict[str, Parameter]:
-    bias = Parameter((*lead, outputs), initializers.zeros)
+def _layer(name: str, lead: dict[str, int], inputs: int, outputs: int) -> dict[str, Parameter]:
+    bias = Parameter((*lead.values(), outputs), initializers.zeros, tuple(lead))
     return {f"{name}_kernel": _kernel(lead, inputs, outputs), f"{name}_bias": bias}
 
 
-def _kernel(lead: tuple[int, ...], inputs: int, outputs: int) -> Parameter:
-    return Parameter((*lead, inputs, outputs), initializers.lecun_normal(batch_axis=tuple(range(len(lead)))))
+def _kernel(lead: dict[str, int], inputs: int, outputs: int) -> Parameter:
+    init = initializers.lecun_normal(batch_axis=tuple(range(len(lead))))
+    return Parameter((*lead.values(), inputs, outputs), init, tuple(lead))
+
+
+def _affine(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, heads: str) -> jax.Array:
+    """Returns x `(*B, L, N, H)` times `(H, M)`, or `(N, H, M)` if `heads` is "n", plus bias."""
+    return _plus(jnp.einsum(f"...nh,{heads}hm->...nm", x, kernel.astype(x.dtype)), bias)
+
+
+def _plus(x: jax.Array, bias: jax.Array | None) -> jax.Array:
+    return x if bias is None else x + bias.astype(x.dtype).reshape((1,) * (x.ndim - bias.ndim) + bias.shape)

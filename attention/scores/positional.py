@@ -1,8 +1,6 @@
 """Positional attention: scores that depend only on positions, a table or a product of two tables (Wikipedia)."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +9,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from attention import operations
 from attention.errors import UsageError
-from attention.kernels import reference, xla
-from attention.kernels.call import SoftmaxCall, check_implementation, check_rows, check_weight, common
+from attention.forms import At
+from attention.kernels.call import check_weight
 from attention.mask import Mask
-from attention.score import Parameter, Params, Score, Sizes, check_flags, is_count
-
-IMPLEMENTATIONS = {"reference": reference.weigh_values, "xla": xla.weigh_values}
+from attention.parameters import Parameter, Params, Sizes, check_flags, is_count
+from attention.score import Score, attend
 
 
 def positional_attention(
@@ -24,7 +21,7 @@ def positional_attention(
     table: Float[Array, "*N L L"],
     *,
     queries: int | None = None,
-    mask: Mask | None = None,
+    mask: Mask | jax.Array | None = None,
     bias: Float[Array, "*#B #N #T #S"] | None = None,
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
@@ -44,7 +41,7 @@ def positional_attention(
       dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
       dropout_key: Random key of dropout; needed unless the rate is 0.
       return_weights: Whether to return the weights before dropout too.
-      implementation: `auto`, `xla` or `reference`.
+      implementation: `auto`, `xla`, `chunked` or `reference`.
 
     Returns:
       The output, and the weights if `return_weights` is set.
@@ -57,39 +54,13 @@ def positional_attention(
     check_weight("table", table, (length, length), (value.shape[-2], length, length))
     options = {"mask": mask, "bias": bias, "dropout_rate": dropout_rate, "dropout_key": dropout_key}
     options |= {"return_weights": return_weights, "implementation": implementation}
-    queries = value.shape[-3] if queries is None else queries
-    return _attend(value, queries, length, lambda first, keys: _rows(table, first, queries)[..., :keys], **options)
+    query = value if queries is None else jnp.zeros((*value.shape[:-3], queries, *value.shape[-2:]), value.dtype)
+    return attend(Positional(table.ndim == 3), {"table": table}, query, None, value, **options)
 
 
 def factorised_table(rows: Float[Array, "*N T R"], columns: Float[Array, "*N S R"]) -> Float[Array, "*N T S"]:
     """Returns P_ij = u_i·w_j, a table of rank R (factorised positional attention, Wikipedia)."""
     return jnp.einsum("...ir,...jr->...ij", rows, columns)
-
-
-def _attend(
-    value: jax.Array,
-    queries: int,
-    built: int,
-    block: Callable[[Any, int], jax.Array],
-    *,
-    mask: Mask | None,
-    return_weights: bool,
-    implementation: str,
-    **options: Any,
-) -> Any:
-    """Computes `positional_attention`; `block(first row, columns)` returns the part of the table that is needed."""
-    check_implementation(implementation, tuple(IMPLEMENTATIONS), "Positional attention")
-    *batch, keys, heads, _ = value.shape
-    check_rows("Positional attention", "table is over token positions", built, mask or Mask(), queries, keys)
-    call = SoftmaxCall(**common(queries, heads, value, mask=mask, return_weights=return_weights, **options))
-    scores = reference.precise(block(call.mask.query_offset, keys))
-    scores = jnp.broadcast_to(scores, (heads, queries, keys)).reshape((1,) * len(batch) + (heads, queries, keys))
-    out, weights = (xla.weigh_values if implementation == "auto" else IMPLEMENTATIONS[implementation])(call, scores)
-    return (out, weights) if return_weights else out
-
-
-def _rows(x: jax.Array, first: Any, count: int) -> jax.Array:
-    return jax.lax.dynamic_slice_in_dim(x, first, count, x.ndim - 2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,27 +72,29 @@ class Positional(Score):
     """
 
     per_head: bool = True
-    implementations = tuple(IMPLEMENTATIONS)
+    title = "Positional attention"
     reads_query = reads_key = False
 
     def __post_init__(self):
+        super().__post_init__()
         check_flags(self, "per_head")
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns the table P."""
-        shape = (sizes.length, sizes.length)
-        return {"table": Parameter((sizes.heads, *shape) if self.per_head else shape, initializers.normal(0.02))}
+        axes = self._heads(sizes) | {"queries": sizes.length, "keys": sizes.length}
+        return {"table": Parameter(tuple(axes.values()), initializers.normal(0.02), tuple(axes))}
 
-    def attend(self, params: Params, query: Any, key: Any, value: Any, **options: Any) -> Any:
-        """Returns `positional_attention`, which uses only the number of queries."""
-        return positional_attention(value, params["table"], queries=query.shape[-3], **options)
+    def _heads(self, sizes: Sizes) -> dict[str, int]:
+        return {"heads": sizes.heads} if self.per_head else {}
+
+    def pair(self, params: Params, query: None, key: None, at: At) -> jax.Array:
+        """Returns the table's number."""
+        return params["table"]
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
-        """Returns the cost of the softmax of the table and of the weighted values."""
+        """Returns the cost of the normalised table and of the weighted values."""
         pairs, ends = queries * keys * sizes.heads, (queries + keys) * sizes.heads * sizes.head
-        return operations.Cost(
-            pairs * 2 * sizes.head, pairs * operations.SOFTMAX_FLOPS, operations.ITEM * (pairs + ends)
-        )
+        return operations.Cost(pairs * 2 * sizes.head, pairs * self.weighing.flops, operations.ITEM * (pairs + ends))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,19 +115,15 @@ class FactorisedPositional(Positional):
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns u and w, initialised so that their products are as small as the initial table."""
-        shape = (sizes.length, self.rank)
-        init = initializers.normal((0.02 / self.rank**0.5) ** 0.5)
-        factor = Parameter((sizes.heads, *shape) if self.per_head else shape, init)
-        return {"rows": factor, "columns": factor}
+        init, declared = initializers.normal((0.02 / self.rank**0.5) ** 0.5), {}
+        for name, side in (("rows", "queries"), ("columns", "keys")):
+            axes = self._heads(sizes) | {side: sizes.length}
+            declared[name] = Parameter((*axes.values(), self.rank), init, tuple(axes))
+        return declared
 
-    def attend(self, params: Params, query: Any, key: Any, value: Any, **options: Any) -> Any:
-        """Returns `positional_attention` with the part of u wᵀ that these queries and keys need."""
-        rows, columns, queries = params["rows"], params["columns"], query.shape[-3]
-
-        def block(first, keys):
-            return factorised_table(_rows(rows, first, queries), columns[..., :keys, :])
-
-        return _attend(value, queries, rows.shape[-2], block, **options)
+    def pair(self, params: Params, query: None, key: None, at: At) -> jax.Array:
+        """Returns the product of the factors."""
+        return params["rows"] @ params["columns"]
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
         """Returns the cost with the product of the factors."""

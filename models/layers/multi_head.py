@@ -12,13 +12,15 @@ from jaxtyping import Array, Float, Int
 
 import attention
 from attention.errors import UsageError
+from attention.forms import Tokens
 from attention.kernels.call import check_implementation
-from attention.score import Params, Sizes
+from attention.options import Options
+from attention.parameters import Params, Sizes
 from models.layers.cache import Cache, PreparedSource
 from models.layers.positions import rotate
 from models.layers.projections import projection
 from models.layers.stack import dropout_key
-from models.mechanisms import Mechanism
+from models.mechanisms import Mechanism, resolve
 
 
 class Pieces(NamedTuple):
@@ -38,7 +40,7 @@ class MultiHeadAttention(nn.Module):
     `apply(..., mutable="attention")` also gives the attention weights `(B, N, T, S)` of every layer.
 
     Attributes:
-      mechanism: The attention mechanism.
+      mechanism: The attention mechanism, or a string that names it, such as `neural(dim=2)`.
       heads: N, the number of heads.
       length: ℓ, the longest sequence for which a mechanism of fixed length is built.
       implementation: The implementation of the scores, see `attention.dot_product_attention`.
@@ -49,7 +51,7 @@ class MultiHeadAttention(nn.Module):
       dtype: Compute dtype.
     """
 
-    mechanism: Mechanism
+    mechanism: Mechanism | str
     heads: int
     length: int
     implementation: str = "auto"
@@ -58,6 +60,11 @@ class MultiHeadAttention(nn.Module):
     epsilon: float = 1e-6
     rotary: bool = False
     dtype: DTypeLike = jnp.float32
+
+    def __post_init__(self):
+        if isinstance(self.mechanism, str):
+            (self.mechanism,) = resolve(self.mechanism, 1)
+        super().__post_init__()
 
     def __call__(
         self,
@@ -147,14 +154,14 @@ class MultiHeadAttention(nn.Module):
         mechanism, score = self.mechanism, self.mechanism.score
         sizes = Sizes(width, self.heads, self._head(width), self.length)
         length = jnp.zeros((), jnp.int32)
-        value = jax.ShapeDtypeStruct((batch, max_length, self.heads, sizes.head), self.dtype)
+        value = jax.ShapeDtypeStruct((batch, max_length, self._groups(), sizes.head), self.dtype)
         state = score.start(sizes, (batch,), self.dtype)
         align = mechanism.align is not None
         if state is not None:
             return Cache(length, raw=_zeros(value) if align else None, state=state)
-        params = {n: jax.ShapeDtypeStruct(p.shape, jnp.float32) for n, p in score.parameters(sizes).items()}
+        params = {n: jax.ShapeDtypeStruct(p.shape, jnp.float32) for n, p in score.arrays(sizes).items()}
         source = jax.ShapeDtypeStruct((batch, max_length, width), self.dtype)
-        prepare = lambda params, key, source: score.prepare_key(params, key, source, self.implementation)  # noqa: E731
+        prepare = lambda params, key, source: score.prepare_key(params, key, Tokens(0, source))  # noqa: E731
         key = jax.eval_shape(prepare, params, value if score.reads_key else None, source)
         tied = self._values_are_keys()
         return Cache(
@@ -196,6 +203,13 @@ class MultiHeadAttention(nn.Module):
             raise UsageError(f"{self.heads} heads do not divide a width of {width}; choose a divisor of {width}.")
         return width // self.heads
 
+    def _groups(self) -> int:
+        """Returns K, the number of key and value heads."""
+        groups = self.mechanism.kv_heads or self.heads
+        if self.heads % groups:
+            raise UsageError(f"kv_heads={groups} does not divide {self.heads} heads; choose a divisor.")
+        return groups
+
     @nn.compact
     def _pieces(self, width: int, source_width: int) -> Pieces:
         mechanism = self.mechanism
@@ -207,7 +221,7 @@ class MultiHeadAttention(nn.Module):
         return Pieces(score, query, key, value, self._projection("out", width), self._alignment())
 
     def _score_parameters(self, sizes: Sizes) -> Params:
-        declared = self.mechanism.score.parameters(sizes)
+        declared = self.mechanism.score.arrays(sizes)
         if not declared:
             return {}
 
@@ -228,13 +242,13 @@ class MultiHeadAttention(nn.Module):
     def _query(self, pieces: Pieces, x: jax.Array, mask: attention.Mask) -> Any:
         query = pieces.query(x)
         query = rotate(query, mask.query_offset) if self.rotary else query
-        return self.mechanism.score.prepare_query(pieces.score, query, self.implementation)
+        return self.mechanism.score.prepare_query(pieces.score, query, Tokens(mask.query_offset, x))
 
     def _keys_and_values(self, pieces: Pieces, source: jax.Array, first: Any = 0) -> tuple[Any, jax.Array]:
         """Returns prepared keys, and values before alignment, of tokens whose first is at the position `first`."""
         slices = pieces.key(source)
         key = rotate(slices, first) if self.rotary else slices
-        key = self.mechanism.score.prepare_key(pieces.score, key, source, self.implementation)
+        key = self.mechanism.score.prepare_key(pieces.score, key, Tokens(first, source))
         if self.mechanism.value == "tied":
             return key, key
         return key, slices if pieces.value is None else pieces.value(source)
@@ -247,24 +261,16 @@ class MultiHeadAttention(nn.Module):
             return lambda x: None
         gain = mechanism.score.query_gain(head) if piece == "query" else 1.0
         gain = gain**0.5 if mechanism.key == "shared" else gain
-        outputs, inputs = ((width,), 2) if piece == "out" else ((self.heads, head), 1)
+        heads = self._groups() if piece in ("key", "value") else self.heads
+        outputs, inputs = ((width,), 2) if piece == "out" else ((heads, head), 1)
         return projection(kind, outputs, inputs, self.bias, self.epsilon, gain, self.dtype, name=piece)
 
     def _attend(self, params: Params, query: Any, key: Any, value: Any, mask: attention.Mask, train: bool) -> jax.Array:
         returns_weights = self.is_mutable_collection("attention") and not self.is_initializing()
-        dropped = train and self.dropout > 0
-        out = self.mechanism.score.attend(
-            params,
-            query,
-            key,
-            value,
-            mask=mask,
-            bias=None,
-            dropout_rate=self.dropout if dropped else 0.0,
-            dropout_key=dropout_key(self) if dropped else None,
-            return_weights=returns_weights,
-            implementation=self.implementation,
-        )
+        rate = self.dropout if train else 0.0
+        drawn = rate > 0 or (train and self.mechanism.score.random)
+        options = Options(mask, None, rate, dropout_key(self) if drawn else None, returns_weights, self.implementation)
+        out = self.mechanism.score.attend(params, query, key, value, options)
         if not returns_weights:
             return out
         out, weights = out

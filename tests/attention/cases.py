@@ -12,6 +12,19 @@ import numpy as np
 
 import attention
 from attention import Mask
+from attention.parameters import Sizes
+from attention.recurrences.gated import GatedDelta, GatedLinear
+from attention.recurrences.recurrence import Recurrence
+from attention.recurrences.retention import Retention
+from attention.score import Mixer
+from attention.scores.alibi import Alibi
+from attention.scores.cosine import Cosine
+from attention.scores.differential import Differential
+from attention.scores.dot import DotProduct
+from attention.scores.gaussian import Gaussian
+from attention.scores.pairwise import Neural
+from attention.scores.relative import Relative
+from attention.scores.soft_cap import SoftCap
 
 HEADS, WIDTH, LENGTH = 4, 6, 9
 EVERY_MASK = frozenset({"causal", "window", "key_lengths", "segments", "dense"})
@@ -34,6 +47,7 @@ class Case:
       equivariant: Whether permuting queries permutes outputs.
       needs_causal: Whether it raises without a causal mask.
       used: Which of query, key and value count.
+      signed: Whether weights may be below 0, and the output more than the weighted values.
     """
 
     call: Callable[..., Any]
@@ -47,6 +61,7 @@ class Case:
     equivariant: bool = True
     needs_causal: bool = False
     used: tuple[int, ...] = (0, 1, 2)
+    signed: bool = False
 
     def weights(self, dtype: Any = jnp.float64, seed: int = 7) -> dict[str, jax.Array]:
         """Random weights; biases are positive, so that no ReLU is dead for all pairs."""
@@ -122,7 +137,7 @@ def positional(lead: tuple[int, ...], factorised: bool = False) -> Case:
         table = attention.factorised_table(**w) if factorised else w["table"]
         return attention.positional_attention(value, table, queries=query.shape[-3], **options)
 
-    return Case(call, shapes, ("xla",), grouped=False, unordered=False, equivariant=False, used=(2,))
+    return Case(call, shapes, grouped=False, unordered=False, equivariant=False, used=(2,))
 
 
 def location(w: dict[str, jax.Array], query: jax.Array, key: jax.Array, value: jax.Array, **options: Any) -> jax.Array:
@@ -146,6 +161,30 @@ def delta(w: dict[str, jax.Array], query: jax.Array, key: jax.Array, value: jax.
     return attention.delta_attention(query, key, value, strength, **options)
 
 
+def of(score: Mixer, **options: Any) -> Case:
+    """Any score through `attention.attend`, with its own arrays; gates are projected from the keys, head after head."""
+    sizes = Sizes(HEADS * WIDTH, HEADS, WIDTH, LENGTH)
+    shapes = {name: declared.shape for name, declared in score.arrays(sizes).items()}
+
+    def call(w, query, key, value, **more):
+        source = jnp.repeat(key, HEADS // key.shape[-2], -2)
+        return attention.attend(score, w, query, key, value, source=source.reshape(*source.shape[:-2], -1), **more)
+
+    recurrent = isinstance(score, Recurrence)
+    near = isinstance(score, (Alibi, Relative))
+    normaliser = getattr(score, "weighing", None)
+    return Case(
+        call,
+        shapes,
+        tuple(name for name in score.implementations if name in ("xla", "chunked")),
+        masks=BY_POSITION if recurrent else EVERY_MASK,
+        normalised=bool(normaliser and normaliser.sums),
+        weighted=not recurrent,
+        signed=isinstance(score, Differential),
+        **{"unordered": not (near or recurrent), "equivariant": not near} | options,
+    )
+
+
 # Interpreted, which takes long to compile: one case with every option stands for the family.
 WITH_PALLAS = ("xla", "chunked", "pallas")
 CASES = {
@@ -154,8 +193,8 @@ CASES = {
     "neural": neural(implementations=WITH_PALLAS),
     "neural undivided": neural(down=None, activation="gelu", scale=0.5),
     "neural per head": neural((HEADS,), (HEADS,)),
-    "neural unique": neural((LENGTH, LENGTH), (), ("xla",), pairs="unique"),
-    "neural unique per head": neural((HEADS, LENGTH, LENGTH), (HEADS,), ("xla",), pairs="unique"),
+    "neural unique": neural((LENGTH, LENGTH), (), pairs="unique"),
+    "neural unique per head": neural((HEADS, LENGTH, LENGTH), (HEADS,), pairs="unique"),
     "additive": additive(),
     "additive per head": additive((HEADS,)),
     "luong dot": luong("dot"),
@@ -165,7 +204,7 @@ CASES = {
     "gaussian": gaussian(("xla", "chunked")),
     "gaussian sharp": gaussian(("xla", "chunked"), sigma=0.3),
     "gaussian as it is": gaussian(("xla", "chunked"), normalise=False, sigma=0.8),
-    "gaussian unsquared": gaussian(squared=False, sigma=0.5),
+    "gaussian unsquared": gaussian(("xla", "chunked"), squared=False, sigma=0.5),
     "gaussian decay": gaussian(("xla", "chunked"), decay=0.2),
     "positional": positional((HEADS,)),
     "positional shared": positional(()),
@@ -173,7 +212,6 @@ CASES = {
     "location": Case(
         location,
         {"kernel": (WIDTH, LENGTH), "kernel_bias": (LENGTH,)},
-        ("xla",),
         grouped=False,
         unordered=False,
         used=(0, 2),
@@ -182,6 +220,27 @@ CASES = {
     "linear relu": linear(feature="relu"),
     "fast weights": linear(feature="identity", normalise=False),
     "delta": Case(delta, {"strength": (WIDTH,)}, masks=BY_POSITION, weighted=False, unordered=False),
+    "sigmoid": of(DotProduct(normaliser="sigmoid")),
+    "sink": of(DotProduct(normaliser="sink")),
+    "sink learned": of(DotProduct(normaliser="sink(learned=True)")),
+    "relu squared": of(DotProduct(normaliser="relu_squared")),
+    "none": of(DotProduct(normaliser="none")),
+    "sum": of(Gaussian(2.0, normaliser="sum")),
+    "hard": of(DotProduct(normaliser="hard")),
+    "neural sigmoid": of(Neural(per_head=True, dim=3, normaliser="sigmoid")),
+    "neural unique sink": of(
+        Neural(pairs="unique", normaliser="sink(learned=True)"), unordered=False, equivariant=False
+    ),
+    "soft cap": of(SoftCap(1.5)),
+    "cosine": of(Cosine()),
+    "alibi": of(Alibi()),
+    "alibi learned": of(Alibi(learned=True)),
+    "relative": of(Relative(8, 16)),
+    "relative behind": of(Relative(8, 16, ahead=False)),
+    "differential": of(Differential()),
+    "retention": of(Retention()),
+    "gated linear": of(GatedLinear(3)),
+    "gated delta": of(GatedDelta()),
 }
 # (case, implementation) of all that must equal the reference, and of all.
 FAST = [(name, which) for name, case in CASES.items() for which in case.implementations]

@@ -6,9 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import attention
 from attention import Mask, UnsupportedError, UsageError, dot_product_attention, mesh
+from attention.kernels import choose
 from attention.mesh import REPLICAS
-from attention.scores import dot
+from attention.scores.dot import DotProduct
 from tests.sizes import more, once
 
 FAST = ["xla", "chunked"]
@@ -131,6 +133,15 @@ def on_a_gpu(monkeypatch):
     return asked
 
 
+@pytest.mark.parametrize("normaliser", ["sink", "sigmoid", "relu_squared", "none", "hard"])
+def test_a_gpu_has_the_softmax_alone(on_a_gpu, normaliser):
+    arrays = inputs(8, 8, dtype=jnp.bfloat16)
+    score = DotProduct(normaliser=normaliser)
+    found, expected = (attention.attend(score, {}, *arrays, implementation=name) for name in ("auto", "reference"))
+    assert not on_a_gpu
+    chex.assert_trees_all_close(found, expected, atol=0.1)
+
+
 def spelt(asked):
     return "mask" in asked or asked["bias"] is not None
 
@@ -202,7 +213,7 @@ def test_auto_lets_xla_make_all_scores_on_a_tpu_while_they_are_few(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     scores = 2 * 4 * 7 * 7 * 4
     for most, chunks in ((scores, False), (scores - 1, True)):
-        monkeypatch.setattr(dot, "MOST", most)
+        monkeypatch.setattr(choose, "MOST", most)
         assert ("custom_vjp" in str(jax.make_jaxpr(lambda q: dot_product_attention(q, k, v))(q))) == chunks
 
 

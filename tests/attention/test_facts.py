@@ -339,8 +339,8 @@ def locate(query, value):
         (lambda q: attention.gaussian_attention(q, q, sigma=jnp.array([1.0, 1, -1, 1])), "Each σ must be above 0"),
         (lambda q: attention.gaussian_attention(q, q, decay=-1.0), "decay must be a number at least 0, not -1.0"),
         (
-            lambda q: attention.gaussian_attention(q, q, squared=False, implementation="chunked"),
-            "no implementation 'chu",
+            lambda q: attention.gaussian_attention(q, q, squared=False, implementation="cudnn"),
+            "no implementation 'cud",
         ),
         (lambda q: attention.positional_attention(q, jnp.zeros((4, 8, 8))), "at most 8 tokens, but this one has 9"),
         (lambda q: attention.positional_attention(q, jnp.zeros((3, 9, 9))), r"table must have the shape \(9, 9\) or"),

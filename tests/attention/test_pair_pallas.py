@@ -11,8 +11,11 @@ import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from attention import Mask, UnsupportedError, additive_attention
+from attention.activations import ACTIVATIONS
 from attention.kernels import pair_gpu, pair_pallas, xla
 from attention.kernels.call import PairCall, common
+from attention.kernels.reference import precise
+from attention.options import Options
 from tests.attention.cases import assert_close
 from tests.sizes import once
 
@@ -43,16 +46,30 @@ def inputs(units=(2, 1), *, per_head=False, biased=True, bias=None, shape=(2, 20
 
 def call_of(arrays, *, activation="relu", mask=None, rate=0.0, return_weights=False):
     arrays = dict(arrays)
-    fields = common(
-        *arrays["query"].shape[-3:-1],
-        arrays.pop("value"),
-        mask=mask,
-        bias=arrays.pop("bias", None),
-        dropout_rate=rate,
-        dropout_key=jax.random.key(7),
-        return_weights=return_weights,
-    )
-    return PairCall(**arrays, activation=activation, **fields)
+    options = Options(mask, arrays.pop("bias", None), rate, jax.random.key(7), return_weights)
+    queries, heads = arrays["query"].shape[-3:-1]
+    value = options.mask.without_unreachable(arrays.pop("value"), queries, 4)
+    return PairCall(**arrays, activation=activation, **common(queries, heads, value, options))
+
+
+def pair_scores(call):
+    """The MLP on all pairs at once."""
+    activation = ACTIVATIONS[call.activation]
+    a, b = (jnp.moveaxis(precise(x), -2, -3) for x in (call.query, call.key))
+    hidden = activation(a[..., :, None, :] + b[..., None, :, :])
+    heads = "n" * (call.vector.ndim - 1)
+    for kernel, bias in call.layers:
+        hidden = jnp.einsum(f"...ntsm,{heads}mk->...ntsk", hidden, kernel.astype(hidden.dtype))
+        if bias is not None:
+            per_pair = bias.astype(hidden.dtype)[..., None, None, :]
+            hidden = hidden + per_pair.reshape((1,) * (hidden.ndim - per_pair.ndim) + per_pair.shape)
+        hidden = activation(hidden)
+    return jnp.einsum(f"...ntsm,{heads}m->...nts", hidden, call.vector.astype(hidden.dtype))
+
+
+def all_pairs(call):
+    """Output and weights without tiles."""
+    return xla.weigh_values(call, pair_scores(call))
 
 
 def passes(pair, **options):
@@ -104,20 +121,20 @@ CASES = {
 def test_interpreted_equals_xla_with_all_gradients_to_ten_digits(case, x64):
     shapes, options = CASES[case]
     arrays = inputs(**shapes, dtype=jnp.float64)
-    assert_close(both_passes(interpreted, arrays, **options), both_passes(xla.pair, arrays, **options), 1e-10)
+    assert_close(both_passes(interpreted, arrays, **options), both_passes(all_pairs, arrays, **options), 1e-10)
 
 
 @pytest.mark.long
 def test_in_float32():
     arrays, options = inputs(), {"mask": Mask(causal=True), "rate": 0.2}
-    assert_close(both_passes(interpreted, arrays, **options), both_passes(xla.pair, arrays, **options), 1e-5)
+    assert_close(both_passes(interpreted, arrays, **options), both_passes(all_pairs, arrays, **options), 1e-5)
 
 
 def test_in_bfloat16_is_as_near_to_float32_as_xla():
     arrays, options = inputs((3, 2), dtype=jnp.bfloat16), {"mask": Mask(causal=True), "activation": "tanh"}
     single = jax.tree.map(lambda x: x.astype(jnp.float32), arrays)
-    chex.assert_trees_all_equal(*(xla.pair_scores(call_of(x, **options)) for x in (arrays, single)))
-    exact = both_passes(xla.pair, single, **options)
+    chex.assert_trees_all_equal(*(pair_scores(call_of(x, **options)) for x in (arrays, single)))
+    exact = both_passes(all_pairs, single, **options)
     actual = both_passes(interpreted, arrays, **options)
     chex.assert_type(jax.tree.leaves(actual), jnp.bfloat16)
     assert_close(actual, exact, 0.02)
@@ -211,7 +228,7 @@ def test_gpu_kernels_interpreted_but_for_tensor_cores_equal_xla(monkeypatch):
     monkeypatch.setattr(pair_gpu, "_outer_product", outer)
     arrays = inputs((5, 3), shape=(1, 100, 70, 1))
     options = {"mask": Mask(causal=True, window=60, key_lengths=jnp.array([66])), "rate": 0.2, "activation": "swish"}
-    expected = both_passes(xla.pair, arrays, **options)
+    expected = both_passes(all_pairs, arrays, **options)
     with plgpu.force_gpu_interpret_mode():
         actual = both_passes(lambda call: pair_pallas.pair(call, platform="gpu"), arrays, **options)
     assert_close(actual, expected, 1e-5)
@@ -221,12 +238,12 @@ ON_A_MESH = """
 import jax, numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from attention import Mask
-from attention.kernels import pair_pallas, xla
+from attention.kernels import pair_pallas
 from tests.attention import test_pair_pallas as own
 
 arrays = own.inputs((3, 2), per_head=True, bias=(1, 2, 1, 27), shape=(4, 20, 27, 2))
 options = {"mask": Mask(causal=True, key_lengths=np.array([3, 27, 0, 20])), "rate": 0.3}
-expected = own.both_passes(xla.pair, arrays, **options)
+expected = own.both_passes(own.all_pairs, arrays, **options)
 mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
 with jax.set_mesh(mesh):
     split = NamedSharding(mesh, P(("data", "fsdp"), None, "tensor"))

@@ -43,8 +43,19 @@ def test_every_row_of_the_table_is_measured_or_shares_its_core():
         "gaussian",
         "positional",
         "positional_factorised",
+        "sigmoid",
+        "sink",
+        "hard",
+        "soft_cap",
+        "cosine",
+        "alibi",
+        "relative",
+        "differential",
         "linear",
         "delta",
+        "retention",
+        "gated_linear",
+        "gated_delta",
     }
 
 

@@ -15,7 +15,7 @@ import pytest
 from attention import operations as costs
 from attention.channel import Cbam, Spatial, SqueezeExcitation
 from attention.operations import Cost, convolution
-from attention.score import Sizes
+from attention.parameters import Sizes
 from attention.scores.positional import Positional
 from models.cnn import CNNConfig
 from models.encoder_decoder import EncoderDecoderConfig
@@ -103,7 +103,10 @@ def test_products_of_a_layer_are_exactly_the_programs(spec):
 # Analytic over counted, at least; at most 1.01. What is left out: LayerNorms in MLP projections, and tanh's gradient,
 # which is three operations. XLA counts multiplying by β, multiplying and adding where the delta rule's outer product is
 # two operations a number to us.
-LEAST = {"additive": 0.92, "luong_concat": 0.92, "delta": 0.87}
+# The gradient of an outer product is two products to XLA, and to us as many operations as the product; XLA counts the
+# search for the best key.
+LEAST = {"additive": 0.92, "luong_concat": 0.92, "delta": 0.87, "hard": 0.96}
+LEAST |= {"retention": 0.91, "gated_linear": 0.92, "gated_delta": 0.87}
 LEAST |= dict.fromkeys(("mlp_qkv", "mlp_kv", "dual_linear", "mlp_marian"), 0.97)
 
 

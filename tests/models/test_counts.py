@@ -74,8 +74,19 @@ COUNTS = {
     "gaussian": 3 * LINEAR,
     "positional": 2 * LINEAR + N * L * L,
     "positional_factorised": 2 * LINEAR + 2 * N * L * 8,
+    "sigmoid": 4 * LINEAR,
+    "sink": 4 * LINEAR + N,
+    "hard": 4 * LINEAR,
+    "soft_cap": 4 * LINEAR,
+    "cosine": 4 * LINEAR + N,
+    "alibi": 4 * LINEAR,
+    "relative": 4 * LINEAR + 32 * N,
+    "differential": 4 * LINEAR + 2 * 2 * (H // 2) + H,
     "linear": 4 * LINEAR,
     "delta": 4 * LINEAR + D * N + N,
+    "retention": 4 * LINEAR + N,
+    "gated_linear": 4 * LINEAR + 2 * 16 * D + D,
+    "gated_delta": 4 * LINEAR + 2 * D * N + 2 * N,
 }
 
 

@@ -39,6 +39,11 @@ VARIANTS = (
     "linear(feature='identity', normalise=False)",
     "linear(align=True, value='identity')",
     "delta(query='mlp', out='identity')",
+    "dot_product(kv_heads=1)",
+    "neural(per_head=True, kv_heads=1)",
+    "gaussian(kv_heads=1)",
+    "gated_delta(kv_heads=1)",
+    "alibi(learned=True, normaliser='sink')",
 )
 SPECS = (*MECHANISMS, *VARIANTS)
 FIXED = re.compile("super|positional|unique|align")
@@ -146,7 +151,8 @@ def _drops_out(spec, name):
     """Whether a bias shifts the scores of a row alike: of keys where scores are linear in them; after a live ReLU."""
     if re.search(r"layer_[1-9]_bias", name) and "unique" not in spec:
         return True
-    linear_in_key = type(mechanism(spec).score).__name__ in ("DotProduct", "Bilinear")
+    linear = ("DotProduct", "Bilinear", "Alibi", "Relative", "Differential")
+    linear_in_key = type(mechanism(spec).score).__name__ in linear and not re.search("sink|sigmoid", spec)
     shifts = ["['key']['bias']", "['key']['down']['bias']", "['score']['down_key_bias']"]
     if mechanism(spec).key == "mlp_without_relu":
         shifts.append("['key']['norm']['bias']")
@@ -348,3 +354,13 @@ def test_eight_devices_equal_one(run_python):
     worst = json.loads(done.stdout.splitlines()[-1])
     assert set(worst) == set(ON_DEVICES)
     assert {name: error for name, error in worst.items() if not error < 1e-4} == {}
+
+
+def test_grouped_heads_have_fewer_keys_and_values_in_parameters_and_cache():
+    module = MultiHeadAttention("dot_product(kv_heads=2)", heads=4, length=LENGTH)
+    params = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, LENGTH, WIDTH)))["params"]
+    assert params["key"]["kernel"].shape == params["value"]["kernel"].shape == (WIDTH, 2, 2)
+    cache = module.init_cache(3, LENGTH, WIDTH)
+    assert cache.key.shape == cache.value.shape == (3, LENGTH, 2, 2)
+    with pytest.raises(UsageError, match="kv_heads=3 does not divide 4 heads"):
+        MultiHeadAttention("dot_product(kv_heads=3)", 4, LENGTH).init(jax.random.key(0), jnp.zeros((1, LENGTH, WIDTH)))

@@ -7,11 +7,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.nn.initializers import normal
 
-from attention import Mask, UsageError, location_attention, reference
-from attention.score import Parameter, Score
+from attention import Mask, UsageError, reference
+from attention.score import Score
 from attention.scores.gaussian import Gaussian
+from attention.scores.location import Location
 from models.layers.multi_head import MultiHeadAttention
 from models.mechanisms import MECHANISMS, Align, Mechanism, register, resolve
 from tests.sizes import once
@@ -185,20 +185,6 @@ def test_mlp_projections_are_zhangs_equation():
     chex.assert_trees_all_close(layer("mlp_qkv").apply({"params": params}, x), expected, atol=1e-4)
 
 
-@dataclasses.dataclass(frozen=True)
-class Location(Score):
-    """Luong's location-based scores, which read the queries alone."""
-
-    reads_key = False
-
-    def parameters(self, sizes):
-        return {name: Parameter((*s, sizes.length), normal()) for name, s in (("w", (sizes.head,)), ("b", ()))}
-
-    def attend(self, params, query, key, value, **options):
-        assert key is None
-        return location_attention(query, value, params["w"], params["b"], **options)
-
-
 def test_a_score_may_read_the_queries_alone():
     row = Mechanism("location", "Luong et al. 2015, eq. 9", key="none", score=Location())
     module = MultiHeadAttention(row, HEADS, LENGTH)
@@ -216,8 +202,8 @@ def test_a_score_may_read_the_queries_alone():
             dataclasses.replace(row, **wrong)
 
 
-class KeysAlone(Location):
-    reads_query, reads_key = False, True
+class KeysAlone(Score):
+    reads_query = False
 
 
 def test_keys_share_no_projection_with_queries_that_have_none():
@@ -315,7 +301,7 @@ def test_a_registered_row_is_as_good_as_any_other():
         (Mechanism("bilinear", "mine"), "There is an attention mechanism 'bilinear' already"),
         (Mechanism("my-own", "mine"), "'my-own' cannot stand in a spec string"),
         (Mechanism("lambda", "mine"), "'lambda' cannot stand in a spec string"),
-        (Gaussian(), r"must be a Mechanism, not Gaussian\(sigma=1.0"),
+        (Gaussian(), r"must be a Mechanism, not Gaussian\(normaliser='softmax', sigma=1.0"),
     ],
 )
 def test_what_cannot_be_registered(row, message):
@@ -329,24 +315,27 @@ def test_what_cannot_be_registered(row, message):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("supper", r"Unknown attention mechanism 'supper'\. Did you mean 'super'\? Valid: additive, bilinear, decomp"),
+        ("supper", r"Unknown attention mechanism 'supper'\. Did you mean 'super'\? Valid: additive, alibi, bilinear"),
         ("super(perhead=True)", r"Unknown option of super 'perhead'\. Did you mean 'per_head'"),
         (
             "dot_product(per_head=True)",
-            r"Unknown option of dot_product 'per_head'.*Valid: align, dim, key, out, query, scale, value",
+            r"Unknown option of dot_product 'per_head'.*Valid: align, dim, key, kv_heads, normaliser, out, precision",
         ),
         ("super(key='liner')", r"Unknown key projection 'liner'\. Did you mean 'linear'"),
         ("super(per_head=3)", r"True or False, not 3"),
+        ("super(kv_heads=2)", r"super has a projection 'identity', which makes all heads, so it takes no kv_heads=2"),
+        ("dot_product(kv_heads=-1)", r"kv_heads must be a whole number of at least 0, not -1"),
         ("super(align=False, per_head=True)", r"per_head is of the alignment, which align=False leaves out"),
         ("super(align='per_head', per_head=False)", r"contradict each other"),
         ("neural(dim=2, dim=3)", r"Cannot read"),
         ("neural(activation=['relu'])", r"Unknown activation of a pair's MLP \['relu'\]"),
         ("dot_product(align='head')", r"align must be True, False or 'per_head', not 'head'"),
-        ("linear(hidden=(2,))", r"Unknown option of linear 'hidden'.*Valid: align, feature, key, normalise"),
+        ("linear(hidden=(2,))", r"Unknown option of linear 'hidden'.*Valid: align, feature, key, kv_heads, normalise"),
         ("neural(normalise=False)", r"Unknown option of neural 'normalise'.*Valid: activation, align, dim, hidden"),
         ("neural(dim=0)", r"dim must be a whole number above 0, or None, not 0"),
         ("neural(hidden=[2])", r"hidden must be a tuple of whole numbers above 0, not \[2\]"),
         ("neural(value='tied')", r"keeps no keys that could be values, so value='tied' cannot be"),
+        ("retention(value='tied')", r"keeps no keys that could be values, so value='tied' cannot be"),
         ("dot_product(key='none')", r"needs a key, so key='none' cannot be"),
         ("positional(query='linear')", r"looks at no query, so query='linear' cannot be"),
         ("gaussian(sigma=0)", r"sigma must be a number above 0, not 0"),

@@ -5,8 +5,8 @@ import typing
 from collections.abc import Callable, Collection
 from typing import Any
 
+from attention import specs
 from attention.errors import UsageError, unknown
-from models import specs
 
 
 def _is_number(value: Any) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from analysis.pictures import surfaces
 from attention import UsageError
-from attention.score import Sizes
+from attention.parameters import Sizes
 from attention.scores.pairwise import Neural
 
 

@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Float, Float32, Num, UInt8
 from PIL import Image
 
+from attention import specs
 from attention.errors import UsageError, unknown
-from models import specs
 from train.data import options
 
 _BILINEAR = Image.Resampling.BILINEAR

@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from attention import specs
 from attention.errors import UsageError
-from models import specs
 from train.data import options
 from train.data.tokenisers import plain, sentencepieces, subwords
 

@@ -4,11 +4,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from attention import UsageError
-from models import specs
+from attention import UsageError, specs
+from attention.specs import SpecItem, parse
 from models.cnn import CNNConfig
 from models.gpt import GPTConfig
-from models.specs import SpecItem, parse
 from tests.models.small import small
 
 

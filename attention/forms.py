@@ -1,0 +1,70 @@
+"""What a score of one pair is given beside the query and the key, and the forms for which there are special kernels."""
+
+from typing import Any, NamedTuple
+
+import jax
+
+
+class At(NamedTuple):
+    """Where a pair is.
+
+    Attributes:
+      query: i, the position of the query among the keys.
+      key: j, the position of the key.
+      head: n, the query's head.
+      heads: N, the number of query heads.
+    """
+
+    query: jax.Array
+    key: jax.Array
+    head: jax.Array
+    heads: int
+
+
+class Tokens(NamedTuple):
+    """The tokens whose queries or keys are prepared.
+
+    Attributes:
+      first: The position of the first.
+      source: The layer's inputs `(*B, L, D)` that they were projected from.
+    """
+
+    first: int | jax.Array
+    source: jax.Array
+
+
+class DotForm(NamedTuple):
+    """Scores that are dot products, q̂·k̂ · scale + b_j.
+
+    Attributes:
+      query: `(*B, T, N, H)`.
+      key: `(*B, S, K, H)`.
+      scale: The factor, a Python number.
+      key_bias: b_j, broadcasts to the scores `(*B, N, T, S)`; or None.
+      precision: Precision of the products, see `jax.lax.Precision`.
+    """
+
+    query: jax.Array
+    key: jax.Array
+    scale: float
+    key_bias: jax.Array | None = None
+    precision: jax.lax.PrecisionLike = None
+
+
+class PairNetwork(NamedTuple):
+    """The layers of an MLP on each pair after its first, which has been applied to queries and keys: a_i + b_j.
+
+    Attributes:
+      layers: Kernel `(*N, M, M')` and bias `(*N, M')` or None of each layer after the first activation.
+      vector: The score vector `(*N, M')`.
+      activation: Name of the activation after each layer.
+    """
+
+    layers: tuple[tuple[jax.Array, jax.Array | None], ...]
+    vector: jax.Array
+    activation: str
+
+
+def of_heads(x: Any, heads: int) -> Any:
+    """Returns arrays `(*B, S, K, …)` as `(*B, S, N, …)`, for keys whose preparation differs by head."""
+    return jax.tree.map(lambda y: y if y.shape[-2] == heads else jax.numpy.repeat(y, heads // y.shape[-2], -2), x)

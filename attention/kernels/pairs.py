@@ -1,0 +1,157 @@
+"""The scores of `Score.pair`, a function of one pair: mapped over all pairs, and as tiles of the tiled engine."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from attention.forms import At, of_heads
+from attention.kernels.call import ScoreCall, check_rows
+from attention.kernels.plan import TileAt
+from attention.kernels.reference import precise
+from attention.parameters import Params, Sizes
+
+AXES = ("heads", "queries", "keys")
+
+
+def split_params(score: Any, params: Params) -> tuple[Params, Params, Params]:
+    """Returns the arrays that all pairs share, those of each head, and the tables over positions.
+
+    Tables get the axes `(N, L, L, …)`, of size 1 where they do not depend on the head, the query or the key.
+    """
+    over = {name: declared.over for name, declared in score.parameters(Sizes(1, 1, 1, 1)).items()}
+    shared = {name: x for name, x in params.items() if not over.get(name)}
+    heads = {name: x for name, x in params.items() if over.get(name) == ("heads",)}
+    tables = {
+        name: jnp.expand_dims(x, [axis for axis, what in enumerate(AXES) if what not in over[name]])
+        for name, x in params.items()
+        if name not in shared and name not in heads
+    }
+    return shared, heads, tables
+
+
+def cut_tables(call: ScoreCall, tables: Params) -> Params:
+    """Returns the rows of the tables from the mask's query offset on, one a query, and one column a key."""
+    queries, keys = call.scores_shape[-2:]
+
+    def cut(x):
+        built = max(x.shape[1:3])
+        check_rows(call.score.title, "weights are a table over token positions", built, call.mask, queries, keys)
+        rows = x if x.shape[1] == 1 < built else jax.lax.dynamic_slice_in_dim(x, call.mask.query_offset, queries, 1)
+        return rows[:, :, :keys]
+
+    return jax.tree.map(cut, tables)
+
+
+def scores(call: ScoreCall) -> jax.Array:
+    """Returns the scores `(*B, N, T, S)` of all pairs, at least in float32; without queries and keys B is 1."""
+    *batch, heads, queries, keys = call.scores_shape
+    shared, own, tables = split_params(call.score, call.params)
+    shared, own, tables = jax.tree.map(precise, (shared, own, cut_tables(call, tables)))
+    by_head = lambda tree: jax.tree.map(lambda x: jnp.moveaxis(precise(x), len(batch) + 1, len(batch)), tree)  # noqa: E731
+    query, key = by_head(call.query), by_head(of_heads(call.key, heads))
+    positions = call.mask.query_offset + jnp.arange(queries), jnp.arange(keys)
+
+    def of_sequence(query, key):
+        of_head = functools.partial(_of_head, call.score, heads, shared, *positions)
+        axes = 0, 0, 0, {name: 0 if len(x) > 1 else None for name, x in tables.items()}, 0
+        flat = {name: x if len(x) > 1 else x[0] for name, x in tables.items()}
+        return jax.vmap(of_head, axes)(query, key, own, flat, jnp.arange(heads))
+
+    if not jax.tree.leaves((query, key)):
+        out = of_sequence(query, key)
+        return precise(out.reshape((1,) * len(batch) + out.shape))
+    for _ in batch:
+        of_sequence = jax.vmap(of_sequence)
+    return precise(of_sequence(query, key))
+
+
+def _of_head(
+    score: Any,
+    heads: int,
+    shared: Params,
+    rows: Any,
+    columns: Any,
+    query: Any,
+    key: Any,
+    own: Any,
+    tables: Any,
+    head: Any,
+) -> jax.Array:
+    """Returns the scores `(T, S)` of queries `(T, …)` and keys `(S, …)` of one head, with tables `(T, S, …)`."""
+    by_query, by_key = ({name: 0 if x.shape[axis] > 1 else None for name, x in tables.items()} for axis in (0, 1))
+    single = [tuple(axis for axis in (0, 1) if x.shape[axis] == 1) for x in tables.values()]
+    tables = {name: x.squeeze(axes) for (name, x), axes in zip(tables.items(), single, strict=True)}
+
+    def scored(query, key, tables, i, j):
+        return score.pair(shared | own | tables, query, key, At(i, j, head, heads))
+
+    over_keys = jax.vmap(scored, (None, 0, by_key, None, 0))
+    return jax.vmap(over_keys, (0, None, by_query, 0, None))(query, key, tables, rows, columns)
+
+
+@dataclasses.dataclass(frozen=True)
+class PairTiles:
+    """The scores of a tile by `pair`, and their gradient by `jax.vjp`.
+
+    Attributes:
+      score: The score.
+      heads: N.
+    """
+
+    score: Any
+    heads: int
+
+    def split(self, x: Any) -> Any:
+        """Returns queries or keys in the precision of the scores."""
+        return jax.tree.map(precise, x)
+
+    def join(self, parts: Any) -> Any:
+        """Returns the arrays unchanged."""
+        return parts
+
+    def __call__(self, rows: Any, columns: Any, weights: tuple[Params, Params], at: TileAt) -> jax.Array:
+        """Returns scores `(b, K, G·R, C)` of queries `(b, K, G·R, …)` and keys `(b, K, C, …)`."""
+        shared, own = weights
+        size, groups = at.shape
+        together = self.heads // groups
+        queries = jax.tree.map(lambda x: x.reshape(*x.shape[:2], together, -1, *x.shape[3:]), rows)
+        by_group = lambda x: x.reshape(groups, together, *x.shape[1:])  # noqa: E731
+        axes = {name: 0 if len(x) > 1 else None for name, x in at.tables.items()}
+        tables = {name: by_group(x) if len(x) > 1 else x[0] for name, x in at.tables.items()}
+        of_head = functools.partial(_of_head, self.score, self.heads, shared, at.queries, at.keys)
+        of_groups = jax.vmap(jax.vmap(of_head, (0, None, 0, axes, 0)), (0, 0, 0, axes, 0))
+        of_batch = jax.vmap(of_groups, (0, 0, None, None, None), axis_size=size)
+        heads = by_group(jnp.arange(self.heads))
+        scores = precise(of_batch(queries, columns, jax.tree.map(by_group, own), tables, heads))
+        return scores.reshape(size, groups, -1, scores.shape[-1])
+
+    def vjp(self, rows: Any, columns: Any, weights: Any, at: TileAt) -> tuple[jax.Array, Callable]:
+        """Returns the scores of keys as rows and queries as columns, and their pullback."""
+
+        def turned(keys, queries, weights, tables):
+            return self(queries, keys, weights, at._replace(tables=tables)).swapaxes(2, 3)
+
+        return jax.vjp(turned, rows, columns, weights, at.tables)
+
+
+@functools.cache
+def units(score: Any, shapes: tuple[Any, ...]) -> int:
+    """Returns how many numbers the widest array has that `pair` computes, for prepared shapes of one pair."""
+    query, key, params = jax.tree.unflatten(*shapes)
+    zero = jax.ShapeDtypeStruct((), jnp.int32)
+    pair = lambda params, q, k, i, j, n: score.pair(params, q, k, At(i, j, n, 1))  # noqa: E731
+    program = jax.make_jaxpr(pair)(params, query, key, zero, zero, zero)
+    return max([1, *(v.aval.size for e in program.jaxpr.eqns for v in e.outvars)])
+
+
+def widest(call: ScoreCall) -> int:
+    """Returns `units` of a call."""
+    over = {name: len(declared.over) for name, declared in call.score.parameters(Sizes(1, 1, 1, 1)).items()}
+    token = lambda x: jax.ShapeDtypeStruct(x.shape[len(call.scores_shape) - 1 :], x.dtype)  # noqa: E731
+    params = {name: jax.ShapeDtypeStruct(x.shape[over.get(name, 0) :], x.dtype) for name, x in call.params.items()}
+    leaves, tree = jax.tree.flatten((*jax.tree.map(token, (call.query, call.key)), params))
+    return units(call.score, (tree, tuple(leaves)))

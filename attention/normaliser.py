@@ -1,0 +1,324 @@
+"""Normalisers: how the scores of a query become the weights of the values.
+
+A normaliser weighs all keys at once (`weigh`), or tile by tile: `add` takes the scores of one tile after another and
+returns unfinished weights, `finish` gives the divisor of their sums and one number a row, from which `weights` gives
+the finished weights again, with the gradient of the scores. Masked scores are `masked`, whose weight is 0.
+"""
+
+import dataclasses
+import functools
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax.nn import initializers
+
+from attention import specs
+from attention.errors import UsageError, unknown
+from attention.parameters import Parameter, Params, Sizes, check_flags
+
+State = tuple[jax.Array, ...]
+
+
+def half(dtype: Any) -> Any:
+    """Returns half the lowest number, relative to which a row of masked scores has weights exp(lowest − half) = 0."""
+    return jnp.finfo(dtype).min / 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Normaliser:
+    """Base: weights that are a function of each score alone.
+
+    Attributes:
+      sums: Whether the weights of a row sum to 1.
+      shift_invariant: Whether a number added to all scores of a row changes nothing, so that it may be left out.
+      in_tiles: Whether it is computed in tiles too.
+      counts: Whether it needs the number of keys that a query may attend to.
+      lowest: Whether the lowest score has the weight 0; otherwise the score 0 has it.
+      flops: Operations on each score.
+    """
+
+    sums: ClassVar[bool] = False
+    shift_invariant: ClassVar[bool] = False
+    in_tiles: ClassVar[bool] = True
+    counts: ClassVar[bool] = False
+    lowest: ClassVar[bool] = True
+    flops: ClassVar[int] = 1
+
+    @property
+    def random(self) -> bool:
+        """Returns whether a random key chooses the weights in training."""
+        return False
+
+    def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
+        """Returns the learnable arrays by name, each with N numbers."""
+        return {}
+
+    def masked(self, dtype: Any) -> float:
+        """Returns the score of a masked pair, whose weight is 0."""
+        return float(jnp.finfo(dtype).min) if self.lowest else 0.0
+
+    def weigh(self, params: Params, scores: jax.Array, allowed: jax.Array | None, key: Any = None) -> jax.Array:
+        """Returns the weights `(*B, N, T, S)`; `allowed` broadcasts to the scores; elsewhere weights are 0."""
+        if allowed is not None:
+            scores = jnp.where(allowed, scores, self.masked(scores.dtype))
+        count = count_keys(allowed, scores) if self.counts else jnp.ones((), scores.dtype)
+        return self.weight(scores, count)
+
+    def weight(self, scores: jax.Array, count: jax.Array) -> jax.Array:
+        """Returns the weight of each score, given the number of keys that the query may attend to."""
+        raise NotImplementedError
+
+    def start(self, params: Params, shape: tuple[int, ...], count: jax.Array, dtype: Any) -> State:
+        """Returns the state before any tile, of arrays `shape`; params have been spread to it."""
+        return (count,)
+
+    def add(self, state: State, scores: jax.Array, first: bool) -> tuple[State, jax.Array | None, jax.Array]:
+        """Returns the state with a tile, the factor of sums before (None is 1), and the tile's unfinished weights."""
+        return state, None, self.weight(scores, *state)
+
+    def finish(self, state: State) -> tuple[jax.Array | float, jax.Array]:
+        """Returns the divisor of sums of unfinished weights, and the number a row that `weights` needs."""
+        return 1.0, state[0]
+
+    def weights(self, scores: jax.Array, row: jax.Array) -> tuple[jax.Array, Any]:
+        """Returns finished weights, and the function from `through` (the gradient of the weights) and `through_sum`
+        (its sum times the weights over the row) to the gradient of the scores.
+        """
+        weights, pull = jax.vjp(lambda s: self.weight(s, row), scores)
+        return weights, lambda through, through_sum: pull(through.astype(weights.dtype))[0]
+
+    def parameter_gradients(self, params: Params, row: jax.Array, through_sum: jax.Array) -> Params:
+        """Returns the gradients of params that have been spread to the rows, at each row."""
+        return {}
+
+
+def count_keys(allowed: jax.Array | None, scores: jax.Array) -> jax.Array:
+    """Returns how many keys each query may attend to, at least 1."""
+    if allowed is None:
+        return jnp.full((1,) * scores.ndim, scores.shape[-1], scores.dtype)
+    allowed = jnp.broadcast_to(allowed, (*allowed.shape[:-1], scores.shape[-1]))
+    return jnp.maximum(allowed.sum(-1, keepdims=True), 1).astype(scores.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Softmax(Normaliser):
+    """exp(s_ij) / Σ_j exp(s_ij), online in tiles (Milakov & Gimelshein 2018)."""
+
+    sums = shift_invariant = True
+    flops = 4  # subtract the maximum, exponentiate, sum, divide
+
+    def weigh(self, params: Params, scores: jax.Array, allowed: jax.Array | None, key: Any = None) -> jax.Array:
+        """Returns the softmax over the allowed keys."""
+        if allowed is None:
+            return jax.nn.softmax(scores, axis=-1)
+        scores = jnp.where(allowed, scores, -jnp.inf)
+        highest = jax.lax.stop_gradient(scores.max(-1, keepdims=True))
+        exponentials = jnp.exp(scores - jnp.where(jnp.isfinite(highest), highest, 0.0))
+        total = exponentials.sum(-1, keepdims=True)
+        return exponentials / jnp.where(total > 0, total, 1.0)
+
+    def start(self, params: Params, shape: tuple[int, ...], count: jax.Array, dtype: Any) -> State:
+        """Returns the highest score and the sum of exponentials."""
+        return jnp.full(shape, half(dtype), dtype), jnp.zeros(shape, dtype)
+
+    def add(self, state: State, scores: jax.Array, first: bool) -> tuple[State, jax.Array | None, jax.Array]:
+        """Returns the new maximum and sum, and exponentials relative to that maximum."""
+        before, total = state
+        highest = jnp.maximum(scores.max(-1, keepdims=True), before)
+        weights = jnp.exp(scores - highest)
+        if first:
+            return (highest, weights.sum(-1, keepdims=True)), None, weights
+        shrink = jnp.exp(before - highest)
+        return (highest, total * shrink + weights.sum(-1, keepdims=True)), shrink, weights
+
+    def finish(self, state: State) -> tuple[jax.Array, jax.Array]:
+        """Returns the sum, and the logarithm of the sum of exponentials."""
+        highest, total = state
+        total = jnp.where(total == 0, 1, total)
+        return total, highest + jnp.log(total)
+
+    def weights(self, scores: jax.Array, row: jax.Array) -> tuple[jax.Array, Any]:
+        """Returns exp(s − log-sum-exp)."""
+        weights = jnp.exp(scores - row)
+        return weights, lambda through, through_sum: weights * (through - through_sum)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sink(Softmax):
+    """exp(s_ij) / (exp(z) + Σ_j exp(s_ij)): a score z without a value, so a query may attend to nothing.
+
+    z is 0 (Miller 2023, "Attention is off by one"), or learned for each head (GPT-OSS, arXiv:2508.10925).
+
+    Attributes:
+      learned: Whether z is learned, from 0 on.
+    """
+
+    learned: bool = False
+    sums = shift_invariant = False
+    flops = 5
+
+    def __post_init__(self):
+        check_flags(self, "learned")
+
+    def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
+        """Returns z of each head if it is learned."""
+        return {"sink": Parameter((sizes.heads,), initializers.zeros, ("heads",))} if self.learned else {}
+
+    def weigh(self, params: Params, scores: jax.Array, allowed: jax.Array | None, key: Any = None) -> jax.Array:
+        """Returns the softmax with the sink as one more key, and without that key's weight."""
+        sink = params["sink"].astype(scores.dtype) if self.learned else jnp.zeros(1, scores.dtype)
+        sink = sink.reshape((1,) * (scores.ndim - 3) + (-1, 1, 1))
+        scores = jnp.where(True if allowed is None else allowed, scores, -jnp.inf)
+        highest = jax.lax.stop_gradient(jnp.maximum(scores.max(-1, keepdims=True), sink))
+        exponentials = jnp.exp(scores - highest)
+        return exponentials / (exponentials.sum(-1, keepdims=True) + jnp.exp(sink - highest))
+
+    def start(self, params: Params, shape: tuple[int, ...], count: jax.Array, dtype: Any) -> State:
+        """Returns z and 1, its own exponential relative to itself."""
+        sink = params["sink"].astype(dtype) if self.learned else jnp.zeros((), dtype)
+        return jnp.broadcast_to(sink, shape), jnp.ones(shape, dtype)
+
+    def add(self, state: State, scores: jax.Array, first: bool) -> tuple[State, jax.Array | None, jax.Array]:
+        """Adds a tile; the first one too comes after the sink."""
+        return super().add(state, scores, False)
+
+    def parameter_gradients(self, params: Params, row: jax.Array, through_sum: jax.Array) -> Params:
+        """Returns −w_z Σ_j w_ij ∂w_ij at each row: the sink takes weight from all keys."""
+        return {"sink": -jnp.exp(params["sink"] - row) * through_sum} if self.learned else {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sigmoid(Normaliser):
+    """σ(s_ij − log n), n the number of keys that query i may attend to (Ramapuram et al. 2024, arXiv:2409.04431)."""
+
+    counts = True
+    flops = 4
+
+    def weight(self, scores: jax.Array, count: jax.Array) -> jax.Array:
+        """Returns the sigmoid of the shifted score."""
+        return jax.nn.sigmoid(scores - jnp.log(count))
+
+
+@dataclasses.dataclass(frozen=True)
+class ReluSquared(Normaliser):
+    """max(s_ij, 0)² / n, n the number of keys that query i may attend to (Hua et al. 2022; Wortsman et al. 2023)."""
+
+    counts = True
+    flops = 3
+
+    def weight(self, scores: jax.Array, count: jax.Array) -> jax.Array:
+        """Returns the squared positive part over the number of keys."""
+        return jnp.square(jax.nn.relu(scores)) / count
+
+
+@dataclasses.dataclass(frozen=True)
+class Unnormalised(Normaliser):
+    """s_ij itself."""
+
+    lowest = False
+    flops = 0
+
+    def weight(self, scores: jax.Array, count: jax.Array) -> jax.Array:
+        """Returns the score."""
+        return scores
+
+
+@dataclasses.dataclass(frozen=True)
+class Sum(Normaliser):
+    """s_ij / Σ_j s_ij, for scores above 0; zeros where the sum is 0."""
+
+    sums = True
+    lowest = False
+    flops = 2
+
+    def weigh(self, params: Params, scores: jax.Array, allowed: jax.Array | None, key: Any = None) -> jax.Array:
+        """Returns the scores over their sum."""
+        scores = scores if allowed is None else jnp.where(allowed, scores, 0)
+        return scores / _nonzero(scores.sum(-1, keepdims=True))
+
+    def start(self, params: Params, shape: tuple[int, ...], count: jax.Array, dtype: Any) -> State:
+        """Returns the sum of scores."""
+        return (jnp.zeros(shape, dtype),)
+
+    def add(self, state: State, scores: jax.Array, first: bool) -> tuple[State, jax.Array | None, jax.Array]:
+        """Adds the scores of a tile to the sum."""
+        return (state[0] + scores.sum(-1, keepdims=True),), None, scores
+
+    def finish(self, state: State) -> tuple[jax.Array, jax.Array]:
+        """Returns the sum twice."""
+        return _nonzero(state[0]), _nonzero(state[0])
+
+    def weights(self, scores: jax.Array, row: jax.Array) -> tuple[jax.Array, Any]:
+        """Returns the scores over the sum."""
+        return scores / row, lambda through, through_sum: (through - through_sum) / row
+
+
+@dataclasses.dataclass(frozen=True)
+class Hard(Normaliser):
+    """1 for one key and 0 for the others (hard attention, Xu et al. 2015; Wikipedia), with the gradient of the softmax.
+
+    The key is the one with the highest score, or with `sampled` in training one drawn from the softmax
+    (straight-through Gumbel-softmax at temperature 1: Jang et al. 2017).
+
+    Attributes:
+      sampled: Whether training draws the key; it needs a dropout key.
+    """
+
+    sampled: bool = False
+    sums = shift_invariant = True
+    in_tiles = False
+    flops = 4
+
+    def __post_init__(self):
+        check_flags(self, "sampled")
+
+    @property
+    def random(self) -> bool:
+        """Returns whether training draws the key."""
+        return self.sampled
+
+    def weigh(self, params: Params, scores: jax.Array, allowed: jax.Array | None, key: Any = None) -> jax.Array:
+        """Returns the one-hot weights."""
+        if self.sampled and key is not None:
+            scores = scores + jax.random.gumbel(key, scores.shape, scores.dtype)
+        soft = Softmax().weigh(params, scores, allowed)
+        best = jax.nn.one_hot(jnp.argmax(soft, -1), scores.shape[-1], dtype=soft.dtype)
+        best = jnp.where(soft.sum(-1, keepdims=True) > 0, best, 0)
+        return best + (soft - jax.lax.stop_gradient(soft))
+
+
+def _nonzero(total: jax.Array) -> jax.Array:
+    return jnp.where(total == 0, 1, total)
+
+
+SOFTMAX = Softmax()
+NORMALISERS: dict[str, type[Normaliser]] = {
+    "softmax": Softmax,
+    "sink": Sink,
+    "sigmoid": Sigmoid,
+    "relu_squared": ReluSquared,
+    "sum": Sum,
+    "none": Unnormalised,
+    "hard": Hard,
+}
+
+
+@functools.cache
+def normaliser_of(text: str) -> Normaliser:
+    """Returns the normaliser that a string names, such as `sigmoid` or `sink(learned=True)`.
+
+    Raises:
+      UsageError: no normaliser has the name or the option.
+    """
+    items = specs.parse(text)
+    if len(items) != 1:
+        raise UsageError(f"A score has one normaliser, not {text!r}; write one, such as 'sink(learned=True)'.")
+    name, given = items[0].name, items[0].options
+    if name not in NORMALISERS:
+        raise unknown("normaliser", name, NORMALISERS)
+    options = [field.name for field in dataclasses.fields(NORMALISERS[name])]
+    for option in given:
+        if option not in options:
+            raise unknown(f"option of the normaliser {name}", option, options)
+    return NORMALISERS[name](**given)

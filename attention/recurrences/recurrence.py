@@ -1,0 +1,176 @@
+"""What a recurrence is: a function of one step, which writes a key with its value into a state that queries read."""
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from attention import operations
+from attention.errors import UnsupportedError
+from attention.forms import Tokens
+from attention.kernels.call import check_implementation
+from attention.kernels.reference import precise
+from attention.mask import Mask
+from attention.options import Options
+from attention.parameters import Params, Sizes
+from attention.score import Mixer
+
+HONOURED = {"causal", "key_lengths"}
+
+
+class Recurrence(Mixer):
+    """A state for each head, written by one key after another; it never scores a pair.
+
+    A subclass must define `begin`, `write` and `read` for one head. A causal step is write, then read; without
+    causality all keys are written in order before any query reads. Keys beyond `key_lengths` write nothing. From these
+    follow all passes as a scan, and decoding. A subclass may offer `in_parallel`, a faster form that is equal.
+
+    Attributes:
+      parallel: The implementations that `in_parallel` has.
+    """
+
+    parallel: ClassVar[tuple[str, ...]] = ()
+    ties_values = False  # prepared keys come with their gates
+
+    @property
+    def implementations(self) -> tuple[str, ...]:
+        """Returns the scan under the names `reference` and `xla`, and the parallel forms."""
+        return ("reference", *dict.fromkeys(("xla", *self.parallel)))
+
+    def gates(self, params: Params, source: jax.Array) -> Any:
+        """Returns what `write` needs of a token beside key and value, from its input: a tree of `(*B, S, N, …)`."""
+        return None
+
+    def begin(self, head: int, value: int) -> Any:
+        """Returns the empty state of one head, for keys of width `head` and values of width `value`."""
+        raise NotImplementedError
+
+    def write(self, params: Params, state: Any, key: jax.Array, value: jax.Array, gates: Any) -> Any:
+        """Returns the state after one key `(H,)` with its value `(V,)`; params over heads are this head's."""
+        raise NotImplementedError
+
+    def read(self, params: Params, state: Any, query: jax.Array) -> jax.Array:
+        """Returns the output `(V,)` of one query `(H,)`."""
+        raise NotImplementedError
+
+    def in_parallel(
+        self, params: Params, query: Any, key: Any, value: Any, mask: Mask, implementation: str
+    ) -> jax.Array | None:
+        """Returns the output `(*B, T, N, V)`, or None where the scan must do."""
+        return None
+
+    def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> Any:
+        """Returns the keys and their gates."""
+        return key, self.gates(params, at.source)
+
+    def start(self, sizes: Sizes, batch: tuple[int, ...], dtype: Any) -> Any:
+        """Returns empty states, `(*B, N, …)`, at least in float32."""
+        kind = jnp.promote_types(dtype, jnp.float32)
+        spread = lambda x: jnp.broadcast_to(x, (*batch, sizes.heads, *x.shape)).astype(kind)  # noqa: E731
+        return jax.tree.map(spread, self.begin(sizes.head, sizes.head))
+
+    def attend(self, params: Params, query: Any, key: Any, value: Any, options: Options) -> jax.Array:
+        """Returns the output `(*B, T, N, V)`."""
+        name, block = check_implementation(options.implementation, self.implementations, self.title)
+        if block:
+            raise UnsupportedError(
+                f"{self.title} has no tiles of queries and keys; give the implementation 'chunked' alone."
+            )
+        self._check(options)
+        if name != "reference":
+            out = self.in_parallel(params, query, key, value, options.mask, name)
+            if out is not None:
+                return out.astype(value.dtype)
+        return self._scan_all(params, query, key, value, options.mask).astype(value.dtype)
+
+    def _check(self, options: Options) -> None:
+        asked = {
+            "bias": options.bias is not None,
+            "attention dropout": options.dropout_rate > 0,
+            "weights": options.return_weights,
+        }
+        for what, is_asked in asked.items():
+            if is_asked:
+                raise UnsupportedError(
+                    f"{self.title} has no {what}: it keeps a running state and never scores a pair; ask for none."
+                )
+        options.mask.require(HONOURED, by=self.title)
+
+    def advance(self, params: Params, query: Any, key: Any, value: Any, state: Any, mask: Mask) -> tuple[Any, Any]:
+        """Returns the causal output of the next tokens and the states after them."""
+        mask.require(HONOURED, by=self.title)
+        out, state = self._scan(params, query, key, value, state, mask.key_lengths)
+        return out.astype(value.dtype), state
+
+    def _scan_all(self, params: Params, query: Any, key: Any, value: Any, mask: Mask) -> jax.Array:
+        """Returns the output of queries at the mask's offset, or of queries that read when all keys are written."""
+        *batch, keys, _, width = value.shape
+        queries, heads, head = jax.tree.leaves(query)[0].shape[-3:]
+        state = jax.tree.map(
+            lambda x: jnp.broadcast_to(x, (*batch, heads, *x.shape)).astype(precise(value).dtype),
+            self.begin(head, width),
+        )
+        if mask.causal and mask.in_step(queries, keys):
+            return self._scan(params, query, key, value, state, mask.key_lengths)[0]
+        after, last = self._scan(params, None, key, value, state, mask.key_lengths, every=mask.causal)
+        if mask.causal:
+            written = jnp.clip(mask.query_offset + jnp.arange(queries) + 1, 0, keys)
+            states = jax.tree.map(lambda empty, x: jnp.concatenate([empty[None], x])[written], state, after)
+        else:
+            states = jax.tree.map(lambda x: jnp.broadcast_to(x, (queries, *x.shape)), last)
+        read = self._over_heads(self.read, params, len(batch), (0, 0), heads)
+        out = jax.vmap(read)(states, jax.tree.map(lambda x: jnp.moveaxis(precise(x), len(batch), 0), query))
+        return jnp.moveaxis(out, 0, len(batch))
+
+    def _scan(
+        self, params: Params, query: Any, key: Any, value: Any, state: Any, lengths: Any, *, every: bool = False
+    ) -> tuple[Any, Any]:
+        """Returns what each query reads after its key is written, `(*B, T, N, V)`, and the last states.
+
+        Without queries it returns all states, `(S, *B, N, …)`, if `every` is set, in place of what is read.
+        """
+        rank, heads = value.ndim - 3, jax.tree.leaves(state)[0].shape[value.ndim - 3]
+        key, gates = key if isinstance(key, tuple) else (key, None)
+        by_token = lambda x: jnp.moveaxis(precise(_spread(x, heads, rank)), rank, 0)  # noqa: E731
+        tokens = jax.tree.map(by_token, (query, key, value, gates))
+        write = self._over_heads(self.write, params, rank, (0, 0, 0, 0), heads)
+        read = self._over_heads(self.read, params, rank, (0, 0), heads)
+        kind = jax.tree.map(lambda x: x.dtype, state)
+
+        def step(state, token):
+            query, key, value, gates, position = token
+            after = jax.tree.map(lambda x, dtype: x.astype(dtype), write(state, key, value, gates), kind)
+            if lengths is not None:
+                real = position < lengths
+                after = jax.tree.map(lambda x, y: jnp.where(_aligned(real, x), x, y), after, state)
+            if query is None:
+                return after, after if every else None
+            return after, read(after, query)
+
+        state, out = jax.lax.scan(step, state, (*tokens, jnp.arange(value.shape[rank])))
+        return (out if query is None else jnp.moveaxis(out, 0, rank)), state
+
+    def _over_heads(self, function: Any, params: Params, rank: int, axes: tuple, heads: int) -> Any:
+        """Returns a function of one head as one of arrays `(*B, N, …)`."""
+        over = {name: declared.over for name, declared in self.parameters(Sizes(1, 1, 1, 1)).items()}
+        own = {name: precise(x) for name, x in params.items() if over.get(name)}
+        shared = {name: precise(x) for name, x in params.items() if name not in own}
+        one = lambda own, *arrays: function(shared | own, *arrays)  # noqa: E731
+        mapped = jax.vmap(one, (0, *axes), axis_size=heads)
+        for _ in range(rank):
+            mapped = jax.vmap(mapped, (None, *axes))
+        return lambda *arrays: mapped(own, *arrays)
+
+    def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
+        """Returns the cost of a step for each key, of a reading for each query, and of the gates."""
+        return operations.of_steps(self, sizes, queries, keys)
+
+
+def _spread(x: jax.Array, heads: int, rank: int) -> jax.Array:
+    """Returns `(*B, S, K, …)` as `(*B, S, N, …)`."""
+    groups = x.shape[rank + 1]
+    return x if groups == heads else jnp.repeat(x, heads // groups, rank + 1)
+
+
+def _aligned(real: jax.Array, x: jax.Array) -> jax.Array:
+    return real.reshape(*real.shape, *(1,) * (x.ndim - real.ndim))

@@ -1,0 +1,37 @@
+"""Retention: linear attention whose state fades by a rate of each head (RetNet, Sun et al. 2023, 2307.08621, eq. 6)."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from attention.parameters import Parameter, Params, Sizes
+from attention.recurrences.recurrence import Recurrence
+
+
+@dataclasses.dataclass(frozen=True)
+class Retention(Recurrence):
+    """W ← γ W + v kᵀ and W q/√H, normed for each head (eq. 8), with γ = 1 − 2^(−5−n) for head n from 0 on.
+
+    The paper also rotates queries and keys (`model.positions=rotary` does) and has a gate after it, which is a layer's.
+    """
+
+    title = "Retention"
+
+    def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
+        """Returns log(1/γ − 1), which is learned from the paper's values on."""
+        init = lambda key, shape, dtype: -jnp.log(2.0 ** (5 + jnp.arange(shape[0])) - 1).astype(dtype)  # noqa: E731
+        return {"decay": Parameter((sizes.heads,), init, ("heads",))}
+
+    def begin(self, head: int, value: int) -> jax.Array:
+        """Returns an empty W, `(V, H)`."""
+        return jnp.zeros((value, head))
+
+    def write(self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: None) -> jax.Array:
+        """Returns γ W + v kᵀ."""
+        return jax.nn.sigmoid(-params["decay"]) * state + jnp.outer(value, key)
+
+    def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
+        """Returns W q/√H over its root mean square."""
+        out = state @ query * query.size**-0.5
+        return out * jax.lax.rsqrt(jnp.mean(out**2) + 1e-6)

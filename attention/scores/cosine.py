@@ -1,0 +1,45 @@
+"""Cosines with a learned temperature (Swin Transformer v2, Liu et al. 2022, eq. 2; QK-norm, Henry et al. 2020)."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.nn import initializers
+
+from attention.activations import unit
+from attention.forms import At, DotForm, Tokens
+from attention.parameters import Parameter, Params, Sizes
+from attention.score import Score
+
+
+@dataclasses.dataclass(frozen=True)
+class Cosine(Score):
+    """score = cos(q, k) / τ, with one τ for each head, at least 0.01 and 0.1 at first."""
+
+    kernels = ("cudnn",)
+
+    def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
+        """Returns −log τ."""
+        return {"log_scale": Parameter((sizes.heads,), initializers.constant(math.log(10.0)), ("heads",))}
+
+    def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> jax.Array:
+        """Returns q/‖q‖."""
+        return unit(query)
+
+    def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> jax.Array:
+        """Returns k/‖k‖."""
+        return unit(key)
+
+    def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
+        """Returns the cosine over τ."""
+        return query @ key * _scale(params)
+
+    def as_dot(self, params: Params, query: jax.Array, key: jax.Array) -> DotForm:
+        """Returns the scores with 1/τ folded into the queries."""
+        scale = _scale(params).reshape((1,) * (query.ndim - 2) + (-1, 1))
+        return DotForm((query * scale).astype(query.dtype), key, 1.0)
+
+
+def _scale(params: Params) -> jax.Array:
+    return jnp.exp(jnp.minimum(params["log_scale"], math.log(100.0)))

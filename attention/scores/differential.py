@@ -1,0 +1,66 @@
+"""Differential attention: the difference of two softmaxes, which cancels common noise (Ye et al. 2024, 2410.05258)."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.nn import initializers
+
+from attention import operations
+from attention.errors import UsageError
+from attention.options import Options
+from attention.parameters import Parameter, Params, Sizes, is_number
+from attention.score import Mixer
+from attention.scores.dot import DotProduct
+
+
+@dataclasses.dataclass(frozen=True)
+class Differential(Mixer):
+    """(softmax(q¹·k¹/√(H/2)) − λ softmax(q²·k²/√(H/2))) v, then a norm of each head (eq. 1 to 3).
+
+    q¹ and q² are the halves of a head's query, and λ = exp(a¹·b¹) − exp(a²·b²) + λ₀ with learned a and b.
+
+    Attributes:
+      initial: λ₀; the paper has 0.8 − 0.6 exp(−0.3 (l − 1)) in layer l.
+    """
+
+    initial: float = 0.8
+    title = "Differential attention"
+    normalises = "softmax"
+    implementations = ("reference", "xla", "chunked")  # its values are wider than its halves, which cuDNN refuses
+    ties_values = False
+
+    def __post_init__(self):
+        if not is_number(self.initial) or not 0 < self.initial < 1:
+            raise UsageError(f"The option initial must be a number between 0 and 1, not {self.initial!r}.")
+
+    def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
+        """Returns a and b of both softmaxes, shared by the heads as in the published code, and the norm's scale."""
+        if sizes.head % 2:
+            raise UsageError(f"Differential attention halves its heads, so they cannot be {sizes.head} wide.")
+        vectors = {
+            name: Parameter((2, sizes.head // 2), initializers.normal(0.1)) for name in ("query_vector", "key_vector")
+        }
+        return vectors | {"scale": Parameter((sizes.head,), initializers.ones)}
+
+    def attend(self, params: Params, query: Any, key: Any, value: Any, options: Options) -> Any:
+        """Returns the normed difference, and the difference of the weights if asked for."""
+        first, second = (
+            DotProduct().attend({}, *halves, value, options)
+            for halves in zip(jnp.split(query, 2, -1), jnp.split(key, 2, -1), strict=True)
+        )
+        exponents = jnp.exp(jnp.sum(params["query_vector"] * params["key_vector"], -1))
+        factor = exponents[0] - exponents[1] + self.initial
+        difference = jax.tree.map(lambda x, y: x - (factor * y).astype(x.dtype), first, second)
+        out = difference[0] if options.return_weights else difference
+        norm = jax.lax.rsqrt(jnp.mean(jnp.square(out.astype(factor.dtype)), -1, keepdims=True) + 1e-5)
+        scale = (1 - self.initial) * params["scale"].reshape((1,) * (out.ndim - 1) + (-1,))
+        out = (out * norm * scale).astype(value.dtype)
+        return (out, difference[1]) if options.return_weights else out
+
+    def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
+        """Returns the cost of two attentions with half the width of queries and keys, their difference and the norm."""
+        pairs, outputs = queries * keys * sizes.heads, queries * sizes.heads * sizes.head
+        both = operations.dot_product(queries, keys, sizes.heads, sizes.head) * 2
+        return both + operations.Cost(-2 * pairs * sizes.head, 6 * outputs)

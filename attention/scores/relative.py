@@ -1,0 +1,55 @@
+"""T5's relative positions: a learned bias for each bucket of distances (Raffel et al. 2020, section 2.1)."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.nn import initializers
+
+from attention.errors import UsageError
+from attention.forms import At
+from attention.parameters import Parameter, Params, Sizes, check_flags, is_count
+from attention.score import Score
+
+
+@dataclasses.dataclass(frozen=True)
+class Relative(Score):
+    """score = q·k/√H + b[bucket(j − i)] of each head; T5 leaves out 1/√H and shares b among layers.
+
+    Attributes:
+      buckets: Number of buckets.
+      distance: The distance from which on all share the last bucket.
+      ahead: Whether keys after the query have half of the buckets, as in T5's encoder; if not, all share the first.
+    """
+
+    buckets: int = 32
+    distance: int = 128
+    ahead: bool = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_flags(self, "ahead")
+        if not is_count(self.buckets) or self.buckets % 4:
+            raise UsageError(f"The option buckets must be a multiple of 4 above 0, not {self.buckets!r}.")
+        if not is_count(self.distance) or self.distance <= self.buckets:
+            raise UsageError(
+                f"The option distance must be a number above {self.buckets} buckets, not {self.distance!r}."
+            )
+
+    def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
+        """Returns b."""
+        return {"bucket_bias": Parameter((sizes.heads, self.buckets), initializers.normal(0.02), ("heads",))}
+
+    def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
+        """Returns the score with the bias of the pair's bucket."""
+        return query @ key * query.shape[-1] ** -0.5 + params["bucket_bias"][self.bucket(at.key - at.query)]
+
+    def bucket(self, offset: jax.Array) -> jax.Array:
+        """Returns the bucket of j − i: one a distance for small ones, then logarithmically wider ones."""
+        count = self.buckets // 2 if self.ahead else self.buckets
+        far = jnp.abs(offset) if self.ahead else jnp.maximum(-offset, 0)
+        exact = count // 2
+        steps = jnp.log(jnp.maximum(far, 1) / exact) / math.log(self.distance / exact) * (count - exact)
+        wide = jnp.minimum(exact + steps.astype(jnp.int32), count - 1)
+        return jnp.where(far < exact, far, wide) + (count if self.ahead else 0) * (offset > 0)

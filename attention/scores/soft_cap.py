@@ -1,0 +1,31 @@
+"""Dot products that saturate: c · tanh(q·k / (c √H)) (Gemma 2, arXiv:2408.00118, section 2)."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from attention.errors import UsageError
+from attention.forms import At
+from attention.parameters import Params, is_number
+from attention.score import Score
+
+
+@dataclasses.dataclass(frozen=True)
+class SoftCap(Score):
+    """score = c · tanh(q·k / (c √H)).
+
+    Attributes:
+      cap: c, which no score exceeds; Gemma 2 has 50.
+    """
+
+    cap: float = 50.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not is_number(self.cap) or self.cap <= 0:
+            raise UsageError(f"The option cap must be a number above 0, not {self.cap!r}.")
+
+    def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
+        """Returns the capped score."""
+        return self.cap * jnp.tanh(query @ key * query.shape[-1] ** -0.5 / self.cap)

@@ -1,0 +1,330 @@
+"""Every row against its paper's own form, which knows nothing of `Score.pair` or of the normalisers."""
+
+import functools
+import itertools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+
+import attention
+from attention import Mask, UsageError, reference
+from attention.activations import ACTIVATIONS
+from attention.normaliser import NORMALISERS, normaliser_of
+from attention.parameters import Parameter, Sizes
+from attention.score import Score
+from attention.scores.dot import DotProduct
+from attention.scores.pairwise import Neural
+from attention.scores.relative import Relative
+from tests.attention.cases import CASES, HEADS, LENGTH, WIDTH, causal_mask, inputs, mask_of, outcome
+from tests.sizes import once
+
+pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group(__name__)]
+ROOT = WIDTH**-0.5
+
+
+def own(w, head):
+    """The arrays of one head."""
+    return {name: x[head] if len(x) == HEADS else x for name, x in w.items()}
+
+
+def dot(scale=ROOT):
+    return lambda w, q, k, i, j, n: q @ k * scale
+
+
+def neural(activation="relu", scale=1.0, unique=False, per_head=False):
+    def score(w, q, k, i, j, n):
+        w = own(w, n) if per_head else w
+        at = (i, j) if unique else ()
+        layers = [(w[f"kernel_{x}"][at], w[f"bias_{x}"][at]) for x in range(3)]
+        down = [(w[f"down_kernel_{s}"], w[f"down_bias_{s}"]) for s in ("query", "key") if "down_kernel_query" in w]
+        return scale * reference.neural_score(q, k, down, layers, ACTIVATIONS[activation])
+
+    return score
+
+
+def additive(w, q, k, i, j, n):
+    w = own(w, n)
+    return reference.additive_score(q, k, w["query_kernel"], w["key_kernel"], w["hidden_bias"], w["vector"])
+
+
+def gaussian(sigma=1.0, squared=True, normalise=True, decay=0.0):
+    def score(w, q, k, i, j, n):
+        q, k = (reference.unit(x) if normalise else x for x in (q, k))
+        return reference.gaussian_score(q, k, jnp.asarray(sigma), squared) - decay * (i - j)
+
+    return score
+
+
+def positional(w, q, k, i, j, n):
+    table = jnp.einsum("...ir,...jr->...ij", w["rows"], w["columns"]) if "rows" in w else w["table"]
+    return table[n, i, j] if table.ndim == 3 else table[i, j]
+
+
+def cosine(w, q, k, i, j, n):
+    return q @ k / jnp.linalg.norm(q) / jnp.linalg.norm(k) * jnp.exp(jnp.minimum(w["log_scale"][n], np.log(100)))
+
+
+def alibi(w, q, k, i, j, n):
+    slope = jnp.exp(w["log_slope"][n]) if w else 2.0 ** (-8 * (n + 1) / HEADS)
+    return q @ k * ROOT - slope * abs(i - j)
+
+
+SCORES = {
+    "dot_product": dot(),
+    "dot_product scale": dot(0.7),
+    "neural": neural(),
+    "neural undivided": neural("gelu", 0.5),
+    "neural per head": neural(per_head=True),
+    "neural unique": neural(unique=True),
+    "neural unique per head": neural(unique=True, per_head=True),
+    "additive": additive,
+    "additive per head": additive,
+    "luong dot": dot(1.0),
+    "luong general": lambda w, q, k, i, j, n: reference.luong_score(q, k, w["kernel"]),
+    "luong general per head": lambda w, q, k, i, j, n: reference.luong_score(q, k, w["kernel"][n]),
+    "luong concat": lambda w, q, k, i, j, n: reference.luong_concat_score(
+        q, k, w["kernel"], w["hidden_bias"], w["vector"]
+    ),
+    "gaussian": gaussian(),
+    "gaussian sharp": gaussian(0.3),
+    "gaussian as it is": gaussian(0.8, normalise=False),
+    "gaussian unsquared": gaussian(0.5, squared=False),
+    "gaussian decay": gaussian(decay=0.2),
+    "positional": positional,
+    "positional shared": positional,
+    "positional factorised": positional,
+    "location": lambda w, q, k, i, j, n: q @ w["kernel"][:, j] + w["kernel_bias"][j],
+    "soft cap": lambda w, q, k, i, j, n: 1.5 * jnp.tanh(q @ k * ROOT / 1.5),
+    "cosine": cosine,
+    "alibi": alibi,
+    "alibi learned": alibi,
+}
+KEPT = ["dot_product", "neural per head", "neural unique", "additive", "gaussian unsquared", "alibi", "location"]
+
+
+def all_scores(name, w, query, key):
+    """`(B, N, T, S)`."""
+
+    steps = jnp.arange(LENGTH)
+
+    def head(n, query, key):
+        pair = lambda q, k, i, j: SCORES[name](w, q, k, i, j, n)  # noqa: E731
+        return jax.vmap(jax.vmap(pair, (None, 0, None, 0)), (0, None, 0, None))(query, key, steps, steps)
+
+    return jnp.stack([jax.vmap(functools.partial(head, n))(query[:, :, n], key[:, :, n]) for n in range(HEADS)], 1)
+
+
+@pytest.mark.parametrize("name", once(SCORES, KEPT))
+def test_equals_the_paper_in_output_and_all_gradients(name):
+    arrays, w, mask = inputs(), CASES[name].weights(), mask_of(CASES[name], causal_mask())
+    direction = jax.random.normal(jax.random.key(11), arrays[2].shape, jnp.float64)
+
+    @jax.jit
+    def by_hand(w, query, key, value):
+        scores = all_scores(name, w, query, key)
+        allowed = jnp.broadcast_to(mask.materialise(LENGTH, LENGTH, 4), scores.shape)
+        weights = jax.vmap(jax.vmap(reference.head_weights))(scores, jnp.zeros_like(scores), allowed)
+        out = jnp.einsum("bnts,bsnh->btnh", weights, value)
+        return jnp.sum(out * direction), out
+
+    (_, out), gradients = jax.value_and_grad(by_hand, argnums=(0, 1, 2, 3), has_aux=True)(w, *arrays)
+    chex.assert_trees_all_close(
+        outcome(name, "reference", arrays, w, mask, direction=direction), (out, gradients), rtol=0, atol=1e-10
+    )
+
+
+def _weights_by_hand(name, scores, allowed):
+    """One row, in NumPy."""
+    if not allowed.any():
+        return np.zeros_like(scores)
+    s, count, weights = scores[allowed], allowed.sum(), np.zeros_like(scores)
+    weights[allowed] = {
+        "softmax": lambda: scipy.special.softmax(s),
+        "sink": lambda: scipy.special.softmax([*s, 0.0])[:-1],
+        "sink(learned=True)": lambda: scipy.special.softmax([*s, 0.4])[:-1],
+        "sigmoid": lambda: scipy.special.expit(s - np.log(count)),
+        "relu_squared": lambda: np.maximum(s, 0) ** 2 / count,
+        "sum": lambda: s / s.sum(),
+        "none": lambda: s,
+        "hard": lambda: np.arange(len(s)) == s.argmax(),
+    }[name]()
+    return weights
+
+
+@pytest.mark.parametrize("name", [*NORMALISERS, "sink(learned=True)"])
+def test_a_normaliser_is_what_it_says(name):
+    query, key, value = inputs()
+    dense = jax.random.bernoulli(jax.random.key(9), 0.7, (2, HEADS, LENGTH, LENGTH)).at[:, :, 2].set(False)
+    params = {"sink": jnp.full(HEADS, 0.4)} if "learned" in name else {}
+    score = DotProduct(normaliser=name)
+    scores = np.einsum("btnh,bsnh->bnts", query, key) * ROOT
+    weights = np.empty_like(scores)
+    for at in itertools.product(range(2), range(HEADS), range(LENGTH)):
+        weights[at] = _weights_by_hand(name, scores[at], np.asarray(dense[at]))
+    expected = np.einsum("bnts,bsnh->btnh", weights, value)
+    for implementation in ("reference", "xla", *(("chunked(4, 3)",) if name != "hard" else ())):
+        out = attention.attend(score, params, query, key, value, mask=dense, implementation=implementation)
+        chex.assert_trees_all_close(out, expected, rtol=0, atol=1e-10)
+
+
+def test_hard_attention_learns_by_the_gradient_of_the_softmax():
+    arrays = inputs()
+    found, soft = (outcome(name, "xla", arrays, {})[1][1:3] for name in ("hard", "dot_product"))
+    chex.assert_trees_all_close(found, soft, atol=1e-12)
+
+
+def test_an_mlp_chooses_one_key_by_itself():
+    arrays, score, sizes = inputs(), Neural(normaliser="hard"), Sizes(HEADS * WIDTH, HEADS, WIDTH, LENGTH)
+    params = {n: jax.random.normal(jax.random.key(1), p.shape) for n, p in score.arrays(sizes).items()}
+    found, expected = (attention.attend(score, params, *arrays, implementation=name) for name in ("auto", "reference"))
+    chex.assert_trees_all_close(found, expected, atol=1e-12)
+
+
+def test_sampled_keys_are_drawn_from_the_softmax():
+    query, key, value = inputs()
+    score = DotProduct(normaliser="hard(sampled=True)")
+
+    def drawn(seed):
+        options = {"dropout_key": jax.random.key(seed), "return_weights": True}
+        return attention.attend(score, {}, query, key, value, **options)[1]
+
+    weights = jax.vmap(drawn)(jnp.arange(4000))
+    chex.assert_trees_all_equal(weights.sum(-1), jnp.ones(weights.shape[:-1]))
+    _, soft = attention.dot_product_attention(query, key, value, return_weights=True)
+    assert np.abs(weights.mean(0) - soft).max() < 5 * 0.5 / np.sqrt(4000)
+
+
+STEPS = {
+    "retention": lambda w, n, x, k, v, state: (1 - 2.0 ** (-5 - n)) * state + np.outer(v, k),
+    "gated linear": lambda w, n, x, k, v, state: state * _forget(w, n, x) + np.outer(v, k),
+    "gated delta": lambda w, n, x, k, v, state: _gated_delta(w, n, x, _unit_silu(k), v, state),
+}
+
+
+def _unit_silu(x):
+    y = x * scipy.special.expit(x)
+    return y / np.linalg.norm(y)
+
+
+def _forget(w, n, x):
+    logits = np.einsum("r,rh->h", x @ w["forget_down_kernel"], w["forget_up_kernel"][:, n]) + w["forget_bias"][n]
+    return scipy.special.expit(logits) ** (1 / 16)
+
+
+def _gated_delta(w, n, x, k, v, state):
+    softplus = np.log1p(np.exp(x @ w["forget_kernel"][:, n] + w["forget_bias"][n]))
+    alpha = np.exp(-np.exp(w["forget_rate"][n]) * softplus)
+    beta = scipy.special.expit(x @ w["strength_kernel"][:, n])
+    return state @ (alpha * (np.eye(WIDTH) - beta * np.outer(k, k))) + beta * np.outer(v, k)
+
+
+def _read(name, state, q):
+    if name == "gated delta":
+        return state @ _unit_silu(q)
+    out = state @ q * ROOT
+    return out / np.sqrt(np.mean(out**2) + 1e-6) if name == "retention" else out
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_recurrence_is_its_equation_step_by_step(name, causal):
+    query, key, value = (np.asarray(x) for x in inputs(batch=(1,)))
+    w = {n: np.asarray(x) for n, x in CASES[name].weights().items()}
+    if name == "retention":
+        w = {"decay": -np.log(2.0 ** (5 + np.arange(HEADS)) - 1)}
+    source, expected = key.reshape(LENGTH, -1), np.zeros_like(query)
+    for n in range(HEADS):
+        state, states = np.zeros((WIDTH, WIDTH)), []
+        for j in range(LENGTH):
+            state = STEPS[name](w, n, source[j], key[0, j, n], value[0, j, n], state)
+            states.append(state)
+        for i in range(LENGTH):
+            expected[0, i, n] = _read(name, states[i if causal else -1], query[0, i, n])
+    out = CASES[name].call(*jax.tree.map(jnp.asarray, (w, query, key, value)), mask=Mask(causal=causal))
+    chex.assert_trees_all_close(out, expected, rtol=0, atol=1e-10)
+
+
+def test_differential_attention_is_the_difference_of_two():
+    query, key, value = inputs()
+    w = CASES["differential"].weights()
+    halves = [(query[..., a:b], key[..., a:b]) for a, b in ((0, 3), (3, 6))]
+    first, second = (
+        np.einsum("bnts,bsnh->btnh", scipy.special.softmax(np.einsum("btnh,bsnh->bnts", q, k) / 3**0.5, -1), value)
+        for q, k in halves
+    )
+    a, b = np.exp(np.sum(np.asarray(w["query_vector"] * w["key_vector"]), -1))
+    out = first - (a - b + 0.8) * second
+    expected = 0.2 * out / np.sqrt((out**2).mean(-1, keepdims=True) + 1e-5) * w["scale"][None, None, None]
+    chex.assert_trees_all_close(CASES["differential"].call(w, query, key, value), expected, rtol=0, atol=1e-10)
+
+
+def test_buckets_are_those_of_t5():
+    transformers = pytest.importorskip("transformers.models.t5.modeling_t5", reason="needs transformers and PyTorch")
+    torch = pytest.importorskip("torch")
+    offsets = np.arange(-300, 301)
+    for ahead in (True, False):
+        theirs = transformers.T5Attention._relative_position_bucket(torch.tensor(offsets), ahead, 32, 128)
+        ours = Relative(32, 128, ahead).bucket(jnp.asarray(offsets))
+        chex.assert_trees_all_equal(np.asarray(ours), theirs.numpy())
+
+
+class OnlyPair(Score):
+    """Dot products less a learned slope times the distance, with a table, written as `pair` alone."""
+
+    def parameters(self, sizes):
+        one = lambda key, shape, dtype: jnp.ones(shape, dtype)  # noqa: E731
+        return {
+            "slope": Parameter((sizes.heads,), one, ("heads",)),
+            "table": Parameter((sizes.length, sizes.length), one, ("queries", "keys")),
+        }
+
+    def pair(self, params, query, key, at):
+        return query @ key - params["slope"] * abs(at.query - at.key) + params["table"]
+
+
+def test_pair_alone_is_enough_for_tiles_with_gradients_of_all_parameters():
+    score = OnlyPair()
+    arrays = inputs(5, LENGTH, 2)
+    sizes = Sizes(HEADS * WIDTH, HEADS, WIDTH, LENGTH)
+    keys = jax.random.split(jax.random.key(3), 2)
+    shapes = {name: declared.shape for name, declared in score.arrays(sizes).items()}
+    params = {n: jax.random.normal(k, s, jnp.float64) for k, (n, s) in zip(keys, shapes.items(), strict=True)}
+    mask = Mask(causal=True, query_offset=LENGTH - 5)
+
+    def run(implementation):
+        def scalar(params, *arrays):
+            return jnp.sum(jnp.sin(attention.attend(score, params, *arrays, mask=mask, implementation=implementation)))
+
+        return jax.jit(jax.value_and_grad(scalar, argnums=(0, 1, 2, 3)))(params, *arrays)
+
+    tiles, whole = run("chunked(2, 4)"), run("xla")
+    chex.assert_trees_all_close(tiles, whole, rtol=0, atol=1e-10)
+    assert np.abs(tiles[1][0]["slope"]).min() > 1e-3
+
+
+def test_a_boolean_array_is_a_mask():
+    query, key, value = inputs()
+    allowed = jnp.tril(jnp.ones((1, 1, LENGTH, LENGTH), bool))
+    run = functools.partial(attention.dot_product_attention, query, key, value)
+    chex.assert_trees_all_close(run(mask=allowed), run(mask=Mask(causal=True)), atol=1e-12)
+    with pytest.raises(UsageError, match="or a boolean array, True where a query may attend, not an array of float64"):
+        run(mask=jnp.zeros((1, 1, LENGTH, LENGTH)))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("softmx", "Unknown normaliser 'softmx'. Did you mean 'softmax'"),
+        ("sink(learn=True)", "Unknown option of the normaliser sink 'learn'. Did you mean 'learned'"),
+        ("sink|sigmoid", "has one normaliser, not 'sink|sigmoid'"),
+    ],
+)
+def test_mistakes_in_normalisers_are_one_sentence(text, message):
+    with pytest.raises(UsageError, match=message.replace("(", r"\(").replace("|", r"\|")):
+        normaliser_of(text)
+    with pytest.raises(UsageError):
+        DotProduct(normaliser=text)
