@@ -47,7 +47,8 @@ class Case:
       equivariant: Whether permuting queries permutes outputs.
       needs_causal: Whether it raises without a causal mask.
       used: Which of query, key and value count.
-      signed: Whether weights may be below 0, and the output more than the weighted values.
+      weighs: Whether the output is the weights times the values.
+      positive: Whether every allowed key has a weight above 0.
     """
 
     call: Callable[..., Any]
@@ -61,7 +62,13 @@ class Case:
     equivariant: bool = True
     needs_causal: bool = False
     used: tuple[int, ...] = (0, 1, 2)
-    signed: bool = False
+    weighs: bool = True
+    positive: bool = True
+
+    @property
+    def fixed(self) -> bool:
+        """Whether LENGTH is the most tokens."""
+        return any(LENGTH in shape for shape in self.shapes.values())
 
     def weights(self, dtype: Any = jnp.float64, seed: int = 7) -> dict[str, jax.Array]:
         """Random weights; biases are positive, so that no ReLU is dead for all pairs."""
@@ -180,7 +187,9 @@ def of(score: Mixer, **options: Any) -> Case:
         masks=BY_POSITION if recurrent else EVERY_MASK,
         normalised=bool(normaliser and normaliser.sums),
         weighted=not recurrent,
-        signed=isinstance(score, Differential),
+        weighs=not isinstance(score, Differential),
+        positive=not isinstance(score, Differential)
+        and getattr(score, "normaliser", "") not in ("relu_squared", "none", "hard"),
         **{"unordered": not (near or recurrent), "equivariant": not near} | options,
     )
 
@@ -229,7 +238,7 @@ CASES = {
     "hard": of(DotProduct(normaliser="hard")),
     "neural sigmoid": of(Neural(per_head=True, dim=3, normaliser="sigmoid")),
     "neural unique sink": of(
-        Neural(pairs="unique", normaliser="sink(learned=True)"), unordered=False, equivariant=False
+        Neural(4, (5, 3), pairs="unique", normaliser="sink(learned=True)"), unordered=False, equivariant=False
     ),
     "soft cap": of(SoftCap(1.5)),
     "cosine": of(Cosine()),

@@ -81,13 +81,14 @@ def test_every_weight_and_input_counts(name):
     case = CASES[name]
     _, (weights, *arrays) = outcome(name, "reference", inputs(), case.weights(), causal_mask())
     # The last bias of shared weights shifts all scores of a row alike.
-    silent = {"bias_2"} if name.startswith("neural") and "unique" not in name else set()
+    silent = {"bias_2"} if "bias_2" in weights and "unique" not in name else set()
     assert {key for key, gradient in weights.items() if np.abs(gradient).max() < 1e-6} == silent
     assert tuple(index for index, gradient in enumerate(arrays) if np.abs(gradient).max() > 1e-6) == case.used
 
 
 @pytest.mark.parametrize(
-    ("name", "implementation"), once([pair for pair in FAST if pair[1] == "chunked"], [FEW[0], FEW[2]])
+    ("name", "implementation"),
+    once([pair for pair in FAST if pair[1] == "chunked" and not CASES[pair[0]].fixed], [FEW[0], FEW[2]]),
 )
 def test_lengths_that_are_no_multiple_of_a_block(monkeypatch, name, implementation):
     monkeypatch.setattr(plan, "rule", lambda call, units: plan.Tiling(64, 48))
@@ -118,8 +119,8 @@ def test_causality_by_gradient(name, implementation):
     through_keys, through_values = (np.abs(np.asarray(g)).max(axis=(0, 2, 3)) for g in gradients)
     assert not through_keys[token + 1 :].any()
     assert not through_values[token + 1 :].any()
-    assert np.all(through_values[: token + 1] > 0)
-    assert np.all(through_keys[: token + 1] > 0) == (1 in case.used)
+    assert np.all(through_values[: token + 1] > 0) or not case.positive
+    assert np.all(through_keys[: token + 1] > 0) == (1 in case.used) or not case.positive
 
 
 @each
@@ -188,8 +189,9 @@ def test_weights_sum_to_one_where_something_is_allowed(name, implementation):
     chex.assert_shape(given, (2, HEADS, LENGTH, LENGTH))
     if case.normalised:
         chex.assert_trees_all_close(given.sum(-1), expected, atol=1e-12)
-    chex.assert_trees_all_equal(given.sum(-1) > 0, expected > 0)
-    chex.assert_trees_all_close(jnp.einsum("bnts,bsnh->btnh", given, arrays[2]), out, atol=1e-12)
+    chex.assert_trees_all_equal(np.any(np.asarray(given) != 0, axis=-1), expected > 0)
+    if case.weighs:
+        chex.assert_trees_all_close(jnp.einsum("bnts,bsnh->btnh", given, arrays[2]), out, atol=1e-12)
 
 
 @pytest.mark.parametrize(("name", "implementation"), once(WEIGHTED, WITH_WEIGHTS))
@@ -197,7 +199,7 @@ def test_causal_weights_are_lower_triangular(name, implementation):
     """Wikipedia, masked attention."""
     _, given = run(name, implementation, inputs(), CASES[name].weights(), Mask(causal=True), return_weights=True)
     assert not np.triu(np.asarray(given), 1).any()
-    assert np.all(np.einsum("bnii->bni", np.asarray(given)) > 0)
+    assert np.all(np.einsum("bnii->bni", np.asarray(given)) > 0) or not CASES[name].positive
 
 
 def _dropped_by_hand(given, value, rate, key):
@@ -206,7 +208,7 @@ def _dropped_by_hand(given, value, rate, key):
 
 
 @pytest.mark.parametrize(
-    "name", once([name for name, case in CASES.items() if case.weighted], ["dot_product", "neural"])
+    "name", once([name for name, case in CASES.items() if case.weighted and case.weighs], ["dot_product", "neural"])
 )
 def test_dropout_is_of_the_weights(name):
     arrays, weights, key = inputs(), CASES[name].weights(), jax.random.key(1)
