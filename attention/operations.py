@@ -98,7 +98,16 @@ def align(length: int, heads: int, width: int) -> Cost:
     return product + Cost(0, length * heads * width, ITEM * length)
 
 
-def pairwise(queries: int, keys: int, heads: int, width: int, widths: list[int], *, unique: bool = False) -> Cost:
+def pairwise(
+    queries: int,
+    keys: int,
+    heads: int,
+    width: int,
+    widths: list[int],
+    normaliser: int = SOFTMAX_FLOPS,
+    *,
+    unique: bool = False,
+) -> Cost:
     """Returns the cost on pairs: a + b, the activation, the further layers, then softmax and weighted values.
 
     Args:
@@ -107,6 +116,7 @@ def pairwise(queries: int, keys: int, heads: int, width: int, widths: list[int],
       heads: N.
       width: V, the width of a head's values.
       widths: The widths of concat(q', k') and of each hidden layer, then 1.
+      normaliser: Operations of the normaliser on each score.
       unique: Whether each pair has its own weights. The first layer is then computed for each pair too, and all weights
         are read once.
     """
@@ -116,7 +126,7 @@ def pairwise(queries: int, keys: int, heads: int, width: int, widths: list[int],
     ends = (queries + keys) * heads * (widths[1] + width)
     tables = queries * keys * sum(i * o + o for i, o in itertools.pairwise(widths)) if unique else 0
     products = sum(2 * inputs * outputs for inputs, outputs in layers) + 2 * width
-    pointwise = sum(widths[1:]) + sum(hidden) + SOFTMAX_FLOPS  # biases, activations
+    pointwise = sum(widths[1:]) + sum(hidden) + normaliser  # biases, activations
     return Cost(pairs * products, pairs * pointwise, ITEM * (ends + tables))
 
 

@@ -10,6 +10,7 @@ from attention.errors import UsageError
 
 Initialiser = Callable[..., jax.Array]
 Params = dict[str, jax.Array]
+OVER = ("heads", "queries", "keys")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,10 @@ class Parameter:
     shape: tuple[int, ...]
     init: Initialiser
     over: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        if self.over != tuple(name for name in OVER if name in self.over):
+            raise UsageError(f"A parameter is over a tuple of {', '.join(OVER)}, in this order, not {self.over!r}.")
 
 
 def check_flags(options: Any, *names: str) -> None:

@@ -14,7 +14,7 @@ from attention import operations
 from attention.errors import UsageError
 from attention.forms import At, DotForm, PairNetwork, Tokens
 from attention.kernels import choose
-from attention.kernels.call import check_shapes
+from attention.kernels.call import check_parts, check_shapes
 from attention.mask import Mask
 from attention.normaliser import Normaliser, normaliser_of
 from attention.operations import Cost
@@ -45,7 +45,7 @@ class Mixer:
     random: bool = False
 
     def __init_subclass__(cls) -> None:
-        cls.title = cls.__dict__.get("title") or cls.__name__
+        cls.title = cls.__dict__.get("title", cls.title or cls.__name__)
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns the learnable arrays by name."""
@@ -111,6 +111,7 @@ class Score(Mixer):
       normaliser: A string that names the normaliser, such as `sigmoid`; see `attention.normaliser`.
     """
 
+    title = ""
     normaliser: str = dataclasses.field(default="softmax", kw_only=True)
     kernels: ClassVar[tuple[str, ...]] = ()  # the implementations that its forms add
 
@@ -215,10 +216,26 @@ def attend(
       UnsupportedError: the score does not support this call.
     """
     options = Options(mask, bias, dropout_rate, dropout_key, return_weights, implementation)
+    _check_given(score, params, query, key, value, source)
+    keys = (key if value is None else value).shape[-3]
+    check_parts(options.mask, options.bias, (*query.shape[:-3], query.shape[-2], query.shape[-3], keys))
     reachable = lambda x: None if x is None else options.mask.without_unreachable(x, query.shape[-3], query.ndim)  # noqa: E731
-    if key is not None:
-        check_shapes(query, key, key if value is None else value)
     key, value, source = reachable(key), reachable(value), reachable(source)
     query = score.prepare_query(params, query, Tokens(options.mask.query_offset, query))
     key = score.prepare_key(params, key, Tokens(0, key if source is None else source))
     return score.attend(params, query, key, key if value is None else value, options)
+
+
+def _check_given(score: Mixer, params: Params, query: Any, key: Any, value: Any, source: Any) -> None:
+    """Raises UsageError unless everything that the score reads is given."""
+    if score.reads_key and key is None:
+        raise UsageError(f"{score.title} reads keys; give them.")
+    if value is None and not (score.reads_key and score.ties_values):
+        raise UsageError(f"The keys of {score.title} cannot be its values; give values.")
+    if key is not None:
+        check_shapes(query, key, key if value is None else value)
+    if source is not None and source.shape[:-1] != key.shape[:-2]:
+        raise UsageError(f"A source has the keys' batch and length {key.shape[:-2]}, but its shape is {source.shape}.")
+    heads, head = query.shape[-2:]
+    if not params and (declared := score.arrays(Sizes(heads * head, heads, head, 1))):
+        raise UsageError(f"{score.title} needs the arrays {', '.join(declared)}; attention.init makes them.")

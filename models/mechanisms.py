@@ -108,7 +108,7 @@ class Mechanism:
             raise UsageError(f"{self.name} projects no queries, so key='shared' cannot be.")
         if self.value == "tied" and not (self.score.ties_values and self.score.reads_key):
             raise UsageError(f"The score of {self.name} keeps no keys that could be values, so value='tied' cannot be.")
-        if self.kv_heads:
+        if self.kv_heads != 0 or isinstance(self.kv_heads, bool):
             self._check_groups()
 
     def _check_groups(self) -> None:

@@ -112,7 +112,7 @@ def common(queries: int, heads: int, value: Float[Array, "*B S K V"], options: O
       UsageError: the mask or the bias does not fit the scores.
     """
     scores_shape = (*value.shape[:-3], heads, queries, value.shape[-3])
-    _check_parts(options.mask, options.bias, scores_shape)
+    check_parts(options.mask, options.bias, scores_shape)
     return {
         "scores_shape": scores_shape,
         "value": value,
@@ -125,7 +125,8 @@ def common(queries: int, heads: int, value: Float[Array, "*B S K V"], options: O
     }
 
 
-def _check_parts(mask: Mask, bias: jax.Array | None, scores_shape: tuple[int, ...]) -> None:
+def check_parts(mask: Mask, bias: jax.Array | None, scores_shape: tuple[int, ...]) -> None:
+    """Raises UsageError unless mask and bias fit the scores."""
     *batch, _, queries, keys = scores_shape
     mask.check(tuple(batch), queries, keys)
     for name, array in (("bias", bias), ("dense mask", mask.dense)):

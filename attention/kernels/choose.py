@@ -37,7 +37,8 @@ def attend(
 def _call(score: Any, params: Params, query: Any, key: Any, fields: dict[str, Any], name: str) -> Call:
     """Returns the call in the form that most kernels compute, or as `pair` defines it where no other form is wanted."""
     form = None if name == "reference" else score.as_dot(params, query, key)
-    in_tiles = score.weighing.in_tiles and not fields["return_weights"]
+    empty = 0 in fields["scores_shape"] or 0 in fields["value"].shape
+    in_tiles = score.weighing.in_tiles and not (fields["return_weights"] or empty)
     if form is None and name not in ("reference", "xla") and in_tiles:
         form = score.as_network(params)
     if isinstance(form, DotForm):

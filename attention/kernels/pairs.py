@@ -12,6 +12,7 @@ from attention.forms import At, of_heads
 from attention.kernels.call import ScoreCall, check_rows
 from attention.kernels.plan import TileAt
 from attention.kernels.reference import precise
+from attention.mask import Mask
 from attention.parameters import Params, Sizes
 
 AXES = ("heads", "queries", "keys")
@@ -37,13 +38,18 @@ def cut_tables(call: ScoreCall, tables: Params) -> Params:
     """Returns the rows of the tables from the mask's query offset on, one a query, and one column a key."""
     queries, keys = call.scores_shape[-2:]
 
-    def cut(x):
-        built = max(x.shape[1:3])
-        check_rows(call.score.title, "weights are a table over token positions", built, call.mask, queries, keys)
-        rows = x if x.shape[1] == 1 < built else jax.lax.dynamic_slice_in_dim(x, call.mask.query_offset, queries, 1)
-        return rows[:, :, :keys]
+    over = {name: declared.over for name, declared in call.score.parameters(Sizes(1, 1, 1, 1)).items()}
+    why = "weights are a table over token positions"
 
-    return jax.tree.map(cut, tables)
+    def cut(name, x):
+        if "queries" in over[name]:
+            check_rows(call.score.title, why, x.shape[1], call.mask, queries, 0)
+            x = jax.lax.dynamic_slice_in_dim(x, call.mask.query_offset, queries, 1)
+        if "keys" in over[name]:
+            check_rows(call.score.title, why, x.shape[2], Mask(), 0, keys)
+        return x[:, :, :keys]
+
+    return {name: cut(name, x) for name, x in tables.items()}
 
 
 def scores(call: ScoreCall) -> jax.Array:

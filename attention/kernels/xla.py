@@ -36,6 +36,8 @@ def weigh_values(call: Call, scores: jax.Array) -> tuple[jax.Array, jax.Array | 
     dtype = call.value.dtype
     if call.bias is not None:
         scores = scores + call.bias
+    if call.normaliser.random:
+        scores = jnp.broadcast_to(scores, call.scores_shape)  # each sequence draws its own keys
     weights = call.normaliser.weigh(call.params, scores, call.allowed(), call.dropout_key).astype(dtype)
     dropped = weights
     if call.dropout_rate:

@@ -30,7 +30,7 @@ class GatedLinear(Recurrence):
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns W₁, W₂ and b."""
         init, width = initializers.lecun_normal(), (sizes.heads, sizes.head)
-        up = Parameter((self.rank, *width), initializers.lecun_normal(out_axis=(-2, -1)))
+        up = Parameter((self.rank, *width), initializers.lecun_normal(in_axis=0, out_axis=(-2, -1)))
         return {
             "forget_down_kernel": Parameter((sizes.model, self.rank), init),
             "forget_up_kernel": up,
@@ -41,7 +41,7 @@ class GatedLinear(Recurrence):
         """Returns α, `(*B, S, N, H)`."""
         logits = jnp.tensordot(source @ params["forget_down_kernel"], params["forget_up_kernel"], 1)
         bias = params["forget_bias"]
-        return jax.nn.sigmoid(logits + bias.reshape((1,) * (logits.ndim - 2) + bias.shape)) ** (1 / 16)
+        return jnp.exp(jax.nn.log_sigmoid(logits + bias.reshape((1,) * (logits.ndim - 2) + bias.shape)) / 16)
 
     def begin(self, head: int, value: int) -> jax.Array:
         """Returns an empty W, `(V, H)`."""

@@ -29,6 +29,7 @@ class Recurrence(Mixer):
       parallel: The implementations that `in_parallel` has.
     """
 
+    title = ""
     parallel: ClassVar[tuple[str, ...]] = ()
     ties_values = False  # prepared keys come with their gates
 

@@ -9,6 +9,7 @@ from jax.nn import initializers
 
 from attention.activations import unit
 from attention.forms import At, DotForm, Tokens
+from attention.kernels.reference import precise
 from attention.parameters import Parameter, Params, Sizes
 from attention.score import Score
 
@@ -25,11 +26,11 @@ class Cosine(Score):
 
     def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> jax.Array:
         """Returns q/‖q‖."""
-        return unit(query)
+        return unit(precise(query)).astype(query.dtype)
 
     def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> jax.Array:
         """Returns k/‖k‖."""
-        return unit(key)
+        return unit(precise(key)).astype(key.dtype)
 
     def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
         """Returns the cosine over τ."""
@@ -38,7 +39,7 @@ class Cosine(Score):
     def as_dot(self, params: Params, query: jax.Array, key: jax.Array) -> DotForm:
         """Returns the scores with 1/τ folded into the queries."""
         scale = _scale(params).reshape((1,) * (query.ndim - 2) + (-1, 1))
-        return DotForm((query * scale).astype(query.dtype), key, 1.0)
+        return DotForm(precise(query) * scale, precise(key), 1.0)  # scores may be a hundred: no second rounding
 
 
 def _scale(params: Params) -> jax.Array:

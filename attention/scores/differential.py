@@ -9,6 +9,7 @@ from jax.nn import initializers
 
 from attention import operations
 from attention.errors import UsageError
+from attention.kernels.reference import precise
 from attention.options import Options
 from attention.parameters import Parameter, Params, Sizes, is_number
 from attention.score import Mixer
@@ -37,8 +38,7 @@ class Differential(Mixer):
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns a and b of both softmaxes, shared by the heads as in the published code, and the norm's scale."""
-        if sizes.head % 2:
-            raise UsageError(f"Differential attention halves its heads, so they cannot be {sizes.head} wide.")
+        _check_even(sizes.head)
         vectors = {
             name: Parameter((2, sizes.head // 2), initializers.normal(0.1)) for name in ("query_vector", "key_vector")
         }
@@ -46,21 +46,28 @@ class Differential(Mixer):
 
     def attend(self, params: Params, query: Any, key: Any, value: Any, options: Options) -> Any:
         """Returns the normed difference, and the difference of the weights if asked for."""
+        _check_even(query.shape[-1])
+        exact = precise(value)  # the norm magnifies what rounding leaves of a difference
         first, second = (
-            DotProduct().attend({}, *halves, value, options)
+            DotProduct().attend({}, *halves, exact, options)
             for halves in zip(jnp.split(query, 2, -1), jnp.split(key, 2, -1), strict=True)
         )
         exponents = jnp.exp(jnp.sum(params["query_vector"] * params["key_vector"], -1))
         factor = exponents[0] - exponents[1] + self.initial
         difference = jax.tree.map(lambda x, y: x - (factor * y).astype(x.dtype), first, second)
         out = difference[0] if options.return_weights else difference
-        norm = jax.lax.rsqrt(jnp.mean(jnp.square(out.astype(factor.dtype)), -1, keepdims=True) + 1e-5)
+        norm = jax.lax.rsqrt(jnp.mean(jnp.square(out), -1, keepdims=True) + 1e-5)
         scale = (1 - self.initial) * params["scale"].reshape((1,) * (out.ndim - 1) + (-1,))
         out = (out * norm * scale).astype(value.dtype)
-        return (out, difference[1]) if options.return_weights else out
+        return (out, difference[1].astype(value.dtype)) if options.return_weights else out
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
         """Returns the cost of two attentions with half the width of queries and keys, their difference and the norm."""
         pairs, outputs = queries * keys * sizes.heads, queries * sizes.heads * sizes.head
         both = operations.dot_product(queries, keys, sizes.heads, sizes.head) * 2
         return both + operations.Cost(-2 * pairs * sizes.head, 6 * outputs)
+
+
+def _check_even(width: int) -> None:
+    if width % 2:
+        raise UsageError(f"Differential attention halves its heads, so they cannot be {width} wide.")

@@ -1,6 +1,7 @@
 """The dot family: scores = q̂·k̂ · scale + key bias, softmax over the keys, weighted mean of the values."""
 
 import dataclasses
+import numbers
 from typing import Any
 
 import jax
@@ -60,6 +61,7 @@ def dot_product_attention(
       UsageError: the shapes do not fit, the implementation is unknown, or dropout has no key.
       UnsupportedError: the named implementation does not support this call.
     """
+    scale = float(scale) if isinstance(scale, numbers.Real) else scale
     if scale is not None and (isinstance(scale, jax.Array) or scale <= 0):
         query, scale = query * jnp.asarray(scale, query.dtype), 1.0  # kernels take a Python number above 0
     options = {"mask": mask, "bias": bias, "dropout_rate": dropout_rate, "dropout_key": dropout_key}

@@ -171,7 +171,9 @@ class Gaussian(Score):
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
         """Returns the cost of dot products and norms."""
-        norms = 3 * (queries + keys) * sizes.heads * sizes.head
+        if not (self.squared and self.weighing.shift_invariant):
+            return super().cost(sizes, queries, keys)
+        norms = self.normalise * 3 * (queries + keys) * sizes.heads * sizes.head
         products = operations.dot_product(queries, keys, sizes.heads, sizes.head, self.weighing.flops)
         return products + operations.Cost(pointwise=norms)
 

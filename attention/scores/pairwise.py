@@ -224,9 +224,8 @@ class PairScore(Score):
             hidden = _plus(query @ of_query + key @ of_key, first[1])
         else:
             hidden = query + key
-        for kernel, bias in rest:
-            last = kernel is rest[-1][0]
-            used = None if last and not self._shifted else bias
+        for index, (kernel, bias) in enumerate(rest, 1):
+            used = bias if index < len(rest) or self._shifted else None
             hidden = _plus(ACTIVATIONS[self.activation](hidden) @ kernel, used)
         return hidden[0] * self.factor(params)
 
@@ -236,9 +235,9 @@ class PairScore(Score):
 
     def as_network(self, params: Params) -> PairNetwork | None:
         """Returns the layers after the first."""
-        if self._shifted:
+        _, *layers, (kernel, bias) = self.layers(params)
+        if self.unique or (self._shifted and bias is not None):
             return None
-        _, *layers, (kernel, _) = self.layers(params)
         return PairNetwork(tuple(layers), kernel[..., 0] * self.factor(params), self.activation)
 
 
@@ -325,7 +324,9 @@ class Neural(PairScore):
         once = operations.linear(tokens, sizes.head, self.dim) if self.dim else operations.Cost()
         if not self.unique:
             once += operations.matmul(tokens, widths[0] // 2, widths[1])
-        return once + operations.pairwise(queries, keys, sizes.heads, sizes.head, widths, unique=self.unique)
+        return once + operations.pairwise(
+            queries, keys, sizes.heads, sizes.head, widths, self.weighing.flops, unique=self.unique
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -361,7 +362,7 @@ class Additive(PairScore):
         """Returns the cost of the hidden layer on each token, and of tanh and v on each pair."""
         widths = [2 * sizes.head, self.units or sizes.head, 1]
         once = operations.matmul((queries + keys) * sizes.heads, sizes.head, widths[1])
-        return once + operations.pairwise(queries, keys, sizes.heads, sizes.head, widths)
+        return once + operations.pairwise(queries, keys, sizes.heads, sizes.head, widths, self.weighing.flops)
 
 
 def _layer(name: str, lead: dict[str, int], inputs: int, outputs: int) -> dict[str, Parameter]:

@@ -14,7 +14,7 @@ import attention
 from attention.errors import UsageError
 from attention.forms import Tokens
 from attention.kernels.call import check_implementation
-from attention.options import Options
+from attention.options import Options, as_mask
 from attention.parameters import Params, Sizes
 from models.layers.cache import Cache, PreparedSource
 from models.layers.positions import rotate
@@ -64,6 +64,8 @@ class MultiHeadAttention(nn.Module):
     def __post_init__(self):
         if isinstance(self.mechanism, str):
             (self.mechanism,) = resolve(self.mechanism, 1)
+        if not isinstance(self.mechanism, Mechanism):
+            raise UsageError(f"A layer needs a Mechanism or a string such as 'neural(dim=2)', not {self.mechanism!r}.")
         super().__post_init__()
 
     def __call__(
@@ -71,7 +73,7 @@ class MultiHeadAttention(nn.Module):
         x: Float[Array, "B T D"],
         source: Float[Array, "B S E"] | PreparedSource | None = None,
         *,
-        mask: attention.Mask | None = None,
+        mask: attention.Mask | jax.Array | None = None,
         train: bool = False,
         cache: Cache | None = None,
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Cache]:
@@ -80,7 +82,8 @@ class MultiHeadAttention(nn.Module):
         Args:
           x: Inputs of the queries.
           source: Inputs of the keys and values, or the result of `prepare`; `x` by default.
-          mask: Which query may attend to which key. With a cache its keys are the slots of the cache, and it is causal.
+          mask: Which query may attend to which key, as a `Mask` or a boolean array. With a cache its keys are the slots
+            of the cache, and it is causal.
           train: Whether attention weights are dropped.
           cache: The cache from `init_cache` or from the previous call.
 
@@ -92,7 +95,7 @@ class MultiHeadAttention(nn.Module):
             cross-attention.
         """
         self._check(x.shape[-1], source, cache)
-        mask = mask or attention.Mask()
+        mask = as_mask(mask)
         if cache is None:
             x = _without_padding(x, mask) if source is None else x
         else:

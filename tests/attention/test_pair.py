@@ -18,6 +18,7 @@ from attention.parameters import Parameter, Sizes
 from attention.score import Score
 from attention.scores.dot import DotProduct
 from attention.scores.pairwise import Neural
+from attention.scores.positional import Positional
 from attention.scores.relative import Relative
 from tests.attention.cases import CASES, HEADS, LENGTH, WIDTH, causal_mask, inputs, mask_of, outcome
 from tests.sizes import once
@@ -328,3 +329,42 @@ def test_mistakes_in_normalisers_are_one_sentence(text, message):
         normaliser_of(text)
     with pytest.raises(UsageError):
         DotProduct(normaliser=text)
+
+
+def test_a_table_over_keys_alone_limits_the_keys_alone():
+    query, _, value = inputs(LENGTH + 2)
+    out = attention.location_attention(query, value, jnp.ones((WIDTH, LENGTH)), jnp.ones(LENGTH))
+    chex.assert_trees_all_close(out, jnp.broadcast_to(value.mean(1, keepdims=True), out.shape), atol=1e-12)
+
+
+def test_a_gate_that_closes_has_a_gradient():
+    query, key, value = inputs()
+    params = CASES["gated linear"].weights()
+    params |= {"forget_bias": jnp.full_like(params["forget_bias"], -2000.0)}
+    gradient = jax.grad(lambda w: jnp.sum(CASES["gated linear"].call(w, query, key, value)))(params)
+    chex.assert_tree_all_finite(gradient)
+
+
+def test_every_sequence_draws_its_own_keys():
+    value, table = inputs()[2], {"table": jnp.zeros((HEADS, LENGTH, LENGTH))}
+    options = {"dropout_key": jax.random.key(0), "return_weights": True, "implementation": "xla"}
+    score = Positional(normaliser="hard(sampled=True)")
+    _, weights = attention.attend(score, table, value, None, value, **options)
+    assert np.any(weights[0] != weights[1])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda q: attention.attend("alibi", {}, q, None, q), "Alibi reads keys; give them"),
+        (lambda q: attention.attend("neural", {}, q, q, None), "keys of Attention by pairs cannot be its values"),
+        (lambda q: attention.attend("cosine", {}, q, q, q), "needs the arrays log_scale; attention.init makes them"),
+        (lambda q: attention.attend("alibe", {}, q, q, q), "Unknown score 'alibe'. Did you mean 'alibi'"),
+        (lambda q: attention.attend("alibi", {}, q, q, q, mask=jnp.ones((1, 1, 3, 3), bool)), "does not broadcast"),
+        (lambda q: attention.attend("differential", {}, q[..., :5], q[..., :5], q), "cannot be 5 wide"),
+        (lambda q: Parameter((3,), jnp.ones, ("keys", "heads")), "in this order, not"),
+    ],
+)
+def test_mistakes_are_one_sentence(call, message):
+    with pytest.raises(UsageError, match=message):
+        call(inputs()[0])
