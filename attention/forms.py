@@ -1,6 +1,6 @@
 """What a score of one pair is given beside the query and the key, and the forms for which there are special kernels."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
@@ -63,8 +63,3 @@ class PairNetwork(NamedTuple):
     layers: tuple[tuple[jax.Array, jax.Array | None], ...]
     vector: jax.Array
     activation: str
-
-
-def of_heads(x: Any, heads: int) -> Any:
-    """Returns arrays `(*B, S, K, …)` as `(*B, S, N, …)`, for keys whose preparation differs by head."""
-    return jax.tree.map(lambda y: y if y.shape[-2] == heads else jax.numpy.repeat(y, heads // y.shape[-2], -2), x)

@@ -30,7 +30,6 @@ class Normaliser:
     """Base: weights that are a function of each score alone.
 
     Attributes:
-      sums: Whether the weights of a row sum to 1.
       shift_invariant: Whether a number added to all scores of a row changes nothing, so that it may be left out.
       in_tiles: Whether it is computed in tiles too.
       counts: Whether it needs the number of keys that a query may attend to.
@@ -38,7 +37,6 @@ class Normaliser:
       flops: Operations on each score.
     """
 
-    sums: ClassVar[bool] = False
     shift_invariant: ClassVar[bool] = False
     in_tiles: ClassVar[bool] = True
     counts: ClassVar[bool] = False
@@ -105,7 +103,7 @@ def count_keys(allowed: jax.Array | None, scores: jax.Array) -> jax.Array:
 class Softmax(Normaliser):
     """exp(s_ij) / Σ_j exp(s_ij), online in tiles (Milakov & Gimelshein 2018)."""
 
-    sums = shift_invariant = True
+    shift_invariant = True
     flops = 4  # subtract the maximum, exponentiate, sum, divide
 
     def weigh(self, params: Params, scores: jax.Array, allowed: jax.Array | None, key: Any = None) -> jax.Array:
@@ -155,7 +153,7 @@ class Sink(Softmax):
     """
 
     learned: bool = False
-    sums = shift_invariant = False
+    shift_invariant = False
     flops = 5
 
     def __post_init__(self):
@@ -228,7 +226,6 @@ class Unnormalised(Normaliser):
 class Sum(Normaliser):
     """s_ij / Σ_j s_ij, for scores above 0; zeros where the sum is 0."""
 
-    sums = True
     lowest = False
     flops = 2
 
@@ -266,7 +263,7 @@ class Hard(Normaliser):
     """
 
     sampled: bool = False
-    sums = shift_invariant = True
+    shift_invariant = True
     in_tiles = False
     flops = 4
 

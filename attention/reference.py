@@ -4,7 +4,6 @@ These functions are simple and slow. Tests compare the fast implementations with
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -104,21 +103,6 @@ def masked_softmax(scores: Float[Array, "S"], allowed: Bool[Array, "S"]) -> Floa
     exponentials = jnp.where(allowed, jnp.exp(jnp.where(allowed, scores - shift, 0.0)), 0.0)
     total = jnp.sum(exponentials)
     return exponentials / jnp.where(total > 0, total, 1.0)
-
-
-def head_scores(
-    score: Callable[..., Float[Array, ""]],
-    query: Float[Array, "T H"],
-    key: Float[Array, "S H"],
-    weights: Any = (),
-    own: Any = (),
-) -> Float[Array, "T S"]:
-    """Returns s_ij = score(q_i, k_j, weights, own_ij) for one head; `own` holds the weights of each pair."""
-
-    def scored(query, key, own):
-        return score(query, key, *weights, *own)
-
-    return jax.vmap(jax.vmap(scored, in_axes=(None, 0, 0)), in_axes=(0, None, 0))(query, key, own)
 
 
 def head_weights(

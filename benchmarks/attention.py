@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(flags: argparse.Namespace) -> None:
     """Measures, prints tables, writes JSON and a plot."""
-    measure.use(flags.device)
+    measurements.use(flags.device)
     shape = Shape(flags.batch, flags.length, flags.heads, flags.width, flags.dtype, not flags.full)
     result = measurements.header("python -m benchmarks.attention") | {"shape": dataclasses.asdict(shape)}
     contestants = list(cores(shape, flags.only))  # before the roof, so that a misspelt mechanism is refused at once
@@ -129,7 +129,7 @@ def parser() -> cli.Parser:
     parser.add_argument("--rounds", type=cli.count, default=9, help="of measuring, in which all take turns")
     parser.add_argument("--budget", type=float, default=10.0, help="seconds for one contestant, all rounds")
     parser.add_argument("--memory", type=float, default=4.0, help="GB; what needs more is not run, its memory reported")
-    parser.add_argument("--device", default="", choices=measure.DEVICES, help="what jax chooses without it")
+    parser.add_argument("--device", default="", choices=measurements.DEVICES, help="what jax chooses without it")
     parser.add_argument("--out", type=cli.new_file, help="where the JSON goes")
     parser.add_argument("--plot", type=cli.new_file, help="where the picture of growth goes")
     return parser

@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from analysis import measurements
 from attention.errors import UsageError
 from train import cli
 from train.run import workdir
@@ -22,7 +21,6 @@ ROOT = Path(__file__).parent.parent  # the checkout, in which programs are start
 SHORTEST = 0.02  # seconds; a shorter call is repeated within a round
 SHORT = 1.0  # seconds; a shorter call runs once, uncounted, before it is timed
 
-DEVICES, use = measurements.DEVICES, measurements.use
 PRECISION = cli.flag("--precision", default="float32", choices=("float32", "bfloat16"), help="of computing")
 
 

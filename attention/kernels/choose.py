@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from attention.errors import UnsupportedError
-from attention.forms import DotForm, PairNetwork, of_heads
+from attention.forms import DotForm, PairNetwork
 from attention.kernels import chunked, cudnn, pair_pallas, pairs, reference, tiles, xla
 from attention.kernels.call import Call, DotCall, PairCall, ScoreCall, check_implementation, common
-from attention.kernels.reference import score_dtype
+from attention.kernels.reference import score_dtype, spread_heads
 from attention.mesh import devices
 from attention.options import Options
 from attention.parameters import Params
@@ -48,7 +48,7 @@ def _call(score: Any, params: Params, query: Any, key: Any, fields: dict[str, An
     value = fields["value"]
     if any(x.shape[-2] != value.shape[-2] for x in jax.tree.leaves(key)):  # keys were prepared once a query head
         heads = fields["scores_shape"][-3]
-        key, fields = of_heads(key, heads), fields | {"value": of_heads(value, heads)}
+        key, fields = spread_heads(key, heads), fields | {"value": spread_heads(value, heads)}
     return ScoreCall(score=score, query=query, key=key, **fields)
 
 
@@ -60,8 +60,8 @@ def _dot(form: DotForm, fields: dict[str, Any]) -> DotCall:
 
 def _network(form: PairNetwork, query: jax.Array, key: jax.Array, fields: dict[str, Any]) -> PairCall:
     heads = query.shape[-2]
-    fields = fields | {"value": of_heads(fields["value"], heads)}
-    return PairCall(query=query, key=of_heads(key, heads), **form._asdict(), **fields)
+    fields = fields | {"value": spread_heads(fields["value"], heads)}
+    return PairCall(query=query, key=spread_heads(key, heads), **form._asdict(), **fields)
 
 
 def _kernel(call: Call, name: str) -> Kernel:

@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attention.forms import At, of_heads
+from attention.forms import At
 from attention.kernels.call import ScoreCall, check_rows
 from attention.kernels.plan import TileAt
-from attention.kernels.reference import precise
+from attention.kernels.reference import precise, spread_heads
 from attention.mask import Mask
 from attention.parameters import Params, Sizes
 
@@ -58,7 +58,7 @@ def scores(call: ScoreCall) -> jax.Array:
     shared, own, tables = split_params(call.score, call.params)
     shared, own, tables = jax.tree.map(precise, (shared, own, cut_tables(call, tables)))
     by_head = lambda tree: jax.tree.map(lambda x: jnp.moveaxis(precise(x), len(batch) + 1, len(batch)), tree)  # noqa: E731
-    query, key = by_head(call.query), by_head(of_heads(call.key, heads))
+    query, key = by_head(call.query), by_head(spread_heads(call.key, heads))
     positions = call.mask.query_offset + jnp.arange(queries), jnp.arange(keys)
 
     def of_sequence(query, key):

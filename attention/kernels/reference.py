@@ -45,6 +45,6 @@ def precise(x: jax.Array) -> jax.Array:
     return x.astype(score_dtype(x))
 
 
-def spread_heads(x: jax.Array, heads: int) -> jax.Array:
-    """Returns `(*B, S, K, H)` as `(*B, S, N, H)`: key head k serves queries k·N/K … (k+1)·N/K."""
-    return x if x.shape[-2] == heads else jnp.repeat(x, heads // x.shape[-2], axis=-2)
+def spread_heads(x: Any, heads: int, axis: int = -2) -> Any:
+    """Returns arrays `(*B, S, K, H)` as `(*B, S, N, H)`: key head k serves queries k·N/K … (k+1)·N/K."""
+    return jax.tree.map(lambda y: y if y.shape[axis] == heads else jnp.repeat(y, heads // y.shape[axis], axis=axis), x)

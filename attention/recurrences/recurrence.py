@@ -9,7 +9,7 @@ from attention import operations
 from attention.errors import UnsupportedError
 from attention.forms import Tokens
 from attention.kernels.call import check_implementation
-from attention.kernels.reference import precise
+from attention.kernels.reference import precise, spread_heads
 from attention.mask import Mask
 from attention.options import Options
 from attention.parameters import Params, Sizes
@@ -132,7 +132,7 @@ class Recurrence(Mixer):
         """
         rank, heads = value.ndim - 3, jax.tree.leaves(state)[0].shape[value.ndim - 3]
         key, gates = key if isinstance(key, tuple) else (key, None)
-        by_token = lambda x: jnp.moveaxis(precise(_spread(x, heads, rank)), rank, 0)  # noqa: E731
+        by_token = lambda x: jnp.moveaxis(precise(spread_heads(x, heads, rank + 1)), rank, 0)  # noqa: E731
         tokens = jax.tree.map(by_token, (query, key, value, gates))
         write = self._over_heads(self.write, params, rank, (0, 0, 0, 0), heads)
         read = self._over_heads(self.read, params, rank, (0, 0), heads)
@@ -165,12 +165,6 @@ class Recurrence(Mixer):
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
         """Returns the cost of a step for each key, of a reading for each query, and of the gates."""
         return operations.of_steps(self, sizes, queries, keys)
-
-
-def _spread(x: jax.Array, heads: int, rank: int) -> jax.Array:
-    """Returns `(*B, S, K, …)` as `(*B, S, N, …)`."""
-    groups = x.shape[rank + 1]
-    return x if groups == heads else jnp.repeat(x, heads // groups, rank + 1)
 
 
 def _aligned(real: jax.Array, x: jax.Array) -> jax.Array:

@@ -13,9 +13,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from attention import operations
 from attention.activations import unit
 from attention.errors import UnsupportedError, UsageError
-from attention.forms import At, DotForm, Tokens, of_heads
+from attention.forms import At, DotForm, Tokens
 from attention.kernels.call import check_weight
-from attention.kernels.reference import precise
+from attention.kernels.reference import precise, spread_heads
 from attention.mask import Mask
 from attention.options import Options
 from attention.parameters import Parameter, Params, Sizes, check_flags, is_number
@@ -189,6 +189,6 @@ def _unit(x: jax.Array) -> jax.Array:
 
 def _key_bias(key: jax.Array, sigma: Any, heads: int) -> jax.Array:
     """Returns −‖k‖²/2σ² of the rounded keys, `(*B, N, 1, S)`, at least in float32."""
-    squares = jnp.sum(precise(of_heads(key, heads)) ** 2, axis=-1)
+    squares = jnp.sum(precise(spread_heads(key, heads)) ** 2, axis=-1)
     scale = sigma.reshape((1,) * (squares.ndim - 1) + (-1,)) if isinstance(sigma, jax.Array) else sigma
     return jnp.moveaxis(-squares / (2 * scale**2), -1, -2)[..., None, :]

@@ -16,8 +16,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from attention import operations
 from attention.activations import ACTIVATIONS
 from attention.errors import UsageError, unknown
-from attention.forms import At, PairNetwork, Tokens, of_heads
+from attention.forms import At, PairNetwork, Tokens
 from attention.kernels.call import check_shapes, check_weight
+from attention.kernels.reference import spread_heads
 from attention.mask import Mask
 from attention.parameters import Parameter, Params, Sizes, check_flags, is_count
 from attention.score import Score, attend
@@ -210,7 +211,7 @@ class PairScore(Score):
     def _first(self, params: Params, x: jax.Array, side: str) -> jax.Array:
         kernel, bias = self.layers(params)[0]
         heads = "n" if self.per_head else ""
-        x = self.project(params, of_heads(x, len(kernel)) if heads else x, side)
+        x = self.project(params, spread_heads(x, len(kernel)) if heads else x, side)
         if self.unique:
             return x
         half = jnp.split(kernel, 2, axis=-2)[side == "key"]

@@ -179,13 +179,12 @@ def of(score: Mixer, **options: Any) -> Case:
 
     recurrent = isinstance(score, Recurrence)
     near = isinstance(score, (Alibi, Relative))
-    normaliser = getattr(score, "weighing", None)
     return Case(
         call,
         shapes,
         tuple(name for name in score.implementations if name in ("xla", "chunked")),
         masks=BY_POSITION if recurrent else EVERY_MASK,
-        normalised=bool(normaliser and normaliser.sums),
+        normalised=getattr(score, "normaliser", "") in ("softmax", "sum", "hard"),
         weighted=not recurrent,
         weighs=not isinstance(score, Differential),
         positive=not isinstance(score, Differential)

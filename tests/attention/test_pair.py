@@ -74,6 +74,15 @@ def alibi(w, q, k, i, j, n):
     return q @ k * ROOT - slope * abs(i - j)
 
 
+NEAR, BEHIND = np.array([0, 1, 2, 2, 2, 2, 3, 3, 3]), np.array([0, 1, 2, 3, 4, 4, 5, 5, 6])  # T5's, by hand
+
+
+def relative(w, q, k, i, j, n):
+    both = jnp.asarray(NEAR)[abs(i - j)] + 4 * (j > i)
+    behind = jnp.asarray(BEHIND)[jnp.maximum(i - j, 0)]
+    return q @ k * ROOT, w["bucket_bias"][n][both], w["bucket_bias"][n][behind]
+
+
 SCORES = {
     "dot_product": dot(),
     "dot_product scale": dot(0.7),
@@ -103,6 +112,8 @@ SCORES = {
     "cosine": cosine,
     "alibi": alibi,
     "alibi learned": alibi,
+    "relative": lambda *pair: relative(*pair)[0] + relative(*pair)[1],
+    "relative behind": lambda *pair: relative(*pair)[0] + relative(*pair)[2],
 }
 KEPT = ["dot_product", "neural per head", "neural unique", "additive", "gaussian unsquared", "alibi", "location"]
 
@@ -136,6 +147,40 @@ def test_equals_the_paper_in_output_and_all_gradients(name):
     chex.assert_trees_all_close(
         outcome(name, "reference", arrays, w, mask, direction=direction), (out, gradients), rtol=0, atol=1e-10
     )
+
+
+@pytest.mark.parametrize("name", ["linear", "linear relu", "fast weights", "delta"])
+def test_a_running_state_is_the_papers(name):
+    query, key, value = inputs()
+    w, allowed = CASES[name].weights(), jnp.tril(jnp.ones((LENGTH, LENGTH), bool))
+    feature = {"linear": reference.elu_feature, "linear relu": jax.nn.relu, "fast weights": lambda x: x}.get(name)
+
+    def head(query, key, value):
+        if name == "delta":
+            strength = jax.nn.sigmoid(key @ w["strength"])
+            return reference.delta_head(query, key, value, strength, jnp.arange(1, LENGTH + 1))
+        return reference.linear_head(query, key, value, allowed, feature, name != "fast weights")
+
+    expected = jax.vmap(jax.vmap(head, (1, 1, 1), 1))(query, key, value)
+    for implementation in ("reference", "xla", "chunked"):
+        out = CASES[name].call(w, query, key, value, mask=Mask(causal=True), implementation=implementation)
+        chex.assert_trees_all_close(out, expected, rtol=0, atol=1e-10)
+
+
+def test_without_a_softmax_the_last_bias_of_an_mlp_counts():
+    query, key, value = inputs()
+    sizes = [(2 * WIDTH, 5), (5, 1)]
+    layers = [(jnp.linspace(-1, 1, m * n).reshape(m, n), jnp.full(n, 0.7)) for m, n in sizes]
+    params = {f"layer_{i}_kernel": kernel for i, (kernel, _) in enumerate(layers)}
+    params |= {f"layer_{i}_bias": bias for i, (_, bias) in enumerate(layers)}
+    pair = lambda q, k: reference.neural_score(q, k, (), layers, jax.nn.relu)  # noqa: E731
+    pairs = jax.vmap(jax.vmap(jax.vmap(pair, (None, 0)), (0, None)))
+    scores = jax.vmap(pairs, 2, 1)(query, key)
+    expected = jnp.einsum("bnts,bsnh->btnh", scipy.special.expit(scores - np.log(LENGTH)), value)
+    score = Neural(None, (5,), normaliser="sigmoid")
+    for implementation in ("reference", "chunked(4, 3)"):
+        out = attention.attend(score, params, query, key, value, implementation=implementation)
+        chex.assert_trees_all_close(out, expected, rtol=0, atol=1e-10)
 
 
 def _weights_by_hand(name, scores, allowed):
