@@ -34,6 +34,8 @@ import jax
 import jaxtyping
 import pytest
 
+from tests.browser import browser, page  # noqa: F401  (fixtures)
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jaxtyping.install_import_hook(["attention", "models"], "beartype.beartype")
 

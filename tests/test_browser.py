@@ -1,0 +1,27 @@
+"""What watches the pages notices their faults."""
+
+import pytest
+
+from tests import browser as browsers
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["<script>missing()</script>", "<script>console.error('no')</script>", '<img src="http://127.0.0.1:9/a.png">'],
+    ids=["an exception", "an error of the console", "a request of the network"],
+)
+def test_a_fault_of_a_page_is_noticed(browser, content, tmp_path):
+    (tmp_path / "page.html").write_text(f'<!doctype html><link rel="icon" href="data:,">{content}')
+    tab = browser.new_page()
+    errors = browsers.watch(tab)
+    tab.goto((tmp_path / "page.html").as_uri())
+    tab.close()
+    assert errors
+
+
+def test_a_page_is_seen_as_wide_and_as_dark_as_asked(page, tmp_path):
+    (tmp_path / "page.html").write_text('<!doctype html><link rel="icon" href="data:,"><p>Hello')
+    page.set_viewport_size({"width": 420, "height": 800})
+    page.emulate_media(color_scheme="dark")
+    page.goto((tmp_path / "page.html").as_uri())
+    assert page.evaluate("[innerWidth, matchMedia('(prefers-color-scheme: dark)').matches]") == [420, True]
