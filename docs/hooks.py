@@ -1,7 +1,8 @@
 """Adapts pages written for a forge to MkDocs: adds the pages outside docs/, and converts links and lists.
 
 Links lead to the same place as on a forge: to another page, or to a file of the repository at `repo_url`. Without a
-`repo_url`, links to files become plain text. A link to a missing file is an error. Marks in HTML comments are removed.
+`repo_url`, links to files become plain text. A link to a missing file is an error, and so is an equation that KaTeX
+would not show. Marks in HTML comments are removed.
 """
 
 import posixpath
@@ -38,6 +39,25 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Converts a page to Python-Markdown, with links of the site."""
     source = next((path for path, name in OUTSIDE.items() if name == page.file.src_uri), f"docs/{page.file.src_uri}")
     return as_python_markdown(relinked(without_marks(markdown), source, page.file.src_uri, config.repo_url or ""))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Returns the page as it is.
+
+    Raises:
+      PluginError: An equation is left as TeX.
+    """
+    if raw := raw_math(html):
+        raise PluginError(
+            f"{page.file.src_uri}: this equation would be shown as raw TeX: {raw!r}; put it in a paragraph of its own."
+        )
+    return html
+
+
+def raw_math(html: str) -> str:
+    """Returns the beginning of the first equation of a built page that is no element for KaTeX, or ''."""
+    text = re.sub(r"<(pre|code)\b.*?</\1>", "", html, flags=re.DOTALL)
+    return text[text.index("$$") :][:40] if "$$" in text else ""
 
 
 def without_marks(text: str) -> str:

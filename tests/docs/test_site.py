@@ -3,8 +3,10 @@
 import html
 import os
 import re
+import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from mkdocs.exceptions import PluginError
@@ -43,6 +45,40 @@ def test_the_site_shows_what_is_written_and_no_marks(site):
     assert "neural(dim=2)|dot_product" in text
     assert "\\|" not in text
     assert "return_weights" in (site / "api" / "attention.html").read_text(encoding="utf-8")
+
+
+def test_every_equation_is_an_element_for_katex_whose_files_are_all_there(site):
+    written = re.findall(r"^\$\$(.+)\$\$$", (ROOT / "docs/mechanisms.md").read_text(encoding="utf-8"), re.MULTILINE)
+    page = (site / "mechanisms.html").read_text(encoding="utf-8")
+    shown = re.findall(r'<div class="arithmatex">\\\[(.+?)\\\]</div>', page, re.DOTALL)
+    assert [html.unescape(equation).strip() for equation in shown] == written
+    assert len(written) > 10
+    assert page.index("katex/katex.min.js") < page.index("math.js")
+    style = site / "katex/katex.min.css"
+    for font in re.findall(r"url\(([^)]+)\)", style.read_text(encoding="utf-8")):
+        assert (style.parent / font).is_file()
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="needs node to run KaTeX")
+def test_katex_reads_every_equation():
+    script = """
+        const katex = require("./docs/katex/katex.min.js");
+        const page = require("fs").readFileSync("docs/mechanisms.md", "utf-8");
+        const equations = [...page.matchAll(/^\\$\\$(.+)\\$\\$$/gm)].flatMap(match => match[1].split("\\\\qquad"));
+        for (const equation of equations) katex.renderToString(equation, {displayMode: true, strict: "error"});
+        console.log(equations.length);
+    """
+    ran = subprocess.run(["node", "-e", script], cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert int(ran.stdout) > 30
+
+
+def test_an_equation_that_would_stay_raw_fails_the_build():
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="a.md"))
+    with pytest.raises(PluginError, match=r"a\.md: this equation would be shown as raw TeX: '\$\$x\^2\$\$"):
+        hooks.on_page_content("<p>words $$x^2$$</p>", page, None, None)
+    whole = '<pre>a $$ b</pre><p><code>$$</code></p><div class="arithmatex">\\[x\\]</div>'
+    assert hooks.on_page_content(whole, page, None, None) == whole
 
 
 def test_the_page_of_fields_is_made_from_the_code():
