@@ -20,7 +20,7 @@ def attention_weights(model: nn.Module, params: dict[str, Any], *inputs: Any) ->
       *inputs: Its inputs, without `train`.
 
     Raises:
-      UnsupportedError: the model has no attention between tokens, or a mechanism has no weights.
+      UnsupportedError: the model has no attention between tokens.
     """
     weights = {
         jax.tree_util.keystr(path[:-1], simple=True, separator="/"): leaf

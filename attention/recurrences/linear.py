@@ -41,7 +41,7 @@ def linear_attention(
     dropout_key: PRNGKeyArray | None = None,
     return_weights: bool = False,
     implementation: str = "auto",
-) -> Float[Array, "*B T N V"]:
+) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
     """Returns Σ_j φ(q)·φ(k_j) v_j / Σ_j φ(q)·φ(k_j) (Katharopoulos et al. 2020, eq. 4; Wikipedia).
 
     With `feature='identity', normalise=False` it is the fast weight controller of Schmidhuber (1992), also called the
@@ -55,18 +55,18 @@ def linear_attention(
       normalise: Whether to divide by the sum of the weights; not with `identity`, whose sum may be 0.
       mask: Only causal masks and key lengths are honoured. Without causal, all keys are written before any query reads.
       bias: Must be None, because there are no scores.
-      dropout_rate: Must be 0, because there are no weights.
+      dropout_rate: Must be 0, because weights are never formed.
       dropout_key: Unused.
-      return_weights: Must be False.
+      return_weights: Whether to return the effective weights too: how much of each value is in each output.
       implementation: `auto`, `chunked` (a running state, linear in the length; causal needs T = S), `xla` (all
         pairs at once) or `reference`.
 
     Returns:
-      The output `(*B, T, N, V)`.
+      The output `(*B, T, N, V)`, and the weights `(*B, N, T, S)` if `return_weights` is set.
 
     Raises:
       UsageError: the shapes do not fit, a name is unknown, the mask is of another kind, or the sum may be 0.
-      UnsupportedError: a bias, dropout or weights are requested, or the implementation does not support this call.
+      UnsupportedError: a bias or dropout is requested, or the implementation does not support this call.
     """
     options = {"bias": bias, "dropout_rate": dropout_rate, "return_weights": return_weights}
     options |= {"mask": mask, "implementation": implementation, "dropout_key": dropout_key}
@@ -85,7 +85,7 @@ def delta_attention(
     dropout_key: PRNGKeyArray | None = None,
     return_weights: bool = False,
     implementation: str = "auto",
-) -> Float[Array, "*B T N V"]:
+) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
     """Updates W ← W + β (v − W φ(k)) φ(k)ᵀ key by key and returns W φ(q) (Schlag et al. 2021, eq. 23 to 25).
 
     φ is SiLU divided by its norm (Yang et al. 2024), so β = 1 replaces the value that W stores for a key and β = 0
@@ -98,18 +98,18 @@ def delta_attention(
       strength: β, in [0, 1], `(*B, S, K)`.
       mask: Only causal masks and key lengths are honoured. Without causal, all keys are written before any query reads.
       bias: Must be None, because there are no scores.
-      dropout_rate: Must be 0, because there are no weights.
+      dropout_rate: Must be 0, because weights are never formed.
       dropout_key: Unused.
-      return_weights: Must be False.
+      return_weights: Whether to return the effective weights too: how much of each value is in each output.
       implementation: `auto`, `chunked` (a running state, linear in the length; causal needs T = S), `xla` (all
         pairs at once) or `reference`.
 
     Returns:
-      The output `(*B, T, N, V)`.
+      The output `(*B, T, N, V)`, and the weights `(*B, N, T, S)` if `return_weights` is set.
 
     Raises:
       UsageError: the shapes do not fit, a name is unknown, or the mask is of another kind.
-      UnsupportedError: a bias, dropout or weights are requested, or the implementation does not support this call.
+      UnsupportedError: a bias or dropout is requested, or the implementation does not support this call.
     """
     check_shapes(query, key, value)
     check_weight("strength", strength, key.shape[:-1])

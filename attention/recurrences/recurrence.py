@@ -1,9 +1,11 @@
 """What a recurrence is: a function of one step, which writes a key with its value into a state that queries read."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from attention import operations
 from attention.errors import UnsupportedError
@@ -54,6 +56,10 @@ class Recurrence(Mixer):
         """Returns the output `(V,)` of one query `(H,)`."""
         raise NotImplementedError
 
+    def recall(self, params: Params, state: Any, query: jax.Array) -> jax.Array:
+        """Returns the output before a norm, which is linear in the values; a subclass whose `read` norms defines it."""
+        return self.read(params, state, query)
+
     def in_parallel(
         self, params: Params, query: Any, key: Any, value: Any, mask: Mask, implementation: str
     ) -> jax.Array | None:
@@ -70,26 +76,33 @@ class Recurrence(Mixer):
         spread = lambda x: jnp.broadcast_to(x, (*batch, sizes.heads, *x.shape)).astype(kind)  # noqa: E731
         return jax.tree.map(spread, self.begin(sizes.head, sizes.head))
 
-    def attend(self, params: Params, query: Any, key: Any, value: Any, options: Options) -> jax.Array:
-        """Returns the output `(*B, T, N, V)`."""
+    def attend(self, params: Params, query: Any, key: Any, value: Any, options: Options) -> Any:
+        """Returns the output `(*B, T, N, V)`, and `weights` if the options ask for them."""
         name, block = check_implementation(options.implementation, self.implementations, self.title)
         if block:
             raise UnsupportedError(
                 f"{self.title} has no tiles of queries and keys; give the implementation 'chunked' alone."
             )
         self._check(options)
-        if name != "reference":
-            out = self.in_parallel(params, query, key, value, options.mask, name)
-            if out is not None:
-                return out.astype(value.dtype)
-        return self._scan_all(params, query, key, value, options.mask).astype(value.dtype)
+        inputs = (params, query, key, value, options.mask)
+        out = None if name == "reference" else self.in_parallel(*inputs, name)
+        out = self._scan_all(*inputs) if out is None else out
+        out = out.astype(value.dtype)
+        return (out, self.weights(*inputs).astype(value.dtype)) if options.return_weights else out
+
+    def weights(
+        self, params: Params, query: Any, key: Any, value: Float[Array, "*B S K V"], mask: Mask
+    ) -> Float[Array, "*B N T S"]:
+        """Returns how much of each value is in each output before a norm, and has a sign: the derivative by the value.
+
+        The output is linear in the values, so it shows their shares where the values are the rows of an identity.
+        """
+        keys = value.shape[-3]
+        origins = jnp.broadcast_to(jnp.eye(keys, dtype=value.dtype)[:, None], (*value.shape[:-1], keys))
+        return jnp.moveaxis(self._scan_all(params, query, key, origins, mask, self.recall), -2, -3)
 
     def _check(self, options: Options) -> None:
-        asked = {
-            "bias": options.bias is not None,
-            "attention dropout": options.dropout_rate > 0,
-            "weights": options.return_weights,
-        }
+        asked = {"bias": options.bias is not None, "attention dropout": options.dropout_rate > 0}
         for what, is_asked in asked.items():
             if is_asked:
                 raise UnsupportedError(
@@ -103,8 +116,10 @@ class Recurrence(Mixer):
         out, state = self._scan(params, query, key, value, state, mask.key_lengths)
         return out.astype(value.dtype), state
 
-    def _scan_all(self, params: Params, query: Any, key: Any, value: Any, mask: Mask) -> jax.Array:
-        """Returns the output of queries at the mask's offset, or of queries that read when all keys are written."""
+    def _scan_all(
+        self, params: Params, query: Any, key: Any, value: Any, mask: Mask, read: Callable | None = None
+    ) -> jax.Array:
+        """Returns what queries at the mask's offset read, or queries when all keys are written; see `_scan`."""
         *batch, keys, _, width = value.shape
         queries, heads, head = jax.tree.leaves(query)[0].shape[-3:]
         state = jax.tree.map(
@@ -112,30 +127,40 @@ class Recurrence(Mixer):
             self.begin(head, width),
         )
         if mask.causal and mask.in_step(queries, keys):
-            return self._scan(params, query, key, value, state, mask.key_lengths)[0]
+            return self._scan(params, query, key, value, state, mask.key_lengths, read=read)[0]
         after, last = self._scan(params, None, key, value, state, mask.key_lengths, every=mask.causal)
         if mask.causal:
             written = jnp.clip(mask.query_offset + jnp.arange(queries) + 1, 0, keys)
             states = jax.tree.map(lambda empty, x: jnp.concatenate([empty[None], x])[written], state, after)
         else:
             states = jax.tree.map(lambda x: jnp.broadcast_to(x, (queries, *x.shape)), last)
-        read = self._over_heads(self.read, params, len(batch), (0, 0), heads)
+        read = self._over_heads(read or self.read, params, len(batch), (0, 0), heads)
         out = jax.vmap(read)(states, jax.tree.map(lambda x: jnp.moveaxis(precise(x), len(batch), 0), query))
         return jnp.moveaxis(out, 0, len(batch))
 
     def _scan(
-        self, params: Params, query: Any, key: Any, value: Any, state: Any, lengths: Any, *, every: bool = False
+        self,
+        params: Params,
+        query: Any,
+        key: Any,
+        value: Any,
+        state: Any,
+        lengths: Any,
+        *,
+        every: bool = False,
+        read: Callable | None = None,
     ) -> tuple[Any, Any]:
         """Returns what each query reads after its key is written, `(*B, T, N, V)`, and the last states.
 
-        Without queries it returns all states, `(S, *B, N, …)`, if `every` is set, in place of what is read.
+        Without queries it returns all states, `(S, *B, N, …)`, if `every` is set, in place of what is read. `read` may
+        take the place of the method.
         """
         rank, heads = value.ndim - 3, jax.tree.leaves(state)[0].shape[value.ndim - 3]
         key, gates = key if isinstance(key, tuple) else (key, None)
         by_token = lambda x: jnp.moveaxis(precise(spread_heads(x, heads, rank + 1)), rank, 0)  # noqa: E731
         tokens = jax.tree.map(by_token, (query, key, value, gates))
         write = self._over_heads(self.write, params, rank, (0, 0, 0, 0), heads)
-        read = self._over_heads(self.read, params, rank, (0, 0), heads)
+        read = self._over_heads(read or self.read, params, rank, (0, 0), heads)
         kind = jax.tree.map(lambda x: x.dtype, state)
 
         def step(state, token):

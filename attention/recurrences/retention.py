@@ -31,7 +31,11 @@ class Retention(Recurrence):
         """Returns γ W + v kᵀ."""
         return jax.nn.sigmoid(-params["decay"]) * state + jnp.outer(value, key)
 
+    def recall(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
+        """Returns W q/√H."""
+        return state @ query * query.size**-0.5
+
     def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
         """Returns W q/√H over its root mean square."""
-        out = state @ query * query.size**-0.5
+        out = self.recall(params, state, query)
         return out * jax.lax.rsqrt(jnp.mean(out**2) + 1e-6)

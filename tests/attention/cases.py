@@ -42,7 +42,7 @@ class Case:
       masks: Kinds that it honours.
       grouped: Whether fewer key heads than query heads are supported.
       normalised: Whether the weights of a row sum to 1.
-      weighted: Whether it has weights to return and to drop.
+      weighted: Whether it scores pairs, so that its weights can be dropped.
       unordered: Whether the order of keys (with their values) does not matter.
       equivariant: Whether permuting queries permutes outputs.
       needs_causal: Whether it raises without a causal mask.

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import Mask, UnsupportedError, UsageError
+from attention import Mask, UsageError
 from models.layers.multi_head import MultiHeadAttention
 from models.mechanisms import MECHANISMS, resolve
 from tests.sizes import once
@@ -305,7 +305,7 @@ def test_fixed_lengths_name_both_and_shorter_uses_the_leading_block(spec):
     chex.assert_trees_all_close(module.apply(params, tokens()[:, :4], mask=causal), whole[:, :4], atol=1e-6)
 
 
-@pytest.mark.parametrize("spec", once(["dot_product", "super", "neural", "positional", "gaussian"], ["neural"]))
+@pytest.mark.parametrize("spec", once(["dot_product", "super", "neural", "gaussian", "linear"], ["neural"]))
 def test_weights_of_a_layer(spec):
     module = layer(spec)
     params = {"params": params_of(module)}
@@ -315,13 +315,6 @@ def test_weights_of_a_layer(spec):
     chex.assert_trees_all_close(weights.sum(-1), jnp.ones((2, HEADS, LENGTH)), atol=1e-5)
     chex.assert_trees_all_close(module.apply(params, tokens(), mask=Mask(causal=True)), out, atol=1e-5)
     assert "attention" not in module.init(jax.random.key(0), tokens())
-
-
-@pytest.mark.parametrize("spec", ["linear", "delta"])
-def test_weights_of_a_recurrence_are_an_error(spec):
-    module = layer(spec)
-    with pytest.raises(UnsupportedError, match="has no weights: it keeps a running state"):
-        module.apply({"params": params_of(module)}, tokens(), mutable="attention")
 
 
 @pytest.mark.parametrize("spec", once(["dot_product", "super", "neural", "gaussian(learn_sigma=True)"], ["super"]))

@@ -66,12 +66,6 @@ def test_layers_are_in_their_order():
     assert found == [f"block_{layer}/attention" for layer in range(11)]
 
 
-def test_mechanisms_without_weights_are_refused():
-    model, params = gpt(attention="dot_product|delta")
-    with pytest.raises(UnsupportedError, match="weights"):
-        jax.eval_shape(lambda params: attention_weights(model, params, TOKENS), params)
-
-
 def test_models_without_attention_between_tokens_are_refused():
     with pytest.raises(UnsupportedError, match="A Dense has no attention weights"):
         attention_weights(nn.Dense(1), {"kernel": jnp.ones((2, 1)), "bias": jnp.ones(1)}, jnp.ones((3, 2)))

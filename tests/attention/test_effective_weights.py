@@ -1,0 +1,76 @@
+"""The weights of mechanisms that keep a running state: how much of each value is in each output."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attention
+from attention import Mask
+from tests.attention.cases import CASES, HEADS, LENGTH, WIDTH, causal_mask, inputs
+from tests.sizes import once
+
+pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group(__name__)]
+RECURRENT = [name for name, case in CASES.items() if not case.weighted]
+KEPT = ("linear", "delta", "retention", "gated delta")
+
+
+def weights_of(name, mask, arrays):
+    case = CASES[name]
+    return case.call(case.weights(), *arrays, mask=mask, return_weights=True)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_those_of_linear_attention_are_its_formula(causal):
+    """φ(q)·φ(k) over its sum, with φ = elu + 1 (Katharopoulos et al. 2020, eq. 4)."""
+    query, key, value = inputs()
+    feature = lambda x: np.where(x > 0, x + 1, np.exp(x))  # noqa: E731
+    scores = np.einsum("btnh,bsnh->bnts", feature(np.asarray(query)), feature(np.asarray(key)))
+    scores = np.tril(scores) if causal else scores
+    _, found = attention.linear_attention(query, key, value, mask=Mask(causal=causal), return_weights=True)
+    np.testing.assert_allclose(found, scores / scores.sum(-1, keepdims=True), atol=1e-12)
+
+
+def test_those_of_the_delta_rule_follow_what_is_erased():
+    """Column j starts as β_j φ(k_j) and loses at each later key what that key overwrites."""
+    query, key, value = (x[:1, :5, :1] for x in inputs())
+    strength = jnp.array([0.9, 0.2, 0.5, 1.0, 0.7])
+    _, found = attention.delta_attention(
+        query, key, value, strength[None, :, None], mask=Mask(causal=True), return_weights=True
+    )
+    silu = lambda x: x / (1 + np.exp(-x))  # noqa: E731
+    queries, keys = (silu(np.asarray(x[0, :, 0])) for x in (query, key))
+    queries, keys = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (queries, keys))
+    for i in range(5):
+        for j in range(5):
+            stored = strength[j] * keys[j] * (j <= i)
+            for later in range(j + 1, i + 1):
+                stored = stored - strength[later] * (stored @ keys[later]) * keys[later]
+            np.testing.assert_allclose(found[0, 0, i, j], stored @ queries[i], atol=1e-12)
+    assert (np.asarray(found) < -1e-3).any()
+
+
+@pytest.mark.parametrize("mask", [Mask(), causal_mask(), Mask(causal=True, query_offset=2)], ids=["all", "both", "off"])
+@pytest.mark.parametrize("name", once(RECURRENT, KEPT))
+def test_they_make_the_output_and_hide_what_the_mask_hides(name, mask):
+    arrays = inputs(key_heads=2) if name == "linear" else inputs()
+    out, found = weights_of(name, mask, arrays)
+    assert found.shape == (2, HEADS, LENGTH, LENGTH)
+    made = jnp.einsum("bnts,bsnh->btnh", found, jnp.repeat(arrays[2], HEADS // arrays[2].shape[2], 2))
+    if name == "retention":  # whose output is normed after
+        made = made / jnp.sqrt(jnp.mean(made**2, -1, keepdims=True) + 1e-6)
+    np.testing.assert_allclose(made, out, atol=1e-10)
+    allowed = mask.materialise(LENGTH, LENGTH, 4)
+    assert allowed is None or not np.asarray(jnp.where(allowed, 0.0, found)).any()
+
+
+@pytest.mark.parametrize("name", once([name for name in RECURRENT if name != "retention"], ["gated delta"]))
+def test_they_are_the_derivative_of_outputs_by_values(name):
+    query, key, value = (x[:1] for x in inputs())
+    _, found = weights_of(name, Mask(causal=True), (query, key, value))
+    case = CASES[name]
+    output = lambda value: case.call(case.weights(), query, key, value, mask=Mask(causal=True))  # noqa: E731
+    slopes = jax.jacobian(output)(value)[0, :, :, :, 0]  # of (T, N, V) by (S, N, V)
+    for head in range(HEADS):
+        expected = np.einsum("ij,tu->itju", found[0, head], np.eye(WIDTH))
+        np.testing.assert_allclose(slopes[:, head][:, :, :, head], expected, atol=1e-12)
