@@ -1,0 +1,3 @@
+"""Reads finished runs."""
+
+import train  # noqa: F401 (first, since it decides what Ctrl-C does while other packages are imported)

@@ -1,12 +1,30 @@
 """Errors for users. Each is one sentence with the offending value, the valid values and what to do."""
 
 import difflib
+import re
 import sys
 from collections.abc import Iterable, Mapping
 
+WORD, MESSAGE = 400, 4000  # the most characters of one word, and of all words; a path may have 255 in each of its parts
+
 
 class UsageError(ValueError):
-    """A mistake of the caller, described in one sentence; command lines print it without a traceback."""
+    """A mistake of the caller, described in one sentence; command lines print it without a traceback.
+
+    What the caller gave may be a megabyte: each long word and the whole sentence are `shortened`.
+    """
+
+    def __init__(self, sentence: str):
+        super().__init__(shortened(sentence))
+
+
+def shortened(text: str) -> str:
+    """Returns a text whose words are cut in their middle to `WORD` characters, and which is cut so to `MESSAGE`."""
+    return _cut(re.sub(rf"\S{{{WORD + 1},}}", lambda word: _cut(word[0], WORD), text), MESSAGE)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most // 2]}[... {len(text)} characters ...]{text[-most // 4 :]}"
 
 
 class UnsupportedError(UsageError):

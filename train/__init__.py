@@ -1,5 +1,11 @@
 """Training: the programs, the loop, and in a room each: configs, data, tasks, runs, devices, decoding and grids."""
 
+import signal
+import sys
+
+if sys.argv[0] == "-m":  # a program is being started, and nothing that takes long is imported yet
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # JAX's callbacks would swallow the exception that Ctrl-C raises
+
 from attention.errors import moved
 
 moved({"train.scores": "train.score"})

@@ -9,7 +9,6 @@ python -m train.main --dry-run --config=configs/gpt_wikitext103.py --config.mesh
 import argparse
 import functools
 import logging
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -124,5 +123,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the program at once where the loop does not hear it
     sys.exit(main())

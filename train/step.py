@@ -19,8 +19,8 @@ Sums = dict[str, jax.Array]
 LossFunction = Callable[[Params, Batch, jax.Array | None], Sums]
 
 
-class NonFiniteLossError(FloatingPointError):
-    """A loss or a gradient norm is not a number."""
+class NonFiniteError(FloatingPointError):
+    """A loss, a gradient norm or a parameter is not a finite number."""
 
 
 def step_key(seed: int) -> jax.Array:

@@ -24,6 +24,7 @@ from attention.errors import UsageError
 from train.devices import processes
 from train.run import digest, files, workdir
 from train.state import Params, TrainState
+from train.step import NonFiniteError
 
 _STEP = re.compile(r"0|[1-9]\d*")
 _UNFINISHED = ".orbax-checkpoint-tmp"
@@ -78,13 +79,25 @@ class Checkpoints(contextlib.AbstractContextManager):
         """Returns the newest step that has a checkpoint, or 0 where there is none."""
         return max(self.steps(), default=0)
 
+    def last_good(self) -> int:
+        """Returns the same once what is being written is on disk; all processes must call it."""
+        self.wait()
+        return self.last()
+
     def save(self, step: int, state: TrainState, batches: Any, progress: dict, best: Iterable[int]) -> None:
         """Starts writing state, data iterator and progress (plain JSON values); `best` are the best steps so far.
 
         Raises:
+          NonFiniteError: the state has a number that is not finite; nothing is saved.
           UsageError: this or the previous checkpoint could not be written, for example on a full disk.
         """
-        self.wait()
+        last = self.last_good()
+        if broken := digest.not_finite(state):
+            raise NonFiniteError(
+                f"After step {step}, {len(broken)} arrays of the state are not finite, such as {broken[0]}, so it is "
+                f"not saved; the last good checkpoint is step {last}. Try a lower optimizer.learning_rate, a longer "
+                "optimizer.warmup or a larger optimizer.epsilon."
+            )
         self._best = frozenset(best)
         content = {"progress": progress, "data": batches.get_state(), "digests": digest.digests(state)}
         with self.telling_of_a_full_disk(step):

@@ -3,18 +3,24 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Shaped, UInt32
+from jaxtyping import Array, Bool, Shaped, UInt32
 
 from attention.errors import UsageError
 
 
 class DamagedError(UsageError):
     """A checkpoint does not hold what was written."""
+
+
+@jax.jit
+def is_finite(x: Shaped[Array, "..."]) -> Bool[Array, ""]:
+    """Returns whether all numbers of an array are finite; what is no floating-point number is."""
+    return jnp.isfinite(x).all() if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.array(True)
 
 
 @jax.jit
@@ -35,12 +41,22 @@ def digest(x: Shaped[Array, "..."]) -> UInt32[Array, ""]:
 
 def digests(tree: Any) -> dict[str, int]:
     """Returns the digest of every array of a tree, by its path such as `params/head/kernel`."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    # One after another, since many programs on all devices at once would deadlock where the devices are threads of a
-    # CPU with fewer cores.
-    values = [jax.device_get(digest(leaf)) for _, leaf in leaves]
-    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
-    return {name: int(value) for name, value in zip(names, values, strict=True)}
+    return {name: int(value) for name, value in _of_leaves(digest, tree)}
+
+
+def not_finite(tree: Any) -> list[str]:
+    """Returns the paths of the arrays of a tree that have a number that is not finite."""
+    return [name for name, finite in _of_leaves(is_finite, tree) if not finite]
+
+
+def _of_leaves(function: Callable[[jax.Array], jax.Array], tree: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the path of every array with a number on the host.
+
+    One after another, since many programs on all devices at once would deadlock where the devices are threads of a CPU
+    with fewer cores.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        yield jax.tree_util.keystr(path, simple=True, separator="/"), jax.device_get(function(leaf))
 
 
 def verify(tree: Any, written: Mapping[str, int]) -> None:

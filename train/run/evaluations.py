@@ -17,7 +17,7 @@ from train.run.progress import Clock, averages, is_new
 from train.run.recorder import Recorder
 from train.setup import Setup
 from train.state import Params, TrainState
-from train.step import NonFiniteLossError
+from train.step import NonFiniteError
 from train.tasks.task import Task
 
 
@@ -127,9 +127,9 @@ class Evaluations:
         metrics, speed = self._evaluator(split, params)
         for replica, numbers in enumerate(metrics):
             if not np.isfinite(numbers["loss"]):
-                raise NonFiniteLossError(
+                raise NonFiniteError(
                     f"The loss{self._replicas.name(replica)} on {split} data was {numbers['loss']} after step {step}; "
-                    f"the last good checkpoint is step {self._checkpoints.last()}. Try a lower "
+                    f"the last good checkpoint is step {self._checkpoints.last_good()}. Try a lower "
                     "optimizer.learning_rate."
                 )
         return metrics, speed

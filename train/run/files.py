@@ -12,7 +12,8 @@ from typing import Any
 from attention.errors import UsageError
 
 TEMPORARY = ".tmp"  # of a file that is being written
-UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+UNWRITABLE = FULL | {errno.EROFS, errno.EIO}
 
 
 def why_unwritable(error: BaseException) -> str:
@@ -36,7 +37,17 @@ def writing(what: str, remedy: str = "choose another --workdir") -> Iterator[Non
     try:
         yield
     except OSError as error:
-        raise UsageError(f"{what} cannot be written ({error.strerror}); {remedy}.") from error
+        space = "free space there, or " if error.errno in FULL else ""
+        raise UsageError(f"{what} cannot be written ({_reason(error)}); {space}{remedy}.") from error
+
+
+def _reason(error: OSError) -> str:
+    """Returns the system's words, or what they do not say of a link that leads nowhere."""
+    path = Path(error.filename or "")
+    for link in (path, *path.parents):
+        if link.is_symlink() and not link.exists():
+            return f"{link} is a link to {link.readlink()}, which does not exist"
+    return error.strerror
 
 
 def read_text(path: Path, remedy: str = "choose another --workdir") -> str:

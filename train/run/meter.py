@@ -11,7 +11,7 @@ from train.run.checkpoints import Checkpoints
 from train.run.progress import Averages, is_new
 from train.run.recorder import Recorder
 from train.setup import Setup
-from train.step import NonFiniteLossError
+from train.step import NonFiniteError
 
 
 class Meter:
@@ -55,7 +55,7 @@ class Meter:
         """Reads the report that was kept.
 
         Raises:
-          NonFiniteLossError: the loss or gradient norm was not finite.
+          NonFiniteError: the loss or gradient norm was not finite.
         """
         pending, self._pending = self._pending, None
         if pending:
@@ -101,9 +101,9 @@ class Meter:
 
     def _refuse(self, step: int, loss: float, norm: float, replica: int, index: np.ndarray) -> NoReturn:
         shares = processes.exchange(json.dumps(self._replicas.split(index)[replica].tolist()))
-        raise NonFiniteLossError(
+        raise NonFiniteError(
             f"The loss{self._replicas.name(replica)} was {loss} and the gradient norm {norm} at step {step}, on the "
             f"training examples {[example for share in shares for example in json.loads(share)]}; "
-            f"the last good checkpoint is step {self._checkpoints.last()}. Try a lower optimizer.learning_rate, a "
+            f"the last good checkpoint is step {self._checkpoints.last_good()}. Try a lower optimizer.learning_rate, a "
             "longer optimizer.warmup or optimizer.clip=1.0."
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from attention.errors import UsageError
 from train.devices import processes
 from train.run import results
 from train.run.progress import Clock, duration_text, numbers_text
@@ -28,11 +29,20 @@ class Record:
       workdir: The run's folder.
       size: The bytes of the record that belong to the restored checkpoint. Whatever was written after them is cut off,
         and so is an incomplete line.
+
+    Raises:
+      UsageError: the record has fewer bytes.
     """
 
     def __init__(self, workdir: Path, size: int):
         path = workdir / "metrics.jsonl"
-        if path.exists():
+        left = path.stat().st_size if path.exists() else 0
+        if left < size:
+            raise UsageError(
+                f"{path} has {left} bytes, but the checkpoint counts {size}, so lines of the record are lost; put the "
+                "file back as it was, or choose another --workdir."
+            )
+        if left:
             os.truncate(path, path.read_bytes()[:size].rfind(b"\n") + 1)
         self._file = path.open("a", encoding="utf-8")
 

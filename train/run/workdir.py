@@ -112,7 +112,7 @@ def keep(workdir: Path, config: dict[str, Any], finished: bool) -> None:
 
 
 def _writing(workdir: Path) -> contextlib.AbstractContextManager:
-    return writing(f"The work directory {workdir}", "free space there, or choose another --workdir")
+    return writing(f"The work directory {workdir}")
 
 
 def _check_shared(workdir: Path, token: str) -> None:

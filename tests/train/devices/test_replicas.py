@@ -24,7 +24,7 @@ from train.devices.replicas import Replicas
 from train.run import workdir
 from train.run.meter import Meter
 from train.run.results import of_all
-from train.step import NonFiniteLossError, Trainer
+from train.step import NonFiniteError, Trainer
 from train.translate import Translator
 
 pytestmark = pytest.mark.xdist_group(__name__)
@@ -402,7 +402,7 @@ def test_a_loss_that_is_not_finite_names_the_replica(tmp_path, monkeypatch, trai
         return sharding.to_devices(batch, replicas.mesh, replicas.batch_spec(stacked))
 
     monkeypatch.setattr(Replicas, "to_devices", poisoned)
-    with pytest.raises(NonFiniteLossError, match=message):
+    with pytest.raises(NonFiniteError, match=message):
         trained(tmp_path / "run", seed=3, train__replicas=2)
 
 

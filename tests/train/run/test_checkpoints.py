@@ -224,3 +224,16 @@ def test_a_disk_that_takes_no_more_leaves_the_last_one_and_no_remains(workdir, f
         files_up_to(resource.RLIM_INFINITY)
         assert sorted(p.name for p in (workdir / "checkpoints").iterdir()) == ["4", "6"]
     assert restored(workdir) == 6
+
+
+@pytest.mark.parametrize(("bad", "where"), [(jnp.nan, "params"), (jnp.inf, "opt_state")])
+def test_numbers_that_are_not_finite_are_never_saved_and_the_last_good_one_is_named_and_stays(tmp_path, bad, where):
+    broken = jax.tree.map(lambda x: x.at[0].set(bad) if jnp.issubdtype(x.dtype, jnp.inexact) else x, state(4))
+    broken = state(4).replace(**{where: getattr(broken, where)})
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        save(checkpoints, 2)  # and is still being written
+        with pytest.raises(
+            FloatingPointError, match=rf"After step 4, .* such as {where}/.*; the last good .* step 2\."
+        ):
+            checkpoints.save(4, broken, Batches(4), progress(4), [4])
+    assert restored(tmp_path) == 2

@@ -5,12 +5,14 @@ import subprocess
 
 import pytest
 
+from attention import UsageError
 from tests.sizes import once
 from tests.storm import assert_same
 from tests.train.conftest import arguments
 from train import main
 from train.run.files import read_record, write_json
 from train.run.recorder import Record, TensorBoard
+from train.run.workdir import claimed
 
 pytestmark = pytest.mark.xdist_group(__name__)
 
@@ -76,6 +78,14 @@ def test_a_full_disk_stops_with_a_sentence_wherever_it_is_met(whole, disk, capsy
     assert_same(folder / "run", whole)
 
 
+@pytest.mark.parametrize("below", [".", "deep/run"])
+def test_a_link_that_leads_nowhere_is_named_and_not_taken_for_a_full_disk(tmp_path, below):
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    told = pytest.raises(UsageError, match=r"\(.*/link is a link to .*/gone, which does not exist\); choose another")
+    with told, claimed(tmp_path / "link" / below, {}, {}):
+        pass
+
+
 def test_a_line_that_did_not_fit_is_cut_off(tmp_path, files_up_to):
     lines = Record(tmp_path, 0)
     lines.write(LINE)
@@ -90,12 +100,6 @@ def test_a_line_that_did_not_fit_is_cut_off(tmp_path, files_up_to):
     again.write(LINE | {"step": 3})
     again.close()
     assert [line["step"] for line in read_record(tmp_path)] == [1, 3]
-
-
-def test_a_record_that_lost_its_end_keeps_whole_lines(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"st')
-    Record(tmp_path, 100).close()
-    assert read_record(tmp_path) == [{"step": 1}, {"step": 2}]
 
 
 def test_events_that_do_not_fit_are_an_error_and_not_a_hanging_thread(tmp_path, files_up_to):

@@ -2,14 +2,20 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
+from tests.conftest import ROOT
 from tests.sizes import more
 from train.run.interrupts import Interrupts
 
 TWICE = """
 import os, runpy, signal, sys, time
+sys.argv = ["-m"]  # as Python has it while it looks for a program
 from train import loop
 from train.run.interrupts import Interrupts
 
@@ -59,3 +65,14 @@ def test_the_program_asked_twice_is_gone(run_python, first, second):
     done = run_python("-c", TWICE.format(first=first, second=second), check=False)
     assert done.returncode == -signal.Signals[second]
     assert done.stderr == ""
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux shows what a process has loaded")
+@pytest.mark.parametrize("module", ["train.main", more("analysis.report")])
+def test_an_interrupt_during_the_imports_ends_the_program(module):
+    program = subprocess.Popen([sys.executable, "-m", module, "--help"], cwd=ROOT, stderr=subprocess.PIPE)
+    maps = Path(f"/proc/{program.pid}/maps")
+    while "jaxlib" not in maps.read_text():  # JAX is being imported
+        time.sleep(0.005)
+    program.send_signal(signal.SIGINT)
+    assert (program.communicate(timeout=60)[1], program.returncode) == (b"", -signal.SIGINT)

@@ -36,6 +36,16 @@ def test_what_was_written_after_the_checkpoint_is_cut_off(tmp_path):
     assert [line["step"] for line in read_record(tmp_path)] == [3, 6]
 
 
+@pytest.mark.parametrize("left", [None, b"", b'{"step": 3}\n'])
+def test_a_record_that_has_lost_lines_is_refused_as_it_is(tmp_path, left):
+    path = tmp_path / "metrics.jsonl"
+    if left is not None:
+        path.write_bytes(left)
+    with pytest.raises(UsageError, match=f"metrics.jsonl has {len(left or b'')} bytes, but the checkpoint counts 100,"):
+        Record(tmp_path, 100)
+    assert (path.read_bytes() if path.exists() else None) == left
+
+
 class Quiet:
     """The setup of a run of one replica, as far as a recorder needs it."""
 

@@ -1,0 +1,22 @@
+"""A mistake is told in one sentence that a person can read, however long what was given is."""
+
+import pickle
+
+import pytest
+
+from attention.errors import MESSAGE, WORD, UsageError, unknown
+
+
+@pytest.mark.parametrize("given", ["x" * 10**6, "x y " * 10**6, ("x" * 500 + " ") * 10**4])
+def test_a_megabyte_is_cut_and_the_sentence_keeps_its_beginning_and_its_end(given):
+    for error in (unknown("thing", given, ["one", "two"]), pickle.loads(pickle.dumps(unknown("thing", given, "ab")))):
+        assert len(str(error)) <= MESSAGE
+        assert max(map(len, str(error).replace("[...", " ").split())) <= WORD
+        assert str(error).startswith("Unknown thing 'x")
+        assert "characters ...]" in str(error)
+        assert "Valid: " in str(error)
+
+
+def test_what_is_short_is_not_cut():
+    sentence = f"{'x' * WORD} is no path."
+    assert str(UsageError(sentence)) == sentence
