@@ -5,11 +5,12 @@ python -m analysis.report mnist.json
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +72,21 @@ class Finished:
 def find(places: Sequence[Path]) -> Finished:
     """Finds the finished runs of archives, and of folders and all folders below them.
 
+    A run that is in several places counts once. Among several places, such as `runs/*`, some may hold no run.
+
     Raises:
       UsageError: A place does not exist, an archive or `sweep.json` is damaged, or there is no finished run at all.
     """
-    found = [read(place) if place.is_file() else _in_folder(place) for place in places]
-    entries = [entry for finished in found for entry in finished.entries]
+    alone = len(places) == 1
+    archives = {place: _archive(place, alone) for place in places if place.is_file()}
+    folders = {place: list(work_directories(place)) for place in places if place not in archives}
+    directories = {directory.resolve(): directory for inside in folders.values() for directory in inside}
+    found = [_in_folders(directories.values()), *filter(None, archives.values())]
     left_out = [sentence for finished in found for sentence in finished.left_out]
+    contents = archives | folders
+    if not alone and (passed := [place.name for place in places if not contents[place]]):
+        left_out.append(f"Passed over, since there is no run: {', '.join(passed)}.")
+    entries = [entry for finished in found for entry in finished.entries]
     if not entries:
         reasons = f": {left_out[0]}" if left_out else "; give folders of runs, such as the --workdir of a sweep."
         raise UsageError(f"There is no finished run in {', '.join(map(str, places))}{reasons}")
@@ -153,10 +163,18 @@ def unpack(found: Finished, folder: Path) -> int:
     return len(missing)
 
 
-def _in_folder(folder: Path) -> Finished:
+def _archive(file: Path, alone: bool) -> Finished | None:
+    """Reads a file; returns None of one among several places that is no archive, such as a log in `runs/*`."""
+    with contextlib.suppress(*() if alone else (UsageError,)):
+        if alone or file.suffix == SUFFIX:
+            return read(file)
+    return None
+
+
+def _in_folders(directories: Iterable[Path]) -> Finished:
     entries, left_out = [], []
     sweeps: dict[Path, Mapping[str, Any]] = {}
-    for directory in _work_directories(folder):
+    for directory in directories:
         sweeps |= _sweep(directory)
         try:
             entries.append(_entry(directory))
@@ -191,7 +209,7 @@ def _check(entry: Entry) -> None:
         raise UsageError(f"{entry.path} was left out: its result.json holds no result of a run.")
 
 
-def _work_directories(folder: Path) -> Iterator[Path]:
+def work_directories(folder: Path) -> Iterator[Path]:
     """Yields every folder with a `config.json` at `folder` or below, in order, without looking inside them."""
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder; give folders of runs, such as the --workdir of a sweep.")

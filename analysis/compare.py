@@ -23,6 +23,7 @@ FAIRNESS: Mapping[str, tuple[Callable[[Run], float], float]] = {
     "FLOPs": (BUDGETS["flops"], 0.01),
     "training time": (BUDGETS["seconds"], 0.05),
 }
+LISTED = 4  # settings without a claim that a sentence names; of more it says how many there are
 # A metric of a run; NaN where the run has none.
 Measure = Callable[[Run, str], float]
 
@@ -82,18 +83,30 @@ class GroupComparison:
     wilcoxon: float = np.nan
 
     @property
+    def claim(self) -> str:
+        """`better` or `worse` where the test allows the claim, else ''."""
+        mean = float(self.difference.mean)
+        return ("better" if (mean < 0) == metrics.find(self.metric).lower else "worse") if self.p <= LEVEL else ""
+
+    @property
+    def amount(self) -> str:
+        """The difference with its interval and unit; it has a sign where no direction is claimed."""
+        metric, mean = metrics.find(self.metric), float(self.difference.mean)
+        width = f" ± {metric.text(float(self.difference.half_width))}" if min(self.seeds) > 1 else ""
+        return metric.with_unit((metric.text(abs(mean)) if self.claim else metric.text(mean, "+")) + width)
+
+    @property
+    def basis(self) -> str:
+        """The seeds, and the p-value or why there is none."""
+        seeds = " and ".join(map(str, self.seeds)) + (" seed" if self.seeds == (1,) else " seeds")
+        return f"{seeds}{', unpaired' * (len(self.seeds) > 1)}, {p_text(self.p) if self.claim else self._why_not()}"
+
+    @property
     def sentence(self) -> str:
         """The conclusion that the test allows."""
-        metric, mean = metrics.find(self.metric), float(self.difference.mean)
-        claimed = self.p <= LEVEL
-        width = f" ± {metric.text(float(self.difference.half_width))}" if min(self.seeds) > 1 else ""
-        amount = metric.with_unit(metric.text(abs(mean) if claimed else mean, "" if claimed else "+") + width)
-        seeds = " and ".join(map(str, self.seeds)) + (" seed" if self.seeds == (1,) else " seeds")
-        seeds += ", unpaired" if len(self.seeds) > 1 else ""
-        if claimed:
-            better = (mean < 0) == metric.lower
-            return f"{'better' if better else 'worse'} by {amount}, {seeds}, {p_text(self.p)}"
-        return f"no difference can be claimed ({amount}, {seeds}, {self._why_not()})"
+        if self.claim:
+            return f"{self.claim} by {self.amount}, {self.basis}"
+        return f"no difference can be claimed ({self.amount}, {self.basis})"
 
     def _why_not(self) -> str:
         if np.isnan(self.difference.mean):
@@ -101,6 +114,34 @@ class GroupComparison:
         if min(self.seeds) < 2:
             return "a spread needs two seeds"
         return "all seeds differ alike, so there is no spread" if np.isnan(self.p) else p_text(self.p)
+
+
+def verdict(comparisons: Sequence[GroupComparison]) -> list[str]:
+    """Returns what may be said in words: a sentence for each claim, and one for all that no claim is made of."""
+    said = []
+    for metric in dict.fromkeys(compared.metric for compared in comparisons):
+        of_metric = [compared for compared in comparisons if compared.metric == metric]
+        title = metrics.find(metric).title.partition(",")[0]
+        name = title[0].upper() + title[1:]
+        said += [
+            f"{name}: {c.group.label} is {c.claim} than {c.baseline.label} by {c.amount} ({c.basis})."
+            for c in of_metric
+            if c.claim
+        ]
+        if unclaimed := [compared for compared in of_metric if not compared.claim]:
+            said.append(f"{name}: {_unclaimed(unclaimed)}")
+    if comparisons and all(min(compared.seeds) < 2 for compared in comparisons):
+        said.append("One seed shows nothing, since another one may reverse the order: train more, such as --seeds=3.")
+    return said
+
+
+def _unclaimed(comparisons: Sequence[GroupComparison]) -> str:
+    baselines = list(dict.fromkeys(compared.baseline.label for compared in comparisons))
+    baseline = baselines[0] if len(baselines) == 1 else "their baselines"
+    settings = _and([f"{compared.group.label} ({compared.amount})" for compared in comparisons])
+    if len(comparisons) > LISTED:
+        settings = f"{len(comparisons)} settings; the table has their differences"
+    return f"no difference from {baseline} can be claimed for {settings}."
 
 
 def p_text(p: float) -> str:

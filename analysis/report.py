@@ -5,242 +5,21 @@ python -m analysis.report runs/digits --baseline=dot_product --metric=accuracy,l
 """
 
 import argparse
-import dataclasses
-import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
-from analysis import compare, metrics, runs, statistics, tables, trials, verdicts
-from analysis.compare import Baseline, GroupComparison
-from analysis.metrics import METRICS, Metric, counted
+from analysis import compare, runs, screen
+from analysis.comparison import default_metrics, report
+from analysis.metrics import METRICS
 from analysis.pictures import curves, intervals, style, tuning
-from analysis.runs import Found, Run, short
-from analysis.statistics import LEVEL
-from analysis.tables import Number, ResultColumn, ResultTable
-from attention.errors import unknown
-from train import cli, tasks
-
-P, EFFECT = Metric("p", digits=4), Metric("effect")
-# A column's name and title, its metric, and the function that reads the metric from a run.
-Figure = tuple[str, str, str, compare.Measure]
-
-
-@dataclasses.dataclass(frozen=True)
-class ComparisonReport:
-    """A report on finished runs: its text and its tables.
-
-    Attributes:
-      introduction: What was compared, and how fair the comparison is.
-      results: A row for each setting.
-      differences: A row for each comparison; it has no rows where there is nothing to compare.
-      declared: A row with a verdict for each comparison that the sweep declared, see `analysis.verdicts`.
-      tuning: A row for each setting that was tuned, a column for each value that was tried.
-      notes: How to read the tables, and what was left out.
-    """
-
-    introduction: str
-    results: ResultTable
-    differences: ResultTable
-    declared: ResultTable
-    tuning: ResultTable
-    notes: tuple[str, ...]
-
-    def markdown(self) -> str:
-        """Returns the report as a Markdown page."""
-        sections = ["# Comparison", self.introduction, tables.markdown(self.results).strip()]
-        if self.differences.rows:
-            sections += ["## Differences", tables.markdown(self.differences).strip()]
-        if self.declared.columns:
-            sections += ["## Declared comparisons", tables.markdown(self.declared).strip()]
-        if self.tuning.columns:
-            sections += ["## Tuning", tables.markdown(self.tuning).strip()]
-        return "\n\n".join([*sections, "## Notes", "\n".join(f"- {note}" for note in self.notes)]) + "\n"
-
-    _repr_markdown_ = markdown  # what a notebook shows
-
-    def write(self, out: Path) -> None:
-        """Writes `report.md`, `report.tex` with all tables, and a CSV file of each table that has rows.
-
-        The CSV files are `report.csv`, `differences.csv`, `declared.csv` and `tuning.csv`.
-        """
-        out.mkdir(parents=True, exist_ok=True)
-        more = {"differences": self.differences, "declared": self.declared, "tuning": self.tuning}
-        filled = {"report": self.results} | {name: table for name, table in more.items() if table.rows}
-        texts = {f"{name}.csv": tables.comma_separated(table) for name, table in filled.items()}
-        texts |= {"report.md": self.markdown(), "report.tex": "\n".join(map(tables.latex, filled.values()))}
-        for name, text in texts.items():
-            (out / name).write_text(text, encoding="utf-8")
-
-
-def report(found: Found, wanted: str = "", names: Sequence[str] = (), at: str = "") -> ComparisonReport:
-    """Returns the report on some groups of runs.
-
-    Args:
-      found: At least one group.
-      wanted: See `compare.baseline`.
-      names: Metrics to compare; where there are none, the metric by which the task chooses its best step.
-      at: '' compares test data at the best step; a kind of budget compares validation curves, see `compare.at_budget`.
-
-    Raises:
-      UsageError: The baseline, a metric or the budget does not exist.
-    """
-    names = names or _default_metrics(found)
-    budget, measure = compare.at_budget(found, at) if at else (math.nan, Run.value)
-    for name in names:
-        _check_measured(found, name, measure)
-    against = compare.baseline(found, wanted)
-    comparisons = compare.compare(found, against, names, measure) if against else []
-    columns = _settings(found) + _costs_and_metrics(found, against)
-    for name in names if at else ():
-        title = f"validation {METRICS[name].title}, at equal {at}"
-        columns.append(_column(found, against, (f"validation_{name}_at_{at}", title, name, measure)))
-    columns.append(ResultColumn("seeds", "seeds", tuple(str(len(group.runs)) for group in found.groups)))
-    return ComparisonReport(
-        _introduction(found, against, at, budget),
-        ResultTable(tuple(columns)),
-        differences(comparisons),
-        verdicts.table(found),
-        trials.table(found.sweeps),
-        _notes(found, against, comparisons),
-    )
-
-
-def differences(comparisons: Sequence[GroupComparison]) -> ResultTable:
-    """Returns the table of differences, with a row for each comparison."""
-
-    def difference(compared: GroupComparison) -> Number:
-        mean, half_width = float(compared.difference.mean), float(compared.difference.half_width)
-        return Number(mean, METRICS[compared.metric], half_width, sign="+")
-
-    columns: dict[tuple[str, str], Callable[[GroupComparison], Number | str]] = {
-        ("setting", "setting"): lambda compared: compared.group.label,
-        ("baseline", "against"): lambda compared: compared.baseline.label,
-        ("metric", "metric"): lambda compared: METRICS[compared.metric].title,
-        ("difference", "difference"): difference,
-        ("p", "p"): lambda compared: Number(compared.p, P),
-        ("effect", "effect"): lambda compared: Number(float(compared.difference.effect), EFFECT, sign="+"),
-    }
-    if not all(math.isnan(compared.wilcoxon) for compared in comparisons):
-        columns["p_wilcoxon", "p of Wilcoxon"] = lambda compared: Number(compared.wilcoxon, P)
-    columns["conclusion", "conclusion"] = lambda compared: compared.sentence
-    return ResultTable(tuple(ResultColumn(*names, tuple(map(cell, comparisons))) for names, cell in columns.items()))
-
-
-def _default_metrics(found: Found) -> list[str]:
-    """Returns the metrics by which the tasks of the runs choose their best steps."""
-    return list(dict.fromkeys(tasks.find(run.settings["task"]).best for group in found.groups for run in group.runs))
-
-
-def _check_measured(found: Found, name: str, measure: compare.Measure) -> None:
-    metrics.find(name)
-    values = {name: [measure(run, name) for group in found.groups for run in group.runs] for name in METRICS}
-    if all(math.isnan(value) for value in values[name]):
-        measured = [name for name, of_runs in values.items() if not all(math.isnan(value) for value in of_runs)]
-        raise unknown("metric of these runs", name, measured)
-
-
-def _settings(found: Found) -> list[ResultColumn]:
-    """Returns a column for each field in which the groups differ, without columns that repeat another one."""
-    columns: dict[tuple[str, ...], ResultColumn] = {}
-    fields = dict.fromkeys([*found.keys, *found.groups[0].settings])
-    for field in fields:
-        cells = tuple(str(group.settings[field]) for group in found.groups)
-        columns.setdefault(cells, ResultColumn(field, short(field), cells))
-    return list(columns.values())
-
-
-def _costs_and_metrics(found: Found, against: Baseline | None) -> list[ResultColumn]:
-    """Returns a column for each cost and metric that at least one run has."""
-    figures: list[Figure] = [(name, METRICS[name].title, name, Run.value) for name in metrics.COSTS]
-    for split in ("train", "test"):
-        measure = lambda run, name, split=split: run.value(name, split)  # noqa: E731
-        of_split = [name for name in METRICS if name not in metrics.COSTS]
-        figures += [(f"{split}_{name}", f"{split} {METRICS[name].title}", name, measure) for name in of_split]
-    columns = [_column(found, against, figure) for figure in figures]
-    return [column for column in columns if not all(math.isnan(number.value) for number in column.numbers)]
-
-
-def _column(found: Found, against: Baseline | None, figure: Figure) -> ResultColumn:
-    """Returns the mean and spread of each group, ranked among groups that differ from it in the baseline's field."""
-    column, title, name, measure = figure
-    summaries = [statistics.summary(np.array([measure(run, name) for run in group.runs])) for group in found.groups]
-    means = [float(summary.mean) for summary in summaries]
-    blocks = [against.block(group, found) if against else () for group in found.groups]
-    placed = dict.fromkeys(range(len(means)), 0)
-    for block in set(blocks) if against else ():
-        inside = [i for i, other_block in enumerate(blocks) if other_block == block]
-        placed |= dict(zip(inside, tables.ranks([means[i] for i in inside], METRICS[name].lower), strict=True))
-    spreads = [math.nan if METRICS[name].exact else float(summary.spread) for summary in summaries]
-    cells = [
-        Number(mean, METRICS[name], spread, placed[i])
-        for i, (mean, spread) in enumerate(zip(means, spreads, strict=True))
-    ]
-    return ResultColumn(column, title, tuple(cells))
-
-
-def _introduction(found: Found, against: Baseline | None, at: str, budget: float) -> str:
-    counts = [len(group.runs) for group in found.groups]
-    seeds = " and ".join(map(str, sorted(set(counts))))
-    said = [f"{counted(len(counts), 'setting')}, {counted(sum(counts), 'run')}; seeds a setting: {seeds}."]
-    if against is None:
-        return f"{said[0]} There is nothing to compare with."
-    said.append(f"The baseline is {compare.text_of(against)}.")
-    if at:
-        unit = {"examples": "training examples", "seconds": "seconds of training", "flops": "FLOPs of training"}[at]
-        said.append(f"Differences are of validation curves at {budget:,.4g} {unit}, when the first run had finished.")
-    said.append(compare.fairness(found, against, "Whole runs had" if at else "Compared at"))
-    return " ".join(said)
-
-
-def _notes(found: Found, against: Baseline | None, comparisons: Sequence[GroupComparison]) -> tuple[str, ...]:
-    notes = [
-        "Figures are means ± standard deviations over seeds, of the step that was best on validation data; those of "
-        "training data are of the last whole epoch up to that step, or where there is none of the log line before it.",
-    ]
-    if against:
-        notes.append(f"Ranks, in brackets, are among rows that differ in {short(against.field)} alone.")
-    if rest := [short(field) for field in found.groups[0].settings if field not in found.keys]:
-        keys = " and ".join(map(short, found.keys))
-        notes.append(f"Rows differ in more than {keys}, and so may the reasons: {', '.join(rest)}.")
-    if against and (alone := _without_baseline(found, against)):
-        notes.append(f"There is no baseline that is like these in all else: {'; '.join(alone)}.")
-    if different := compare.origins(found):
-        notes.append(f"Differences may come of what runs were made with, which is not the same for all: {different}.")
-    if any(run.together > 1 for group in found.groups for run in group.runs):
-        notes.append(
-            "Of seeds that were trained together in one program, each has an equal share of the seconds; the memory is "
-            "of all."
-        )
-    notes += _notes_on_tests(comparisons)
-    return (*filter(None, notes), *trials.notes(found.sweeps), *found.left_out)
-
-
-def _notes_on_tests(comparisons: Sequence[GroupComparison]) -> list[str]:
-    tests = sum(not math.isnan(comparison.p) for comparison in comparisons)
-    if not tests:
-        untested = "No difference was tested: a test needs two seeds of a setting, and a spread between them."
-        return [untested] if comparisons else []
-    return [
-        f"± of a difference is its {1 - LEVEL:.0%} confidence interval (t distribution), of that comparison alone.",
-        "p is of a t-test, paired by seed (Welch's where it says unpaired), corrected by Holm's method for all "
-        f"tests of the table, {tests} in number: where there is no difference at all, a table makes a false claim "
-        f"with a probability of at most {LEVEL:.0%}. The effect is the difference in standard deviations, Cohen's "
-        "d_z (g where unpaired) with Hedges' correction.",
-        compare.wilcoxon_text(comparisons),
-    ]
-
-
-def _without_baseline(found: Found, against: Baseline) -> list[str]:
-    paired = [group for pair in against.pairs(found) for group in pair]
-    return [group.label for group in found.groups if group not in paired]
+from analysis.runs import Found
+from train import cli
 
 
 def _draw(found: Found, wanted: str, names: Sequence[str], out: Path) -> None:
     """Draws the training curves of every group, the first metric of all groups side by side, and the trials."""
-    name = next(iter(names), _default_metrics(found)[0])
+    name = next(iter(names), default_metrics(found)[0])
     values = {group.label: [run.value(name) for run in group.runs] for group in found.groups}
     against = compare.baseline(found, wanted)
     baselines = {baseline.label for _, baseline in against.pairs(found)} if against else ()
@@ -256,18 +35,24 @@ def _draw(found: Found, wanted: str, names: Sequence[str], out: Path) -> None:
     cli.flag("--baseline", default="", help="a value such as dot_product, or FIELD=VALUE"),
     cli.flag("--metric", default="", help="what to compare, such as accuracy,loss"),
     cli.flag("--at", default="", help=f"compare validation curves at equal {', '.join(compare.BUDGETS)}"),
-    cli.flag("--out", type=Path, help="where the files go; without it, the first folder or archive"),
+    cli.flag("--out", type=Path, help="where the files go; without it, the folder, or the one that holds all of them"),
 )
 def main(flags: argparse.Namespace) -> None:
     """Writes, draws and prints the report."""
-    first = flags.places[0]
-    out = flags.out or (first.with_suffix("") if first.is_file() else first)
+    out = flags.out or _folder(flags.places)
     found = runs.find(flags.places)
     names = [name for name in flags.metric.split(",") if name]
-    page = report(found, flags.baseline, names, flags.at)
-    page.write(out)
+    made = report(found, flags.baseline, names, flags.at)
+    files = made.write(out)
     _draw(found, flags.baseline, names, out)
-    print(page.markdown(), end="")
+    screen.show(made, files)
+
+
+def _folder(places: Sequence[Path]) -> Path:
+    """Returns where the files go: into the folder or beside the archive, or into the folder that all places share."""
+    if len(places) > 1 and len(shared := {place.absolute().parent for place in places}) == 1:
+        return shared.pop()
+    return places[0].with_suffix("") if places[0].is_file() else places[0]
 
 
 if __name__ == "__main__":

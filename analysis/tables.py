@@ -85,6 +85,16 @@ def ranks(values: Sequence[float], lower: bool) -> list[int]:
     return [0 if math.isnan(score) else 1 + sum(other_score > score for other_score in scores) for score in scores]
 
 
+def without_ranks(table: ResultTable) -> ResultTable:
+    """Returns the table with no ranks behind its figures."""
+
+    def bare(cell: Number | str) -> Number | str:
+        return dataclasses.replace(cell, rank=0) if isinstance(cell, Number) else cell
+
+    columns = (dataclasses.replace(column, cells=tuple(map(bare, column.cells))) for column in table.columns)
+    return ResultTable(tuple(columns))
+
+
 def markdown(table: ResultTable) -> str:
     """Returns the table in Markdown."""
     rules = ["---:" if column.numbers else "---" for column in table.columns]

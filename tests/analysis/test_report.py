@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from analysis import compare, runs
-from analysis.report import main, report
+from analysis.comparison import report
+from analysis.report import main
 from analysis.statistics import holm
 from attention import UsageError
 
@@ -219,8 +220,8 @@ def test_every_baseline_of_a_grid_is_drawn_as_one(grid, tmp_path, monkeypatch):
 
 def test_the_page_has_it_all(grid, tmp_path, capsys):
     assert main([str(tmp_path / "runs"), f"--out={tmp_path / 'out'}", "--metric=accuracy,seconds_per_epoch"]) == 0
-    page = capsys.readouterr().out
-    assert page == (tmp_path / "out/report.md").read_text()
+    assert f"All figures, and how to read them: {tmp_path / 'out/report.md'}\n" in capsys.readouterr().out
+    page = (tmp_path / "out/report.md").read_text()
     assert (
         "| better | 4 | 100 (1) | 1,000 (1) | 2.00 ± 0.00 (1) | 5 ± 0 (1) | 95.00 ± 0.00 (1) | 95.90 ± 0.91 (1) |"
         in page
@@ -232,6 +233,16 @@ def test_the_page_has_it_all(grid, tmp_path, capsys):
     assert math.isclose(float(row["test_accuracy_plus_minus"]), np.std(np.add(BASE[4], GAINS["better"]), ddof=1))
     assert (tmp_path / "out/differences.csv").read_text().count("\n") == 1 + 2 * 4
     assert (tmp_path / "out/report.tex").read_text().count(r"\begin{tabular}") == 2
+
+
+def test_files_go_into_the_folder_that_holds_all_runs(tmp_path, write_run, monkeypatch):
+    for name in ("dot_product", "super"):
+        write_run(tmp_path / "runs" / name, model__attention=name)
+    monkeypatch.chdir(tmp_path)
+    assert main(["runs/dot_product", "runs/super"]) == 0
+    assert (tmp_path / "runs/report.md").is_file()
+    assert main(["runs/super"]) == 0
+    assert (tmp_path / "runs/super/report.md").is_file()
 
 
 def test_what_has_no_baseline_is_named(tmp_path, write_run):

@@ -98,6 +98,22 @@ def test_what_is_no_finished_run_is_named_and_left_out(tmp_path, write_run):
         assert reason in sentence
 
 
+def test_all_of_a_folder_may_be_given_though_not_all_are_runs(tmp_path, write_run):
+    """As `runs/*` gives a run, a sweep with its report, a log, a picture, and folders of other things."""
+    for seed in (0, 1):
+        write_run(tmp_path / f"sweep/setting/seed{seed}", seed)
+    write_run(tmp_path / "lone", 2)
+    (tmp_path / "sweep/sweep.json").write_text('{"over": {}}')
+    (tmp_path / "pictures").mkdir()
+    for name, content in (("lone.log", b"said"), ("a.png", b"\x89PNG"), ("b.json", b"{}")):
+        (tmp_path / name).write_bytes(content)
+    found = runs.find([*sorted(tmp_path.iterdir()), tmp_path / "sweep", *(tmp_path / "sweep").iterdir()])
+    assert labels(found) == [("all runs", (0, 1, 2))]
+    assert len(found.sweeps) == 1
+    (passed,) = found.left_out
+    assert passed == "Passed over, since there is no run: a.png, b.json, lone.log, pictures, sweep.json."
+
+
 @pytest.mark.parametrize(
     ("folders", "message"),
     [
@@ -105,12 +121,19 @@ def test_what_is_no_finished_run_is_named_and_left_out(tmp_path, write_run):
         (["empty"], "There is no finished run in .*empty; give folders"),
         (["swept"], r"sweep\.json is damaged \(it does not say what varies\); remove it"),
         (["unfinished"], "There is no finished run in .*: .*unfinished was left out: the run has not finished"),
-        (["one", "one"], "one and .*one are the same run, of seed 0; leave one of them out"),
+        (["one", "two"], "one and .*two are the same run, of seed 0; leave one of them out"),
+        (["one", "nowhere"], "nowhere is no folder; give folders of runs"),
+        (
+            ["empty", "swept.log"],
+            "There is no finished run in .*: Passed over, since there is no run: empty, swept.log",
+        ),
     ],
 )
 def test_mistakes_are_one_sentence(tmp_path, write_run, folders, message):
     (tmp_path / "empty").mkdir()
     write_run(tmp_path / "one")
+    write_run(tmp_path / "two")
+    (tmp_path / "swept.log").write_text("said")
     write_run(tmp_path / "unfinished", finished=False)
     write_run(tmp_path / "swept/setting/seed0")
     (tmp_path / "swept/sweep.json").write_text("{}")

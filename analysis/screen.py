@@ -1,0 +1,85 @@
+"""A report as a terminal shows it: what may be said, then as many columns of figures as fit."""
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from analysis.comparison import ComparisonReport
+from analysis.statistics import LEVEL
+from analysis.tables import ResultColumn, ResultTable
+from train.run import terminal
+
+READABLE = 100  # columns of running text at most
+LONGEST = 32  # columns of a setting; what is longer continues below
+LEGEND = (
+    "± is the standard deviation over seeds; of a difference it is the 95 % interval. A claim needs a p, corrected for "
+    f"all comparisons, of at most {LEVEL}."
+)
+STYLES = {"better": "green", "worse": "red"}
+
+
+def show(report: ComparisonReport, files: Sequence[Path]) -> None:
+    """Prints a report to stdout, in the terminal's width; what is no terminal gets 80 columns without colours.
+
+    Args:
+      report: The report.
+      files: What was written of it; all in one folder.
+    """
+    screen = _console()
+    shown, hidden = fitting(report.overview, screen)
+    with screen.capture() as captured:
+        for sentence in report.verdict:
+            style = next((STYLES[word] for word in STYLES if f" is {word} than " in sentence), "")
+            _say(screen, sentence, f"bold {style}".strip())
+        screen.print()
+        _say(screen, report.introduction)
+        screen.print(shown)
+        _say(screen, LEGEND, "dim")
+        if hidden:
+            _say(screen, f"No room for: {', '.join(hidden)}.", "dim")
+        for sentence in report.found.left_out:
+            _say(screen, sentence, "yellow")
+        first, *others = files
+        _say(screen, f"All figures, and how to read them: {first}")
+        _say(screen, f"Beside it: {', '.join(file.name for file in others)}", "dim")
+    sys.stdout.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
+def fitting(overview: ResultTable, screen: Console) -> tuple[Table, list[str]]:
+    """Returns a table of the first columns that fit, at least two, and the titles of the others."""
+    columns = overview.columns
+    room = screen.options.update(width=10 * screen.width, max_width=10 * screen.width)
+    widths = [Measurement.get(screen, room, _table(columns[:n])).maximum for n in range(len(columns) + 1)]
+    fit = max(n for n, width in enumerate(widths) if n <= 2 or width <= screen.width)
+    return _table(columns[:fit]), [column.title for column in columns[fit:]]
+
+
+def _table(columns: Sequence[ResultColumn]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        longest = max(map(len, (*map(str, column.cells), *column.title.split())))
+        side = "right" if column.numbers else "left"
+        table.add_column(column.title, justify=side, overflow="fold", max_width=min(longest, LONGEST))
+    for row in ResultTable(tuple(columns)).rows:
+        table.add_row(*(Text(str(cell), STYLES.get(str(cell), "")) for cell in row))
+    return table
+
+
+def _say(screen: Console, text: str, style: str = "") -> None:
+    width = min(screen.width, READABLE)  # paths stay whole
+    lines = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+    screen.print(Text(lines, style), soft_wrap=True)
+
+
+def _console() -> Console:
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else terminal.COLUMNS
+    colours = "auto" if terminal.coloured(sys.stdout) else None
+    return Console(file=sys.stdout, width=width, color_system=colours, highlight=False, markup=False, emoji=False)

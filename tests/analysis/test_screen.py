@@ -1,0 +1,84 @@
+"""A report in a terminal: the verdict first, what fits, colours where they are wanted, and stable text in a pipe."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from analysis import runs, screen
+from analysis.comparison import report
+from tests.test_programs import ESCAPE, on_a_terminal
+
+FILES = [Path("out/report.md"), Path("out/report.csv")]
+
+
+@pytest.fixture
+def made(tmp_path, write_run):
+    """`super` is better than the baseline, of `efficient` nothing can be claimed; one run has not finished."""
+    for seed in range(3):
+        for name, gain in (("dot_product", 0.0), ("super", 0.05 + seed / 1000), ("efficient", (seed - 1) / 50 + 0.001)):
+            write_run(tmp_path / name / f"seed{seed}", seed, 0.9 + gain, model__attention=name)
+    write_run(tmp_path / "late", 3, model__attention="super", finished=False)
+    return report(runs.find([tmp_path]))
+
+
+def shown_on(columns, made, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return on_a_terminal(lambda: screen.show(made, FILES))
+
+
+def test_a_pipe_gets_plain_text_of_80_columns_with_the_verdict_first(made, capsys, monkeypatch):
+    texts = []
+    for columns in ("40", "200"):
+        monkeypatch.setenv("COLUMNS", columns)
+        screen.show(made, FILES)
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+    lines, words = texts[0].splitlines(), " ".join(texts[0].split())
+    assert lines[0].startswith("Accuracy: super is better than dot_product by 5.10 ± ")
+    assert "no difference from dot_product can be claimed for efficient (+0.10 ± " in words
+    assert made.found.left_out[0] in words
+    assert max(len(line) for line in lines if "/" not in line) <= 80
+    assert not [line for line in lines if line != line.rstrip() or ESCAPE in line or line.startswith(("|", "#"))]
+
+
+@pytest.mark.parametrize(("columns", "fits"), [(80, False), (140, True)])
+def test_a_terminal_gets_as_many_columns_as_fit(made, monkeypatch, columns, fits):
+    plain = re.sub(r"\x1b\[[\d;]*m", "", shown_on(columns, made, monkeypatch)).replace("\r", "").splitlines()
+    assert max(len(line) for line in plain if "/" not in line) <= columns
+    (row,) = (line for line in plain if line.strip().startswith("super"))
+    assert ("1,000" in row) == fits  # parameters
+
+
+def test_what_does_not_fit_is_named(made, monkeypatch):
+    titles = [column.title for column in made.overview.columns]
+    for columns, least in ((60, 3), (100, 5), (400, len(titles))):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        table, hidden = screen.fitting(made.overview, screen.Console(width=columns))
+        assert [*(column.header for column in table.columns), *hidden] == titles
+        assert len(table.columns) >= least
+    assert titles[:5] == ["attention", "test accuracy, %", "difference", "verdict", "p"]
+
+
+def test_claims_have_a_colour_and_a_word(made, monkeypatch):
+    text = shown_on(120, made, monkeypatch)
+    assert "\x1b[1;32mAccuracy: super is better than dot_product" in text
+    assert "\x1b[32mbetter" in text
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert ESCAPE not in on_a_terminal(lambda: screen.show(made, FILES))
+
+
+def test_one_seed_says_what_to_do(tmp_path, write_run):
+    write_run(tmp_path / "a", accuracy=0.99, model__attention="super")
+    write_run(tmp_path / "b", accuracy=0.10, model__attention="dot_product")
+    *_, last = report(runs.find([tmp_path])).verdict
+    assert last == "One seed shows nothing, since another one may reverse the order: train more, such as --seeds=3."
+
+
+def test_one_setting_has_no_verdict(tmp_path, write_run):
+    write_run(tmp_path / "a")
+    assert report(runs.find([tmp_path])).verdict == [
+        "Nothing is compared: there is one setting, or no two that differ in one field alone."
+    ]
