@@ -109,7 +109,12 @@ class DataColumn:
     def _class(self, value: Any, where: str) -> str:
         if value is None or value == "" or (self.classes and value == _UNLABELLED):
             raise UsageError(f"{where} has no class in {self.name!r}; mend it, or use another split.")
-        return self.classes[int(value)] if self.classes else str(value)
+        if not self.classes:
+            return str(value)
+        if value not in range(len(self.classes)):
+            last = len(self.classes) - 1
+            raise UsageError(f"{where} has {value!r} in {self.name!r}, but classes are numbers from 0 to {last}.")
+        return self.classes[int(value)]
 
 
 def _get(row: Mapping[str, Any], column: str) -> Any:

@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -71,19 +70,12 @@ class Stored(Lazy):
 
     @functools.cached_property
     def _about(self) -> dict[str, Any]:
-        try:
-            return json.loads((Path(self.folder) / _ABOUT).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UsageError(f"The cached text {self.folder} is damaged ({error}); remove that folder.") from error
+        return json.loads((Path(self.folder) / _ABOUT).read_text(encoding="utf-8"))
 
     def _array(self, name: str) -> np.ndarray:
         about = self._about["arrays"][name]
-        dtype, length = np.dtype(about["dtype"]), about["length"]
-        path = Path(self.folder) / name
-        if not path.is_file() or path.stat().st_size != dtype.itemsize * length:
-            raise UsageError(f"The cached text {self.folder} is damaged ({name}); remove that folder.")
         # A plain array over the map: slicing np.memmap itself is several times slower.
-        return np.asarray(np.memmap(path, dtype, "r", shape=(length,)))
+        return np.asarray(np.memmap(Path(self.folder) / name, about["dtype"], "r", shape=(about["length"],)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,9 +125,6 @@ def _write(folder: Path, documents: Rows, tokeniser: Tokeniser, end: bool) -> No
         files = {name: stack.enter_context(open(folder / name, "wb")) for name in types}
         append = lambda name, values: files[name].write(np.asarray(values, types[name]))  # noqa: E731
         class_names = _fill(append, documents, tokeniser, end)
-        for file in files.values():
-            file.flush()
-            os.fsync(file.fileno())
     arrays, digests = {}, []
     for name, dtype in types.items():
         length = (folder / name).stat().st_size // np.dtype(dtype).itemsize

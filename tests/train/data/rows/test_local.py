@@ -10,7 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from attention.errors import UsageError
-from train.data.rows.rows import Document
+from train.data.rows.rows import DataColumn, Document
 from train.data.text import sources
 
 ROWS = [("plain", "a"), ('with "quotes", commas', "b"), ("two\nlines", "a"), ("Ünï 猫", "b"), ("", "a")]
@@ -32,6 +32,13 @@ def write_tables(folder):
         writer.writerows(columns)
     (folder / "a.jsonl").write_text("\n".join(map(json.dumps, columns)) + "\n\n", encoding="utf-8")
     parquet.write_table(pyarrow.Table.from_pylist(columns), folder / "a.parquet")
+
+
+@pytest.mark.parametrize("value", [2, -2, 2**40, 0.5, "1", [0], float("nan")])
+def test_a_class_that_is_none_is_named(value):
+    column = DataColumn("data.label_column", "stars", is_class=True, classes=("bad", "good"))
+    with pytest.raises(UsageError, match=r"Row 3 has .* in 'stars', but classes are numbers from 0 to 1\."):
+        column.value({"stars": value}, "Row 3")
 
 
 class TestTables:

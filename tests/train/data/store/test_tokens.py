@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -120,15 +121,17 @@ class TestCaching:
         assert len(text.ids) == 25_000
         assert most <= 30
 
-    @pytest.mark.parametrize("name", ["ids", "token_offsets", "about.json"])
-    @pytest.mark.parametrize("damage", ["cut", "removed"])
-    def test_damage_is_seen(self, tmp_path, name, damage):
-        folder = build(tmp_path).folder
-        path = os.path.join(folder, name)
-        os.truncate(path, os.path.getsize(path) - 1) if damage == "cut" else os.remove(path)
-        text = build(tmp_path)
-        with pytest.raises(UsageError, match=r"The cached text .* is damaged .*; remove that folder"):
-            _ = text.ids, text.token_offsets
+    @pytest.mark.parametrize("name", ["ids", "token_offsets", "labels", "about.json"])
+    @pytest.mark.parametrize("damage", ["cut", "removed", "flipped", "other"])
+    def test_a_damaged_text_is_made_again(self, tmp_path, name, damage, capsys):
+        folder = Path(build(tmp_path).folder)
+        whole = {file.name: file.read_bytes() for file in folder.iterdir()}
+        damaged(folder / name, damage)
+        assert build(tmp_path).folder == str(folder)
+        assert {file.name: file.read_bytes() for file in folder.iterdir()} == whole
+        assert capsys.readouterr().err == f"{folder} is damaged, so it is made again.\n"
+        build(tmp_path)
+        assert capsys.readouterr().err == ""
 
 
 LIMITED = """
@@ -238,6 +241,26 @@ print(tokenise(Rows("t", "abc", read), make("bytes"), False, Path(sys.argv[1])).
         second = self.start(tmp_path)
         assert second.communicate(timeout=60)[0].strip() == str(sum(sum(f"text {i} ".encode()) for i in range(20)))
         assert (tmp_path / "log").read_text() == "read read "
+
+
+def damaged(path, how):
+    """Damages a file as a disk, or a person, does."""
+    data = path.read_bytes()
+    if how == "removed":
+        path.unlink()
+    else:
+        path.write_bytes({"cut": data[:-1], "flipped": bytes([data[0] ^ 4]) + data[1:], "other": data + b"0"}[how])
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.json.digest"])
+@pytest.mark.parametrize("damage", ["cut", "removed", "flipped"])
+def test_a_damaged_file_is_made_again(tmp_path, name, damage):
+    target = tmp_path / "a.json"
+    make_once(target, lambda path: path.write_text("[1, 2]"))
+    damaged(tmp_path / name, damage)
+    make_once(target, lambda path: path.write_text("[1, 2, 3]"))
+    assert target.read_text() == "[1, 2, 3]"
+    make_once(target, lambda path: pytest.fail("made again"))
 
 
 def test_files_are_made_once(tmp_path):
