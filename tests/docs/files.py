@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+from PIL import Image
+
 from tests.docs.reader import SHORT, changed, program
 
 SENTENCE = "a good film that I liked and would see again, though its end was a little slow"
@@ -19,6 +22,18 @@ def reviews(folder: str) -> None:
     for split in ("train", "test"):
         rows = (f'"{_sentence(n)}",{n % 2}' for n in range(60))
         _write(Path(folder) / f"{split}.csv", "\n".join(["review,label", *rows]))
+
+
+def photos(folder: str) -> None:
+    """Pictures of several sizes in three folders, those of a class in shades of one colour."""
+    noise = np.random.default_rng(0)
+    for number, label in enumerate(("cats", "dogs", "eels")):
+        for index in range(20):
+            pixels = noise.integers(0, 120, (60 + index, 80, 3), np.uint8)
+            pixels[..., number] += 100
+            path = Path(folder) / label / f"{index:03}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(path)
 
 
 def trained(workdir: str, config: str, changes: Mapping[str, str]) -> None:

@@ -1,6 +1,8 @@
 """Every leaf of every config, as the dataclasses declare it."""
 
+import dataclasses
 import functools
+from typing import Any
 
 from flax.traverse_util import flatten_dict
 
@@ -29,3 +31,16 @@ def leaves_of(cls: type) -> dict[str, FieldDeclaration]:
 LEAVES = {path: leaf for cls in SECTIONS.values() for path, leaf in leaves_of(cls).items()}
 CHANGEABLE = frozenset(path for path, leaf in LEAVES.items() if leaf.changeable)  # between two starts of a run
 NOT_SETTINGS = frozenset(path for path, leaf in LEAVES.items() if not leaf.tells_apart)
+
+
+def completed(config: dict[str, Any]) -> dict[str, Any]:
+    """Returns a stored config with the fields that were declared after it was written, at their defaults."""
+    task = TASKS.get(str(config.get("task")))
+    sections = {"optimizer": OptimizerConfig, "train": TrainConfig, "mesh": MeshConfig}
+    if task and isinstance(config.get("model"), dict):
+        sections |= {"data": task.data_type, "model": task.model_types.get(str(config["model"].get("name")))}
+    return config | {
+        name: {field.name: field.default for field in dataclasses.fields(cls)} | config[name]
+        for name, cls in sections.items()
+        if cls and isinstance(config.get(name), dict)
+    }

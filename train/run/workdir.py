@@ -17,7 +17,7 @@ from typing import IO, Any
 import jax
 
 from attention.errors import UsageError
-from train.config.leaves import CHANGEABLE, flatten
+from train.config.leaves import CHANGEABLE, completed, flatten
 from train.devices import processes
 from train.run.files import TEMPORARY, read_json, read_text, write_json, write_text, writing
 
@@ -70,7 +70,7 @@ def _check_same(config: dict[str, Any], files: dict[str, str]) -> None:
 def _create_or_check(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None:
     path = workdir / "config.json"
     if path.exists():
-        _refuse_another(read_json(path), config, workdir)
+        _refuse_another(read_config(workdir), config, workdir)
         check_files(files, workdir)
     elif workdir.is_dir() and any(path.suffix != TEMPORARY for path in workdir.iterdir()):
         raise UsageError(f"{workdir} is not empty and holds no config.json; choose another --workdir.")
@@ -128,7 +128,7 @@ def _check_shared(workdir: Path, token: str) -> None:
 
 
 def read_config(workdir: Path) -> dict[str, Any]:
-    """Returns the resolved config of a run.
+    """Returns the resolved config of a run; see `train.config.leaves.completed`.
 
     Raises:
       UsageError: the folder has no config.
@@ -136,7 +136,7 @@ def read_config(workdir: Path) -> dict[str, Any]:
     path = workdir / "config.json"
     if not path.is_file():
         raise UsageError(f"{workdir} is no work directory: it has no config.json; give the --workdir of a run.")
-    return read_json(path)
+    return completed(read_json(path))
 
 
 def read_result(workdir: Path, replica: int = 0) -> dict[str, Any]:

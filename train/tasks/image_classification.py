@@ -1,4 +1,4 @@
-"""Image classification: cross-entropy, top-1 and top-5 accuracy."""
+"""Image classification: cross-entropy, top-1 accuracy, and top-5 where there are more classes than five."""
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ class ImageClassification(Task):
         refuse_loss_chunk(config)
         self._data, self._seed = config.data, config.seed
         self._label_smoothing = config.train.label_smoothing
-        self.sources = {split: config.data.blank() if dry else config.data.load(split) for split in PARTS}
+        self.sources = dict.fromkeys(PARTS, config.data.blank()) if dry else config.data.load()
         self.train_examples = len(self.sources["train"])
         self.image_shape = self._shape("train", config.data.train_transforms)
         self.sizes = (self.image_shape, self.sources["train"].split.num_classes)
@@ -53,8 +53,14 @@ class ImageClassification(Task):
         if "mix" in batch:
             loss_of_other = cross_entropy(logits, batch["other_label"], smoothing)
             losses = batch["mix"] * losses + (1 - batch["mix"]) * loss_of_other
-        right = {name: in_top(logits, batch["label"], k) for name, k in (("accuracy", 1), ("top5", 5))}
+        tops = {"accuracy": 1} | ({"top5": 5} if logits.shape[-1] > 5 else {})
+        right = {name: in_top(logits, batch["label"], k) for name, k in tops.items()}
         return sums({"loss": losses} | right, weight)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes; () where the source names none."""
+        return self.sources["train"].split.class_names
 
     def attention_layer(self, params: dict) -> dict:
         """Returns the attention parameters of the first block; a convolutional network may have none there."""

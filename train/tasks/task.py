@@ -11,8 +11,12 @@ from attention.operations import Cost
 from models.published import pretrained
 from train.config.schema import Config
 from train.data.pipeline import BatchIterator, Examples
+from train.data.rows import classes, splits
+from train.data.section import Section
 from train.state import count_parameters
 from train.step import Batch, Sums
+
+CLASSES = "classes.json"  # the names of classes in a work directory
 
 
 class Task:
@@ -45,6 +49,7 @@ class Task:
     train_examples: int
     sizes: tuple[Any, ...]
     model: Any
+    _data: Section
 
     def init(self, key: jax.Array) -> dict:
         """Returns initial parameters."""
@@ -103,12 +108,19 @@ class Task:
 
     def remarks(self) -> list[str]:
         """Returns lines about the data to print before the first step."""
-        return []
+        slices = splits.remarks(self._data, {part: examples.split.split for part, examples in self.sources.items()})
+        return [*slices, *([classes.remark(self.class_names)] if self.class_names else [])]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of their numbers; () where the data name none."""
+        return ()
 
     def files(self) -> dict[str, str]:
         """Returns texts to keep in the work directory, by file name; a run whose texts have changed is refused."""
         data = {name: {"examples": len(has), "content": has.content} for name, has in self.sources.items()}
-        return {"data.json": json.dumps(data, indent=2) + "\n"}
+        names = {CLASSES: json.dumps(self.class_names, indent=2) + "\n"} if self.class_names else {}
+        return {"data.json": json.dumps(data, indent=2) + "\n"} | names
 
     def baselines(self) -> dict[str, float]:
         """Returns the test metrics of simple models, to compare the result with."""

@@ -29,6 +29,11 @@ class TextClassification(TextTask):
         refuse_loss_chunk(config)
         return self.corpus.tokeniser.size, len(self.corpus.class_names), config.data.context
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of their numbers."""
+        return self.corpus.class_names
+
     def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Returns the tokens, and how many of them are not padding."""
         return batch["tokens"], batch["length"]

@@ -113,11 +113,11 @@ class Translation(TextTask):
         return [decoded[index] for index in indices], self._references(split, tuple(indices))
 
     def remarks(self) -> list[str]:
-        """Returns a line about the pairs that were left out."""
+        """Adds a line about the pairs that were left out."""
         counts = {split: sentences.too_long for split, sentences in self.sources.items()}
         lengths = f"{self._data.source_length} and {self._data.target_length} tokens"
         left_out = ", ".join(f"{count:,} {split}" for split, count in counts.items() if count)
-        return [f"Left out, as longer than {lengths}: {left_out} pairs"] if left_out else []
+        return super().remarks() + ([f"Left out, as longer than {lengths}: {left_out} pairs"] if left_out else [])
 
     def describe(self, params: dict) -> dict[str, Any]:
         """Adds the sizes of the vocabularies, the number of pairs left out, and the signatures of the scores."""

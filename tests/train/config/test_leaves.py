@@ -7,7 +7,7 @@ import pytest
 
 from models.fields import BOOKKEEPING, HARDWARE, SETTING
 from train.config import loading
-from train.config.leaves import CHANGEABLE, LEAVES, NOT_SETTINGS, SECTIONS, flatten, leaves_of
+from train.config.leaves import CHANGEABLE, LEAVES, NOT_SETTINGS, SECTIONS, completed, flatten, leaves_of
 
 
 @pytest.mark.parametrize("cls", SECTIONS.values())
@@ -49,3 +49,11 @@ def test_no_table_repeats_what_the_declarations_say(room):
                 items = node.keys if isinstance(node, ast.Dict) else node.elts
                 named = {item.value for item in items if isinstance(item, ast.Constant)} & set(LEAVES)
                 assert len(named) < 4, f"{path}:{node.lineno} lists {sorted(named)}; derive it from LEAVES"
+
+
+def test_a_stored_config_gets_the_fields_that_came_later():
+    plain = loading.load("configs/vit_digits.py").to_dict() | {"seed": 5}
+    stored = plain | {"data": {n: v for n, v in plain["data"].items() if n not in ("cache_dir", "revision")}}
+    stored["train"] = plain["train"] | {"ema": 0.5}
+    assert completed(stored) == plain | {"train": stored["train"]}
+    assert completed({"task": ["no"], "model": 3}) == {"task": ["no"], "model": 3}

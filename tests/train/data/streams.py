@@ -7,6 +7,7 @@ import numpy as np
 
 from train.data.images import sources
 from train.data.images.section import ImageData
+from train.data.rows.splits import Split
 
 
 def take(batches, count):
@@ -29,7 +30,8 @@ def assert_same(a, b):
 
 def load(source, split, **fields):
     """Opens a split of labelled images of any sizes."""
-    return sources.load(ImageData(source=source, classes=0, image_shape="", **fields), split)
+    cut = Split.parse(split)
+    return sources.open_part(ImageData(source=source, classes=0, image_shape="", **fields), cut.name).view(cut)
 
 
 def train_batches(examples, data, seed, *share):

@@ -6,7 +6,7 @@ import re
 import numpy as np
 
 from attention.errors import UsageError
-from models.fields import field
+from models.fields import BOOKKEEPING, field
 from train.data import section
 from train.data.images import sources, transforms
 from train.data.images.examples import ImageExamples
@@ -26,10 +26,11 @@ class ImageData(section.Section):
 
     source: str = field(
         "digits",
-        "`digits`, `tfds:NAME` or `numpy:FILE.npz`; see `train.data.images.sources.load`.",
+        "`digits`, `folder:DIR`, `file:TABLE` (paths and labels), `hf:NAME`, `numpy:FILE.npz` or `tfds:NAME`; see "
+        "`train.data.images.sources.open_part`.",
         reads=sources.check,
     )
-    data_dir: str = field("", "Where TFDS sets are; '' is the environment's TFDS_DATA_DIR, else TFDS's own default.")
+    data_dir: str = field("", "Where TFDS sets or the hub's downloads are; '' is the libraries' own default.")
     train_split: str = field("train", "Such as `train[:90%]`; see `train.data.rows.splits`.")
     batch_size: int = 64
     eval_batch_size: int = 256
@@ -42,17 +43,37 @@ class ImageData(section.Section):
     classes: int = field(10, **section.CLASSES)
     image_shape: str = field(
         "8x8x1",
-        "Of images before all transforms, `HEIGHTxWIDTHxCHANNELS` such as `32x32x3`, which the data must have; a side "
-        "of 0 varies.",
+        "Of images before all transforms, `HEIGHTxWIDTHxCHANNELS` such as `32x32x3`. Images of `folder:`, `file:` and "
+        "`hf:` are scaled and cropped to it, once; others must have it, and a side of 0 varies.",
         special={"": section.LEFT},
         reads=_check_shape,
         size_of=("source", "image_key"),
     )
-    image_key: str = field("image", "Feature of a TFDS set that holds the image.")
-    label_key: str = field("label", "Feature of a TFDS set that holds the label.")
+    image_key: str = field(
+        sources.DEFAULT_KEYS["image_key"], "Column of the image, or of its path. A hub set's only one has any name."
+    )
+    label_key: str = field(sources.DEFAULT_KEYS["label_key"], "Column of the class, likewise.")
+    revision: str = field("", "Of a hub set: a branch, tag or commit; '' is the default one.")
+    cache_dir: str = field(
+        "",
+        "Where images of one size are kept; '' is ATTENTION_BENCH_CACHE, else ~/.cache/attention_bench.",
+        role=BOOKKEEPING,
+    )
+
+    streaming = False  # no field here
 
     def __post_init__(self):
         super().__post_init__()
+        sides = self.image_shape.split("x")
+        if (
+            self.source.startswith(sources.DECODED)
+            and self.image_shape
+            and ("0" in sides[:2] or int(sides[2]) not in sources.MODES)
+        ):
+            raise UsageError(
+                f"data.image_shape of {self.source} must be one size with 1, 3 or 4 channels, such as 64x64x3, but it "
+                f"is {self.image_shape!r}."
+            )
         transforms.parse(self.train_transforms)
         if any(transform.random for transform in transforms.parse(self.eval_transforms)):
             fixed = ", ".join(sorted(name for name, transform in transforms.TRANSFORMS.items() if not transform.random))
@@ -61,16 +82,17 @@ class ImageData(section.Section):
                 f"use only {fixed}."
             )
 
-    def load(self, part: str) -> ImageExamples:
-        """Opens the images of `part`: 'train', 'validation' or 'test'.
+    def load(self) -> dict[str, ImageExamples]:
+        """Opens the images of all splits, by the names of `train.data.rows.splits.PARTS`.
 
         Raises:
           UsageError: they cannot be read; see `train.data.images.sources.load`.
         """
-        source = sources.load(self, getattr(self, f"{part}_split"))
-        section.check_stated("classes", self.classes, source.num_classes)
-        section.check_stated("image_shape", self.image_shape, "x".join(map(str, source.image_shape)))
-        return ImageExamples(self, source)
+        images = sources.load(self)
+        for source in images.values():
+            section.check_stated("classes", self.classes, source.num_classes)
+            section.check_stated("image_shape", self.image_shape, "x".join(map(str, source.image_shape)))
+        return {part: ImageExamples(self, source) for part, source in images.items()}
 
     def blank(self) -> ImageExamples:
         """Returns one black image, which replaces any part in a dry run.

@@ -1,4 +1,4 @@
-"""Labelled images by name: `digits`, `tfds:NAME` or `numpy:FILE.npz`, as random-access records."""
+"""Labelled images by name, such as `digits` or `folder:DIR`, as random-access records."""
 
 import dataclasses
 import functools
@@ -6,7 +6,7 @@ import hashlib
 import io
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,15 @@ from jaxtyping import Integer, UInt8
 from PIL import Image
 
 from attention.errors import UsageError, unknown
-from train.data.rows import tfds
+from train.data.images.stored import MODES, store
+from train.data.rows import classes, source, splits, tfds
+from train.data.rows.rows import DataColumn, Picture
 from train.data.rows.splits import Split
+from train.data.store import cache
 
-_MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # of Pillow, by the number of channels
-KINDS = ("digits", "numpy:FILE.npz", "tfds:NAME")
+KINDS = ("digits", "folder:DIR", "file:TABLE", "hf:NAME", "numpy:FILE.npz", "tfds:NAME")
+DECODED = ("folder:", "file:", "hf:")  # which have images of any size and mode
+DEFAULT_KEYS = {"image_key": "image", "label_key": "label"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,39 +34,49 @@ class LabelledImages(Sequence):
       num_classes: Labels are 0 … num_classes - 1.
       image_shape: (H, W, C) of every image; 0 stands for a size that differs from image to image.
       places: The indices of the examples among the records.
+      class_names: The names of the classes, in the order of their numbers; () where the source names none.
+      shuffled: Whether slices are cut from a random order, always the same.
+      split: The split that it is.
     """
 
     records: Sequence[dict[str, Any]]
     num_classes: int
     image_shape: tuple[int, int, int]
-    places: range
+    places: Sequence[int]
+    class_names: tuple[str, ...] = ()
+    shuffled: bool = False
+    split: Split = Split("", "")  # noqa: RUF009
 
     def __len__(self) -> int:
         return len(self.places)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.records[self.places[index]]
+        return self.records[int(self.places[index])]
 
     @property
     def content(self) -> str:
-        """A digest of all records in memory, or the name and version of a TFDS set."""
+        """A digest of all records, or the name and version of a TFDS set."""
         return self.records.content
 
     def view(self, split: Split) -> "LabelledImages":
-        """Returns the slice of this source that `split` names."""
-        return LabelledImages(self.records, self.num_classes, self.image_shape, range(*split.bounds(len(self))))
+        """Returns the slice of this source, a whole part, that `split` names."""
+        sliced = self.shuffled and not split.is_whole
+        places = splits.shuffled(split, self.__len__) if sliced else range(*split.bounds(len(self)))
+        fields = self.num_classes, self.image_shape, places, self.class_names, self.shuffled
+        return LabelledImages(self.records, *fields, split=split)
 
 
 class LabelledArrays(LabelledImages):
     """Labelled images in memory."""
 
-    def __init__(self, images: np.ndarray, labels: np.ndarray, num_classes: int = 0):
+    def __init__(self, images: np.ndarray, labels: np.ndarray, num_classes: int = 0, class_names: tuple[str, ...] = ()):
         """Takes images with or without a channel axis.
 
         Args:
           images: uint8 (n, H, W) or (n, H, W, C).
           labels: Integers (n,), at least 0.
           num_classes: 0 counts them: the largest label and 1.
+          class_names: Their names, if there are any.
 
         Raises:
           UsageError: the arrays have another dtype or shape.
@@ -70,8 +84,8 @@ class LabelledArrays(LabelledImages):
         images, labels = np.asarray(images), np.asarray(labels)
         _check_arrays(images, labels)
         images = images[..., None] if images.ndim == 3 else images
-        classes = num_classes or int(labels.max()) + 1
-        super().__init__(_Arrays(images, labels), classes, images.shape[1:], range(len(labels)))
+        count = num_classes or int(labels.max()) + 1
+        super().__init__(_Arrays(images, labels), count, images.shape[1:], range(len(labels)), class_names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,34 +103,46 @@ class _Arrays:
         return {"image": self.images[index], "label": int(self.labels[index])}
 
 
-def check(source: str, path: str) -> None:
-    """Raises UsageError, which names the config's field, unless `source` is written as one of KINDS; opens nothing."""
-    kind, _, rest = source.partition(":")
-    if source != "digits" and not (kind in ("numpy", "tfds") and rest):
-        raise unknown(path, source, KINDS)
+def check(name: str, path: str) -> None:
+    """Raises UsageError, which names the config's field, unless a source is written as one of KINDS; opens nothing."""
+    kind, _, rest = name.partition(":")
+    if name != "digits" and not (kind in ("numpy", "folder") and rest) and not source.is_one(name):
+        raise unknown(path, name, KINDS)
 
 
-def load(data: Any, split: str) -> LabelledImages:
-    """Opens one split of a data set.
+def load(data: Any) -> dict[str, LabelledImages]:
+    """Opens the splits of a data set, by the names of `splits.PARTS`; see `open_part` and `splits.opened`.
+
+    Raises:
+      UsageError: these raise it, or the classes of a split are not those of the training split.
+    """
+    names, parts = splits.opened(data, functools.partial(open_part, data))
+    training = parts[names["train"].name]
+    for part, split in names.items():
+        if parts[split.name].class_names != training.class_names:
+            parts[split.name] = _renumbered(parts[split.name], training, part)
+    return {part: parts[split.name].view(split) for part, split in names.items()}
+
+
+def open_part(data: Any, part: str) -> LabelledImages:
+    """Opens a whole part of a data set.
 
     Args:
       data: An `ImageData`, whose `source` is `digits` (scikit-learn's; train 1,149, validation 288, test 360),
         `tfds:NAME` (any prepared TFDS image set; read without TensorFlow, prepared on first use if TensorFlow is
-        there), or `numpy:FILE.npz` with arrays `SPLIT_image` uint8 (n, H, W[, C]) and `SPLIT_label` integers (n,).
-      split: A name with an optional slice, such as `train[:90%]`; see `train.data.rows.splits`.
+        there), `numpy:FILE.npz` with arrays `SPLIT_image` uint8 (n, H, W[, C]) and `SPLIT_label` (n,), integers or
+        names; or `folder:DIR`, `file:TABLE` or `hf:NAME`, whose images are made to have one size, once.
+      part: A plain name, no slice.
 
     Raises:
-      UsageError: there is no such split, file, array or feature, or a TFDS set cannot be read as it is.
+      UsageError: there is no such part, file, array or feature, or something cannot be read as it is.
     """
-    part = Split.parse(split)
     kind, _, name = data.source.partition(":")
     if kind == "tfds":
-        whole = _read_tfds(name, part.name, data)
-    elif kind == "numpy":
-        whole = _read_numpy(os.path.expanduser(name), part.name)
-    else:
-        whole = _read_digits(part.name)
-    return whole.view(part)
+        return _read_tfds(name, part, data)
+    if kind == "numpy":
+        return _read_numpy(os.path.expanduser(name), part)
+    return _read_digits(part) if kind == "digits" else _read_pictures(data, part)
 
 
 @functools.cache
@@ -141,6 +167,35 @@ def _read_digits(split: str) -> LabelledImages:
     return LabelledArrays(images, digits.target[chosen], num_classes=10)
 
 
+def _read_pictures(data: Any, part: str) -> LabelledImages:
+    """Opens images of any kind of file, which are decoded once."""
+    image, label = (
+        DataColumn(f"data.{key}", name, guessed=name == DEFAULT_KEYS[key], is_class=key == "label_key")
+        for key in DEFAULT_KEYS
+        for name in [getattr(data, key)]
+    )
+    image = dataclasses.replace(image, is_image=True)
+    rows = source.open_split(data, part, [image, label]).rows(_pictures, (image.name, label.name))
+    records = store(rows, data.image_shape, cache.root(data.cache_dir))
+    names = rows.class_names or classes.ordered(records.class_names)
+    records = dataclasses.replace(records, numbers=tuple(map(names.index, records.class_names)))
+    return LabelledImages(records, len(names), records.image_shape, range(len(records)), names, shuffled=True)
+
+
+def _pictures(values: Iterator[tuple[Any, ...]]) -> Iterator[Picture]:
+    for where, image, label in values:
+        named = f"{where}: {image}" if isinstance(image, str) and image != where else where
+        yield Picture(image, label, named)
+
+
+def _renumbered(images: LabelledImages, training: LabelledImages, part: str) -> LabelledImages:
+    """Returns images of a part whose classes have the numbers that they have in the training data."""
+    numbers = classes.numbers(images.class_names, training.class_names, part, "data.label_key")
+    records = dataclasses.replace(images.records, numbers=tuple(numbers[old] for old in images.records.numbers))
+    names = {"num_classes": training.num_classes, "class_names": training.class_names}
+    return dataclasses.replace(images, records=records, **names)
+
+
 def _read_numpy(path: str, split: str) -> LabelledImages:
     with _archive(path) as arrays:
         for key in (f"{split}_image", f"{split}_label"):
@@ -149,7 +204,11 @@ def _read_numpy(path: str, split: str) -> LabelledImages:
         try:
             images, labels = arrays[f"{split}_image"], arrays[f"{split}_label"]
             # A split may lack the highest class, so the classes of all of them count.
-            top = max(int(arrays[name].max(initial=0)) for name in arrays.files if name.endswith("_label"))
+            all_labels = [arrays[name] for name in arrays.files if name.endswith("_label")]
+            if labels.dtype.kind == "U":
+                names = classes.ordered(np.concatenate(all_labels).tolist())
+                return LabelledArrays(images, np.array([names.index(n) for n in labels.tolist()]), len(names), names)
+            top = max(int(values.max(initial=0)) for values in all_labels)
             return LabelledArrays(images, labels, num_classes=top + 1)
         except (UsageError, ValueError) as error:
             raise UsageError(f"Cannot use {split!r} of {path}: {error}") from error
@@ -216,8 +275,8 @@ def _read_tfds(name: str, split: str, data: Any) -> LabelledImages:
     opened.check_feature("data.label_key", label, features.ClassLabel)
     feature = opened.features[image]
     shape = tuple(size or 0 for size in feature.shape)
-    if np.dtype(feature.np_dtype) != np.uint8 or shape[2] not in _MODES:
+    if np.dtype(feature.np_dtype) != np.uint8 or shape[2] not in MODES:
         raise UsageError(f"{image!r} of tfds:{name} is {feature}, but images must be uint8 with 1, 3 or 4 channels.")
     encoded = opened.records({image: tfds.package().decode.SkipDecoding()})
-    records = TfdsRecords(opened.builder.info.full_name, encoded, image, label, _MODES[shape[2]])
+    records = TfdsRecords(opened.builder.info.full_name, encoded, image, label, MODES[shape[2]])
     return LabelledImages(records, opened.features[label].num_classes, shape, range(len(encoded)))

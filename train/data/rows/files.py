@@ -5,6 +5,7 @@ import contextlib
 import gzip
 import hashlib
 import lzma
+import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -33,6 +34,23 @@ def fingerprint(file: Path) -> str:
     """
     with _opened(file, {}) as stream:
         return hashlib.file_digest(stream, "blake2b").hexdigest()
+
+
+def stamp(path: str, where: str) -> str:
+    """Returns a text that changes with a file's size and time, without reading it.
+
+    Args:
+      path: The file.
+      where: The row that names it, for the message.
+
+    Raises:
+      UsageError: there is no such file.
+    """
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{where} names {path!r}, which cannot be read ({error}); mend it, or remove it.") from error
+    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def lines(file: Path) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from attention.errors import UsageError, unknown
 from train.data.rows import files, splits, tables
 from train.data.rows.rows import DataColumn, OpenedSplit
 
-_ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
+ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
 _FORMS = f"a file, folder or glob of {', '.join(tables.KINDS)}, which may be compressed ({', '.join(files.OPENERS)})"
 
 Couple = tuple[Path, Path]
@@ -47,7 +47,7 @@ def open_split(path: str, split: str, columns: Sequence[DataColumn]) -> OpenedSp
         _check(chosen, columns, forms)
         read = functools.partial(_rows, chosen, columns)
     # Kinds and hashes of files do not depend on their names.
-    contents = [*map(files.suffix, chosen), *map(files.fingerprint, chosen)]
+    contents = [*map(files.suffix, chosen), *map(files.fingerprint, chosen), *_stamps(columns, read)]
     kind = [str(any(aligned.values()))] if are_pairs else []
     return OpenedSplit(f"{split} of file:{path}", columns, read, files=[*kind, *contents])
 
@@ -74,6 +74,13 @@ def _check(paths: list[Path], columns: Sequence[DataColumn], forms: str) -> None
         raise UsageError(f"{str(paths[0])!r} is plain text, which has no classes; use one of {others}.")
 
 
+def _stamps(columns: Sequence[DataColumn], read: Callable[[], Iterator[tuple[str, Any]]]) -> Iterator[str]:
+    """Yields what changes with the files of images that a table names."""
+    for column in columns:
+        if column.is_image:
+            yield from (files.stamp(str(column.value(row, where)), where) for where, row in read())
+
+
 def _rows(paths: Sequence[Path], columns: Sequence[DataColumn]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     return itertools.chain.from_iterable(tables.rows(path, columns) for path in paths)
 
@@ -84,15 +91,15 @@ def _by_split(paths: Iterable[Path]) -> dict[str, list[Path]]:
     groups: dict[str, list[Path]] = {}
     for path in paths:
         name = re.split(r"[.\-_]", path.name)[0]
-        groups.setdefault(_ALIASES.get(name, name), []).append(path)
+        groups.setdefault(ALIASES.get(name, name), []).append(path)
     return {name: group for name, group in groups.items() if name in splits.PARTS} or {"train": paths}
 
 
 def _choose(groups: Mapping[str, list[Path]], split: str, path: str) -> list[Path]:
     """Returns the files of a split; raises UsageError, which names the path, where there is no such split."""
-    name = _ALIASES.get(split, split)
+    name = ALIASES.get(split, split)
     if name not in groups:
-        raise UsageError(
+        raise splits.MissingSplitError(
             f"{unknown(f'split of file:{path}', split, groups)} A part of one is a split too, such as "
             f"{next(iter(groups))}[90%:]."
         )

@@ -27,7 +27,15 @@ class Pair(NamedTuple):
     target: str
 
 
-Row = Document | Pair
+class Picture(NamedTuple):
+    """An encoded image, as the path of a file or as bytes; its class as the data write it; its place, for messages."""
+
+    image: str | bytes
+    label: str
+    where: str
+
+
+Row = Document | Pair | Picture
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +46,7 @@ class Rows:
       name: The name in messages, such as `train of file:reviews`.
       content: A digest that differs whenever the rows differ.
       read: Starts reading; raises a UsageError on the way where a row cannot be read. All rows are documents, or all
-        are pairs: their fields are the columns.
+        are pairs or pictures: their fields are the columns.
       class_names: The names of the classes in the source's order; () where the source does not name them.
     """
 
@@ -62,13 +70,17 @@ class DataColumn:
     Attributes:
       field: The config field that names it, such as `data.text_column`.
       name: The name of the column, such as `review`.
-      is_class: Whether it holds classes; otherwise it holds text.
+      is_class: Whether it holds classes.
+      is_image: Whether it holds images; otherwise, if no classes either, it holds text.
+      guessed: Whether the name is a default, in place of which the only column of such a kind may be taken.
       classes: The names of the classes that the column numbers; () where it holds the names themselves.
     """
 
     field: str
     name: str
     is_class: bool = False
+    is_image: bool = False
+    guessed: bool = False
     classes: tuple[str, ...] = ()
 
     def of(self, classes: Iterable[str]) -> "DataColumn":
@@ -90,14 +102,22 @@ class DataColumn:
         except KeyError as error:
             raise unknown(f"{self.field} for {where}", self.name, _names(row)) from error
 
-    def value(self, row: Mapping[str, Any], where: str) -> str:
-        """Returns the text or the class's name in this column of a row.
+    def value(self, row: Mapping[str, Any], where: str) -> str | bytes:
+        """Returns the text, the class's name or the image in this column of a row.
 
         Raises:
-          UsageError: there is no such column, or it has no text, half a surrogate pair, or no class.
+          UsageError: there is no such column, or it has no text, half a surrogate pair, no class or no image.
         """
         value = self.require(row, where)
+        if self.is_image:
+            return self._image(value, where)
         return self._class(value, where) if self.is_class else self._text(value, where)
+
+    def _image(self, value: Any, where: str) -> str | bytes:
+        encoded = value.get("bytes") or value.get("path") if isinstance(value, Mapping) else value
+        if not isinstance(encoded, str | bytes) or not encoded:
+            raise UsageError(f"{where} has no image in {self.name!r}; mend it, or remove the row.")
+        return encoded
 
     def _text(self, value: Any, where: str) -> str:
         if not isinstance(value, str):

@@ -2,13 +2,25 @@
 
 import dataclasses
 import re
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
+from typing import Any, TypeVar
+
+import numpy as np
+from jaxtyping import Int64
 
 from attention.errors import UsageError
 
+T = TypeVar("T")
+
 PARTS = ("train", "validation", "test")  # of every experiment's data
+_TENTH = 10  # per cent of `train`, for a part that a source lacks
 _BOUND = r"-?\d+|-?\d+(\.\d+)?%"
 _FORM = re.compile(rf"(?P<name>[\w.-]+)(\[(?P<start>{_BOUND})?:(?P<stop>{_BOUND})?\])?")
+
+
+class MissingSplitError(UsageError):
+    """A source has no split of a name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,3 +87,56 @@ def _position(bound: str, length: int) -> int:
         percent = Fraction(bound[:-1])
         return round(length * (percent + 100 * bound.startswith("-")) / 100)
     return int(bound) + length * bound.startswith("-")
+
+
+def opened(data: Any, open_part: Callable[[str], T]) -> tuple[dict[str, Split], dict[str, T]]:
+    """Opens what the splits of a `data` section name, before anything is read.
+
+    Where the section asks for the splits `train`, `validation` and `test`, and the source lacks one of the latter two,
+    the last tenth of `train` takes its place, or of two that are missing the last but one and the last tenth.
+
+    Args:
+      data: A `train.data.section.Section`.
+      open_part: Opens a part of the source by its name.
+
+    Returns:
+      The splits of `PARTS`, and what they are cut from, by name.
+
+    Raises:
+      UsageError: `open_part` raises it, or a split is missing that nothing replaces.
+    """
+    splits = {part: Split.parse(getattr(data, f"{part}_split")) for part in PARTS}
+    sources, missing = {}, []
+    for part, split in splits.items():
+        try:
+            if split.name not in sources:
+                sources[split.name] = open_part(split.name)
+        except MissingSplitError:
+            if part == "train" or split.text != part or splits["train"].text != "train":
+                raise
+            missing.append(part)
+    bounds = [100 - _TENTH * left for left in range(len(missing), -1, -1)]
+    for part, start, stop in zip(missing, bounds, bounds[1:], strict=False):
+        splits[part] = Split.parse(f"train[{start}%:{stop}%]".replace(":100%", ":"))
+    if missing:
+        splits["train"] = Split.parse(f"train[:{bounds[0]}%]")
+    return splits, sources
+
+
+def remarks(data: Any, splits: Mapping[str, Split]) -> Iterator[str]:
+    """Yields a line about splits that are not those that the section of the config names."""
+    cut = {part: split.text for part, split in splits.items() if split.text != getattr(data, f"{part}_split")}
+    if cut:
+        missing = " and no ".join(f"{part!r}" for part in cut if part != "train")
+        slices = ", ".join(f"{part} is {text}" for part, text in cut.items())
+        yield f"Splits: {data.source} has no {missing}, so {slices}"
+
+
+def shuffled(split: Split, count: Callable[[], int]) -> Int64[np.ndarray, " rows"]:
+    """Returns the rows of a split, which is cut from a fixed random order; see `train.data.store.corpus.original`.
+
+    Labelled rows are sliced so: many sets are sorted by class, and one end of them has one class. The order does not
+    depend on the version of NumPy.
+    """
+    length = count()
+    return np.argsort(np.random.PCG64(0).random_raw(length), kind="stable")[slice(*split.bounds(length))]

@@ -33,7 +33,14 @@ def rows(file: Path, columns: Sequence[DataColumn]) -> Iterator[tuple[str, Mappi
         read = _lines(file, *columns) if len(columns) == 1 else _tabbed(file, columns)
     else:
         read = _TABLES[suffix(file)](file)
-    return ((f"{str(file)!r} ({place})", row) for place, row in read)
+    images = [column.name for column in columns if column.is_image]
+    return ((f"{str(file)!r} ({place})", _beside(file, row, images)) for place, row in read)
+
+
+def _beside(file: Path, row: Mapping[str, Any], images: Sequence[str]) -> Mapping[str, Any]:
+    """Returns a row whose relative paths of images start from the folder of its table."""
+    paths = {name: row[name] for name in images if isinstance(row.get(name), str) and row[name]}
+    return {**row, **{name: str(file.parent / path) for name, path in paths.items()}} if paths else row
 
 
 def _lines(file: Path, column: DataColumn) -> Iterator[tuple[str, dict[str, str]]]:

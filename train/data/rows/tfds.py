@@ -12,6 +12,7 @@ from typing import Any
 from attention.errors import UsageError, unknown
 from train.data import packages
 from train.data.rows.rows import DataColumn, OpenedSplit, brief, digest
+from train.data.rows.splits import MissingSplitError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +106,7 @@ def open_split(name: str, split: str, data_dir: str) -> TfdsSplit:
     if not (builder.data_path / tfds.core.constants.DATASET_INFO_FILENAME).exists():
         _prepare(builder, name, folder)
     if split not in builder.info.splits:
-        raise unknown(f"split of tfds:{name}", split, builder.info.splits)
+        raise MissingSplitError(unknown(f"split of tfds:{name}", split, builder.info.splits))
     return TfdsSplit(name, split, folder, builder)
 
 

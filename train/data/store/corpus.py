@@ -13,7 +13,7 @@ from jaxtyping import Int32, Int64, Integer
 from attention.errors import UsageError
 from train.data import section, tokenisers
 from train.data.rows.rows import Rows, digest
-from train.data.rows.splits import PARTS, Split
+from train.data.rows.splits import Split, opened
 from train.data.store import cache
 from train.data.store.tokens import Lazy, Stored, progress, tokenise
 
@@ -141,10 +141,8 @@ def load(data: Any, open_part: Callable[[Any, str], Rows], order_of: Callable[[S
     Raises:
       UsageError: text, a tokeniser or a package is missing or cannot be read, or the cache cannot be written.
     """
-    splits = {part: Split.parse(getattr(data, f"{part}_split")) for part in PARTS}
     cache_dir = cache.root(data.cache_dir)
-    # All parts are opened before any is read, so that a missing one raises an error at once.
-    rows = {split.name: open_part(data, split.name) for split in splits.values()}
+    splits, rows = opened(data, functools.partial(open_part, data))
     orders = {part: order_of(split, rows[split.name], cache_dir) for part, split in splits.items()}
     training, tokeniser_of = splits["train"], {}
     for field, columns in data.learned.items():

@@ -7,6 +7,7 @@ from typing import ClassVar
 from attention.errors import UsageError
 from models.fields import BOOKKEEPING, field
 from train.data import section, tokenisers
+from train.data.rows import splits
 from train.data.rows.splits import PARTS, Split
 from train.data.store.corpus import Corpus, TokenisedSplit, load, original
 from train.data.store.tokens import BlankText
@@ -181,7 +182,7 @@ class LabelledTextData(CommonTextData):
         Raises:
           UsageError: that raises it, classes differ between splits, or there is only one.
         """
-        corpus = sources.with_classes(load(self, sources.load, lambda *_: sources.shuffled))
+        corpus = sources.with_classes(load(self, sources.load, lambda *_: splits.shuffled))
         if len(corpus.class_names) < 2:
             raise UsageError(
                 f"All documents have the class {corpus.class_names[0]!r} in {self.label_column!r}; name another "

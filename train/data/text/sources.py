@@ -1,17 +1,12 @@
 """Documents: text by name (`pydoc`, `file:PATH`, `hf:NAME` or `tfds:NAME`), its order and its classes."""
 
 import dataclasses
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-from jaxtyping import Int64
-
 from attention.errors import UsageError, unknown
-from train.data.rows import source
+from train.data.rows import classes, source
 from train.data.rows.rows import DataColumn, Document, Rows
-from train.data.rows.splits import Split
 from train.data.store.corpus import Corpus, TokenisedSplit
 from train.data.text import pydoc
 
@@ -50,16 +45,6 @@ def _documents(values: Iterator[tuple[str, ...]]) -> Iterator[Document]:
     return (Document(*columns) for _, *columns in values)
 
 
-def shuffled(split: Split, count: Callable[[], int]) -> Int64[np.ndarray, " rows"]:
-    """Returns the rows of a split, which is cut from a fixed random order; see `train.data.store.corpus.original`.
-
-    Labelled documents are sliced so: many sets are sorted by class, and one end of them has one class. The order does
-    not depend on the version of NumPy.
-    """
-    length = count()
-    return np.argsort(np.random.PCG64(0).random_raw(length), kind="stable")[slice(*split.bounds(length))]
-
-
 def with_classes(corpus: Corpus) -> Corpus:
     """Returns the corpus with its class names, in the source's order, or else sorted, numbers as numbers.
 
@@ -68,20 +53,11 @@ def with_classes(corpus: Corpus) -> Corpus:
     """
     training = corpus.splits["train"]
     names = corpus.rows[training.split.name].class_names
-    if not names:
-        unsorted = training.columns["text"].class_names
-        numbers = all(re.fullmatch(r"-?\d+(\.\d+)?", name) for name in unsorted)
-        names = tuple(sorted(unsorted, key=float if numbers else None))
+    names = names or classes.ordered(training.columns["text"].class_names)
     splits = {part: _labelled(text, names, part) for part, text in corpus.splits.items()}
     return dataclasses.replace(corpus, splits=splits, class_names=names)
 
 
 def _labelled(text: TokenisedSplit, names: tuple[str, ...], part: str) -> TokenisedSplit:
-    class_names = text.columns["text"].class_names
-    strange = [name for name in class_names if name not in names]
-    if strange:
-        raise UsageError(
-            f"The {part} data have the class {strange[0]!r}, which the training data have not: "
-            f"{', '.join(names)}; look at data.label_column and data.{part}_split."
-        )
-    return dataclasses.replace(text, classes=tuple(map(names.index, class_names)))
+    numbers = classes.numbers(text.columns["text"].class_names, names, part, "data.label_column")
+    return dataclasses.replace(text, classes=numbers)

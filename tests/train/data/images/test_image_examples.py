@@ -172,7 +172,7 @@ import dataclasses, hashlib, itertools, json, sys
 from train.data.images.section import ImageData
 options, state, count = json.loads(sys.argv[1])
 data = ImageData(**options)
-batches = data.load("train").train_batches(seed=7)
+batches = data.load()["train"].train_batches(seed=7)
 batches.set_state(state)
 digest = hashlib.sha256()
 for batch in itertools.islice(batches, count):
@@ -208,7 +208,7 @@ print(digest.hexdigest())
         batches.close()
 
     def test_a_fresh_process_goes_on_bit_by_bit(self, mixed, run_python):
-        batches = mixed.load("train").train_batches(seed=7)
+        batches = mixed.load()["train"].train_batches(seed=7)
         next(batches)
         next(batches)
         state = batches.get_state()
@@ -289,7 +289,7 @@ def test_real_images(tfds_folder, augmented):
     data = dataclasses.replace(
         augmented, source="tfds:cifar100", data_dir=tfds_folder, batch_size=32, eval_batch_size=500
     )
-    out = stream(data.load("train").train_batches(seed=0), 4)
+    out = stream(data.load()["train"].train_batches(seed=0), 4)
     assert out["image"].shape == (128, 32, 32, 3)
     assert len(set(out["index"])) == 128
-    assert sum(batch["weight"].sum() for batch in data.load("test").eval_batches()) == 10_000
+    assert sum(batch["weight"].sum() for batch in data.load()["test"].eval_batches()) == 10_000

@@ -127,6 +127,15 @@ class TestNumpy:
     def test_all_splits_have_the_classes_of_all(self, file):
         assert load(f"numpy:{file}", "test").num_classes == 3
 
+    def test_labels_may_be_names(self, tmp_path):
+        images = np.zeros((3, 4, 4), np.uint8)
+        labels = {"train_label": np.array(["cat", "dog", "cat"]), "test_label": np.array(["eel", "cat", "dog"])}
+        np.savez(tmp_path / "named.npz", train_image=images, test_image=images, **labels)
+        for split, numbers in (("train", [0, 1, 0]), ("test", [2, 0, 1])):
+            source = load(f"numpy:{tmp_path}/named.npz", split)
+            assert [record["label"] for record in source] == numbers
+            assert source.class_names == ("cat", "dog", "eel")
+
     def test_missing_array(self, file):
         with pytest.raises(
             UsageError, match=r"'val_image'\. .*Valid: test_image, test_label, train_image, train_label"
@@ -153,5 +162,5 @@ class TestNumpy:
 
 @pytest.mark.parametrize("source", ["digit", "cifar100", "tfds:", "numpy", "digits:x"])
 def test_unknown_source(source):
-    with pytest.raises(UsageError, match=f"Unknown data.source '{source}'.* Valid: digits, numpy:FILE.npz, tfds:NAME"):
+    with pytest.raises(UsageError, match=f"Unknown data.source '{source}'.* Valid: digits, file:TABLE, folder:DIR"):
         load(source, "train")

@@ -9,9 +9,9 @@ import pytest
 from attention.errors import UsageError
 from train.config.schema import build
 from train.data import store
+from train.data.rows import splits
 from train.data.rows.splits import Split
 from train.data.store import corpus
-from train.data.text import sources
 from train.data.text.section import LabelledTextData, MaskedTextData, TextData
 
 REVIEWS = [("Great film, great fun", "good"), ("Bad.", "bad"), ("A bad, bad film", "bad"), ("Fine fun", "good")] * 3
@@ -118,7 +118,17 @@ class TestCorpus:
         (folder / "test.txt").unlink()
         monkeypatch.setattr(store.tokens, "_write", lambda *args: pytest.fail("encoded"))
         with pytest.raises(UsageError, match=r"Unknown split of file:.* 'test'\. .*Valid: train, validation"):
-            language().load()
+            language(train_split="train[:90%]").load()
+
+    def test_one_table_is_cut_into_splits(self, language, tmp_path):
+        (tmp_path / "one.csv").write_text("text\n" + "".join(f"sentence number {n}\n" for n in range(100)))
+        whole = {"train_split": "train", "validation_split": "validation", "test_split": "test"}
+        corpus = language(source=f"file:{tmp_path / 'one.csv'}", **whole).load()
+        assert [tokens.rows.tolist() for tokens in corpus.splits.values()] == [
+            list(range(80)),
+            list(range(80, 90)),
+            list(range(90, 100)),
+        ]
 
     def test_too_short(self, language, folder):
         (folder / "train.txt").write_text("Sixteen bytes..\n")
@@ -201,8 +211,8 @@ class TestShuffling:
 
     def test_the_order_is_always_the_same(self):
         """Another one would change what was measured with it, and needs another `ORDER`."""
-        assert sources.shuffled(Split.parse("train"), lambda: 10).tolist() == [3, 2, 1, 8, 6, 0, 7, 4, 5, 9]
-        assert sorted(sources.shuffled(Split.parse("train"), lambda: 1000).tolist()) == list(range(1000))
+        assert splits.shuffled(Split.parse("train"), lambda: 10).tolist() == [3, 2, 1, 8, 6, 0, 7, 4, 5, 9]
+        assert sorted(splits.shuffled(Split.parse("train"), lambda: 1000).tolist()) == list(range(1000))
 
     def test_the_order_is_part_of_what_caches_are_known_by(self, labelled, tmp_path, monkeypatch):
         labelled(train_split="train[:6]").load()

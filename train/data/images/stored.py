@@ -1,0 +1,203 @@
+"""Images of one size on disk, made once of encoded ones and mapped into memory: a folder for each part and size."""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import io
+import itertools
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import PIL
+from jaxtyping import Int32, UInt8
+from PIL import Image, ImageOps
+
+from attention.errors import UsageError
+from train.data.rows.rows import Picture, Rows, brief, digest
+from train.data.store.cache import make_once
+from train.data.store.tokens import Lazy, progress
+
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # of Pillow, by the number of channels
+_FORMAT = 1  # the version of the folders; with another number they are made again
+_TOGETHER = 256  # images that are decoded at a time, by several threads, which bounds memory
+_NAMED = 5  # images that an error names
+_GREY = ("1", "L", "LA")
+
+Shape = tuple[int, int, int]
+
+
+class _Decoded(NamedTuple):
+    """An image, or why it cannot be read."""
+
+    pixels: UInt8[np.ndarray, "h w c"] | None
+    why: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredImages(Lazy):
+    """Records of images on disk, as `{'image': uint8 (H, W, C), 'label': int}`.
+
+    Attributes:
+      folder: The folder of the arrays.
+      numbers: The number of each of its classes; () is their order.
+    """
+
+    folder: str
+    numbers: tuple[int, ...] = ()
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        label = int(self._labels[index])
+        return {"image": self._pixels[index], "label": self.numbers[label] if self.numbers else label}
+
+    def __len__(self) -> int:
+        return self.about["shape"][0]
+
+    @property
+    def content(self) -> str:
+        """A digest of pixels and classes, which does not depend on where the images were read."""
+        return self.about["content"]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, in the source's order, or else in the order of their first images."""
+        return tuple(self.about["class_names"])
+
+    @property
+    def image_shape(self) -> Shape:
+        """(H, W, C) of every image."""
+        return tuple(self.about["shape"][1:])
+
+    @functools.cached_property
+    def about(self) -> dict[str, Any]:
+        """The description of the arrays."""
+        try:
+            return json.loads((Path(self.folder) / "about.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise self._damaged(error) from error
+
+    @functools.cached_property
+    def _pixels(self) -> UInt8[np.ndarray, "n h w c"]:
+        return self._mapped("pixels", np.uint8, tuple(self.about["shape"]))
+
+    @functools.cached_property
+    def _labels(self) -> Int32[np.ndarray, " n"]:
+        return self._mapped("labels", np.int32, (len(self),))
+
+    def _mapped(self, name: str, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
+        try:
+            if (Path(self.folder) / name).stat().st_size != np.dtype(dtype).itemsize * int(
+                np.prod(shape, dtype=object)
+            ):
+                raise ValueError(f"{name} has another size")
+            return np.asarray(np.memmap(Path(self.folder) / name, dtype, "r", shape=shape))
+        except (OSError, ValueError) as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: Exception) -> UsageError:
+        return UsageError(f"The cached images {self.folder} are damaged ({error}); remove that folder.")
+
+
+def store(pictures: Rows, shape: str, cache_dir: Path) -> StoredImages:
+    """Returns images of one size, from the cache or made now.
+
+    Args:
+      pictures: The encoded images: rows that are `Picture`.
+      shape: The size, such as `64x64x3`, that images are made to have: turned as a camera says, in grey, RGB or RGBA,
+        scaled so that they cover it, and cropped in the middle. '' is the size that all of them have.
+      cache_dir: The root of all caches.
+
+    Raises:
+      UsageError: images cannot be read, or differ in size where none is given; or the cache cannot be written.
+    """
+    key = digest([_FORMAT, PIL.__version__, pictures.content, *pictures.class_names, shape])
+    folder = cache_dir / "images" / key
+    make_once(folder, lambda partial: _write(partial, pictures, shape))
+    return StoredImages(str(folder))
+
+
+def _write(folder: Path, pictures: Rows, shape: str) -> None:
+    folder.mkdir()
+    size = tuple(map(int, shape.split("x"))) if shape else None
+    classes = {name: number for number, name in enumerate(pictures.class_names)}
+    content, count = hashlib.blake2b(digest_size=16), 0
+    with contextlib.ExitStack() as opened:
+        pixels, labels = (opened.enter_context(open(folder / name, "wb")) for name in ("pixels", "labels"))
+        for picture, image in _of_one_size(pictures, size):
+            size, count = size or image.shape, count + 1
+            label = np.int32(classes.setdefault(picture.label, len(classes)))
+            for file, array in ((pixels, image), (labels, label)):
+                file.write(array.tobytes())
+                content.update(array.tobytes())
+        for file in (pixels, labels):
+            file.flush()
+            os.fsync(file.fileno())
+    if not count:
+        raise UsageError(f"There is no image in {pictures.name}; give a source that has some.")
+    identity = digest([content.hexdigest(), *classes])
+    about = {"name": pictures.name, "shape": [count, *size], "class_names": list(classes), "content": identity}
+    (folder / "about.json").write_text(json.dumps(about, indent=2), encoding="utf-8")
+
+
+def _of_one_size(pictures: Rows, size: Shape | None) -> Iterator[tuple[Picture, UInt8[np.ndarray, "h w c"]]]:
+    """Yields images; raises UsageError, at the end, for those that cannot be read, or at once for another size."""
+    first, failures = None, []
+    for picture, decoded in _decoded(pictures, size):
+        if decoded.pixels is None:
+            failures.append(f"{picture.where} ({decoded.why})")
+            continue
+        first = first or (picture.where, decoded.pixels.shape)
+        if decoded.pixels.shape != first[1]:
+            one, other = (
+                f"{where} is {'x'.join(map(str, s))}" for where, s in (first, (picture.where, decoded.pixels.shape))
+            )
+            raise UsageError(
+                f"The images differ in size: {one} and {other}; set data.image_shape to the size that they shall have, "
+                "such as 64x64x3."
+            )
+        if not failures:
+            yield picture, decoded.pixels
+    if failures:
+        more = f" and {len(failures) - _NAMED} more" if len(failures) > _NAMED else ""
+        raise UsageError(
+            f"Of {pictures.name}, {len(failures)} of the images cannot be read: {', '.join(failures[:_NAMED])}{more}; "
+            "mend or remove them."
+        )
+
+
+def _decoded(pictures: Rows, size: Shape | None) -> Iterator[tuple[Picture, _Decoded]]:
+    rows = progress(pictures.read(), f"Decoding {pictures.name}")
+    with ThreadPoolExecutor() as threads:
+        while batch := list(itertools.islice(rows, _TOGETHER)):
+            yield from zip(batch, threads.map(functools.partial(_decode, size=size), batch), strict=True)
+
+
+def _decode(picture: Picture, size: Shape | None) -> _Decoded:
+    encoded = picture.image
+    try:
+        with Image.open(io.BytesIO(encoded) if isinstance(encoded, bytes) else encoded) as image:
+            if size:  # a JPEG is then decoded at a fraction of its size, at least twice what is wanted
+                image.draft(None, (2 * max(size[:2]), 2 * max(size[:2])))
+            return _Decoded(_converted(image, size))
+    except PIL.UnidentifiedImageError:
+        return _Decoded(None, "no kind of image")
+    except Exception as error:  # what broken files make Pillow raise has no common base
+        return _Decoded(None, brief(error))
+
+
+def _converted(image: Image.Image, size: Shape | None) -> UInt8[np.ndarray, "h w c"]:
+    if image.mode.startswith("I;16"):  # which Pillow would cut off at 255
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError(f"its pixels are numbers of 32 bits (mode {image.mode})")
+    image = ImageOps.exif_transpose(image)
+    channels = size[2] if size else 1 if image.mode in _GREY else 3
+    image = image.convert(MODES[channels])
+    if size and image.size != (size[1], size[0]):
+        image = ImageOps.fit(image, (size[1], size[0]), Image.Resampling.BILINEAR)
+    return np.asarray(image).reshape(image.height, image.width, channels)

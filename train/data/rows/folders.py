@@ -1,0 +1,85 @@
+"""Folders of images: a subfolder for each class, and perhaps one for each split around those."""
+
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from attention.errors import UsageError, unknown
+from train.data.rows import files
+from train.data.rows.local import ALIASES
+from train.data.rows.rows import DataColumn, OpenedSplit
+from train.data.rows.splits import PARTS, MissingSplitError
+
+_LAYOUT = "DIR/train/CLASS/*.jpg (and validation, test), or DIR/CLASS/*.jpg"
+
+
+def open_split(path: str, split: str, columns: Sequence[DataColumn]) -> OpenedSplit:
+    """Opens the images of one split, in the order of their classes and names.
+
+    Args:
+      path: A folder. Where it has a folder `train` with folders in it, its folders are splits (`valid`, `val` and `dev`
+        are `validation`), else everything is `train`. The folders of a split are the classes; images may lie deeper.
+        Hidden files and folders are passed over.
+      split: A plain name, no slice.
+      columns: That of the image, and that of the class.
+
+    Raises:
+      UsageError: there is no such folder or split, or no image; or a file among the images is none by its name.
+    """
+    place = Path(path).expanduser()
+    if not place.is_dir():
+        raise UsageError(f"There is no folder {path!r}; data.source names it: give a folder such as {_LAYOUT}.")
+    groups = _splits(place)
+    if split not in groups:
+        raise MissingSplitError(unknown(f"split of folder:{path}", split, groups))
+    rows = list(_rows(groups[split], columns))
+    if not rows:
+        raise UsageError(f"There is no image in a folder in {str(groups[split])!r}; put them in as {_LAYOUT}.")
+    names = [_printable(where.removeprefix(str(groups[split]))) for where, _ in rows]
+    stamps = [files.stamp(where, "The folder") for where, _ in rows]
+    return OpenedSplit(f"{split} of folder:{path}", columns, functools.partial(iter, rows), files=[*names, *stamps])
+
+
+def _splits(place: Path) -> dict[str, Path]:
+    if not _folders(place / "train"):
+        return {"train": place}
+    named = {ALIASES.get(folder.name, folder.name): folder for folder in _folders(place)}
+    return {name: folder for name, folder in named.items() if name in PARTS}
+
+
+def _folders(place: Path) -> list[Path]:
+    return sorted(inner for inner in place.iterdir() if inner.is_dir() and _shown(inner)) if place.is_dir() else []
+
+
+def _rows(place: Path, columns: Sequence[DataColumn]) -> Iterator[tuple[str, dict[str, str]]]:
+    image, label = (column.name for column in columns)
+    for folder in _folders(place):
+        for file in sorted(folder.rglob("*")):
+            if file.is_file() and all(map(_shown, [file, *file.relative_to(folder).parents])):
+                _check(file, folder.name)
+                yield str(file), {image: str(file), label: folder.name}
+
+
+def _check(file: Path, label: str) -> None:
+    """Raises UsageError for a file that is no image, and for a class that cannot be printed."""
+    if file.suffix.lower() not in _suffixes():
+        raise UsageError(f"{str(file)!r} is no image by its name; move it elsewhere, or convert it to PNG or JPEG.")
+    if _printable(label) != label:
+        raise UsageError(f"The folder {label!r} has a name that is not in UTF-8, but it names a class; rename it.")
+
+
+def _shown(path: Path) -> bool:
+    return not re.match(r"\.\w|__MACOSX|Thumbs\.db|desktop\.ini", path.name)
+
+
+def _printable(name: str) -> str:
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+@functools.cache
+def _suffixes() -> frozenset[str]:
+    """Returns the suffixes of files that Pillow reads."""
+    from PIL import Image
+
+    return frozenset(suffix for suffix, kind in Image.registered_extensions().items() if kind in Image.OPEN)
