@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import jax
 
+from attention.scores.rotary import Rotary
+
 
 class At(NamedTuple):
     """Where a pair is.
@@ -27,10 +29,16 @@ class Tokens(NamedTuple):
     Attributes:
       first: The position of the first.
       source: The layer's inputs `(*B, L, D)` that they were projected from.
+      rotary: Rotary positions, or None.
     """
 
     first: int | jax.Array
     source: jax.Array
+    rotary: Rotary | None = None
+
+    def turn(self, x: jax.Array) -> jax.Array:
+        """Returns queries or keys `(*B, L, N, H)` turned by their rotary positions, or as they are without any."""
+        return x if self.rotary is None else self.rotary.turn(x, self.first)
 
 
 class DotForm(NamedTuple):

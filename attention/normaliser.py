@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from jax.nn import initializers
 
 from attention import specs
-from attention.errors import UsageError, unknown
 from attention.parameters import Parameter, Params, Sizes, check_flags
 
 State = tuple[jax.Array, ...]
@@ -308,14 +307,4 @@ def normaliser_of(text: str) -> Normaliser:
     Raises:
       UsageError: no normaliser has the name or the option.
     """
-    items = specs.parse(text)
-    if len(items) != 1:
-        raise UsageError(f"A score has one normaliser, not {text!r}; write one, such as 'sink(learned=True)'.")
-    name, given = items[0].name, items[0].options
-    if name not in NORMALISERS:
-        raise unknown("normaliser", name, NORMALISERS)
-    options = [field.name for field in dataclasses.fields(NORMALISERS[name])]
-    for option in given:
-        if option not in options:
-            raise unknown(f"option of the normaliser {name}", option, options)
-    return NORMALISERS[name](**given)
+    return specs.make(text, NORMALISERS, "normaliser")

@@ -60,12 +60,15 @@ class Mixer:
         return 1.0
 
     def prepare_query(self, params: Params, query: Any, at: Tokens) -> Any:
-        """Returns the queries `(*B, T, N, H)` in the form that `attend` takes, once a token and head."""
-        return query
+        """Returns the queries `(*B, T, N, H)` in the form that `attend` takes, once a token and head.
+
+        A subclass that has another form turns the queries first, `at.turn(query)`, where positions are rotary.
+        """
+        return query if query is None else at.turn(query)
 
     def prepare_key(self, params: Params, key: Any, at: Tokens) -> Any:
         """Returns the keys `(*B, S, K, H)`, or None for a score without keys, as a decode cache stores them."""
-        return key
+        return key if key is None else at.turn(key)
 
     @property
     def keeps_keys(self) -> bool:

@@ -1,11 +1,11 @@
 """Spec strings: `name` or `name(option=value)`, joined by `|`, for attention mechanisms and image transforms."""
 
 import ast
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from attention.errors import UsageError
+from attention.errors import UsageError, unknown
 
 T = TypeVar("T")
 
@@ -43,6 +43,34 @@ def parse(text: str) -> tuple[SpecItem, ...]:
         ) from error
 
 
+def make(text: str, classes: Mapping[str, type[T]], what: str) -> T:
+    """Returns the object that a string names, such as `sink(learned=True)`: a dataclass with its options.
+
+    Args:
+      text: A spec string of one item.
+      classes: The valid names and their dataclasses.
+      what: The singular noun for it, such as `normaliser`.
+
+    Raises:
+      UsageError: there are several items, a name or an option is unknown, or the object refuses a value.
+    """
+    items = parse(text)
+    if len(items) != 1:
+        raise UsageError(f"There is one {what}, not {text!r}; name one of {', '.join(classes)}.")
+    return build(items[0], classes, what)
+
+
+def build(item: SpecItem, classes: Mapping[str, type[T]], what: str) -> T:
+    """Returns the object that an item names; see `make`."""
+    if item.name not in classes:
+        raise unknown(what, item.name, classes)
+    valid = [option.name for option in fields(classes[item.name])]
+    for option in item.options:
+        if option not in valid:
+            raise unknown(f"option of the {what} {item.name}", option, valid)
+    return classes[item.name](**item.options)
+
+
 def one_each(text: str, build: Callable[[SpecItem], T], of: str, count: int) -> tuple[T, ...]:
     """Returns what `build` makes for each of `count` layers or stages; the last item of the spec string repeats.
 
@@ -57,7 +85,7 @@ def one_each(text: str, build: Callable[[SpecItem], T], of: str, count: int) -> 
     """
     items = [build(call) for call in parse(text)]
     if not items:
-        raise UsageError(f"An attention is needed for each {of}; name one.")
+        raise UsageError(f"A name is needed for each {of}; give one.")
     return spread(items, text, of, count)
 
 

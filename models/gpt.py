@@ -14,7 +14,7 @@ from models.layers import stack
 from models.layers.cache import Cache
 from models.layers.dropout import Dropout
 from models.layers.output import Output
-from models.layers.positions import POSITIONS, Positions
+from models.layers.positions import ANY, Positions
 from models.layers.projections import Dense, look_up
 from models.transformer import TransformerConfig
 
@@ -27,7 +27,7 @@ class GPTConfig(TransformerConfig):
 
     name: str = "gpt"
     norm_epsilon: float = 1e-5
-    positions: str = field("rotary", choices=POSITIONS)
+    positions: str = field("rotary", ANY, choices=())
     attention_dropout: float = 0.0
     attention_bias: bool = False
     tied_output: bool = field(

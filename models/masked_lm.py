@@ -16,7 +16,7 @@ from models.fields import field
 from models.layers import stack
 from models.layers.dropout import Dropout
 from models.layers.output import Output
-from models.layers.positions import POSITIONS, Positions, after_padding
+from models.layers.positions import ANY, Positions, after_padding
 from models.layers.projections import Dense, look_up
 from models.transformer import PRETRAINED, TransformerConfig
 
@@ -30,7 +30,7 @@ class MaskedLMConfig(TransformerConfig):
     name: str = "masked_lm"
     norm: str = "post"
     norm_epsilon: float = 1e-5
-    positions: str = field("learned", choices=POSITIONS)
+    positions: str = field("learned", ANY, choices=())
     embedding_dropout: float = 0.1
     dropout: float = field(0.1, "Rate on the attention layers' and the MLPs' outputs.")
     padding_token: int = field(

@@ -39,7 +39,8 @@ PROJECTIONS = {
     "value": (*ANY, "tied"),
     "out": ("linear", "identity", "mlp", "mlp_without_norm", "mlp_without_relu"),
 }
-OF_ROWS = ("align", "kv_heads")  # what spec strings may say of a row beside projections and the score's options
+COUNTS = ("kv_heads", "latent", "window")  # options of rows that are whole numbers, 0 for none
+OF_ROWS = ("align", *COUNTS)  # what spec strings may say of a row beside projections and the score's options
 
 
 def _fields(piece: Any) -> list[str]:
@@ -76,6 +77,9 @@ class Mechanism:
       align: The alignment over tokens, or None.
       kv_heads: K, the number of key and value heads, which divides N (grouped-query attention, Ainslie et al. 2023;
         1 is multi-query attention, Shazeer 2019); 0 means N.
+      latent: Width of one projection of the source from which keys and values are projected (DeepSeek-V2, 2405.04434,
+        eq. 9 to 11), and which a decode cache holds in their place; 0 means none.
+      window: A query sees only keys less than this many positions away; 0 means no limit.
     """
 
     name: str
@@ -87,6 +91,8 @@ class Mechanism:
     score: Mixer = dataclasses.field(default_factory=DotProduct)
     align: Align | None = None
     kv_heads: int = 0
+    latent: int = 0
+    window: int = 0
 
     def __post_init__(self):
         for piece, valid in PROJECTIONS.items():
@@ -108,16 +114,22 @@ class Mechanism:
             raise UsageError(f"{self.name} projects no queries, so key='shared' cannot be.")
         if self.value == "tied" and not (self.score.ties_values and self.score.reads_key):
             raise UsageError(f"The score of {self.name} keeps no keys that could be values, so value='tied' cannot be.")
-        if self.kv_heads != 0 or isinstance(self.kv_heads, bool):
-            self._check_groups()
+        for option in COUNTS:
+            value = getattr(self, option)
+            if not (is_count(value) or (value == 0 and not isinstance(value, bool))):
+                raise UsageError(f"The option {option} must be a whole number of at least 0, not {value!r}.")
+        for option in ("kv_heads", "latent"):
+            if getattr(self, option):
+                self._check_projected(option)
 
-    def _check_groups(self) -> None:
-        if not is_count(self.kv_heads):
-            raise UsageError(f"The option kv_heads must be a whole number of at least 0, not {self.kv_heads!r}.")
+    def _check_projected(self, option: str) -> None:
+        """Raises UsageError unless keys and values are projections of their own, of which the option says more."""
         whole = {"identity", "shared", "none"} & {self.key, self.value}
         if whole or self.align is not None:
             why = f"a projection {min(whole)!r}" if whole else "an alignment"
-            raise UsageError(f"{self.name} has {why}, which makes all heads, so it takes no kv_heads={self.kv_heads}.")
+            raise UsageError(
+                f"{self.name} has {why}, which makes all heads, so it takes no {option}={getattr(self, option)}."
+            )
 
     def cost(self, length: int, width: int, heads: int, keys: int | None = None) -> Cost:
         """Returns the cost of one forward pass of an attention layer over one sequence, with its projections.
@@ -132,9 +144,11 @@ class Mechanism:
         cost = self.score.cost(Sizes(width, heads, width // heads, max(length, keys)), length, keys)
         key = self.query if self.key == "shared" else self.key
         few = width // heads * (self.kv_heads or heads)
-        pieces = (self.query, length, width), (key, keys, few), (self.value, keys, few), (self.out, length, width)
-        for kind, tokens, outputs in pieces:
-            cost += _projection_cost(kind, tokens, width, outputs)
+        inner = self.latent or width
+        cost += operations.linear(keys, width, self.latent) * bool(self.latent)
+        pieces = (self.query, length, width, width), (key, keys, inner, few), (self.value, keys, inner, few)
+        for kind, tokens, inputs, outputs in (*pieces, (self.out, length, width, width)):
+            cost += _projection_cost(kind, tokens, inputs, outputs)
         return cost + operations.align(keys, heads, width // heads) * (self.align is not None)
 
 
@@ -236,7 +250,7 @@ def _build(call: specs.SpecItem) -> Mechanism:
             raise unknown(f"option of {call.name}", option, valid)
     score = {key: options.pop(key) for key in _fields(preset.score) if key in options}
     projections = {key: options.pop(key) for key in PROJECTIONS if key in options}
-    projections |= {"kv_heads": options.pop("kv_heads", preset.kv_heads)}
+    projections |= {option: options.pop(option, getattr(preset, option)) for option in COUNTS}
     align = _align(preset.align, options.pop("align", preset.align is not None), options)
     return dataclasses.replace(preset, score=dataclasses.replace(preset.score, **score), align=align, **projections)
 

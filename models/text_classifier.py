@@ -18,7 +18,7 @@ from attention.operations import Cost
 from models.fields import field
 from models.layers import stack
 from models.layers.dropout import Dropout
-from models.layers.positions import POSITIONS, Positions
+from models.layers.positions import ANY, Positions
 from models.layers.projections import Dense, look_up
 from models.transformer import TransformerConfig
 
@@ -31,7 +31,7 @@ class TextClassifierConfig(TransformerConfig):
 
     name: str = "text_classifier"
     norm: str = "post"
-    positions: str = field("learned", choices=POSITIONS)
+    positions: str = field("learned", ANY, choices=())
     activation: str = "relu"
     dropout: float = field(
         0.1, "Rate on the attention layers' and the MLPs' outputs, and before each layer of the classifier."

@@ -15,12 +15,13 @@ from attention.activations import ACTIVATIONS
 from attention.errors import UsageError
 from attention.kernels.call import parse_implementation
 from attention.operations import Cost
+from attention.scores.rotary import Rotary
 from models.config import ModelConfig
 from models.fields import field
 from models.layers.blocks import NORMS, Block, Mlp
 from models.layers.cache import Cache
 from models.layers.multi_head import MultiHeadAttention
-from models.layers.positions import ADDED
+from models.layers.positions import ADDED, rotary_layers
 from models.mechanisms import Mechanism, resolve
 
 POLICIES = jax.checkpoint_policies
@@ -74,7 +75,7 @@ class TransformerConfig(ModelConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        _ = self.implementations, self.mechanisms  # to raise their errors now
+        _ = self.implementations, self.mechanisms, self.rotaries  # to raise their errors now
 
     @functools.cached_property
     def mechanisms(self) -> dict[str, tuple[Mechanism, ...]]:
@@ -95,8 +96,20 @@ class TransformerConfig(ModelConfig):
         items = [item.strip() for item in self.implementation.split("|")]
         for item in items:
             parse_implementation(item, "model.implementation")
-        deepest = max(getattr(self, depth) for depth in self.STACKS.values())
-        return specs.spread(items, self.implementation, "layer", deepest)
+        return specs.spread(items, self.implementation, "layer", self._deepest)
+
+    @functools.cached_property
+    def rotaries(self) -> tuple[Rotary | None, ...]:
+        """Returns the rotary positions of each layer, None for those without.
+
+        Raises:
+          UsageError: the positions are unknown, or there are more items than layers.
+        """
+        return rotary_layers(self.positions, self._deepest)
+
+    @property
+    def _deepest(self) -> int:
+        return max(getattr(self, depth) for depth in self.STACKS.values())
 
     def attentions(self) -> dict[str, str]:
         """Returns the spec strings by field name."""
@@ -125,11 +138,13 @@ class TransformerConfig(ModelConfig):
                 dropout=self.attention_dropout,
                 bias=self.attention_bias,
                 epsilon=self.norm_epsilon,
-                rotary=self.positions == "rotary",
+                rotary=rotary,
                 dtype=dtype,
                 parent=None,
             )
-            for mechanism, implementation in zip(self.mechanisms[stack], self.implementations, strict=False)
+            for mechanism, implementation, rotary in zip(
+                self.mechanisms[stack], self.implementations, self.rotaries, strict=False
+            )
         ]
 
     def cost_of_blocks(self, length: int, stack: str = "attention") -> Cost:

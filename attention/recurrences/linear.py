@@ -189,8 +189,8 @@ class LinearAttention(_Parallel):
         return "sum" if self.normalise else "none"
 
     def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> jax.Array:
-        """Returns the key, because no gates are needed."""
-        return key
+        """Returns the keys, because no gates are needed."""
+        return at.turn(key)
 
     def begin(self, head: int, value: int) -> jax.Array:
         """Returns an empty W, with a row for the sum of the features."""

@@ -68,7 +68,7 @@ class Recurrence(Mixer):
 
     def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> Any:
         """Returns the keys and their gates."""
-        return key, self.gates(params, at.source)
+        return at.turn(key), self.gates(params, at.source)
 
     def start(self, sizes: Sizes, batch: tuple[int, ...], dtype: Any) -> Any:
         """Returns empty states, `(*B, N, …)`, at least in float32."""

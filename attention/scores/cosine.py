@@ -26,11 +26,11 @@ class Cosine(Score):
 
     def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> jax.Array:
         """Returns q/‖q‖."""
-        return unit(precise(query)).astype(query.dtype)
+        return unit(precise(at.turn(query))).astype(query.dtype)
 
     def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> jax.Array:
         """Returns k/‖k‖."""
-        return unit(precise(key)).astype(key.dtype)
+        return unit(precise(at.turn(key))).astype(key.dtype)
 
     def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
         """Returns the cosine over τ."""

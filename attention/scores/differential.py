@@ -9,6 +9,7 @@ from jax.nn import initializers
 
 from attention import operations
 from attention.errors import UsageError
+from attention.forms import Tokens
 from attention.kernels.reference import precise
 from attention.options import Options
 from attention.parameters import Parameter, Params, Sizes, is_number
@@ -43,6 +44,12 @@ class Differential(Mixer):
             name: Parameter((2, sizes.head // 2), initializers.normal(0.1)) for name in ("query_vector", "key_vector")
         }
         return vectors | {"scale": Parameter((sizes.head,), initializers.ones)}
+
+    def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> jax.Array:
+        """Returns the query, with each of its halves turned."""
+        return jnp.concatenate([at.turn(half) for half in jnp.split(query, 2, -1)], -1) if at.rotary else query
+
+    prepare_key = prepare_query
 
     def attend(self, params: Params, query: Any, key: Any, value: Any, options: Options) -> Any:
         """Returns the normed difference, and the difference of the weights if asked for."""

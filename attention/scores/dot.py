@@ -117,10 +117,12 @@ class DotProduct(Score):
 
     def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> jax.Array:
         """Returns the query, after the further layer if there is one."""
+        query = at.turn(query)
         return _down(params, "query", query) if self.dim else query
 
     def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> jax.Array:
         """Returns the key, after the further layer if there is one."""
+        key = at.turn(key)
         return _down(params, "key", key) if self.dim else key
 
     def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:

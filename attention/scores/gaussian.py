@@ -125,10 +125,12 @@ class Gaussian(Score):
 
     def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> jax.Array:
         """Returns the query, divided by its norm if `normalise` is set."""
+        query = at.turn(query)
         return _unit(query) if self.normalise else query
 
     def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> jax.Array:
         """Returns the key, divided by its norm if `normalise` is set; tied values are these keys."""
+        key = at.turn(key)
         return _unit(key) if self.normalise else key
 
     def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:

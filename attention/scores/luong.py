@@ -114,7 +114,7 @@ class Bilinear(Score):
     def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> jax.Array:
         """Returns W_aᵀ q."""
         kernel = params["kernel"].astype(query.dtype)
-        return jnp.einsum(f"...nh,{'n' if self.per_head else ''}hk->...nk", query, kernel)
+        return jnp.einsum(f"...nh,{'n' if self.per_head else ''}hk->...nk", at.turn(query), kernel)
 
     def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
         """Returns the product of a prepared query and a key."""

@@ -1,6 +1,5 @@
 """Scores and recurrences by name: the name of the class in small letters, such as `alibi` or `soft_cap(cap=30.0)`."""
 
-import dataclasses
 import functools
 import importlib
 import pkgutil
@@ -12,7 +11,6 @@ import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
 from attention import recurrences, score, scores, specs
-from attention.errors import UsageError, unknown
 from attention.parameters import Params, Sizes
 from attention.score import Mixer
 
@@ -37,17 +35,7 @@ def named(text: str) -> Mixer:
     Raises:
       UsageError: nothing has the name or the option, or the string has several items.
     """
-    items = specs.parse(text)
-    if len(items) != 1:
-        raise UsageError(f"Attention has one score, not {text!r}; write one, such as 'neural(dim=2)'.")
-    name, options = items[0].name, items[0].options
-    if name not in classes():
-        raise unknown("score", name, classes())
-    valid = [field.name for field in dataclasses.fields(classes()[name])]
-    for option in options:
-        if option not in valid:
-            raise unknown(f"option of {name}", option, valid)
-    return classes()[name](**options)
+    return specs.make(text, classes(), "score")
 
 
 def attend(mixer: Mixer | str, params: Params, query: Any, key: Any, value: Any, **options: Any) -> Any:

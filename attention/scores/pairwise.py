@@ -202,11 +202,11 @@ class PairScore(Score):
 
     def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> jax.Array:
         """Returns a = W_q q + bias `(*B, T, N, M)`; if pairs are unique, the projected query."""
-        return self._first(params, query, "query")
+        return self._first(params, at.turn(query), "query")
 
     def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> jax.Array:
         """Returns b = W_k k, for N heads if each has its own weights; if pairs are unique, the projected key."""
-        return self._first(params, key, "key")
+        return self._first(params, at.turn(key), "key")
 
     def _first(self, params: Params, x: jax.Array, side: str) -> jax.Array:
         kernel, bias = self.layers(params)[0]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from benchmarks.peers.torch_layers import Params, TorchBlock, linear, norm, tensor, training_step
 from models.gpt import GPT, GPTConfig
-from models.layers.positions import rotate, sinusoids
+from models.layers.positions import sinusoids
 
 
 class TorchGPT(nn.Module):
@@ -37,10 +37,12 @@ class TorchGPT(nn.Module):
 
     def _positions(self, params: Params, config: GPTConfig, length: int):
         """Returns what is added to embeddings, and the cosines and sines that rotate queries and keys."""
-        if config.positions == "rotary":
+        if config.rotaries[0]:
             half = config.width // config.heads // 2
             ones = np.concatenate([np.ones((length, 1, half)), np.zeros((length, 1, half))], axis=-1)
-            turned = np.asarray(rotate(jnp.asarray(ones, jnp.float32), 0))[:, 0]  # 1 turned by an angle: its cos, sin
+            turned = np.asarray(config.rotaries[0].turn(jnp.asarray(ones, jnp.float32), 0))[
+                :, 0
+            ]  # 1 turned by an angle: its cos, sin
             return None, (torch.from_numpy(turned[:, :half].copy()), torch.from_numpy(turned[:, half:].copy()))
         if config.positions == "sinusoidal":
             return torch.tensor(np.asarray(sinusoids(length, config.width))), None

@@ -28,6 +28,7 @@ class Cache:
       raw: Values before alignment if the mechanism aligns them and they are not the keys, or None.
       value: Values, after alignment if the mechanism has one, or None if they are the keys.
       state: The state of a recurrence, which has no keys and values.
+      latent: What keys and values are projected from, of a mechanism that has a latent; it has neither then.
     """
 
     length: Int[Array, ""]
@@ -35,6 +36,7 @@ class Cache:
     raw: Float[Array, "*B L N H"] | None = None
     value: Float[Array, "*B L N H"] | None = None
     state: Any = None
+    latent: Float[Array, "*B L C"] | None = None
 
     def append(self, name: str, new: Any) -> tuple[Any, Cache]:
         """Writes new tokens after the last; returns all slots of one field, and the cache that holds them.

@@ -1,72 +1,26 @@
 """Multi-head attention of any mechanism. The layer has the parameters; `attention/` has the mathematics."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 import attention
-from attention.errors import UsageError
 from attention.forms import Tokens
-from attention.kernels.call import check_implementation
 from attention.options import Options, as_mask
 from attention.parameters import Params, Sizes
 from models.layers.cache import Cache, PreparedSource
-from models.layers.positions import rotate
-from models.layers.projections import projection
+from models.layers.pieces import AttentionPieces, Pieces
 from models.layers.stack import dropout_key
-from models.mechanisms import Mechanism, resolve
 
 
-class Pieces(NamedTuple):
-    """The pieces of an attention layer: its projections, and the arrays of its score and alignment."""
-
-    score: Params
-    query: Callable[[jax.Array], jax.Array]
-    key: Callable[[jax.Array], jax.Array | None]
-    value: Callable[[jax.Array], jax.Array] | None  # None if the values are the keys
-    out: Callable[[jax.Array], jax.Array]
-    align: tuple[jax.Array, jax.Array] | None
-
-
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(AttentionPieces):
     """Multi-head self- or cross-attention of any mechanism, for whole sequences or token by token.
 
     `apply(..., mutable="attention")` also gives the attention weights `(B, N, T, S)` of every layer.
-
-    Attributes:
-      mechanism: The attention mechanism, or a string that names it, such as `neural(dim=2)`.
-      heads: N, the number of heads.
-      length: ℓ, the longest sequence for which a mechanism of fixed length is built.
-      implementation: The implementation of the scores, see `attention.dot_product_attention`.
-      dropout: Rate on the attention weights.
-      bias: Whether linear projections have biases.
-      epsilon: ε of the LayerNorm in MLP projections.
-      rotary: Whether projected queries and keys are rotated by their positions; for self-attention only.
-      dtype: Compute dtype.
     """
-
-    mechanism: Mechanism | str
-    heads: int
-    length: int
-    implementation: str = "auto"
-    dropout: float = 0.0
-    bias: bool = True
-    epsilon: float = 1e-6
-    rotary: bool = False
-    dtype: DTypeLike = jnp.float32
-
-    def __post_init__(self):
-        if isinstance(self.mechanism, str):
-            (self.mechanism,) = resolve(self.mechanism, 1)
-        if not isinstance(self.mechanism, Mechanism):
-            raise UsageError(f"A layer needs a Mechanism or a string such as 'neural(dim=2)', not {self.mechanism!r}.")
-        super().__post_init__()
 
     def __call__(
         self,
@@ -94,32 +48,29 @@ class MultiHeadAttention(nn.Module):
           UsageError: the heads do not divide the width, a fixed length is exceeded, or the mechanism does not support
             cross-attention.
         """
-        self._check(x.shape[-1], source, cache)
-        mask = as_mask(mask)
-        if cache is None:
-            x = _without_padding(x, mask) if source is None else x
-        else:
-            x = _without_padding(x, _from(mask, cache.length))
+        self.check(x.shape[-1], source, cache)
+        mask = self._within_window(as_mask(mask))
+        if source is None:
+            x = _without_padding(x, mask if cache is None else _from(mask, cache.length))
+        if cache is not None:
             mask = dataclasses.replace(mask, causal=True, query_offset=cache.length)
         prepared = isinstance(source, PreparedSource)
         source = x if source is None else source
-        pieces = self._pieces(x.shape[-1], source.width if prepared else source.shape[-1])
-        query = self._query(pieces, x, mask)
+        pieces = self.pieces(x.shape[-1], source.width if prepared else source.shape[-1])
+        at = Tokens(mask.query_offset, x, self.rotary)
+        query = self.mechanism.score.prepare_query(pieces.score, pieces.query(x), at)
         if prepared:
             key, value = source.key, source.key if source.value is None else source.value
         elif cache is None:
-            source = mask.without_unreachable(source, x.shape[1], x.ndim + 1)
-            key, value = self._keys_and_values(pieces, source)
-            value = self._align(pieces, value, mask)
+            key, value = self._of_source(pieces, source, mask, x.shape[1])
         else:
-            key, value = self._keys_and_values(pieces, source, cache.length)
-            key, value, cache = self._remember(pieces, cache, key, value, mask)
-        if cache is not None and cache.state is not None:
-            state, visible = cache.state, _from(mask, cache.length)
-            heads, state = self.mechanism.score.advance(pieces.score, query, key, value, state, visible)
-            cache = dataclasses.replace(cache, state=state)
-        else:
+            key, value, cache = self._remember(pieces, cache, source, mask)
+        if cache is None or cache.state is None:
             heads = self._attend(pieces.score, query, key, value, mask, train)
+        else:
+            visible = _from(mask, cache.length)
+            heads, state = self.mechanism.score.advance(pieces.score, query, key, value, cache.state, visible)
+            cache = dataclasses.replace(cache, state=state)
         out = pieces.out(heads)
         return out if cache is None else (out, cache.advance(x.shape[1]))
 
@@ -136,11 +87,9 @@ class MultiHeadAttention(nn.Module):
         Raises:
           UsageError: a call with this source would raise it.
         """
-        self._check(width, source, None)
-        mask = attention.Mask(key_lengths=lengths)
-        pieces = self._pieces(width, source.shape[-1])
-        key, value = self._keys_and_values(pieces, mask.without_unreachable(source, 1, source.ndim + 1))
-        value = self._align(pieces, value, mask)
+        self.check(width, source, None)
+        pieces = self.pieces(width, source.shape[-1])
+        key, value = self._of_source(pieces, source, attention.Mask(key_lengths=lengths), 1)
         return PreparedSource(key, None if value is key else value, source.shape[-1])
 
     def init_cache(self, batch: int, max_length: int, width: int) -> Cache:
@@ -154,119 +103,70 @@ class MultiHeadAttention(nn.Module):
         Raises:
           UsageError: the heads do not divide the width.
         """
-        mechanism, score = self.mechanism, self.mechanism.score
-        sizes = Sizes(width, self.heads, self._head(width), self.length)
-        length = jnp.zeros((), jnp.int32)
-        value = jax.ShapeDtypeStruct((batch, max_length, self._groups(), sizes.head), self.dtype)
+        score, tied = self.mechanism.score, self.values_are_keys()
+        sizes = Sizes(width, self.heads, self.head_width(width), self.length)
+        slots = lambda *shape: jax.ShapeDtypeStruct((batch, max_length, *shape), self.dtype)  # noqa: E731
+        value, length, align = slots(self.groups(), sizes.head), jnp.zeros((), jnp.int32), self.mechanism.align
         state = score.start(sizes, (batch,), self.dtype)
-        align = mechanism.align is not None
         if state is not None:
-            return Cache(length, raw=_zeros(value) if align else None, state=state)
+            return Cache(length, raw=None if align is None else _zeros(value), state=state)
+        if self.mechanism.latent:
+            return Cache(length, latent=_zeros(slots(self.mechanism.latent)))
         params = {n: jax.ShapeDtypeStruct(p.shape, jnp.float32) for n, p in score.arrays(sizes).items()}
-        source = jax.ShapeDtypeStruct((batch, max_length, width), self.dtype)
-        prepare = lambda params, key, source: score.prepare_key(params, key, Tokens(0, source))  # noqa: E731
-        key = jax.eval_shape(prepare, params, value if score.reads_key else None, source)
-        tied = self._values_are_keys()
+        prepare = lambda params, key, source: score.prepare_key(params, key, Tokens(0, source, self.rotary))  # noqa: E731
+        key = jax.eval_shape(prepare, params, value if score.reads_key else None, slots(width))
         return Cache(
             length,
             key=_zeros(key),
-            raw=_zeros(value) if align and not tied else None,
-            value=_zeros(value) if align or not tied else None,
+            raw=None if align is None or tied else _zeros(value),
+            value=None if align is None and tied else _zeros(value),
         )
 
-    def _check(self, width: int, source: jax.Array | PreparedSource | None, cache: Cache | None) -> None:
-        mechanism = self.mechanism
-        check_implementation(self.implementation, mechanism.score.implementations, mechanism.name)
-        if self.rotary and "none" in (mechanism.query, mechanism.key):
-            raise UsageError(f"{mechanism.name} has no queries and keys to rotate; choose other positions than rotary.")
-        if self.rotary and mechanism.value == "tied":
-            raise UsageError(
-                f"The values of {mechanism.name} are its keys, which rotary positions would turn; choose others."
-            )
-        if source is None:
-            return
-        if self.rotary:
-            raise UsageError("Rotary positions are for self-attention; leave out the source.")
-        if cache is not None:
-            raise UsageError(
-                "A decode cache is for self-attention; cross-attention takes what prepare makes of a source."
-            )
-        if not mechanism.score.cross:
-            raise UsageError(f"{mechanism.name} with these options is for self-attention only; leave out the source.")
-        unprojected = {"identity", "shared"} & {mechanism.key, mechanism.value}
-        source_width = source.width if isinstance(source, PreparedSource) else source.shape[-1]
-        if source_width != width and unprojected:
-            raise UsageError(
-                f"{mechanism.name} has a key or value projection {min(unprojected)!r}, so the source must be "
-                f"{width} wide as the queries are, not {source_width}."
-            )
+    def _within_window(self, mask: attention.Mask) -> attention.Mask:
+        """Returns the mask with the mechanism's window, if that is narrower."""
+        windows = [window for window in (mask.window, self.mechanism.window) if window]
+        return dataclasses.replace(mask, window=min(windows, default=0))
 
-    def _head(self, width: int) -> int:
-        if width % self.heads:
-            raise UsageError(f"{self.heads} heads do not divide a width of {width}; choose a divisor of {width}.")
-        return width // self.heads
+    def _of_source(
+        self, pieces: Pieces, source: jax.Array, mask: attention.Mask, queries: int
+    ) -> tuple[Any, jax.Array]:
+        """Returns the prepared keys and the aligned values of a whole source."""
+        source = mask.without_unreachable(source, queries, source.ndim + 1)
+        key, value = self._keys_and_values(pieces, pieces.latent(source), Tokens(0, source, self.rotary))
+        return key, self._align(pieces, value, mask)
 
-    def _groups(self) -> int:
-        """Returns K, the number of key and value heads."""
-        groups = self.mechanism.kv_heads or self.heads
-        if self.heads % groups:
-            raise UsageError(f"kv_heads={groups} does not divide {self.heads} heads; choose a divisor.")
-        return groups
-
-    @nn.compact
-    def _pieces(self, width: int, source_width: int) -> Pieces:
-        mechanism = self.mechanism
-        score = self._score_parameters(Sizes(source_width, self.heads, self._head(width), self.length))
-        query = self._projection("query", width)
-        key = query if mechanism.key == "shared" else self._projection("key", width)
-        tied = mechanism.value == "tied" or (mechanism.value == "identity" == mechanism.key)
-        value = None if tied else self._projection("value", width)
-        return Pieces(score, query, key, value, self._projection("out", width), self._alignment())
-
-    def _score_parameters(self, sizes: Sizes) -> Params:
-        declared = self.mechanism.score.arrays(sizes)
-        if not declared:
-            return {}
-
-        def start(key):
-            keys = jax.random.split(key, len(declared))
-            return {n: p.init(k, p.shape, jnp.float32) for k, (n, p) in zip(keys, declared.items(), strict=True)}
-
-        return self.param("score", start)
-
-    def _alignment(self) -> tuple[jax.Array, jax.Array] | None:
-        if self.mechanism.align is None:
-            return None
-        per_head = (self.heads,) if self.mechanism.align.per_head else ()
-        kernel_init = nn.initializers.glorot_uniform(batch_axis=(0,) if per_head else ())
-        kernel = self.param("align_kernel", kernel_init, (*per_head, self.length, self.length))
-        return kernel, self.param("align_bias", nn.initializers.zeros_init(), (*per_head, self.length))
-
-    def _query(self, pieces: Pieces, x: jax.Array, mask: attention.Mask) -> Any:
-        query = pieces.query(x)
-        query = rotate(query, mask.query_offset) if self.rotary else query
-        return self.mechanism.score.prepare_query(pieces.score, query, Tokens(mask.query_offset, x))
-
-    def _keys_and_values(self, pieces: Pieces, source: jax.Array, first: Any = 0) -> tuple[Any, jax.Array]:
-        """Returns prepared keys, and values before alignment, of tokens whose first is at the position `first`."""
-        slices = pieces.key(source)
-        key = rotate(slices, first) if self.rotary else slices
-        key = self.mechanism.score.prepare_key(pieces.score, key, Tokens(first, source))
+    def _keys_and_values(self, pieces: Pieces, inputs: jax.Array, at: Tokens) -> tuple[Any, jax.Array]:
+        """Returns prepared keys, and values before alignment."""
+        slices = pieces.key(inputs)
+        key = self.mechanism.score.prepare_key(pieces.score, slices, at)
         if self.mechanism.value == "tied":
             return key, key
-        return key, slices if pieces.value is None else pieces.value(source)
+        return key, slices if pieces.value is None else pieces.value(inputs)
 
-    def _projection(self, piece: str, width: int) -> Callable[[jax.Array], Any]:
-        """Returns a projection to heads of that total width, or for `out` from heads to that width."""
-        mechanism, head = self.mechanism, self._head(width)
-        kind = getattr(mechanism, piece)
-        if kind == "none" and piece == "key":
-            return lambda x: None
-        gain = mechanism.score.query_gain(head) if piece == "query" else 1.0
-        gain = gain**0.5 if mechanism.key == "shared" else gain
-        heads = self._groups() if piece in ("key", "value") else self.heads
-        outputs, inputs = ((width,), 2) if piece == "out" else ((heads, head), 1)
-        return projection(kind, outputs, inputs, self.bias, self.epsilon, gain, self.dtype, name=piece)
+    def _remember(
+        self, pieces: Pieces, cache: Cache, source: jax.Array, mask: attention.Mask
+    ) -> tuple[Any, Any, Cache]:
+        """Returns the keys and values of all slots (for a recurrence, of the new tokens) and the cache with them."""
+        inputs, tokens, tied = pieces.latent(source), source.shape[1], self.values_are_keys()
+        recurrent, aligned = cache.state is not None, self.mechanism.align is not None
+        if cache.latent is not None:
+            slots, cache = cache.append("latent", inputs)
+            return *self._keys_and_values(pieces, slots, Tokens(0, slots, self.rotary)), cache
+        key, value = self._keys_and_values(pieces, inputs, Tokens(cache.length, source, self.rotary))
+        if not recurrent:
+            key, cache = cache.append("key", key)
+            value = key if tied else value
+        if aligned:
+            if recurrent or not tied:
+                value, cache = cache.append("raw", value)
+            value = self._align(pieces, value, mask, rows=tokens)
+        if not recurrent and (aligned or not tied):
+            value, cache = cache.append("value", value)
+        return key, value, cache
+
+    def _align(self, pieces: Pieces, value: jax.Array, mask: attention.Mask, rows: int | None = None) -> jax.Array:
+        """Returns W^A V + b `(B, R, N, H)`, or V if there is no alignment."""
+        return value if pieces.align is None else attention.align_values(value, *pieces.align, mask=mask, rows=rows)
 
     def _attend(self, params: Params, query: Any, key: Any, value: Any, mask: attention.Mask, train: bool) -> jax.Array:
         returns_weights = self.is_mutable_collection("attention") and not self.is_initializing()
@@ -279,35 +179,6 @@ class MultiHeadAttention(nn.Module):
         out, weights = out
         self.sow("attention", "weights", weights, reduce_fn=lambda _, new: new, init_fn=lambda: None)
         return out
-
-    def _values_are_keys(self) -> bool:
-        """Returns whether a cache need not hold values because they are the prepared keys."""
-        mechanism = self.mechanism
-        keys_unchanged = mechanism.score.keeps_keys and not self.rotary
-        return mechanism.value == "tied" or (mechanism.key == "identity" == mechanism.value and keys_unchanged)
-
-    def _remember(
-        self, pieces: Pieces, cache: Cache, key: Any, value: Any, mask: attention.Mask
-    ) -> tuple[Any, Any, Cache]:
-        """Returns the keys and values of all slots (for a recurrence, of the new tokens) and the cache with them."""
-        tokens, tied, recurrent = value.shape[1], self._values_are_keys(), cache.state is not None
-        if not recurrent:
-            key, cache = cache.append("key", key)
-        if self.mechanism.align is not None:
-            if tied and not recurrent:
-                raw = key
-            else:
-                raw, cache = cache.append("raw", value)
-            value = self._align(pieces, raw, mask, rows=tokens)
-        elif tied and not recurrent:
-            return key, key, cache
-        if not recurrent:
-            value, cache = cache.append("value", value)
-        return key, value, cache
-
-    def _align(self, pieces: Pieces, value: jax.Array, mask: attention.Mask, rows: int | None = None) -> jax.Array:
-        """Returns W^A V + b `(B, R, N, H)`, or V if there is no alignment."""
-        return value if pieces.align is None else attention.align_values(value, *pieces.align, mask=mask, rows=rows)
 
 
 def _without_padding(x: jax.Array, mask: attention.Mask) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Position encodings, which are added to embeddings or rotate queries and keys."""
+"""Position encodings that are added to embeddings, and the names of those that turn queries and keys."""
 
 import math
 
@@ -7,11 +7,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attention.errors import UsageError
+from attention import specs
+from attention.errors import UsageError, unknown
+from attention.scores.rotary import Rotary
 
 ADDED = ("learned", "sinusoidal", "none")
 HALVES = "sinusoidal_halves"  # the order of Marian's published weights
-POSITIONS = (*ADDED, "rotary")
+ANY = (
+    "How tokens know where they are: `learned`, `sinusoidal`, `none`, or `rotary`, with the options of "
+    "`attention.scores.rotary.Rotary`; `rotary(base=500000.0)|none` gives one to each layer, the last repeating."
+)
 BASE = 10_000.0  # in Vaswani et al. and in Su et al.
 
 
@@ -25,27 +30,6 @@ def sinusoids_in_halves(length: int, width: int, first: int | jax.Array = 0) -> 
     """Returns the numbers of `sinusoids` with all sines before all cosines, as in Marian and its weights."""
     angles = _angles(length, width, first)
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)[:, :width]
-
-
-def rotate(x: Float[Array, "*B L N H"], first: int | jax.Array) -> Float[Array, "*B L N H"]:
-    """Rotates each pair (x_i, x_{i+H/2}) by position / 10000^(2i/H) (Su et al. 2021, eq. 34; halves as in GPT-NeoX).
-
-    Products of rotated queries and keys depend only on the difference of their positions.
-
-    Args:
-      x: Queries or keys.
-      first: Position of the first token.
-
-    Raises:
-      UsageError: the width of a head is odd.
-    """
-    length, _, width = x.shape[-3:]
-    if width % 2:
-        raise UsageError(f"Rotary positions turn pairs of numbers, but a head is {width} wide; choose an even width.")
-    angles = jnp.expand_dims(_angles(length, width, first), (*range(x.ndim - 3), -2))
-    low, high = jnp.split(x, 2, axis=-1)
-    cos, sin = jnp.cos(angles), jnp.sin(angles)  # in float32, so that products with bfloat16 inputs are too
-    return jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1).astype(x.dtype)
 
 
 def _angles(length: int, width: int, first: int | jax.Array) -> Float[Array, "L half"]:
@@ -69,11 +53,35 @@ def after_padding(tokens: Int[Array, "B L"], padding: int) -> Int[Array, "B L"]:
 WAVES = {"sinusoidal": sinusoids, HALVES: sinusoids_in_halves}
 
 
+def rotary_layers(text: str, depth: int) -> tuple[Rotary | None, ...]:
+    """Returns the rotary positions of each layer, None for those without.
+
+    Args:
+      text: Positions that are added to embeddings; or for each layer `rotary` with options or `none`, joined by `|`,
+        the last of which repeats.
+      depth: Number of layers.
+
+    Raises:
+      UsageError: there is no such position encoding, or there are more items than layers.
+    """
+    if text in (*ADDED, HALVES):
+        return (None,) * depth
+    return specs.one_each(text, _rotary, "layer", depth)
+
+
+def _rotary(item: specs.SpecItem) -> Rotary | None:
+    if item == specs.SpecItem("none"):
+        return None
+    if item.name != "rotary":
+        raise unknown("position encoding", item.name, (*ADDED, "rotary"))
+    return specs.build(item, {"rotary": Rotary}, "position encoding")
+
+
 class Positions(nn.Module):
     """Adds a position encoding.
 
     Attributes:
-      kind: A name of `ADDED`, `sinusoidal_halves`, or `rotary`, which attention layers apply.
+      kind: A name of `ADDED`, `sinusoidal_halves`, or rotary positions, which attention layers apply.
       length: The number of positions in a learned table.
     """
 
@@ -88,10 +96,10 @@ class Positions(nn.Module):
           UsageError: there are more tokens than positions in the learned table.
         """
         tokens, width = x.shape[-2:]
-        if self.kind in ("none", "rotary"):
-            return x
         if self.kind in WAVES:
             return x + WAVES[self.kind](tokens, width, first)[None].astype(x.dtype)
+        if self.kind != "learned":
+            return x
         if tokens > self.length:
             raise UsageError(f"Positions were learned for {self.length} tokens, but this sequence has {tokens}.")
         table = self.param("table", nn.initializers.normal(0.02), (1, self.length, width))

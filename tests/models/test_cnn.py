@@ -86,7 +86,7 @@ def test_an_examples_logits_are_its_own_and_float32():
         ({"attention": "cbam(ratoi=4)"}, r"Unknown option of cbam 'ratoi'\. Did you mean 'ratio'"),
         ({"attention": "none(ratio=4)"}, r"Unknown option of none 'ratio'\. Valid: none"),
         ({"attention": "none|none|none"}, r"names 3 stages, but the model has 2; name at most 2"),
-        ({"attention": ""}, r"An attention is needed for each stage"),
+        ({"attention": ""}, r"A name is needed for each stage"),
         ({"attention": "cbam(ratio=16)"}, r"ratio=16 does not divide 8 channels"),
         ({"groups": 3}, r"model.groups=3 does not divide model.width=8; choose a divisor of 8"),
         ({"stages": 0}, r"model.stages must be at least 1, but it is 0"),

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from attention import UsageError
+from attention.scores.rotary import Rotary
 from models.gpt import GPT, GPTConfig
-from models.layers.positions import rotate, sinusoids
+from models.layers.positions import sinusoids
 from models.mechanisms import MECHANISMS
 from tests.models.small import small
 from tests.sizes import once
@@ -71,20 +72,21 @@ def test_prefill_and_single_tokens_equal_the_whole(attention, positions):
 
 def test_rotated_products_depend_on_the_difference_of_positions():
     query, key = jax.random.normal(jax.random.key(0), (2, 1, 1, 1, 8))
-    products = [jnp.sum(rotate(query, first + 3) * rotate(key, first)) for first in (0, 1, 7, 100)]
+    turn = Rotary().turn
+    products = [jnp.sum(turn(query, first + 3) * turn(key, first)) for first in (0, 1, 7, 100)]
     np.testing.assert_allclose(products, products[0], rtol=1e-4)
-    assert not np.allclose(products[0], jnp.sum(rotate(query, 8) * rotate(key, 0)), rtol=1e-2)
-    np.testing.assert_allclose(rotate(query, 0), query, rtol=1e-6)
+    assert not np.allclose(products[0], jnp.sum(turn(query, 8) * turn(key, 0)), rtol=1e-2)
+    np.testing.assert_allclose(turn(query, 0), query, rtol=1e-6)
 
 
 def test_rotation_is_multiplication_of_complex_numbers():
     x = jax.random.normal(jax.random.key(0), (5, 2, 6))
     rates = 10_000.0 ** (-np.arange(3) / 3)
     turned = (x[..., :3] + 1j * x[..., 3:]) * np.exp(1j * (np.arange(5)[:, None, None] + 2) * rates)
-    np.testing.assert_allclose(rotate(x, 2), np.concatenate([turned.real, turned.imag], -1), atol=1e-5)
+    np.testing.assert_allclose(Rotary().turn(x, 2), np.concatenate([turned.real, turned.imag], -1), atol=1e-5)
 
 
-def test_a_row_without_queries_cannot_rotate():
+def test_a_row_without_queries_cannot_turn():
     for name, row in MECHANISMS.items():
         if "none" in (row.query, row.key):
             with pytest.raises(UsageError, match=rf"{name} has no queries and keys to rotate"):

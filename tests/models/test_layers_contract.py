@@ -43,6 +43,9 @@ VARIANTS = (
     "neural(per_head=True, kv_heads=1)",
     "gaussian(kv_heads=1)",
     "gated_delta(kv_heads=1)",
+    "neural(latent=3, kv_heads=1)",
+    "gaussian(latent=5)",
+    "gated_delta(latent=3)",
     "alibi(learned=True, normaliser='sink')",
 )
 SPECS = (*MECHANISMS, *VARIANTS)
@@ -357,3 +360,27 @@ def test_grouped_heads_have_fewer_keys_and_values_in_parameters_and_cache():
     assert cache.key.shape == cache.value.shape == (3, LENGTH, 2, 2)
     with pytest.raises(UsageError, match="kv_heads=3 does not divide 4 heads"):
         MultiHeadAttention("dot_product(kv_heads=3)", 4, LENGTH).init(jax.random.key(0), jnp.zeros((1, LENGTH, WIDTH)))
+
+
+def test_a_latent_is_all_that_a_cache_keeps():
+    module = MultiHeadAttention("dot_product(latent=3, kv_heads=1)", HEADS, LENGTH)
+    params = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, LENGTH, WIDTH)))["params"]
+    assert params["latent"]["kernel"].shape == (WIDTH, 3)
+    assert params["key"]["kernel"].shape == params["value"]["kernel"].shape == (3, 1, WIDTH // HEADS)
+    leaves = jax.tree.leaves(module.init_cache(5, LENGTH, WIDTH))
+    assert sorted(leaf.shape for leaf in leaves) == [(), (5, LENGTH, 3)]
+
+
+def test_a_window_is_the_masks():
+    x, (params, causal) = tokens(), (params_of(layer("dot_product")), Mask(causal=True))
+    apply = lambda spec, mask: layer(spec).apply({"params": params}, x, mask=mask)  # noqa: E731
+    narrow = apply("dot_product", Mask(causal=True, window=2))
+    chex.assert_trees_all_equal(apply("dot_product(window=2)", causal), narrow)
+    chex.assert_trees_all_equal(apply("dot_product(window=5)", Mask(causal=True, window=2)), narrow)
+    assert not np.allclose(apply("dot_product(window=5)", causal), narrow)
+    cache, steps = layer("dot_product(window=2)").init_cache(2, LENGTH, WIDTH), []
+    for token in range(LENGTH):
+        inputs = x[:, token : token + 1]
+        out, cache = layer("dot_product(window=2)").apply({"params": params}, inputs, cache=cache)
+        steps.append(out)
+    chex.assert_trees_all_close(jnp.concatenate(steps, axis=1), narrow, atol=1e-6)

@@ -319,7 +319,7 @@ def test_what_cannot_be_registered(row, message):
         ("super(perhead=True)", r"Unknown option of super 'perhead'\. Did you mean 'per_head'"),
         (
             "dot_product(per_head=True)",
-            r"Unknown option of dot_product 'per_head'.*Valid: align, dim, key, kv_heads, normaliser, out, precision",
+            r"Unknown option of dot_product 'per_head'.*Valid: align, dim, key, kv_heads, latent, normaliser",
         ),
         ("super(key='liner')", r"Unknown key projection 'liner'\. Did you mean 'linear'"),
         ("super(per_head=3)", r"True or False, not 3"),
@@ -330,7 +330,10 @@ def test_what_cannot_be_registered(row, message):
         ("neural(dim=2, dim=3)", r"Cannot read"),
         ("neural(activation=['relu'])", r"Unknown activation of a pair's MLP \['relu'\]"),
         ("dot_product(align='head')", r"align must be True, False or 'per_head', not 'head'"),
-        ("linear(hidden=(2,))", r"Unknown option of linear 'hidden'.*Valid: align, feature, key, kv_heads, normalise"),
+        (
+            "linear(hidden=(2,))",
+            r"Unknown option of linear 'hidden'.*Valid: align, feature, key, kv_heads, latent, normalise",
+        ),
         ("neural(normalise=False)", r"Unknown option of neural 'normalise'.*Valid: activation, align, dim, hidden"),
         ("neural(dim=0)", r"dim must be a whole number above 0, or None, not 0"),
         ("neural(hidden=[2])", r"hidden must be a tuple of whole numbers above 0, not \[2\]"),

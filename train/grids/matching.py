@@ -173,7 +173,7 @@ def _knobs(config: Config) -> dict[str, int]:
     sizes = {name: leaf for name, leaf in declared(type(model)).items() if leaf.matched == "parameters"}
     if not sizes:
         raise UsageError(f"--equal=parameters knows no sizes of {type(model).__name__}; match something else.")
-    pairs = 2 if getattr(model, "positions", "") == "rotary" else 1  # rotary positions need an even width of a head
+    pairs = 2 if any(getattr(model, "rotaries", ())) else 1  # rotary positions need an even width of a head
     return {
         name: getattr(model, leaf.multiple_of) * pairs if leaf.multiple_of else tensor for name, leaf in sizes.items()
     }

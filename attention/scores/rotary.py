@@ -1,0 +1,153 @@
+"""Rotary positions: queries and keys are turned by their positions, so that products know only differences."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attention import specs
+from attention.errors import UsageError
+from attention.parameters import is_number
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaling:
+    """Base of the rules that stretch rotary positions beyond the length of a pretraining.
+
+    Attributes:
+      factor: How many times as many tokens.
+    """
+
+    factor: float | int = 1.0
+
+    def __post_init__(self):
+        for option, value in dataclasses.asdict(self).items():
+            if not is_number(value) or value <= 0:
+                raise UsageError(f"The option {option} of a rotary scaling must be a number above 0, not {value!r}.")
+
+    def rates(self, rates: jax.Array, base: float) -> jax.Array:
+        """Returns the angles a position, given those without scaling `(W/2,)`, 1 first."""
+        return rates
+
+    def gain(self) -> float:
+        """Returns the factor of turned queries and keys."""
+        return 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear(Scaling):
+    """All angles are divided by the factor: position interpolation (Chen et al. 2023, eq. 4)."""
+
+    def rates(self, rates: jax.Array, base: float) -> jax.Array:
+        """See `Scaling`."""
+        return rates / self.factor
+
+
+@dataclasses.dataclass(frozen=True)
+class Ntk(Scaling):
+    """The base grows so that the slowest angle is divided by the factor and the fastest stays (YaRN, section 3.1)."""
+
+    def rates(self, rates: jax.Array, base: float) -> jax.Array:
+        """See `Scaling`."""
+        return rates * self.factor ** (-jnp.arange(len(rates)) / max(len(rates) - 1, 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Yarn(Scaling):
+    """Slow angles are divided by the factor, fast ones stay, with a ramp between (Peng et al. 2023, section 3.2, 3.4).
+
+    Attributes:
+      original: The length of the pretraining.
+      fast: Full turns within it from which on an angle stays.
+      slow: Full turns within it up to which an angle is divided.
+    """
+
+    original: float | int = 4096
+    fast: float | int = 32.0
+    slow: float | int = 1.0
+
+    def rates(self, rates: jax.Array, base: float) -> jax.Array:
+        """See `Scaling`; the ramp is over the index of the angle, from and to whole indices, as in published code."""
+        width = 2 * len(rates)
+        index = lambda turns: width * math.log(self.original / (turns * 2 * math.pi)) / (2 * math.log(base))  # noqa: E731
+        first, last = max(math.floor(index(self.fast)), 0), min(math.ceil(index(self.slow)), width - 1)
+        ramp = jnp.clip((jnp.arange(len(rates)) - first) / max(last - first, 1e-3), 0, 1)
+        return rates * (1 - ramp) + rates / self.factor * ramp
+
+    def gain(self) -> float:
+        """Returns 0.1 ln(factor) + 1, whose square is the paper's 1/t of the scores."""
+        return 0.1 * math.log(self.factor) + 1 if self.factor > 1 else 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Llama3(Scaling):
+    """Slow angles are divided by the factor, fast ones stay, with a ramp over turns between (Llama 3.1's weights).
+
+    Attributes:
+      original: The length of the pretraining.
+      low: Full turns within it up to which an angle is divided.
+      high: Full turns within it from which on an angle stays.
+    """
+
+    original: float | int = 8192
+    low: float | int = 1.0
+    high: float | int = 4.0
+
+    def rates(self, rates: jax.Array, base: float) -> jax.Array:
+        """See `Scaling`."""
+        turns = self.original * rates / (2 * math.pi)
+        ramp = jnp.clip((turns - self.low) / (self.high - self.low), 0, 1)
+        return rates * ramp + rates / self.factor * (1 - ramp)
+
+
+SCALINGS = {"none": Scaling, "linear": Linear, "ntk": Ntk, "yarn": Yarn, "llama3": Llama3}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rotary:
+    """Turns each pair (x_i, x_{i+W/2}) by position / base^(2i/W) (Su et al. 2021, eq. 34; halves as in GPT-NeoX).
+
+    Attributes:
+      base: The wavelength of the slowest pair is 2π times nearly this many positions.
+      fraction: How much of a head turns, W/H: its first numbers; the rest does not know its position.
+      scaling: A rule for sequences longer than those of a pretraining: `linear(factor=4)`, `ntk(factor=4)`,
+        `yarn(factor=4, original=4096)` or `llama3(factor=8, original=8192)`.
+    """
+
+    base: float | int = 10_000.0
+    fraction: float | int = 1.0
+    scaling: str = "none"
+
+    def __post_init__(self):
+        if not is_number(self.base) or self.base <= 1:
+            raise UsageError(f"The option base of rotary positions must be a number above 1, not {self.base!r}.")
+        if not is_number(self.fraction) or not 0 < self.fraction <= 1:
+            raise UsageError(f"The option fraction must be above 0 and at most 1, not {self.fraction!r}.")
+        if not isinstance(self.scaling, str):
+            raise UsageError(f"The option scaling must be a string such as 'linear(factor=4)', not {self.scaling!r}.")
+        specs.make(self.scaling, SCALINGS, "rotary scaling")
+
+    def turn(self, x: Float[Array, "*B L N H"], first: int | jax.Array) -> Float[Array, "*B L N H"]:
+        """Returns queries or keys turned by their positions, the first of which is at `first`.
+
+        Raises:
+          UsageError: the part that turns has an odd width.
+        """
+        length, _, head = x.shape[-3:]
+        width = round(head * self.fraction)
+        if width % 2 or not width:
+            raise UsageError(
+                f"Rotary positions turn pairs of numbers, but {width} of a head's {head} are to turn; choose an even "
+                "width."
+            )
+        scaling = specs.make(self.scaling, SCALINGS, "rotary scaling")
+        rates = scaling.rates(jnp.exp(-math.log(self.base) * jnp.arange(0, width, 2) / width), self.base)
+        angles = (first + jnp.arange(length))[:, None] * rates[None, :]
+        angles = jnp.expand_dims(angles, (*range(x.ndim - 3), -2))
+        turning, rest = x[..., :width], x[..., width:]
+        low, high = jnp.split(turning, 2, axis=-1)
+        cos, sin = (scaling.gain() * wave(angles) for wave in (jnp.cos, jnp.sin))  # in float32, so products are too
+        turned = jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1).astype(x.dtype)
+        return jnp.concatenate([turned, rest], axis=-1) if rest.shape[-1] else turned

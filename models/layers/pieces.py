@@ -1,0 +1,157 @@
+"""What an attention layer is made of: its attributes, their checks, and its parameters by their names."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from attention.errors import UsageError
+from attention.kernels.call import check_implementation
+from attention.parameters import Params, Sizes
+from attention.scores.rotary import Rotary
+from models.layers.cache import Cache, PreparedSource
+from models.layers.projections import Dense, projection
+from models.mechanisms import Mechanism, resolve
+
+
+class Pieces(NamedTuple):
+    """The pieces of an attention layer: its projections, and the arrays of its score and alignment.
+
+    `latent` gives what keys and values are projected from; without a latent that is the source.
+    """
+
+    score: Params
+    query: Callable[[jax.Array], jax.Array]
+    latent: Callable[[jax.Array], jax.Array]
+    key: Callable[[jax.Array], jax.Array | None]
+    value: Callable[[jax.Array], jax.Array] | None  # None if the values are the keys
+    out: Callable[[jax.Array], jax.Array]
+    align: tuple[jax.Array, jax.Array] | None
+
+
+class AttentionPieces(nn.Module):
+    """Base of `MultiHeadAttention`: what it is given, and the parameters it has.
+
+    Attributes:
+      mechanism: The attention mechanism, or a string that names it, such as `neural(dim=2)`.
+      heads: N, the number of heads.
+      length: ℓ, the longest sequence for which a mechanism of fixed length is built.
+      implementation: The implementation of the scores, see `attention.dot_product_attention`.
+      dropout: Rate on the attention weights.
+      bias: Whether linear projections have biases.
+      epsilon: ε of the LayerNorm in MLP projections.
+      rotary: The positions that projected queries and keys are turned by, or None; for self-attention only.
+      dtype: Compute dtype.
+    """
+
+    mechanism: Mechanism | str
+    heads: int
+    length: int
+    implementation: str = "auto"
+    dropout: float = 0.0
+    bias: bool = True
+    epsilon: float = 1e-6
+    rotary: Rotary | None = None
+    dtype: DTypeLike = jnp.float32
+
+    def __post_init__(self):
+        if isinstance(self.mechanism, str):
+            (self.mechanism,) = resolve(self.mechanism, 1)
+        if not isinstance(self.mechanism, Mechanism):
+            raise UsageError(f"A layer needs a Mechanism or a string such as 'neural(dim=2)', not {self.mechanism!r}.")
+        super().__post_init__()
+
+    def check(self, width: int, source: jax.Array | PreparedSource | None, cache: Cache | None) -> None:
+        """Raises UsageError unless the mechanism supports a call with queries of this width."""
+        mechanism = self.mechanism
+        check_implementation(self.implementation, mechanism.score.implementations, mechanism.name)
+        if self.rotary and "none" in (mechanism.query, mechanism.key):
+            raise UsageError(f"{mechanism.name} has no queries and keys to rotate; choose other positions than rotary.")
+        if self.rotary and mechanism.value == "tied":
+            raise UsageError(
+                f"The values of {mechanism.name} are its keys, which rotary positions would turn; choose others."
+            )
+        if source is None:
+            return
+        if self.rotary:
+            raise UsageError("Rotary positions are for self-attention; leave out the source.")
+        if cache is not None:
+            raise UsageError(
+                "A decode cache is for self-attention; cross-attention takes what prepare makes of a source."
+            )
+        if not mechanism.score.cross:
+            raise UsageError(f"{mechanism.name} with these options is for self-attention only; leave out the source.")
+        unprojected = {"identity", "shared"} & {mechanism.key, mechanism.value}
+        source_width = source.width if isinstance(source, PreparedSource) else source.shape[-1]
+        if source_width != width and unprojected:
+            raise UsageError(
+                f"{mechanism.name} has a key or value projection {min(unprojected)!r}, so the source must be "
+                f"{width} wide as the queries are, not {source_width}."
+            )
+
+    def head_width(self, width: int) -> int:
+        """Returns H, the width of a head."""
+        if width % self.heads:
+            raise UsageError(f"{self.heads} heads do not divide a width of {width}; choose a divisor of {width}.")
+        return width // self.heads
+
+    def groups(self) -> int:
+        """Returns K, the number of key and value heads."""
+        groups = self.mechanism.kv_heads or self.heads
+        if self.heads % groups:
+            raise UsageError(f"kv_heads={groups} does not divide {self.heads} heads; choose a divisor.")
+        return groups
+
+    @nn.compact
+    def pieces(self, width: int, source_width: int) -> Pieces:
+        """Returns projections and arrays for queries' and keys' inputs of these widths."""
+        mechanism = self.mechanism
+        score = self._score_parameters(Sizes(source_width, self.heads, self.head_width(width), self.length))
+        query = self._projection("query", width)
+        latent = lambda source: source  # noqa: E731
+        if mechanism.latent:
+            latent = Dense((mechanism.latent,), bias=self.bias, dtype=self.dtype, name="latent")
+        key = query if mechanism.key == "shared" else self._projection("key", width)
+        tied = mechanism.value == "tied" or (mechanism.value == "identity" == mechanism.key)
+        value = None if tied else self._projection("value", width)
+        return Pieces(score, query, latent, key, value, self._projection("out", width), self._alignment())
+
+    def _score_parameters(self, sizes: Sizes) -> Params:
+        declared = self.mechanism.score.arrays(sizes)
+        if not declared:
+            return {}
+
+        def start(key):
+            keys = jax.random.split(key, len(declared))
+            return {n: p.init(k, p.shape, jnp.float32) for k, (n, p) in zip(keys, declared.items(), strict=True)}
+
+        return self.param("score", start)
+
+    def _alignment(self) -> tuple[jax.Array, jax.Array] | None:
+        if self.mechanism.align is None:
+            return None
+        per_head = (self.heads,) if self.mechanism.align.per_head else ()
+        kernel_init = nn.initializers.glorot_uniform(batch_axis=(0,) if per_head else ())
+        kernel = self.param("align_kernel", kernel_init, (*per_head, self.length, self.length))
+        return kernel, self.param("align_bias", nn.initializers.zeros_init(), (*per_head, self.length))
+
+    def _projection(self, piece: str, width: int) -> Callable[[jax.Array], Any]:
+        """Returns a projection to heads of that total width, or for `out` from heads to that width."""
+        mechanism, head = self.mechanism, self.head_width(width)
+        kind = getattr(mechanism, piece)
+        if kind == "none" and piece == "key":
+            return lambda x: None
+        gain = mechanism.score.query_gain(head) if piece == "query" else 1.0
+        gain = gain**0.5 if mechanism.key == "shared" else gain
+        heads = self.groups() if piece in ("key", "value") else self.heads
+        outputs, inputs = ((width,), 2) if piece == "out" else ((heads, head), 1)
+        return projection(kind, outputs, inputs, self.bias, self.epsilon, gain, self.dtype, name=piece)
+
+    def values_are_keys(self) -> bool:
+        """Returns whether a cache need not hold values because they are the prepared keys."""
+        mechanism = self.mechanism
+        keys_unchanged = mechanism.score.keeps_keys and not self.rotary
+        return mechanism.value == "tied" or (mechanism.key == "identity" == mechanism.value and keys_unchanged)

@@ -1,0 +1,114 @@
+"""Rotary positions: what they leave as it is, their published scalings, and scores that know only differences."""
+
+import math
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import Mask, UsageError
+from attention.scores.rotary import Rotary
+from models.layers.multi_head import MultiHeadAttention
+
+WIDTH, HEADS, LENGTH = 16, 2, 6
+
+
+def rates(text, width=64, base=10_000.0):
+    """The angle of each pair from one position to the next, read off turned ones."""
+    ones = jnp.concatenate([jnp.ones((2, 1, width // 2)), jnp.zeros((2, 1, width // 2))], axis=-1)
+    low, high = jnp.split(Rotary(base=base, scaling=text).turn(ones, 0)[1, 0], 2)
+    return np.arctan2(high, low), np.hypot(low, high)
+
+
+def plain(width=64, base=10_000.0):
+    return base ** (-np.arange(0, width, 2) / width)
+
+
+def test_a_part_of_a_head_turns_and_the_rest_stays():
+    x = jax.random.normal(jax.random.key(0), (2, 5, 3, 8))
+    half = Rotary(fraction=0.5).turn(x, 3)
+    chex.assert_trees_all_equal(half[..., 4:], x[..., 4:])
+    chex.assert_trees_all_close(half[..., :4], Rotary().turn(x[..., :4], 3), rtol=1e-6)
+
+
+def test_position_interpolation_divides_positions():
+    x = jax.random.normal(jax.random.key(0), (1, 1, 8))
+    scaled = Rotary(scaling="linear(factor=4)").turn(x, 12)
+    chex.assert_trees_all_close(scaled, Rotary().turn(x, 3), rtol=1e-5)
+
+
+def test_ntk_divides_the_slowest_angle_and_keeps_the_fastest():
+    """As if the base were b · s^(W / (W − 2)), which is how it is published."""
+    found, gain = rates("ntk(factor=4)")
+    np.testing.assert_allclose(found, plain(base=10_000.0 * 4 ** (64 / 62)), rtol=1e-4)
+    np.testing.assert_allclose(gain, 1, rtol=1e-5)
+
+
+def test_llama_3_keeps_short_waves_and_stretches_long_ones():
+    def published(rate, factor=8, low=1, high=4, original=8192):
+        wave = 2 * math.pi / rate
+        if wave < original / high:
+            return rate
+        if wave > original / low:
+            return rate / factor
+        smooth = (original / wave - low) / (high - low)
+        return (1 - smooth) * rate / factor + smooth * rate
+
+    found, _ = rates("llama3(factor=8, original=8192)", width=128, base=500_000.0)
+    expected = [published(rate) for rate in plain(128, 500_000.0)]
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-7)
+    assert len({round(a / b, 3) for a, b in zip(expected, plain(128, 500_000.0), strict=True)}) > 3
+
+
+def test_yarn_is_as_it_is_published():
+    """Between pairs that turn 32 times and once within the pretraining, rounded outwards, the rates are mixed."""
+    found, gain = rates("yarn(factor=16, original=2048)")
+    pair = lambda turns: 64 * math.log(2048 / (turns * 2 * math.pi)) / (2 * math.log(10_000))  # noqa: E731
+    first, last = math.floor(pair(32)), math.ceil(pair(1))
+    mixed = [min(max((index - first) / (last - first), 0), 1) for index in range(32)]
+    expected = [rate * (1 - mix) + rate / 16 * mix for rate, mix in zip(plain(), mixed, strict=True)]
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-7)
+    np.testing.assert_allclose(gain, 0.1 * math.log(16) + 1, rtol=1e-5)
+    assert 0 < first < last < 32
+
+
+@pytest.mark.parametrize(
+    "spec", ["dot_product", "cosine", "luong_dot", "differential", "dot_product(kv_heads=1)", "dot_product(latent=3)"]
+)
+def test_products_of_turned_tokens_know_only_differences_of_positions(spec):
+    """Also of a mechanism that splits its heads: each part turns by itself."""
+    layer = MultiHeadAttention(spec, HEADS, LENGTH, rotary=Rotary(base=10.0))
+    x = jax.random.normal(jax.random.key(0), (1, LENGTH, WIDTH))
+    params = layer.init(jax.random.key(1), x)
+    mask = Mask(dense=jnp.tril(jnp.ones((1, 1, LENGTH, LENGTH), bool)))
+    whole = layer.apply(params, x, mask=mask)
+    later = jnp.concatenate([jnp.zeros((1, 3, WIDTH)), x[:, :-3]], axis=1)
+    hidden = (
+        mask.dense & (jnp.arange(LENGTH) >= 3)[None, None, None]
+    )  # the same tokens three positions later, nothing before them
+    shifted = layer.apply(params, later, mask=Mask(dense=hidden))
+    chex.assert_trees_all_close(shifted[:, 3:], whole[:, :-3], atol=1e-5)
+    mirrored = layer.apply(params, x[:, ::-1], mask=mask)[:, ::-1]
+    assert not np.allclose(mirrored, whole, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"base": 1.0}, "base of rotary positions must be a number above 1, not 1.0"),
+        ({"fraction": 0.0}, "fraction must be above 0 and at most 1, not 0.0"),
+        ({"scaling": "yarm(factor=2)"}, "Unknown rotary scaling 'yarm'.*yarn"),
+        ({"scaling": "linear(by=2)"}, "Unknown option of the rotary scaling linear 'by'"),
+        ({"scaling": "linear(factor=0)"}, "factor of a rotary scaling must be a number above 0, not 0"),
+    ],
+)
+def test_wrong_options_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        Rotary(**options)
+
+
+def test_an_odd_part_cannot_turn():
+    with pytest.raises(UsageError, match="3 of a head's 6 are to turn"):
+        Rotary(fraction=0.5).turn(jnp.zeros((1, 1, 6)), 0)
