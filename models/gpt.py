@@ -1,4 +1,7 @@
-"""A decoder-only language model (Radford et al. 2018; DiGiugno §4.1) with any causal mechanism in each layer."""
+"""A decoder-only language model (Radford et al. 2018; DiGiugno §4.1) with any causal mechanism in each layer.
+
+Its fields span GPT-2, Llama, Mistral, Qwen and Gemma, whose weights `models.published` loads.
+"""
 
 import dataclasses
 
@@ -13,10 +16,11 @@ from models.fields import field
 from models.layers import stack
 from models.layers.cache import Cache
 from models.layers.dropout import Dropout
+from models.layers.norms import NORM_TYPES
 from models.layers.output import Output
 from models.layers.positions import ANY, Positions
 from models.layers.projections import Dense, look_up
-from models.transformer import TransformerConfig
+from models.transformer import PRETRAINED, TransformerConfig
 
 Caches = tuple[Cache, ...]
 
@@ -34,6 +38,17 @@ class GPTConfig(TransformerConfig):
         True, "Whether the embeddings are the output's kernel too; else it has its own, and a bias."
     )
     scale_embeddings: bool = field(False, "Whether embeddings are multiplied by √D (Vaswani et al. 2017, §3.4).")
+    norm_type: str = field(
+        "layer", "The kind of norms; `rms_offset` multiplies by 1 + w, as Gemma does.", choices=NORM_TYPES
+    )
+    gated: bool = field(
+        False, "Whether a further layer of each MLP is activated and multiplies the first: SwiGLU with `swish`."
+    )
+    mlp_bias: bool = field(True, "Whether the MLPs have biases.")
+    output_bias: bool = field(True, "Whether an output of its own has a bias.")
+    logit_cap: float = field(0.0, "c of c · tanh(logits / c), as in Gemma 2; 0 is no cap.", least=0)
+    head: int = field(0, "H, the width of a head; 0 is D/N.", least=0)
+    pretrained: str = field("", PRETRAINED)
 
     def build(self, vocabulary: int, length: int, dtype: DTypeLike = jnp.float32) -> "GPT":
         """See `ModelConfig`."""
@@ -41,7 +56,7 @@ class GPTConfig(TransformerConfig):
 
     def cost(self, vocabulary: int, length: int) -> Cost:
         """See `ModelConfig`."""
-        head = operations.linear(length, self.width, vocabulary, bias=not self.tied_output)
+        head = operations.linear(length, self.width, vocabulary, bias=self.output_bias and not self.tied_output)
         return self.cost_of_blocks(length) + head
 
 
@@ -95,9 +110,10 @@ class GPT(nn.Module):
         for block, cache in zip(blocks, caches or (), strict=caches is not None):
             x, cache = block(x, None, train, cache)
             kept.append(cache)
-        x = nn.LayerNorm(config.norm_epsilon, dtype=self.dtype, name="norm")(x)
-        head = Dense((self.vocabulary,), dtype=self.dtype, name="head")
+        x = NORM_TYPES[config.norm_type](config.norm_epsilon, dtype=self.dtype, name="norm")(x)
+        head = Dense((self.vocabulary,), bias=config.output_bias, dtype=self.dtype, name="head")
         output = Output(x, embed.embedding, transposed=True) if config.tied_output else head.output(x)
+        output = dataclasses.replace(output, cap=config.logit_cap)
         return output if caches is None else (output, tuple(kept))
 
     def init_caches(self, batch: int, max_length: int) -> Caches:

@@ -131,7 +131,7 @@ class Mechanism:
                 f"{self.name} has {why}, which makes all heads, so it takes no {option}={getattr(self, option)}."
             )
 
-    def cost(self, length: int, width: int, heads: int, keys: int | None = None) -> Cost:
+    def cost(self, length: int, width: int, heads: int, keys: int | None = None, head: int = 0) -> Cost:
         """Returns the cost of one forward pass of an attention layer over one sequence, with its projections.
 
         Args:
@@ -139,17 +139,18 @@ class Mechanism:
           width: D.
           heads: N.
           keys: S of a cross-attention; T by default.
+          head: H; D/N by default.
         """
-        keys = length if keys is None else keys
-        cost = self.score.cost(Sizes(width, heads, width // heads, max(length, keys)), length, keys)
+        keys, head = length if keys is None else keys, head or width // heads
+        cost = self.score.cost(Sizes(width, heads, head, max(length, keys)), length, keys)
         key = self.query if self.key == "shared" else self.key
-        few = width // heads * (self.kv_heads or heads)
+        few, all_heads = head * (self.kv_heads or heads), head * heads
         inner = self.latent or width
         cost += operations.linear(keys, width, self.latent) * bool(self.latent)
-        pieces = (self.query, length, width, width), (key, keys, inner, few), (self.value, keys, inner, few)
-        for kind, tokens, inputs, outputs in (*pieces, (self.out, length, width, width)):
+        pieces = (self.query, length, width, all_heads), (key, keys, inner, few), (self.value, keys, inner, few)
+        for kind, tokens, inputs, outputs in (*pieces, (self.out, length, all_heads, width)):
             cost += _projection_cost(kind, tokens, inputs, outputs)
-        return cost + operations.align(keys, heads, width // heads) * (self.align is not None)
+        return cost + operations.align(keys, heads, head) * (self.align is not None)
 
 
 def _projection_cost(kind: str, tokens: int, width: int, outputs: int) -> Cost:

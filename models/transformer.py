@@ -50,8 +50,13 @@ class TransformerConfig(ModelConfig):
     width: int = field(64, "D.", least=1, multiple_of="heads", matched="parameters")
     heads: int = field(4, "N.", least=1)
     mlp: int = field(128, "Hidden units of each block's MLP.", least=1, matched="parameters")
-    norm: str = field("pre", "LayerNorm before (`pre`) or after (`post`) each residual.", choices=NORMS)
-    norm_epsilon: float = field(1e-6, "LayerNorm's ε.", above=0)
+    norm: str = field(
+        "pre",
+        "Where norms are: before each layer (`pre`), after each residual (`post`), or before and after each layer "
+        "(`sandwich`).",
+        choices=NORMS,
+    )
+    norm_epsilon: float = field(1e-6, "The norms' ε.", above=0)
     positions: str = field("learned", "How tokens know where they are.", choices=ADDED)
     activation: str = field("gelu", "The MLP's; `gelu` is the exact one.", choices=ACTIVATIONS)
     embedding_dropout: float = field(0.0, "Rate on the embeddings.", least=0, below=1)
@@ -69,6 +74,11 @@ class TransformerConfig(ModelConfig):
         choices=BLOCKS,
         may_change=True,
     )
+
+    norm_type: ClassVar[str] = "layer"
+    gated: ClassVar[bool] = False
+    mlp_bias: ClassVar[bool] = True
+    head: ClassVar[int] = 0
 
     STACKS: ClassVar[Mapping[str, str]] = {"attention": "depth"}  # fields of spec strings and of their depths
     DROPS_HIDDEN: ClassVar[bool] = True  # whether `dropout` applies to the hidden units of MLPs too
@@ -139,6 +149,7 @@ class TransformerConfig(ModelConfig):
                 bias=self.attention_bias,
                 epsilon=self.norm_epsilon,
                 rotary=rotary,
+                head=self.head,
                 dtype=dtype,
                 parent=None,
             )
@@ -150,7 +161,10 @@ class TransformerConfig(ModelConfig):
     def cost_of_blocks(self, length: int, stack: str = "attention") -> Cost:
         """Returns the cost of one forward pass of a stack's attention layers and MLPs over one sequence."""
         mlp = operations.mlp(length, self.width, self.mlp, self.width)
-        return sum((layer.cost(length, self.width, self.heads) + mlp for layer in self.mechanisms[stack]), Cost())
+        if self.gated:
+            mlp += operations.linear(length, self.width, self.mlp) + operations.Cost(0, length * self.mlp)
+        layers = self.mechanisms[stack]
+        return sum((layer.cost(length, self.width, self.heads, head=self.head) + mlp for layer in layers), Cost())
 
     def init_caches(
         self, layers: Sequence[MultiHeadAttention], batch: int, max_length: int, longest: int
@@ -188,7 +202,8 @@ class TransformerConfig(ModelConfig):
         name: str | None = None,
     ) -> Block:
         """Returns one block of the given layers, as a submodule of the module that calls it."""
-        mlp = Mlp(self.mlp, self.activation, self.dropout * self.DROPS_HIDDEN, self.dropout, dtype, parent=None)
+        rates = self.dropout * self.DROPS_HIDDEN, self.dropout
+        mlp = Mlp(self.mlp, self.activation, *rates, dtype, self.gated, self.mlp_bias, parent=None)
         return BLOCKS[self.remat](
             attention=attention,
             mlp=mlp,
@@ -197,5 +212,6 @@ class TransformerConfig(ModelConfig):
             dropout=self.dropout,
             dtype=dtype,
             cross=cross,
+            norm_type=self.norm_type,
             name=name,
         )

@@ -10,13 +10,16 @@ from jax.nn import initializers
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from attention import operations
-from attention.errors import UsageError
+from attention.errors import UsageError, unknown
 from attention.forms import At, DotForm, Tokens
+from attention.kernels.reference import precise
 from attention.mask import Mask
 from attention.parameters import Parameter, Params, Sizes, is_count, is_number
 from attention.score import Score, attend
 
 SIDES = ("query", "key")
+NORMS = {"rms": 0.0, "rms_offset": 1.0}  # and what is added to their weights
+EPSILON = 1e-6  # of the norms, in Qwen 3 and Gemma 3
 
 
 def dot_product_attention(
@@ -77,11 +80,14 @@ class DotProduct(Score):
       scale: The factor; 0 means 1/√H.
       dim: d', the width to which a further linear layer projects queries and keys; 0 means no such layer. `neural` has
         this layer before its MLP, so `dot_product(dim=16)` is `neural(dim=16)` without the MLP.
+      qk_norm: `rms` divides each query and key by its root mean square and multiplies it by learned weights that all
+        heads share (Qwen 3), `rms_offset` by 1 + weights (Gemma 3); '' does neither.
       precision: Precision of the products, see `jax.lax.Precision`, such as `highest`; None is JAX's default.
     """
 
     scale: float = 0.0
     dim: int = 0
+    qk_norm: str = ""
     precision: Any = dataclasses.field(default=None, kw_only=True)
     title = "Dot-product attention"
     kernels = ("cudnn",)
@@ -90,21 +96,28 @@ class DotProduct(Score):
         super().__post_init__()
         if not (is_count(self.dim) or (self.dim == 0 and not isinstance(self.dim, bool))):
             raise UsageError(f"The option dim must be a whole number of at least 0, not {self.dim!r}.")
+        if self.qk_norm and self.qk_norm not in tuple(NORMS):
+            raise unknown("qk_norm", self.qk_norm, ["", *NORMS])
+        if self.qk_norm and self.dim:
+            raise UsageError("Dot-product scores have a further layer (dim) or a norm (qk_norm), not both.")
         if not is_number(self.scale) or self.scale < 0:
             raise UsageError(f"The scale of dot-product scores must be a number of at least 0, not {self.scale!r}.")
 
     @property
     def ties_values(self) -> bool:
-        """Returns whether keys keep the width of values, which the further layer changes."""
-        return not self.dim
+        """Returns whether keys are as wide as values, which the further layer and the norm's weights change."""
+        return self.keeps_keys
 
     @property
     def keeps_keys(self) -> bool:
-        """Returns whether keys are stored unchanged, without the further layer."""
-        return not self.dim
+        """Returns whether keys are stored unchanged, without the further layer and the norm."""
+        return not (self.dim or self.qk_norm)
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns kernel and bias of the further layers, which all heads share."""
+        """Returns kernel and bias of the further layers, and the weights of the norm, which all heads share."""
+        if self.qk_norm:
+            init = initializers.zeros if NORMS[self.qk_norm] else initializers.ones
+            return {f"{side}_norm": Parameter((sizes.head,), init) for side in SIDES}
         if not self.dim:
             return {}
         kernel = Parameter((sizes.head, self.dim), initializers.lecun_normal())
@@ -116,14 +129,21 @@ class DotProduct(Score):
         return 1.0 / (self.scale * (self.dim or head) ** 0.5) if self.scale else 1.0
 
     def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> jax.Array:
-        """Returns the query, after the further layer if there is one."""
-        query = at.turn(query)
-        return _down(params, "query", query) if self.dim else query
+        """Returns the query, after the further layer or the norm if there is one."""
+        return self._prepare(params, "query", query, at)
 
     def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> jax.Array:
-        """Returns the key, after the further layer if there is one."""
-        key = at.turn(key)
-        return _down(params, "key", key) if self.dim else key
+        """Returns the key, after the further layer or the norm if there is one."""
+        return self._prepare(params, "key", key, at)
+
+    def _prepare(self, params: Params, side: str, x: jax.Array, at: Tokens) -> jax.Array:
+        if self.qk_norm:
+            weights = NORMS[self.qk_norm] + params[f"{side}_norm"]
+            wide = precise(x)
+            norm = jax.lax.rsqrt(jnp.mean(jnp.square(wide), -1, keepdims=True) + EPSILON)
+            x = (wide * norm * weights.reshape((1,) * (x.ndim - 1) + (-1,))).astype(x.dtype)
+        x = at.turn(x)
+        return _down(params, side, x) if self.dim else x
 
     def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
         """Returns q·k · scale."""
@@ -139,6 +159,8 @@ class DotProduct(Score):
         if self.dim:
             cost += operations.linear((queries + keys) * sizes.heads, sizes.head, self.dim)
             cost += operations.Cost(2 * queries * keys * sizes.heads * (self.dim - sizes.head))
+        if self.qk_norm:
+            cost += operations.Cost(0, 4 * (queries + keys) * sizes.heads * sizes.head)
         return cost
 
 

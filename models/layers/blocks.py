@@ -1,5 +1,7 @@
 """Blocks of Transformers: attention and an MLP, with a residual and a LayerNorm for each of them."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -13,9 +15,10 @@ from attention.mesh import BATCH, free_axes
 from models.layers.cache import Cache, PreparedSource
 from models.layers.dropout import Dropout
 from models.layers.multi_head import MultiHeadAttention
+from models.layers.norms import NORM_TYPES
 from models.layers.projections import Dense
 
-NORMS = ("pre", "post")
+NORMS = ("pre", "post", "sandwich")
 
 
 def constrain(x: Float[Array, "B ..."]) -> Float[Array, "B ..."]:
@@ -30,6 +33,8 @@ class Mlp(nn.Module):
     Attributes:
       hidden: Number of hidden units.
       activation: A name of `ACTIVATIONS`.
+      gated: Whether a further layer is activated in place of the first, and multiplies it (Shazeer 2020).
+      bias: Whether the layers have biases.
       hidden_dropout: Rate after the activation.
       dropout: Rate after the second layer.
       dtype: Compute dtype.
@@ -40,27 +45,34 @@ class Mlp(nn.Module):
     hidden_dropout: float = 0.0
     dropout: float = 0.0
     dtype: DTypeLike = jnp.float32
+    gated: bool = False
+    bias: bool = True
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L D"], *, train: bool) -> Float[Array, "B L D"]:
         """Returns an array like `x`."""
-        hidden = ACTIVATIONS[self.activation](Dense((self.hidden,), dtype=self.dtype, name="up")(x))
+        dense = lambda outputs, name: Dense((outputs,), bias=self.bias, dtype=self.dtype, name=name)  # noqa: E731
+        up = dense(self.hidden, "up")(x)
+        hidden = ACTIVATIONS[self.activation](dense(self.hidden, "gate")(x) if self.gated else up)
+        hidden = hidden * up if self.gated else hidden
         hidden = Dropout(self.hidden_dropout, name="dropout_hidden")(hidden, train=train)
-        out = Dense((x.shape[-1],), dtype=self.dtype, name="down")(hidden)
+        out = dense(x.shape[-1], "down")(hidden)
         return Dropout(self.dropout, name="dropout_out")(out, train=train)
 
 
 class Block(nn.Module):
-    """Attention, optional cross-attention and an MLP, with a residual and a pre- or post-LayerNorm for each of them.
+    """Attention, optional cross-attention and an MLP, with a residual and one or two norms for each of them.
 
     Attributes:
       attention: The attention layer, unbound.
       mlp: The MLP, unbound.
-      norm: `pre` or `post`.
-      epsilon: LayerNorm's ε.
+      norm: `pre` (of a layer's inputs), `post` (of the sum with its outputs), or `sandwich` (of its inputs, and of its
+        outputs before the sum, as in Gemma 2).
+      epsilon: The norms' ε.
       dropout: Rate on the attention layers' outputs.
       dtype: Compute dtype.
       cross: The cross-attention layer, unbound, or None.
+      norm_type: A name of `NORM_TYPES`.
     """
 
     attention: MultiHeadAttention
@@ -70,6 +82,7 @@ class Block(nn.Module):
     dropout: float
     dtype: DTypeLike = jnp.float32
     cross: MultiHeadAttention | None = None
+    norm_type: str = "layer"
 
     @nn.compact
     def __call__(
@@ -106,8 +119,13 @@ class Block(nn.Module):
         for name, layer in layers.items():
             if name == "cross" and self.cross is None:
                 continue
-            norm = nn.LayerNorm(self.epsilon, dtype=self.dtype, name=f"norm_{name}")
-            x = x + layer(norm(x)) if self.norm == "pre" else norm(x + layer(x))
+            norm = functools.partial(NORM_TYPES[self.norm_type], self.epsilon, dtype=self.dtype)
+            first = norm(name=f"norm_{name}")
+            if self.norm == "post":
+                x = first(x + layer(x))
+            else:
+                out = layer(first(x))
+                x = x + (norm(name=f"norm_{name}_out")(out) if self.norm == "sandwich" else out)
         x = constrain(x)
         return (x, *kept) if kept else x
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 
 @functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["hidden", "kernel", "bias"], meta_fields=["transposed"]
+    jax.tree_util.register_dataclass, data_fields=["hidden", "kernel", "bias"], meta_fields=["transposed", "cap"]
 )
 @dataclasses.dataclass(frozen=True)
 class Output:
@@ -20,17 +20,20 @@ class Output:
       kernel: The output kernel in float32.
       bias: Added to the products, in the dtype of the sum; or None.
       transposed: Whether the kernel is `(V, D)`, as the embeddings are.
+      cap: c of c · tanh(logits / c), which no logit exceeds (Gemma 2); 0 is no cap.
     """
 
     hidden: Float[Array, "B T D"]
     kernel: Float[Array, "D V"] | Float[Array, "V D"]
     bias: Float[Array, "V"] | None = None
     transposed: bool = False
+    cap: float = 0.0
 
     def logits(self) -> Float[Array, "B T V"]:
         """Returns the logits in float32."""
         products = self._products(self.kernel.astype(self.hidden.dtype))
-        return (products if self.bias is None else products + self.bias[None, None]).astype(jnp.float32)
+        logits = (products if self.bias is None else products + self.bias[None, None]).astype(jnp.float32)
+        return self.cap * jnp.tanh(logits / self.cap) if self.cap else logits
 
     def _products(self, kernel: jax.Array) -> jax.Array:
         x = self.hidden

@@ -45,6 +45,7 @@ class AttentionPieces(nn.Module):
       epsilon: ε of the LayerNorm in MLP projections.
       rotary: The positions that projected queries and keys are turned by, or None; for self-attention only.
       dtype: Compute dtype.
+      head: H, the width of a head; 0 is D/N.
     """
 
     mechanism: Mechanism | str
@@ -56,6 +57,7 @@ class AttentionPieces(nn.Module):
     epsilon: float = 1e-6
     rotary: Rotary | None = None
     dtype: DTypeLike = jnp.float32
+    head: int = 0
 
     def __post_init__(self):
         if isinstance(self.mechanism, str):
@@ -73,6 +75,12 @@ class AttentionPieces(nn.Module):
         if self.rotary and mechanism.value == "tied":
             raise UsageError(
                 f"The values of {mechanism.name} are its keys, which rotary positions would turn; choose others."
+            )
+        pieces = (mechanism.query, mechanism.key, mechanism.value, mechanism.out)
+        if "identity" in pieces and self.head and self.head * self.heads != width:
+            raise UsageError(
+                f"{mechanism.name} splits its inputs among the heads, so {self.heads} heads of a width {width} cannot "
+                f"be {self.head} wide; leave out model.head."
             )
         if source is None:
             return
@@ -94,6 +102,8 @@ class AttentionPieces(nn.Module):
 
     def head_width(self, width: int) -> int:
         """Returns H, the width of a head."""
+        if self.head:
+            return self.head
         if width % self.heads:
             raise UsageError(f"{self.heads} heads do not divide a width of {width}; choose a divisor of {width}.")
         return width // self.heads

@@ -1,0 +1,40 @@
+"""Norms of hidden states, by the names that configs give them."""
+
+import functools
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+
+class RmsNorm(nn.Module):
+    """x / √(mean(x²) + ε) · w (Zhang & Sennrich 2019), computed in float32.
+
+    Attributes:
+      epsilon: ε.
+      dtype: The dtype of the result.
+      offset: Added to the learned weights, which then start at 1 − offset: 1 in Gemma.
+    """
+
+    epsilon: float
+    dtype: DTypeLike = jnp.float32
+    offset: float = 0.0
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        """Returns an array like `x`."""
+        scale = self.param("scale", nn.initializers.constant(1.0 - self.offset), (x.shape[-1],))
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.epsilon)
+        return (wide * (self.offset + scale).reshape((1,) * (x.ndim - 1) + (-1,))).astype(self.dtype)
+
+
+NORM_TYPES: dict[str, Callable[..., nn.Module]] = {
+    "layer": nn.LayerNorm,
+    "layer_without_bias": functools.partial(nn.LayerNorm, use_bias=False),
+    "rms": RmsNorm,
+    "rms_offset": functools.partial(RmsNorm, offset=1.0),
+}
