@@ -51,9 +51,9 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
                 recorder.say(*report.header(setup, state), *remarks)
                 meter = Meter(setup, recorder, checkpoints, progress)
                 evaluations = Evaluations(directory, setup, recorder, checkpoints, progress)
-                workdir.keep(directory, resolved, finished=step == timetable.total)
+                workdir.keep(directory, resolved, finished=step == timetable.total or evaluations.exhausted)
             evaluations.catch_up(step, state)
-            while step < timetable.total:
+            while step < timetable.total and not evaluations.exhausted:
                 batch = next(batches)
                 meter.expect(batch)
                 state, reported = train_step(state, replicas.to_devices(batch, stacked=True))
@@ -63,14 +63,16 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
                 if stopping or timetable.pauses(step):
                     meter.log(step)
                     improved = evaluations.validate(step, state)
-                    if improved or stopping or timetable.saves(step):
+                    if evaluations.exhausted:
+                        meter.log_rest(step)
+                    if improved or stopping or evaluations.exhausted or timetable.saves(step):
                         kept = recorder.progress() | meter.progress() | evaluations.progress()
                         checkpoints.save(step, state, batches, kept, evaluations.best)
                     recorder.clock.skip()
                 if stopping:
                     break
             checkpoints.wait()  # while signals are still handled, since a half-written checkpoint would be lost
-        if step < timetable.total:
+        if step < timetable.total and not evaluations.exhausted:
             recorder.say(f"Stopped after step {step} and saved; the same command continues.")
             return None
         return report.write(directory, setup, recorder, step, evaluations.test(step, state))

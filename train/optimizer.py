@@ -1,17 +1,40 @@
 """Optimizers and learning-rate schedules by name, all from optax."""
 
 import dataclasses
+import difflib
+import functools
 import re
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
+import jax
 import optax
-from flax.traverse_util import path_aware_map
+from flax.traverse_util import flatten_dict, path_aware_map
 
+from attention.errors import UsageError
 from models.fields import Declared, field
 from train.config.durations import duration
 
 DECOUPLED = ("adamw", "lion")
 DECAYED = re.compile(r"(kernel|(?<!positions/)embedding)$")  # RoBERTa's learned positions are an embedding too
+
+
+def _compiled(pattern: str, path: str) -> re.Pattern:
+    """Returns a compiled regular expression; raises UsageError, which names the config's field, if it is none."""
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"{path} must be a regular expression, but {pattern!r} is none ({error}).") from error
+
+
+def _check_rates(rates: tuple, path: str) -> None:
+    for rate in rates:
+        if not (isinstance(rate, tuple) and tuple(map(type, rate)) in ((str, float), (str, int)) and rate[1] > 0):
+            raise UsageError(
+                f"{path} must be pairs of a regular expression and a factor above 0, such as (('embed', 0.1),), but "
+                f"it has {rate!r}; optimizer.freeze is for what is not trained."
+            )
+        _compiled(rate[0], path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +60,20 @@ class OptimizerConfig(Declared):
     beta1: float = field(0.9, "Decay of the first moment (adam, adamw, lion) or momentum (sgd).", least=0, below=1)
     beta2: float = field(0.99, "Decay of the second moment (adam, adamw, lion).", least=0, below=1)
     epsilon: float = field(1e-8, "Of adam and adamw.", least=0)
+    freeze: str = field(
+        "",
+        "A regular expression; parameters with a match in their path, such as `block_0/attention/query/kernel`, keep "
+        "their values, and take no memory of the optimizer.",
+        special={"": "none"},
+        reads=_compiled,
+    )
+    rates: tuple = field(
+        (),
+        "Factors of the learning rate by regular expression, such as `(('embed', 0.1), ('block_[0-5]/', 0.5))`; for a "
+        "parameter, the first match in its path counts. They scale decoupled weight decay too.",
+        special={(): "1 for all"},
+        reads=lambda rates, path: _check_rates(rates, path),
+    )
 
     PATH: ClassVar[str] = "optimizer."
 
@@ -61,7 +98,10 @@ def decay_mask(params: optax.Params) -> optax.Params:
 
 
 def optimizer(config: OptimizerConfig, learning_rate: optax.Schedule) -> optax.GradientTransformation:
-    """Returns the chain of clipping, the named optimizer with its weight decay, and the learning rate."""
+    """Returns the chain of clipping, the named optimizer with its weight decay, and the learning rate.
+
+    Its `init` raises a UsageError where a pattern of `freeze` or `rates` matches no parameter, or all are frozen.
+    """
     adam = optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
     scale = {
         "adam": adam,
@@ -72,4 +112,52 @@ def optimizer(config: OptimizerConfig, learning_rate: optax.Schedule) -> optax.G
     clip = optax.clip_by_global_norm(config.clip) if config.clip else optax.identity()
     decay = optax.add_decayed_weights(config.weight_decay, decay_mask) if config.weight_decay else optax.identity()
     scale_and_decay = (scale, decay) if config.name in DECOUPLED else (decay, scale)
-    return optax.chain(clip, *scale_and_decay, optax.scale_by_learning_rate(learning_rate))
+    rates = (_scaled(config.rates),) if config.rates else ()
+    chain = optax.chain(clip, *scale_and_decay, optax.scale_by_learning_rate(learning_rate), *rates)
+    if not config.freeze:
+        return chain
+    labels = functools.partial(_labels, config.freeze)
+    return optax.partition({"trained": chain, "frozen": optax.set_to_zero()}, labels)
+
+
+def matching(pattern: str, params: optax.Params) -> optax.Params:
+    """Returns a tree that is True at the leaves whose path a pattern matches; none of them for ''."""
+    return path_aware_map(lambda path, _: bool(pattern) and bool(re.search(pattern, "/".join(path))), params)
+
+
+def _labels(pattern: str, params: optax.Params) -> optax.Params:
+    """Returns what each parameter is: `trained` or `frozen`."""
+    frozen = matching(pattern, params)
+    _check_matched("optimizer.freeze", pattern, frozen)
+    if all(jax.tree.leaves(frozen)):
+        raise UsageError(
+            f"optimizer.freeze={pattern!r} matches all parameters, so nothing would be trained; narrow it."
+        )
+    return jax.tree.map(lambda is_frozen: "frozen" if is_frozen else "trained", frozen)
+
+
+def _scaled(rates: Sequence[tuple[str, float]]) -> optax.GradientTransformation:
+    """Returns a transform that multiplies updates by the factor of the first pattern that matches their paths."""
+
+    def init(params: optax.Params) -> optax.EmptyState:
+        for pattern, _ in rates:
+            _check_matched("optimizer.rates", pattern, matching(pattern, params))
+        return optax.EmptyState()
+
+    def factor(path: tuple, update: jax.Array) -> jax.Array:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        return next((update * number for pattern, number in rates if re.search(pattern, name)), update)
+
+    def update(updates: optax.Updates, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
+        del params
+        return jax.tree_util.tree_map_with_path(factor, updates), state
+
+    return optax.GradientTransformation(init, update)
+
+
+def _check_matched(field: str, pattern: str, matched: optax.Params) -> None:
+    """Raises UsageError where a pattern matches no parameter; it lists those with the nearest paths."""
+    names = ["/".join(path) for path in flatten_dict(matched)]
+    if not any(jax.tree.leaves(matched)):
+        near = difflib.get_close_matches(pattern, names, n=5, cutoff=0.0)
+        raise UsageError(f"{field} has {pattern!r}, which matches none of the {len(names)} parameters, such as {near}.")

@@ -38,6 +38,7 @@ class Trainer:
       learning_rate: The schedule, which is reported.
       accumulate: How many parts a batch is split into.
       ema: The decay of the parameters' moving average.
+      freeze: The pattern of the parameters that are not trained; '' for none.
     """
 
     loss: LossFunction
@@ -45,6 +46,7 @@ class Trainer:
     learning_rate: optax.Schedule
     accumulate: int
     ema: float
+    freeze: str = ""
 
     @classmethod
     def of(cls, config: Config, task: Any) -> "Trainer":
@@ -57,6 +59,7 @@ class Trainer:
             learning_rate=learning_rate,
             accumulate=config.train.accumulate,
             ema=config.train.ema,
+            freeze=config.optimizer.freeze,
         )
 
     def init(self, params: Params) -> TrainState:
@@ -77,8 +80,8 @@ class Trainer:
         gradient, sums = gradient_of(state.params, batch, jax.random.fold_in(key, state.step))
         gradient = jax.tree.map(lambda g: g / sums["weight"], gradient)
         updates, opt_state = self.optimizer.update(gradient, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        average = optax.incremental_update(params, state.ema, 1 - self.ema) if self.ema else {}
+        params = self._thawed(optax.apply_updates(state.params, updates), state.params)
+        average = self._thawed(optax.incremental_update(params, state.ema, 1 - self.ema), params) if self.ema else {}
         report = {
             "sums": sums,
             "gradient_norm": optax.tree.norm(gradient),
@@ -90,10 +93,17 @@ class Trainer:
         """Returns the gradient of the summed loss, and the sums."""
 
         def summed(params: Params) -> tuple[jax.Array, Sums]:
-            sums = self.loss(params, batch, key)
+            sums = self.loss(self._thawed(params, jax.lax.stop_gradient(params)), batch, key)
             return sums["loss"], sums
 
         return jax.grad(summed, has_aux=True)(params)
+
+    def _thawed(self, params: Params, frozen: Params) -> Params:
+        """Returns `params` with the leaves of `frozen` where parameters are not trained."""
+        if not self.freeze:
+            return params
+        chosen = optimizer.matching(self.freeze, params)
+        return jax.tree.map(lambda is_frozen, x, y: y if is_frozen else x, chosen, params, frozen)
 
     def _accumulated(self, params: Params, batch: Batch, key: jax.Array) -> tuple[Params, Sums]:
         """Returns gradient and sums of a batch that is taken in parts, one after another, to save memory."""

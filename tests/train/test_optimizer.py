@@ -14,6 +14,7 @@ from models.masked_lm import MaskedLM, MaskedLMConfig
 from train.config import loading
 from train.config.timetable import Timetable
 from train.optimizer import OptimizerConfig, decay_mask, optimizer, schedule
+from train.step import Trainer
 
 CONFIG = OptimizerConfig(
     name="sgd", learning_rate=0.1, schedule="constant", warmup="0 steps", weight_decay=0.0, clip=0.0, beta1=0.0
@@ -119,6 +120,10 @@ def test_clipping_is_by_the_global_norm():
         ({"warmup": "5"}, r"optimizer.warmup='5' is not a duration"),
         ({"learning_rate": -1.0}, r"optimizer.learning_rate must be at least 0, but it is -1.0"),
         ({"beta1": 1.0}, r"optimizer.beta1 must be at least 0 and below 1"),
+        ({"freeze": "block_("}, r"optimizer.freeze must be a regular expression, but 'block_\(' is none"),
+        ({"rates": (("embed", 0.0),)}, r"a factor above 0, such as .*, but it has \('embed', 0.0\)"),
+        ({"rates": ("embed", 0.1)}, r"must be pairs .* but it has 'embed'"),
+        ({"rates": (("(", 0.1),)}, r"optimizer.rates must be a regular expression, but '\('"),
     ],
 )
 def test_mistakes_are_one_sentence(change, message):
@@ -131,3 +136,63 @@ def test_names_differ_from_one_another():
         name: after_one_step(name=name, beta1=0.9, gradient=0.2, weight_decay=0.1) for name in ("adamw", "lion", "sgd")
     }
     chex.assert_equal(len(set(steps.values())), 3)
+
+
+class TestFrozen:
+    FROZEN = {"freeze": "attention/query", "name": "adamw", "weight_decay": 0.3, "clip": 0.1}  # noqa: RUF012
+
+    def transform(self, **changes):
+        config = dataclasses.replace(CONFIG, **changes)
+        return optimizer(config, schedule(config, 0, 10))
+
+    def test_they_have_no_moments(self):
+        free = sum(leaf.size for leaf in jax.tree.leaves(self.transform(**self.FROZEN | {"freeze": ""}).init(PARAMS)))
+        frozen = sum(leaf.size for leaf in jax.tree.leaves(self.transform(**self.FROZEN).init(PARAMS)))
+        assert free - frozen == 2 * (4 + 2)
+
+    def test_the_others_step_as_if_these_were_not_there(self):
+        rest = {"positions": PARAMS["positions"]}
+        gradients = jax.tree.map(jnp.ones_like, PARAMS)
+        with_frozen, alone = self.transform(**self.FROZEN), self.transform(**self.FROZEN | {"freeze": ""})
+        updates, _ = with_frozen.update(gradients, with_frozen.init(PARAMS), PARAMS)
+        expected, _ = alone.update({"positions": gradients["positions"]}, alone.init(rest), rest)
+        chex.assert_trees_all_equal(updates["positions"], expected["positions"])
+
+    def test_without_patterns_the_state_is_todays(self):
+        state = self.transform(name="adamw", weight_decay=0.3, clip=1.0).init(PARAMS)
+        kinds = ["EmptyState", "ScaleByAdamState", "MaskedState", "EmptyState"]
+        assert [type(part).__name__ for part in state][:3] == kinds[:3]
+        assert len(state) == 4
+
+    @pytest.mark.parametrize("field", [{"freeze": "atention"}, {"rates": (("atention", 0.5),)}])
+    def test_a_pattern_without_a_parameter_names_near_ones(self, field):
+        with pytest.raises(
+            UsageError, match=r"'atention', which matches none of the 3 .*'block_0/attention/query/bias'"
+        ):
+            self.transform(**field).init(PARAMS)
+
+    def test_something_is_left_to_train(self):
+        with pytest.raises(UsageError, match=r"freeze='.' matches all parameters"):
+            self.transform(freeze=".").init(PARAMS)
+
+
+def test_the_first_pattern_scales_the_rate():
+    rates = (("query/kernel", 0.5), ("query", 10))
+    assert after_one_step(rates=rates) == pytest.approx((-0.025, -0.5, -0.05))
+    half = after_one_step(rates=(("kernel", 0.5),), name="adamw", beta1=0.9, weight_decay=0.3)
+    assert half == pytest.approx((-0.05 * 1.3, -0.1, -0.1), rel=1e-5)
+
+
+def test_no_bit_of_frozen_parameters_and_of_their_average_changes():
+    config = dataclasses.replace(CONFIG, freeze="positions")
+    rate = schedule(config, 0, 10)
+    loss = lambda p, batch, key: {"loss": sum(jnp.sum(x * 0.3) for x in jax.tree.leaves(p)), "weight": 1.0}  # noqa: E731
+    trainer = Trainer(loss, optimizer(config, rate), rate, 1, 0.7, "positions")
+    numbers = np.array([[[0.0, -0.0], [1e-45, 0.1], [-3.5, np.inf]]], np.float32)
+    state = trainer.init(PARAMS | {"positions": {"table": jnp.asarray(numbers)}})
+    for _ in range(3):
+        state, report = trainer.train_step(state, {}, jax.random.key(0))
+    for tree in (state.params, state.ema):
+        assert np.asarray(tree["positions"]["table"]).tobytes() == numbers.tobytes()
+    assert (state.params["block_0"]["attention"]["query"]["bias"] < 1).all()
+    assert report["gradient_norm"] == pytest.approx(0.3 * np.sqrt(6))

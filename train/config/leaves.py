@@ -34,7 +34,8 @@ NOT_SETTINGS = frozenset(path for path, leaf in LEAVES.items() if not leaf.tells
 
 
 def completed(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns a stored config with the fields that were declared after it was written, at their defaults."""
+    """Returns a config that JSON has stored, with tuples, and with the fields that were declared later at defaults."""
+    config = _tupled(config)
     task = TASKS.get(str(config.get("task")))
     sections = {"optimizer": OptimizerConfig, "train": TrainConfig, "mesh": MeshConfig}
     if task and isinstance(config.get("model"), dict):
@@ -44,3 +45,9 @@ def completed(config: dict[str, Any]) -> dict[str, Any]:
         for name, cls in sections.items()
         if cls and isinstance(config.get(name), dict)
     }
+
+
+def _tupled(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _tupled(inner) for name, inner in value.items()}
+    return tuple(map(_tupled, value)) if isinstance(value, list) else value

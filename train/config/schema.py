@@ -29,6 +29,14 @@ class TrainConfig(Declared):
     checkpoint_every: str = duration(
         "250 steps", "Between checkpoints; 0 saves only the best and the last.", role=BOOKKEEPING
     )
+    patience: int = field(
+        0,
+        "After how many evaluations on validation data in a row, without a better value of the metric that chooses the "
+        "best step, the run ends; of several replicas, without one in any.",
+        least=1,
+        special={0: "it never ends early"},
+        may_change=True,
+    )
     keep: int = field(
         2, "How many of the newest checkpoints stay; the best always does, of every replica.", least=1, role=BOOKKEEPING
     )
@@ -61,6 +69,11 @@ class TrainConfig(Declared):
         super().__post_init__()
         if not Duration.parse(self.length, "train.length").amount:
             raise UsageError(f"train.length must be more than 0, but it is {self.length!r}.")
+        if self.patience and not Duration.parse(self.eval_every, "train.eval_every").amount:
+            raise UsageError(
+                f"train.patience={self.patience} counts evaluations, but train.eval_every is {self.eval_every!r}; set "
+                "it, such as to '1 epoch', or train.patience=0."
+            )
 
 
 def _axis(default: int, help: str) -> int:

@@ -83,15 +83,21 @@ class Evaluations:
         self._timetable, self._recorder, self._checkpoints = setup.timetable, recorder, checkpoints
         self._evaluator = Evaluator(setup.task, setup.replicas)
         self._best = progress.get("best", [{"step": 0, "value": -np.inf}] * len(setup.replicas))
+        self._patience, self._waited = setup.config.train.patience, progress.get("waited", 0)
 
     @property
     def best(self) -> list[int]:
         """The best step of each replica."""
         return [best["step"] for best in self._best]
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether as many validations as `train.patience` have passed without a better value."""
+        return 0 < self._patience <= self._waited
+
     def progress(self) -> dict[str, Any]:
         """Returns what a checkpoint keeps: the best step of each replica with its value, the greater the better."""
-        return {"best": self._best}
+        return {"best": self._best, "waited": self._waited}
 
     def validate(self, step: int, state: TrainState) -> bool:
         """Measures validation data where it is time; returns whether any replica has a new best step."""
@@ -100,6 +106,8 @@ class Evaluations:
         before = self._best
         now = [{"step": step, "value": self.value(metrics)} for metrics in self._write("validation", step, state)]
         self._best = [new if new["value"] >= old["value"] else old for old, new in zip(before, now, strict=True)]
+        better = any(new["value"] > old["value"] for old, new in zip(before, now, strict=True))
+        self._waited = 0 if better else self._waited + 1
         return self._best != before
 
     def catch_up(self, step: int, state: TrainState) -> None:

@@ -67,6 +67,11 @@ class Meter:
         if self._timetable.logs(step):
             self._recorder.write("train", step, self._take(self._averages), self._recorder.clock.per_second)
 
+    def log_rest(self, step: int) -> None:
+        """Writes the averages since the last line where it is not time: the run ends here."""
+        if not self._timetable.logs(step):
+            self._recorder.write("train", step, self._take(self._averages), self._recorder.clock.per_second)
+
     def progress(self) -> dict[str, Any]:
         """Returns what a checkpoint keeps: the sums of each replica."""
         kept = {"averages": self._averages, "epoch": self._epoch}

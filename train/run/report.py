@@ -66,7 +66,9 @@ def write(
     """
     task, seeds = setup.task, setup.replicas.seeds
     first, clock = processes.is_first(), recorder.clock  # only the first process is sure to see the whole record
+    early = {"stopped_early": step < setup.timetable.total} if setup.config.train.patience else {}
     shared = {
+        **early,
         "seconds": clock.seconds,
         "wall_seconds": clock.wall,
         "train_examples": task.train_examples,
@@ -86,6 +88,9 @@ def write(
     if first:
         files.write_json(directory / "result.json", result)
         curves.draw(record, directory / "curves.png")
+    if early.get("stopped_early"):
+        patience = f"{setup.config.train.patience} evaluations on validation data (train.patience)"
+        recorder.say(f"Ended after step {step} of {setup.timetable.total}: no better {task.best} in {patience}.")
     recorder.say(*results.lines_of(result, task.best))
     recorder.say(f"Everything is in {directory}: result.json, metrics.jsonl, curves.png, checkpoints/")
     return result

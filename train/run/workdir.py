@@ -164,7 +164,7 @@ def read_results(workdir: Path) -> list[dict[str, Any]]:
 
 
 def _refuse_another(before: dict[str, Any], now: dict[str, Any], workdir: Path) -> None:
-    old, new = flatten(before), flatten(json.loads(json.dumps(now)))
+    old, new = flatten(before), flatten(completed(json.loads(json.dumps(now))))
     differ = [f for f in sorted(old | new) if old.get(f) != new.get(f) and f not in CHANGEABLE]
     if differ:
         changes = "; ".join(f"{field} was {old.get(field)!r} and is now {new.get(field)!r}" for field in differ)

@@ -56,4 +56,4 @@ def test_a_stored_config_gets_the_fields_that_came_later():
     stored = plain | {"data": {n: v for n, v in plain["data"].items() if n not in ("cache_dir", "revision")}}
     stored["train"] = plain["train"] | {"ema": 0.5}
     assert completed(stored) == plain | {"train": stored["train"]}
-    assert completed({"task": ["no"], "model": 3}) == {"task": ["no"], "model": 3}
+    assert completed({"task": ["no"], "model": 3}) == {"task": ("no",), "model": 3}

@@ -1,0 +1,81 @@
+"""A run that is no longer getting better ends, for good, wherever it was stopped; what is frozen stays as it was."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from attention import UsageError
+from tests.storm import assert_same
+from tests.train.conftest import arguments, record
+from tests.train.test_resume import killed
+from train import main
+from train.config import loading
+from train.decode import trained
+from train.run.evaluations import Evaluations
+
+pytestmark = pytest.mark.xdist_group(__name__)
+
+OPTIONS = {
+    "train__patience": 2,
+    "train__eval_every": "2 steps",
+    "train__log_every": "4 steps",
+    "train__ema": 0.9,
+    "optimizer__freeze": "^block_0/attention",
+    "optimizer__rates": "(('embed|patch', 0.5),)",
+}
+
+
+@pytest.fixture(autouse=True)
+def falling(monkeypatch):
+    """What decides falls with the loss, so that the first validation stays the best."""
+    monkeypatch.setattr(Evaluations, "value", lambda _, metrics: metrics["loss"])
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("early") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Evaluations, "value", lambda _, metrics: metrics["loss"])
+        assert main.main(arguments(workdir, **OPTIONS)) == 0
+    return workdir
+
+
+def test_it_ends_after_so_many_evaluations_with_all_its_metrics(ended):
+    result = json.loads((ended / "result.json").read_text())
+    assert (result["steps"], result["best_step"], result["stopped_early"]) == (6, 2, True)
+    assert [line["step"] for line in record(ended) if line["split"] == "validation"] == [2, 4, 6]
+    assert [line["step"] for line in record(ended) if line["split"] == "train"] == [4, 6]
+    assert {"train", "validation", "test"} <= result["final"].keys()
+
+
+def test_killed_and_started_again_it_ends_alike_and_then_stays_ended(ended, tmp_path, monkeypatch, capsys):
+    command = arguments(tmp_path / "run", **OPTIONS)
+    killed(5, monkeypatch, *command)
+    assert main.main(command) == 0
+    assert_same(tmp_path / "run", ended)
+    capsys.readouterr()
+    assert main.main(command) == 0
+    assert "Ended after step 6 of 12: no better accuracy in 2 evaluations" in " ".join(capsys.readouterr().out.split())
+    assert_same(tmp_path / "run", ended)
+
+
+def test_frozen_parameters_are_the_initial_ones_to_the_bit(ended):
+    task, params = trained.load(ended, "last")
+    initial = jax.jit(task.init)(jax.random.key(0))
+    for path, value in jax.tree_util.tree_leaves_with_path(params):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        same = np.asarray(value).tobytes() == np.asarray(dict_at(initial, name)).tobytes()
+        assert same == name.startswith("block_0/attention"), name
+
+
+def dict_at(tree, name):
+    for key in name.split("/"):
+        tree = tree[key]
+    return tree
+
+
+def test_patience_needs_evaluations():
+    with pytest.raises(UsageError, match=r"train.patience=3 counts evaluations, but train.eval_every is '0 steps'"):
+        loading.resolve("configs/vit_digits.py", {"train.patience": "3", "train.eval_every": "0 steps"})
