@@ -3,29 +3,39 @@
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
+from analysis.pictures import style
+
 
 def growth(rows: list[dict[str, Any]], path: Path) -> None:
     """Plots time and temporary memory against the number of tokens, both axes logarithmic.
 
     Args:
       rows: The rows of `benchmarks.attention.growth`.
-      path: The picture's file.
+      path: The picture's file; see `style.save`.
     """
-    from matplotlib.figure import Figure
+    style.save(growth_figure(rows), path)
 
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
+
+@style.quiet
+def growth_figure(rows: list[dict[str, Any]]) -> Figure:
+    """Draws what `growth` writes."""
+    figure = Figure(figsize=(7.6, 3.4))
     time, memory = figure.subplots(1, 2)
-    for name in rows[0]["cores"]:
+    lengths = [row["length"] for row in rows]
+    for name, (colour, marker) in style.colours(rows[0]["cores"]).items():
         by_length = [(row["length"], row["cores"][name]) for row in rows]
+        look = {"color": colour, "marker": marker, "label": name}
         timed = [(length, core["seconds"] * 1e3) for length, core in by_length if "seconds" in core]
-        time.plot(*zip(*timed, strict=True), marker="o", label=name)
-        memory.plot(*zip(*((length, core["temp_bytes"] / 1e6) for length, core in by_length), strict=True), marker="o")
-    time.set(ylabel="ms, forward + backward")
-    memory.set(ylabel="temporary memory, MB")
+        time.plot(*zip(*timed, strict=True), **look)
+        memory.plot(*zip(*((length, core["temp_bytes"] / 1e6) for length, core in by_length), strict=True), **look)
+    time.set(ylabel="ms, forward + backward", title="time")
+    memory.set(ylabel="MB", title="temporary memory")
     for axes in (time, memory):
-        axes.set(xscale="log", yscale="log", xlabel="tokens", xticks=[row["length"] for row in rows])
-        axes.set_xticks([row["length"] for row in rows], [str(row["length"]) for row in rows])
+        axes.set(xscale="log", yscale="log", xlabel="tokens")
+        axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
         axes.minorticks_off()
-        axes.grid(alpha=0.3)
-    time.legend(frameon=False, fontsize="small")
-    figure.savefig(path, dpi=120)
+    figure.legend(handles=time.lines, loc="outside lower center", ncols=3)
+    figure.suptitle("Attention of one sequence: what grows with its length")
+    return figure

@@ -126,7 +126,7 @@ def put(name: str, kept: Path) -> None:
     if ALL[name].picture:
         found = found_runs.find([kept])
         groups = {each.label: [run.record for run in each.runs] for each in found.groups}
-        style.save(curves.figure(groups, ALL[name].metrics[:1]), kept.parent / name)
+        style.save(curves.figure(groups, ALL[name].metrics[:1]), kept.parent / f"{name}.svg")
 
 
 def text(name: str, kept: Path) -> str:
@@ -143,7 +143,7 @@ def text(name: str, kept: Path) -> str:
     shown = [results, *(only(table, ["setting", "baseline", "metric", "conclusion"]) for table in differences)]
     parts = [made.introduction, *(tables.markdown(table).strip() for table in shown)]
     if study.picture:
-        parts.append(f"![{METRICS[study.metrics[0]].title} by step and by second of training](replication/{name}.png)")
+        parts.append(f"![{METRICS[study.metrics[0]].title} by step and by second of training](replication/{name}.svg)")
     return "\n\n".join(parts)
 
 

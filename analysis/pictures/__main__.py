@@ -17,17 +17,21 @@ from matplotlib.figure import Figure
 
 from analysis.metrics import METRICS
 from analysis.pictures import attention_maps, curves, heads, intervals, projection, style, surfaces
-from attention.errors import UsageError
+from attention.errors import UsageError, unknown
 from train import cli
 from train.run import workdir
 
 
 def _curves(flags: argparse.Namespace) -> Figure:
-    return curves.figure(curves.read(flags.runs), flags.metrics, flags.axes, flags.epoch)
+    return curves.figure(curves.read(flags.runs), flags.metrics, flags.axes, flags.epoch, flags.title)
 
 
 def _comparison(flags: argparse.Namespace) -> Figure:
-    return intervals.figure(intervals.read(flags.runs, flags.metric), METRICS[flags.metric], [flags.baseline])
+    values = intervals.read(flags.runs, flags.metric)
+    if unread := [label for label in flags.only if label not in values]:
+        raise unknown("setting", unread[0], values)
+    values = {label: values[label] for label in flags.only or values}
+    return intervals.figure(values, METRICS[flags.metric], [flags.baseline], flags.title)
 
 
 def _attention(flags: argparse.Namespace) -> Figure:
@@ -77,10 +81,13 @@ def parser() -> cli.Parser:
     drawn.add_argument("--metrics", nargs="*", default=(), help="such as loss and accuracy; the usual ones without it")
     drawn.add_argument("--axes", nargs="+", default=("step", "seconds"), help="any of step, epoch and seconds")
     drawn.add_argument("--epoch", type=float, default=0.0, help="steps of an epoch, which that axis needs")
+    drawn.add_argument("--title", default="", help="of the picture; without it, what is drawn")
     drawn = kind("comparison", _comparison, "a metric of all settings: seeds, means and their intervals")
     drawn.add_argument("runs", nargs="+", type=Path, metavar="DIR ...", help="of finished runs, or above them")
     drawn.add_argument("--metric", default="accuracy", help="on test data, at the best step")
     drawn.add_argument("--baseline", default="dot_product", help="a setting that the others are beside")
+    drawn.add_argument("--only", nargs="+", default=(), metavar="SETTING", help="the settings to draw; all without it")
+    drawn.add_argument("--title", default="", help="of the picture; without it, what is drawn")
     drawn = of_a_run("attention", _attention, "what a model looks at, by layer and head, and its rollout")
     drawn.add_argument("--examples", nargs="+", type=int, default=[0], help="images; with one, each head is drawn")
     drawn.add_argument("--split", default="test", help="of the images: train, validation or test")

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
@@ -31,12 +32,14 @@ class ImageMaps:
     Attributes:
       images: The model's inputs, scaled to [0, 1].
       labels: Their classes.
+      predictions: The classes that the model gives the highest logit.
       layers: The class token's weights in each layer; without a class token, the mean over all tokens.
       rollout: The same of the attention rollout, up to and including each layer.
     """
 
     images: Float[np.ndarray, "B H W C"]
     labels: tuple[int, ...]
+    predictions: tuple[int, ...]
     layers: tuple[Float[np.ndarray, "B N h w"], ...]
     rollout: tuple[Float[np.ndarray, "B h w"], ...]
 
@@ -122,10 +125,12 @@ def of_images(directory: Path, examples: Sequence[int], split: str = "test", ste
     weights = attention_weights(task.model, params, jnp.asarray(images))
     class_token = config.model.pool == "class_token"
     grid = tuple(size // config.model.patch for size in images.shape[1:3])
+    logits = jax.jit(task.model.apply)({"params": params}, jnp.asarray(images))
     rolled = rollout(_mixings(weights, params))
     return ImageMaps(
         images=_scaled(images),
         labels=tuple(int(record["label"]) for record in records),
+        predictions=tuple(np.argmax(logits, axis=-1).tolist()),
         layers=tuple(_looked_at(np.asarray(layer), class_token, grid) for layer in weights.values()),
         rollout=tuple(_looked_at(layer, class_token, grid) for layer in rolled),
     )

@@ -32,10 +32,10 @@ USUAL = ("loss", "accuracy", "perplexity", "bleu")  # drawn where nothing else i
 
 
 class Band(NamedTuple):
-    """The mean and spread of a curve over seeds.
+    """The mean and spread of a curve over seeds, at the steps that all seeds reach.
 
     Attributes:
-      x: The points at which the values of every seed are known.
+      x: Mean over seeds of the horizontal coordinate.
       mean: Mean over seeds.
       spread: Standard deviation over seeds (ddof 1); 0 for a single seed.
       seeds: Number of seeds.
@@ -47,21 +47,41 @@ class Band(NamedTuple):
     seeds: int
 
 
-def band(curves: Sequence[tuple[Float[np.ndarray, " _"], Float[np.ndarray, " _"]]]) -> Band:
-    """Returns the mean and spread of curves that need not have the same points.
+class Curve(NamedTuple):
+    """What one seed has of a metric.
 
-    Each curve is interpolated linearly at the points of all curves, within the range that all of them cover. Curves
-    that have the same points are not interpolated.
-
-    Args:
-      curves: x, which increases, and y of each seed.
+    Attributes:
+      steps: The steps, which increase.
+      x: The horizontal coordinate at each step, such as the seconds of training until then.
+      y: The metric's value at each step.
     """
-    first, last = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
-    points = np.unique(np.concatenate([x for x, _ in curves]))
-    points = points[(points >= first) & (points <= last)]
-    values = np.array([np.interp(points, x, y) for x, y in curves])
-    spread = values.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(points))
-    return Band(points, values.mean(axis=0), spread, len(curves))
+
+    steps: Float[np.ndarray, " n"]
+    x: Float[np.ndarray, " n"]
+    y: Float[np.ndarray, " n"]
+
+
+def band(curves: Sequence[Curve]) -> Band:
+    """Returns the mean and spread of curves that need not have the same steps.
+
+    x and y are averaged over seeds at equal steps, so seeds of other speeds are compared after as much training. Each
+    curve is interpolated linearly at the steps of all curves, within the range that all of them cover. Curves that have
+    the same steps are not interpolated.
+
+    Raises:
+      UsageError: The curves have no range of steps in common.
+    """
+    first, last = max(curve.steps[0] for curve in curves), min(curve.steps[-1] for curve in curves)
+    if first > last:
+        raise UsageError(
+            f"Seeds of one curve have no steps in common: one begins at step {first:g}, another ends at {last:g}; give "
+            "them labels of their own, such as a=DIR b=DIR."
+        )
+    steps = np.unique(np.concatenate([curve.steps for curve in curves]))
+    steps = steps[(steps >= first) & (steps <= last)]
+    x, y = (np.array([np.interp(steps, curve.steps, curve[side]) for curve in curves]) for side in (1, 2))
+    spread = y.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(steps))
+    return Band(x.mean(axis=0), y.mean(axis=0), spread, len(curves))
 
 
 def read(runs: Sequence[str]) -> dict[str, list[list[Record]]]:
@@ -103,7 +123,11 @@ def metrics_of(groups: Groups) -> list[str]:
 
 @style.quiet
 def figure(
-    groups: Groups, metrics: Sequence[str] = (), axes: Sequence[str] = ("step", "seconds"), epoch: float = 0.0
+    groups: Groups,
+    metrics: Sequence[str] = (),
+    axes: Sequence[str] = ("step", "seconds"),
+    epoch: float = 0.0,
+    title: str = "",
 ) -> Figure:
     """Draws a row for each metric and a column for each axis; a band is one standard deviation to either side.
 
@@ -112,13 +136,15 @@ def figure(
       metrics: The metrics to draw; where there are none, the usual ones that all runs have.
       axes: The horizontal axes: `step`, `epoch` or `seconds` (of training, without evaluation).
       epoch: Steps of an epoch, which the axis `epoch` needs.
+      title: The title; '' says what is drawn.
 
     Raises:
-      UsageError: There are no runs or no validation data, or a metric or an axis does not exist.
+      UsageError: There are no runs or no validation data, a metric or an axis does not exist, or seeds of one label
+        have no steps in common.
     """
     groups = {label: [seed for run in runs for seed in split_replicas(run)] for label, runs in groups.items()}
     metrics = _checked(groups, metrics, axes, epoch)
-    drawn = Figure(figsize=(3.4 * len(axes), 0.3 + 2.3 * len(metrics) + 0.15 * len(groups)))
+    drawn = Figure(figsize=(max(4.8, 3.4 * len(axes)), 0.6 + 2.3 * len(metrics) + 0.15 * len(groups)))
     looks = style.colours(groups)
     for row, metric in zip(drawn.subplots(len(metrics), len(axes), squeeze=False), metrics, strict=True):
         for place, axis in zip(row, axes, strict=True):
@@ -126,7 +152,9 @@ def figure(
                 for split, dashes in SPLITS.items():
                     _draw_band(place, _curves(runs, split, metric, axis, epoch), *looks[label], dashes)
             place.set(xlabel=f"{axis} of training" if axis == "seconds" else axis)
+            place.set(yscale="log" if metric == "perplexity" else "linear")
         row[0].set_ylabel(metric)
+    drawn.suptitle(style.plain(title or f"{' and '.join(metrics).capitalize()} during training"))
     _legend(drawn, groups, looks)
     return drawn
 
@@ -151,18 +179,18 @@ def _checked(groups: Groups, metrics: Sequence[str], axes: Sequence[str], epoch:
     return metrics or [name for name in USUAL if name in valid] or valid[:1]
 
 
-def _curves(runs: Sequence[Sequence[Record]], split: str, metric: str, axis: str, epoch: float) -> list[tuple]:
-    """Returns x and y of every seed that has metrics of this split."""
+def _curves(runs: Sequence[Sequence[Record]], split: str, metric: str, axis: str, epoch: float) -> list[Curve]:
+    """Returns the curve of every seed that has metrics of this split."""
     field, unit = ("step", epoch) if axis == "epoch" else (axis, 1.0)
     lines = [[line for line in run if line["split"] == split and metric in line] for run in runs]
     return [
-        (np.array([line[field] / unit for line in run]), np.array([line[metric] for line in run]))
+        Curve(*np.array([(line["step"], line[field] / unit, line[metric]) for line in run], float).T)
         for run in lines
         if run
     ]
 
 
-def _draw_band(axes: Axes, curves: list[tuple], colour: str, marker: str, dashes: str) -> None:
+def _draw_band(axes: Axes, curves: list[Curve], colour: str, marker: str, dashes: str) -> None:
     if not curves:
         return
     x, mean, spread, seeds = band(curves)
@@ -173,12 +201,18 @@ def _draw_band(axes: Axes, curves: list[tuple], colour: str, marker: str, dashes
 
 
 def _legend(drawn: Figure, groups: Groups, looks: Mapping[str, tuple[str, str]]) -> None:
-    names = {label: f"{label} ({counted(len(groups[label]), 'seed')})" for label in looks}
     handles = [
-        Line2D([], [], color=colour, marker=marker, label=style.plain(names[label]))
+        Line2D([], [], color=colour, marker=marker, label=style.plain(f"{label} ({_seeds(groups[label])})"))
         for label, (colour, marker) in looks.items()
     ]
     handles += [Line2D([], [], color="#808080", linestyle=dashes, label=split) for split, dashes in SPLITS.items()]
     widest = 0.7 + 0.075 * max(len(handle.get_label()) for handle in handles)  # inches, about
     columns = max(1, min(len(handles), int(drawn.get_figwidth() / widest)))
     drawn.legend(handles=handles, loc="outside lower center", ncols=columns)
+
+
+def _seeds(runs: Sequence[Sequence[Record]]) -> str:
+    """Says how many seeds a curve has, and where it ends if not all seeds have come so far."""
+    last = [max((line["step"] for line in run if line["split"] == "validation"), default=0) for run in runs]
+    ended = f", of which one ends at step {min(last)}" if min(last) < max(last) else ""
+    return counted(len(runs), "seed") + ended

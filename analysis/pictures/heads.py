@@ -1,5 +1,7 @@
 """Drawings of what a model attends to: patches of images and tokens of texts."""
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
@@ -15,27 +17,32 @@ READABLE = 48  # the tokens of longer texts are not written, since they could no
 
 @style.quiet
 def of_heads(maps: ImageMaps, example: int = 0) -> Figure:
-    """Draws one image: a row for each layer with the weights of each head and the rollout up to that layer.
+    """Draws one image, and beside it a row for each layer with the weights of each head and the rollout so far.
 
-    All weights are drawn on one scale and all rollouts on another, both from 0 to the greatest value.
+    All weights are drawn on one scale and all rollouts on another; see `style.scale`.
     """
     layers, heads = len(maps.layers), maps.layers[0].shape[1]
-    figure = Figure(figsize=(1.6 + 0.95 * (heads + 2), 0.4 + 0.98 * layers))
-    panels = figure.subplots(layers, heads + 2, squeeze=False)
+    figure = Figure(figsize=(1.9 + 0.95 * (heads + 2), 0.75 + 0.98 * max(layers, 2)))
+    grid = figure.add_gridspec(layers, heads + 2, width_ratios=[1.3] + [1] * (heads + 1))
+    panels = np.array(
+        [[figure.add_subplot(grid[row, column + 1]) for column in range(heads + 1)] for row in range(layers)]
+    )
     weights = [layer[example] for layer in maps.layers]
     rolled = [layer[example] for layer in maps.rollout]
-    most, most_rolled = np.max(weights), np.max(rolled)
+    of_weights, of_rolled = style.scale(np.array(weights)), style.scale(np.array(rolled))
     for number, row in enumerate(panels):
-        _image(row[0], maps.images[example])
-        row[0].set_ylabel(f"layer {number + 1}", visible=True)
-        for head, axes in enumerate(row[1:-1]):
-            bar = _patches(axes, weights[number][head], most, maps.images[example])
-        rolled_bar = _patches(row[-1], rolled[number], most_rolled, maps.images[example])
-    titles = [f"class {maps.labels[example]}", *(f"head {head + 1}" for head in range(heads)), "rollout"]
-    for axes, title in zip(panels[0], titles, strict=True):
+        row[0].set_ylabel(f"layer {number + 1}")
+        for head, axes in enumerate(row[:-1]):
+            bar = _patches(axes, weights[number][head], of_weights, maps.images[example])
+        rolled_bar = _patches(row[-1], rolled[number], of_rolled, maps.images[example])
+    for axes, title in zip(panels[0], [*(f"head {head + 1}" for head in range(heads)), "rollout"], strict=True):
         axes.set_title(title)
-    figure.colorbar(bar, ax=panels[:, 1:-1], label="weight of a patch", shrink=0.9, aspect=25)
-    figure.colorbar(rolled_bar, ax=panels[:, -1], shrink=0.9, aspect=25)
+    shown = figure.add_subplot(grid[:, 0])
+    _image(shown, maps.images[example])
+    shown.set_title(_classes(maps, example))
+    _bar(figure, bar, panels[:, :-1], "weight of a patch")
+    _bar(figure, rolled_bar, panels[:, -1], "")
+    figure.suptitle("What each head attends to, by layer")
     return figure
 
 
@@ -44,23 +51,34 @@ def of_examples(maps: ImageMaps) -> Figure:
     """Draws several images, and below each the mean over heads of every layer and the rollout of all layers."""
     rows = [layer.mean(axis=1) for layer in maps.layers] + [maps.rollout[-1]]
     names = [f"layer {number + 1}" for number in range(len(maps.layers))] + ["rollout"]
-    figure = Figure(figsize=(0.4 + 0.95 * len(maps.images), 0.3 + 0.95 * (len(rows) + 1)))
+    figure = Figure(figsize=(max(4.0, 0.4 + 1.05 * len(maps.images)), 0.9 + 0.95 * (len(rows) + 1)))
     panels = figure.subplots(len(rows) + 1, len(maps.images), squeeze=False)
-    for axes, image, label in zip(panels[0], maps.images, maps.labels, strict=True):
-        _image(axes, image)
-        axes.set_title(f"class {label}")
+    for example, axes in enumerate(panels[0]):
+        _image(axes, maps.images[example])
+        axes.set_title(_classes(maps, example))
     for row, drawn, name in zip(panels[1:], rows, names, strict=True):
         for axes, weights, image in zip(row, drawn, maps.images, strict=True):
-            _patches(axes, weights, weights.max(), image)
+            _patches(axes, weights, style.scale(weights), image)
         row[0].set_ylabel(name)
+    figure.suptitle("What each layer attends to, mean over heads")
     return figure
+
+
+def _classes(maps: ImageMaps, example: int) -> str:
+    return f"class {maps.labels[example]},\npredicted {maps.predictions[example]}"
+
+
+def _bar(figure: Figure, image: AxesImage, panels: np.ndarray, label: str) -> None:
+    """Draws the scale of weights on black, as they are over the black of an image."""
+    bar = figure.colorbar(image, ax=panels, label=label, shrink=0.9, aspect=25)
+    bar.ax.set_facecolor("black")
 
 
 @style.quiet
 def of_tokens(maps: TextMaps) -> Figure:
-    """Draws a row of heads' matrices for each layer, and last the rollout where there is one; dark is a high weight.
+    """Draws a row of heads' matrices for each layer, and last the rollout where there is one; bright is a high weight.
 
-    Tokens are written where they can be read. The scale of each matrix ends at its greatest weight.
+    Tokens are written where they can be read. Each matrix has a scale of its own.
     """
     rows = [(f"layer {number + 1}, ", list(layer)) for number, layer in enumerate(maps.layers.values())]
     rows += [] if maps.rollout is None else [("", [maps.rollout])]
@@ -75,6 +93,11 @@ def of_tokens(maps: TextMaps) -> Figure:
                 continue
             _matrix(axes, layer[head], maps, rows=head == 0, columns=number == 0)
             axes.set_title(f"{name}head {head + 1}" if name else "rollout")
+    figure.suptitle(
+        "What each token attends to: queries in rows, keys in columns"
+        if heads > 1
+        else "Queries in rows, keys in columns"
+    )
     return figure
 
 
@@ -86,19 +109,21 @@ def _image(axes: Axes, image: Float[np.ndarray, "H W C"]) -> None:
 
 
 def _patches(
-    axes: Axes, weights: Float[np.ndarray, "h w"], most: float, image: Float[np.ndarray, "H W C"]
+    axes: Axes, weights: Float[np.ndarray, "h w"], scale: dict[str, Any], image: Float[np.ndarray, "H W C"]
 ) -> AxesImage:
     """Draws the weights over a dimmed image."""
     _image(axes, 0.6 * image)
     height, width = image.shape[:2]
     extent = (-0.5, width - 0.5, height - 0.5, -0.5)
-    return axes.imshow(weights, cmap=style.HEAT, vmin=0, vmax=most, extent=extent)
+    drawn = axes.imshow(weights, extent=extent)
+    drawn.set(**scale)
+    return drawn
 
 
 def _matrix(axes: Axes, weights: Float[np.ndarray, "T S"], maps: TextMaps, *, rows: bool, columns: bool) -> None:
     """Draws one matrix, with its tokens at the left and above where they are asked for and few enough."""
     alignment.matrix(axes, alignment.Alignment(maps.columns, maps.rows, weights))
-    axes.images[0].set_clim(0, weights.max())
+    axes.images[0].set(**style.scale(weights))
     readable = max(weights.shape) <= READABLE
     axes.grid(False)
     axes.spines[:].set_visible(False)

@@ -52,28 +52,36 @@ def _recorded(path: Path) -> Mapping[str, Sequence[Any]]:
 
 
 @style.quiet
-def figure(values: Values, metric: Metric, baselines: Container[str] = ()) -> Figure:
+def figure(values: Values, metric: Metric, baselines: Container[str] = (), title: str = "") -> Figure:
     """Draws the best setting on top: dots are seeds, the mark is their mean, the bar its t confidence interval.
 
     Args:
-      values: A row for each setting; a row with NaN is left out.
+      values: A row for each setting; a row with NaN is left out, and the title says which.
       metric: The metric of the values.
-      baselines: Settings that are drawn in red, with a line through all rows at their means.
+      baselines: Settings at whose means a line is drawn through all rows.
+      title: The title; '' says what is drawn.
     """
     rows = {label: np.asarray(row) * metric.scale for label, row in values.items() if np.isfinite(row).all()}
     order = sorted(rows, key=lambda label: rows[label].mean(), reverse=not metric.lower)
-    drawn = Figure(figsize=(6.4, 0.7 + 0.19 * len(order)))
+    looks = style.colours(order)
+    drawn = Figure(figsize=(6.4, max(2.2, 1.0 + 0.22 * len(order))))
     axes = drawn.subplots()
     for place, label in enumerate(order):
-        summary, colour = statistics.summary(rows[label]), style.RED if label in baselines else style.BLUE
+        summary, colour = statistics.summary(rows[label]), looks[label][0]
         if len(rows[label]) > 1:
             ends = [summary.mean - summary.half_width, summary.mean + summary.half_width]
-            axes.plot(ends, [place] * 2, color=colour, lw=5, alpha=0.25, solid_capstyle="butt")
+            axes.plot(ends, [place] * 2, color=colour, lw=6, alpha=0.25, solid_capstyle="butt")
         axes.plot(rows[label], [place] * len(rows[label]), "o", color="#404040", ms=2.5, mew=0)
-        axes.plot(summary.mean, place, "|", color=colour, ms=8, mew=2)
+        axes.plot(summary.mean, place, "|", color=colour, ms=9, mew=2.2)
         if label in baselines:
             axes.axvline(summary.mean, color=colour, lw=0.8, ls=":", zorder=0)
     axes.set_yticks(range(len(order)), [style.plain(label) for label in order])
-    axes.set(ylim=(len(order) - 0.5, -0.5), xlabel=f"test {metric.title}")
+    axes.set(ylim=(len(order) - 0.4, -0.6), xlabel=f"test {metric.title}")
     axes.grid(axis="y", visible=False)
+    drawn.suptitle(style.plain(title or _title(len(order), [label for label in values if label not in rows])))
     return drawn
+
+
+def _title(settings: int, missing: Sequence[str]) -> str:
+    title = f"{metrics.counted(settings, 'setting')}: seeds (dots), their means, and 95 % intervals of the means"
+    return title + (f"\nwithout a finite value: {', '.join(missing)}" if missing else "")

@@ -27,7 +27,7 @@ def curves(counts: Mapping[str, tuple[Count, Sizes]], length: int, heads: int) -
       length: Number of tokens, ℓ.
       heads: Number of heads, h.
     """
-    figure = Figure(figsize=(9, 2.9))
+    figure = Figure(figsize=(9, 3.1))
     for axes, (title, (count, widths)) in zip(figure.subplots(1, len(counts)), counts.items(), strict=True):
         for name, colour in COLOURS.items():
             values = [count(name, length, width, heads) / 1e6 for width in widths]
@@ -36,7 +36,7 @@ def curves(counts: Mapping[str, tuple[Count, Sizes]], length: int, heads: int) -
             axes.plot(widths, values, ls=dashes, color=colour, label=name, marker=marker, ms=4)
         axes.set(title=title, xlabel="d", ylabel="MFLOP, forward and backward", xlim=(0, None), ylim=(0, None))
     axes.legend()
-    figure.suptitle(f"ℓ = {length}, {counted(heads, 'head')}")
+    figure.suptitle(f"Operations of a layer by its width, {length} tokens, {counted(heads, 'head')}")
     return figure
 
 
@@ -48,7 +48,7 @@ def heat_maps(counts: Mapping[str, tuple[Count, Sizes]], heads: Sizes) -> Figure
       counts: From a title to a way to count and the powers of two that are lengths and widths.
       heads: h of each column.
     """
-    figure = Figure(figsize=(9, 2.3 * len(counts)))
+    figure = Figure(figsize=(9, 0.3 + 2.3 * len(counts)))
     rows = figure.subplots(len(counts), len(heads), squeeze=False)
     for row, (title, (count, sizes)) in zip(rows, counts.items(), strict=True):
         for axes, h in zip(row, heads, strict=True):
@@ -56,6 +56,7 @@ def heat_maps(counts: Mapping[str, tuple[Count, Sizes]], heads: Sizes) -> Figure
             image = _heat_map(axes, percent, sizes)
             axes.set_title(f"{title}, {counted(h, 'head')}\nmean {np.mean(percent):.0f} %")
     figure.colorbar(image, ax=rows, label="standard over Efficient, % more", shrink=0.6)
+    figure.suptitle("How many more operations standard attention takes than Efficient Attention")
     return figure
 
 
@@ -73,7 +74,7 @@ def _heat_map(axes: Axes, percent: list[list[float]], sizes: Sizes) -> Any:
 @quiet
 def surfaces(counts: Mapping[str, tuple[Count, Sizes]]) -> Figure:
     """Draws operations over ℓ and d with one head, with a panel for each way to count, as Hosseini Fig. 4."""
-    figure = Figure(figsize=(9, 3.2))
+    figure = Figure(figsize=(9, 3.5))
     panels = figure.subplots(1, len(counts), subplot_kw={"projection": "3d"})
     for axes, (title, (count, sizes)) in zip(panels, counts.items(), strict=True):
         lengths, widths = np.meshgrid(sizes, sizes)
@@ -88,6 +89,7 @@ def surfaces(counts: Mapping[str, tuple[Count, Sizes]]) -> Figure:
         axes.set_box_aspect((1, 1, 0.9), zoom=0.75)
         axes.view_init(18, -60)
         axes.locator_params(nbins=4)
+    figure.suptitle("Operations of a layer by tokens and width, one head")
     handles = [Patch(color=colour, alpha=0.6, label=name) for name, colour in COLOURS.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=4)
     return figure

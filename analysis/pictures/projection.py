@@ -69,7 +69,7 @@ def figure(
       steps: Number of steps of attention.
       chosen: Index of the point in the first drawing.
     """
-    drawn = Figure(figsize=(2.4 * (len(sigmas) + 1), 3.1))
+    drawn = Figure(figsize=(2.4 * (len(sigmas) + 1), 3.4))
     first, *rest = drawn.subplots(1, len(sigmas) + 1)
     _one(first, points, sorted(sigmas)[len(sigmas) // 2], chosen)
     for axes, sigma in zip(rest, sigmas, strict=True):
@@ -78,6 +78,7 @@ def figure(
     for axes in (first, *rest):
         axes.set(aspect="equal", xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
+    drawn.suptitle("Projection attention moves points towards the surface of their neighbours")
     return drawn
 
 

@@ -1,13 +1,16 @@
 """The style of all pictures, the colours of mechanisms, and writing files whose bytes are the same each time."""
 
-import itertools
+import io
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import matplotlib
-from matplotlib.colors import LinearSegmentedColormap, to_rgba
+import numpy as np
+from jaxtyping import Float
+from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb, to_rgba
 from matplotlib.figure import Figure
 
 from attention.errors import UsageError
@@ -24,8 +27,13 @@ BLACK, ORANGE, SKY, GREEN, BLUE, RED, PURPLE = (
 )
 COLOURS = (BLACK, RED, BLUE, GREEN, ORANGE, SKY, PURPLE)
 MARKERS = ("o", "s", "^", "D", "v")
-# Colours of weights over an image: a weight of 0 is transparent, and the greatest weight nearly covers the image.
+SHADES = (0.0, 0.35, 0.6)  # how much white the colours of variants of one mechanism have
+# Colours of weights: 0 is transparent, and the greatest nearly covers what is below; negative ones are blue.
 HEAT = LinearSegmentedColormap.from_list("weights", [to_rgba(ORANGE, 0.0), to_rgba(ORANGE, 0.9)])
+SIGNED = LinearSegmentedColormap.from_list(
+    "signed weights",
+    [(0, to_rgba(BLUE, 0.9)), (0.5, to_rgba(BLUE, 0.0)), (0.5, to_rgba(ORANGE, 0.0)), (1, to_rgba(ORANGE, 0.9))],
+)
 SURFACE = "viridis"
 
 # Mechanisms that one paper compares differ in colour; all mechanisms differ in colour or marker.
@@ -63,23 +71,53 @@ MECHANISMS = {
     "gated_delta": (GREEN, "v"),
 }
 
+# Ink, and what it is in an SVG on a dark page.
+ON_DARK = {
+    BLACK: "#f2f2f2",
+    "#404040": "#d0d0d0",
+    "#595959": "#bdbdbd",
+    "#e5e5e5": "#3c3f48",
+    "#c0c0c0": "#666a75",
+    "#f2f2f2": "#2a2d36",
+    "#ececec": "#262932",
+    "#e6e6e6": "#22252e",
+    "#ffffff": "#1e2129",
+}
+
 STYLE = Path(__file__).with_name("bench.mplstyle")
 # A decorator: the function draws in this style.
 quiet = matplotlib.rc_context(matplotlib.rc_params_from_file(STYLE, use_default_template=False))
 
 
 def colours(labels: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Returns colour and marker of each label: those of the mechanism that it names first, else the first free pair."""
+    """Returns colour and marker of each label.
+
+    They are those of the mechanism that the label names first; further labels of that mechanism have a lighter shade of
+    its colour. Labels that name no mechanism take the first free pair.
+    """
     labels = list(labels)
+    words = {label: re.findall(r"\w+", label) for label in labels}
+    named = {label: next((MECHANISMS[word] for word in words[label] if word in MECHANISMS), None) for label in labels}
     looks: dict[str, tuple[str, str]] = {}
-    for label in labels:
-        look = next((MECHANISMS[word] for word in re.findall(r"\w+", label) if word in MECHANISMS), None)
-        if look and look not in looks.values():
-            looks[label] = look
-    pairs = itertools.product(MARKERS, COLOURS)
-    free = ((colour, marker) for marker, colour in pairs if (colour, marker) not in looks.values())
-    others = itertools.cycle([*free] or [(BLACK, "o")])
-    return {label: looks[label] if label in looks else next(others) for label in labels}
+    for label in sorted(labels, key=lambda label: named[label] is None):
+        look = named[label]
+        taken = {*looks.values()} | ({*MECHANISMS.values()} - {look} if look else set())
+        candidates = _variants(*look) if look else ((colour, marker) for marker in MARKERS for colour in COLOURS)
+        looks[label] = next((one for one in candidates if one not in taken), look or (BLACK, "o"))
+    return {label: looks[label] for label in labels}
+
+
+def _variants(colour: str, marker: str) -> Iterator[tuple[str, str]]:
+    """Yields the shades of a colour, first with this marker and then with the others."""
+    for other in sorted(MARKERS, key=lambda name: name != marker):
+        for white in SHADES:
+            yield to_hex([white + (1 - white) * channel for channel in to_rgb(colour)]), other
+
+
+def scale(weights: Float[np.ndarray, "..."]) -> dict[str, Any]:
+    """Returns the colours and the limits for weights: from 0 to the greatest, to both sides if some are negative."""
+    most = np.abs(weights).max()
+    return {"cmap": SIGNED, "clim": (-most, most)} if weights.min() < 0 else {"cmap": HEAT, "clim": (0, most)}
 
 
 def plain(text: str) -> str:
@@ -88,29 +126,49 @@ def plain(text: str) -> str:
 
 
 @quiet
-def save(figure: Figure, path: Path) -> tuple[Path, Path]:
-    """Writes a figure as PNG and as SVG; the bytes are the same each time.
+def save(figure: Figure, path: Path) -> tuple[Path, ...]:
+    """Writes a figure as PNG on white and as SVG for light and dark pages; the bytes are the same each time.
 
     Args:
       figure: The figure to write.
-      path: The path without an ending, or with either ending; its folder is made.
+      path: The path; with the ending `.png` or `.svg` this file alone is written. Its folder is made.
 
     Returns:
-      Both paths.
+      The paths of the files.
 
     Raises:
       UsageError: The files cannot be written.
     """
-    stem = path.with_suffix("") if path.suffix in (".png", ".svg") else path
-    png, svg = (stem.parent / f"{stem.name}.{ending}" for ending in ("png", "svg"))
+    stem = path.with_suffix("") if path.suffix in WRITERS else path
+    written = tuple(stem.parent / f"{stem.name}{end}" for end in WRITERS if stem == path or path.suffix == end)
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph")  # characters that the font lacks are drawn as boxes
-            figure.savefig(png, metadata={"Software": None})
-            figure.savefig(svg, metadata={"Date": None})
+            for file in written:
+                WRITERS[file.suffix](figure, file)
     except OSError as error:
         raise UsageError(
             f"{path} cannot be drawn ({error.strerror or error}); name a file that can be written."
         ) from error
-    return png, svg
+    return written
+
+
+def _write_png(figure: Figure, path: Path) -> None:
+    figure.savefig(path, metadata={"Software": None})
+
+
+def _write_svg(figure: Figure, path: Path) -> None:
+    """Writes an SVG without a ground, whose ink is light where the page around it is dark."""
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg", facecolor="none", metadata={"Date": None})
+    rules = (
+        f'[style*="{kind}: {light}"]{{{kind}:{dark} !important}}'
+        for light, dark in ON_DARK.items()
+        for kind in ("fill", "stroke")
+    )
+    dark = f"@media (prefers-color-scheme:dark){{{''.join(rules)}}}</style>"
+    path.write_text(drawn.getvalue().replace("</style>", dark, 1), encoding="utf-8")
+
+
+WRITERS = {".png": _write_png, ".svg": _write_svg}

@@ -126,7 +126,7 @@ def of_run(directory: Path, extent: float, layer: int = 0, head: int = 0, step: 
 @style.quiet
 def figure(surfaces: Sequence[Surface]) -> Figure:
     """Draws the surfaces side by side."""
-    drawn = Figure(figsize=(3.2 * len(surfaces), 2.8))
+    drawn = Figure(figsize=(3.2 * len(surfaces), 3.1))
     for number, surface in enumerate(surfaces):
         axes = drawn.add_subplot(1, len(surfaces), number + 1, projection="3d")
         x, y = np.moveaxis(plane(surface.extent), -1, 0)
@@ -135,4 +135,5 @@ def figure(surfaces: Sequence[Surface]) -> Figure:
         axes.set(xlabel="x", ylabel="y", zlabel="score")
         axes.set_title(style.plain(surface.title), y=0.98)
         axes.set_box_aspect(None, zoom=0.85)  # at the default zoom the label of the last axis is cut off
+    drawn.suptitle("Scores where query and key are the same point (x, y)")
     return drawn

@@ -19,16 +19,25 @@ def figure(sweep: Mapping[str, Any]) -> Figure:
     tune, metric = sweep["tune"], metrics.find(sweep["tune"]["metric"])
     drawn = Figure(figsize=(5.6, 3.2), layout="constrained")
     axes = drawn.subplots()
-    for number, (name, cell) in enumerate(sweep["cells"].items()):
+    looks = style.colours(sweep["cells"])
+    for name, cell in sweep["cells"].items():
         values = [value for value, scores in cell.get("tried", {}).items() if None not in scores]
         values.sort(key=float)
         means = [np.mean(cell["tried"][value]) * metric.scale for value in values]
-        colour = style.COLOURS[number % len(style.COLOURS)]
-        marker = style.MARKERS[number // len(style.COLOURS) % len(style.MARKERS)]
-        axes.plot([float(value) for value in values], means, marker, ls="-", color=colour, mfc="white", label=name)
+        colour, marker = looks[name]
+        axes.plot(
+            [float(value) for value in values],
+            means,
+            marker,
+            ls="-",
+            color=colour,
+            mfc="white",
+            label=style.plain(name),
+        )
         chosen = cell["chosen"].get(tune["field"])
         if chosen in values:
             axes.plot(float(chosen), means[values.index(chosen)], marker, color=colour)
     axes.set(xscale="log", xlabel=tune["field"], ylabel=f"{metric.title}, on validation data")
     axes.legend(fontsize=6)
+    drawn.suptitle("What was tried, and (filled) what was chosen")
     return drawn

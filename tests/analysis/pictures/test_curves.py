@@ -22,7 +22,8 @@ SEEDS = [run([0.1, 0.5, 0.7]), run([0.3, 0.4, 0.9]), run([0.2, 0.3, 0.8])]
 
 
 def test_a_band_is_mean_and_standard_deviation_over_seeds():
-    found = curves.band([(np.array([1.0, 2.0]), np.array(y)) for y in ([1.0, 5.0], [2.0, 3.0], [6.0, 1.0])])
+    x = np.array([1.0, 2.0])
+    found = curves.band([curves.Curve(x, x, np.array(y)) for y in ([1.0, 5.0], [2.0, 3.0], [6.0, 1.0])])
     np.testing.assert_array_equal(found.x, [1, 2])
     np.testing.assert_allclose(found.mean, [statistics.mean(y) for y in ([1, 2, 6], [5, 3, 1])])
     np.testing.assert_allclose(found.spread, [statistics.stdev(y) for y in ([1, 2, 6], [5, 3, 1])])
@@ -32,14 +33,41 @@ def test_a_band_is_mean_and_standard_deviation_over_seeds():
 def test_curves_with_other_points_are_interpolated_where_all_reach():
     """Of straight lines through the origin the mean is the line of the mean slope, at every point of either."""
     points, slopes = (np.array([0.0, 1.0, 4.0]), np.array([0.5, 2.0, 3.0, 9.0])), (2.0, 4.0)
-    found = curves.band([(x, slope * x) for x, slope in zip(points, slopes, strict=True)])
+    found = curves.band([curves.Curve(x, x, slope * x) for x, slope in zip(points, slopes, strict=True)])
     np.testing.assert_array_equal(found.x, [0.5, 1, 2, 3, 4])
     np.testing.assert_allclose(found.mean, 3 * found.x)
     np.testing.assert_allclose(found.spread, statistics.stdev(slopes) * found.x)
 
 
 def test_one_seed_has_no_spread():
-    assert not curves.band([(np.array([1.0, 2.0]), np.array([3.0, 4.0]))]).spread.any()
+    steps = np.array([1.0, 2.0])
+    assert not curves.band([curves.Curve(steps, steps, np.array([3.0, 4.0]))]).spread.any()
+
+
+def slower(seed, factor):
+    return [entry | {"seconds": factor * entry["seconds"]} for entry in seed]
+
+
+def test_seeds_whose_seconds_do_not_overlap_are_drawn_at_their_mean_seconds():
+    """The second seed begins at 50 seconds, where the first has ended at 15."""
+    figure = curves.figure({"super": [SEEDS[0], slower(SEEDS[1], 10)], "neural": SEEDS}, axes=("seconds",))
+    points = drawn_at(figure.axes[0])[0]
+    assert len(points) == 2
+    np.testing.assert_allclose(points[0], [[27.5, 0.2], [55, 0.45], [82.5, 0.8]])
+
+
+def test_seeds_without_steps_in_common_are_refused_and_a_seed_that_ends_earlier_is_named():
+    late = [entry | {"step": entry["step"] + 100} for entry in SEEDS[1]]
+    with pytest.raises(UsageError, match="no steps in common: one begins at step 110, another ends at 30"):
+        curves.figure({"super": [SEEDS[0], late]})
+    (legend,) = curves.figure({"super": [SEEDS[0], SEEDS[1][:2]], "neural": SEEDS}).legends
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert labels[:2] == ["super (2 seeds, of which one ends at step 20)", "neural (3 seeds)"]
+
+
+def test_a_picture_says_what_it_shows():
+    assert curves.figure({"super": SEEDS}).get_suptitle() == "Accuracy during training"
+    assert curves.figure({"super": SEEDS}, title="mine").get_suptitle() == "mine"
 
 
 def drawn_at(axes):

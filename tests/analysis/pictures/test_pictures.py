@@ -94,6 +94,8 @@ def test_an_images_maps_are_the_class_tokens_weights(runs):
     for drawn, weights in zip(maps.layers, kept.values(), strict=True):
         np.testing.assert_allclose(drawn.reshape(2, 4, 16), weights[:, :, 0, 1:], rtol=1e-5)
     assert maps.labels == tuple(batch["label"][[3, 1]])
+    logits = task.model.apply({"params": params}, jnp.asarray(batch["image"][[3, 1]]))
+    assert maps.predictions == tuple(logits.argmax(-1).tolist())
     np.testing.assert_allclose(
         maps.images, batch["image"][[3, 1]] / batch["image"][[3, 1]].max((1, 2, 3), keepdims=True)
     )
@@ -192,9 +194,26 @@ def test_a_picture_of_tokens_shows_every_head_and_the_rollout(runs):
     assert [label.get_text() for label in shown[0].get_yticklabels()] == maps.rows
 
 
+def test_an_image_is_shown_once_with_its_class_and_what_the_model_says(runs):
+    maps = attention_maps.of_images(runs / "vit", [3], step="last")
+    figure = heads.of_heads(dataclasses.replace(maps, labels=(4,), predictions=(9,)))
+    assert [axes.get_title() for axes in figure.axes if axes.get_title().startswith("class")] == [
+        "class 4,\npredicted 9"
+    ]
+    whole = [axes for axes in figure.axes if len(axes.images) == 1]
+    assert len(whole) == 1  # beside it, all images lie dimmed under their weights
+    np.testing.assert_array_equal(whole[0].images[0].get_array(), maps.images[0, ..., 0])
+    bars = [axes for axes in figure.axes if axes.get_label() == "<colorbar>"]
+    assert [bar.get_facecolor() for bar in bars] == [(0, 0, 0, 1)] * 2  # a weight of 0 is as dark as over an image
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
+        (
+            f"comparison {ROOT}/benchmarks/results/digits_cpu.json --only supr",
+            "Unknown setting 'supr'. Did you mean 'super'",
+        ),
         ("attention --workdir=nothing", "has no config.json"),
         ("attention --workdir=vit --step=last --examples 360", "There is no example 360 of test; there are 0 to 359."),
         ("attention --workdir=vit --step=last --split=tests", "Unknown split 'tests'. Did you mean 'test'"),

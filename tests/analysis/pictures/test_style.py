@@ -1,6 +1,10 @@
 """The same colours and the same bytes everywhere."""
 
+import re
+
+import numpy as np
 import pytest
+from matplotlib.colors import rgb_to_hsv, to_rgb
 from matplotlib.figure import Figure
 
 from analysis.pictures import style
@@ -32,18 +36,56 @@ def test_labels_take_the_colour_of_their_mechanism_whatever_else_is_drawn():
     assert together["dot_product"] == style.MECHANISMS["dot_product"]
 
 
+def test_a_mechanism_has_its_colour_or_a_lighter_shade_of_it():
+    """The hue of variants is that of the mechanism alone, whatever else is drawn."""
+    looks = style.colours(["dot_product", *(f"neural(dim={dim})|dot_product" for dim in (2, 16, 64)), "additive"])
+    hues = [rgb_to_hsv(to_rgb(looks[f"neural(dim={dim})|dot_product"][0])) for dim in (2, 16, 64)]
+    np.testing.assert_allclose([hue for hue, _, _ in hues], rgb_to_hsv(to_rgb(style.BLUE))[0], atol=0.01)
+    assert len(set(looks.values())) == 5
+
+
 def test_labels_of_one_mechanism_differ():
     labels = [f"{name}, heads {heads}" for name in ("super", "efficient", "word") for heads in range(8)]
     assert len(set(style.colours(labels).values())) == len(labels)
 
 
+def test_weights_are_orange_negative_ones_are_blue_and_zero_shows_what_is_below():
+    for weights, blue in (([0.0, 0.2, 0.5], False), ([-0.4, 0.0, 0.1], True)):
+        look = style.scale(np.array(weights))
+        low, high = look["clim"]
+        red, _, of_blue, alpha = look["cmap"]((np.array(weights) - low) / (high - low)).T
+        np.testing.assert_allclose(alpha, 0.9 * np.abs(weights) / max(map(abs, weights)), atol=0.01)
+        assert (of_blue > red).any() == blue
+        assert max(abs(low), high) == max(map(abs, weights))
+
+
 def test_files_are_the_same_bytes_twice(tmp_path, recwarn):
-    first, second = (style.save(some_figure(), tmp_path / name) for name in ("a", "b.svg"))
+    first, second = (style.save(some_figure(), tmp_path / name) for name in ("a", "b"))
     assert [path.name for path in (*first, *second)] == ["a.png", "a.svg", "b.png", "b.svg"]
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes() == other.read_bytes()
         assert len(one.read_bytes()) > 1000
     assert not recwarn.list
+
+
+def test_an_ending_chooses_one_file(tmp_path):
+    assert style.save(some_figure(), tmp_path / "b.1.svg") == (tmp_path / "b.1.svg",)
+    assert [path.name for path in style.save(some_figure(), tmp_path / "dim=0.5")] == ["dim=0.5.png", "dim=0.5.svg"]
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@style.quiet
+def test_an_svg_has_no_ground_and_all_its_ink_is_light_on_dark_pages(tmp_path):
+    figure = Figure(figsize=(2, 2))
+    figure.subplots().plot([0, 1], color=style.BLACK, label="x")
+    figure.legend()
+    text = style.save(figure, tmp_path / "a.svg")[0].read_text()
+    drawn, rules = text.partition("<style")[0] + text.partition("</style>")[2], text.partition("</style>")[0]
+    ink = {colour for colour in re.findall(r"(?:fill|stroke): (#\w+)", drawn) if max(to_rgb(colour)) < 0.45}
+    assert style.BLACK in ink
+    assert all(f'[style*="stroke: {colour}"]{{stroke:{style.ON_DARK[colour]} !important}}' in rules for colour in ink)
+    assert all(min(to_rgb(style.ON_DARK[colour])) > 0.7 for colour in ink)
+    assert "fill: #ffffff" not in drawn
 
 
 def test_files_that_cannot_be_written(tmp_path):
