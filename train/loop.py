@@ -88,7 +88,7 @@ def restore_or_start(
     """
     restored = checkpoints.restore(setup.replicas.abstract(setup.shapes), batches)
     if not restored:
-        state, remark = setup.replicas.start(setup.trainer, setup.task)
+        state, remark = setup.replicas.start(setup.trainer, setup.task, setup.initial)
         return state, 0, {}, [remark] if remark else []
     state, progress = restored
     step = int(state.step.max())  # all replicas share it

@@ -14,7 +14,8 @@ from train.config.schema import Config
 from train.config.timetable import Timetable
 from train.devices import sharding
 from train.devices.replicas import Replicas
-from train.state import TrainState
+from train.run import initial
+from train.state import Params, TrainState
 from train.step import Trainer
 from train.tasks import Task
 
@@ -49,7 +50,24 @@ class Setup:
         task = make_task(config)
         if replicas.front:
             task.check_stackable()
-        return cls(config, task, Timetable.of(config, task.train_examples), replicas, Trainer.of(config, task))
+        setup = cls(config, task, Timetable.of(config, task.train_examples), replicas, Trainer.of(config, task))
+        if config.train.init_from:
+            initial.source(config.train.init_from, task.files())
+        if config.optimizer.freeze or config.optimizer.rates:
+            setup.shapes  # noqa: B018  # raises the errors of patterns before anything is written
+        return setup
+
+    def initial(self, params: Params) -> tuple[Params, str]:
+        """Replaces one replica's initial parameters by published weights or another run's, and reports it if it does.
+
+        Raises:
+          UsageError: there are no such weights, or they do not fit.
+        """
+        params, remark = self.task.pretrained(params)
+        if not self.config.train.init_from:
+            return params, remark
+        params, report = initial.load(self.config.train.init_from, params, self.task.files())
+        return params, "\n".join(filter(None, [remark, report]))
 
     @functools.cached_property
     def shapes(self) -> TrainState:

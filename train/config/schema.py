@@ -19,6 +19,12 @@ PRECISIONS = ("float32", "bfloat16")
 class TrainConfig(Declared):
     """The settings of the training loop."""
 
+    init_from: str = field(
+        "",
+        "The work directory of another run, whose parameters this one starts from where they have the same names and "
+        "shapes.",
+        special={"": "none"},
+    )
     length: str = duration("1000 steps", "Of the whole training.", may_change=True, matched="flops")
     log_every: str = duration(
         "100 steps", "Between lines of training metrics, each the average since the line before.", role=BOOKKEEPING

@@ -127,10 +127,12 @@ class Replicas:
         keys, init = self._keys(jax.random.key), self.over(lambda key: trainer.init(task.init(key)), True)
         return jax.jit(lambda: init(keys), out_shardings=self.shardings(trainer.shapes(task)))()
 
-    def start(self, trainer: Trainer, task: Any) -> tuple[TrainState, str]:
-        """Returns the first state, with published weights where the task has some, and the task's remark on them."""
+    def start(
+        self, trainer: Trainer, task: Any, initial: Callable[[Params], tuple[Params, str]]
+    ) -> tuple[TrainState, str]:
+        """Returns the first state and a remark on its parameters; see `train.setup.Setup.initial`."""
         state = self.init(trainer, task)
-        params, remarks = zip(*map(task.pretrained, self.unstack(state.params)), strict=True)
+        params, remarks = zip(*map(initial, self.unstack(state.params)), strict=True)
         if remarks[0]:
             init = jax.jit(self.over(trainer.init, True), out_shardings=self.shardings(trainer.shapes(task)))
             state = init(self.stack(params))

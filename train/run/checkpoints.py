@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from flax.traverse_util import flatten_dict
 from orbax.checkpoint import v1 as ocp
 
 from attention.errors import UsageError
@@ -179,6 +180,12 @@ class Checkpoints(contextlib.AbstractContextManager):
         with self._telling_of_damage(step):
             leaf = functools.reduce(operator.getitem, path, ocp.metadata(self._folder / str(step)).metadata)
             return tuple(leaf.shape)
+
+    def shapes(self, step: int) -> dict[str, tuple[int, ...]]:
+        """Returns the shape of every parameter of one step by its path; nothing is loaded. See `shape`."""
+        with self._telling_of_damage(step):
+            tree = ocp.metadata(self._folder / str(step)).metadata["params"]
+            return {path: tuple(leaf.shape) for path, leaf in flatten_dict(tree, sep="/").items()}
 
     def choose(self, step: str, replica: int) -> int:
         """Returns the step that a user writes as `last`, `best`, which is the replica's, or a number.

@@ -7,7 +7,6 @@ import hashlib
 import io
 import itertools
 import json
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -76,31 +75,15 @@ class StoredImages(Lazy):
     @functools.cached_property
     def about(self) -> dict[str, Any]:
         """The description of the arrays."""
-        try:
-            return json.loads((Path(self.folder) / "about.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise self._damaged(error) from error
+        return json.loads((Path(self.folder) / "about.json").read_text(encoding="utf-8"))
 
     @functools.cached_property
     def _pixels(self) -> UInt8[np.ndarray, "n h w c"]:
-        return self._mapped("pixels", np.uint8, tuple(self.about["shape"]))
+        return np.asarray(np.memmap(Path(self.folder) / "pixels", np.uint8, "r", shape=tuple(self.about["shape"])))
 
     @functools.cached_property
     def _labels(self) -> Int32[np.ndarray, " n"]:
-        return self._mapped("labels", np.int32, (len(self),))
-
-    def _mapped(self, name: str, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
-        try:
-            if (Path(self.folder) / name).stat().st_size != np.dtype(dtype).itemsize * int(
-                np.prod(shape, dtype=object)
-            ):
-                raise ValueError(f"{name} has another size")
-            return np.asarray(np.memmap(Path(self.folder) / name, dtype, "r", shape=shape))
-        except (OSError, ValueError) as error:
-            raise self._damaged(error) from error
-
-    def _damaged(self, error: Exception) -> UsageError:
-        return UsageError(f"The cached images {self.folder} are damaged ({error}); remove that folder.")
+        return np.fromfile(Path(self.folder) / "labels", np.int32)
 
 
 def store(pictures: Rows, shape: str, cache_dir: Path) -> StoredImages:
@@ -134,9 +117,6 @@ def _write(folder: Path, pictures: Rows, shape: str) -> None:
             for file, array in ((pixels, image), (labels, label)):
                 file.write(array.tobytes())
                 content.update(array.tobytes())
-        for file in (pixels, labels):
-            file.flush()
-            os.fsync(file.fileno())
     if not count:
         raise UsageError(f"There is no image in {pictures.name}; give a source that has some.")
     identity = digest([content.hexdigest(), *classes])

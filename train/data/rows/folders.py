@@ -32,7 +32,7 @@ def open_split(path: str, split: str, columns: Sequence[DataColumn]) -> OpenedSp
         raise UsageError(f"There is no folder {path!r}; data.source names it: give a folder such as {_LAYOUT}.")
     groups = _splits(place)
     if split not in groups:
-        raise MissingSplitError(unknown(f"split of folder:{path}", split, groups))
+        raise MissingSplitError(str(unknown(f"split of folder:{path}", split, groups)))
     rows = list(_rows(groups[split], columns))
     if not rows:
         raise UsageError(f"There is no image in a folder in {str(groups[split])!r}; put them in as {_LAYOUT}.")

@@ -87,7 +87,7 @@ def _of_disk(saved: Any, repository: str, split: str) -> Any:
     """Returns a split of what `save_to_disk` wrote: a set of splits, or one table, which is `train`."""
     parts = saved if isinstance(saved, Mapping) else {"train": saved}
     if split not in parts:
-        raise MissingSplitError(unknown(f"split of hf:{repository}", split, parts))
+        raise MissingSplitError(str(unknown(f"split of hf:{repository}", split, parts)))
     return parts[split]
 
 

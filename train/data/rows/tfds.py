@@ -106,7 +106,7 @@ def open_split(name: str, split: str, data_dir: str) -> TfdsSplit:
     if not (builder.data_path / tfds.core.constants.DATASET_INFO_FILENAME).exists():
         _prepare(builder, name, folder)
     if split not in builder.info.splits:
-        raise MissingSplitError(unknown(f"split of tfds:{name}", split, builder.info.splits))
+        raise MissingSplitError(str(unknown(f"split of tfds:{name}", split, builder.info.splits)))
     return TfdsSplit(name, split, folder, builder)
 
 

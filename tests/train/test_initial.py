@@ -1,0 +1,90 @@
+"""A run that starts from another's parameters has them, and says what it has not."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from attention import UsageError
+from tests.train.conftest import arguments
+from train import main
+from train.config import loading
+from train.decode import trained
+from train.run import initial
+from train.setup import Setup
+
+pytestmark = pytest.mark.xdist_group(__name__)
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("before") / "run"
+    options = {"train__length": "3 steps", "train__eval_every": "3 steps", "train__ema": 0.5}
+    assert main.main(arguments(workdir, **options)) == 0
+    return workdir
+
+
+def setup_of(**changes):
+    flags, overrides = main.parse(arguments("unused", **changes))
+    return Setup.of(loading.resolve(flags.config, overrides)[0])
+
+
+def started(**changes):
+    setup = setup_of(**changes)
+    with jax.set_mesh(setup.replicas.mesh):
+        return setup.replicas.start(setup.trainer, setup.task, setup.initial)
+
+
+def test_parameters_are_those_that_the_other_run_evaluates(before):
+    _, params = trained.load(before, "best")
+    state, remark = started(train__init_from=before, train__ema=0.9)
+    for tree in (state.params, state.ema):
+        jax.tree.map(np.testing.assert_array_equal, tree, params)
+    assert remark == f"From step 3 of {before}: {len(jax.tree.leaves(params))} arrays loaded."
+    assert int(state.step) == 0
+    assert not any(np.any(moment) for moment in jax.tree.leaves(state.opt_state))
+
+
+def test_what_fits_is_taken_and_the_rest_is_named(before):
+    _, params = trained.load(before, "best")
+    state, remark = started(train__init_from=before, model__attention="efficient", model__mlp=16, data__mixup=0.1)
+    theirs, ours = flatten_dict(params, sep="/"), flatten_dict(state.params, sep="/")
+    same = {path for path in ours if path in theirs and np.array_equal(ours[path], theirs[path])}
+    assert {"embed/kernel", "head/kernel", "block_0/attention/out/kernel"} <= same
+    assert "block_0/mlp/up/kernel" not in same
+    assert "Skipped: block_*/attention/align_bias, block_*/attention/align_kernel, block_*/mlp/down/kernel" in remark
+    assert "block_0/mlp/up/kernel is (16, 32) there and (16, 16) here" in remark
+    assert remark.splitlines()[-1].startswith("Of other shapes, so new: block_0/mlp/down/kernel is (32, 16) there")
+
+
+def test_mistakes_are_said_before_anything_is_written(before, tmp_path, capsys):
+    replicas = json.loads((before / "config.json").read_text())
+    replicas["train"]["replicas"] = 2
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "config.json").write_text(json.dumps(replicas))
+    for source, message in (
+        (tmp_path, "it has no config.json"),
+        (tmp_path / "two", "of 2 replicas; give a run of one"),
+    ):
+        assert main.main(arguments(tmp_path / "run", train__init_from=source)) == 2
+        assert message in capsys.readouterr().err
+    assert main.main(arguments(tmp_path / "run", optimizer__freeze="hed/")) == 2
+    assert "'hed/', which matches none of the 21 parameters, such as ['head/" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_shares_nothing_is_refused(before):
+    with pytest.raises(
+        UsageError, match=r"no parameter of the name and shape of one here: it has block_0/.* and so on"
+    ):
+        initial.load(str(before), {"embed": {"kernel": jnp.zeros((3, 5))}, "other": jnp.zeros(2)}, {})
+
+
+def test_other_tokens_are_refused(before, tmp_path):
+    (before / "tokeniser.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"has learned other tokens \(tokeniser.json differs\); set its tokeniser"):
+        initial.source(str(before), {"tokeniser.json": "[]"})
+    initial.source(str(before), {"tokeniser.json": "{}"})
