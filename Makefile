@@ -29,8 +29,9 @@ docs: .venv/installed-docs
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }
 
-.venv/installed: requirements.txt constraints.txt | .venv/bin/python
+.venv/installed: requirements.txt constraints.txt pyproject.toml | .venv/bin/python
 	$(BIN)/python -m pip install -q -r requirements.txt -c constraints.txt
+	$(BIN)/python -m pip install -q --no-deps -e .
 	touch $@
 
 .venv/installed-docs: requirements-docs.txt constraints.txt | .venv/bin/python

@@ -44,7 +44,7 @@ def show(report: ComparisonReport, files: Sequence[Path]) -> None:
         screen.print(shown)
         _say(screen, LEGEND, "dim")
         if hidden:
-            _say(screen, f"No room for: {', '.join(hidden)}.", "dim")
+            _say(screen, f"No room for: {'; '.join(hidden)}.", "dim")
         for sentence in report.found.left_out:
             _say(screen, sentence, "yellow")
         first, *others = files

@@ -23,7 +23,7 @@ def train_all(todo: Mapping[Path, Sequence[str]], say: Callable[[dict[str, Any]]
       say: From a run's `result.json` to what is printed of it.
     """
 
-    def ended(workdir: Path, outcome: str) -> None:
+    def ended(workdir: Path, outcome: str, _: float) -> None:
         text = say(result(workdir)) if outcome == pool.FINISHED else f"{outcome}, see {pool.log_of(workdir)}"
         print(f"{workdir.name}: {text}", flush=True)
 

@@ -24,7 +24,13 @@ from train.run import terminal
 DONE, FAILED, MISTAKE, ALONE, DIVERGED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 HELP_COLUMN = 26  # where explanations start at the latest
 OVERRIDE = "--config."
-_COMMAND = re.compile(r"(?:taskset .*)?(python -m [\w.]+)")
+_COMMAND = re.compile(r"(?:taskset .*)?(python -m [\w.]+|attention-bench \w+)")
+spellings: dict[str, str] = {}  # how programs are called where it is not `python -m`; see `train.run.console`
+
+
+def spelled(text: str) -> str:
+    """Returns a text in which programs are called as the user called this one."""
+    return re.sub(r"python -m [\w.]+", lambda command: spellings.get(command[0], command[0]), text)
 
 
 def run(program: Callable[[], int | None], speaks: Callable[[], bool] = lambda: True) -> int:
@@ -169,7 +175,7 @@ class Parser(argparse.ArgumentParser):
         self.needed: list[str] = []
         self.once: dict[str, bool] = {}  # every flag that starts with --, and whether it may be given only once
         paragraphs = [
-            textwrap.dedent(paragraph).splitlines() for paragraph in textwrap.dedent(doc).strip().split("\n\n")
+            textwrap.dedent(text).splitlines() for text in textwrap.dedent(spelled(doc)).strip().split("\n\n")
         ]
         self.examples = [line.strip() for lines in paragraphs if _COMMAND.match(lines[0]) for line in lines]
         self.texts = [" ".join(lines).replace("`", "") for lines in paragraphs if not _COMMAND.match(lines[0])]

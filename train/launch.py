@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from attention.errors import UsageError
 from train import cli
+from train.run import console
 
 MOMENT = 5.0  # seconds that the other processes have to end by themselves, and again after SIGTERM
 _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
@@ -132,7 +133,7 @@ def launch(processes: int, devices: int, arguments: Sequence[str], module: str =
     place = [f"--coordinator=127.0.0.1:{free_port()}", f"--num-processes={processes}"]
 
     def process(index: int) -> list[str]:
-        return [sys.executable, "-m", module, *place, f"--process-id={index}", *arguments]
+        return [*console.command(module), *place, f"--process-id={index}", *arguments]
 
     job = Job(process, processes, devices)
     with cli.signals_handled(lambda number, _: job.send(number)):

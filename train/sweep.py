@@ -25,9 +25,10 @@ from attention.errors import UsageError
 from train import cli
 from train.config.loading import literal
 from train.grids import declaration, grid, matching, pool, tuning
-from train.run.progress import numbers_text
+from train.run.progress import duration_text, numbers_text
 from train.run.workdir import read_result
 
+LISTED = 12  # settings that are named before they are checked
 REPLICAS = ("auto", "yes", "no")
 
 
@@ -44,12 +45,16 @@ def runs(sweep: grid.Sweep, prepared: matching.Prepared, directory: Path) -> dic
 
 
 def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, directory: Path) -> dict[Path, str]:
-    """Trains the runs that are left, and says how each ended."""
+    """Trains the runs that are left; says how many at a time, how each ended, and how long the others will take."""
     ended: list[Path] = []
+    first = pool.log_of(next(iter(todo)))
+    print(f"Runs: {len(todo)}, {pool.at_a_time(jobs)} at a time; each prints to a file such as {first}", flush=True)
 
-    def say(path: Path, outcome: str) -> None:
+    def say(path: Path, outcome: str, left: float) -> None:
         ended.append(path)
-        print(f"[{len(ended)}/{len(todo)}] {path.relative_to(directory)}: {_result(path, outcome)}", flush=True)
+        rest = f"; {duration_text(left)} left" if left > 0 else ""
+        line = f"[{len(ended)}/{len(todo)}] {path.relative_to(directory)}: {_result(path, outcome)}"
+        print(f"{line}{rest}", flush=True)
 
     return pool.run_all({path: pool.command(run_flags, path) for path, run_flags in todo.items()}, jobs, say)
 
@@ -62,7 +67,7 @@ def _summed(outcomes: Mapping[Path, str], directory: Path) -> int:
     if finished < len(outcomes):
         print("The same command continues; what has finished is not trained again.")
     if finished:
-        print(f"python -m analysis.report {directory} makes tables of what has finished.")
+        print(cli.spelled(f"python -m analysis.report {directory} makes tables of what has finished."))
     return int(failed > 0)
 
 
@@ -219,15 +224,19 @@ def run(flags: argparse.Namespace) -> int:
     """
     if "train.replicas" in flags.overrides:
         raise UsageError("--config.train.replicas cannot be: --replicas decides it.")
-    before = grid.read(flags.workdir)
-    sweep, prepared = _plan(flags, asked(flags), before)
+    before, sweep = grid.read(flags.workdir), asked(flags)
+    prints = flags.print or flags.slurm is not None
+    if not prints:
+        names = [cell.name for cell in sweep.cells.values()]
+        more = [f"and {len(names) - LISTED} more"] if len(names) > LISTED else []
+        print(f"Checking the settings (seeds of each: {flags.seeds}):", *names[:LISTED], *more, sep="\n  ", flush=True)
+    sweep, prepared = _plan(flags, sweep, before)
     tried = {name: cell["tried"] for name, cell in before["cells"].items() if "tried" in cell} if before else {}
     _write(flags, sweep, prepared, tried)
     if not flags.print:
         for line in _chosen(sweep, prepared):
             print(line)
     jobs = flags.jobs or (0 if prepared.platform == "cpu" else 1)
-    prints = flags.print or flags.slurm is not None
     while left := _trials(sweep, prepared, tried, flags.workdir):
         todo = {path: run_flags for paths in left.values() for path, run_flags in paths.items()}
         outcomes = {} if prints else run_all(todo, jobs, flags.workdir)

@@ -1,13 +1,15 @@
 """A report in a terminal: the verdict first, what fits, colours where they are wanted, and stable text in a pipe."""
 
+import io
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from analysis import runs, screen
 from analysis.comparison import report
-from tests.test_programs import ESCAPE, on_a_terminal
+from tests.test_programs import ESCAPE
 
 FILES = [Path("out/report.md"), Path("out/report.csv")]
 
@@ -22,11 +24,23 @@ def made(tmp_path, write_run):
     return report(runs.find([tmp_path]))
 
 
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def on_a_terminal(act, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", terminal := Terminal())
+        act()
+    return terminal.getvalue()
+
+
 def shown_on(columns, made, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    return on_a_terminal(lambda: screen.show(made, FILES))
+    return on_a_terminal(lambda: screen.show(made, FILES), monkeypatch)
 
 
 def test_a_pipe_gets_plain_text_of_80_columns_with_the_verdict_first(made, capsys, monkeypatch):
@@ -46,7 +60,7 @@ def test_a_pipe_gets_plain_text_of_80_columns_with_the_verdict_first(made, capsy
 
 @pytest.mark.parametrize(("columns", "fits"), [(80, False), (140, True)])
 def test_a_terminal_gets_as_many_columns_as_fit(made, monkeypatch, columns, fits):
-    plain = re.sub(r"\x1b\[[\d;]*m", "", shown_on(columns, made, monkeypatch)).replace("\r", "").splitlines()
+    plain = re.sub(r"\x1b\[[\d;]*m", "", shown_on(columns, made, monkeypatch)).splitlines()
     assert max(len(line) for line in plain if "/" not in line) <= columns
     (row,) = (line for line in plain if line.strip().startswith("super"))
     assert ("1,000" in row) == fits  # parameters
@@ -67,7 +81,7 @@ def test_claims_have_a_colour_and_a_word(made, monkeypatch):
     assert "\x1b[1;32mAccuracy: super is better than dot_product" in text
     assert "\x1b[32mbetter" in text
     monkeypatch.setenv("NO_COLOR", "1")
-    assert ESCAPE not in on_a_terminal(lambda: screen.show(made, FILES))
+    assert ESCAPE not in on_a_terminal(lambda: screen.show(made, FILES), monkeypatch)
 
 
 def test_one_seed_says_what_to_do(tmp_path, write_run):

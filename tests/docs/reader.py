@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,14 +97,14 @@ def program(module: str, arguments: Sequence[str]) -> tuple[int, str]:
             signal.signal(number, handler)
 
 
-def runs_in_turn(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Callable[[Path, str], None]) -> dict[Path, str]:
+def runs_in_turn(todo: Mapping[Path, Sequence[str]], jobs: int, ended: pool.Ended) -> dict[Path, str]:
     """In place of `pool.run_all`: no processes, whose starts take most of the time of so short runs."""
     outcomes = {}
     for path, words in todo.items():
         code, printed = program(words[2], words[3:])
         pool.log_of(path).write_text(printed)
         outcomes[path] = pool.FAILED if code else pool.FINISHED
-        ended(path, outcomes[path])
+        ended(path, outcomes[path], 0.0)
     return outcomes
 
 

@@ -1,10 +1,11 @@
 """Runs of `python -m train.main`, several at a time, in processes that do not share CPUs."""
 
 import fcntl
+import math
 import os
 import signal
+import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,12 +13,17 @@ from typing import IO, Any
 
 from attention.errors import UsageError
 from train import cli
+from train.run import console
 
 FINISHED, FAILED, DIVERGED, STOPPED = "finished", "failed", "diverged", "stopped"
 PAUSE = 0.1  # seconds between checks of the processes
 
 
-def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Callable[[Path, str], None]) -> dict[Path, str]:
+# Takes a work directory, how its run ended, and the seconds that are left for all others; NaN where none has finished.
+Ended = Callable[[Path, str, float], None]
+
+
+def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Ended) -> dict[Path, str]:
     """Runs what has no result yet. A call after an interruption continues where the interrupted one stopped.
 
     The output of a process is appended to `<work directory>.log`. If another call is busy with a run, this one waits
@@ -26,7 +32,7 @@ def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Callable[[Path
     Args:
       todo: From a work directory to the command of its run; see `command`.
       jobs: The number of processes at a time, each on its share of the CPUs; 0 is one for each CPU.
-      ended: Called with the work directory and the outcome of each run as soon as it has ended.
+      ended: Called as soon as a run has ended.
 
     Returns:
       The outcome of each run: finished, failed, diverged, or stopped, which can be continued.
@@ -51,9 +57,14 @@ def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Callable[[Path
     return pool.outcomes
 
 
+def at_a_time(jobs: int) -> int:
+    """Returns how many processes `run_all` runs at a time."""
+    return len(_cpus(jobs))
+
+
 def command(flags: Sequence[str], workdir: Path) -> list[str]:
     """Returns the command that trains with the given flags."""
-    return [sys.executable, "-m", "train.main", *flags, f"--workdir={workdir.resolve()}"]
+    return [*console.command("train.main"), *flags, f"--workdir={workdir.resolve()}"]
 
 
 def name_of(text: str) -> str:
@@ -72,12 +83,12 @@ def log_of(workdir: Path) -> Path:
 
 
 class _Pool:
-    def __init__(self, todo: Mapping[Path, Sequence[str]], jobs: int, ended: Callable[[Path, str], None]):
+    def __init__(self, todo: Mapping[Path, Sequence[str]], jobs: int, ended: Ended):
         self.outcomes = dict.fromkeys(todo, STOPPED)
         self._todo, self._ended = todo, ended
         self._waiting, self._stopping = list(todo), False
-        self._running: dict[Path, tuple[subprocess.Popen, set[int]]] = {}
-        self._free = _cpus(jobs)
+        self._running: dict[Path, tuple[subprocess.Popen, set[int], float]] = {}
+        self._free, self._jobs, self._seconds = _cpus(jobs), at_a_time(jobs), list[float]()
 
     @property
     def busy(self) -> bool:
@@ -91,16 +102,18 @@ class _Pool:
             elif self._free and (log := _claimed(log_of(workdir))):
                 cpus = self._free.pop(0)
                 with log:
-                    self._running[workdir] = (_process(self._todo[workdir], log, cpus), cpus)
+                    self._running[workdir] = (_process(self._todo[workdir], log, cpus), cpus, time.monotonic())
                 self._waiting.remove(workdir)
 
     def collect(self) -> None:
         """Records which processes have ended."""
-        for workdir, (process, cpus) in list(self._running.items()):
+        for workdir, (process, cpus, start) in list(self._running.items()):
             if process.poll() is not None:
                 del self._running[workdir]
                 self._free.append(cpus)
-                self._end(workdir, self._outcome(workdir, process.returncode))
+                outcome = self._outcome(workdir, process.returncode)
+                self._seconds += [time.monotonic() - start] * (outcome == FINISHED)
+                self._end(workdir, outcome)
 
     def _outcome(self, workdir: Path, code: int) -> str:
         if code == cli.DIVERGED:
@@ -114,14 +127,23 @@ class _Pool:
         """Tells all runs to save and end; it does so once, since a second signal would end them without saving."""
         if not self._stopping:
             self._stopping, self._waiting = True, []
-            for process, _ in self._running.values():
+            for process, *_ in self._running.values():
                 process.terminate()
 
     def _end(self, workdir: Path, outcome: str) -> None:
         if workdir in self._waiting:
             self._waiting.remove(workdir)
         self.outcomes[workdir] = outcome
-        self._ended(workdir, outcome)
+        self._ended(workdir, outcome, self._left())
+
+    def _left(self) -> float:
+        """Returns the seconds until all runs have ended, by the mean of those that have finished here."""
+        runs = len(self._running) + len(self._waiting)
+        if not self._seconds:
+            return math.nan if runs else 0.0
+        spent = sum(time.monotonic() - start for *_, start in self._running.values())
+        work = max(runs * statistics.mean(self._seconds) - spent, 0.0)
+        return work / max(min(self._jobs, runs), 1)
 
 
 def _cpus(jobs: int) -> list[set[int]]:

@@ -39,6 +39,7 @@ class Meter:
         self._compiles = is_new(batch, self._shapes)
         if self._compiles:
             self.read()
+            self._recorder.compiling()
 
     def add(self, step: int, report: dict[str, Any], index: np.ndarray) -> None:
         """Reads the step before, and keeps the report of this one, which is still being computed.

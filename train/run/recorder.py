@@ -158,6 +158,15 @@ class Recorder:
             sys.stdout.flush()
             self._said = time.monotonic()
 
+    def compiling(self) -> None:
+        """Says on a terminal that the next step is compiled first, which may take minutes."""
+        if not self._bar.disable:
+            self._bar.set_postfix_str("compiling")
+
+    def finish(self) -> None:
+        """Closes the bar; what is said from now on stands under its last line."""
+        self._bar.close()
+
     def advance(self, step: int, loss: float) -> None:
         """Shows how far the run is."""
         left = duration_text(self.clock.remaining(self._total - step))
@@ -174,6 +183,6 @@ class Recorder:
 
     def close(self) -> None:
         """Closes the bar, which stays on the screen, and the files."""
-        self._bar.close()
+        self.finish()
         for file in self._files:
             file.close()

@@ -45,7 +45,7 @@ def test_one_that_fails_stops_no_other_and_what_has_finished_is_not_run_again(tm
     todo[tmp_path / "c"] = script("print('saved')")  # as one that was told to stop
     todo[tmp_path / "e"] = script(f"raise SystemExit({cli.DIVERGED})")
     told = []
-    outcomes = run_all(todo, 2, lambda path, outcome: told.append((path, outcome)))
+    outcomes = run_all(todo, 2, lambda path, outcome, left: told.append((path, outcome)))
     assert outcomes == dict(zip(paths, (FINISHED, FAILED, STOPPED, FINISHED, DIVERGED), strict=True))
     assert sorted(told) == sorted(outcomes.items())
     assert not (tmp_path / "a/ran").exists()
@@ -63,12 +63,22 @@ def test_each_has_cpus_of_its_own(tmp_path):
     assert (tmp_path / "all/ran").read_text() == f"{cpus}\n"
 
 
+def test_the_time_that_is_left_follows_from_the_runs_that_have_finished(tmp_path):
+    left = []
+    start = time.monotonic()
+    run_all({tmp_path / name: finishing(tmp_path / name) for name in "abc"}, 1, lambda *told: left.append(told[2]))
+    seconds = time.monotonic() - start
+    assert 2 * 0.3 <= left[0] < seconds
+    assert 0.3 <= left[1] < seconds / 2
+    assert left[2] == 0.0
+
+
 def started(tmp_path, command):
     """Another process that has started a run of `tmp_path / 'run'`."""
     code = f"""
         import pathlib
         from train.grids import pool
-        pool.run_all({{pathlib.Path({str(tmp_path / "run")!r}): {command!r}}}, 1, lambda path, outcome: print(outcome))
+        pool.run_all({{pathlib.Path({str(tmp_path / "run")!r}): {command!r}}}, 1, lambda *told: print(told[1]))
     """
     other = subprocess.Popen(script(code), cwd=ROOT, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
@@ -93,7 +103,7 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr("fcntl.flock", refuse)
     with pytest.raises(UsageError, match=r"one\.log cannot be locked .*No locks available"):
-        run_all({tmp_path / "one": ["true"]}, 1, lambda path, outcome: None)
+        run_all({tmp_path / "one": ["true"]}, 1, lambda *_: None)
 
 
 @pytest.mark.parametrize("listens", [True, False])

@@ -1,0 +1,109 @@
+"""The command attention-bench: short names for the programs, which a user's own files cannot stand in for."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.test_programs import PROGRAMS
+from tests.train.conftest import arguments
+from train import cli
+from train.grids import pool
+from train.run import console
+
+
+@pytest.fixture(autouse=True)
+def as_before(monkeypatch):
+    """Command line, spellings and signals are this process's."""
+    monkeypatch.setattr(sys, "argv", ["attention-bench"])
+    monkeypatch.setattr(cli, "spellings", {})
+
+
+def run(capsys, *words):
+    sys.argv[1:] = words
+    code = console.main()
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_it_is_installed_and_names_programs_that_there_are():
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"attention-bench": "train.run.console:main"}
+    assert set(console.PROGRAMS.values()) <= set(PROGRAMS)
+    tree = ast.parse((ROOT / "train/run/console.py").read_text())
+    assert "analysis" not in [
+        name.name.partition(".")[0] for node in ast.walk(tree) for name in getattr(node, "names", [])
+    ]
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("-h",)])
+def test_alone_it_lists_all_programs_with_their_purpose(capsys, words):
+    code, out, err = run(capsys, *words)
+    assert (code, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 80
+    for name in console.PROGRAMS:
+        assert re.search(rf"^  {name} +[A-Z]", out, re.MULTILINE)
+    assert re.search(r"  train +Train one model on one data set and evaluate it\.", out)
+
+
+def test_an_unknown_command_is_one_sentence(capsys):
+    code, out, err = run(capsys, "raport", "runs/a")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: Unknown command 'raport'. Did you mean 'report'? Valid: archive,")
+    assert err.count("\n") == 1
+
+
+def test_help_and_examples_are_spelled_as_they_were_called(capsys):
+    with pytest.raises(SystemExit) as ended:
+        run(capsys, "report", "--help")
+    out = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert "Usage:\n  attention-bench report PLACES ... [flags]" in out
+    assert "  attention-bench report runs/digits\n" in out
+    assert "python -m" not in out
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """A folder whose files have the names of ours, and a script as an installer makes it, elsewhere."""
+    for name in ("train.py", "models/__init__.py", "attention.py", "analysis/__init__.py", "configs/__init__.py"):
+        (tmp_path / "home" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "home" / name).write_text(f"raise SystemExit('this is the user\\'s {name}')\n")
+    script = tmp_path / "bin/attention-bench"
+    script.parent.mkdir()
+    script.write_text("import sys\nfrom train.run.console import main\nsys.exit(main())\n")
+
+    def start(*words):
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}  # as what is installed is found
+        command = [sys.executable, str(script), *words]
+        return subprocess.run(command, cwd=tmp_path / "home", env=environment, capture_output=True, text=True)
+
+    return start
+
+
+def test_files_of_the_current_folder_do_not_stand_in_for_ours(hostile):
+    done = hostile("mechanisms", "dot_product")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "dot_product" in done.stdout
+
+
+@pytest.mark.more
+def test_nor_do_they_in_the_processes_of_a_sweep(hostile, tmp_path):
+    words = [*arguments(tmp_path / "runs", train__length="2 steps"), "--over=model.attention=super"]
+    done = hostile("sweep", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 of 1 runs have finished, 0 failed." in done.stdout
+    assert f"attention-bench report {tmp_path / 'runs'} makes tables" in done.stdout
+
+
+def test_a_process_looks_into_the_current_folder_only_where_this_one_does(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for first, options in ((str(tmp_path), []), ("", []), (str(tmp_path / "bin"), ["-P"])):
+        monkeypatch.setattr(sys, "path", [first, "/elsewhere"])
+        assert console.command("train.main") == [sys.executable, *options, "-m", "train.main"]
+        assert pool.command(["--config=a"], tmp_path)[: 3 + len(options)] == console.command("train.main")

@@ -1,0 +1,65 @@
+"""The command `attention-bench`: every program by a short name, from any folder.
+
+A program starts as `python -m` would start it, but Python does not look for it in the current folder, where a user's
+own `train.py` or `models/` would stand in for ours.
+"""
+
+import ast
+import importlib.util
+import os
+import runpy
+import sys
+from pathlib import Path
+
+from attention.errors import unknown
+from train import cli
+from train.run import terminal
+
+NAME = "attention-bench"
+PROGRAMS = {
+    "train": "train.main",
+    "sweep": "train.sweep",
+    "report": "analysis.report",
+    "evaluate": "train.evaluate",
+    "generate": "train.generate",
+    "translate": "train.translate",
+    "score": "train.score",
+    "pictures": "analysis.pictures",
+    "archive": "analysis.archive",
+    "mechanisms": "train.mechanisms",
+    "launch": "train.launch",
+}
+
+
+def command(module: str) -> list[str]:
+    """Returns what starts a program in a new process, which finds it where this process would."""
+    here = sys.path[:1] in ([""], [os.getcwd()])
+    return [sys.executable, *([] if here else ["-P"]), "-m", module]
+
+
+def main() -> int:
+    """Runs the program that the command line names; alone, or with --help, it lists them all."""
+    name, *arguments = sys.argv[1:] or ["--help"]
+    if name in ("--help", "-h"):
+        return cli.run(lambda: print(listing()))
+    if name not in PROGRAMS:
+        return cli.mistake(str(unknown("command", name, PROGRAMS)))
+    cli.spellings.update({f"python -m {module}": f"{NAME} {called}" for called, module in PROGRAMS.items()})
+    sys.argv[1:] = arguments
+    runpy.run_module(PROGRAMS[name], run_name="__main__", alter_sys=True)
+    return cli.DONE
+
+
+def listing() -> str:
+    """Returns the commands with the purpose of each, which is the first sentence of its module."""
+    lines = [line for name in PROGRAMS for line in terminal.row(name, _purpose(PROGRAMS[name]), 14, terminal.COLUMNS)]
+    usage = terminal.block("Usage", [f"{NAME} COMMAND [flags]", f"{NAME} COMMAND --help"])
+    return f"{usage}\n\n{terminal.block('Commands', lines)}"
+
+
+def _purpose(module: str) -> str:
+    spec = importlib.util.find_spec(module)
+    if spec.submodule_search_locations:
+        spec = importlib.util.find_spec(f"{module}.__main__")
+    text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8")))
+    return " ".join(text.split("\n\n")[0].split())
