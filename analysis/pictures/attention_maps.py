@@ -9,20 +9,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from attention import Mask, align_values
 from attention.errors import UsageError, unknown
 from models.attention_weights import attention_weights
 from train.config import loading
-from train.data.images import transforms
+from train.config.schema import Config
+from train.data.pipeline import Example
 from train.decode import alignment, trained
 from train.run import workdir
 from train.tasks import translation
+from train.tasks.task import Task
 from train.translate import Translator
 
 TEXT_TASKS = ("language_modelling", "masked_language_modelling", "text_classification")
-UNUSED = np.random.default_rng(0)  # transforms require a generator, but those for evaluation draw nothing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,13 +53,33 @@ class TextMaps:
       rows: The T tokens that attend (queries).
       columns: The S tokens that are attended to (keys).
       layers: The weights by their layer's path.
-      rollout: The rollout of all layers, for self-attention only.
+      mixed: The same times W^A, which are their `mixing`; the weights themselves where no value is aligned.
+      rollout: The rollout up to and including each layer, for self-attention only.
+      causal: Whether no token attends to those behind it.
     """
 
     rows: list[str]
     columns: list[str]
     layers: dict[str, Float[np.ndarray, "N T S"]]
-    rollout: Float[np.ndarray, "T S"] | None = None
+    mixed: dict[str, Float[np.ndarray, "N T S"]]
+    rollout: list[Float[np.ndarray, "T T"]]
+    causal: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        rows: list[str],
+        columns: list[str],
+        weights: Mapping[str, Float[Array, "N T S"]],
+        params: dict[str, Any],
+        causal: bool = False,
+        *,
+        rolls: bool = True,
+    ) -> "TextMaps":
+        """Returns them from the weights of some layers by path, and the model's parameters."""
+        layers = {path: np.asarray(layer) for path, layer in weights.items()}
+        mixed = mixings(layers, params, causal)
+        return cls(rows, columns, layers, mixed, rollout([*mixed.values()]) if rolls else [], causal)
 
 
 def rollout(layers: Sequence[Float[np.ndarray, "... N T T"]]) -> list[Float[np.ndarray, "... T T"]]:
@@ -110,30 +131,39 @@ def of_images(directory: Path, examples: Sequence[int], split: str = "test", ste
       step: `best` (needs a finished run), `last` or a step that has a checkpoint.
 
     Raises:
-      UsageError: There is no such run, checkpoint or example, or the mechanism has no weights.
+      UsageError: There is no such run, checkpoint or example.
     """
     config = trained.config_of(directory, "image_classification", "look at images")
     task, params = trained.load(directory, step)
-    if split not in task.sources:
-        raise unknown("split", split, task.sources)
-    source = task.sources[split].split
-    if wrong := [example for example in examples if not 0 <= example < len(source)]:
-        raise UsageError(f"There is no example {wrong[0]} of {split}; there are 0 to {len(source) - 1}.")
-    records = [source[example] for example in examples]
-    chain = transforms.parse(config.data.eval_transforms)
-    images = np.stack([transforms.apply(chain, record["image"], UNUSED) for record in records])
+    records = examples_of(task, split, examples)
+    images = np.stack([record["image"] for record in records])
     weights = attention_weights(task.model, params, jnp.asarray(images))
     class_token = config.model.pool == "class_token"
     grid = tuple(size // config.model.patch for size in images.shape[1:3])
     logits = jax.jit(task.model.apply)({"params": params}, jnp.asarray(images))
-    rolled = rollout(_mixings(weights, params))
+    rolled = rollout([*mixings(weights, params).values()])
     return ImageMaps(
-        images=_scaled(images),
+        images=scaled(images),
         labels=tuple(int(record["label"]) for record in records),
         predictions=tuple(np.argmax(logits, axis=-1).tolist()),
         layers=tuple(_looked_at(np.asarray(layer), class_token, grid) for layer in weights.values()),
         rollout=tuple(_looked_at(layer, class_token, grid) for layer in rolled),
     )
+
+
+def examples_of(task: Task, split: str, indices: Sequence[int]) -> list[Example]:
+    """Returns some examples of evaluation; raises UsageError where there is no such split, or none of that index."""
+    check_indices(task, split, indices)
+    return [task.sources[split].evaluate(index) for index in indices]
+
+
+def check_indices(task: Task, split: str, indices: Sequence[int]) -> None:
+    """Raises UsageError where the task has no such split, or it has no example of such an index."""
+    if split not in task.sources:
+        raise unknown("split", split, task.sources)
+    number = task.eval_examples(split)
+    if wrong := [index for index in indices if not 0 <= index < number]:
+        raise UsageError(f"There is no example {wrong[0]} of {split}; there are 0 to {number - 1}.")
 
 
 def of_text(directory: Path, text: str, step: str = "best") -> TextMaps:
@@ -145,8 +175,7 @@ def of_text(directory: Path, text: str, step: str = "best") -> TextMaps:
       step: See `of_images`.
 
     Raises:
-      UsageError: There is no such run or checkpoint, it has another task, the text has no tokens or too many, or the
-        mechanism has no weights.
+      UsageError: There is no such run or checkpoint, it has another task, or the text has no tokens or too many.
     """
     config = loading.validate(workdir.read_config(directory))
     if config.task not in TEXT_TASKS:
@@ -154,20 +183,28 @@ def of_text(directory: Path, text: str, step: str = "best") -> TextMaps:
             f"{directory} is a run of {config.task}; a text is for {', '.join(TEXT_TASKS)} and translation."
         )
     task, params = trained.load(directory, step)
-    tokeniser = task.corpus.tokeniser
-    ids = tokeniser.encode(text)
+    return of_tokens(config, task, params, encoded(config, task, text))
+
+
+def encoded(config: Config, task: Task, text: str) -> Int[np.ndarray, " n"]:
+    """Returns the tokens of a text; raises UsageError where there are none, or more than the model was trained for."""
+    ids = task.corpus.tokeniser.encode(text)
     if not 1 <= len(ids) <= config.data.context:
         raise UsageError(
             f"{text[:40]!r} has {len(ids)} tokens, but it must have 1 to {config.data.context}, as many as the model "
             "was trained for."
         )
+    return ids
+
+
+def of_tokens(config: Config, task: Task, params: dict[str, Any], ids: Int[np.ndarray, " n"]) -> TextMaps:
+    """Returns what a model of text attends to while it reads some tokens."""
     inputs = task.inputs({"tokens": jnp.asarray(ids)[None], "length": jnp.array([len(ids)])})
-    weights = attention_weights(task.model, params, *inputs)
-    words = alignment.words(tokeniser, ids)
+    weights = {path: layer[0] for path, layer in attention_weights(task.model, params, *inputs).items()}
+    words = alignment.words(task.corpus.tokeniser, ids)
     if next(iter(weights.values())).shape[-1] > len(words):
         words = ["<class>", *words]
-    rolled = rollout(_mixings(weights, params, causal=config.task == "language_modelling"))[-1][0]
-    return TextMaps(words, words, {name: np.asarray(layer[0]) for name, layer in weights.items()}, rolled)
+    return TextMaps.of(words, words, weights, params, config.task == "language_modelling")
 
 
 STACKS = ("cross", "encoder", "decoder")
@@ -183,10 +220,16 @@ def of_translation(directory: Path, text: str, stack: str = "cross", step: str =
       step: See `of_images`.
 
     Raises:
-      UsageError: There is no such run or checkpoint, the text is too long, the model lacks the stack, or the mechanism
-        has no weights.
+      UsageError: There is no such run or checkpoint, the text is too long, or the model lacks the stack.
     """
-    translator = Translator.load(directory, step)
+    maps = of_translator(Translator.load(directory, step), text)
+    if stack not in maps:
+        raise UsageError(f"{directory} has no attention weights of its {stack}; choose {' or '.join(sorted(maps))}.")
+    return maps[stack]
+
+
+def of_translator(translator: Translator, text: str) -> dict[str, TextMaps]:
+    """Returns what an encoder-decoder attends to while it translates a text, by stack; see `of_translation`."""
     source = translator.encode(text)
     if source is None:
         longest = translator.config.data.source_length
@@ -196,25 +239,23 @@ def of_translation(directory: Path, text: str, stack: str = "cross", step: str =
     (target,) = translator.tokens([text], translation.search(translator.config.data))
     read = np.append(translator.target.special["start"], target[:-1])
     weights = alignment.layers(translator.model, translator.params, source, read)
-    sides = {"encoder": (translator.source, source), "decoder": (translator.target, target)}
-    words = {side: alignment.words(*tokens) for side, tokens in sides.items()}
-    looked_at = words | {"decoder": ["<s>", *words["decoder"][:-1]]}  # the decoder reads the tokens before
-    chosen = {path: layer for path, layer in weights.items() if _stack_of(path) == stack}
-    if not chosen:
-        stacks = sorted({_stack_of(path) for path in weights})
-        raise UsageError(f"{directory} has no attention weights of its {stack}; choose {' or '.join(stacks)}.")
-    if stack == "cross":
-        return TextMaps(words["decoder"], words["encoder"], chosen)
-    rolled = rollout(_mixings(chosen, translator.params, causal=stack == "decoder"))[-1]
-    return TextMaps(words[stack], looked_at[stack], chosen, rolled)
+    reads, writes = alignment.words(translator.source, source), alignment.words(translator.target, target)
+    sides = {"cross": (writes, reads), "encoder": (reads, reads), "decoder": (writes, ["<s>", *writes[:-1]])}
+    by_stack = {stack: {p: layer for p, layer in weights.items() if _stack_of(p) == stack} for stack in STACKS}
+    return {
+        stack: TextMaps.of(*sides[stack], layers, translator.params, stack == "decoder", rolls=stack != "cross")
+        for stack, layers in by_stack.items()
+        if layers
+    }
 
 
-def _mixings(
-    weights: Mapping[str, Float[Array, "*B N T T"]], params: dict[str, Any], causal: bool = False
-) -> list[Float[np.ndarray, "*B N T T"]]:
+def mixings(
+    weights: Mapping[str, Float[Array, "*B N T S"]], params: dict[str, Any], causal: bool = False
+) -> dict[str, Float[np.ndarray, "*B N T S"]]:
+    """Returns the `mixing` of each layer by its path, with the W^A that the parameters have there."""
     arrays = traverse_util.flatten_dict(params, sep="/")
     kernels = {path: arrays.get(f"{path}/align_kernel") for path in weights}
-    return [np.asarray(mixing(layer, kernels[path], causal=causal)) for path, layer in weights.items()]
+    return {path: np.asarray(mixing(layer, kernels[path], causal=causal)) for path, layer in weights.items()}
 
 
 def _looked_at(weights: np.ndarray, class_token: bool, grid: tuple[int, int]) -> np.ndarray:
@@ -223,7 +264,8 @@ def _looked_at(weights: np.ndarray, class_token: bool, grid: tuple[int, int]) ->
     return row.reshape(*row.shape[:-1], *grid)
 
 
-def _scaled(images: Float[np.ndarray, "B H W C"]) -> Float[np.ndarray, "B H W C"]:
+def scaled(images: Float[np.ndarray, "B H W C"]) -> Float[np.ndarray, "B H W C"]:
+    """Returns images whose values fill [0, 1]."""
     low, high = images.min(axis=(1, 2, 3), keepdims=True), images.max(axis=(1, 2, 3), keepdims=True)
     return (images - low) / np.where(high > low, high - low, 1.0)
 

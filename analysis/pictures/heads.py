@@ -81,7 +81,7 @@ def of_tokens(maps: TextMaps) -> Figure:
     Tokens are written where they can be read. Each matrix has a scale of its own.
     """
     rows = [(f"layer {number + 1}, ", list(layer)) for number, layer in enumerate(maps.layers.values())]
-    rows += [] if maps.rollout is None else [("", [maps.rollout])]
+    rows += [("", maps.rollout[-1:])] if maps.rollout else []
     width, height = (0.5 + 0.14 * len(side) for side in (maps.columns, maps.rows))
     heads = max(len(layer) for _, layer in rows)
     figure = Figure(figsize=(0.8 + heads * width, 0.8 + len(rows) * (height + 0.2)))

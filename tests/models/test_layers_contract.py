@@ -308,7 +308,7 @@ def test_fixed_lengths_name_both_and_shorter_uses_the_leading_block(spec):
     chex.assert_trees_all_close(module.apply(params, tokens()[:, :4], mask=causal), whole[:, :4], atol=1e-6)
 
 
-@pytest.mark.parametrize("spec", once(["dot_product", "super", "neural", "gaussian", "linear"], ["neural"]))
+@pytest.mark.parametrize("spec", once(["dot_product", "super", "neural", "positional", "linear"], ["neural"]))
 def test_weights_of_a_layer(spec):
     module = layer(spec)
     params = {"params": params_of(module)}

@@ -121,7 +121,7 @@ def test_a_texts_maps_are_of_its_tokens(runs):
     maps = attention_maps.of_text(runs / "gpt", "return it", step="last")
     assert "".join(maps.rows) == "".join(maps.columns) == "return␣it"
     assert list(maps.layers) == ["block_0/attention", "block_1/attention"]
-    for weights in (*maps.layers.values(), maps.rollout):
+    for weights in (*maps.layers.values(), maps.rollout[-1]):
         assert weights.shape[-2:] == (9, 9)
         assert not np.triu(weights, 1).any()
         np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
@@ -132,7 +132,7 @@ def test_a_texts_maps_are_of_its_tokens(runs):
 def test_models_of_whole_texts_look_both_ways(runs, name, words):
     maps = attention_maps.of_text(runs / name, " ".join(word for word in words if word != "<class>"), step="last")
     assert maps.rows == maps.columns == words
-    for weights in (*maps.layers.values(), maps.rollout):
+    for weights in (*maps.layers.values(), maps.rollout[-1]):
         np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
         assert (weights > 0).all()
 
@@ -155,8 +155,8 @@ def test_each_side_of_a_translator_looks_at_itself(runs, stack, layers, side):
     assert maps.rows == getattr(cross, side)
     assert maps.columns == (maps.rows if stack == "encoder" else ["<s>", *maps.rows[:-1]])
     assert list(maps.layers) == [f"{stack}_{layer}/attention" for layer in range(layers)]
-    assert maps.rollout.shape == (len(maps.rows), len(maps.rows))
-    assert bool(np.triu(maps.rollout, 1).any()) == (stack == "encoder")
+    assert maps.rollout[-1].shape == (len(maps.rows), len(maps.rows))
+    assert bool(np.triu(maps.rollout[-1], 1).any()) == (stack == "encoder")
 
 
 def test_the_surface_of_a_run_is_that_of_its_parameters(runs):
@@ -188,7 +188,7 @@ def test_every_kind_is_drawn(runs, name, tmp_path, monkeypatch, capsys):
 def test_a_picture_of_tokens_shows_every_head_and_the_rollout(runs):
     maps = attention_maps.of_text(runs / "gpt", "return it", step="last")
     shown = [axes for axes in heads.of_tokens(maps).axes if axes.get_visible()]
-    drawn = [weights for layer in maps.layers.values() for weights in layer] + [maps.rollout]
+    drawn = [weights for layer in maps.layers.values() for weights in layer] + maps.rollout[-1:]
     for axes, weights in zip(shown, drawn, strict=True):
         np.testing.assert_array_equal(axes.images[0].get_array(), weights)
     assert [label.get_text() for label in shown[0].get_yticklabels()] == maps.rows
