@@ -59,8 +59,9 @@ def layers(
 
 
 def words(tokeniser: Tokeniser, ids: Int[np.ndarray, " n"]) -> list[str]:
-    """Returns the text of each token; spaces are shown as ␣."""
-    return [tokeniser.decode([i]).replace(" ", "␣") or "</s>" for i in ids]
+    """Returns the text of each token; spaces are shown as ␣, and special tokens by their names."""
+    names = {i: "</s>" if name == "end" else f"<{name}>" for name, i in tokeniser.special.items()}
+    return [tokeniser.decode([i]).replace(" ", "␣") or names.get(int(i), "</s>") for i in ids]
 
 
 def draw(alignment: Alignment, path: Path) -> None:

@@ -1,12 +1,10 @@
 """Pictures of real runs: every kind is drawn, and shows what the run's model does."""
 
-import contextlib
 import dataclasses
 import json
 import re
 import shlex
 
-import jax
 import jax.numpy as jnp
 import matplotlib.image
 import numpy as np
@@ -16,14 +14,10 @@ from analysis.pictures import __main__ as pictures
 from analysis.pictures import attention_maps, heads, surfaces
 from attention.scores.pairwise import Neural
 from models.attention_weights import attention_weights
+from tests.analysis.untrained import untrained
 from tests.conftest import ROOT
-from tests.train.conftest import arguments
-from train import tasks, translate
-from train.config import loading
+from train import translate
 from train.decode import trained
-from train.main import parse
-from train.run import workdir
-from train.run.checkpoints import Checkpoints
 from train.tasks import translation
 
 pytestmark = pytest.mark.xdist_group(__name__)
@@ -61,14 +55,7 @@ def runs(tmp_path_factory):
         (folder / f"{split}.csv").write_text(rows)
     TEXTS["reviews"]["data__source"] = f"file:{folder}"
     for name, changes in (RUNS | TEXTS).items():
-        flags, overrides = parse(arguments(folder / name, model__depth=2, train__ema=0.0, **changes))
-        config, plain = loading.resolve(flags.config, overrides)
-        task = tasks.find(config.task)(config)
-        with workdir.claimed(folder / name, plain, task.files()):
-            pass
-        params = jax.jit(task.init)(jax.random.key(0))
-        with Checkpoints(folder / name, keep=1) as checkpoints, contextlib.closing(task.train_batches(0, 1)) as batches:
-            checkpoints.save(0, {"params": params}, batches, {}, [0])
+        untrained(folder / name, model__depth=2, **changes)
         (folder / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES))
     return folder
 

@@ -1,0 +1,49 @@
+"""A page that shows what the heads of trained models attend to; it opens in any browser, without a network.
+
+python -m analysis.explore --workdir=runs/gpt --text="for each line in the file, read the line"
+python -m analysis.explore --workdir=runs/vit --examples 3 5 10 --out=digits.html
+python -m analysis.explore --workdir=runs/dates --text="en de 12/31/1999" --text="fr de lundi 2 mars 2020"
+python -m analysis.explore --workdir=runs/digits/super runs/digits/neural
+
+Texts and translations come from --text, or like images from the run's data. Runs that read the same tokens can be set
+side by side.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from analysis.explore import extraction, page
+from attention.errors import UsageError
+from train import cli
+from train.devices import compilation
+from train.run.files import write_text
+
+
+@cli.program(
+    __doc__,
+    cli.flag("runs", nargs="*", type=Path, metavar="RUN ...", help="more runs, to set beside the first"),
+    cli.flag("--workdir", type=Path, required=True, metavar="RUN", help="the run's folder"),
+    cli.flag("--text", action="append", default=[], help="what a model of text reads; may be given several times"),
+    cli.flag("--examples", nargs="+", type=int, default=[0, 1, 2], help="of the data, from 0; 0 1 2 without it"),
+    cli.flag("--split", default="test", help="of the examples: train, validation or test"),
+    cli.flag("--tokens", type=cli.count, default=64, help="the most tokens of an example of text"),
+    cli.flag("--step", default="best", help="best, last or a step that has a checkpoint"),
+    cli.flag("--out", type=cli.new_file, default="explorer.html", help="the page"),
+)
+def main(flags: argparse.Namespace) -> None:
+    """Writes the page."""
+    compilation.keep_programs()
+    folders = [flags.workdir, *flags.runs]
+    if twice := [folder for folder in folders if folders.count(folder) > 1]:
+        raise UsageError(f"{twice[0]} is given twice; give it once.")
+    wanted = extraction.Wanted(tuple(flags.text), tuple(flags.examples), flags.split, flags.tokens, flags.step)
+    runs = [extraction.of_run(folder, wanted) for folder in folders]
+    extraction.check_alike(runs)
+    write_text(flags.out, page.of(runs))
+    size = flags.out.stat().st_size
+    print(f"Written: {flags.out} ({size / 1e6:.1f} MB), {len(runs[0].examples)} examples of {len(runs)} runs.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""What the heads of a trained model attend to on some examples: every layer, head and pair of tokens."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from analysis.explore import patterns
+from analysis.pictures import attention_maps
+from analysis.pictures.attention_maps import TextMaps
+from attention.errors import UsageError
+from models.attention_weights import attention_weights
+from train.config import loading
+from train.config.schema import Config
+from train.decode import trained
+from train.run import workdir
+from train.tasks.task import Task
+from train.translate import Translator
+
+TITLE = 60  # characters of a text that name it
+SAMPLE = 1 << 16  # ids of a split from which random tokens are drawn
+NAMES = {"cross": "target to source", "encoder": "encoder", "decoder": "decoder", "self": "self-attention"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What is to be looked at.
+
+    Attributes:
+      texts: Texts; without any, examples of the run's data.
+      indices: The examples' indices in the split.
+      split: `train`, `validation` or `test`.
+      tokens: The most tokens of a text from the data.
+      step: `best` (needs a finished run), `last` or a step that has a checkpoint.
+    """
+
+    texts: tuple[str, ...] = ()
+    indices: tuple[int, ...] = (0, 1, 2)
+    split: str = "test"
+    tokens: int = 64
+    step: str = "best"
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """What a model attends to on one example.
+
+    Attributes:
+      title: The example in a few words.
+      maps: The weights by stack; those of a Vision Transformer are of patches.
+      image: The model's input, scaled to [0, 1]; None of texts.
+      grid: The patches of an image, high and wide.
+      note: What the model makes of the example, in words.
+    """
+
+    title: str
+    maps: dict[str, TextMaps]
+    image: Float[np.ndarray, "H W C"] | None = None
+    grid: tuple[int, int] = (0, 0)
+    note: str = ""
+
+    @property
+    def read(self) -> list[str]:
+        """The tokens that the model reads, by which runs are known to see the same example."""
+        return next(maps for name, maps in self.maps.items() if name != NAMES["decoder"]).columns
+
+    def pairs(self, maps: TextMaps) -> patterns.Pairs:
+        """Returns the pairs of each pattern of a stack."""
+        if self.image is not None:
+            return patterns.of_patches(self.grid, len(maps.rows) > self.grid[0] * self.grid[1])
+        return patterns.of_tokens(maps.rows, maps.columns, maps.causal, cross=not maps.rollout)
+
+
+@dataclasses.dataclass(frozen=True)
+class Looks:
+    """What the model of one run attends to.
+
+    Attributes:
+      directory: Its work directory.
+      config: Its config.
+      examples: What it attends to on each example.
+    """
+
+    directory: Path
+    config: Config
+    examples: list[Look]
+
+
+def of_run(directory: Path, wanted: Wanted) -> Looks:
+    """Returns what a run's model attends to.
+
+    Raises:
+      UsageError: There is no such run, checkpoint or example, a text has no tokens or too many, or the model has no
+        attention between tokens.
+    """
+    config = loading.validate(workdir.read_config(directory))
+    if config.task == "image_classification" and wanted.texts:
+        raise UsageError(f"{directory} is a run of {config.task}; give --examples in place of --text.")
+    looks = {"image_classification": _images, "translation": _translations}.get(config.task, _texts)
+    return Looks(directory, config, looks(directory, config, wanted))
+
+
+def check_alike(runs: Sequence[Looks]) -> None:
+    """Raises UsageError unless all runs see the same examples, token by token."""
+    first, *others = runs
+    for other in others:
+        if other.config.task != first.config.task:
+            raise UsageError(
+                f"{first.directory} is a run of {first.config.task} and {other.directory} of {other.config.task}; runs "
+                "beside each other need one task."
+            )
+        for a, b in zip(first.examples, other.examples, strict=True):
+            if (a.title, a.read, a.grid) != (b.title, b.read, b.grid):
+                raise UsageError(
+                    f"{first.directory} and {other.directory} do not read {a.title!r} as the same tokens; runs beside "
+                    "each other need the same data and the same tokeniser or patches."
+                )
+
+
+def _images(directory: Path, config: Config, wanted: Wanted) -> list[Look]:
+    task, params = trained.load(directory, wanted.step)
+    records = attention_maps.examples_of(task, wanted.split, wanted.indices)
+    images = np.stack([record["image"] for record in records])
+    by_path = attention_weights(task.model, params, jnp.asarray(images))
+    chances = np.asarray(jax.nn.softmax(task.model.apply({"params": params}, jnp.asarray(images), False)))
+    grid = tuple(size // config.model.patch for size in images.shape[1:3])
+    names = [f"row {row + 1}, column {column + 1}" for row, column in np.ndindex(grid)]
+    names = ["class token", *names] if config.model.pool == "class_token" else names
+    return [
+        Look(
+            f"{wanted.split} {index}: class {int(record['label'])}",
+            _stacks({"self": TextMaps.of(names, names, {path: w[place] for path, w in by_path.items()}, params)}),
+            attention_maps.scaled(images[place : place + 1])[0],
+            grid,
+            f"The model says class {chances[place].argmax()}, with {chances[place].max():.0%}.",
+        )
+        for place, (index, record) in enumerate(zip(wanted.indices, records, strict=True))
+    ]
+
+
+def _texts(directory: Path, config: Config, wanted: Wanted) -> list[Look]:
+    task, params = trained.load(directory, wanted.step)
+    decode = task.corpus.tokeniser.decode
+    if wanted.texts:
+        read = {text: attention_maps.encoded(config, task, text) for text in wanted.texts}
+    else:
+        records = attention_maps.examples_of(task, wanted.split, wanted.indices)
+        cut = [record["tokens"][: min(wanted.tokens, int(record.get("length", wanted.tokens)))] for record in records]
+        read = {f"{wanted.split} {index}: {decode(ids)}": ids for index, ids in zip(wanted.indices, cut, strict=True)}
+    if config.task == "language_modelling" and config.data.context > 3:
+        read["random tokens, twice (shows induction)"] = _twice(task, min(wanted.tokens, config.data.context) // 2)
+    return [
+        Look(_short(title), _stacks({"self": attention_maps.of_tokens(config, task, params, ids)}))
+        for title, ids in read.items()
+    ]
+
+
+def _twice(task: Task, number: int) -> Int[np.ndarray, " n"]:
+    """Returns random tokens, then the same again, on which induction heads show (Olsson et al. 2022)."""
+    ids = np.unique(task.corpus.splits["test"].ids[:SAMPLE])
+    return np.tile(np.random.default_rng(0).choice(ids, number), 2).astype(np.int32)
+
+
+def _translations(directory: Path, config: Config, wanted: Wanted) -> list[Look]:
+    if wanted.texts:
+        translator, texts = Translator.load(directory, wanted.step), wanted.texts
+    else:
+        task, params = trained.load(directory, wanted.step)
+        tokenisers = task.corpus.tokenisers
+        translator = Translator(config, tokenisers["source"], tokenisers["target"], task.model, params)
+        attention_maps.check_indices(task, wanted.split, wanted.indices)
+        source = task.sources[wanted.split]
+        rows = [source.split.row(int(source.fitting[index]))[0] for index in wanted.indices]
+        texts = [translator.source.decode(ids) for ids in rows]
+    looks = []
+    for text in texts:
+        maps = attention_maps.of_translator(translator, text)
+        written = "".join(maps["cross"].rows[:-1]).replace("␣", " ")
+        looks.append(Look(_short(text), _stacks(maps), note=f"The model writes: {written}"))
+    return looks
+
+
+def _stacks(maps: dict[str, TextMaps]) -> dict[str, TextMaps]:
+    """Returns the maps by a name of their stack, and those of aligned values a second time, multiplied by W^A."""
+    stacks = {NAMES[stack]: kept for stack, kept in maps.items()}
+    for name, kept in [*stacks.items()]:
+        if any(kept.mixed[path] is not layer for path, layer in kept.layers.items()):
+            stacks[f"{name}, times W^A"] = dataclasses.replace(kept, layers=kept.mixed)
+    return stacks
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= TITLE else f"{line[: TITLE - 1]}…"

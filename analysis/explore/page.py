@@ -1,0 +1,139 @@
+"""One HTML page with everything in it: script, style, and the weights in bytes."""
+
+import base64
+import dataclasses
+import gzip
+import html
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int8, UInt8
+
+from analysis.explore import patterns
+from analysis.explore.extraction import Look, Looks
+from analysis.pictures.attention_maps import TextMaps
+from attention.errors import UsageError
+
+LARGEST = 64 << 20  # bytes of weights before compression; a browser holds a page of these well
+
+
+def quantised(
+    weights: Float[np.ndarray, "..."],
+) -> tuple[UInt8[np.ndarray, "..."] | Int8[np.ndarray, "..."], float]:
+    """Returns weights as whole numbers of a byte, signed where a weight is below 0, and the weight of a step.
+
+    A weight differs from its bytes by at most half a step, 1/510 of the greatest, or 1/254 if there are signs.
+    """
+    signed = bool((weights < 0).any())
+    step = float(np.abs(weights).max(initial=0.0)) / (127 if signed else 255) or 1.0
+    return np.rint(weights / step).astype(np.int8 if signed else np.uint8), step
+
+
+@dataclasses.dataclass
+class Store:
+    """The bytes of a page, one array after another."""
+
+    data: bytearray = dataclasses.field(default_factory=bytearray)
+
+    def add(self, values: Float[np.ndarray, "..."]) -> dict[str, Any]:
+        """Keeps an array quantised; returns where it starts, the step of its bytes, and whether they have signs."""
+        numbers, step = quantised(np.asarray(values, np.float32))
+        place = {"at": len(self.data), "step": step, "signed": numbers.dtype == np.int8}
+        self.data += numbers.tobytes()
+        return place
+
+    def packed(self) -> str:
+        """Returns the bytes compressed, in base 64."""
+        return base64.b64encode(gzip.compress(bytes(self.data), 6, mtime=0)).decode()
+
+
+def of(runs: Sequence[Looks]) -> str:
+    """Returns the page of some runs that see the same examples.
+
+    Raises:
+      UsageError: There are more weights than a browser holds.
+    """
+    _check_size(runs)
+    store = Store()
+    data = {
+        "examples": [
+            {"title": look.title, "image": look.image is not None, "grid": look.grid} for look in runs[0].examples
+        ],
+        "runs": [
+            {"name": name, "model": _about(run), "examples": [_look(look, run, store) for look in run.examples]}
+            for name, run in zip(_names(runs), runs, strict=True)
+        ],
+    }
+    folder = Path(__file__).parent
+    filled = {
+        "TITLE": html.escape(", ".join(run["name"] for run in data["runs"])),
+        "STYLE": (folder / "page.css").read_text(encoding="utf-8"),
+        "SCRIPT": (folder / "page.js").read_text(encoding="utf-8"),
+        "DATA": json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
+        "WEIGHTS": store.packed(),
+    }
+    template = (folder / "page.html").read_text(encoding="utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda mark: filled[mark[1]], template)
+
+
+def _check_size(runs: Sequence[Looks]) -> None:
+    stacks = (maps for run in runs for look in run.examples for maps in look.maps.values())
+    size = sum(layer.size for maps in stacks for layer in maps.layers.values())
+    if size > LARGEST:
+        raise UsageError(
+            f"The page would hold {size / 2**20:.0f} million weights, and a browser holds {LARGEST >> 20}; give fewer "
+            "--examples, fewer --tokens or fewer runs."
+        )
+
+
+def _names(runs: Sequence[Looks]) -> list[str]:
+    """Returns the folders' names, with those above them where the names are the same."""
+    paths = [run.directory.resolve() for run in runs]
+    names = [path.name for path in paths]
+    return names if len({*names}) == len(names) else [str(run.directory) for run in runs]
+
+
+def _about(run: Looks) -> str:
+    model, attentions = run.config.model, {*run.config.model.attentions().values()}
+    return f"{model.name} · {', '.join(sorted(attentions))}"
+
+
+def _look(look: Look, run: Looks, store: Store) -> dict[str, Any]:
+    image = None
+    if look.image is not None:
+        height, width, channels = look.image.shape
+        image = store.add(look.image) | {"height": height, "width": width, "channels": channels}
+    stacks = [{"name": name} | _stack(look, name, maps, run, store) for name, maps in look.maps.items()]
+    return {"note": look.note, "image": image, "stacks": stacks}
+
+
+def _stack(look: Look, name: str, maps: TextMaps, run: Looks, store: Store) -> dict[str, Any]:
+    pairs = look.pairs(maps)
+    layers = []
+    for number, (path, weights) in enumerate(maps.layers.items()):
+        heads = [store.add(head) for head in weights] + [store.add(weights.mean(0))]
+        heads += [store.add(maps.rollout[number])] if maps.rollout else []
+        scores = {pattern: np.round(row, 3).tolist() for pattern, row in patterns.scores(weights, pairs).items()}
+        layers.append({"name": _mechanism(run, path, number), "maps": heads, "scores": scores})
+    return {
+        "rows": maps.rows,
+        "columns": maps.columns,
+        "heads": len(weights),
+        "rollout": bool(maps.rollout),
+        "layers": layers,
+    }
+
+
+def _mechanism(run: Looks, path: str, number: int) -> str:
+    """Returns the name of a layer's mechanism."""
+    model = run.config.model
+    by_layer = getattr(model, "mechanisms", None)
+    if by_layer is None:
+        return model.attention
+    place, _, kind = path.partition("/")
+    field = "cross_attention" if kind == "cross" else f"{place.partition('_')[0]}_attention"
+    return by_layer.get(field, by_layer["attention"])[number].name

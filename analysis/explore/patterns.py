@@ -1,0 +1,90 @@
+"""Patterns by which heads are known, and how far a head follows each of them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+Pairs = dict[str, Bool[np.ndarray, "T S"]]
+
+
+def scores(weights: Float[np.ndarray, "N T S"], pairs: Pairs) -> dict[str, Float[np.ndarray, " N"]]:
+    """Returns how far each head follows each pattern, from 0 to 1.
+
+    A row's weights count by their absolute value, as shares of their sum. The score is the share on the pattern's
+    pairs, in the mean over the rows that have such a pair. `focus` is the greatest share, in the mean over all rows,
+    and `negative` the share of weights below 0.
+
+    Args:
+      weights: The weights of a layer.
+      pairs: The pairs of each pattern, from `of_tokens` or `of_patches`.
+    """
+    sizes = np.abs(weights)
+    sums = sizes.sum(-1, keepdims=True)
+    shares = sizes / np.where(sums > 0, sums, 1.0)
+    means = {
+        name: (shares * pattern).sum(-1)[:, pattern.any(-1)].mean(-1)
+        for name, pattern in pairs.items()
+        if pattern.any()
+    }
+    means["focus"] = shares.max(-1).mean(-1)
+    if (weights < 0).any():
+        means["negative"] = (shares * (weights < 0)).sum(-1).mean(-1)
+    return means
+
+
+def of_tokens(rows: Sequence[str], columns: Sequence[str], causal: bool, cross: bool) -> Pairs:
+    """Returns the pairs of each pattern of texts.
+
+    `previous token`, `next token` and `same position` compare positions; `first token` and `last token` are pairs with
+    the ends. `duplicate token` are other places of the same token. In self-attention, `induction` are the tokens that
+    followed an earlier place of the same token (Elhage et al. 2021, Olsson et al. 2022).
+
+    Args:
+      rows: The texts of the T tokens that attend.
+      columns: The texts of the S tokens that are attended to; self-attention compares these alone.
+      causal: Whether no token attends to those behind it.
+      cross: Whether the tokens are of two sequences.
+    """
+    i, j = np.ogrid[: len(rows), : len(columns)]
+    reads = np.array(rows if cross else columns, dtype=object)
+    same = reads[:, None] == np.array(columns, dtype=object)[None]
+    other = np.ones_like(same) if cross else i != j
+    pairs = {
+        "same position": i == j,
+        "previous token": i - 1 == j,
+        "next token": i + 1 == j,
+        "first token": (j == 0) & other,
+        "last token": (j == len(columns) - 1) & other,
+        "duplicate token": same & other,
+    }
+    if not cross:
+        earlier = np.tril(same, -1)
+        pairs["induction"] = np.pad(earlier, ((0, 0), (1, 0)))[:, :-1] & (j < i)
+    allowed = j <= i if causal else np.ones_like(same)
+    return {name: pattern & allowed for name, pattern in pairs.items() if not causal or name not in AHEAD}
+
+
+AHEAD = ("next token", "last token")  # which no causal token sees
+
+
+def of_patches(grid: tuple[int, int], class_token: bool) -> Pairs:
+    """Returns the pairs of each pattern of images, whose tokens are patches by rows, perhaps behind a class token.
+
+    `neighbours` are the patches that touch a patch; `same row` and `same column` are the others there.
+    """
+    row, column = (x.ravel() for x in np.indices(grid))
+    apart = lambda x: np.abs(x[:, None] - x[None])  # noqa: E731
+    itself = np.eye(len(row), dtype=bool)
+    pairs = {
+        "itself": itself,
+        "neighbours": (apart(row) <= 1) & (apart(column) <= 1) & ~itself,
+        "same row": (apart(row) == 0) & ~itself,
+        "same column": (apart(column) == 0) & ~itself,
+    }
+    if not class_token:
+        return pairs
+    framed = {name: np.pad(pattern, ((1, 0), (1, 0))) for name, pattern in pairs.items()}
+    to_class = np.zeros_like(framed["itself"])
+    to_class[1:, 0] = True
+    return framed | {"class token": to_class}

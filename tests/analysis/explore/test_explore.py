@@ -1,0 +1,178 @@
+"""From work directories to a page: its weights are the model's, and mistakes are one sentence."""
+
+import base64
+import gzip
+import json
+import re
+import shlex
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from analysis.explore import __main__ as explore
+from analysis.explore import extraction, page
+from analysis.pictures.attention_maps import mixing
+from models.attention_weights import attention_weights
+from tests.analysis.explore.looks import looks
+from tests.analysis.untrained import untrained
+from tests.sizes import once
+from train.decode import trained
+
+pytestmark = pytest.mark.xdist_group(__name__)
+DATES = {
+    "config": "configs/translate_dates.py",
+    "data__source": "dates(sources=('en',), targets=('de',), first=2000, last=2001)",
+    "data__validation_split": "validation",
+    "data__test_split": "test",
+    "model__decoder_depth": 1,
+}
+RUNS = {
+    "gpt": {"config": "configs/gpt_pydoc.py", "model__attention": "delta|super", "data__context": 16},
+    "words": {"config": "configs/gpt_pydoc.py", "data__tokeniser": "words(size=99)", "data__context": 16},
+    "vit": {"model__attention": "neural|linear", "model__pool": "class_token"},
+    "dates": DATES,
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The folder of a run, which is made when it is first asked for."""
+    folder = tmp_path_factory.mktemp("runs")
+
+    def made(name):
+        if not (folder / name).exists():
+            untrained(folder / name, model__depth=2, **RUNS[name])
+        return folder / name
+
+    return made
+
+
+def opened(text):
+    """What the page knows, and its bytes."""
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text)[1])
+    packed = re.search(r'id="weights">(.*?)</script>', text)[1]
+    return data, gzip.decompress(base64.b64decode(packed))
+
+
+def weights_of(place, shape, store):
+    count = int(np.prod(shape))
+    numbers = np.frombuffer(store, np.int8 if place["signed"] else np.uint8, count, place["at"])
+    return numbers.reshape(shape) * place["step"]
+
+
+@pytest.mark.parametrize("low", [0.0, -1.0])
+def test_a_byte_is_at_most_half_a_step_away(low):
+    weights = np.random.default_rng(0).uniform(low, 1, (5, 7)).astype(np.float32)
+    numbers, step = page.quantised(weights)
+    assert numbers.itemsize == 1
+    assert np.abs(numbers * step - weights).max() <= step / 2 * 1.0001
+    assert step == pytest.approx(np.abs(weights).max() / (127 if low else 255))
+    assert page.quantised(np.zeros(3))[0].tolist() == [0, 0, 0]
+
+
+def test_no_token_ends_the_script():
+    text = page.of([looks()])
+    assert text.count("</script>") == 3
+    data, _ = opened(text)
+    assert data["runs"][0]["examples"][0]["stacks"][0]["rows"][:2] == ["<script>", "</script>"]
+    elsewhere = text.replace("http://www.w3.org/2000/svg", "")  # the name of a kind of element, which is not fetched
+    assert not re.search(r"https?:|\bsrc=|\bhref=|@import|\{\{", elsewhere)
+
+
+def test_a_page_of_a_text_has_the_weights_of_the_model(run):
+    """Effective weights of delta, and of Super Attention the softmax and once more times W^A."""
+    wanted = extraction.Wanted(texts=("return it",), step="last")
+    found = extraction.of_run(run("gpt"), wanted)
+    data, store = opened(page.of([found]))
+    assert [look["title"] for look in data["examples"]] == ["return it", "random tokens, twice (shows induction)"]
+    stacks = data["runs"][0]["examples"][0]["stacks"]
+    assert [stack["name"] for stack in stacks] == ["self-attention", "self-attention, times W^A"]
+    assert stacks[0]["columns"] == list("return␣it")
+    assert [layer["name"] for layer in stacks[0]["layers"]] == ["delta", "super"]
+    task, params = trained.load(run("gpt"), "last")
+    expected = attention_weights(task.model, params, jnp.asarray(list(b"return it"))[None])
+    for number, weights in enumerate(expected.values()):
+        *heads, mean, rolled = stacks[0]["layers"][number]["maps"]
+        for head, place in enumerate(heads):
+            shown = weights_of(place, (9, 9), store)
+            np.testing.assert_allclose(shown, weights[0, head], atol=0.51 * place["step"])
+        np.testing.assert_allclose(weights_of(mean, (9, 9), store), weights[0].mean(0), atol=0.51 * mean["step"])
+        np.testing.assert_allclose(weights_of(rolled, (9, 9), store).sum(-1), 1, atol=0.05)
+    kernel = params["block_1"]["attention"]["align_kernel"]
+    mixed = mixing(expected["block_1/attention"][0], kernel, causal=True)
+    place = stacks[1]["layers"][1]["maps"][0]
+    np.testing.assert_allclose(weights_of(place, (9, 9), store), mixed[0], atol=0.51 * place["step"])
+
+
+def test_random_tokens_stand_twice(run):
+    twice = extraction.of_run(run("gpt"), extraction.Wanted(texts=("a",), step="last")).examples[-1].read
+    assert len(twice) == 16
+    assert twice[:8] == twice[8:]
+
+
+@pytest.mark.more
+def test_a_page_of_images_has_the_image_and_its_patches(run):
+    found = extraction.of_run(run("vit"), extraction.Wanted(indices=(3, 1), step="last"))
+    data, store = opened(page.of([found]))
+    task, _ = trained.load(run("vit"), "last")
+    record, shown = task.sources["test"].evaluate(3), data["runs"][0]["examples"][0]
+    image = weights_of(shown["image"], (8, 8, 1), store)
+    np.testing.assert_allclose(image, record["image"] / record["image"].max(), atol=0.01)
+    assert data["examples"][0] == {"title": f"test 3: class {record['label']}", "image": True, "grid": [4, 4]}
+    assert len(shown["stacks"][0]["rows"]) == 17
+    assert [layer["name"] for layer in shown["stacks"][0]["layers"]] == ["neural", "linear"]
+    assert re.fullmatch(r"The model says class \d, with \d+%\.", shown["note"])
+
+
+@pytest.mark.more
+def test_a_page_of_translations_has_three_kinds_of_attention(run):
+    found = extraction.of_run(run("dates"), extraction.Wanted(indices=(0,), step="last"))
+    (look,) = found.examples
+    assert list(look.maps) == ["target to source", "encoder", "decoder"]
+    assert look.maps["target to source"].columns == look.maps["encoder"].rows == look.read
+    data, _ = opened(page.of([found]))
+    stacks = data["runs"][0]["examples"][0]["stacks"]
+    assert [stack["rollout"] for stack in stacks] == [False, True, True]
+    assert [len(stack["layers"]) for stack in stacks] == [1, 2, 1]
+
+
+def test_the_program_writes_a_page_of_examples(run, tmp_path, capsys):
+    out = tmp_path / "looks.html"
+    assert (
+        explore.main([f"--workdir={run('gpt')}", "--step=last", "--tokens=8", "--examples", "2", f"--out={out}"]) == 0
+    )
+    assert "2 examples of 1 runs" in capsys.readouterr().out
+    data, _ = opened(out.read_text(encoding="utf-8"))
+    assert len(data["runs"][0]["examples"][0]["stacks"][0]["rows"]) == 8
+    assert data["examples"][0]["title"].startswith("test 2: ")
+
+
+MISTAKES = [
+    ("--workdir=nothing", "it has no config.json"),
+    ("--workdir={gpt} --step=last --text=aaaaaaaaaaaaaaaaa", "has 17 tokens, but it must have 1 to 16"),
+    ("--workdir={gpt}", "has no result.json: the run has not finished"),
+    ("--workdir={gpt} {gpt}", "is given twice"),
+    ("--workdir={gpt} --step=last --examples 99999", "There is no example 99999 of test"),
+    ("--workdir={vit} --text=a", "give --examples in place of --text"),
+    ("--workdir={gpt} {dates} --step=last --text=a", "runs beside each other need one task"),
+    ("--workdir={gpt} {words} --step=last --text=an", "do not read 'an' as the same tokens"),
+    ("--workdir={gpt} --out=no/such/folder.html", "must be a file in a folder that can be written"),
+    ("--workdir={gpt} --tokens=0", "must be a whole number from 1 on"),
+]
+
+
+@pytest.mark.parametrize(("command", "message"), once(MISTAKES, MISTAKES[:4]))
+def test_mistakes_are_one_sentence(run, command, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = {name: run(name) for name in re.findall(r"\{(\w+)\}", command)}
+    assert explore.main(shlex.split(command.format(**names))) == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1
+
+
+def test_more_than_a_browser_holds_is_refused(monkeypatch):
+    monkeypatch.setattr(page, "LARGEST", 100)
+    with pytest.raises(page.UsageError, match="fewer --examples, fewer --tokens or fewer runs"):
+        page.of([looks()])

@@ -1,0 +1,136 @@
+"""The page in a real browser, from a file: pointing, keys, sizes, dark, and what it says."""
+
+import pytest
+
+from analysis.explore import page as pages
+from tests.analysis.explore.looks import looks
+
+TOKEN, MATRIX = "#token-0-row-{}", "#matrix-0"
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("explorer") / "page.html"
+    path.write_text(pages.of([looks(), looks("two", signed=True, seed=1)]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def seen(page, file):
+    """Opens the page at an address within it."""
+
+    def open_at(words="", width=1300, dark=False):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme="dark" if dark else "light")
+        page.goto("about:blank")
+        page.goto(f"{file.as_uri()}#{words}")
+        page.wait_for_selector(".run")
+        return page
+
+    return open_at
+
+
+def ground(page, token):
+    return page.locator(token).evaluate("it => getComputedStyle(it).backgroundColor")
+
+
+def test_pointing_at_a_token_shows_what_it_looks_at(seen):
+    page, weights = seen("example=0&runs=0&heads=1.2&row=5"), looks().examples[0].maps["self-attention"]
+    before = ground(page, TOKEN.format(0))
+    assert page.locator(".token.now").inner_text() == "the"
+    page.hover(TOKEN.format(2))
+    row = weights.layers["block_1/attention"][2, 2]
+    assert ground(page, TOKEN.format(0)) != before
+    assert ground(page, TOKEN.format(4)) == "rgb(255, 255, 255)"  # a later token, which has no weight
+    table = page.locator("tbody tr").all_inner_texts()
+    strongest = max(range(3), key=lambda column: row[column])
+    assert table[0].split("\t")[:2] == [f"“{['<script>', '</script>', 'the'][strongest]}”", f"{row[strongest]:.2f}"]
+    assert page.locator(".arcs path").count() >= 1
+    assert "0." in page.locator("#tip").inner_text()
+    page.mouse.move(5, 5)
+    assert ground(page, TOKEN.format(0)) == before
+
+
+@pytest.mark.more
+def test_keys_move_through_tokens_heads_and_the_matrix_and_the_address_keeps_them(seen):
+    page = seen("example=0&runs=0&heads=0.0&row=2")
+    page.locator(TOKEN.format(2)).focus()
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.id") == "token-0-row-3"
+    assert "row=3" in page.url
+    assert page.locator(TOKEN.format(3)).evaluate("it => getComputedStyle(it).outlineStyle") == "solid"
+    page.locator("#head-0-0-0").focus()
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.id") == "head-0-1-0"
+    page.keyboard.press("ArrowRight")
+    assert "heads=1.1" in page.url
+    assert "layer 2 · head 2" in page.locator("#status").inner_text()
+    page.locator(MATRIX).focus()
+    page.keyboard.press("ArrowUp")
+    assert "row=2" in page.url
+    page.reload()
+    page.wait_for_selector(".run")
+    assert page.locator(".title h3").inner_text().startswith("layer 2 · head 2")
+    assert page.locator('.head[aria-pressed="true"]').get_attribute("id") == "head-0-1-1"
+
+
+@pytest.mark.more
+def test_two_runs_stand_side_by_side_and_share_the_token(seen):
+    page = seen("example=0")
+    boxes = [run.bounding_box() for run in page.locator(".run").all()]
+    assert len(boxes) == 2
+    assert boxes[0]["y"] == boxes[1]["y"]
+    page.hover("#token-1-row-1")
+    assert page.locator(".token.now").all_inner_texts() == ["</script>", "</script>"]
+    assert "below 0 in blue" in page.locator(".legend").nth(1).inner_text()
+    page.select_option("#choose-beside-it", "0")
+    assert page.locator(".run").count() == 1
+
+
+@pytest.mark.more
+def test_heads_are_ordered_by_a_pattern(seen):
+    page = seen("example=0&runs=0")
+    page.click("[id='find-0-previous token']")
+    scores = [float(text.split()[1]) for text in page.locator(".head small").all_inner_texts()]
+    assert scores == sorted(scores, reverse=True)
+    assert page.locator(".head").first.get_attribute("aria-pressed") == "true"
+    assert "order=previous+token" in page.url
+
+
+@pytest.mark.more
+def test_an_image_shows_the_weights_of_the_patch_that_is_pointed_at(seen):
+    page = seen("example=2&runs=0&heads=0.1")
+    assert page.locator("figcaption").nth(1).inner_text() == "what class token looks at"
+    shot = page.locator("#picture-0").screenshot()
+    box = page.locator("#picture-0").bounding_box()
+    page.mouse.move(box["x"] + 0.75 * box["width"], box["y"] + 0.25 * box["height"])
+    assert page.locator("figcaption").nth(1).inner_text() == "what row 1, column 2 looks at"
+    page.locator("#picture-0").focus()
+    page.keyboard.press("ArrowRight")
+    assert "row=1" in page.url
+    assert page.locator("#picture-0").screenshot() != shot
+
+
+@pytest.mark.more
+def test_a_pair_shows_target_against_source(seen):
+    page = seen("example=1&runs=0")
+    page.hover("#token-0-column-1")
+    assert page.locator(".token.now").inner_text() == "y"
+    assert "looked at most by" in page.locator("caption").inner_text()
+    assert "The model writes: ab" in page.locator(".detail").inner_text()
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("example", [0, 1, 2])
+def test_a_phone_needs_no_scrolling_sideways(seen, example, dark):
+    page = seen(f"example={example}", width=420, dark=dark)
+    assert page.evaluate("document.documentElement.scrollWidth") == 420
+    bright = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(246, 245, 242)"
+    assert bright != dark
+
+
+def test_an_address_that_makes_no_sense_shows_the_beginning(seen):
+    page = seen("example=99&stack=x&runs=7,-1&heads=a.b&row=1e9&order=none")
+    assert page.locator("#choose-example").input_value() == "0"
+    assert page.locator(".run").count() == 1

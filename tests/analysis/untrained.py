@@ -1,0 +1,25 @@
+"""Work directories of models as they are before their first step, which is enough to look at them."""
+
+import contextlib
+from pathlib import Path
+
+import jax
+
+from tests.train.conftest import arguments
+from train import tasks
+from train.config import loading
+from train.main import parse
+from train.run import workdir
+from train.run.checkpoints import Checkpoints
+
+
+def untrained(path: Path, **changes) -> None:
+    """Writes a run with its only checkpoint at step 0; fields such as `model__depth=2`, or `config`."""
+    flags, overrides = parse(arguments(path, train__ema=0.0, **changes))
+    config, plain = loading.resolve(flags.config, overrides)
+    task = tasks.find(config.task)(config)
+    with workdir.claimed(path, plain, task.files()):
+        pass
+    params = jax.jit(task.init)(jax.random.key(0))
+    with Checkpoints(path, keep=1) as checkpoints, contextlib.closing(task.train_batches(0, 1)) as batches:
+        checkpoints.save(0, {"params": params}, batches, {}, [0])
