@@ -10,6 +10,7 @@ from attention.errors import UsageError, unknown
 from models.fields import BOOKKEEPING, HARDWARE, Declared, field
 from train.config.durations import Duration, duration
 from train.optimizer import OptimizerConfig
+from train.run import loggers
 
 T = TypeVar("T")
 PRECISIONS = ("float32", "bfloat16")
@@ -42,6 +43,14 @@ class TrainConfig(Declared):
         least=1,
         special={0: "it never ends early"},
         may_change=True,
+    )
+    loggers: str = field(
+        "",
+        "What gets every line of `metrics.jsonl` too, between commas: `wandb`, or `module:function`, which is called "
+        "with the work directory and the config and returns an object with `write(line)` and `close()`.",
+        special={"": "none"},
+        reads=loggers.check,
+        role=BOOKKEEPING,
     )
     keep: int = field(
         2, "How many of the newest checkpoints stay; the best always does, of every replica.", least=1, role=BOOKKEEPING

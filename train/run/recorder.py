@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from attention.errors import UsageError
 from train.devices import processes
-from train.run import results
+from train.run import loggers, results
 from train.run.progress import Clock, duration_text, numbers_text
 from train.run.results import Metrics
 from train.run.terminal import coloured, filled
@@ -81,13 +81,11 @@ class TensorBoard:
         self._events.flush()
 
     def write(self, line: dict[str, Any]) -> None:
-        """Adds every number of a line as `split/name`, or as `split/name/replica_2` where it is a replica's."""
+        """Adds every number of a line; see `loggers.numbers`."""
         from tensorboardX.summary import scalar
 
-        whose = f"/replica_{line['replica']}" if "replica" in line else ""
-        for name, value in line.items():
-            if name not in ("step", "split", "replica"):
-                self._add(line["step"], summary=scalar(f"{line['split']}/{name}{whose}", value))
+        for name, value in loggers.numbers(line).items():
+            self._add(line["step"], summary=scalar(name, value))
         self._events.flush()
 
     def close(self) -> None:
@@ -122,7 +120,8 @@ class Recorder:
         self.clock, self.rate = Clock(progress.get("clock")), f"{self._unit}_per_second"
         self._active, self._said = processes.is_first(), time.monotonic()
         record = [Record(directory, progress.get("record_size", 0))] if self._active else []
-        self._record, self._files = record, [*record, *(TensorBoard(directory, step) for _ in record)]
+        others = loggers.made(setup.config.train.loggers if record else "", directory, setup.config, self.say)
+        self._record, self._files = record, [*record, *(TensorBoard(directory, step) for _ in record), *others]
         terminal = self._active and sys.stderr.isatty()
         self._bar = tqdm(
             total=self._total,

@@ -10,7 +10,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from attention import UsageError
-from train.config.schema import MeshConfig
+from train.config.schema import Config, MeshConfig
 from train.config.timetable import Timetable
 from train.devices import processes, sharding
 from train.devices.replicas import Replicas
@@ -52,6 +52,7 @@ class Quiet:
     replicas = Replicas([0], sharding.make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1]))
     timetable = Timetable(5, 6, 0, 0, 0, 0, 0)
     task = Task()
+    config = Config("image_classification")
 
 
 def test_tensorboard_holds_every_number_under_its_split(tmp_path):

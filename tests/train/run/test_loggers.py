@@ -1,0 +1,104 @@
+"""Loggers get the record's lines; what is wrong with them is a sentence, and ends no run."""
+
+import dataclasses
+import sys
+import types
+
+import pytest
+
+from attention import UsageError
+from tests.train.run.test_recorder import Quiet
+from train.config.schema import TrainConfig
+from train.run.files import read_record
+from train.run.recorder import Recorder
+
+LINES = [("train", 3, {"loss": 0.5}), ("validation", 4, {"loss": 0.25, "accuracy": 1.0})]
+
+
+class Kept:
+    def __init__(self, directory, config):
+        self.lines, self.closed, self.made = [], False, (directory, config)
+        Kept.last = self
+
+    def write(self, line):
+        self.lines.append(dict(line))
+        line.clear()  # which harms nobody
+
+    def close(self):
+        self.closed = True
+
+
+class Broken(Kept):
+    def write(self, line):
+        raise ConnectionError("no network\nat all")
+
+    def close(self):
+        raise ConnectionError("still none")
+
+
+@pytest.fixture
+def mine(monkeypatch):
+    module = types.ModuleType("mine")
+    module.Kept, module.Broken, module.fails = Kept, Broken, lambda directory, config: 1 / 0
+    monkeypatch.setitem(sys.modules, "mine", module)
+
+
+def write(folder, names):
+    setup = types.SimpleNamespace(**{name: getattr(Quiet, name) for name in ("replicas", "timetable", "task")})
+    setup.config = dataclasses.replace(Quiet.config, train=TrainConfig(loggers=names))
+    recorder = Recorder(folder, setup, 0, {})
+    for split, step, metrics in LINES:
+        recorder.write(split, step, [metrics], 2.0)
+    recorder.close()
+    return read_record(folder)
+
+
+def test_every_line_comes_with_the_folder_and_the_config_before(tmp_path, mine):
+    record = write(tmp_path, "mine:Kept")
+    assert Kept.last.lines == record
+    assert Kept.last.closed
+    directory, config = Kept.last.made
+    assert (directory, config["train"]["loggers"]) == (tmp_path, "mine:Kept")
+
+
+def test_one_that_fails_is_said_once_and_the_others_go_on(tmp_path, mine, capsys):
+    record = write(tmp_path, "mine:Broken,mine:Kept")
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.count("The logger 'mine:Broken' failed (ConnectionError: no network); the run goes on") == 1
+    assert "still none" not in printed
+    assert Kept.last.lines == record
+    assert len(record) == 2
+
+
+def test_weights_and_biases_gets_numbers_by_step_and_one_identity(tmp_path, monkeypatch):
+    logged, begun = [], []
+    run = types.SimpleNamespace(log=lambda numbers, step: logged.append((step, numbers)), finish=lambda: None)
+    module = types.ModuleType("wandb")
+    module.init = lambda **options: begun.append(options) or run
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    write(tmp_path, "wandb")
+    assert [step for step, _ in logged] == [3, 4]
+    assert {"validation/loss": 0.25, "validation/accuracy": 1.0}.items() <= logged[1][1].items()
+    (tmp_path / "metrics.jsonl").unlink()
+    write(tmp_path, "wandb")  # as a run that continues
+    assert begun[0]["id"] == begun[1]["id"]
+    assert begun[0]["resume"] == "allow"
+    assert begun[0]["config"]["train"]["loggers"] == "wandb"
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("wand", r"Unknown train.loggers 'wand'\. Did you mean 'wandb'"),
+        ("mine:", "Unknown train.loggers 'mine:'"),
+        ("wandb,", "Unknown train.loggers ''"),
+        ("wandb", r"needs the module 'wandb' \(.*\): pip install wandb, or leave it out"),
+        ("absent:f", "needs the module 'absent'"),
+        ("mine:kept", r"Unknown function of mine in train.loggers 'kept'\. Did you mean 'Kept'"),
+        ("mine:fails", r"'mine:fails' cannot start \(ZeroDivisionError: division by zero\)"),
+    ],
+)
+def test_mistakes(tmp_path, mine, monkeypatch, names, message):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UsageError, match=message):
+        write(tmp_path, names)

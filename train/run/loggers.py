@@ -1,0 +1,132 @@
+"""Loggers beside the record: Weights & Biases, or any that the user writes."""
+
+import dataclasses
+import importlib
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from attention.errors import UsageError, unknown
+from train.data.rows.rows import brief
+
+WANDB = "wandb"
+
+
+class Logger(Protocol):
+    """What the function of a `module:function` returns."""
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Takes a line of `metrics.jsonl`: `step`, `split`, perhaps `replica`, and numbers by name."""
+
+    def close(self) -> None:
+        """Ends the log; the process may go on."""
+
+
+def check(names: str, path: str) -> None:
+    """Raises UsageError unless all names, between commas, are `wandb` or `module:function`; imports nothing."""
+    for name in names.split(","):
+        module, _, function = name.partition(":")
+        if name != WANDB and not (function.isidentifier() and all(map(str.isidentifier, module.split(".")))):
+            raise unknown(path, name, [WANDB, "module:function"])
+
+
+def numbers(line: dict[str, Any]) -> dict[str, float]:
+    """Returns the numbers of a line as `split/name`, or as `split/name/replica_2` where it is a replica's."""
+    whose = f"/replica_{line['replica']}" if "replica" in line else ""
+    left = {name: value for name, value in line.items() if name not in ("step", "split", "replica")}
+    return {f"{line['split']}/{name}{whose}": value for name, value in left.items()}
+
+
+class Guarded:
+    """A logger whose errors end nothing: the first of them is said.
+
+    Args:
+      name: As `train.loggers` has it.
+      directory: The work directory.
+      config: The config of the run, a dataclass.
+      say: Prints a line.
+
+    Raises:
+      UsageError: it cannot be made.
+    """
+
+    def __init__(self, name: str, directory: Path, config: Any, say: Callable[[str], None]):
+        self._name, self._say, self._failed = name, say, False
+        make = WeightsAndBiases if name == WANDB else _function(name)
+        try:
+            self._logger: Logger = make(directory, dataclasses.asdict(config))
+        except UsageError:
+            raise
+        except Exception as error:  # it is any program
+            raise UsageError(
+                f"train.loggers={name!r} cannot start ({type(error).__name__}: {brief(error)}); mend that (for wandb: "
+                "`wandb login`, or WANDB_MODE=offline), or leave it out."
+            ) from error
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Passes a line on."""
+        self._try(self._logger.write, dict(line))
+
+    def close(self) -> None:
+        """Ends the log."""
+        self._try(self._logger.close)
+
+    def _try(self, method: Callable[..., object], *arguments: object) -> None:
+        try:
+            method(*arguments)
+        except Exception as error:  # it is any program
+            if not self._failed:
+                self._say(
+                    f"The logger {self._name!r} failed ({type(error).__name__}: {brief(error)}); the run goes on, and "
+                    "metrics.jsonl has all lines."
+                )
+            self._failed = True
+
+
+class WeightsAndBiases:
+    """A run of Weights & Biases, which a run that continues continues; the project is $WANDB_PROJECT.
+
+    Raises:
+      UsageError: the package is missing.
+    """
+
+    def __init__(self, directory: Path, config: dict[str, Any]):
+        wandb = _imported(WANDB, "pip install wandb")
+        project, identity = os.environ.get("WANDB_PROJECT", "attention-bench"), directory / "wandb_id.txt"
+        if not identity.exists():
+            identity.write_text(secrets.token_hex(8), encoding="utf-8")
+        known = {"id": identity.read_text(encoding="utf-8"), "resume": "allow"}
+        self._run = wandb.init(project=project, name=directory.name, dir=str(directory), config=config, **known)
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Logs the numbers of a line."""
+        self._run.log(numbers(line), step=line["step"])
+
+    def close(self) -> None:
+        """Sends what is left."""
+        self._run.finish()
+
+
+def made(names: str, directory: Path, config: Any, say: Callable[[str], None]) -> Iterator[Guarded]:
+    """Yields the loggers that `train.loggers` names; raises UsageError where one cannot be made."""
+    return (Guarded(name, directory, config, say) for name in names.split(",") if name)
+
+
+def _function(name: str) -> Callable[[Path, dict[str, Any]], Logger]:
+    module, _, function = name.partition(":")
+    found = _imported(module, "put its folder into PYTHONPATH")
+    if not callable(getattr(found, function, None)):
+        raise unknown(f"function of {module} in train.loggers", function, filter(str.isidentifier, vars(found)))
+    return getattr(found, function)
+
+
+def _imported(module: str, remedy: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # it is any program
+        raise UsageError(
+            f"train.loggers needs the module {module!r} ({type(error).__name__}: {brief(error)}): {remedy}, or leave "
+            "it out."
+        ) from error
