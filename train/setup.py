@@ -12,9 +12,9 @@ from attention.mesh import BATCH
 from train import tasks
 from train.config.schema import Config
 from train.config.timetable import Timetable
+from train.decode import initial
 from train.devices import sharding
 from train.devices.replicas import Replicas
-from train.run import initial
 from train.state import Params, TrainState
 from train.step import Trainer
 from train.tasks import Task

@@ -12,8 +12,7 @@ from attention import UsageError
 from tests.train.conftest import arguments
 from train import main
 from train.config import loading
-from train.decode import trained
-from train.run import initial
+from train.decode import initial, trained
 from train.setup import Setup
 
 pytestmark = pytest.mark.xdist_group(__name__)
