@@ -22,21 +22,29 @@ def attention_weights(model: nn.Module, params: dict[str, Any], *inputs: Any) ->
     Raises:
       UnsupportedError: the model has no attention between tokens.
     """
+    return output_and_weights(model, params, *inputs)[1]
+
+
+def output_and_weights(
+    model: nn.Module, params: dict[str, Any], *inputs: Any
+) -> tuple[Any, dict[str, Float[Array, "B N _ _"]]]:
+    """Returns what the model returns, and the weights of each attention layer; see `attention_weights`."""
+    output, kept = _run(model, params, *inputs)
     weights = {
         jax.tree_util.keystr(path[:-1], simple=True, separator="/"): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(_kept(model, params, *inputs))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(kept)
     }
     if not weights:
         raise UnsupportedError(
             f"A {type(model).__name__} has no attention weights between tokens; choose another model."
         )
-    return {path: weights[path] for path in sorted(weights, key=_numbers)}
+    return output, {path: weights[path] for path in sorted(weights, key=_numbers)}
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _kept(model: nn.Module, params: dict[str, Any], *inputs: Any) -> dict[str, Any]:
-    _, variables = model.apply({"params": params}, *inputs, mutable="attention")
-    return variables.get("attention", {})
+def _run(model: nn.Module, params: dict[str, Any], *inputs: Any) -> tuple[Any, dict[str, Any]]:
+    output, variables = model.apply({"params": params}, *inputs, mutable="attention")
+    return output, variables.get("attention", {})
 
 
 def _numbers(path: str) -> list[tuple[int, str]]:

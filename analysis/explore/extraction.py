@@ -3,25 +3,27 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 
 from analysis.explore import patterns
 from analysis.pictures import attention_maps
 from analysis.pictures.attention_maps import TextMaps
 from attention.errors import UsageError
-from models.attention_weights import attention_weights
+from models.attention_weights import output_and_weights
 from train.config import loading
 from train.config.schema import Config
-from train.decode import trained
+from train.decode import alignment, trained
 from train.run import workdir
 from train.tasks.task import Task
 from train.translate import Translator
 
 TITLE = 60  # characters of a text that name it
+LIKELY = 3  # tokens that a model expects most
 SAMPLE = 1 << 16  # ids of a split from which random tokens are drawn
 NAMES = {"cross": "target to source", "encoder": "encoder", "decoder": "decoder", "self": "self-attention"}
 
@@ -55,6 +57,7 @@ class Look:
       image: The model's input, scaled to [0, 1]; None of texts.
       grid: The patches of an image, high and wide.
       note: What the model makes of the example, in words.
+      expected: What a language model expects, after each token or in its place, in words.
     """
 
     title: str
@@ -62,6 +65,7 @@ class Look:
     image: Float[np.ndarray, "H W C"] | None = None
     grid: tuple[int, int] = (0, 0)
     note: str = ""
+    expected: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def read(self) -> list[str]:
@@ -125,18 +129,17 @@ def _images(directory: Path, config: Config, wanted: Wanted) -> list[Look]:
     task, params = trained.load(directory, wanted.step)
     records = attention_maps.examples_of(task, wanted.split, wanted.indices)
     images = np.stack([record["image"] for record in records])
-    by_path = attention_weights(task.model, params, jnp.asarray(images))
-    chances = np.asarray(jax.nn.softmax(task.model.apply({"params": params}, jnp.asarray(images), False)))
+    logits, by_path = output_and_weights(task.model, params, jnp.asarray(images))
     grid = tuple(size // config.model.patch for size in images.shape[1:3])
     names = [f"row {row + 1}, column {column + 1}" for row, column in np.ndindex(grid)]
     names = ["class token", *names] if config.model.pool == "class_token" else names
     return [
         Look(
-            f"{wanted.split} {index}: class {int(record['label'])}",
+            f"{wanted.split} {index}: {_class(task, int(record['label']))}",
             _stacks({"self": TextMaps.of(names, names, {path: w[place] for path, w in by_path.items()}, params)}),
             attention_maps.scaled(images[place : place + 1])[0],
             grid,
-            f"The model says class {chances[place].argmax()}, with {chances[place].max():.0%}.",
+            _verdict(task, logits[place]),
         )
         for place, (index, record) in enumerate(zip(wanted.indices, records, strict=True))
     ]
@@ -153,10 +156,33 @@ def _texts(directory: Path, config: Config, wanted: Wanted) -> list[Look]:
         read = {f"{wanted.split} {index}: {decode(ids)}": ids for index, ids in zip(wanted.indices, cut, strict=True)}
     if config.task == "language_modelling" and config.data.context > 3:
         read["random tokens, twice (shows induction)"] = _twice(task, min(wanted.tokens, config.data.context) // 2)
-    return [
-        Look(_short(title), _stacks({"self": attention_maps.of_tokens(config, task, params, ids)}))
-        for title, ids in read.items()
-    ]
+    return [_of_text(config, task, params, title, ids) for title, ids in read.items()]
+
+
+def _of_text(config: Config, task: Task, params: dict[str, Any], title: str, ids: Int[np.ndarray, " n"]) -> Look:
+    maps, logits = attention_maps.of_tokens(config, task, params, ids)
+    stacks = _stacks({"self": maps})
+    if config.task == "text_classification":
+        return Look(_short(title), stacks, note=_verdict(task, logits))
+    place = "Next" if config.task == "language_modelling" else "There"
+    return Look(_short(title), stacks, expected=[f"{place} it expects {row}." for row in _likely(task, logits)])
+
+
+def _likely(task: Task, logits: Float[Array, "T V"]) -> list[str]:
+    """Returns the most probable tokens at each position."""
+    chances, ids = (np.asarray(x) for x in jax.lax.top_k(jax.nn.softmax(logits), min(LIKELY, logits.shape[-1])))
+    words = alignment.words(task.corpus.tokeniser, ids.ravel())
+    named = [f"“{word}” {chance:.0%}" for word, chance in zip(words, chances.ravel(), strict=True)]
+    return [", ".join(row) for row in np.reshape(np.array(named, dtype=object), ids.shape).tolist()]
+
+
+def _verdict(task: Task, logits: Float[Array, " C"]) -> str:
+    chances = np.asarray(jax.nn.softmax(logits))
+    return f"The model says {_class(task, int(chances.argmax()))}, with {chances.max():.0%}."
+
+
+def _class(task: Task, number: int) -> str:
+    return task.class_names[number] if task.class_names else f"class {number}"
 
 
 def _twice(task: Task, number: int) -> Int[np.ndarray, " n"]:

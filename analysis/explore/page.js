@@ -44,10 +44,15 @@ function colour(share) {
 const css = (share) => `rgb(${colour(share).join(" ")})`;
 const inkOn = ([r, g, b]) => (0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#16181c" : "#ffffff");
 
-function bitmap(width, height, share) {
-  const canvas = make("canvas", {width, height});
-  const context = canvas.getContext("2d"), image = context.createImageData(width, height);
-  for (let place = 0; place < width * height; place++) image.data.set([...colour(share(place)), 255], 4 * place);
+// A canvas of some weights of a map, a pixel each; `places` are where they stand in it.
+function bitmap(map, scale, width, height, places = (pixel) => pixel) {
+  const canvas = make("canvas", {width, height, className: width > 48 ? "" : "coarse"}), context = canvas.getContext("2d");
+  const image = context.createImageData(width, height), pixels = new Uint32Array(image.data.buffer);
+  const colours = range(256).map((byte) => {
+    const [r, g, b] = colour(((map.signed ? (byte << 24) >> 24 : byte) * map.step) / scale);
+    return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
+  });
+  for (let pixel = 0; pixel < pixels.length; pixel++) pixels[pixel] = colours[bytes[map.at + places(pixel)]];
   context.putImageData(image, 0, 0);
   return canvas;
 }
@@ -79,13 +84,14 @@ function recall() {
   const first = stackOf(state.runs[0]);
   const tokens = first[state.way + "s"].length;
   state.token = words.has(state.way) ? index(numbers(state.way)[0], tokens) : data.examples[state.example].image ? 0 : tokens - 1;
-  state.order = words.get("order") in first.layers[0].scores ? words.get("order") : "";
+  state.order = patternsOf(state.runs).includes(words.get("order")) ? words.get("order") : "";
   state.common = words.has("common");
 }
 
 const exampleOf = (run) => data.runs[run].examples[state.example];
 const stacks = () => exampleOf(state.runs[0]).stacks;
 const stackOf = (run) => exampleOf(run).stacks[state.stack] ?? exampleOf(run).stacks[0];
+const patternsOf = (runs) => [...new Set(runs.flatMap((run) => stackOf(run).layers.flatMap((layer) => Object.keys(layer.scores))))];
 const focus = () => hovered ?? {way: state.way, token: state.token};
 
 function change(changes) {
@@ -147,7 +153,7 @@ function controls() {
     parts.push(select("Beside it", ["none", ...names], (state.runs[1] ?? -1) + 1,
       (run) => go({runs: run ? [state.runs[0], run - 1] : [state.runs[0]]})));
   }
-  const orders = Object.keys(stackOf(state.runs[0]).layers[0].scores);
+  const orders = patternsOf(state.runs);
   parts.push(select("Order of heads", ["layer and head", ...orders], orders.indexOf(state.order) + 1, (order) => change({order: orders[order - 1] ?? ""})));
   const box = make("input", {type: "checkbox", checked: state.common, onchange: () => change({common: box.checked})});
   parts.push(make("label", {className: "check"}, box, "one colour scale for all heads"));
@@ -197,24 +203,27 @@ function panel(run, slot) {
     return {way, token: clamp(token, 0, size[way] - 1)};
   };
   const other = (way) => (way === "row" ? "column" : "row");
-  const weights = (one, {way, token}) => range(size[other(way)]).map((k) => at(one, way === "row" ? token * size.column + k : k * size.column + token));
+  const place = ({way, token}, k) => (way === "row" ? token * size.column + k : k * size.column + token);
+  const weights = (one, spot) => range(size[other(spot.way)]).map((k) => at(one, place(spot, k)));
   const said = (way, i, k, value) => way === "row" ? `${quoted("row", i)} looks at ${quoted("column", k)}: ${number(value)}`
     : `${quoted("column", i)} is looked at by ${quoted("row", k)}: ${number(value)}`;
   const pick = (l, h) => {
     state.heads[slot] = [l, h];
     change({});
   };
-  const parts = {run, slot, stack, example, layer, head, map, size, two, first, name, quoted, scaleOf, scale, now, other, weights, said, pick};
+  const parts = {run, slot, stack, example, layer, head, map, size, two, first, name, quoted, scaleOf, scale, now, other, place, weights, said, pick};
   const overview = heads(parts), look = example.image ? pictures(parts) : text(parts), square = matrix(parts), table = strongest(parts);
+  const {note: words, expected} = exampleOf(run), comment = make("p", {className: "soft", textContent: words});
+  const note = words || expected.length ? [comment] : [];
   const element = make("section", {className: "run"},
     make("header", {}, make("h2", {textContent: data.runs[run].name}), make("span", {className: "model", textContent: data.runs[run].model})),
     make("div", {className: "parts"},
       make("div", {className: "overview"}, make("h3", {textContent: `All heads: ${stack.name}`}), overview.element, ...finder(parts)),
-      make("div", {className: "detail"}, title(parts), make("p", {className: "soft", textContent: exampleOf(run).note}),
-        look.element, legend(parts), make("div", {className: "pair"}, make("div", {}, square.element), table.element))));
+      make("div", {className: "detail"}, title(parts), ...note, look.element, legend(parts), make("div", {className: "pair"}, make("div", {}, square.element), table.element))));
   element.setAttribute("aria-label", data.runs[run].name);
   return {element, draw: () => {
     for (const one of [overview, look, square, table]) one.draw();
+    if (expected.length) comment.textContent = shown(expected[now().token]);
     if (slot === 0) $("status").textContent = `${name(layer, head)}: ${table.words()}`;
   }};
 }
@@ -232,9 +241,9 @@ function title({stack, layer, head, name, two}) {
 }
 
 // Small multiples: all layers and heads, by place or by how far they follow a pattern.
-function heads({slot, stack, example, layer, head, size, first, name, scaleOf, now, weights, pick}) {
+function heads({slot, stack, example, layer, head, size, first, name, scaleOf, now, place, pick}) {
   const count = stack.layers[0].maps.length, places = stack.layers.flatMap((_, l) => range(count).map((h) => [l, h]));
-  const score = ([l, h]) => stack.layers[l].scores[state.order]?.[h] ?? -1;
+  const score = ([l, h]) => stack.layers[l].scores[state.order]?.[h] ?? 0;
   const ordered = state.order ? places.filter(([, h]) => h < stack.heads).sort((a, b) => score(b) - score(a)) : places;
   const across = state.order ? Math.min(count, 6) : count;
   const element = make("div", {className: "heads"});
@@ -259,17 +268,16 @@ function heads({slot, stack, example, layer, head, size, first, name, scaleOf, n
   arrows(element, ".head", () => across, (to) => to.click());
   const fill = ({one, button, l, h}) => {
     const scale = scaleOf(one, l, h), [height, width] = example.image ? example.grid : [size.row, size.column];
-    const values = example.image ? weights(one, now()).slice(first) : null;
-    button.replaceChildren(bitmap(width, height, (place) => (values ? values[place] : at(one, place)) / scale));
+    const spot = now(), patch = (pixel) => place(spot, first + pixel);
+    button.replaceChildren(bitmap(one, scale, width, height, example.image ? patch : undefined));
     if (state.order) button.append(make("small", {textContent: `${l + 1}.${h + 1}  ${score([l, h]).toFixed(2)}`}));
   };
   drawn.forEach(fill);
   return {element, draw: () => example.image && drawn.forEach(fill)};
 }
 
-function finder({slot, stack, pick}) {
-  const patterns = Object.keys(stack.layers[0].scores);
-  const buttons = patterns.map((pattern) => {
+function finder({run, slot, stack, pick}) {
+  const buttons = patternsOf([run]).map((pattern) => {
     const places = stack.layers.flatMap((one, l) => (one.scores[pattern] ?? []).map((score, h) => [score, l, h]));
     const [score, l, h] = places.reduce((a, b) => (b[0] > a[0] ? b : a));
     const button = make("button", {type: "button", id: `find-${slot}-${pattern}`, onclick: () => {
@@ -433,7 +441,7 @@ function matrix({slot, stack, example, layer, head, name, map, scale, size, now,
   const ratio = window.devicePixelRatio || 1, element = make("canvas", {className: "matrix", width: width * ratio, height: height * ratio, tabIndex: 0, id: `matrix-${slot}`});
   element.style.width = `${width}px`;
   element.setAttribute("role", "img");
-  const picture = bitmap(size.column, size.row, (place) => at(map, place) / scale);
+  const picture = bitmap(map, scale, size.column, size.row);
   const place = (event) => {
     const box = element.getBoundingClientRect(), shrunk = width / box.width;
     const row = Math.floor(((event.clientY - box.top) * shrunk - above) / cell), column = Math.floor(((event.clientX - box.left) * shrunk - left) / cell);
@@ -534,6 +542,10 @@ unpack().then(() => {
   recall();
   build();
   addEventListener("hashchange", () => { recall(); build(); });
-  addEventListener("resize", () => build());
+  let width = innerWidth;
+  addEventListener("resize", () => {
+    if (width !== innerWidth) build();
+    width = innerWidth;
+  });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readPalette(); build(); });
 });

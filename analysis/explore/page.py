@@ -73,7 +73,7 @@ def of(runs: Sequence[Looks]) -> str:
         "TITLE": html.escape(", ".join(run["name"] for run in data["runs"])),
         "STYLE": (folder / "page.css").read_text(encoding="utf-8"),
         "SCRIPT": (folder / "page.js").read_text(encoding="utf-8"),
-        "DATA": json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
+        "DATA": json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
         "WEIGHTS": store.packed(),
     }
     template = (folder / "page.html").read_text(encoding="utf-8")
@@ -108,10 +108,12 @@ def _look(look: Look, run: Looks, store: Store) -> dict[str, Any]:
         height, width, channels = look.image.shape
         image = store.add(look.image) | {"height": height, "width": width, "channels": channels}
     stacks = [{"name": name} | _stack(look, name, maps, run, store) for name, maps in look.maps.items()]
-    return {"note": look.note, "image": image, "stacks": stacks}
+    return {"note": look.note, "expected": look.expected, "image": image, "stacks": stacks}
 
 
 def _stack(look: Look, name: str, maps: TextMaps, run: Looks, store: Store) -> dict[str, Any]:
+    if not all(np.isfinite(layer).all() for layer in maps.layers.values()):
+        raise UsageError(f"The weights of {run.directory} are not finite; give an earlier --step.")
     pairs = look.pairs(maps)
     layers = []
     for number, (path, weights) in enumerate(maps.layers.items()):

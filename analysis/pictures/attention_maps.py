@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
@@ -13,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from attention import Mask, align_values
 from attention.errors import UsageError, unknown
-from models.attention_weights import attention_weights
+from models.attention_weights import output_and_weights
 from train.config import loading
 from train.config.schema import Config
 from train.data.pipeline import Example
@@ -137,10 +136,9 @@ def of_images(directory: Path, examples: Sequence[int], split: str = "test", ste
     task, params = trained.load(directory, step)
     records = examples_of(task, split, examples)
     images = np.stack([record["image"] for record in records])
-    weights = attention_weights(task.model, params, jnp.asarray(images))
+    logits, weights = output_and_weights(task.model, params, jnp.asarray(images))
     class_token = config.model.pool == "class_token"
     grid = tuple(size // config.model.patch for size in images.shape[1:3])
-    logits = jax.jit(task.model.apply)({"params": params}, jnp.asarray(images))
     rolled = rollout([*mixings(weights, params).values()])
     return ImageMaps(
         images=scaled(images),
@@ -183,7 +181,7 @@ def of_text(directory: Path, text: str, step: str = "best") -> TextMaps:
             f"{directory} is a run of {config.task}; a text is for {', '.join(TEXT_TASKS)} and translation."
         )
     task, params = trained.load(directory, step)
-    return of_tokens(config, task, params, encoded(config, task, text))
+    return of_tokens(config, task, params, encoded(config, task, text))[0]
 
 
 def encoded(config: Config, task: Task, text: str) -> Int[np.ndarray, " n"]:
@@ -197,14 +195,17 @@ def encoded(config: Config, task: Task, text: str) -> Int[np.ndarray, " n"]:
     return ids
 
 
-def of_tokens(config: Config, task: Task, params: dict[str, Any], ids: Int[np.ndarray, " n"]) -> TextMaps:
-    """Returns what a model of text attends to while it reads some tokens."""
+def of_tokens(
+    config: Config, task: Task, params: dict[str, Any], ids: Int[np.ndarray, " n"]
+) -> tuple[TextMaps, Float[Array, "..."]]:
+    """Returns what a model of text attends to while it reads some tokens, and its logits."""
     inputs = task.inputs({"tokens": jnp.asarray(ids)[None], "length": jnp.array([len(ids)])})
-    weights = {path: layer[0] for path, layer in attention_weights(task.model, params, *inputs).items()}
+    logits, weights = output_and_weights(task.model, params, *inputs)
     words = alignment.words(task.corpus.tokeniser, ids)
     if next(iter(weights.values())).shape[-1] > len(words):
         words = ["<class>", *words]
-    return TextMaps.of(words, words, weights, params, config.task == "language_modelling")
+    by_path = {path: layer[0] for path, layer in weights.items()}
+    return TextMaps.of(words, words, by_path, params, config.task == "language_modelling"), logits[0]
 
 
 STACKS = ("cross", "encoder", "decoder")

@@ -25,6 +25,7 @@ PROGRAMS = {
     "translate": "train.translate",
     "score": "train.score",
     "pictures": "analysis.pictures",
+    "explore": "analysis.explore",
     "archive": "analysis.archive",
     "mechanisms": "train.mechanisms",
     "launch": "train.launch",

@@ -28,7 +28,9 @@ def looks(name="one", *, signed=False, seed=0):
         Path(name),
         config,
         [
-            Look("a text", {"self-attention": maps(WORDS, WORDS, causal=True)}),
+            Look(
+                "a text", {"self-attention": maps(WORDS, WORDS, causal=True)}, expected=[f"Next: {i}" for i in range(6)]
+            ),
             Look("a pair", {"target to source": maps(list("ab"), list("xyz"))}, note="The model writes: ab"),
             Look("an image", {"self-attention": maps(patches, patches)}, rng.random((8, 8, 3)), (2, 2), "Class 3."),
         ],

@@ -105,6 +105,18 @@ def test_a_page_of_a_text_has_the_weights_of_the_model(run):
     np.testing.assert_allclose(weights_of(place, (9, 9), store), mixed[0], atol=0.51 * place["step"])
 
 
+def test_a_language_model_says_what_it_expects_next(run):
+    wanted = extraction.Wanted(texts=("return it",), step="last")
+    look = extraction.of_run(run("gpt"), wanted).examples[0]
+    task, params = trained.load(run("gpt"), "last")
+    logits = task.model.apply({"params": params}, jnp.asarray(list(b"return it"))[None])[0]
+    chances = np.exp(logits - logits.max(-1, keepdims=True))
+    chances = chances / chances.sum(-1, keepdims=True)
+    assert len(look.expected) == 9
+    for text, row in zip(look.expected, chances, strict=True):
+        assert [int(x) for x in re.findall(r" (\d+)%", text)] == pytest.approx(100 * np.sort(row)[::-1][:3], abs=0.51)
+
+
 def test_random_tokens_stand_twice(run):
     twice = extraction.of_run(run("gpt"), extraction.Wanted(texts=("a",), step="last")).examples[-1].read
     assert len(twice) == 16
@@ -170,6 +182,13 @@ def test_mistakes_are_one_sentence(run, command, message, tmp_path, monkeypatch,
     printed = capsys.readouterr().err
     assert message in printed
     assert printed.count("\n") == 1
+
+
+def test_weights_that_are_not_finite_are_refused():
+    one = looks()
+    one.examples[0].maps["self-attention"].layers["block_0/attention"][0, 3, 1] = np.nan
+    with pytest.raises(page.UsageError, match="The weights of one are not finite; give an earlier --step"):
+        page.of([one])
 
 
 def test_more_than_a_browser_holds_is_refused(monkeypatch):
