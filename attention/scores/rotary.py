@@ -127,7 +127,12 @@ class Rotary:
             raise UsageError(f"The option fraction must be above 0 and at most 1, not {self.fraction!r}.")
         if not isinstance(self.scaling, str):
             raise UsageError(f"The option scaling must be a string such as 'linear(factor=4)', not {self.scaling!r}.")
-        specs.make(self.scaling, SCALINGS, "rotary scaling")
+        _ = self.rule
+
+    @property
+    def rule(self) -> Scaling:
+        """Returns the scaling."""
+        return specs.make(self.scaling, SCALINGS, "rotary scaling")
 
     def turn(self, x: Float[Array, "*B L N H"], first: int | jax.Array) -> Float[Array, "*B L N H"]:
         """Returns queries or keys turned by their positions, the first of which is at `first`.
@@ -142,7 +147,7 @@ class Rotary:
                 f"Rotary positions turn pairs of numbers, but {width} of a head's {head} are to turn; choose an even "
                 "width."
             )
-        scaling = specs.make(self.scaling, SCALINGS, "rotary scaling")
+        scaling = self.rule
         rates = scaling.rates(jnp.exp(-math.log(self.base) * jnp.arange(0, width, 2) / width), self.base)
         angles = (first + jnp.arange(length))[:, None] * rates[None, :]
         angles = jnp.expand_dims(angles, (*range(x.ndim - 3), -2))

@@ -8,7 +8,7 @@ from typing import Any
 from models.transformer import TransformerConfig
 
 Table = Mapping[str, str]
-LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
+LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight", "table": "weight", "bias": "bias"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +36,12 @@ class Architecture:
       sinusoids: Tables of `sinusoidal_halves` that may be saved but are no parameters.
       unused_positions: Given our fields, returns the rows of the table of positions before that of the first token.
       generation: Given the special tokens and the longest sequence, returns `generation_config.json`; or None.
+      length: Their field for the number of positions.
+      read: Given their fields, returns those of ours that several of theirs decide.
+      write: Given our config, returns those of theirs that `read` reads; or None if there are none.
+      unpack: Given a checkpoint's arrays, returns one for each of our parameters, kernels as (outputs, inputs).
+      pack: Undoes `unpack`.
+      absent: Parameters of our blocks that such models lack, which must be zero.
     """
 
     title: str
@@ -58,6 +64,12 @@ class Architecture:
     sinusoids: tuple[str, ...] = ()
     unused_positions: Callable[[Mapping[str, Any]], int] = lambda fields: 0
     generation: Callable[[Mapping[str, int], int], dict[str, Any]] | None = None
+    length: str = "max_position_embeddings"
+    read: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda theirs: {}
+    write: Callable[[Any], dict[str, Any]] | None = None
+    unpack: Callable[[dict[str, Any]], dict[str, Any]] = lambda arrays: arrays
+    pack: Callable[[dict[str, Any]], dict[str, Any]] = lambda arrays: arrays
+    absent: tuple[str, ...] = ()
 
     def array(self, path: str) -> str:
         """Returns the checkpoint's name of one of our parameters, or '' if such models do not have it."""
@@ -65,6 +77,10 @@ class Architecture:
             return self.rows[path]
         module, _, leaf = path.rpartition("/")
         block = re.fullmatch(r"(\w+?)_(\d+)/(.+)", module)
+        if block and f"{block[3]}/{leaf}" in self.absent:
+            return ""
+        if block and block[1] in self.blocks and f"{block[3]}/{leaf}" in self.block_modules:
+            return f"{self.blocks[block[1]]}.{block[2]}.{self.block_modules[f'{block[3]}/{leaf}']}"
         if block and block[1] in self.blocks and block[3] in self.block_modules:
             return f"{self.blocks[block[1]]}.{block[2]}.{self.block_modules[block[3]]}.{LEAVES[leaf]}"
         return f"{self.modules[module]}.{LEAVES[leaf]}" if module in self.modules else ""

@@ -1,9 +1,11 @@
 """Loads published weights into our models, with any mechanism whose arrays fit, and exports them.
 
-RoBERTa is loaded into `models.masked_lm`, and Marian into `models.encoder_decoder`.
+RoBERTa is loaded into `models.masked_lm`, Marian into `models.encoder_decoder`, and GPT-2, Llama, Mistral, Qwen and
+Gemma into `models.gpt`.
 """
 
 import collections
+import contextlib
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
@@ -15,17 +17,20 @@ import numpy as np
 from flax import traverse_util
 
 from attention.errors import UsageError
-from models.layers.positions import sinusoids_in_halves
-from models.mechanisms import MECHANISMS
+from models.layers.positions import rotary_layers, sinusoids_in_halves
+from models.mechanisms import MECHANISMS, resolve
 from models.published import hugging_face
 from models.published.architectures import Architecture
+from models.published.decoders import DECODERS, GPT2
 from models.published.marian import MARIAN
 from models.published.roberta import ROBERTA
 from models.transformer import TransformerConfig
 
-ARCHITECTURES = (ROBERTA, MARIAN)
+ARCHITECTURES = (ROBERTA, MARIAN, GPT2, *DECODERS)
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "swish", "tanh": "tanh"}
 OTHER_NAMES = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "swish": "swish"}
+
+POSITIONS = ("positions/embedding", "positions/table")
 
 Params = Mapping[str, Any]
 
@@ -82,8 +87,9 @@ class Described:
 def describe(source: str, architectures: Sequence[Architecture] = ARCHITECTURES) -> Described:
     """Returns the architecture of a checkpoint.
 
-    The model is `MaskedLM(MaskedLMConfig(**fields, …), vocabulary, length)` for RoBERTa, and for Marian
-    `EncoderDecoder(EncoderDecoderConfig(**fields, …), vocabulary, vocabulary, length, length)`.
+    The model is `MaskedLM(MaskedLMConfig(**fields, …), vocabulary, length)` for RoBERTa, for Marian
+    `EncoderDecoder(EncoderDecoderConfig(**fields, …), vocabulary, vocabulary, length, length)`, and for the others
+    `GPT(GPTConfig(**fields, …), vocabulary, length)`.
 
     Args:
       source: A Hugging Face folder, or a name on the hub.
@@ -96,20 +102,25 @@ def describe(source: str, architectures: Sequence[Architecture] = ARCHITECTURES)
     known = {architecture.model_type: architecture for architecture in architectures}
     kind = theirs.get("model_type")
     if kind is not None and kind not in known:
-        only = " and ".join(map(repr, known))
+        only = ", ".join(map(repr, known))
         raise UsageError(f"{source} is a model of type {kind!r}; only {only} can be loaded.")
     architecture = known.get(kind, architectures[0])
     _check_described(source, architecture, theirs)
-    ours = architecture.fields | architecture.dropouts
-    fields = architecture.fixed | {field: theirs[name] for field, name in ours.items()}
-    activation = fields["activation"]
-    if activation not in ACTIVATIONS | OTHER_NAMES:
-        name = architecture.fields["activation"]
-        raise UsageError(f"{source} has {name}={activation!r}; choose one with {', '.join(ACTIVATIONS)}.")
-    fields["activation"] = (ACTIVATIONS | OTHER_NAMES)[activation]
-    length = theirs["max_position_embeddings"] - architecture.unused_positions(fields)
+    fields = _fields(source, architecture, theirs)
+    length = theirs[architecture.length] - architecture.unused_positions(fields)
     special = {token: theirs[name] for token, name in architecture.special.items()}
     return Described(fields, theirs["vocab_size"], length, special)
+
+
+def _fields(source: str, architecture: Architecture, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns our fields of a `config.json`."""
+    ours = architecture.fields | architecture.dropouts
+    fields = architecture.fixed | {field: theirs[name] for field, name in ours.items()} | architecture.read(theirs)
+    activation = fields["activation"]
+    if activation not in ACTIVATIONS | OTHER_NAMES:
+        name = architecture.fields.get("activation", "hidden_act")
+        raise UsageError(f"{source} has {name}={activation!r}; choose one with {', '.join(ACTIVATIONS)}.")
+    return fields | {"activation": (ACTIVATIONS | OTHER_NAMES)[activation]}
 
 
 def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[str, Any], LoadReport]:
@@ -119,7 +130,7 @@ def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[s
 
     Args:
       source: A Hugging Face folder, or a name on the hub.
-      config: The model's config: `MaskedLMConfig` or `EncoderDecoderConfig`.
+      config: The model's config: `MaskedLMConfig`, `EncoderDecoderConfig` or `GPTConfig`.
       params: The model's parameters, without the collection's name.
 
     Returns:
@@ -128,12 +139,11 @@ def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[s
     Raises:
       UsageError: the checkpoint cannot be read, is of another architecture, or is incomplete.
     """
-    architecture = _architecture(config)
+    architecture = _architecture_of(source, config)
     fresh = traverse_util.flatten_dict(params, sep="/")
-    positions = fresh.get("positions/embedding", ())
-    length = max(0, len(positions) - architecture.unused_positions(vars(config)))
+    length = max(0, _positions(fresh) - architecture.unused_positions(vars(config)))
     check_fit(source, config, len(fresh["embed/embedding"]), length)
-    arrays = _canonical(source, architecture, hugging_face.read_weights(source))
+    arrays = _canonical(source, architecture, config, hugging_face.read_weights(source))
     headless = not any(name.startswith(architecture.head) for name in arrays)
     named = {path: architecture.array(path) for path in fresh}
     new = [path for path, name in named.items() if not name or (headless and name.startswith(architecture.head))]
@@ -142,7 +152,7 @@ def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[s
         raise UsageError(f"{source} lacks {_drawn_together(tuple(missing))}; it is not whole.")
     values = {}
     for path, name in loaded.items():
-        array = arrays[name][: len(fresh[path])] if path == "positions/embedding" else arrays[name]
+        array = arrays[name][: _positions(fresh)] if path in POSITIONS else arrays[name]
         values[path] = _to_ours(f"{name} of {source}", path, array, fresh[path], path in architecture.rows)
     cut = [path for path, name in loaded.items() if arrays[name].size > fresh[path].size]
     skipped = set(arrays) - set(loaded.values())
@@ -153,34 +163,34 @@ def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[s
 def export(
     folder: str, config: TransformerConfig, params: Params, special: Mapping[str, int] | None = None, length: int = 512
 ) -> None:
-    """Writes a folder that `from_pretrained` of `transformers`' RobertaForMaskedLM or MarianMTModel loads.
+    """Writes a folder that `from_pretrained` of `transformers` loads, for a GPT with the class that has its fields.
 
     Args:
       folder: The folder, which is created if needed.
-      config: The model's config: `MaskedLMConfig` or `EncoderDecoderConfig`.
+      config: The model's config: `MaskedLMConfig`, `EncoderDecoderConfig` or `GPTConfig`.
       params: The model's parameters, without the collection's name.
       special: For Marian, the ids of its tokeniser's special tokens by name: `pad`, `start` and `end`.
-      length: For Marian, the longest sequence; for RoBERTa it is the number of positions.
+      length: The longest sequence, unless learned positions say it.
 
     Raises:
       UsageError: the architecture does not support the config, an id is missing, or the folder holds a model already
         or cannot be written.
     """
-    architecture, special = _architecture(config), special or {}
-    _check_exportable(architecture, config, special)
+    special = special or {}
     flat = {path: np.asarray(value) for path, value in traverse_util.flatten_dict(params, sep="/").items()}
-    weights = {architecture.array(path): _to_theirs(path, x, path in architecture.rows) for path, x in flat.items()}
-    positions = len(flat["positions/embedding"]) if "positions/embedding" in flat else length
+    architecture = _exportable(config, special, flat)
+    named = {path: architecture.array(path) for path in flat}
+    weights = {name: _to_theirs(path, flat[path], path in architecture.rows) for path, name in named.items() if name}
     theirs = _config_json(architecture, config) | {
         "vocab_size": len(flat["embed/embedding"]),
-        "max_position_embeddings": positions,
+        architecture.length: _positions(flat) or length,
     }
     theirs |= {name: theirs[original] for name, original in architecture.same.items()}
     theirs |= {name: special[token] for token, name in architecture.special.items()}
     documents = {hugging_face.CONFIG: theirs}
     if architecture.generation:
         documents[hugging_face.GENERATION] = architecture.generation(special, length)
-    hugging_face.write(Path(folder).expanduser(), documents, weights)
+    hugging_face.write(Path(folder).expanduser(), documents, architecture.pack(weights))
 
 
 def check_fit(
@@ -190,7 +200,7 @@ def check_fit(
 
     Args:
       source: A Hugging Face folder, or a name on the hub.
-      config: The model's config: `MaskedLMConfig` or `EncoderDecoderConfig`.
+      config: The model's config: `MaskedLMConfig`, `EncoderDecoderConfig` or `GPTConfig`.
       vocabulary: Size of the model's vocabulary.
       length: ℓ, the model's longest sequence.
       special: Ids of the tokeniser's special tokens by name, if they must match the checkpoint too.
@@ -198,12 +208,10 @@ def check_fit(
     Raises:
       UsageError: they do not fit; the error gives both values of every difference. Or see `describe`.
     """
-    architecture = _architecture(config)
+    architecture = _architecture_of(source, config)
     described = describe(source, (architecture,))
-    pairs = {
-        f"model.{field}": (getattr(config, field), described.fields[field])
-        for field in (*architecture.fields, *architecture.fixed)
-    }
+    compared = described.fields.keys() - architecture.dropouts.keys() - config.STACKS.keys()
+    pairs = {f"model.{field}": (getattr(config, field), described.fields[field]) for field in sorted(compared)}
     pairs["the vocabulary"] = vocabulary, described.vocabulary
     if special is not None:
         pairs |= {f"the token {name}": (special.get(name), token) for name, token in described.special.items()}
@@ -214,21 +222,66 @@ def check_fit(
         raise UsageError(f"The model does not fit {source}: {'; '.join(wrong)}.")
 
 
-def _architecture(config: TransformerConfig) -> Architecture:
-    return next(known for known in ARCHITECTURES if isinstance(config, known.config))
+def _architecture_of(source: str, config: TransformerConfig) -> Architecture:
+    """Returns a checkpoint's architecture among those of a model, the first of which is taken where it does not say."""
+    kind, known = hugging_face.read_config(source).get("model_type"), _of_model(config)
+    return next((architecture for architecture in known if architecture.model_type == kind), known[0])
+
+
+def _of_model(config: TransformerConfig) -> list[Architecture]:
+    return [architecture for architecture in ARCHITECTURES if isinstance(config, architecture.config)]
+
+
+def _positions(flat: Mapping[str, Any]) -> int:
+    """Returns the number of learned positions among parameters by path."""
+    return next((flat[path].shape[-2] for path in POSITIONS if path in flat), 0)
 
 
 def _check_described(source: str, architecture: Architecture, theirs: dict[str, Any]) -> None:
     """Raises UsageError unless a `config.json` is complete and of the architecture."""
     tables = (architecture.fields, architecture.dropouts, architecture.special)
     needed = {name for table in tables for name in table.values()}
-    needed |= {"model_type", "vocab_size", "max_position_embeddings"}
+    needed |= {"model_type", "vocab_size", architecture.length}
     if missing := sorted(needed - {name for name, value in theirs.items() if value is not None}):
         raise UsageError(f"The config.json of {source} lacks {', '.join(missing)}.")
     only = architecture.standard | {name: theirs[original] for name, original in architecture.same.items()}
     for name, value in only.items():
         if theirs.get(name, value) != value:
             raise UsageError(f"{source} has {name}={theirs[name]!r}; only {value!r} can be loaded.")
+
+
+def _exportable(config: TransformerConfig, special: Mapping[str, int], flat: Mapping[str, np.ndarray]) -> Architecture:
+    """Returns the architecture that a model can be exported as, the first of those that fit."""
+    known = _of_model(config)
+    if len(known) == 1:
+        _check_exportable(known[0], config, special)
+        return known[0]
+    differences = {}
+    for architecture in known:
+        with contextlib.suppress(UsageError):  # of fields that it has no words for
+            differences[architecture.title] = _differences(architecture, config, flat)
+    closest = min(differences, key=lambda title: len(differences[title]))
+    if differences[closest]:
+        raise UsageError(
+            f"transformers has no such model; {closest} is closest, but {'; '.join(differences[closest])}."
+        )
+    return next(architecture for architecture in known if architecture.title == closest)
+
+
+def _differences(architecture: Architecture, config: TransformerConfig, flat: Mapping[str, np.ndarray]) -> list[str]:
+    """Returns how a model differs from what its `config.json` of an architecture would say."""
+    theirs = _fields("The model", architecture, _config_json(architecture, config))
+    ours = {field: getattr(config, field) for field in theirs}
+    for spec, depth in config.STACKS.items():
+        if resolve(theirs[spec], getattr(config, depth)) == config.mechanisms[spec]:
+            theirs[spec] = ours[spec]
+    if rotary_layers(theirs["positions"], config.depth) == config.rotaries:
+        theirs["positions"] = ours["positions"]
+    lost = tuple(path for path, array in flat.items() if not architecture.array(path) and array.any())
+    fields = [field for field in ours if ours[field] != theirs[field]]
+    return [f"model.{field} is {ours[field]!r}, there {theirs[field]!r}" for field in fields] + (
+        [f"it lacks {_drawn_together(lost)}"] if lost else []
+    )
 
 
 def _check_exportable(architecture: Architecture, config: TransformerConfig, special: Mapping[str, int]) -> None:
@@ -250,17 +303,23 @@ def _check_exportable(architecture: Architecture, config: TransformerConfig, spe
 def _config_json(architecture: Architecture, config: TransformerConfig) -> dict[str, Any]:
     """Returns a model's `config.json` without sizes and tokens."""
     theirs = {name: getattr(config, ours) for ours, name in (architecture.fields | architecture.dropouts).items()}
-    theirs[architecture.fields["activation"]] = {ours: name for name, ours in ACTIVATIONS.items()}[config.activation]
+    if "activation" in architecture.fields:
+        names = {ours: name for name, ours in ACTIVATIONS.items()}
+        theirs[architecture.fields["activation"]] = names[config.activation]
+    if architecture.write:
+        theirs |= architecture.write(config)
     kind = {"model_type": architecture.model_type, "architectures": [architecture.transformers]}
     return theirs | architecture.standard | kind
 
 
-def _canonical(source: str, architecture: Architecture, arrays: hugging_face.Arrays) -> hugging_face.Arrays:
+def _canonical(
+    source: str, architecture: Architecture, config: TransformerConfig, arrays: hugging_face.Arrays
+) -> hugging_face.Arrays:
     """Renames arrays as in a model with a head, and removes copies of tied arrays and tables of sinusoids."""
-    body, head = architecture.body, architecture.head
+    body, head, arrays = architecture.body, architecture.head, architecture.unpack(arrays)
     if not any(name.startswith(body) for name in arrays):  # of a model without a head
         arrays = {name if name.startswith(head) else f"{body}{name}": value for name, value in arrays.items()}
-    for copy, original in architecture.tied.items():
+    for copy, original in (architecture.tied if getattr(config, "tied_output", True) else {}).items():
         value = arrays.pop(copy, None)
         if value is not None and not np.array_equal(value, arrays.setdefault(original, value)):
             raise UsageError(f"{source} has a {copy} of its own, but the model ties it to {original}.")
@@ -289,4 +348,6 @@ def _to_theirs(path: str, array: np.ndarray, row: bool) -> np.ndarray:
         return array.reshape(len(array), -1).T
     if row:
         return array[None]
+    if path.endswith("/table"):
+        return array[0]
     return array if path.endswith("/embedding") else array.reshape(-1)

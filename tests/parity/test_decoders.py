@@ -1,0 +1,84 @@
+"""Our GPT with the fields of published decoders against transformers': the same logits from the same weights."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from models.gpt import GPT, GPTConfig
+from models.published import pretrained
+
+WHY = "parity needs PyTorch and transformers: pip install -r requirements-parity.txt"
+torch = pytest.importorskip("torch", reason=WHY)
+transformers = pytest.importorskip("transformers", reason=WHY)
+
+SIZES = {"vocab_size": 13, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 24}
+COMMON = SIZES | {"num_key_value_heads": 2, "max_position_embeddings": 32}
+GEMMA = COMMON | {"head_dim": 6, "query_pre_attn_scalar": 9, "sliding_window": 4}
+LLAMA_3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA_3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
+YARN |= {"beta_fast": 4.0, "beta_slow": 1.0}
+FAMILIES = {
+    "gpt2": ("GPT2", {"vocab_size": 13, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 12}),
+    "llama": ("Llama", COMMON | {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
+    "llama with biases": ("Llama", COMMON | {"attention_bias": True, "mlp_bias": True, "head_dim": 6}),
+    "llama 3": ("Llama", COMMON | {"rope_parameters": LLAMA_3, "tie_word_embeddings": True}),
+    "yarn": ("Llama", COMMON | {"rope_parameters": YARN}),
+    "mistral": ("Mistral", COMMON | {"sliding_window": 4}),
+    "qwen2": ("Qwen2", COMMON),
+    "qwen2 with windows": ("Qwen2", COMMON | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}),
+    "qwen3": ("Qwen3", COMMON | {"head_dim": 6}),
+    "gemma": ("Gemma", COMMON | {"head_dim": 6}),
+    "gemma2": ("Gemma2", GEMMA | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
+    "gemma3": ("Gemma3", GEMMA | {"layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}),
+}
+TOKENS = np.random.default_rng(0).integers(0, 13, (2, 11))
+
+
+def make(name, options):
+    torch.manual_seed(0)
+    config = getattr(transformers, "Gemma3TextConfig" if name == "Gemma3" else f"{name}Config")(**options)
+    kind = "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM"
+    model = getattr(transformers, kind)._from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    return model
+
+
+def logits_of(model, tokens=TOKENS):
+    with torch.no_grad():
+        return model(torch.tensor(tokens)).logits.numpy()
+
+
+def ours(folder, **changes):
+    described = pretrained.describe(str(folder))
+    config = GPTConfig(**{"name": "gpt"} | described.fields | changes)
+    model = GPT(config, described.vocabulary, min(described.length, 12))
+    fresh = model.init(jax.random.key(0), jnp.zeros((1, 9), jnp.int32))["params"]
+    params, report = pretrained.load(str(folder), config, fresh)
+    return model, {"params": params}, report
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_equal_whole_and_with_a_cache_and_an_export_loads(family, tmp_path):
+    theirs = make(*FAMILIES[family])
+    theirs.save_pretrained(tmp_path / "theirs")
+    model, params, report = ours(tmp_path / "theirs")
+    assert report.skipped == ()
+    assert all(name.endswith("attention/out/bias") for name in report.new), report  # Qwen 2 has none; ours are zero
+    expected = logits_of(theirs)
+    whole = model.apply(params, jnp.asarray(TOKENS))
+    np.testing.assert_allclose(whole, expected, atol=2e-5, rtol=1e-5)
+    caches, steps = model.init_caches(2, 12), []
+    for start, stop in ((0, 5), (5, 6), (6, 11)):
+        logits, caches = model.apply(params, jnp.asarray(TOKENS[:, start:stop]), False, caches)
+        steps.append(logits)
+    np.testing.assert_allclose(jnp.concatenate(steps, axis=1), expected, atol=2e-5, rtol=1e-5)
+    pretrained.export(str(tmp_path / "ours"), model.config, params["params"], length=32)
+    again, about = type(theirs).from_pretrained(
+        tmp_path / "ours", output_loading_info=True, attn_implementation="eager"
+    )
+    assert {key: list(value) for key, value in about.items() if value} == {}
+    np.testing.assert_allclose(logits_of(again.eval()), expected, atol=1e-6)
