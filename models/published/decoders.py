@@ -33,6 +33,10 @@ SCALINGS: dict[str, Table] = {
         "high": "high_freq_factor",
     },
 }
+# Their fields that only some families heed.
+BIASES = ("attention_bias", "mlp_bias")
+WINDOWS = ("sliding_window",)
+CAPS = ("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar")
 SLIDING, FULL = "sliding_attention", "full_attention"
 ACTIVATIONS = {"silu": "swish", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu"}
 
@@ -86,12 +90,18 @@ def _kinds(theirs: Fields) -> list[str]:
     return [SLIDING] * depth
 
 
-def read(theirs: Fields, qk_norm: str = "") -> dict[str, Any]:
+def read(theirs: Fields, heeded: tuple[str, ...], qk_norm: str) -> dict[str, Any]:
     """Returns our fields of a Llama or one of its descendants, beside those that are only named otherwise.
+
+    Args:
+      theirs: `config.json`.
+      heeded: Those of `BIASES`, `WINDOWS` and `CAPS` that the family has.
+      qk_norm: The norm of its queries and keys.
 
     Raises:
       UsageError: a scaling of rotary positions or a kind of layer is unknown.
     """
+    theirs = {name: value for name, value in theirs.items() if name not in {*BIASES, *WINDOWS, *CAPS} - {*heeded}}
     heads, kinds = theirs["num_attention_heads"], _kinds(theirs)
     groups, head = theirs.get("num_key_value_heads") or heads, theirs.get("head_dim") or 0
     if unknown := sorted({*kinds} - {SLIDING, FULL}):
@@ -171,7 +181,14 @@ SANDWICH = {
 
 
 def _decoder(
-    title: str, kind: str, name: str, block: Table, qk_norm: str = "", absent: tuple[str, ...] = (), **fixed: Any
+    title: str,
+    kind: str,
+    name: str,
+    heeded: tuple[str, ...],
+    block: Table | None = None,
+    qk_norm: str = "",
+    absent: tuple[str, ...] = (),
+    **fixed: Any,
 ) -> Architecture:
     """Returns Llama or one of its descendants."""
     common = {"norm": "pre", "norm_type": "rms", "gated": True, "scale_embeddings": False, "output_bias": False}
@@ -192,25 +209,43 @@ def _decoder(
         standard={},
         modules={"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"},
         blocks={"block": "model.layers"},
-        block_modules=BLOCK | block,
+        block_modules=BLOCK | (block or {}),
         body="model.",
         head="lm_head.",
         tied={"lm_head.weight": "model.embed_tokens.weight"},
-        read=lambda theirs: read(theirs, qk_norm) | fixed,
+        read=lambda theirs: read(theirs, heeded, qk_norm) | fixed,
         write=write,
         absent=absent,
     )
 
 
 GEMMA: dict[str, Any] = {"norm_type": "rms_offset", "scale_embeddings": True, "tied_output": True}
-DECODERS = (
-    _decoder("Qwen 2", "qwen2", "Qwen2ForCausalLM", {}, absent=("attention/out/bias",), attention_bias=True),
-    _decoder("Llama", "llama", "LlamaForCausalLM", {}),
-    _decoder("Mistral", "mistral", "MistralForCausalLM", {}),
-    _decoder("Qwen 3", "qwen3", "Qwen3ForCausalLM", NORMS, "rms"),
-    _decoder("Gemma", "gemma", "GemmaForCausalLM", {}, **GEMMA),
-    _decoder("Gemma 2", "gemma2", "Gemma2ForCausalLM", SANDWICH, norm="sandwich", **GEMMA),
-    _decoder("Gemma 3", "gemma3_text", "Gemma3ForCausalLM", SANDWICH | NORMS, "rms_offset", norm="sandwich", **GEMMA),
+OUT = ("attention/out/bias",)
+DECODERS = (  # where a model fits several, it is exported as the first
+    _decoder("Qwen 2", "qwen2", "Qwen2ForCausalLM", WINDOWS, absent=OUT, attention_bias=True),
+    _decoder("Llama", "llama", "LlamaForCausalLM", BIASES),
+    _decoder("Mistral", "mistral", "MistralForCausalLM", WINDOWS),
+    _decoder("Qwen 3", "qwen3", "Qwen3ForCausalLM", ("attention_bias", *WINDOWS), NORMS, "rms"),
+    _decoder("Gemma", "gemma", "GemmaForCausalLM", ("attention_bias",), **GEMMA),
+    _decoder(
+        "Gemma 2",
+        "gemma2",
+        "Gemma2ForCausalLM",
+        ("attention_bias", *WINDOWS, *CAPS),
+        SANDWICH,
+        norm="sandwich",
+        **GEMMA,
+    ),
+    _decoder(
+        "Gemma 3",
+        "gemma3_text",
+        "Gemma3ForCausalLM",
+        ("attention_bias", *WINDOWS, *CAPS),
+        SANDWICH | NORMS,
+        "rms_offset",
+        norm="sandwich",
+        **GEMMA,
+    ),
 )
 
 

@@ -16,6 +16,7 @@ from attention.errors import UsageError
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
 SAFETENSORS = "model.safetensors"
+SHARDS = "model.safetensors.index.json"  # of weights in several files
 MSGPACK = "flax_model.msgpack"
 BIN = "pytorch_model.bin"
 
@@ -99,8 +100,9 @@ def read_weights(source: str) -> Arrays:
     Raises:
       UsageError: see `find`; or the file is damaged, or it needs PyTorch, which is not installed.
     """
-    path = find(source, SAFETENSORS, MSGPACK, BIN)
-    read = {SAFETENSORS: _read_safetensors, MSGPACK: _read_msgpack, BIN: _read_bin}[path.name]
+    path = find(source, SAFETENSORS, SHARDS, MSGPACK, BIN)
+    shards = lambda path: _read_shards(source, path)  # noqa: E731
+    read = {SAFETENSORS: _read_safetensors, SHARDS: shards, MSGPACK: _read_msgpack, BIN: _read_bin}[path.name]
     try:
         return read(path)
     except UsageError:
@@ -164,6 +166,11 @@ def _read_safetensors(path: Path) -> Arrays:
     except ImportError as error:
         raise UsageError(f"To read {path} needs a package: pip install safetensors.") from error
     return {name: np.asarray(array) for name, array in load_file(path).items()}  # NumPy alone has no bfloat16
+
+
+def _read_shards(source: str, index: Path) -> Arrays:
+    files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    return {name: array for file in files for name, array in _read_safetensors(find(source, file)).items()}
 
 
 def _read_msgpack(path: Path) -> Arrays:

@@ -224,7 +224,8 @@ def check_fit(
 
 def _architecture_of(source: str, config: TransformerConfig) -> Architecture:
     """Returns a checkpoint's architecture among those of a model, the first of which is taken where it does not say."""
-    kind, known = hugging_face.read_config(source).get("model_type"), _of_model(config)
+    known = _of_model(config)
+    kind = hugging_face.read_config(source).get("model_type") if len(known) > 1 else None
     return next((architecture for architecture in known if architecture.model_type == kind), known[0])
 
 

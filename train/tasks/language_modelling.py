@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from models.gpt import GPTConfig
+from models.published import pretrained
 from train import losses
 from train.config.schema import Config
 from train.data.text.section import TextData
@@ -30,8 +31,16 @@ class LanguageModelling(TextTask):
     model_types = {"gpt": GPTConfig}  # noqa: RUF012
 
     def sizes_of(self, config: Config) -> tuple[int, int]:
-        """Returns the size of the vocabulary, and the tokens of a window."""
-        return self.corpus.tokeniser.size, config.data.context
+        """Returns the size of the vocabulary, and the tokens of a window.
+
+        Raises:
+          UsageError: the published weights do not fit.
+        """
+        size, model = self.corpus.tokeniser.size, config.model
+        if model.pretrained:
+            # Raises an error before anything is compiled or written.
+            pretrained.check_fit(model.pretrained, model, size, config.data.context)
+        return size, config.data.context
 
     def inputs(self, batch: Batch) -> tuple[jax.Array]:
         """Returns the tokens."""

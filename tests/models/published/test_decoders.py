@@ -1,0 +1,102 @@
+"""GPT-2, Llama and its descendants without transformers: `tests/parity` compares the logits with theirs."""
+
+import dataclasses
+import json
+
+import chex
+import jax
+import jax.numpy as jnp
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from attention import UsageError
+from models.gpt import GPT, GPTConfig
+from models.published import pretrained
+from models.published.hugging_face import CONFIG, SAFETENSORS, SHARDS
+
+MODERN = {"norm_type": "rms", "gated": True, "activation": "swish", "mlp_bias": False, "output_bias": False}
+GEMMA = {"norm_type": "rms_offset", "scale_embeddings": True, "activation": "gelu_tanh", "head": 6, "norm": "sandwich"}
+NORMED = "dot_product(qk_norm='rms_offset', scale=0.25"
+GPTS = {
+    "llama": {"attention": "dot_product(kv_heads=2)", "tied_output": False},
+    "mistral": {"attention": "dot_product(kv_heads=2, window=5)"},
+    "qwen2": {"attention_bias": True},
+    "qwen3": {"attention": "dot_product(qk_norm='rms')", "positions": "rotary(base=1000000.0)"},
+    "gemma2": GEMMA | {"attention": "soft_cap(cap=2.0, window=3)|soft_cap(cap=2.0)", "logit_cap": 3.0},
+    "gemma3_text": GEMMA
+    | {"attention": f"{NORMED}, window=3)|{NORMED})"}
+    | {"positions": "rotary(base=10000.0)|rotary(base=1000000.0, scaling='linear(factor=8.0)')"},
+}
+
+
+def build(**fields):
+    sizes = {"depth": 2, "width": 16, "heads": 4, "mlp": 24}
+    config = GPTConfig(name="gpt", **sizes | {"positions": "rotary(base=500.0)"} | MODERN | fields)
+    model = GPT(config, vocabulary=11, length=8)
+    return config, model.init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
+
+
+@pytest.mark.parametrize("kind", GPTS)
+def test_a_gpt_goes_out_as_what_it_is_and_comes_back(kind, tmp_path):
+    config, params = build(**GPTS[kind])
+    pretrained.export(str(tmp_path / "out"), config, params, length=8)
+    assert json.loads((tmp_path / "out" / CONFIG).read_text())["model_type"] == kind
+    described = pretrained.describe(str(tmp_path / "out"))
+    same = GPTConfig(name="gpt", **described.fields)
+    assert same.mechanisms == config.mechanisms
+    assert same.rotaries == config.rotaries
+    assert (described.vocabulary, described.length) == (11, 8)
+    spelled = {"attention": config.attention, "positions": config.positions}
+    rates = {name: getattr(config, name) for name in ("dropout", "embedding_dropout", "attention_dropout")}
+    assert dataclasses.replace(same, **spelled, **rates) == config
+    loaded, report = pretrained.load(str(tmp_path / "out"), same, jax.tree.map(jnp.zeros_like, params))
+    chex.assert_trees_all_equal(loaded, params)
+    assert report.skipped == ()
+
+
+def test_another_mechanism_starts_fresh_and_the_rest_is_loaded(tmp_path):
+    config, params = build()
+    pretrained.export(str(tmp_path / "out"), config, params)
+    config, fresh = build(attention="neural(dim=2)|dot_product")
+    loaded, report = pretrained.load(str(tmp_path / "out"), config, fresh)
+    assert report.new
+    assert all(name.startswith("block_0/attention/score/") for name in report.new)
+    chex.assert_trees_all_equal(loaded["block_1"], params["block_1"])
+    chex.assert_trees_all_equal(loaded["block_0"]["attention"]["value"], params["block_0"]["attention"]["value"])
+
+
+def test_weights_in_several_files_are_read_as_one(tmp_path):
+    config, params = build()
+    pretrained.export(str(tmp_path), config, params)
+    weights = load_file(tmp_path / SAFETENSORS)
+    names = sorted(weights)
+    files = {name: f"model-{index % 2}.safetensors" for index, name in enumerate(names)}
+    for file in set(files.values()):
+        save_file({name: weights[name] for name in names if files[name] == file}, tmp_path / file)
+    (tmp_path / SHARDS).write_text(json.dumps({"weight_map": files}))
+    (tmp_path / SAFETENSORS).unlink()
+    loaded, _ = pretrained.load(str(tmp_path), config, jax.tree.map(jnp.zeros_like, params))
+    chex.assert_trees_all_equal(loaded, params)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"attention": "neural(dim=2)"}, r"no such model; .* closest, but model.attention is 'neural\(dim=2\)'"),
+        ({"positions": "none"}, "model.positions is 'none'"),
+        ({"gated": False}, "model.gated is False, there True"),
+    ],
+)
+def test_what_has_no_counterpart_is_not_exported(fields, message, tmp_path):
+    with pytest.raises(UsageError, match=message):
+        pretrained.export(str(tmp_path / "out"), *build(**fields))
+
+
+def test_unknown_scalings_are_refused(tmp_path):
+    config, params = build()
+    pretrained.export(str(tmp_path), config, params)
+    theirs = json.loads((tmp_path / CONFIG).read_text())
+    theirs["rope_parameters"] = {"rope_type": "dynamic", "factor": 2.0}
+    (tmp_path / CONFIG).write_text(json.dumps(theirs))
+    with pytest.raises(UsageError, match=r"scaled as .*dynamic.* cannot be loaded; only linear, yarn, llama3 can"):
+        pretrained.describe(str(tmp_path))
