@@ -1,4 +1,4 @@
-"""A published language model, trained further on Python's manual.
+"""A published language model, on Python's manual.
 
     python -m train.main --config=configs/gpt_published.py:Qwen/Qwen3-0.6B-Base
 

@@ -19,6 +19,7 @@ LENGTH, WIDTH, HEADS = 7, 8, 2
 # Options and free combinations that the plain rows do not show.
 VARIANTS = (
     "dot_product(dim=3)",
+    "dot_product(qk_norm='rms_offset')",
     "dot_product(align=True)",
     "super(per_head=True)",
     "super(key='linear', value='linear')",

@@ -3,9 +3,13 @@
 import dataclasses
 import pathlib
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from attention import UsageError
+from models.gpt import GPT, GPTConfig
+from models.published import pretrained
 from tests.sizes import once
 from train import loop
 from train.config import loading
@@ -23,12 +27,21 @@ def test_configs_are_valid_plain_and_without_none(file):
     assert {type(value) for value in flatten(plain).values()} <= {str, int, float, bool, tuple}
 
 
-OTHERS = ("_super.py", "seq2seq_dates.py", "cnn_digits.py")
+OTHERS = ("_super.py", "seq2seq_dates.py", "cnn_digits.py", "gpt_published.py")
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if not file.endswith(OTHERS)])
 def test_configs_take_a_mechanism(file):
     assert loading.validate(loading.load(f"configs/{file}:efficient").to_dict()).model.attention == "efficient"
+
+
+def test_a_published_model_is_described_by_its_folder(tmp_path):
+    model = GPTConfig(name="gpt", depth=1, width=8, heads=2, mlp=12, positions="learned", attention_bias=True)
+    params = GPT(model, 11, 6).init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))["params"]
+    pretrained.export(str(tmp_path), model, params)
+    config = loading.validate(loading.load(f"configs/gpt_published.py:{tmp_path}").to_dict())
+    assert dataclasses.replace(config.model, pretrained="") == model
+    assert (config.data.vocabulary, config.data.tokeniser) == (11, f"hf:{tmp_path}")
 
 
 def test_recurrent_configs_take_001s_variants():
