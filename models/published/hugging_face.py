@@ -111,13 +111,14 @@ def read_weights(source: str) -> Arrays:
         raise UsageError(f"{path} cannot be read, so it may be damaged: {error}.") from error
 
 
-def write(folder: Path, documents: Mapping[str, dict[str, Any]], weights: Arrays) -> None:
+def write(folder: Path, documents: Mapping[str, dict[str, Any]], weights: Arrays, texts: Mapping[str, str]) -> None:
     """Writes a folder that `transformers` loads.
 
     Args:
       folder: The folder, which is created if needed.
       documents: Contents of the JSON files by name: `config.json`, and optionally `generation_config.json`.
       weights: The weights under PyTorch's names.
+      texts: Other files by name.
 
     Raises:
       UsageError: the folder holds a model already, or cannot be written.
@@ -126,6 +127,7 @@ def write(folder: Path, documents: Mapping[str, dict[str, Any]], weights: Arrays
 
     contiguous = {name: np.ascontiguousarray(array) for name, array in weights.items()}
     writers = {name: functools.partial(_write_json, document) for name, document in documents.items()}
+    writers |= {name: functools.partial(_write_text, text) for name, text in texts.items()}
     writers[SAFETENSORS] = lambda path: save_file(contiguous, path, metadata={"format": "pt"})
     write_files(folder, writers)
 
@@ -154,6 +156,10 @@ def write_files(folder: Path, files: Mapping[str, Callable[[Path], object]]) -> 
             for name in files:
                 (folder / name).unlink(missing_ok=True)
         raise UsageError(f"The folder {folder} cannot be written ({error}); nothing was left in it.") from error
+
+
+def _write_text(text: str, path: Path) -> None:
+    path.write_text(text, encoding="utf-8")
 
 
 def _write_json(document: Mapping[str, Any], path: Path) -> None:

@@ -8,7 +8,7 @@ import collections
 import contextlib
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +161,12 @@ def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[s
 
 
 def export(
-    folder: str, config: TransformerConfig, params: Params, special: Mapping[str, int] | None = None, length: int = 512
+    folder: str,
+    config: TransformerConfig,
+    params: Params,
+    special: Mapping[str, int] | None = None,
+    length: int = 512,
+    texts: Callable[[Architecture], Mapping[str, str]] = lambda architecture: {},
 ) -> None:
     """Writes a folder that `from_pretrained` of `transformers` loads, for a GPT with the class that has its fields.
 
@@ -171,6 +176,7 @@ def export(
       params: The model's parameters, without the collection's name.
       special: For Marian, the ids of its tokeniser's special tokens by name: `pad`, `start` and `end`.
       length: The longest sequence, unless learned positions say it.
+      texts: Returns other files by name, such as a card, for the architecture that is written.
 
     Raises:
       UsageError: the architecture does not support the config, an id is missing, or the folder holds a model already
@@ -190,7 +196,7 @@ def export(
     documents = {hugging_face.CONFIG: theirs}
     if architecture.generation:
         documents[hugging_face.GENERATION] = architecture.generation(special, length)
-    hugging_face.write(Path(folder).expanduser(), documents, architecture.pack(weights))
+    hugging_face.write(Path(folder).expanduser(), documents, architecture.pack(weights), texts(architecture))
 
 
 def check_fit(
@@ -224,13 +230,18 @@ def check_fit(
 
 def _architecture_of(source: str, config: TransformerConfig) -> Architecture:
     """Returns a checkpoint's architecture among those of a model, the first of which is taken where it does not say."""
-    known = _of_model(config)
+    known = architectures_of(config)
     kind = hugging_face.read_config(source).get("model_type") if len(known) > 1 else None
     return next((architecture for architecture in known if architecture.model_type == kind), known[0])
 
 
-def _of_model(config: TransformerConfig) -> list[Architecture]:
-    return [architecture for architecture in ARCHITECTURES if isinstance(config, architecture.config)]
+def architectures_of(config: Any) -> list[Architecture]:
+    """Returns the published architectures that a model may have; raises UsageError where there is none."""
+    known = [architecture for architecture in ARCHITECTURES if isinstance(config, architecture.config)]
+    if not known:
+        titles = ", ".join(architecture.title for architecture in ARCHITECTURES)
+        raise UsageError(f"Published weights are those of {titles}, but model.name is {config.name!r}.")
+    return known
 
 
 def _positions(flat: Mapping[str, Any]) -> int:
@@ -253,7 +264,7 @@ def _check_described(source: str, architecture: Architecture, theirs: dict[str, 
 
 def _exportable(config: TransformerConfig, special: Mapping[str, int], flat: Mapping[str, np.ndarray]) -> Architecture:
     """Returns the architecture that a model can be exported as, the first of those that fit."""
-    known = _of_model(config)
+    known = architectures_of(config)
     if len(known) == 1:
         _check_exportable(known[0], config, special)
         return known[0]

@@ -1,5 +1,6 @@
 """Masked tokens: losses, the fixed masks of evaluation, and baselines on the same positions."""
 
+import json
 import math
 
 import jax
@@ -12,6 +13,7 @@ from tests.train.tasks.test_language_modelling import TINY, first, measured, noi
 from tests.train.tasks.test_language_modelling import task_of as _task_of
 from train import loop
 from train.config import loading
+from train.decode import export, trained
 
 WORDS = ("the", "cat", "sat", "on", "mat", "and", "dog", "slept", "near", "a", "the", "the")
 
@@ -115,3 +117,33 @@ def test_published_weights_that_do_not_fit_are_refused_before_anything_is_writte
         task_of(folder, model__pretrained=tmp_path / "published", model__mlp=24)
     with pytest.raises(UsageError, match=r"The model does not fit .*: the vocabulary is \d+ but there \d+\."):
         task_of(folder, model__pretrained=tmp_path / "published", data__tokeniser="words(size=8, marks=True)")
+
+
+def test_a_run_is_exported_with_its_tokeniser_and_a_card_that_tells_of_it(folder, tmp_path, capsys):
+    data = {"data.source": f"file:{folder}", "data.tokeniser": "words(marks=True)", "model.padding_token": "0"}
+    changes = TINY | data | {"train.length": "1 step", "train.ema": "0.5"}
+    config, plain = loading.resolve("configs/mlm_pydoc.py", changes)
+    result = loop.train_and_evaluate(config, plain, tmp_path / "run")
+    export.export(tmp_path / "run", str(tmp_path / "out"))
+    _, trained_params = trained.load(tmp_path / "run", "best")
+    task = task_of(folder)
+    loaded, _ = pretrained.load(str(tmp_path / "out"), task.model.config, zero(task))
+    jax.tree.map(np.testing.assert_array_equal, loaded, trained_params)
+    for name in ("tokeniser.json", "config.json", "model.safetensors"):
+        assert (tmp_path / "out" / name).is_file()
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert f"{result['parameters']:,} parameters, after step 1" in card
+    assert result["git"] in card
+    assert f"perplexity {result['best']['test']['perplexity']:.4g}" in card
+    assert json.loads(card.partition("```json")[2].partition("```")[0])["data"]["source"] == f"file:{folder}"
+    name = card.partition("from transformers import ")[2].split()[0]
+    assert name == "RobertaForMaskedLM"
+    with pytest.raises(UsageError, match=r"README\.md already|config\.json already"):
+        export.export(tmp_path / "run", str(tmp_path / "out"))
+
+
+def test_a_run_that_transformers_has_not_is_not_exported(tmp_path):
+    plain = loading.load("configs/vit_digits.py").to_dict()
+    (tmp_path / "config.json").write_text(json.dumps(plain))
+    with pytest.raises(UsageError, match=r"Published weights are those of RoBERTa, .* but model.name is 'vit'"):
+        export.export(tmp_path, str(tmp_path / "out"))

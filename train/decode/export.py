@@ -1,0 +1,77 @@
+"""The export of a trained model for `transformers`, with its tokenisers and a card that describes it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import unflatten_dict
+
+from models.published import pretrained
+from models.published.architectures import Architecture
+from train.config import loading
+from train.data import tokenisers
+from train.decode import trained
+from train.run import workdir
+from train.run.checkpoints import Checkpoints
+from train.run.progress import numbers_text
+from train.state import count_parameters
+
+CARD = "README.md"
+
+
+def export(directory: Path, folder: str, step: str = "best", replica: int = 0) -> None:
+    """Writes a run's weights as `models.published.pretrained.export` does, with its tokenisers, and a card.
+
+    Args:
+      directory: The work directory of a run of a model that `transformers` has, such as a RoBERTa.
+      folder: The folder to write, which is created if needed.
+      step: `best`, `last` or a step with a checkpoint.
+      replica: Which replica, of several.
+
+    Raises:
+      UsageError: there is no such run or checkpoint, or `transformers` has no such model; or the folder has a model
+        already.
+    """
+    config = loading.validate(workdir.read_config(directory))
+    pretrained.architectures_of(config.model)
+    with Checkpoints(directory, config.train.keep) as checkpoints:
+        several = int(config.train.replicas > 1)
+        shapes = checkpoints.shapes(checkpoints.choose(step, replica))
+    zeros = {path: np.zeros(shape[several:], np.float32) for path, shape in shapes.items()}
+    init = lambda key: jax.tree.map(jnp.asarray, unflatten_dict(zeros, sep="/"))  # noqa: E731
+    number, params = trained.load_params(directory, step, config, init, {}, replica)
+    texts = {file.name: workdir.read_file(directory, file.name) for file in directory.glob("*tokeniser.json")}
+    special = tokenisers.loads(sorted(texts.items())[-1][1]).special  # of the target, where there are two
+    length = max(config.data.limits.values()) if hasattr(config.data, "limits") else config.data.context
+
+    def with_card(architecture: Architecture) -> dict[str, str]:
+        return texts | {CARD: "\n".join(_card(directory, architecture, number, replica, count_parameters(params)))}
+
+    pretrained.export(folder, config.model, params, special, length, with_card)
+
+
+def _card(directory: Path, architecture: Architecture, step: int, replica: int, parameters: int) -> Iterator[str]:
+    """Yields the lines of the card: what it is, how to load it, its metrics, data, config and versions."""
+    config, finished = workdir.read_config(directory), (directory / "result.json").is_file()
+    result: dict[str, Any] = workdir.read_result(directory, replica) if finished else {}
+    data = json.loads(workdir.read_file(directory, "data.json"))
+    yield from ("---", "library_name: transformers", "tags: [attention-bench]", "---", "", f"# {directory.name}", "")
+    yield f"A {architecture.title} of {parameters:,} parameters, after step {step} of a training by the attention bench"
+    yield f"at commit {result.get('git', 'unknown')}."
+    yield from ("", "## How to load it", "", "```python", f"from transformers import {architecture.transformers}", "")
+    yield from (f'model = {architecture.transformers}.from_pretrained("FOLDER")', "```", "")
+    yield "The tokenisers are beside it, in the attention bench's form: `data.tokeniser=file:FOLDER/tokeniser.json`."
+    yield from ("", "## Metrics", "")
+    steps = {result["steps"]: "final", result["best_step"]: "best"} if finished else {}  # which may be one
+    for at, name in steps.items():
+        yield from (f"- {split} after step {at}: {numbers_text(of)}" for split, of in result[name].items())
+    yield from () if finished else ("The run has not finished.",)
+    yield from ("", "## Data", "", f"`{config['data']['source']}`", "")
+    yield from (f"- {split}: {of['examples']:,} examples, digest `{of['content']}`" for split, of in data.items())
+    yield from ("", "## Config", "", "```json", json.dumps(config, indent=2), "```", "", "## Versions", "")
+    yield from (f"- {package} {version}" for package, version in result.get("versions", {}).items())
+    yield ""
