@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo test test-more test-long lint docs clean
+.PHONY: demo test test-more test-long lint docs archive clean
 
 demo: .venv/installed
 	$(BIN)/python -m train.main
@@ -41,6 +41,9 @@ docs: .venv/installed-docs
 .venv/installed-test: requirements-test.txt requirements-docs.txt .venv/installed
 	$(BIN)/python -m pip install -q -r requirements-test.txt -c constraints.txt
 	touch $@
+
+archive:
+	git archive --prefix=attention-bench/ --output=attention-bench.zip HEAD
 
 clean:
 	rm -rf .venv site

@@ -20,6 +20,7 @@ from analysis.tables import markdown, plain_markdown
 from attention.errors import unknown
 from benchmarks import attention, compiling, decoding, endurance, inference, layers, marian, measure, replicas, startup
 from benchmarks import train_step as training
+from docs import address
 from studies import declared, digits, precision, replication, runs, translations
 from train import cli
 
@@ -46,6 +47,10 @@ def load(name: str) -> Any:
 
 def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     """Yields the name of every table, and the function that makes it."""
+    yield "begin", lambda: address.begin("make demo", "make test", ". .venv/bin/activate")
+    yield "begin the tour", lambda: address.begin("make demo", ". .venv/bin/activate")
+    yield "begin with make", lambda: address.begin("make demo")
+    yield "begin on Colab", address.begin_on_colab
     yield "attention", lambda: attention.table(load("attention")["forward+backward"])
     yield "attention growth", lambda: attention.growth_table(load("attention")["growth"])
     yield "attention in short", lambda: attention_in_short(cores())
@@ -91,9 +96,12 @@ def numbers() -> Iterator[tuple[str, str]]:
     yield from of_operations()
     for spec in ("dot_product", "neural(dim=2)|dot_product"):
         yield f"wikitext2 {spec.partition('|')[0]}", f"{mean_reached('wikitext2_gpt', spec, 'perplexity'):.1f}"
-    reached = [100 * run["best"]["test"]["accuracy"] for run in load("digits")["runs"]["super"]]
-    yield "digits super", f"{mean(reached):.1f}"
-    yield "digits super range", f"{min(reached):.1f} to {max(reached):.1f}"
+    for spec in ("dot_product", "super"):
+        reached = [100 * run["best"]["test"]["accuracy"] for run in load("digits")["runs"][spec]]
+        yield f"digits {spec}", f"{mean(reached):.1f}"
+        yield f"digits {spec} range", f"{min(reached):.1f} to {max(reached):.1f}"
+    ours, baseline = (load("digits")["runs"][spec][0]["parameters"] for spec in ("super", "dot_product"))
+    yield "digits fewer parameters", f"{100 * (1 - ours / baseline):.0f}"
     for spec in ("dot_product", "optimised", "efficient", "super"):
         yield f"imdb {spec}", f"{100 * mean_reached('imdb', spec, 'accuracy', **{'model.heads': 4}):.2f} %"
 
@@ -111,6 +119,9 @@ def of_cores(rows: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
         yield f"{spec} time", f"{row['ratios'][attention.BASELINE]['median']:.2f}"
         yield f"{spec} time of own", f"{row['ratios']['dot_product, chunked']['median']:.2f}"
         yield f"{spec} memory", f"{row['temp_bytes'] / baseline['temp_bytes']:.3f}"
+        yield f"{spec} times as fast", f"{1 / row['ratios'][attention.BASELINE]['median']:.1f}"
+        yield f"{spec} times as fast as own", f"{1 / row['ratios']['dot_product, chunked']['median']:.1f}"
+        yield f"{spec} times less memory", f"{baseline['temp_bytes'] / row['temp_bytes']:.0f}"
         yield f"{spec} MB", f"{row['temp_bytes'] / 1e6:.0f}"
         if paper := rows.get(f"{spec}, paper"):
             yield f"{spec} paper MB", f"{paper['temp_bytes'] / 1e6:,.0f}"

@@ -28,6 +28,13 @@ MARK = re.compile(r"^[ ]*<!--(?:.(?!-->))*.?-->[ ]*\n?", re.MULTILINE | re.DOTAL
 CODE = re.compile(r"(`+)[^`]+?\1")
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Takes the repository's address from `docs/address.txt`; without one, links to source files are plain text."""
+    address = (ROOT / "docs/address.txt").read_text(encoding="utf-8").strip()
+    config.repo_url, config.repo_name = address or None, address.rpartition("/")[2]
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages outside docs/."""
     for source, name in OUTSIDE.items():

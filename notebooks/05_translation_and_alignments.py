@@ -1,5 +1,5 @@
 # %% [markdown]
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/OWNER/attention-bench/blob/main/notebooks/05_translation_and_alignments.ipynb)
+# On Colab, first upload `attention-bench.zip`, which `make archive` writes. In the project's folder, nothing is needed.
 
 # %%
 # Installs the project where it is missing, as on Colab; elsewhere nothing happens.
@@ -11,11 +11,14 @@ from pathlib import Path
 
 if importlib.util.find_spec("attention") is None:
     folder = Path("..") if Path("../attention").is_dir() else Path("attention-bench")
+    if not folder.exists() and Path("attention-bench.zip").exists():
+        shutil.unpack_archive("attention-bench.zip")
     if not folder.exists():
-        subprocess.run(["git", "clone", "-q", "https://github.com/OWNER/attention-bench", str(folder)], check=True)
+        raise FileNotFoundError("Upload attention-bench.zip, which `make archive` writes, beside this notebook.")
     on_gpu, on_tpu = shutil.which("nvidia-smi"), importlib.util.find_spec("libtpu")
     jax_for_it = "jax[tpu]" if on_tpu else "jax[cuda12]" if on_gpu else "jax"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", jax_for_it, "-e", str(folder)], check=True)
+    packages = [jax_for_it, "-e", str(folder), "-c", str(folder / "constraints.txt")]
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", *packages], check=True)
     sys.path.insert(0, str(folder.resolve()))
 
 # %% [markdown]

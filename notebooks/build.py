@@ -2,6 +2,7 @@
 
     python -m notebooks.build
     python -m notebooks.build 01 04
+    python -m notebooks.build --heads
     python -m notebooks.build --check
 
 The scripts, in jupytext's percent format, are what is edited. All begin with the same two cells, which come from here.
@@ -17,14 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from attention.errors import unknown
+from docs.address import ADDRESS, ARCHIVE
 from train import cli
 
-REPOSITORY = "OWNER/attention-bench"  # on GitHub: the one place that says where the notebooks are
 FOLDER = Path(__file__).resolve().parent
 ACCELERATORS = {"02_train_on_colab": "GPU", "03_train_on_tpu": "TPU"}  # what Colab opens them with
+COLAB = (
+    "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
+    "(https://colab.research.google.com/github/{}/blob/main/notebooks/{}.ipynb)"
+)
+UPLOAD = "On Colab, first upload `ARCHIVE`, which `make archive` writes. In the project's folder, nothing is needed."
 HEAD = """\
 # %% [markdown]
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/REPOSITORY/blob/main/notebooks/NAME.ipynb)
+# WHERE
 
 # %%
 # Installs the project where it is missing, as on Colab; elsewhere nothing happens.
@@ -36,14 +42,19 @@ from pathlib import Path
 
 if importlib.util.find_spec("attention") is None:
     folder = Path("..") if Path("../attention").is_dir() else Path("attention-bench")
+    if not folder.exists() and Path("ARCHIVE").exists():
+        shutil.unpack_archive("ARCHIVE")
     if not folder.exists():
-        subprocess.run(["git", "clone", "-q", "https://github.com/REPOSITORY", str(folder)], check=True)
+        GET
     on_gpu, on_tpu = shutil.which("nvidia-smi"), importlib.util.find_spec("libtpu")
     jax_for_it = "jax[tpu]" if on_tpu else "jax[cuda12]" if on_gpu else "jax"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", jax_for_it, "-e", str(folder)], check=True)
+    packages = [jax_for_it, "-e", str(folder), "-c", str(folder / "constraints.txt")]
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", *packages], check=True)
     sys.path.insert(0, str(folder.resolve()))
 
 """
+CLONE = 'subprocess.run(["git", "clone", "-q", "{}", str(folder)], check=True)'
+NOTHING = 'raise FileNotFoundError("Upload ARCHIVE, which `make archive` writes, beside this notebook.")'
 CELL = re.compile(r"^(?=# %%)", re.MULTILINE)
 
 
@@ -60,9 +71,12 @@ def scripts(wanted: Iterable[str] = ()) -> list[Path]:
     return [path for path in found if not wanted or path.stem.startswith(tuple(wanted))]
 
 
-def head(name: str) -> str:
-    """The first two cells of a script."""
-    return HEAD.replace("REPOSITORY", REPOSITORY).replace("NAME", name)
+def head(name: str, address: str = ADDRESS) -> str:
+    """The first two cells of a script, of a project at an address, or without one ('')."""
+    _, on_github, place = address.removesuffix(".git").partition("https://github.com/")
+    where = COLAB.format(place, name) if on_github else UPLOAD
+    get = CLONE.format(address) if address else NOTHING
+    return HEAD.replace("WHERE", where).replace("GET", get).replace("ARCHIVE", ARCHIVE)
 
 
 def with_head(script: Path) -> str:
@@ -144,10 +158,23 @@ def build(script: Path) -> None:
     script.with_suffix(".ipynb").write_text(nbformat.writes(made) + "\n", encoding="utf-8")
 
 
+def put_head(script: Path) -> None:
+    """Writes a script's head, and the same cells of its notebook, whose outputs stay."""
+    import nbformat
+
+    script.write_text(with_head(script), encoding="utf-8")
+    path = script.with_suffix(".ipynb")
+    kept = nbformat.read(path, nbformat.NO_CONVERT)
+    for cell, made in zip(kept.cells[:2], notebook(script).cells[:2], strict=True):
+        cell.source = made.source
+    path.write_text(nbformat.writes(kept) + "\n", encoding="utf-8")
+
+
 def parser() -> cli.Parser:
     """The flags."""
     made = cli.Parser(__doc__)
     made.add_argument("names", nargs="*", help="how names begin, such as 01; all without any")
+    made.add_argument("--heads", action="store_true", help="only write the first two cells, after a change of address")
     made.add_argument("--check", action="store_true", help="only say which have other cells than their scripts")
     return made
 
@@ -160,7 +187,7 @@ def run(flags: argparse.Namespace) -> int:
         print("\n".join(f"{name}.ipynb is not what its script says; build it." for name in stale) or "All agree.")
         return cli.FAILED if stale else cli.DONE
     for script in found:
-        build(script)
+        (put_head if flags.heads else build)(script)
         print(f"Built {script.with_suffix('.ipynb').name}", flush=True)
     return cli.DONE
 

@@ -16,8 +16,9 @@ from matplotlib.figure import Figure
 from attention.errors import UsageError
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart, without yellow, which is too light for a line.
+# Black is not quite black, since an SVG does not say which areas are black, and `ON_DARK` could not change them.
 BLACK, ORANGE, SKY, GREEN, BLUE, RED, PURPLE = (
-    "#000000",
+    "#1a1a1a",
     "#e69f00",
     "#56b4e9",
     "#009e73",
@@ -75,7 +76,7 @@ MECHANISMS = {
 ON_DARK = {
     BLACK: "#f2f2f2",
     "#404040": "#d0d0d0",
-    "#595959": "#bdbdbd",
+    "#6a6a6a": "#bdbdbd",
     "#e5e5e5": "#3c3f48",
     "#c0c0c0": "#666a75",
     "#f2f2f2": "#2a2d36",

@@ -38,7 +38,7 @@ class AttentionPieces(nn.Module):
     Attributes:
       mechanism: The attention mechanism, or a string that names it, such as `neural(dim=2)`.
       heads: N, the number of heads.
-      length: ℓ, the longest sequence for which a mechanism of fixed length is built.
+      length: ℓ, the longest sequence for which a mechanism of fixed length is built; others need none.
       implementation: The implementation of the scores, see `attention.dot_product_attention`.
       dropout: Rate on the attention weights.
       bias: Whether linear projections have biases.
@@ -50,7 +50,7 @@ class AttentionPieces(nn.Module):
 
     mechanism: Mechanism | str
     heads: int
-    length: int
+    length: int = 0
     implementation: str = "auto"
     dropout: float = 0.0
     bias: bool = True
@@ -70,6 +70,9 @@ class AttentionPieces(nn.Module):
         """Raises UsageError unless the mechanism supports a call with queries of this width."""
         mechanism = self.mechanism
         check_implementation(self.implementation, mechanism.score.implementations, mechanism.name)
+        arrays = mechanism.score.arrays(Sizes(width, self.heads, self.head_width(width), self.length)).values()
+        if not self.length and (mechanism.align is not None or any(0 in array.shape for array in arrays)):
+            raise UsageError(f"{mechanism.name} is built for a fixed length; give the layer the most tokens as length.")
         if self.rotary and "none" in (mechanism.query, mechanism.key):
             raise UsageError(f"{mechanism.name} has no queries and keys to rotate; choose other positions than rotary.")
         if self.rotary and mechanism.value == "tied":

@@ -7,6 +7,7 @@ Trainings take 2 steps and sweeps have 2 seeds, unless an HTML comment right bef
     long: likewise               the same, in the long form of the test alone
     dry-run: WHY                 the config is resolved and the model is built as shapes
     not run: WHY                 what it names is looked up, and no more
+    needs: PACKAGE               run where this Python package is installed
     fails                        a mistake on purpose: exit code 2
 
 A WHY may end in `, with FIELD=VALUE`. `not run, all of this page: WHY` stands once, on top. Sybil's
@@ -25,7 +26,7 @@ from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.markdown.lexers import DirectiveInHTMLCommentLexer, FencedCodeBlockLexer
 
 TYPED, OTHER = ("sh", "bash", "python"), ("text", "json", "yaml", "toml")
-KINDS, WITH_REASON = ("run", "long", "fails", "dry-run", "not run"), ("dry-run", "not run")
+KINDS, WITH_REASON = ("run", "long", "fails", "dry-run", "not run", "needs"), ("dry-run", "not run")
 ENDS = ("|", "||", "&", "&&", ";", ">", ">>", "<")
 LEXERS = (FencedCodeBlockLexer(r"[^\n]*"), DirectiveInHTMLCommentLexer("invisible-code-block", "python"))
 MARK = re.compile(r"^ *<!-- (?!figures|end)([a-z -]+)(, all of this page)?(?:: (.+))? -->\n+", re.MULTILINE)
@@ -41,6 +42,7 @@ class Mark:
 
     kind: str = "run"
     changes: dict[str, str] = field(default_factory=dict)
+    package: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,8 @@ def read_mark(match: re.Match[str]) -> Mark:
       PageError: a mark that breaks the rules.
     """
     kind, _, text = match.groups(default="")
+    if kind == "needs":
+        return Mark(kind, package=text)
     if kind not in KINDS:
         raise PageError(f"the mark {kind!r} is none of {', '.join(KINDS)}")
     if kind in WITH_REASON:

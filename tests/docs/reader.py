@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import glob
+import importlib.util
 import io
 import os
 import re
@@ -44,6 +45,8 @@ def types(block: Block) -> None:
     kind = block.mark.kind
     if block.mark.changes and not trains(block):
         raise PageError(f"line {block.line}: nothing is trained, so the mark's fields change nothing")
+    if block.mark.package and not importlib.util.find_spec(block.mark.package):
+        return
     if kind != "fails":
         look_up(block)
     if kind == "dry-run":

@@ -15,7 +15,7 @@ FILES = ["README.md", "CONTRIBUTING.md", "benchmarks/README.md", *(f"docs/{p.nam
 PAGES = {file: blocks((ROOT / file).read_text(encoding="utf-8"), str(ROOT / file)) for file in sorted(FILES)}
 TYPED = [file for file, page in PAGES.items() if page]
 LONG = [file for file in TYPED if any(block.mark.kind == "long" for block in PAGES[file])]
-SHORT_KINDS = ("run", "fails", "dry-run", "not run")
+SHORT_KINDS = ("run", "fails", "dry-run", "not run", "needs")
 
 
 @pytest.fixture

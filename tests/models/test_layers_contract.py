@@ -385,3 +385,11 @@ def test_a_window_is_the_masks():
         out, cache = layer("dot_product(window=2)").apply({"params": params}, inputs, cache=cache)
         steps.append(out)
     chex.assert_trees_all_close(jnp.concatenate(steps, axis=1), narrow, atol=1e-6)
+
+
+def test_a_layer_needs_a_length_for_what_is_built_for_one_only():
+    x = jnp.ones((1, LENGTH, WIDTH))
+    MultiHeadAttention("neural(dim=2)", heads=HEADS).init(jax.random.key(0), x)
+    for spec in ("super", "positional", "neural(pairs='unique')"):
+        with pytest.raises(UsageError, match="is built for a fixed length; give the layer the most tokens as length"):
+            MultiHeadAttention(spec, heads=HEADS).init(jax.random.key(0), x)

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -128,12 +129,17 @@ def test_a_notebook_shows_what_its_cells_gave(name):
 def test_all_begin_alike_and_say_once_where_they_are():
     for name in NAMES:
         assert script(name).startswith(build.head(name))
-        (_, badge), (_, install), *rest = cells_of_script(name)
-        assert badge.endswith(
-            f"(https://colab.research.google.com/github/{build.REPOSITORY}/blob/main/notebooks/{name}.ipynb)"
-        )
-        assert f"https://github.com/{build.REPOSITORY}" in install
-        assert not [cell for _, cell in rest if build.REPOSITORY in cell]
+        assert "OWNER" not in script(name)
+
+
+def test_an_address_is_cloned_and_one_on_github_has_a_badge():
+    head = build.head("01_a", "https://github.com/me/bench")
+    assert "(https://colab.research.google.com/github/me/bench/blob/main/notebooks/01_a.ipynb)" in head
+    assert '["git", "clone", "-q", "https://github.com/me/bench", str(folder)]' in head
+    elsewhere = build.head("01_a", "https://example.org/bench.git")
+    assert "colab.research" not in elsewhere
+    assert "https://example.org/bench.git" in elsewhere
+    assert "http" not in build.head("01_a", "")
 
 
 @pytest.mark.parametrize(
@@ -146,14 +152,31 @@ def test_the_install_cell_installs_where_the_project_is_missing(monkeypatch, tmp
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in there else None)
     monkeypatch.setattr("shutil.which", lambda name: name if name in there else None)
     monkeypatch.setattr(subprocess, "run", lambda command, check: commands.append(command))
-    exec(list(cells_of_script(NAMES[0]))[1][1], {})
+    cloning = build.head("01_a", "https://example.org/bench").partition("# %%\n")[2]
+    exec(cloning, {})
     clone, install = commands
-    assert clone == ["git", "clone", "-q", f"https://github.com/{build.REPOSITORY}", "attention-bench"]
-    assert install == [sys.executable, "-m", "pip", "install", "-q", jax_for_it, "-e", "attention-bench"]
+    assert clone == ["git", "clone", "-q", "https://example.org/bench", "attention-bench"]
+    packages = [jax_for_it, "-e", "attention-bench", "-c", "attention-bench/constraints.txt"]
+    assert install == [sys.executable, "-m", "pip", "install", "-q", *packages]
     assert sys.path[0] == str(tmp_path / "attention-bench")
     (tmp_path / "attention-bench").mkdir()
-    exec(list(cells_of_script(NAMES[0]))[1][1], {})
+    exec(cloning, {})
     assert commands[2:] == [install]  # what was cloned before is not cloned again
+
+
+def test_without_an_address_the_install_cell_takes_an_uploaded_archive(monkeypatch, tmp_path):
+    (tmp_path / "made" / "attention-bench" / "attention").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(subprocess, "run", lambda command, check: None)
+    install = build.head("01_a", "").partition("# %%\n")[2]
+    with pytest.raises(FileNotFoundError, match=r"Upload attention-bench\.zip"):
+        exec(install, {})
+    shutil.make_archive("attention-bench", "zip", tmp_path / "made", "attention-bench")
+    exec(install, {})
+    assert (tmp_path / "attention-bench/attention").is_dir()
+    assert sys.path[0] == str(tmp_path / "attention-bench")
 
 
 @pytest.mark.parametrize("name", [more(NAMES[0]), *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[1:])])
