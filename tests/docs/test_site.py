@@ -87,7 +87,7 @@ def test_the_page_of_fields_is_made_from_the_code():
 
 LINKS = {
     "[a](docs/data.md#splits)": "[a](data.md#splits)",
-    "![a](docs/images/curves.png)": "![a](images/curves.png)",
+    "![a](docs/images/curves.svg)": "![a](images/curves.svg)",
     "[a](benchmarks/README.md#start)": "[a](measurements.md#start)",
     "[a](train/main.py)": "[a](https://forge/one/blob/main/train/main.py)",
     "[a](https://example.org/x.md) [b](#here)": "[a](https://example.org/x.md) [b](#here)",
@@ -103,6 +103,15 @@ def test_links_lead_where_they_lead_on_a_forge_and_never_to_nothing():
     assert hooks.relinked(below, "docs/api/train.md", "api/train.md", "") == "[a](../index.md) b [c](../data.md)"
     with pytest.raises(PluginError, match=r"docs/data.md: the link to nothing.md leads to nothing"):
         hooks.relinked("[a](nothing.md)", "docs/data.md", "data.md", "")
+
+
+def test_an_address_is_where_links_to_source_files_lead(monkeypatch, tmp_path):
+    (tmp_path / "docs").mkdir()
+    monkeypatch.setattr(hooks, "ROOT", tmp_path)
+    for text, address, name in (("", None, ""), ("https://forge/one\n", "https://forge/one", "one")):
+        (tmp_path / "docs/address.txt").write_text(text)
+        config = hooks.on_config(SimpleNamespace())
+        assert (config.repo_url, config.repo_name) == (address, name)
 
 
 def test_lists_and_tables_are_as_python_markdown_wants_them():
