@@ -18,7 +18,7 @@ from flax.traverse_util import unflatten_dict
 
 from attention.errors import UsageError
 from train import cli
-from train.config.leaves import flatten
+from train.config.leaves import completed, flatten
 from train.grids import grid, tuning
 from train.run.files import read_json, read_record, write_json, write_text
 from train.run.workdir import read_config, read_results
@@ -126,7 +126,7 @@ def read(file: Path) -> Finished:
     try:
         kept = read_json(file)
         entries = [
-            Entry(Path(run["path"]), kept["config"] | run["config"], run["results"], run["record"])
+            Entry(Path(run["path"]), _completed(kept["config"] | run["config"]), run["results"], run["record"])
             for run in kept["runs"]
         ]
         for entry in entries:
@@ -137,6 +137,11 @@ def read(file: Path) -> Finished:
         raise UsageError(
             f"{file} is no archive of runs; give folders of runs, or what analysis.archive has written."
         ) from error
+
+
+def _completed(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the leaves as `read_config` reads those of a run, so that archives and folders can be compared."""
+    return {**leaves, **flatten(completed(unflatten_dict(leaves, sep=".")))}  # in the order of the archive
 
 
 def unpack(found: Finished, folder: Path) -> int:

@@ -135,10 +135,16 @@ def verdict(comparisons: Sequence[GroupComparison]) -> list[str]:
     return said
 
 
+def claim_of(sentence: str) -> str:
+    """Returns `better` or `worse` where a sentence of `verdict` claims it, else ''."""
+    return next((claim for claim in ("better", "worse") if f" is {claim} than " in sentence), "")
+
+
 def _unclaimed(comparisons: Sequence[GroupComparison]) -> str:
     baselines = list(dict.fromkeys(compared.baseline.label for compared in comparisons))
     baseline = baselines[0] if len(baselines) == 1 else "their baselines"
-    settings = _and([f"{compared.group.label} ({compared.amount})" for compared in comparisons])
+    amounts = [c.basis if np.isnan(c.difference.mean) else c.amount for c in comparisons]
+    settings = _and([f"{c.group.label} ({amount})" for c, amount in zip(comparisons, amounts, strict=True)])
     if len(comparisons) > LISTED:
         settings = f"{len(comparisons)} settings; the table has their differences"
     return f"no difference from {baseline} can be claimed for {settings}."

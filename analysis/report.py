@@ -12,6 +12,7 @@ from pathlib import Path
 from analysis import compare, runs, screen
 from analysis.comparison import default_metrics, report
 from analysis.metrics import METRICS
+from analysis.pages import comparison
 from analysis.pictures import curves, intervals, style, tuning
 from analysis.runs import Found
 from train import cli
@@ -43,7 +44,8 @@ def main(flags: argparse.Namespace) -> None:
     found = runs.find(flags.places)
     names = [name for name in flags.metric.split(",") if name]
     made = report(found, flags.baseline, names, flags.at)
-    files = made.write(out)
+    files = [*made.write(out), out / "report.html"]
+    files[-1].write_text(comparison.page(made, out), encoding="utf-8")
     _draw(found, flags.baseline, names, out)
     screen.show(made, files)
 

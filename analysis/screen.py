@@ -12,6 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from analysis import compare
 from analysis.comparison import ComparisonReport
 from analysis.statistics import LEVEL
 from analysis.tables import ResultColumn, ResultTable
@@ -31,14 +32,13 @@ def show(report: ComparisonReport, files: Sequence[Path]) -> None:
 
     Args:
       report: The report.
-      files: What was written of it; all in one folder.
+      files: What was written of it, the page last; all in one folder.
     """
     screen = _console()
     shown, hidden = fitting(report.overview, screen)
     with screen.capture() as captured:
         for sentence in report.verdict:
-            style = next((STYLES[word] for word in STYLES if f" is {word} than " in sentence), "")
-            _say(screen, sentence, f"bold {style}".strip())
+            _say(screen, sentence, f"bold {STYLES.get(compare.claim_of(sentence), '')}".strip())
         screen.print()
         _say(screen, report.introduction)
         screen.print(shown)
@@ -47,8 +47,8 @@ def show(report: ComparisonReport, files: Sequence[Path]) -> None:
             _say(screen, f"No room for: {'; '.join(hidden)}.", "dim")
         for sentence in report.found.left_out:
             _say(screen, sentence, "yellow")
-        first, *others = files
-        _say(screen, f"All figures, and how to read them: {first}")
+        *others, page = files
+        _say(screen, f"Curves, and all figures: {page}")
         _say(screen, f"Beside it: {', '.join(file.name for file in others)}", "dim")
     sys.stdout.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 

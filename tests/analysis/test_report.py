@@ -220,7 +220,7 @@ def test_every_baseline_of_a_grid_is_drawn_as_one(grid, tmp_path, monkeypatch):
 
 def test_the_page_has_it_all(grid, tmp_path, capsys):
     assert main([str(tmp_path / "runs"), f"--out={tmp_path / 'out'}", "--metric=accuracy,seconds_per_epoch"]) == 0
-    assert f"All figures, and how to read them: {tmp_path / 'out/report.md'}\n" in capsys.readouterr().out
+    assert f" Curves, and all figures: {tmp_path / 'out/report.html'} " in " ".join(capsys.readouterr().out.split())
     page = (tmp_path / "out/report.md").read_text()
     assert (
         "| better | 4 | 100 (1) | 1,000 (1) | 2.00 ± 0.00 (1) | 5 ± 0 (1) | 95.00 ± 0.00 (1) | 95.90 ± 0.91 (1) |"

@@ -11,7 +11,7 @@ from analysis import runs, screen
 from analysis.comparison import report
 from tests.test_programs import ESCAPE
 
-FILES = [Path("out/report.md"), Path("out/report.csv")]
+FILES = [Path("out/report.md"), Path("out/report.html")]
 
 
 @pytest.fixture

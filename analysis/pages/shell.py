@@ -1,0 +1,30 @@
+"""One file of a template, style, script and data."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+SHELL = Path(__file__).parent
+
+
+def filled(page: Path, data: Any, **texts: str) -> str:
+    """Returns a page with everything in it.
+
+    Args:
+      page: The HTML template. `{{STYLE}}`, `{{SCRIPT}}` and `{{DATA}}` in it are replaced by the shell's and the page's
+        style, the page's script, and the data; `{{NAME}}` by a text.
+      data: What JSON can hold.
+      texts: HTML by name.
+    """
+    contents = {
+        "STYLE": "\n".join(_read(path) for path in (SHELL / "shell.css", page.with_suffix(".css"))),
+        "SCRIPT": _read(page.with_suffix(".js")),
+        "DATA": json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
+        **texts,
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda mark: contents[mark[1]], _read(page))
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")

@@ -1,0 +1,173 @@
+"""The page of a report in a real browser: from a file, without a network, by pointer and by keys."""
+
+import itertools
+import json
+import re
+
+import pytest
+
+from analysis import report, runs
+from analysis.comparison import report as compared
+from analysis.pages import comparison, shell
+
+MEANS = {"dot_product": 0.90, "super": 0.95, "efficient": 0.85}  # and of `linear` nothing is known
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory, config):
+    """The page of four settings, one of which is better than the baseline and one worse."""
+    from tests.analysis.conftest import write_run
+
+    write, folder = write_run.__wrapped__(config), tmp_path_factory.mktemp("report")
+    for seed in (0, 1, 2):
+        for name, mean in MEANS.items():
+            curve = (mean - 0.4, mean - 0.2, mean - 0.1, mean)
+            write(
+                folder / name / f"seed {seed}",
+                seed,
+                mean + seed / 1000 * (name[0] != "d"),
+                curve,
+                model__attention=name,
+            )
+        write(folder / "linear" / f"seed {seed}", seed, float("nan"), model__attention="linear")
+    assert report.main([str(folder)]) == 0
+    return folder / "report.html"
+
+
+def column(page, number):
+    return page.locator(f"#results tbody tr td:nth-child({number})").all_inner_texts()
+
+
+def lit(page):
+    """The settings that are highlighted, in the table and among the curves."""
+    rows = page.locator("#results tr.lit td:first-child").all_inner_texts()
+    return rows, page.locator("#chart .group.lit").evaluate_all("all => all.map((one) => +one.dataset.group)")
+
+
+def test_the_verdict_stands_first_and_in_colour(page, path):
+    page.goto(path.as_uri())
+    worse, better, *_ = page.locator("#verdict li").all()
+    assert re.match(r"Accuracy: super is better than dot_product by 5\.10 ± .* points", better.inner_text())
+    assert "efficient is worse than dot_product" in worse.inner_text()
+    colours = [item.evaluate("item => getComputedStyle(item).borderLeftColor") for item in (better, worse)]
+    assert len(set(colours)) == 2
+
+
+def test_headings_sort_by_value_and_what_is_unknown_is_last(page, path):
+    page.goto(path.as_uri())
+    assert column(page, 1) == ["dot_product", "efficient", "linear", "super"]
+    page.get_by_role("button", name="test accuracy, %").click()
+    assert column(page, 1) == ["efficient", "dot_product", "super", "linear"]
+    assert page.locator("th[aria-sort=ascending]").inner_text() == "test accuracy, %"
+    page.keyboard.press("Enter")  # the heading has the focus
+    assert column(page, 1) == ["super", "dot_product", "efficient", "linear"]
+    assert page.locator("th[aria-sort]").get_attribute("aria-sort") == "descending"
+    page.get_by_role("button", name="verdict").click()
+    assert column(page, 4) == sorted(column(page, 4))
+
+
+def test_pointing_at_a_row_or_a_curve_highlights_it_and_shows_its_values(page, path):
+    page.goto(path.as_uri())
+    assert lit(page) == ([], [])
+    page.locator("#results tbody tr").nth(1).hover()
+    assert lit(page) == (["efficient"], [1])
+    page.locator("#chart").scroll_into_view_if_needed()
+    box = page.locator("#chart").bounding_box()
+    page.mouse.move(box["x"] + box["width"] - 15, box["y"] + 20)
+    assert lit(page) == (["super"], [3])
+    assert page.locator("#tip").inner_text().splitlines() == [
+        "step 40",
+        "95 super",
+        "90 dot_product",
+        "85 efficient",
+        "85 linear",
+    ]
+    page.mouse.move(box["x"] + 60, box["y"] + box["height"] - 60)
+    assert lit(page)[0] == ["efficient"]
+    assert page.locator("#tip").inner_text().startswith("step 10\n")
+    page.mouse.move(0, 0)
+    assert lit(page) == ([], [])
+    assert page.locator("#tip").is_hidden()
+
+
+def test_keys_reach_everything(page, path):
+    page.goto(path.as_uri())
+    page.locator("#chart").focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowUp")
+    assert page.locator("#status").inner_text() == "super, step 30: 85"
+    assert lit(page) == (["super"], [3])
+    page.keyboard.press("Escape")
+    assert lit(page) == ([], [])
+    reached = set()
+    page.evaluate("document.activeElement.blur()")
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.closest('[id]')?.id ?? document.activeElement.tagName"))
+    assert {"results", "choices", "legend", "chart"} <= reached
+
+
+def test_settings_are_hidden_and_metrics_chosen(page, path):
+    page.goto(path.as_uri())
+    super_curve = page.locator("#legend button", has_text="super")
+    super_curve.click()
+    assert super_curve.get_attribute("aria-pressed") == "false"
+    shown = "all => all.map((one) => +one.dataset.group)"
+    assert page.locator("#chart .group").evaluate_all(shown) == [0, 1, 2]
+    super_curve.press("Enter")
+    assert page.locator("#chart .group").evaluate_all(shown) == [0, 1, 2, 3]
+    trained = page.locator("#chart path.train").count()
+    page.get_by_label("training data").uncheck()
+    assert (trained > 0, page.locator("#chart path.train").count()) == (True, 0)
+    page.get_by_label("against").select_option("seconds of training")
+    assert "seconds of training" in page.locator("#chart svg").text_content()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [420, 1300])
+def test_it_fits_a_telephone_and_is_dark_in_the_dark(page, path, width, scheme):
+    page.set_viewport_size({"width": width, "height": 800})
+    page.emulate_media(color_scheme=scheme)
+    page.goto(path.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    ground, ink = page.evaluate(
+        "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
+    )
+    brightness = [sum(map(int, re.findall(r"\d+", colour))) for colour in (ground, ink)]
+    assert (brightness[0] < brightness[1]) == (scheme == "dark")
+    curve = page.locator(".group[data-group='0'] path").last.evaluate("path => getComputedStyle(path).stroke")
+    assert (curve == "rgb(0, 0, 0)") == (scheme == "light")  # the baseline's, which is ink
+
+
+def test_seeds_link_to_the_folders_of_their_runs(page, path):
+    page.goto(path.as_uri())
+    links = page.locator("#results tbody tr").first.get_by_role("link").all()
+    assert [link.inner_text() for link in links] == ["0", "1", "2"]
+    links[1].click()
+    assert page.url == (path.parent / "dot_product/seed 1").as_uri() + "/"
+    assert "result.json" in page.content()
+
+
+def test_long_records_are_thinned_and_keep_their_end(tmp_path, write_run, monkeypatch):
+    write_run(tmp_path / "run")
+    lines = [{"step": step, "seconds": 0.1 * step, "split": "train", "loss": 1 / step} for step in range(1, 20_001)]
+    (tmp_path / "run/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    monkeypatch.setattr(comparison, "POINTS", 4_000)  # of validation and training data
+    text = comparison.page(compared(runs.find([tmp_path])), tmp_path)
+    assert len(text) < 100_000
+    (group,) = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])["groups"]
+    steps = group["runs"][0]["record"]["train"]["step"]
+    assert steps[-1] == 20_000
+    assert 1_000 < len(steps) <= 2_000
+    assert len({later - earlier for earlier, later in itertools.pairwise(steps)}) == 1
+
+
+def test_data_cannot_end_their_script(tmp_path):
+    page = tmp_path / "a.html"
+    page.write_text("{{TITLE}}{{DATA}}{{STYLE}}{{SCRIPT}}")
+    for name in ("a.css", "a.js"):
+        (tmp_path / name).write_text("")
+    text = shell.filled(page, {"name": "</script><b>"}, TITLE="{{DATA}}")
+    assert "</script>" not in text
+    assert text.startswith('{{DATA}}{"name":"\\u003c/script>')
