@@ -19,6 +19,7 @@ from attention.parameters import Sizes, check_flags, is_count
 from attention.recurrences.gated import GatedDelta, GatedLinear
 from attention.recurrences.linear import Delta, LinearAttention
 from attention.recurrences.retention import Retention
+from attention.recurrences.selective import KimiDelta, StateSpace
 from attention.score import Mixer
 from attention.scores.alibi import Alibi
 from attention.scores.cosine import Cosine
@@ -199,6 +200,8 @@ MECHANISMS = {
         Mechanism("retention", "Sun et al. 2023, eq. 6", score=Retention()),
         Mechanism("gated_linear", "Yang et al. 2023, eq. 3", score=GatedLinear()),
         Mechanism("gated_delta", "Yang et al. 2024, eq. 10", score=GatedDelta()),
+        Mechanism("state_space", "Dao & Gu 2024, section 7", score=StateSpace()),
+        Mechanism("kimi_delta", "Kimi Linear (arXiv:2510.26692)", score=KimiDelta()),
     )
 }
 ALIASES = {"bilinear": "luong_general"}

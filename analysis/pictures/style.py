@@ -70,6 +70,8 @@ MECHANISMS = {
     "retention": (BLUE, "v"),
     "gated_linear": (ORANGE, "v"),
     "gated_delta": (GREEN, "v"),
+    "state_space": (SKY, "v"),
+    "kimi_delta": (PURPLE, "v"),
 }
 
 # Ink, and what it is in an SVG on a dark page.

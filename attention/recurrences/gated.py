@@ -43,10 +43,6 @@ class GatedLinear(Recurrence):
         bias = params["forget_bias"]
         return jnp.exp(jax.nn.log_sigmoid(logits + bias.reshape((1,) * (logits.ndim - 2) + bias.shape)) / 16)
 
-    def begin(self, head: int, value: int) -> jax.Array:
-        """Returns an empty W, `(V, H)`."""
-        return jnp.zeros((value, head))
-
     def write(self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: jax.Array) -> jax.Array:
         """Returns W diag(α) + v kᵀ."""
         return state * gates[None] + jnp.outer(value, key)
@@ -82,16 +78,12 @@ class GatedDelta(Recurrence):
         keep = jnp.exp(-jnp.exp(spread(params["forget_rate"])) * amount)
         return keep, jax.nn.sigmoid(source @ params["strength_kernel"])
 
-    def begin(self, head: int, value: int) -> jax.Array:
-        """Returns an empty W, `(V, H)`."""
-        return jnp.zeros((value, head))
-
     def write(
         self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: tuple[jax.Array, jax.Array]
     ) -> jax.Array:
         """Returns the faded W with the value in the place of what W stored for the key."""
         (keep, strength), key = gates, unit(jax.nn.silu(key))
-        faded = keep * state
+        faded = jnp.reshape(keep, (1, -1)) * state  # a gate of the head, or one of each column
         return faded + strength * jnp.outer(value - faded @ key, key)
 
     def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:

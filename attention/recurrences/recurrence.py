@@ -23,9 +23,10 @@ HONOURED = {"causal", "key_lengths"}
 class Recurrence(Mixer):
     """A state for each head, written by one key after another; it never scores a pair.
 
-    A subclass must define `begin`, `write` and `read` for one head. A causal step is write, then read; without
-    causality all keys are written in order before any query reads. Keys beyond `key_lengths` write nothing. From these
-    follow all passes as a scan, and decoding. A subclass may offer `in_parallel`, a faster form that is equal.
+    A subclass must define `write` and `read` for one head, and `begin` where the state is no matrix. A causal step is
+    write, then read; without causality all keys are written in order before any query reads. Keys beyond `key_lengths`
+    write nothing. From these follow all passes as a scan, and decoding. A subclass may offer `in_parallel`, a faster
+    form that is equal.
 
     Attributes:
       parallel: The implementations that `in_parallel` has.
@@ -45,8 +46,8 @@ class Recurrence(Mixer):
         return None
 
     def begin(self, head: int, value: int) -> Any:
-        """Returns the empty state of one head, for keys of width `head` and values of width `value`."""
-        raise NotImplementedError
+        """Returns the empty state of one head, for keys and values of these widths: W, `(V, H)`, unless overridden."""
+        return jnp.zeros((value, head))
 
     def write(self, params: Params, state: Any, key: jax.Array, value: jax.Array, gates: Any) -> Any:
         """Returns the state after one key `(H,)` with its value `(V,)`; params over heads are this head's."""

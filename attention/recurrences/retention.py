@@ -23,10 +23,6 @@ class Retention(Recurrence):
         init = lambda key, shape, dtype: -jnp.log(2.0 ** (5 + jnp.arange(shape[0])) - 1).astype(dtype)  # noqa: E731
         return {"decay": Parameter((sizes.heads,), init, ("heads",))}
 
-    def begin(self, head: int, value: int) -> jax.Array:
-        """Returns an empty W, `(V, H)`."""
-        return jnp.zeros((value, head))
-
     def write(self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: None) -> jax.Array:
         """Returns γ W + v kᵀ."""
         return jax.nn.sigmoid(-params["decay"]) * state + jnp.outer(value, key)

@@ -16,6 +16,7 @@ from attention.parameters import Sizes
 from attention.recurrences.gated import GatedDelta, GatedLinear
 from attention.recurrences.recurrence import Recurrence
 from attention.recurrences.retention import Retention
+from attention.recurrences.selective import KimiDelta, StateSpace
 from attention.score import Mixer
 from attention.scores.alibi import Alibi
 from attention.scores.cosine import Cosine
@@ -249,6 +250,8 @@ CASES = {
     "retention": of(Retention()),
     "gated linear": of(GatedLinear(3)),
     "gated delta": of(GatedDelta()),
+    "state space": of(StateSpace()),
+    "kimi delta": of(KimiDelta()),
 }
 # (case, implementation) of all that must equal the reference, and of all.
 FAST = [(name, which) for name, case in CASES.items() for which in case.implementations]

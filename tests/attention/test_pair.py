@@ -248,6 +248,8 @@ STEPS = {
     "retention": lambda w, n, x, k, v, state: (1 - 2.0 ** (-5 - n)) * state + np.outer(v, k),
     "gated linear": lambda w, n, x, k, v, state: state * _forget(w, n, x) + np.outer(v, k),
     "gated delta": lambda w, n, x, k, v, state: _gated_delta(w, n, x, _unit_silu(k), v, state),
+    "state space": lambda w, n, x, k, v, state: _state_space(w, n, x, k, v, state),
+    "kimi delta": lambda w, n, x, k, v, state: _kimi_delta(w, n, x, _unit_silu(k), v, state),
 }
 
 
@@ -268,9 +270,21 @@ def _gated_delta(w, n, x, k, v, state):
     return state @ (alpha * (np.eye(WIDTH) - beta * np.outer(k, k))) + beta * np.outer(v, k)
 
 
+def _state_space(w, n, x, k, v, state):
+    step = np.log1p(np.exp(x @ w["step_kernel"][:, n] + w["step_bias"][n]))
+    return np.exp(-step * np.exp(w["forget_rate"][n])) * state + step * np.outer(v, k)
+
+
+def _kimi_delta(w, n, x, k, v, state):
+    logits = (x @ w["forget_down_kernel"]) @ w["forget_up_kernel"][:, n] + w["forget_bias"][n]
+    alpha = np.exp(-np.exp(w["forget_rate"][n]) * np.log1p(np.exp(logits)))
+    beta = scipy.special.expit(x @ w["strength_kernel"][:, n])
+    return state @ np.diag(alpha) @ (np.eye(WIDTH) - beta * np.outer(k, k)) + beta * np.outer(v, k)
+
+
 def _read(name, state, q):
-    if name == "gated delta":
-        return state @ _unit_silu(q)
+    if name in ("gated delta", "state space", "kimi delta"):
+        return state @ (q if name == "state space" else _unit_silu(q)) * (ROOT if name == "kimi delta" else 1)
     out = state @ q * ROOT
     return out / np.sqrt(np.mean(out**2) + 1e-6) if name == "retention" else out
 

@@ -56,6 +56,8 @@ def test_every_row_of_the_table_is_measured_or_shares_its_core():
         "retention",
         "gated_linear",
         "gated_delta",
+        "state_space",
+        "kimi_delta",
     }
 
 

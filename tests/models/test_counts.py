@@ -87,6 +87,8 @@ COUNTS = {
     "retention": 4 * LINEAR + N,
     "gated_linear": 4 * LINEAR + 2 * 16 * D + D,
     "gated_delta": 4 * LINEAR + 2 * D * N + 2 * N,
+    "state_space": 4 * LINEAR + D * N + 2 * N,
+    "kimi_delta": 4 * LINEAR + D * H + H * D + D + D * N + N,
 }
 
 

@@ -1,0 +1,84 @@
+"""Recurrences that choose what to keep by the token: Mamba-2's state space and Kimi delta attention."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.nn import initializers
+
+from attention.parameters import Parameter, Params, Sizes
+from attention.recurrences.gated import GatedDelta
+from attention.recurrences.recurrence import Recurrence
+
+
+@dataclasses.dataclass(frozen=True)
+class StateSpace(Recurrence):
+    """W ← exp(−Δ exp(a)) W + Δ v kᵀ and W q, Δ = softplus(w·x + b), one of each a head (Dao & Gu 2024, 2405.21060).
+
+    This is Mamba-2's state space duality, section 7, with queries, keys and values as its C, B and X. Its convolutions,
+    gate and skip belong to the layer and are left out.
+    """
+
+    title = "Attention as a state space"
+
+    def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
+        """Returns the projection of Δ with b, whose softplus is from 0.001 to 0.1 at first, and a = log 1 … 16."""
+        steps = lambda key, shape, dtype: jnp.log(jnp.expm1(jnp.geomspace(1e-3, 0.1, *shape, dtype=dtype)))  # noqa: E731
+        rates = lambda key, shape, dtype: jnp.log(jnp.linspace(1, 16, *shape, dtype=dtype))  # noqa: E731
+        return {
+            "step_kernel": Parameter((sizes.model, sizes.heads), initializers.lecun_normal()),
+            "step_bias": Parameter((sizes.heads,), steps),
+            "forget_rate": Parameter((sizes.heads,), rates),
+        }
+
+    def gates(self, params: Params, source: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns exp(−Δ exp(a)) and Δ, `(*B, S, N)`."""
+        spread = lambda x: x.reshape((1,) * (source.ndim - 1) + x.shape)  # noqa: E731
+        step = jax.nn.softplus(source @ params["step_kernel"] + spread(params["step_bias"]))
+        return jnp.exp(-step * jnp.exp(spread(params["forget_rate"]))), step
+
+    def write(
+        self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: tuple[jax.Array, jax.Array]
+    ) -> jax.Array:
+        """Returns the faded W with the value in proportion to the step."""
+        keep, step = gates
+        return keep * state + jnp.outer(step * value, key)
+
+    def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
+        """Returns W q."""
+        return state @ query
+
+
+@dataclasses.dataclass(frozen=True)
+class KimiDelta(GatedDelta):
+    """W ← W diag(α) (I − β k kᵀ) + β v kᵀ and W q/√H, with unit SiLU keys and queries (Kimi Linear, section 3).
+
+    The report is arXiv:2510.26692. α = exp(−exp(a) softplus(W₂ W₁ x + b)), one for each column of each head, and
+    β = σ(W_β x). W₁ has H outputs.
+    """
+
+    title = "Kimi delta attention"
+
+    def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
+        """Returns W₁, W₂, b, a, and W_β."""
+        rest, width = super().parameters(sizes), (sizes.heads, sizes.head)
+        return {
+            "forget_down_kernel": Parameter((sizes.model, sizes.head), initializers.lecun_normal()),
+            "forget_up_kernel": Parameter((sizes.head, *width), initializers.lecun_normal(in_axis=0, out_axis=(1, 2))),
+            "forget_bias": Parameter(width, initializers.constant(-4.0)),
+            "strength_kernel": rest["strength_kernel"],
+            "forget_rate": rest["forget_rate"],
+        }
+
+    def gates(self, params: Params, source: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns α, `(*B, S, N, H)`, and β, `(*B, S, N)`."""
+        logits = jnp.tensordot(source @ params["forget_down_kernel"], params["forget_up_kernel"], 1)
+        spread = lambda x: x.reshape((1,) * (logits.ndim - x.ndim) + x.shape)  # noqa: E731
+        amount = jax.nn.softplus(logits + spread(params["forget_bias"]))
+        keep = jnp.exp(-spread(jnp.exp(params["forget_rate"])[:, None]) * amount)
+        return keep, jax.nn.sigmoid(source @ params["strength_kernel"])
+
+    def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
+        """Returns W q/√H."""
+        return super().read(params, state, query) / math.sqrt(query.size)
