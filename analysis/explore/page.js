@@ -343,7 +343,7 @@ function arcsOf(element, from, target, values) {
   };
   const greatest = Math.max(...values.map(Math.abs)), a = top(from);
   const strong = range(values.length).filter((k) => Math.abs(values[k]) > 0.04 * greatest && target[k] !== from);
-  return strong.sort((k, l) => Math.abs(values[l]) - Math.abs(values[k])).slice(0, 24).map((k) => {
+  return strong.sort((k, l) => Math.abs(values[l]) - Math.abs(values[k])).slice(0, 16).map((k) => {
     const b = top(target[k]), share = Math.abs(values[k]) / greatest, path = document.createElementNS("http://www.w3.org/2000/svg", "path");
     const apart = !target.includes(from), level = Math.abs(a.top - b.top) < 4;
     const lift = level ? clamp(7 + 0.06 * Math.abs(a.x - b.x), 8, 26) : 22;
@@ -351,7 +351,7 @@ function arcsOf(element, from, target, values) {
     path.setAttribute("d", apart ? `M${a.x} ${y} C${a.x} ${half} ${b.x} ${half} ${b.x} ${z}` : `M${a.x} ${y} C${a.x} ${y - lift} ${b.x} ${z - lift} ${b.x} ${z}`);
     path.setAttribute("stroke", `rgb(${(values[k] < 0 ? palette.minus : palette.plus)[0].join(" ")})`);
     path.setAttribute("stroke-width", 0.8 + 2.6 * share);
-    path.setAttribute("stroke-opacity", 0.25 + 0.7 * share);
+    path.setAttribute("stroke-opacity", 0.18 + 0.6 * share);
     return path;
   });
 }
@@ -432,7 +432,7 @@ function pictures({run, slot, example, map, first, scale, size, now, weights, sa
 
 // The whole matrix, with the row or column in focus framed.
 function matrix({slot, stack, example, layer, head, name, map, scale, size, now, quoted}) {
-  const room = window.innerWidth < 1050 ? window.innerWidth - 110 : state.runs.length > 1 ? 500 : 400;
+  const room = window.innerWidth < 1050 ? window.innerWidth - 110 : state.runs.length > 1 ? 500 : 380;
   const cell = clamp(Math.floor(room / Math.max(size.row, size.column)), 2, 26), labelled = cell >= 9 && !example.image;
   const font = `${Math.min(13, cell)}px ui-monospace, Menlo, Consolas, monospace`, ruler = make("canvas").getContext("2d");
   ruler.font = font;
