@@ -51,8 +51,8 @@ class ComparisonReport:
     def verdict(self) -> list[str]:
         """What may be said, in sentences: first of what was declared, then of the differences."""
         declared = [
-            f"Declared: {name}: {said} ({difference}, {seeds} seeds)."
-            for name, _, seeds, difference, said, _ in self.declared.rows
+            f"Declared: {name}{claim and f' ({claim})'}: {said} ({difference}, {seeds} seeds)."
+            for name, claim, seeds, difference, said, _ in self.declared.rows
         ]
         return declared + (compare.verdict(self.comparisons) or [ALONE])
 

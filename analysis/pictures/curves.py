@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from analysis import archive
 from analysis.metrics import counted
 from analysis.pictures import style
 from analysis.runs import of_seed
@@ -87,17 +88,34 @@ def band(curves: Sequence[Curve]) -> Band:
 def read(runs: Sequence[str]) -> dict[str, list[list[Record]]]:
     """Reads the groups of work directories, each `DIR` or `LABEL=DIR`; the default label is the run's attention.
 
+    A folder above runs, such as a sweep's, stands for those that have metrics. Of several, as `runs/*` gives them, what
+    holds no run is named and passed over.
+
     Raises:
-      UsageError: A folder is no run, or has no metrics yet.
+      UsageError: The only folder is no run and holds none, or a run has no metrics yet.
     """
     groups: dict[str, list[list[Record]]] = {}
+    passed = []
     for text in runs:
-        label, path = _label(text)
-        config = workdir.read_config(path)
-        if not (path / "metrics.jsonl").is_file():
-            raise UsageError(f"{path} has no metrics.jsonl yet; train it first.")
-        groups.setdefault(label or config["model"]["attention"], []).append(read_record(path))
+        label, folder = _label(text)
+        paths = _runs_in(folder)
+        if not paths and folder.exists() and len(runs) > 1:
+            passed.append(folder.name)
+            continue
+        for path in paths or [folder]:
+            config = workdir.read_config(path)
+            if not (path / "metrics.jsonl").is_file():
+                raise UsageError(f"{path} has no metrics.jsonl yet; train it first.")
+            groups.setdefault(label or config["model"]["attention"], []).append(read_record(path))
+    if passed:
+        print(f"Passed over, since there is no run: {', '.join(passed)}.")
     return groups
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """Returns the run that a folder is, or the runs below it that have metrics."""
+    found = list(archive.work_directories(folder)) if folder.is_dir() else []
+    return found if found == [folder] else [path for path in found if (path / "metrics.jsonl").is_file()]
 
 
 def _label(text: str) -> tuple[str, Path]:

@@ -144,6 +144,20 @@ def test_runs_are_grouped_by_their_label_or_their_attention(tmp_path):
     assert svg.is_file()
 
 
+def test_a_sweep_is_the_runs_in_it_and_what_is_no_run_is_passed_over(tmp_path, capsys):
+    for name, measured in (("s/a/seed0", True), ("s/a/seed1", True), ("s/b/seed0", False), ("lone", True)):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text('{"model": {"attention": "super"}}')
+        if measured:
+            (tmp_path / name / "metrics.jsonl").write_text("{}\n")
+    (tmp_path / "lone.log").write_text("said")
+    groups = curves.read([f"swept={tmp_path}/s", f"{tmp_path}/lone", f"{tmp_path}/lone.log"])
+    assert {label: len(records) for label, records in groups.items()} == {"swept": 2, "super": 1}
+    assert capsys.readouterr().out == "Passed over, since there is no run: lone.log.\n"
+    with pytest.raises(UsageError, match="nowhere"):
+        curves.read([f"{tmp_path}/lone", f"{tmp_path}/nowhere"])
+
+
 def test_folders_that_are_no_runs(tmp_path):
     with pytest.raises(UsageError, match=r"no config\.json"):
         curves.read([str(tmp_path)])
