@@ -16,11 +16,13 @@ from typing import Any
 
 from flax.traverse_util import unflatten_dict
 
+from analysis.metrics import COSTS
 from attention.errors import UsageError
+from models.files import read_json
 from train import cli
 from train.config.leaves import completed, flatten
 from train.grids import grid, tuning
-from train.run.files import read_json, read_record, write_json, write_text
+from train.run.files import is_line, is_number, read_record, write_json, write_text
 from train.run.workdir import read_config, read_results
 
 SUFFIX = ".json"  # ending of an archive's name
@@ -208,10 +210,25 @@ def _entry(directory: Path) -> Entry:
 
 def _check(entry: Entry) -> None:
     """Raises a UsageError where an entry is not that of a run."""
-    if not {"task", "seed", "data.batch_size"} <= set(entry.config):
+    kinds = {"task": str, "seed": int, "data.batch_size": int}
+    if not all(type(entry.config.get(field)) is kind for field, kind in kinds.items()):
         raise UsageError(f"{entry.path} was left out: its config.json is none of a run.")
-    if not all({"best", "best_step", "steps", "seconds"} <= set(result) for result in entry.results):
+    if not all(map(_is_result, entry.results)):
         raise UsageError(f"{entry.path} was left out: its result.json holds no result of a run.")
+    if not all(is_line(line) and "seconds" in line for line in entry.record):
+        raise UsageError(f"{entry.path} was left out: its record has lines without steps, splits, seconds or numbers.")
+
+
+def _is_result(result: Any) -> bool:
+    """Says whether a value has what reports read of a result, each of its type."""
+    kinds = {"best_step": int, "steps": int, "best": dict}
+    if not (isinstance(result, dict) and all(type(result.get(name)) is kind for name, kind in kinds.items())):
+        return False
+    best = result["best"]
+    if "test" not in best or not all(isinstance(metrics, dict) for metrics in best.values()):
+        return False
+    costs = [result.get("seconds"), *(result[name] for name in COSTS if name in result)]
+    return all(map(is_number, [*costs, *(value for metrics in best.values() for value in metrics.values())]))
 
 
 def work_directories(folder: Path) -> Iterator[Path]:

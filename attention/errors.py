@@ -19,8 +19,9 @@ class UsageError(ValueError):
 
 
 def shortened(text: str) -> str:
-    """Returns a text whose words are cut in their middle to `WORD` characters, and which is cut so to `MESSAGE`."""
-    return _cut(re.sub(rf"\S{{{WORD + 1},}}", lambda word: _cut(word[0], WORD), text), MESSAGE)
+    """Returns a text in one line, whose words are cut in their middle to `WORD` characters, and it to `MESSAGE`."""
+    line = re.sub(r"\s*\n\s*", " ", text)
+    return _cut(re.sub(rf"\S{{{WORD + 1},}}", lambda word: _cut(word[0], WORD), line), MESSAGE)
 
 
 def _cut(text: str, most: int) -> str:

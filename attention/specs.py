@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 from attention.errors import UsageError, unknown
 
 T = TypeVar("T")
+LENGTH = 20_000  # characters of a spec string or of a value; Python's own parser has no limit but the stack
+NUMBERS = 2**63  # whole numbers are smaller, by their sizes
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,8 @@ def parse(text: str) -> tuple[SpecItem, ...]:
     if not text.strip():
         return ()
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
-        return tuple(_call(node) for node in _alternatives(tree))
-    except (SyntaxError, ValueError) as error:
+        return tuple(_call(node) for node in _alternatives(_tree(text)))
+    except ValueError as error:
         raise UsageError(
             f"Cannot read {text!r}: write names with literal options, joined by '|', such as 'first(option=2)|second'."
         ) from error
@@ -69,6 +70,35 @@ def build(item: SpecItem, classes: Mapping[str, type[T]], what: str) -> T:
         if option not in valid:
             raise unknown(f"option of the {what} {item.name}", option, valid)
     return classes[item.name](**item.options)
+
+
+def literal(text: str) -> Any:
+    """Returns the Python value that a text is, such as `(1, 'a')`.
+
+    Raises:
+      ValueError: it is none, or it is longer, deeper or larger than any value of a config.
+    """
+    return _value(_tree(text))
+
+
+def _tree(text: str) -> ast.expr:
+    if len(text) > LENGTH:
+        raise ValueError(f"it has {len(text)} characters, and at most {LENGTH} are read")
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, MemoryError, RecursionError) as error:  # the latter two where it is nested too deeply
+        raise ValueError(f"it is no literal ({error})") from error
+
+
+def _value(node: ast.expr) -> Any:
+    try:
+        value = ast.literal_eval(node)
+        numbers = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
+    except (TypeError, MemoryError, RecursionError) as error:  # the first for sets of lists
+        raise ValueError(f"it is no literal ({error})") from error
+    if any(isinstance(number, int) and number >= NUMBERS for number in numbers):
+        raise ValueError(f"it has a number of at least {NUMBERS}")
+    return value
 
 
 def one_each(text: str, build: Callable[[SpecItem], T], of: str, count: int) -> tuple[T, ...]:
@@ -107,9 +137,11 @@ def spread(items: Sequence[T], text: str, of: str, count: int) -> tuple[T, ...]:
 
 
 def _alternatives(node: ast.expr) -> list[ast.expr]:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        return [*_alternatives(node.left), node.right]
-    return [node]
+    nodes: list[ast.expr] = []
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        nodes.insert(0, node.right)
+        node = node.left
+    return [node, *nodes]
 
 
 def _call(node: ast.expr) -> SpecItem:
@@ -118,5 +150,5 @@ def _call(node: ast.expr) -> SpecItem:
     named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     names = [keyword.arg for keyword in node.keywords] if named else []
     if named and not node.args and all(names) and len(set(names)) == len(names):
-        return SpecItem(node.func.id, {k.arg: ast.literal_eval(k.value) for k in node.keywords})
+        return SpecItem(node.func.id, {k.arg: _value(k.value) for k in node.keywords})
     raise ValueError("neither a name nor a call with keyword options, each given once")

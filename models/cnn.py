@@ -19,7 +19,7 @@ from attention.channel import Cbam, Spatial, SqueezeExcitation
 from attention.errors import unknown
 from attention.operations import Cost
 from models.config import ModelConfig
-from models.fields import field
+from models.fields import LAYERS, field
 from models.layers.blocks import constrain
 from models.layers.dropout import Dropout
 from models.layers.projections import Dense
@@ -67,8 +67,8 @@ class CNNConfig(ModelConfig):
         "What each stage's blocks have: `none`, `squeeze_excitation(ratio=16)`, `spatial(kernel=7)` or "
         "`cbam(ratio=16, kernel=7)`; one a stage with `|`, the last repeating.",
     )
-    stages: int = field(3, "Number of stages.", least=1)
-    depth: int = field(1, "Blocks of a stage.", least=1)
+    stages: int = field(3, "Number of stages.", least=1, most=16)
+    depth: int = field(1, "Blocks of a stage.", least=1, most=LAYERS)
     width: int = field(
         16, "Channels of the first stage; each further stage has twice as many.", least=1, multiple_of="groups"
     )

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from attention import Mask, operations
 from attention.errors import UsageError
 from attention.operations import Cost
-from models.fields import field
+from models.fields import LAYERS, field
 from models.layers import stack
 from models.layers.cache import Cache, Decoding, PreparedSource
 from models.layers.dropout import Dropout
@@ -50,7 +50,7 @@ class EncoderDecoderConfig(TransformerConfig):
     dropout: float = field(0.1, "Rate on the attention layers' and the MLPs' outputs.")
     decoder_attention: str = field("dot_product", "Spec string of the decoder's self-attention, which is causal.")
     cross_attention: str = field("dot_product", "Spec string of the decoder's attention to the encoder's output.")
-    decoder_depth: int = field(2, "Number of the decoder's blocks.", least=1)
+    decoder_depth: int = field(2, "Number of the decoder's blocks.", least=1, most=LAYERS)
     shared_embeddings: bool = field(True, "Whether source and target, of one vocabulary, have the same embeddings.")
     scale_embeddings: bool = field(True, "Whether embeddings are multiplied by √D (Vaswani et al. 2017, §3.4).")
     tied_output: bool = field(True, "Whether the target's embeddings are the output's kernel too; else it has its own.")

@@ -11,6 +11,8 @@ from attention.errors import UsageError, unknown
 SETTING = "setting"  # what is learned, and how
 BOOKKEEPING = "bookkeeping"  # where things are, and how often something is written
 HARDWARE = "hardware"  # what is split over which devices and processes
+LAYERS = 1000  # the most in one stack: each is traced and compiled, and its spec string may be another
+SIZE = 2**31  # whole numbers are below, for which no field says more: JAX counts with 32 bits
 BOUNDS = {
     "least": ("at least", operator.ge),
     "above": ("above", operator.gt),
@@ -83,6 +85,8 @@ class FieldDeclaration:
             raise unknown(path, value, self.choices)
         if not all(holds(value, bound) for _, holds, bound in self._bounds()):
             raise UsageError(f"{path} must be {self.range}, but it is {value}.")
+        if type(value) is int and self.most is None and not -SIZE < value < SIZE and not self.sweep:
+            raise UsageError(f"{path} must be below 2**31 = {SIZE}, but it is {value}.")
 
     def _bounds(self) -> list[tuple[str, Callable[[Any, Any], bool], int | float]]:
         return [(*BOUNDS[name], getattr(self, name)) for name in BOUNDS if getattr(self, name) is not None]

@@ -17,7 +17,7 @@ from attention.kernels.call import parse_implementation
 from attention.operations import Cost
 from attention.scores.rotary import Rotary
 from models.config import ModelConfig
-from models.fields import field
+from models.fields import LAYERS, field
 from models.layers.blocks import NORMS, Block, Mlp
 from models.layers.cache import Cache
 from models.layers.multi_head import MultiHeadAttention
@@ -46,7 +46,7 @@ class TransformerConfig(ModelConfig):
         "attentions of the model alike.",
         may_change=True,
     )
-    depth: int = field(4, "Number of blocks.", least=1)
+    depth: int = field(4, "Number of blocks.", least=1, most=LAYERS)
     width: int = field(64, "D.", least=1, multiple_of="heads", matched="parameters")
     heads: int = field(4, "N.", least=1)
     mlp: int = field(128, "Hidden units of each block's MLP.", least=1, matched="parameters")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from attention.errors import UsageError
+from models.files import read_json
 from train.grids import pool
-from train.run.files import read_json
 
 MARK, END = "<!-- figures: {} -->", "<!-- end -->"
 FIGURE = re.compile(rf"(?P<mark>{MARK.format('(?P<name>.+?)')})(?s:.*?){END}")

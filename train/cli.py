@@ -22,8 +22,10 @@ from attention.errors import UsageError, unknown
 from train.run import terminal
 
 DONE, FAILED, MISTAKE, ALONE, DIVERGED, INTERRUPTED = 0, 1, 2, 3, 4, 130
+MOST = 2**16  # of devices, processes or seeds: each is made
 HELP_COLUMN = 26  # where explanations start at the latest
 OVERRIDE = "--config."
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # the latter are what Python makes of bytes that are not UTF-8
 _COMMAND = re.compile(r"(?:taskset .*)?(python -m [\w.]+|attention-bench \w+)")
 spellings: dict[str, str] = {}  # how programs are called where it is not `python -m`; see `train.run.console`
 
@@ -129,9 +131,11 @@ def taken(arguments: Sequence[str], is_wanted: Callable[[str], bool]) -> tuple[l
 
 
 def count(text: str) -> int:
-    """Reads a flag's value as a whole number from 1 on."""
-    if not text.isdecimal() or not int(text):
+    """Reads a flag's value as a whole number from 1 to `MOST`."""
+    if not text.isdecimal() or not text.strip("0"):
         raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, but it is {text!r}")
+    if len(text) > len(str(MOST)) or int(text) > MOST:
+        raise argparse.ArgumentTypeError(f"must be at most {MOST}, but it is {text!r}")
     return int(text)
 
 
@@ -227,6 +231,11 @@ class Parser(argparse.ArgumentParser):
           UsageError: a flag is unknown, missing, given twice or has no value, or a value is not valid.
         """
         given = list(sys.argv[1:] if args is None else args)
+        for argument in given:
+            if not argument.isprintable() and _NO_TEXT.search(argument):
+                raise UsageError(
+                    f"The argument {argument!r} is no text in UTF-8; give one that is, and rename the file."
+                )
         if given and given[0] in self.kinds:
             return self.kinds[given[0]].parse_args(given[1:], namespace)
         overrides, others = self._split_overrides(given)

@@ -33,6 +33,7 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
     """
     with processes.together():
         setup = Setup.of(config)
+        setup.check_memory()
     task, timetable, replicas = setup.task, setup.timetable, setup.replicas
     with (
         workdir.claimed(directory, resolved, task.files()),

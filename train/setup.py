@@ -13,7 +13,7 @@ from train import tasks
 from train.config.schema import Config
 from train.config.timetable import Timetable
 from train.decode import initial
-from train.devices import sharding
+from train.devices import memory, sharding
 from train.devices.replicas import Replicas
 from train.state import Params, TrainState
 from train.step import Trainer
@@ -74,6 +74,15 @@ class Setup:
         """The shapes of one replica's state."""
         with jax.set_mesh(self.replicas.mesh):
             return self.trainer.shapes(self.task)
+
+    def check_memory(self) -> None:
+        """Raises a UsageError where state and batch cannot fit on the devices; see `memory.check`."""
+        count, sizes = len(self.replicas), {n: getattr(self.config.data, n) for n in ("batch_size", "eval_batch_size")}
+        batch = (
+            max(count * sizes["batch_size"], sizes["eval_batch_size"]) * self.task.sources["validation"].example_bytes
+        )
+        given = {"train.replicas": count} | {f"data.{name}": size for name, size in sizes.items()}
+        memory.check(self.replicas.abstract(self.shapes), batch, given, self.replicas.mesh)
 
     @functools.cached_property
     def about(self) -> dict[str, Any]:

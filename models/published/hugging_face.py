@@ -12,6 +12,7 @@ import numpy as np
 from flax import serialization, traverse_util
 
 from attention.errors import UsageError
+from models.files import read_json
 
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
@@ -81,14 +82,7 @@ def read_config(source: str) -> dict[str, Any]:
     Raises:
       UsageError: see `find`; or the file is damaged.
     """
-    path = find(source, CONFIG)
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UsageError(f"{path} is no JSON: {error}.") from error
-    if not isinstance(config, dict):
-        raise UsageError(f"{path} must hold a JSON object, not a {type(config).__name__}.")
-    return config
+    return read_json(find(source, CONFIG), "give a model whose config is whole")
 
 
 def read_weights(source: str) -> Arrays:

@@ -17,6 +17,7 @@ import numpy as np
 from flax import traverse_util
 
 from attention.errors import UsageError
+from models.fields import declared
 from models.layers.positions import rotary_layers, sinusoids_in_halves
 from models.mechanisms import MECHANISMS, resolve
 from models.published import hugging_face
@@ -31,6 +32,7 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": 
 OTHER_NAMES = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "swish": "swish"}
 
 POSITIONS = ("positions/embedding", "positions/table")
+MOST_SIZE = 2**31
 
 Params = Mapping[str, Any]
 
@@ -101,12 +103,16 @@ def describe(source: str, architectures: Sequence[Architecture] = ARCHITECTURES)
     theirs = hugging_face.read_config(source)
     known = {architecture.model_type: architecture for architecture in architectures}
     kind = theirs.get("model_type")
-    if kind is not None and kind not in known:
+    if kind is not None and kind not in list(known):  # it may be anything
         only = ", ".join(map(repr, known))
         raise UsageError(f"{source} is a model of type {kind!r}; only {only} can be loaded.")
     architecture = known.get(kind, architectures[0])
     _check_described(source, architecture, theirs)
-    fields = _fields(source, architecture, theirs)
+    _check_values(source, architecture, theirs)
+    try:
+        fields = _fields(source, architecture, theirs)
+    except (TypeError, LookupError, AttributeError, ArithmeticError) as error:  # where several fields decide one
+        raise UsageError(f"The config.json of {source} has a value that cannot be ({error!r}).") from error
     length = theirs[architecture.length] - architecture.unused_positions(fields)
     special = {token: theirs[name] for token, name in architecture.special.items()}
     return Described(fields, theirs["vocab_size"], length, special)
@@ -294,6 +300,21 @@ def _differences(architecture: Architecture, config: TransformerConfig, flat: Ma
     return [f"model.{field} is {ours[field]!r}, there {theirs[field]!r}" for field in fields] + (
         [f"it lacks {_drawn_together(lost)}"] if lost else []
     )
+
+
+def _check_values(source: str, architecture: Architecture, theirs: dict[str, Any]) -> None:
+    """Raises UsageError where a field of a `config.json` has a value that our field cannot have."""
+    defaults = {field.name: field.default for field in dataclasses.fields(architecture.config)}
+    declarations = declared(architecture.config)
+    for field, name in (architecture.fields | architecture.dropouts).items():
+        kind, value = type(defaults[field]), theirs[name]
+        if not (type(value) is kind or (kind is float and type(value) is int)):
+            raise UsageError(f"{source} has {name}={value!r}, which must be of type {kind.__name__}.")
+        if kind is not str:  # names of activations are translated first
+            declarations[field].check(f"{name} of {source}", value)
+    for name in ("vocab_size", architecture.length, *architecture.special.values()):
+        if type(theirs[name]) is not int or not 0 <= theirs[name] < MOST_SIZE:
+            raise UsageError(f"{source} has {name}={theirs[name]!r}, which must be a whole number below {MOST_SIZE}.")
 
 
 def _check_exportable(architecture: Architecture, config: TransformerConfig, special: Mapping[str, int]) -> None:

@@ -8,6 +8,7 @@ from attention.errors import UsageError
 from models.fields import field
 
 UNITS = ("steps", "examples", "epochs")
+LENGTH = 40  # characters, so that the number is one that can be counted to
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(step|example|epoch)s?\s*")
 
 
@@ -25,7 +26,7 @@ class Duration:
         Raises:
           UsageError: the text has no number, or no known unit.
         """
-        match = _PATTERN.fullmatch(text) if isinstance(text, str) else None
+        match = _PATTERN.fullmatch(text) if isinstance(text, str) and len(text) < LENGTH else None
         if not match:
             raise UsageError(
                 f"{path}={text!r} is not a duration: write a number and its unit ({', '.join(UNITS)}), "

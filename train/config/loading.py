@@ -9,6 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from attention import specs
 from attention.errors import UsageError, unknown
 from train import tasks
 from train.config.leaves import LEAVES, flatten
@@ -123,8 +124,8 @@ def _read(text: str, kind: type, field: str) -> Any:
 def literal(text: str) -> Any:
     """Returns the Python literal that a text is, or else the text."""
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+        return specs.literal(text)
+    except ValueError:
         return text
 
 
@@ -143,7 +144,7 @@ def validate(config: Mapping[str, Any]) -> Config:
     if "name" not in config["model"]:
         raise UsageError("The config field model.name is missing.")
     name = config["model"]["name"]
-    if name not in task.model_types:
+    if name not in list(task.model_types):  # it may be anything
         raise unknown(f"model of the task {config['task']}", name, task.model_types)
     return build(Config, config, "", {"model": task.model_types[name], "data": task.data_type})
 

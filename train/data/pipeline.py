@@ -119,6 +119,11 @@ class Examples:
         """A text that identifies the data, such as a digest."""
         return self.split.content
 
+    @property
+    def example_bytes(self) -> int:
+        """The bytes of an example in a batch."""
+        return sum(np.asarray(value).nbytes for value in self.evaluate(0).values())
+
     def train(self, index: int, position: int, seed: int, rng: np.random.Generator) -> Example:
         """Returns a training example, which is that of evaluation unless a subclass has another.
 

@@ -25,7 +25,9 @@ class Section(Declared):
     eval_batch_size: int = field(
         16, "Examples an evaluation step, over all processes.", least=1, unit="examples", role=HARDWARE
     )
-    workers: int = field(0, "Processes that prepare batches.", least=1, special={0: "a thread"}, role=HARDWARE)
+    workers: int = field(
+        0, "Processes that prepare batches.", least=1, most=1000, special={0: "a thread"}, role=HARDWARE
+    )
 
     PATH: ClassVar[str] = "data."
 

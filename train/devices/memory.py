@@ -1,16 +1,39 @@
 """The memory that a training state takes on each device, from shapes and shardings alone."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
+from attention.errors import UsageError
+from models.files import memory as machine
 from train.state import TrainState
 
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 LISTED = 3  # how many arrays that are whole on every device are named
+
+
+def check(state: Any, batch: int, sizes: Mapping[str, int], mesh: Mesh) -> None:
+    """Raises a UsageError where state and batch do not fit on a device, whatever else a run needs.
+
+    Args:
+      state: The shapes of the state of all replicas, with shardings.
+      batch: The bytes of the largest batch on all devices.
+      sizes: The config's fields that decide them, for the message.
+      mesh: The devices.
+    """
+    local = mesh.local_devices
+    limit = (local[0].memory_stats() or {}).get("bytes_limit") or machine() // len(local)
+    needed = {"parameters and optimizer": bytes_a_device(state), "a batch": -(-batch // mesh.size)}
+    if sum(needed.values()) > limit:
+        listed = " and ".join(f"{scaled(size, 'B')} for {what}" for what, size in needed.items())
+        given = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        raise UsageError(
+            f"This run would take at least {scaled(sum(needed.values()), 'B')} on each device, {listed}, but a device "
+            f"has {scaled(limit, 'B')}; make the model smaller, or {given}, or take more devices."
+        )
 
 
 def lines(state: TrainState, mesh: Mesh) -> Iterator[str]:

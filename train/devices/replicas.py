@@ -38,7 +38,7 @@ class Replicas:
     """
 
     def __init__(self, seeds: Sequence[int], mesh: Mesh):
-        self.seeds, self.mesh = tuple(seeds), mesh
+        self.seeds, self.mesh = seeds, mesh
         several = len(self) > 1
         # With other axes too, XLA (jaxlib 0.10.2) aborts where a sharded array is indexed inside `shard_map`.
         only = mesh.size > 1 and mesh.shape["data"] == mesh.size

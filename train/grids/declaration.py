@@ -1,13 +1,13 @@
 """What a sweep declares before it trains: what it asks, what it compares, and how much of a difference matters."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from attention.errors import UsageError, unknown
+from models.files import read_json
 
 CLAIMS = ("better", "worse", "equal", "")
 
@@ -68,13 +68,7 @@ def read(file: Path) -> Declaration:
     Raises:
       UsageError: there is none, or something in it is missing, unknown or wrong.
     """
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"{file} holds no declaration ({error}); docs/comparing.md says what stands in one."
-        ) from error
-    return of(found, str(file))
+    return of(read_json(file, "docs/comparing.md says what stands in a declaration"), str(file))
 
 
 def of(found: Any, place: str) -> Declaration:

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from attention.errors import UsageError
+from models.files import read_json
 from train.config.leaves import CHANGEABLE, LEAVES
 from train.config.loading import name_of
 from train.grids import pool
 from train.grids.declaration import Declaration
 from train.grids.matching import Request
 from train.grids.tuning import Tuning
-from train.run.files import read_json, write_json, writing
+from train.run.files import write_json, writing
 
 FILE = "sweep.json"
 ARGUMENT = "argument"  # stands for the config file's argument where a field is expected

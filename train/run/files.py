@@ -1,4 +1,4 @@
-"""The files of a work directory: written whole or not at all, and read with one sentence for what is damaged."""
+"""The files of a work directory: written whole or not at all; and its record, read."""
 
 import contextlib
 import errno
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attention.errors import UsageError
+from models.files import parse_json, read_text
 
 TEMPORARY = ".tmp"  # of a file that is being written
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -50,42 +51,29 @@ def _reason(error: OSError) -> str:
     return error.strerror
 
 
-def read_text(path: Path, remedy: str = "choose another --workdir") -> str:
-    """Returns the text of a file.
-
-    Args:
-      path: The file.
-      remedy: What the user can do where it cannot be read.
-
-    Raises:
-      UsageError: the file is missing, cannot be read or holds no text.
-    """
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read ({error}); {remedy}.") from error
-
-
-def read_json(path: Path, remedy: str = "choose another --workdir") -> dict[str, Any]:
-    """Returns the object in a JSON file; raises a UsageError as `read_text` does, or where the file is damaged."""
-    return _object(read_text(path, remedy), path, remedy)
-
-
 def read_record(workdir: Path) -> list[dict[str, Any]]:
     """Returns all lines of a work directory's record, in order; raises a UsageError where it is missing or damaged."""
-    path = workdir / "metrics.jsonl"
-    lines = read_text(path, "give the --workdir of a run").splitlines()
-    return [_object(line, path, "remove the broken line and run the same command again") for line in lines]
+    path, remedy = workdir / "metrics.jsonl", "put the file back as it was, or choose another --workdir"
+    record = []
+    for number, text in enumerate(read_text(path, "give the --workdir of a run").splitlines(), 1):
+        where = f"{path}, line {number}"
+        line = parse_json(text, where, remedy)
+        if not is_line(line):
+            raise UsageError(f"{where} is damaged (it needs a step, a split and numbers, but is {text!r}); {remedy}.")
+        record.append(line)
+    return record
 
 
-def _object(text: str, path: Path, remedy: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"{path} is damaged ({error}); {remedy}.") from error
-    if not isinstance(value, dict):
-        raise UsageError(f"{path} is damaged (no object, but {text[:20]!r}); {remedy}.")
-    return value
+def is_line(line: Any) -> bool:
+    """Says whether a value is a line of a record: a step, a split, and numbers."""
+    if not isinstance(line, dict) or type(line.get("step")) is not int or not isinstance(line.get("split"), str):
+        return False
+    return all(is_number(value) for name, value in line.items() if name != "split")
+
+
+def is_number(value: Any) -> bool:
+    """Says whether a value is a number that a float can hold."""
+    return type(value) in (int, float)
 
 
 def write_json(path: Path, value: Any) -> None:

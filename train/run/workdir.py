@@ -17,9 +17,10 @@ from typing import IO, Any
 import jax
 
 from attention.errors import UsageError
+from models.files import read_json, read_text
 from train.config.leaves import CHANGEABLE, completed, flatten
 from train.devices import processes
-from train.run.files import TEMPORARY, read_json, read_text, write_json, write_text, writing
+from train.run.files import TEMPORARY, write_json, write_text, writing
 
 LOCK = ".lock"
 SHARED_WITHIN = 30.0  # seconds that a network's file system may take to show one machine what another has written

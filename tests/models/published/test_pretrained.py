@@ -279,7 +279,7 @@ def test_damaged_checkpoints_are_one_sentence(exported):
     with pytest.raises(UsageError, match=r"config\.json of .* lacks attention_probs_dropout_prob, hidden_act"):
         load()
     (folder / CONFIG).write_text("{")
-    with pytest.raises(UsageError, match=r"config\.json is no JSON"):
+    with pytest.raises(UsageError, match=r"config\.json is damaged"):
         load()
     (folder / CONFIG).unlink()
     with pytest.raises(UsageError, match=r"has no config\.json"):

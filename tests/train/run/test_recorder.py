@@ -118,8 +118,8 @@ def test_curves_draw_a_panel_a_metric(tmp_path):
     assert matplotlib.get_backend() == "svg"  # the caller's
 
 
-@pytest.mark.parametrize("text", ['{"step": 1}\n{"st\n', '{"step": 1}\n[]\n'])
+@pytest.mark.parametrize("text", ['{"st\n', "[]\n", '{"step": 1}\n', '{"step": 1, "split": "test", "loss": "0"}\n'])
 def test_a_damaged_record_is_one_sentence(tmp_path, text):
-    (tmp_path / "metrics.jsonl").write_text(text)
-    with pytest.raises(UsageError, match=r"metrics.jsonl is damaged .* remove the broken line"):
+    (tmp_path / "metrics.jsonl").write_text(f"{json.dumps(LINE)}\n{text}")
+    with pytest.raises(UsageError, match=r"metrics.jsonl, line 2 is damaged .* put the file back"):
         read_record(tmp_path)

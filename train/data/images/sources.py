@@ -5,8 +5,8 @@ import functools
 import hashlib
 import io
 import os
-import zipfile
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from jaxtyping import Integer, UInt8
 from PIL import Image
 
 from attention.errors import UsageError, unknown
+from models.files import Arrays
 from train.data.images.stored import MODES, store
 from train.data.rows import classes, source, splits, tfds
 from train.data.rows.rows import DataColumn, Picture
@@ -23,6 +24,7 @@ from train.data.store import cache
 KINDS = ("digits", "folder:DIR", "file:TABLE", "hf:NAME", "numpy:FILE.npz", "tfds:NAME")
 DECODED = ("folder:", "file:", "hf:")  # which have images of any size and mode
 DEFAULT_KEYS = {"image_key": "image", "label_key": "label"}
+MOST_CLASSES = 2**24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,33 +199,22 @@ def _renumbered(images: LabelledImages, training: LabelledImages, part: str) -> 
 
 
 def _read_numpy(path: str, split: str) -> LabelledImages:
-    with _archive(path) as arrays:
-        for key in (f"{split}_image", f"{split}_label"):
-            if key not in arrays.files:
-                raise unknown(f"array in {path}:", key, arrays.files)
-        try:
-            images, labels = arrays[f"{split}_image"], arrays[f"{split}_label"]
-            # A split may lack the highest class, so the classes of all of them count.
-            all_labels = [arrays[name] for name in arrays.files if name.endswith("_label")]
-            if labels.dtype.kind == "U":
-                names = classes.ordered(np.concatenate(all_labels).tolist())
-                return LabelledArrays(images, np.array([names.index(n) for n in labels.tolist()]), len(names), names)
-            top = max(int(values.max(initial=0)) for values in all_labels)
-            return LabelledArrays(images, labels, num_classes=top + 1)
-        except (UsageError, ValueError) as error:
-            raise UsageError(f"Cannot use {split!r} of {path}: {error}") from error
-
-
-def _archive(path: str) -> Any:
-    if not os.path.isfile(path):
-        raise UsageError(f"There is no file {path!r}; data.source names it: give the path of a .npz file.")
+    arrays = Arrays(Path(path), "data.source names it: write SPLIT_image and SPLIT_label with numpy.savez")
+    for key in (f"{split}_image", f"{split}_label"):
+        if key not in arrays:
+            raise unknown(f"array in {path}:", key, arrays)
     try:
-        archive = np.load(path)
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
-        raise UsageError(f"Cannot read {path!r} as a .npz file; write it with numpy.savez.") from error
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise UsageError(f"{path!r} holds a single array; write SPLIT_image and SPLIT_label with numpy.savez.")
-    return archive
+        images, labels = arrays[f"{split}_image"], arrays[f"{split}_label"]
+        # A split may lack the highest class, so the classes of all of them count.
+        every = [labels, *(arrays[name] for name in arrays if name.endswith("_label"))]
+        if {(some.dtype.kind, some.ndim) for some in every} == {("U", 1)}:
+            names = classes.ordered(np.concatenate(every).tolist())
+            return LabelledArrays(images, np.array([names.index(n) for n in labels.tolist()], int), len(names), names)
+        for some in every:
+            _check_labels(some)
+        return LabelledArrays(images, labels, num_classes=max(int(some.max(initial=0)) for some in every) + 1)
+    except UsageError as error:
+        raise UsageError(f"Cannot use {split!r} of {path}: {error}") from error
 
 
 def _check_arrays(images: np.ndarray, labels: np.ndarray) -> None:
@@ -231,12 +222,18 @@ def _check_arrays(images: np.ndarray, labels: np.ndarray) -> None:
         raise UsageError(
             f"Images must be uint8 of shape (n, H, W) or (n, H, W, C), but they are {images.dtype} {images.shape}."
         )
-    if not np.issubdtype(labels.dtype, np.integer) or labels.ndim != 1:
-        raise UsageError(f"Labels must be integers of shape (n,), but they are {labels.dtype} {labels.shape}.")
+    _check_labels(labels)
     if len(images) != len(labels) or not len(labels):
         raise UsageError(f"There must be as many labels as images, and some; got {len(labels)} and {len(images)}.")
-    if labels.min() < 0:
-        raise UsageError(f"Labels must be at least 0, but the smallest is {labels.min()}.")
+
+
+def _check_labels(labels: np.ndarray) -> None:
+    if not np.issubdtype(labels.dtype, np.integer) or labels.ndim != 1:
+        raise UsageError(f"Labels must be integers of shape (n,), but they are {labels.dtype} {labels.shape}.")
+    if labels.size and not 0 <= labels.min() <= labels.max() < MOST_CLASSES:
+        raise UsageError(
+            f"Labels must be at least 0 and below {MOST_CLASSES:,}, but they go from {labels.min()} to {labels.max()}."
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -129,6 +129,11 @@ class Sentences(pipeline.Examples):
         return len(self.fitting)
 
     @property
+    def example_bytes(self) -> int:
+        """The bytes of one of the longest examples."""
+        return 4 * (self.data.limits["source"] + 3 * self.data.limits["target"])  # tokens, targets and their weights
+
+    @property
     def too_long(self) -> int:
         """How many pairs are left out."""
         return len(self.split) - len(self)

@@ -75,7 +75,7 @@ class TranslationData(CachedTextSection):
         "Lengths of sources, such as `8,16`, that part the test sentences into groups, each with a BLEU; '' is none.",
         may_change=True,
     )
-    beams: int = field(1, "Of these translations; 1 is greedy.", least=1, may_change=True)
+    beams: int = field(1, "Of these translations; 1 is greedy.", least=1, most=1000, may_change=True)
     length_penalty: float = field(
         1.0, "Of beam search: the power of the length that log-probabilities are divided by.", may_change=True
     )

@@ -5,13 +5,13 @@ the text `NA` is none, and changes the ends of lines.
 """
 
 import csv
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from attention.errors import UsageError
+from models.files import parse_json
 from train.data.rows.files import lines, suffix
 from train.data.rows.rows import DataColumn
 
@@ -97,13 +97,7 @@ def _json_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(lines(file), 1):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise UsageError(f"{str(file)!r}, line {number} is no JSON ({error}); write one object a line.") from error
-        if not isinstance(row, dict):
-            raise UsageError(f"{str(file)!r}, line {number} is no JSON object; write one object a line.")
-        yield f"line {number}", row
+        yield f"line {number}", parse_json(line, f"{str(file)!r}, line {number}", "write one object a line")
 
 
 def _parquet_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:

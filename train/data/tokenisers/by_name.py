@@ -4,12 +4,12 @@ Spec strings are `bytes`, `words(size=20000)`, `bpe(size=8192)`, `wordpiece(size
 `hf:NAME` or `hf:NAME@REVISION`, and of a Marian `marian:FOLDER_OR_HUB_NAME/source.spm` and `…/target.spm`.
 """
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
 from attention import specs
 from attention.errors import UsageError
+from models.files import parse_json, read_text
 from train.data import options
 from train.data.tokenisers import plain, sentencepieces, subwords
 
@@ -79,10 +79,7 @@ def loads(text: str) -> plain.Tokeniser:
     Raises:
       UsageError: the text is not a tokeniser.
     """
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"This is no tokeniser, but {text[:40]!r}: {error}.") from error
+    content = parse_json(text, "The tokeniser", "write one with dumps, or with the package tokenizers")
     match content:
         case {"model": _}:
             return subwords.SubwordTokeniser(text)
@@ -90,20 +87,23 @@ def loads(text: str) -> plain.Tokeniser:
             return plain.ByteTokeniser()
         case {"kind": sentencepieces.KIND}:
             return sentencepieces.loads(content)
-        case {"kind": "words", "words": list(words), "lower": bool(lower), "strip": bool(strip), "marks": bool(marks)}:
+        case {
+            "kind": "words",
+            "words": list(words),
+            "lower": bool(lower),
+            "strip": bool(strip),
+            "marks": bool(marks),
+        } if all(isinstance(word, str) for word in words):
             return plain.WordTokeniser(tuple(words), lower, strip, marks)
     raise UsageError(f"This is no tokeniser, but {text[:40]!r}; write one with dumps, or with the package tokenizers.")
 
 
 def _from_file(path: Path) -> plain.Tokeniser:
+    remedy = "give a JSON file such as tokeniser.json of a work directory or tokenizer.json of a hub repository"
+    text = read_text(path, f"the config names it as a tokeniser: {remedy}")
     try:
-        return loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(
-            f"Cannot read the tokeniser file {str(path)!r} ({error.strerror}); the config names it: give a JSON "
-            "file such as tokeniser.json of a work directory or tokenizer.json of a hub repository."
-        ) from error
-    except ValueError as error:
+        return loads(text)
+    except UsageError as error:
         raise UsageError(f"The tokeniser file {str(path)!r} cannot be used: {error}") from error
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Integer
 
 from attention.errors import UsageError
+from models.files import read_json
 from models.published import hugging_face
 from train.data import packages
 from train.data.tokenisers.plain import Ids, Tokeniser
@@ -105,8 +106,9 @@ def read(place: str) -> MarianTokeniser:
     check(place)
     source, _, file = place.rpartition("/")
     spm, vocabulary = hugging_face.find(source, file), hugging_face.find(source, VOCABULARY)
+    ids = read_json(vocabulary, "give a model whose vocabulary is whole")
     try:
-        return MarianTokeniser(spm.read_bytes(), json.loads(vocabulary.read_text(encoding="utf-8")))
+        return MarianTokeniser(spm.read_bytes(), ids)
     except (OSError, ValueError) as error:
         raise UsageError(f"The tokeniser {spm} with {vocabulary} cannot be used: {error}") from error
 

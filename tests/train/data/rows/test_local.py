@@ -72,8 +72,8 @@ class TestTables:
             ("a.csv", "text,n\na,1\nb\n", r"line 3 has 1 fields and the header 2"),
             ("a.csv", 'text,n\na,1\n"b,2\n', r"line 3 is not as CSV should be"),
             ("a.csv", "text,n\na,\n", r"a.csv' \(line 2\) has no class in 'n'"),
-            ("a.jsonl", '{"text": "a", "n": 1}\n{"text"\n', r"line 2 is no JSON .*write one object a line"),
-            ("a.jsonl", "[1]\n", r"line 1 is no JSON object"),
+            ("a.jsonl", '{"text": "a", "n": 1}\n{"text"\n', r"line 2 is damaged .*write one object a line"),
+            ("a.jsonl", "[1]\n", r"line 1 is damaged \(no object, but"),
             ("a.jsonl", '{"text": 3, "n": 1}\n', r"\(line 1\) has 3 in 'text', which is no text"),
             ("a.jsonl", '{"text": "a", "n": null}\n', r"\(line 1\) has no class in 'n'"),
             (
@@ -81,7 +81,7 @@ class TestTables:
                 '{"text": "a", "n": 1}\n{"txt": "a", "n": 1}\n',
                 r"a.jsonl' \(line 2\) 'text'\. .*Valid: n, txt",
             ),
-            ("a.jsonl", '{"text": "\\ud83d", "n": 1}\n', r"\(line 1\) has half of a surrogate pair in 'text'"),
+            ("a.jsonl", '{"text": "\\ud83d", "n": 1}\n', r"line 1 is damaged \(it has half of a surrogate pair\)"),
             ("a.parquet", "text", r"cannot be read as Parquet"),
         ],
     )

@@ -154,8 +154,8 @@ def test_other_specs_are_one_sentence(spec):
     ("file", "content", "sentence"),
     [
         ("source.spm", b"no model", r"sentencepiece cannot read this model"),
-        ("vocab.json", b"{", r"cannot be used: "),
-        ("vocab.json", b"[1]", r"must be a JSON object of pieces and their ids"),
+        ("vocab.json", b"{", r"vocab.json is damaged \("),
+        ("vocab.json", b"[1]", r"vocab.json is damaged \(no object"),
         ("vocab.json", b'{"a": "b"}', r"must be a JSON object of pieces and their ids"),
         ("vocab.json", b'{"</s>": 0, "a": 1}', r"must have <pad>, <unk>, but this one does not"),
     ],

@@ -161,15 +161,16 @@ class TestFiles:
         assert not tokenisers.needs_fitting(f"file:{tmp_path}/t.json")
 
     def test_no_file(self, tmp_path):
-        with pytest.raises(UsageError, match=r"Cannot read the tokeniser file '.*none.json' \(No such file"):
+        with pytest.raises(UsageError, match=r"none.json cannot be read \(.*No such file.*names it as a tokeniser"):
             make(f"file:{tmp_path}/none.json")
 
     @pytest.mark.parametrize(
         ("content", "message"),
         [
-            ("{", r"cannot be used: This is no tokeniser, but '{'"),
-            ("[1]", "This is no tokeniser"),
+            ("{", r"cannot be used: The tokeniser is damaged \(Expecting"),
+            ("[1]", r"The tokeniser is damaged \(no object"),
             ('{"kind": "words"}', "This is no tokeniser"),
+            ('{"kind": "words", "words": [[]], "lower": true, "strip": true, "marks": true}', "This is no tokeniser"),
             ('{"model": 3}', "The package tokenizers cannot read this tokeniser"),
         ],
     )
@@ -180,7 +181,7 @@ class TestFiles:
 
     def test_binary(self, tmp_path):
         (tmp_path / "t.json").write_bytes(b"\xff\xfe\0")
-        with pytest.raises(UsageError, match=r"The tokeniser file '.*t.json' cannot be used"):
+        with pytest.raises(UsageError, match=r"t.json cannot be read \(.*names it as a tokeniser"):
             make(f"file:{tmp_path}/t.json")
 
 

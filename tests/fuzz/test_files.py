@@ -1,0 +1,193 @@
+"""Whatever a file holds is read, or told to be damaged in one short sentence."""
+
+import base64
+import functools
+import io
+import json
+import types
+
+import numpy as np
+from hypothesis import strategies as st
+
+from analysis import comparison, runs
+from models.published import pretrained
+from models.published.marian import MARIAN
+from models.published.roberta import ROBERTA
+from tests.fuzz.harness import answers, damaged, fuzzed, texts_of
+from train.config import loading
+from train.data import tokenisers
+from train.data.images import sources as images
+from train.data.text import sources as texts
+from train.grids import declaration, grid
+from train.run import files, workdir
+
+RESULT = {
+    "steps": 40,
+    "best_step": 40,
+    "seconds": 8.0,
+    "parameters": 1000,
+    "training_flops_per_example": 10,
+    "best": {"validation": {"accuracy": 0.8, "loss": 0.2}, "test": {"accuracy": 0.9, "loss": 0.1}},
+    "final": {"test": {"accuracy": 0.9, "loss": 0.1}},
+}
+LINE = {"step": 40, "split": "validation", "accuracy": 0.8, "loss": 0.2, "seconds": 8.0}
+SWEEP = {
+    "config": "configs/vit_digits.py",
+    "overrides": {},
+    "over": {"model.attention": ["super", "dot_product"]},
+    "seeds": [[0]],
+    "equal": "",
+    "cells": [],
+}
+DECLARED = {
+    "question": "Which?",
+    "metric": "accuracy",
+    "margin": 0.01,
+    "family": [
+        {"name": "a", "settings": ["attention=super"], "baselines": ["attention=dot_product"], "claim": "better"}
+    ],
+}
+
+
+def described(architecture):
+    """A `config.json` of a small published model."""
+    names = {name: 8 for table in (architecture.fields, architecture.special) for name in table.values()}
+    names |= dict.fromkeys(architecture.dropouts.values(), 0.1)
+    names |= {architecture.fields["activation"]: "gelu", "vocab_size": 11, "max_position_embeddings": 20}
+    if "norm_epsilon" in architecture.fields:
+        names[architecture.fields["norm_epsilon"]] = 1e-5
+    return names | architecture.standard | {"model_type": architecture.model_type}
+
+
+@functools.cache
+def config():
+    return json.loads(json.dumps(loading.load("configs/vit_digits.py").to_dict()))
+
+
+def write_run(folder, **contents):
+    whole = {"config": config(), "result": RESULT}
+    for name, value in whole.items():
+        (folder / f"{name}.json").write_bytes(contents.get(name) or json.dumps(value).encode())
+    (folder / "metrics.jsonl").write_bytes(contents.get("record") or (json.dumps(LINE) + "\n").encode())
+
+
+def reported(folder):
+    return comparison.report(runs.find([folder]), "", [], "").markdown
+
+
+@fuzzed(data=st.data(), name=st.sampled_from(["config", "result", "record"]))
+def test_work_directories(place, data, name):
+    whole = {"config": config(), "result": RESULT, "record": LINE}
+    write_run(place, **{name: data.draw(texts_of(whole[name]))})
+    answers(workdir.read_config, place)
+    answers(workdir.read_results, place)
+    answers(files.read_record, place)
+    answers(reported, place)
+
+
+@fuzzed(content=texts_of(SWEEP))
+def test_sweeps(place, content):
+    (place / grid.FILE).write_bytes(content)
+    answers(grid.read, place)
+
+
+@fuzzed(content=texts_of(DECLARED))
+def test_declarations(place, content):
+    (place / "declared.json").write_bytes(content)
+    answers(declaration.read, place / "declared.json")
+
+
+WORDS = {"kind": "words", "words": ["a", "b"], "lower": True, "strip": True, "marks": False}
+MARIAN_KIND = {
+    "kind": "marian",
+    "spm": base64.b64encode(b"\n\x03a").decode(),
+    "vocabulary": {"<pad>": 0, "<unk>": 1, "</s>": 2},
+}
+
+
+@functools.cache
+def subwords():
+    return json.loads(tokenisers.make("wordpiece(size=20)", ["a b ab"]).dumps())
+
+
+def used(path):
+    tokeniser = tokenisers.make(f"file:{path}")
+    return tokeniser.decode(tokeniser.encode_batch(["a b"])[0]), tokeniser.dumps(), tokeniser.size, tokeniser.special
+
+
+@fuzzed(data=st.data(), kind=st.sampled_from(["words", "marian", "subwords"]))
+def test_tokenisers(place, data, kind):
+    whole = {"words": WORDS, "marian": MARIAN_KIND}.get(kind) or subwords()
+    (place / "tokeniser.json").write_bytes(data.draw(texts_of(whole)))
+    answers(used, place / "tokeniser.json")
+
+
+@fuzzed(data=st.data(), architecture=st.sampled_from([ROBERTA, MARIAN]))
+def test_published_configs(place, data, architecture):
+    (place / "config.json").write_bytes(data.draw(texts_of(described(architecture))))
+    made = answers(pretrained.describe, str(place))
+    if made:
+        answers(lambda: architecture.config(**made.fields))
+
+
+def archive(arrays):
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+ARRAYS = {
+    f"{split}_{kind}": array
+    for split in ("train", "test")
+    for kind, array in {"image": np.zeros((4, 2, 2), np.uint8), "label": np.arange(4)}.items()
+}
+ODD = st.sampled_from(
+    [
+        np.array(["a", "b", "c", "d"]),
+        np.array([1, None, "x", []], object),
+        np.array([0, 1, 2, 2**40]),
+        np.array([0, 1, 2, -1]),
+        np.array([0.5, 1, 2, np.nan]),
+        np.array([b"", b"x", b"y", b"z"]),
+        np.array(["2020-01-01"] * 4, "M8[D]"),
+        np.array([1, 2, 3, 4], "c16"),
+        np.zeros((4, 0, 0), np.uint8),
+        np.zeros((0,), np.int64),
+        np.zeros((), np.int64),
+        np.zeros(4, [("a", "i4"), ("b", "f4")]),
+        np.array([2**64 - 1] * 4, np.uint64),
+        np.zeros(4, bool),
+    ]
+)
+
+
+@fuzzed(
+    content=damaged(archive(ARRAYS))
+    | st.builds(lambda name, odd: archive(ARRAYS | {name: odd}), st.sampled_from(sorted(ARRAYS)), ODD)
+)
+def test_archives_of_images(place, content):
+    (place / "a.npz").write_bytes(content)
+    opened = answers(images.load, types.SimpleNamespace(source=f"numpy:{place}/a.npz"), "train")
+    if opened:
+        answers(opened.__getitem__, 0)
+
+
+TABLES = {
+    ".csv": b'text,class\n"one, two",a\nthree,b\n',
+    ".tsv": b"text\tclass\none\ta\nthree\tb\n",
+    ".jsonl": b'{"text": "one", "class": "a"}\n{"text": "two", "class": "b"}\n',
+    ".txt": b"one\ntwo\n",
+    ".parquet": b"PAR1\x15\x00\x15PAR1",
+    ".csv.gz": b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03",
+}
+
+
+def read_all(path, label):
+    source = types.SimpleNamespace(source=f"file:{path}", text_column="text", label_column=label)
+    return list(texts.load(source, "train").read())
+
+
+@fuzzed(data=st.data(), kind=st.sampled_from(sorted(TABLES)), label=st.sampled_from(["", "class"]))
+def test_tables(place, data, kind, label):
+    (place / f"a{kind}").write_bytes(data.draw(damaged(TABLES[kind])))
+    answers(read_all, place / f"a{kind}", label)

@@ -1,0 +1,113 @@
+"""Whatever is typed is understood, or told to be a mistake in one short sentence: overrides, specs, configs, flags."""
+
+import functools
+import importlib
+
+from hypothesis import strategies as st
+
+from attention.kernels.call import parse_implementation
+from attention.specs import parse
+from models.mechanisms import MECHANISMS, PROJECTIONS, resolve
+from tests.fuzz.harness import TEXTS, VALUES, answers, changed, fuzzed
+from train import sweep
+from train.config import loading
+from train.config.durations import Duration
+from train.config.leaves import LEAVES
+from train.config.timetable import Timetable
+from train.data import tokenisers
+from train.data.images import sources, transforms
+from train.data.pairs import sources as pairs
+from train.data.rows.splits import Split
+
+CONFIGS = [
+    f"configs/{name}.py" for name in ("vit_digits", "cnn_digits", "gpt_pydoc", "translate_dates", "seq2seq_dates")
+]
+PROGRAMS = ("train.main", "train.sweep", "train.evaluate", "train.generate", "train.translate", "analysis.report")
+NAMES = st.sampled_from([*MECHANISMS, "nothing", "None", "__class__"])
+OPTIONS = st.sampled_from(
+    [
+        *PROJECTIONS,
+        "kv_heads",
+        "dim",
+        "hidden",
+        "scale",
+        "normaliser",
+        "sigma",
+        "align",
+        "per_head",
+        "window",
+        "x",
+        "size",
+    ]
+)
+ITEMS = st.builds(
+    lambda name, options: f"{name}({', '.join(f'{key}={value!r}' for key, value in options.items())})",
+    NAMES,
+    st.dictionaries(OPTIONS, VALUES.filter(lambda value: len(str(value)) < 1000), max_size=2),
+)
+SPECS = st.lists(NAMES | ITEMS, min_size=1, max_size=4).map("|".join) | TEXTS
+
+
+@functools.cache
+def plain(config):
+    return loading.load(config).to_dict()
+
+
+def timed(config):
+    """A config as far as it is understood before there are data."""
+    made = loading.validate(config)
+    return Timetable.of(made, 1000)
+
+
+@fuzzed(config=st.sampled_from(CONFIGS), field=st.sampled_from([*LEAVES, "", "model", "a.b"]) | TEXTS, text=TEXTS)
+def test_overrides(place, config, field, text):
+    answers(loading.resolve, config, {field: text})
+
+
+@fuzzed(config=st.sampled_from(CONFIGS), data=st.data())
+def test_configs(place, config, data):
+    answers(timed, data.draw(changed(plain(config))))
+
+
+@fuzzed(spec=SPECS)
+def test_mechanisms(place, spec):
+    answers(resolve, spec, 3)
+
+
+@fuzzed(text=TEXTS | SPECS)
+def test_other_specs(place, text):
+    for read in (parse, transforms.parse, tokenisers.check, parse_implementation, pairs.check):
+        answers(read, text)
+    answers(sources.check, text, "data.source")
+    duration = answers(Duration.parse, text, "train.length")
+    if duration:
+        answers(duration.steps, 32, 1000)
+    split = answers(Split.parse, text)
+    if split:
+        answers(split.bounds, 1000)
+
+
+@fuzzed(
+    program=st.sampled_from(PROGRAMS),
+    words=st.lists(
+        st.sampled_from(["--config", "--workdir", "--seeds", "--over", "--step", "--replica", "--", "-x"]) | TEXTS,
+        max_size=4,
+    ),
+    values=st.lists(TEXTS, max_size=2),
+)
+def test_command_lines(place, program, words, values):
+    arguments = [f"{word}={value}" for word, value in zip(words, values, strict=False)] + words[len(values) :]
+    if not {"--help", "-h"} & set(arguments):
+        module = importlib.import_module(program)
+        parser = getattr(module, "parser", None) or module.main.parser
+        answers(parser().parse_args, arguments)
+
+
+@fuzzed(
+    field=st.sampled_from(["model.depth", "model.attention", "optimizer.learning_rate", "config.argument"]) | TEXTS,
+    values=TEXTS,
+    flag=st.sampled_from(["over", "also", "tune"]),
+)
+def test_sweeps(place, field, values, flag):
+    given = [f"--{flag}={field}={values}", "--workdir=x", "--config=configs/vit_digits.py"]
+    answers(lambda: sweep.asked(sweep.main.parser().parse_args(given)))
