@@ -167,7 +167,7 @@ ODD = st.sampled_from(
 )
 def test_archives_of_images(place, content):
     (place / "a.npz").write_bytes(content)
-    opened = answers(images.load, types.SimpleNamespace(source=f"numpy:{place}/a.npz"), "train")
+    opened = answers(images.open_part, types.SimpleNamespace(source=f"numpy:{place}/a.npz"), "train")
     if opened:
         answers(opened.__getitem__, 0)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
 from attention.errors import UsageError, unknown
+from attention.specs import NUMBERS
 from models.fields import BOOKKEEPING, HARDWARE, Declared, field
 from train.config.durations import Duration, duration
 from train.optimizer import OptimizerConfig
@@ -170,8 +171,8 @@ def _value(hint: type, value: Any, path: str) -> Any:
         if not isinstance(value, Mapping):
             raise UsageError(f"The config field {path} must be a section of fields, not {value!r}.")
         return build(hint, value, path + ".", {})
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+    if hint is float and type(value) is int:
+        value = float(value) if abs(value) < NUMBERS else math.inf
     if isinstance(value, float) and not math.isfinite(value):
         raise UsageError(f"The config field {path} must be finite, but it is {value}.")
     if type(value) is not hint:
