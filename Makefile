@@ -1,10 +1,13 @@
 # `make demo` trains the default model; `make test` tests everything once, `make test-more` has the tests' further cases
-# and `make test-long` their long forms; `make docs` builds the documentation into site/. All make .venv first.
+# and `make test-long` their long forms; `make fuzz` tries strange inputs for SECONDS; `make docs` builds the
+# documentation into site/. All make .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo test test-more test-long lint docs archive clean
+SECONDS ?= 600
+
+.PHONY: demo test test-more test-long fuzz lint docs archive clean
 
 demo: .venv/installed
 	$(BIN)/python -m train.main
@@ -17,6 +20,9 @@ test-more: .venv/installed-test
 
 test-long: .venv/installed-test
 	JAX_DISABLE_MOST_OPTIMIZATIONS=false $(BIN)/python -m pytest -q -n 2 --dist loadgroup -m long
+
+fuzz: .venv/installed-test
+	FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest -q tests/fuzz
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attention.errors import UsageError
+from attention.specs import LENGTH
 from models.files import read_json
 from train.config.leaves import CHANGEABLE, LEAVES
 from train.config.loading import name_of
@@ -79,6 +80,8 @@ def split(text: str) -> list[str]:
     Raises:
       UsageError: A bracket or a quote is not closed, or a value is empty.
     """
+    if len(text) > LENGTH:
+        raise UsageError(f"{text!r} has {len(text)} characters, and at most {LENGTH} are read; give fewer values.")
     values, open_brackets, quote = [""], "", ""
     for character in text:
         if quote:

@@ -1,0 +1,30 @@
+"""What cannot fit is told at once, with its size; whatever would have to be made for it is not."""
+
+import re
+
+import pytest
+
+from train import main
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"model.depth": 10**9}, r"model\.depth must be at least 1 and at most 1000, but it is 1000000000\."),
+        (
+            {"data.batch_size": 10**12},
+            r"data\.batch_size must be below 2\*\*31 = 2147483648, but it is 1000000000000\.",
+        ),
+        (
+            {"train.replicas": 10**9},
+            r"at least 2\.\d+ PB on each device, 2\.\d+ PB for parameters .* train\.replicas=1000000000",
+        ),
+        ({"data.batch_size": 2 * 10**9}, r"544 GB for a batch, but a device has .*data\.batch_size=2000000000"),
+        ({"model.width": 10**9}, r"at least 1\d\d EB on each device, 1\d\d EB for parameters"),
+    ],
+)
+def test_absurd_sizes_are_answered_with_the_memory_that_they_would_take(tmp_path, capsys, changes, sentence):
+    flags = [f"--config.{field}={value}" for field, value in changes.items()]
+    assert main.main([*flags, f"--workdir={tmp_path}/run"]) == 2
+    assert re.search(sentence, capsys.readouterr().err)
+    assert not (tmp_path / "run").exists()
