@@ -30,10 +30,13 @@ def open_split(path: str, split: str, columns: Sequence[DataColumn]) -> OpenedSp
     place = Path(path).expanduser()
     if not place.is_dir():
         raise UsageError(f"There is no folder {path!r}; data.source names it: give a folder such as {_LAYOUT}.")
-    groups = _splits(place)
+    try:
+        groups = _splits(place)
+        rows = list(_rows(groups[split], columns)) if split in groups else []
+    except OSError as error:
+        raise UsageError(f"{error.filename!r} cannot be read ({error.strerror}); mend that, or move it.") from error
     if split not in groups:
         raise MissingSplitError(str(unknown(f"split of folder:{path}", split, groups)))
-    rows = list(_rows(groups[split], columns))
     if not rows:
         raise UsageError(f"There is no image in a folder in {str(groups[split])!r}; put them in as {_LAYOUT}.")
     names = [_printable(where.removeprefix(str(groups[split]))) for where, _ in rows]

@@ -75,10 +75,10 @@ def _check(paths: list[Path], columns: Sequence[DataColumn], forms: str) -> None
 
 
 def _stamps(columns: Sequence[DataColumn], read: Callable[[], Iterator[tuple[str, Any]]]) -> Iterator[str]:
-    """Yields what changes with the files of images that a table names."""
+    """Yields what changes with the files of images that a table names; those inside it change the table."""
     for column in columns:
-        if column.is_image:
-            yield from (files.stamp(str(column.value(row, where)), where) for where, row in read())
+        images = ((where, column.value(row, where)) for where, row in read()) if column.is_image else ()
+        yield from (files.stamp(image, where) for where, image in images if isinstance(image, str))
 
 
 def _rows(paths: Sequence[Path], columns: Sequence[DataColumn]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -8,8 +8,10 @@ import shutil
 
 import datasets
 import numpy as np
+import pyarrow
 import pytest
 from PIL import Image
+from pyarrow import parquet
 
 from attention.errors import UsageError
 from tests.train.data.streams import load
@@ -170,6 +172,16 @@ class TestFolder:
         with pytest.raises(UsageError, match=message):
             load(f"folder:{tmp_path}/{name}", "train")
 
+    def test_a_folder_that_cannot_be_listed_is_a_sentence(self, tmp_path, monkeypatch):
+        place = write(tmp_path / "a")
+
+        def denied(path, pattern):
+            raise PermissionError(13, "Permission denied", str(path))
+
+        monkeypatch.setattr("pathlib.Path.rglob", denied)
+        with pytest.raises(UsageError, match=r"a/cat' cannot be read \(Permission denied\)"):
+            load(f"folder:{place}", "train")
+
     def test_what_is_no_image_is_refused_unless_hidden(self, tmp_path):
         place = write(tmp_path / "a")
         (place / "cat" / ".DS_Store").write_text("x")
@@ -234,6 +246,15 @@ class TestTable:
         assert [record["label"] for record in source] == [1, 0, 2]
         with pytest.raises(UsageError, match=r"data.image_key for .*t.csv' \(line 2\) 'image'\..* Valid: age, path"):
             load(f"file:{tmp_path}/a/t.csv", "train")
+
+    def test_images_may_stand_in_the_table(self, tmp_path):
+        rows = []
+        for label in CLASSES:
+            for number in range(4):
+                picture(label, number).save(encoded := io.BytesIO(), "png")
+                rows.append({"image": {"bytes": encoded.getvalue(), "path": None}, "label": label})
+        parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")
+        assert colours(load(f"file:{tmp_path}/t.parquet", "train")) == EXPECTED
 
     def test_a_missing_image_is_named_with_its_line(self, tmp_path):
         (tmp_path / "t.csv").write_text("image,label\nnone.png,cat\n")
