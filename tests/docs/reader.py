@@ -104,7 +104,8 @@ def runs_in_turn(todo: Mapping[Path, Sequence[str]], jobs: int, ended: pool.Ende
     """In place of `pool.run_all`: no processes, whose starts take most of the time of so short runs."""
     outcomes = {}
     for path, words in todo.items():
-        code, printed = program(words[2], words[3:])
+        module = words.index("-m") + 1
+        code, printed = program(words[module], words[module + 1 :])
         pool.log_of(path).write_text(printed)
         outcomes[path] = pool.FAILED if code else pool.FINISHED
         ended(path, outcomes[path], 0.0)
