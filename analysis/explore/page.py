@@ -4,8 +4,6 @@ import base64
 import dataclasses
 import gzip
 import html
-import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from jaxtyping import Float, Int8, UInt8
 
 from analysis.explore import patterns
 from analysis.explore.extraction import Look, Looks
+from analysis.pages import shell
 from analysis.pictures.attention_maps import TextMaps
 from attention.errors import UsageError
 
@@ -68,16 +67,8 @@ def of(runs: Sequence[Looks]) -> str:
             for name, run in zip(_names(runs), runs, strict=True)
         ],
     }
-    folder = Path(__file__).parent
-    filled = {
-        "TITLE": html.escape(", ".join(run["name"] for run in data["runs"])),
-        "STYLE": (folder / "page.css").read_text(encoding="utf-8"),
-        "SCRIPT": (folder / "page.js").read_text(encoding="utf-8"),
-        "DATA": json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
-        "WEIGHTS": store.packed(),
-    }
-    template = (folder / "page.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda mark: filled[mark[1]], template)
+    title = html.escape(", ".join(run["name"] for run in data["runs"]))
+    return shell.filled(Path(__file__).with_suffix(".html"), data, TITLE=title, WEIGHTS=store.packed())
 
 
 def _check_size(runs: Sequence[Looks]) -> None:

@@ -57,7 +57,7 @@ def _table(table: ResultTable) -> dict[str, Any]:
 
 def _cell(cell: Number | str) -> dict[str, Any]:
     if isinstance(cell, Number):
-        return {"text": str(cell), "value": "" if math.isnan(cell.value) else cell.value}
+        return {"text": str(cell), "value": cell.value if math.isfinite(cell.value) else ""}
     return {"text": cell}
 
 

@@ -20,7 +20,7 @@ def filled(page: Path, data: Any, **texts: str) -> str:
     contents = {
         "STYLE": "\n".join(_read(path) for path in (SHELL / "shell.css", page.with_suffix(".css"))),
         "SCRIPT": _read(page.with_suffix(".js")),
-        "DATA": json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
+        "DATA": json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
         **texts,
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda mark: contents[mark[1]], _read(page))
