@@ -9,6 +9,7 @@ import pytest
 from analysis import report, runs
 from analysis.comparison import report as compared
 from analysis.pages import comparison, shell
+from tests.sizes import more
 
 MEANS = {"dot_product": 0.90, "super": 0.95, "efficient": 0.85}  # and of `linear` nothing is known
 
@@ -124,8 +125,7 @@ def test_settings_are_hidden_and_metrics_chosen(page, path):
     assert "seconds of training" in page.locator("#chart svg").text_content()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [420, 1300])
+@pytest.mark.parametrize(("width", "scheme"), [(420, "dark"), (1300, "light"), more(420, "light"), more(1300, "dark")])
 def test_it_fits_a_telephone_and_is_dark_in_the_dark(page, path, width, scheme):
     page.set_viewport_size({"width": width, "height": 800})
     page.emulate_media(color_scheme=scheme)
