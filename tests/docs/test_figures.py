@@ -5,7 +5,7 @@ import re
 import pytest
 
 from attention.errors import UsageError
-from docs import figures
+from docs import address, figures
 from studies import replication, runs
 
 
@@ -13,6 +13,16 @@ from studies import replication, runs
 def test_writing_the_figures_again_changes_nothing(page):
     text = page.read_text(encoding="utf-8")
     assert figures.written(text) == text, "run python -m docs.figures"
+
+
+def test_commands_begin_with_a_clone_where_there_is_an_address(monkeypatch):
+    for where, shown in (("https://forge/one", True), ("", False)):
+        monkeypatch.setattr(address, "ADDRESS", where)
+        assert (
+            "git clone https://forge/one attention-bench\ncd attention-bench\n" in figures.figures()["begin"]()
+        ) == shown
+        assert ("!git clone https://forge/one" in figures.figures()["begin on Colab"]()) == shown
+        assert figures.figures()["begin"]().endswith(". .venv/bin/activate\n```")
 
 
 def test_every_figure_stands_in_some_page():
