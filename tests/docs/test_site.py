@@ -1,6 +1,7 @@
 """The documentation site builds, holds every page, and is whole without a network."""
 
 import html
+import io
 import os
 import re
 import shutil
@@ -8,8 +9,10 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from mkdocs.exceptions import PluginError
+from PIL import Image
 
 from docs import hooks, make_configs
 from tests.conftest import ROOT
@@ -71,6 +74,26 @@ def test_katex_reads_every_equation():
     ran = subprocess.run(["node", "-e", script], cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     assert int(ran.stdout) > 30
+
+
+def test_equations_are_shown_from_a_disk_and_fit_a_narrow_screen(site, page):
+    page.set_viewport_size({"width": 420, "height": 900})
+    page.goto((site / "mechanisms.html").as_uri())
+    page.wait_for_selector(".katex")
+    assert page.locator(".arithmatex").count() == page.locator(".arithmatex:has(.katex)").count() > 10
+    assert page.locator(".katex-error").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") == 420
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_picture_takes_the_ground_of_the_page_and_its_ink_stands_out(site, page, scheme):
+    page.emulate_media(color_scheme=scheme)
+    page.goto((site / "index.html").as_uri())
+    shown = page.locator('img[src$="six_mechanisms.svg"]').screenshot()
+    grey = np.asarray(Image.open(io.BytesIO(shown)).convert("L"))
+    ground = int(np.bincount(grey.ravel()).argmax())
+    assert (ground > 240) if scheme == "light" else (ground < 50)
+    assert np.abs(grey.astype(int) - ground).max() > 130
 
 
 def test_an_equation_that_would_stay_raw_fails_the_build():
