@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -48,6 +49,12 @@ def run(tmp_path_factory):
     return made
 
 
+@pytest.fixture(scope="module")
+def looked(run):
+    """What the language model looks at while it reads a text."""
+    return extraction.of_run(run("gpt"), extraction.Wanted(texts=("return it",), step="last"))
+
+
 def opened(text):
     """What the page knows, and its bytes."""
     data = json.loads(re.search(r'id="data">(.*?)</script>', text)[1])
@@ -80,11 +87,9 @@ def test_no_token_ends_the_script():
     assert not re.search(r"https?:|\bsrc=|\bhref=|@import|\{\{", elsewhere)
 
 
-def test_a_page_of_a_text_has_the_weights_of_the_model(run):
+def test_a_page_of_a_text_has_the_weights_of_the_model(run, looked):
     """Effective weights of delta, and of Super Attention the softmax and once more times W^A."""
-    wanted = extraction.Wanted(texts=("return it",), step="last")
-    found = extraction.of_run(run("gpt"), wanted)
-    data, store = opened(page.of([found]))
+    data, store = opened(page.of([looked]))
     assert [look["title"] for look in data["examples"]] == ["return it", "random tokens, twice (shows induction)"]
     stacks = data["runs"][0]["examples"][0]["stacks"]
     assert [stack["name"] for stack in stacks] == ["self-attention", "self-attention, times W^A"]
@@ -105,11 +110,10 @@ def test_a_page_of_a_text_has_the_weights_of_the_model(run):
     np.testing.assert_allclose(weights_of(place, (9, 9), store), mixed[0], atol=0.51 * place["step"])
 
 
-def test_a_language_model_says_what_it_expects_next(run):
-    wanted = extraction.Wanted(texts=("return it",), step="last")
-    look = extraction.of_run(run("gpt"), wanted).examples[0]
+def test_a_language_model_says_what_it_expects_next(run, looked):
+    look = looked.examples[0]
     task, params = trained.load(run("gpt"), "last")
-    logits = task.model.apply({"params": params}, jnp.asarray(list(b"return it"))[None])[0]
+    logits = jax.jit(task.model.apply)({"params": params}, jnp.asarray(list(b"return it"))[None])[0]
     chances = np.exp(logits - logits.max(-1, keepdims=True))
     chances = chances / chances.sum(-1, keepdims=True)
     assert len(look.expected) == 9
@@ -117,8 +121,8 @@ def test_a_language_model_says_what_it_expects_next(run):
         assert [int(x) for x in re.findall(r" (\d+)%", text)] == pytest.approx(100 * np.sort(row)[::-1][:3], abs=0.51)
 
 
-def test_random_tokens_stand_twice(run):
-    twice = extraction.of_run(run("gpt"), extraction.Wanted(texts=("a",), step="last")).examples[-1].read
+def test_random_tokens_stand_twice(looked):
+    twice = looked.examples[-1].read
     assert len(twice) == 16
     assert twice[:8] == twice[8:]
 
