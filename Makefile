@@ -1,13 +1,13 @@
 # `make demo` trains the default model; `make test` tests everything once, `make test-more` has the tests' further cases
-# and `make test-long` their long forms; `make fuzz` tries strange inputs for SECONDS; `make docs` builds the
-# documentation into site/. All make .venv first.
+# and `make test-long` their long forms; `make fuzz` tries strange inputs for SECONDS; `make test-compilers` compiles for
+# TPUs, in an environment of its own. `make docs` builds the documentation into site/. All others make .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 SECONDS ?= 600
 
-.PHONY: demo test test-more test-long fuzz lint docs archive clean
+.PHONY: demo test test-more test-long test-compilers fuzz lint docs archive clean
 
 demo: .venv/installed
 	$(BIN)/python -m train.main
@@ -23,6 +23,9 @@ test-long: .venv/installed-test
 
 fuzz: .venv/installed-test
 	FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest -q tests/fuzz
+
+test-compilers: .venv-tpu/installed
+	.venv-tpu/bin/python -m pytest -q -p no:xdist tests/compilers
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .
@@ -51,5 +54,10 @@ docs: .venv/installed-docs
 archive:
 	git archive --prefix=attention-bench/ --output=attention-bench.zip HEAD
 
+.venv-tpu/installed: requirements-tpu.txt constraints.txt
+	$(PYTHON) -m venv .venv-tpu
+	.venv-tpu/bin/python -m pip install -q -r requirements-tpu.txt -c constraints.txt
+	touch $@
+
 clean:
-	rm -rf .venv site
+	rm -rf .venv .venv-tpu site

@@ -1,7 +1,11 @@
-"""The devices: their compute capability, the mesh in force, and the names of its axes."""
+"""The devices that are compiled for: platform, compute capability, the mesh in force, and the names of its axes."""
 
+import contextlib
 import math
 import re
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
 
 import jax
 from jax.sharding import AxisType
@@ -10,11 +14,38 @@ BATCH, HEADS = ("data", "fsdp"), ("tensor",)  # axes of the mesh that split the 
 REPLICAS = "replicas"  # axis of `jax.vmap` over models that are trained together
 
 
+_TARGET: ContextVar[Any] = ContextVar("target", default=None)
+
+
+@contextlib.contextmanager
+def compiled_for(device: Any) -> Iterator[None]:
+    """Chooses kernels and tiles for a device that this machine need not have, such as one of a described topology."""
+    token = _TARGET.set(device)
+    try:
+        yield
+    finally:
+        _TARGET.reset(token)
+
+
+def described() -> bool:
+    """Returns whether what is compiled is for described devices."""
+    return _TARGET.get() is not None
+
+
+def platform() -> str:
+    """Returns the platform that is compiled for: `cpu`, `gpu` or `tpu`."""
+    device = _TARGET.get()
+    if device is None:
+        return jax.default_backend()
+    return "gpu" if device.platform in ("cuda", "rocm") else device.platform
+
+
 def compute_capability() -> tuple[int, ...]:
     """Returns the compute capability of the first NVIDIA GPU, such as (9, 0) for Hopper, or () without a GPU."""
-    if jax.default_backend() != "gpu":
+    if platform() != "gpu":
         return ()
-    text = str(getattr(jax.devices()[0], "compute_capability", ""))  # on AMD GPUs a name, such as gfx90a
+    device = _TARGET.get() or jax.devices()[0]
+    text = str(getattr(device, "compute_capability", ""))  # on AMD GPUs a name, such as gfx90a
     return tuple(map(int, text.split("."))) if re.fullmatch(r"\d+\.\d+", text) else ()
 
 

@@ -7,6 +7,7 @@ python -m train.main --dry-run --config=configs/gpt_wikitext103.py --config.mesh
 """
 
 import argparse
+import contextlib
 import functools
 import logging
 import sys
@@ -36,6 +37,8 @@ def parser() -> cli.Parser:
     text = "compile a step for the mesh on fake devices, without data, and print what it takes"
     parser.add_argument("--dry-run", action="store_true", help=text)
     parser.add_argument("--devices", type=cli.count, help="of --dry-run; as many as the mesh has without it")
+    text = "of --dry-run: TPUs to compile for with their own compiler, such as v5e:4x4; needs requirements-tpu.txt"
+    parser.add_argument("--topology", metavar="NAME", help=text)
     several = "One of several processes (SLURM, Open MPI, GKE and Cloud TPU need no flags)"
     text = "where the first process listens; see also train.launch"
     parser.add_argument("--coordinator", metavar="HOST:PORT", section=several, help=text)
@@ -69,8 +72,9 @@ def run(arguments: Sequence[str]) -> None:
         arguments = processes.join(arguments)
         with processes.together():
             flags, overrides = parse(arguments)
-            if flags.devices:
-                raise UsageError("--devices is for --dry-run; a run takes all devices that there are.")
+            for name in ("devices", "topology"):
+                if getattr(flags, name):
+                    raise UsageError(f"--{name} is for --dry-run; a run takes all devices that there are.")
             from train import loop
             from train.config import loading
             from train.devices import compilation
@@ -99,15 +103,24 @@ def dry_run(arguments: Sequence[str]) -> None:
     for name in processes.FLAGS:
         if getattr(flags, name.removeprefix("--").replace("-", "_")) not in ("", None):
             raise UsageError(f"--dry-run is of one process; leave out {name}.")
+    from attention.mesh import compiled_for
     from train.config import loading
-    from train.devices import dry
+    from train.devices import dry, topology
 
     if flags.config == LIST:
         raise UsageError("--config=list prints the configs; leave out --dry-run.")
     config, _ = loading.resolve(flags.config, overrides)
-    dry.use_fake_devices(config.mesh, flags.devices)
-    for line in dry.DryRun.of(config).report():
-        print(terminal.filled(line), flush=True)
+    with contextlib.ExitStack() as stack:
+        devices = None
+        if flags.topology:
+            if flags.devices:
+                raise UsageError("--topology says how many devices there are; leave out --devices.")
+            devices = topology.devices(flags.topology)
+            stack.enter_context(compiled_for(devices[0]))
+        else:
+            dry.use_fake_devices(config.mesh, flags.devices)
+        for line in dry.DryRun.of(config, devices).report():
+            print(terminal.filled(line), flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -39,13 +39,15 @@ class Setup:
     trainer: Trainer
 
     @classmethod
-    def of(cls, config: Config, make_task: Callable[[Config], Task] = tasks.of) -> "Setup":
-        """Returns the setup of a config on all devices.
+    def of(
+        cls, config: Config, make_task: Callable[[Config], Task] = tasks.of, devices: list[jax.Device] | None = None
+    ) -> "Setup":
+        """Returns the setup of a config on the devices, by default all of this machine.
 
         Raises:
           UsageError: the config or its data cannot be used.
         """
-        replicas = Replicas.of(config, sharding.make_mesh(config.mesh))
+        replicas = Replicas.of(config, sharding.make_mesh(config.mesh, devices))
         check_training(config, replicas)
         task = make_task(config)
         if replicas.front:

@@ -12,7 +12,7 @@ from attention.forms import DotForm, PairNetwork
 from attention.kernels import chunked, cudnn, pair_pallas, pairs, reference, tiles, xla
 from attention.kernels.call import Call, DotCall, PairCall, ScoreCall, check_implementation, common
 from attention.kernels.reference import score_dtype, spread_heads
-from attention.mesh import devices
+from attention.mesh import devices, platform
 from attention.options import Options
 from attention.parameters import Params
 
@@ -93,7 +93,7 @@ def _best_dot(call: DotCall) -> Kernel:
     if not cudnn.why_not(call):
         return cudnn.dot
     # On a CPU the cache decides; elsewhere one large product for each batch beats many small ones while it fits.
-    small = jax.default_backend() != "cpu" and _score_bytes(call) <= MOST
+    small = platform() != "cpu" and _score_bytes(call) <= MOST
     return xla.dot if small or tiles.why_not(call) else chunked.attend
 
 

@@ -14,7 +14,7 @@ from attention.normaliser import SOFTMAX
 
 def why_not(call: DotCall) -> str:
     """Returns the reasons why cuDNN does not support the call, as part of a sentence; '' if it does."""
-    head_width, platform = call.query.shape[-1], jax.default_backend()
+    head_width, platform = call.query.shape[-1], mesh.platform()
     queries, keys = call.scores_shape[-2:]
     dtype, *other_dtypes = (x.dtype for x in (call.query, call.key, call.value))
     reasons = {

@@ -53,8 +53,8 @@ def why_not(call: PairCall, platform: str = "") -> str:
 
 
 def platform_here() -> str:
-    """Returns the platform of the kernels that this machine runs: `tpu`, `gpu`, `interpret` on a CPU, or ''."""
-    backend = jax.default_backend()
+    """Returns the platform of the kernels for what is compiled for: `tpu`, `gpu`, `interpret` on a CPU, or ''."""
+    backend = mesh.platform()
     if backend == "gpu":
         return "gpu" if mesh.compute_capability()[:1] == (9,) else ""
     return {"cpu": "interpret", "tpu": "tpu"}.get(backend, "")

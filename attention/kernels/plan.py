@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from attention.dropout import RowWords
 from attention.kernels.call import Call
 from attention.kernels.reference import score_dtype
+from attention.mesh import platform
 from attention.normaliser import Normaliser
 
 
@@ -166,7 +167,7 @@ def rule(call: Call, units: int) -> Tiling:
     *_, heads, queries, keys = call.scores_shape
     if call.block:
         return Tiling(min(queries, call.block[0]), min(keys, call.block[1]))
-    fast = 2**21 if jax.default_backend() == "cpu" else 2**28
+    fast = 2**21 if platform() == "cpu" else 2**28
     pairs = max(1, fast // (heads * units * jnp.dtype(score_dtype(call.value)).itemsize))  # of each head
     if queries * keys <= 2 * pairs:
         return Tiling(queries, keys, max(1, pairs // (queries * keys)))

@@ -3,15 +3,17 @@
 import contextlib
 import dataclasses
 import math
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 from jax.sharding import NamedSharding
 
+from attention.mesh import described
 from train import tasks
 from train.config.schema import Config, MeshConfig
-from train.devices import memory
+from train.devices import memory, topology
 from train.run.report import outline
 from train.setup import Setup
 from train.state import TrainState
@@ -46,31 +48,37 @@ class DryRun:
     batch: Batch
 
     @classmethod
-    def of(cls, config: Config) -> "DryRun":
-        """Returns the dry run of a config, which must state all sizes.
+    def of(cls, config: Config, devices: list[jax.Device] | None = None) -> "DryRun":
+        """Returns the dry run of a config, which must state all sizes, on this machine's or on described devices.
 
         Raises:
           UsageError: a run would raise it, or a size is not stated.
         """
-        setup = Setup.of(config, blank_task)
+        setup = Setup.of(config, blank_task, devices)
         return cls(setup, setup.replicas.abstract(setup.shapes), batch_of(setup))
 
     def lower(self) -> jax.stages.Lowered:
         """Lowers the step for the mesh."""
         replicas = self.setup.replicas
+        step = replicas.train_step(self.setup.trainer, self.setup.task)
         with jax.set_mesh(replicas.mesh):
-            return replicas.train_step(self.setup.trainer, self.setup.task).lower(self.state, self.batch)
+            return step.lower(self.state, self.batch)
 
     def report(self) -> Iterator[str]:
         """Compiles the step, and yields lines about its work and memory."""
         setup, task = self.setup, self.setup.task
-        yield from outline("Dry run of", setup, self.state, fake="fake ")
+        yield from outline("Dry run of", setup, self.state, fake="described " if described() else "fake ")
+        started = time.monotonic()
         compiled = self.lower().compile()
+        took = time.monotonic() - started
         size = setup.config.data.batch_size * len(setup.replicas)
         counted = memory.scaled(size * task.cost().training, "FLOP")
         by_xla = memory.scaled(setup.replicas.mesh.size * (compiled.cost_analysis() or {}).get("flops", 0), "FLOP")
         yield f"A step: {size * task.units_per_example:,} {task.unit}, {counted} counted, {by_xla} by XLA"
         yield _memory(compiled, self.state, self.batch)
+        if described():
+            yield from topology.collectives(compiled)
+            yield f"Compiled in {took:.0f} s for {setup.replicas.mesh.devices.flat[0].device_kind}, and not run."
 
 
 def blank_task(config: Config) -> Task:
@@ -102,4 +110,6 @@ def _memory(compiled: Any, state: TrainState, batch: Batch) -> str:
         "gradients and temporaries": plan.temp_size_in_bytes + fresh,
     }
     listed = ", ".join(f"{name} {memory.scaled(size, 'B')}" for name, size in sizes.items())
-    return f"Memory a device during a step: {memory.scaled(sum(sizes.values()), 'B')} ({listed})"
+    total, there = sum(sizes.values()), topology.capacity(jax.tree.leaves(batch)[0].sharding.mesh.devices.flat[0])
+    of_all = f" of {memory.scaled(there, 'B')}" if there else ""
+    return f"Memory a device during a step: {memory.scaled(total, 'B')}{of_all} ({listed})"

@@ -1,0 +1,73 @@
+"""The Pallas kernels and whole steps through the real TPU compilers, for described chips; nothing runs.
+
+Needs the TPU compiler (requirements-tpu.txt), in an environment of its own: `make test-compilers`.
+"""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="the TPU compiler is missing: make test-compilers installs it"
+)
+
+# In a process of its own, since libtpu changes what JAX finds. Each line is a case that compiled.
+PROGRAM = """
+import itertools, sys
+import jax, jax.numpy as jnp
+from jax.sharding import SingleDeviceSharding
+import attention
+from attention import Mask, mesh
+from train.devices import topology
+device = topology.devices(sys.argv[1])[0]
+where = SingleDeviceSharding(device)
+for spec, dtype, tokens in itertools.product(eval(sys.argv[2]), ("float32", "bfloat16"), eval(sys.argv[3])):
+    shape = lambda *sizes: jax.ShapeDtypeStruct(sizes, dtype, sharding=where)
+    x = shape(1, tokens, 8, 64)
+    params = jax.eval_shape(lambda: attention.init(spec, jax.random.key(0), 8, 64))
+    params = {n: jax.ShapeDtypeStruct(p.shape, dtype, sharding=where) for n, p in params.items()}
+    def loss(params, q, k, v):
+        out = attention.attend(spec, params, q, k, v, mask=Mask(causal=True), implementation="pallas")
+        return out.astype("float32").sum()
+    with mesh.compiled_for(device):
+        step = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3))).lower(params, x, x, x)
+    text = step.as_text()
+    assert "tpu_custom_call" in text, "the interpreted form was lowered"
+    program = step.compile()
+    print(spec, dtype, tokens, program.memory_analysis().temp_size_in_bytes, flush=True)
+"""
+
+
+def run(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False, **options
+    )
+
+
+@pytest.mark.parametrize("generation", ["v5e:2x2", pytest.param("v6e:2x2", marks=pytest.mark.more)])
+def test_every_kernel_passes_mosaic_forward_and_backward(generation):
+    specs = ["neural(dim=2)", "neural(dim=16)", "neural(dim=None)", "additive(units=16)"]
+    done = run("-c", PROGRAM, generation, repr(specs), "(1024,)")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(done.stdout.splitlines()) == 2 * len(specs)
+
+
+@pytest.mark.parametrize(
+    "config", ["gpt_pydoc.py:neural(dim=2)", pytest.param("vit_digits.py", marks=pytest.mark.more)]
+)
+def test_a_whole_step_compiles_for_a_slice(config):
+    done = run("-m", "train.main", "--dry-run", f"--config=configs/{config}", "--topology=v5e:2x2")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "of 17.2 GB" in done.stdout
+    assert "and not run" in done.stdout
+
+
+def test_tiles_that_do_not_fit_are_refused_by_the_compiler():
+    program = PROGRAM.replace('implementation="pallas"', 'implementation="pallas(2048, 4096)"')
+    done = run("-c", program, "v5e:2x2", repr(["neural(dim=16)"]), "(4096,)")
+    assert done.returncode != 0
+    assert "RESOURCE_EXHAUSTED" in done.stderr
