@@ -26,6 +26,7 @@ from train.run.files import is_line, is_number, read_record, write_json, write_t
 from train.run.workdir import read_config, read_results
 
 SUFFIX = ".json"  # ending of an archive's name
+NAMED = 12  # of what is passed over
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,12 +88,18 @@ def find(places: Sequence[Path]) -> Finished:
     left_out = [sentence for finished in found for sentence in finished.left_out]
     contents = archives | folders
     if not alone and (passed := [place.name for place in places if not contents[place]]):
-        left_out.append(f"Passed over, since there is no run: {', '.join(passed)}.")
+        left_out.append(passed_over(passed))
     entries = [entry for finished in found for entry in finished.entries]
     if not entries:
         reasons = f": {left_out[0]}" if left_out else "; give folders of runs, such as the --workdir of a sweep."
         raise UsageError(f"There is no finished run in {', '.join(map(str, places))}{reasons}")
     return Finished(entries, [sweep for finished in found for sweep in finished.sweeps], left_out)
+
+
+def passed_over(names: Sequence[str]) -> str:
+    """Returns the line on what holds no run, which names the first."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"Passed over, since there is no run: {', '.join(names[:NAMED])}{more}."
 
 
 def write(found: Finished, out: Path, above: Path = Path()) -> None:

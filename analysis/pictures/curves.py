@@ -108,7 +108,7 @@ def read(runs: Sequence[str]) -> dict[str, list[list[Record]]]:
                 raise UsageError(f"{path} has no metrics.jsonl yet; train it first.")
             groups.setdefault(label or config["model"]["attention"], []).append(read_record(path))
     if passed:
-        print(f"Passed over, since there is no run: {', '.join(passed)}.")
+        print(archive.passed_over(passed))
     return groups
 
 

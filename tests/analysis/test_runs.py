@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from analysis import runs
+from analysis import archive, runs
 from attention import UsageError
 
 
@@ -110,6 +110,7 @@ def test_all_of_a_folder_may_be_given_though_not_all_are_runs(tmp_path, write_ru
     found = runs.find([*sorted(tmp_path.iterdir()), tmp_path / "sweep", *(tmp_path / "sweep").iterdir()])
     assert labels(found) == [("all runs", (0, 1, 2))]
     assert len(found.sweeps) == 1
+    assert archive.passed_over([f"{number}.log" for number in range(500)]).endswith(" 11.log and 488 more.")
     (passed,) = found.left_out
     assert passed == "Passed over, since there is no run: a.png, b.json, lone.log, pictures, sweep.json."
 

@@ -149,7 +149,7 @@ def test_a_sweep_is_the_runs_in_it_and_what_is_no_run_is_passed_over(tmp_path, c
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "config.json").write_text('{"model": {"attention": "super"}}')
         if measured:
-            (tmp_path / name / "metrics.jsonl").write_text("{}\n")
+            (tmp_path / name / "metrics.jsonl").write_text('{"step": 1, "split": "train", "loss": 1.0}\n')
     (tmp_path / "lone.log").write_text("said")
     groups = curves.read([f"swept={tmp_path}/s", f"{tmp_path}/lone", f"{tmp_path}/lone.log"])
     assert {label: len(records) for label, records in groups.items()} == {"swept": 2, "super": 1}
