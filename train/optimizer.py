@@ -16,6 +16,7 @@ from models.fields import Declared, field
 from train.config.durations import duration
 
 DECOUPLED = ("adamw", "lion")
+_FASTEST = 1e6  # the highest factor of a learning rate
 DECAYED = re.compile(r"(kernel|(?<!positions/)embedding)$")  # RoBERTa's learned positions are an embedding too
 
 
@@ -23,16 +24,18 @@ def _compiled(pattern: str, path: str) -> re.Pattern:
     """Returns a compiled regular expression; raises UsageError, which names the config's field, if it is none."""
     try:
         return re.compile(pattern)
-    except re.error as error:
+    except (re.error, RecursionError, OverflowError) as error:
         raise UsageError(f"{path} must be a regular expression, but {pattern!r} is none ({error}).") from error
 
 
 def _check_rates(rates: tuple, path: str) -> None:
     for rate in rates:
-        if not (isinstance(rate, tuple) and tuple(map(type, rate)) in ((str, float), (str, int)) and rate[1] > 0):
+        if not (
+            isinstance(rate, tuple) and tuple(map(type, rate)) in ((str, float), (str, int)) and 0 < rate[1] <= _FASTEST
+        ):
             raise UsageError(
-                f"{path} must be pairs of a regular expression and a factor above 0, such as (('embed', 0.1),), but "
-                f"it has {rate!r}; optimizer.freeze is for what is not trained."
+                f"{path} must be pairs of a regular expression and a factor above 0, at most {_FASTEST:g}, such as "
+                f"(('embed', 0.1),), but it has {rate!r}; optimizer.freeze is for what is not trained."
             )
         _compiled(rate[0], path)
 

@@ -175,6 +175,11 @@ def _value(hint: type, value: Any, path: str) -> Any:
         value = float(value) if abs(value) < NUMBERS else math.inf
     if isinstance(value, float) and not math.isfinite(value):
         raise UsageError(f"The config field {path} must be finite, but it is {value}.")
-    if type(value) is not hint:
+    if type(value) is not hint or not _is_plain(value):
         raise UsageError(f"The config field {path} must be of type {hint.__name__}, but it is {value!r}.")
     return value
+
+
+def _is_plain(value: Any) -> bool:
+    """Returns whether a value holds nothing but tuples, texts and numbers."""
+    return all(map(_is_plain, value)) if isinstance(value, tuple) else isinstance(value, str | int | float)

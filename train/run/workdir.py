@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import os
 import resource
 import secrets
 import subprocess
@@ -135,7 +136,7 @@ def read_config(workdir: Path) -> dict[str, Any]:
       UsageError: the folder has no config.
     """
     path = workdir / "config.json"
-    if not path.is_file():
+    if not os.path.isfile(path):  # which no name is too long for
         raise UsageError(f"{workdir} is no work directory: it has no config.json; give the --workdir of a run.")
     return completed(read_json(path))
 

@@ -5,6 +5,7 @@ import dataclasses
 
 import pytest
 
+from attention.errors import UsageError
 from models.fields import BOOKKEEPING, HARDWARE, SETTING
 from train.config import loading
 from train.config.leaves import CHANGEABLE, LEAVES, NOT_SETTINGS, SECTIONS, completed, flatten, leaves_of
@@ -57,3 +58,9 @@ def test_a_stored_config_gets_the_fields_that_came_later():
     stored["train"] = plain["train"] | {"ema": 0.5}
     assert completed(stored) == plain | {"train": stored["train"]}
     assert completed({"task": ["no"], "model": 3}) == {"task": ("no",), "model": 3}
+
+
+@pytest.mark.parametrize("text", ["(({},0.1),)", "((['a'],1),)", "('a',None)"])
+def test_tuples_hold_plain_values(text):
+    with pytest.raises(UsageError, match=r"optimizer.rates must be of type tuple, but it is"):
+        loading.resolve("configs/vit_digits.py", {"optimizer.rates": text})

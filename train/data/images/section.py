@@ -1,6 +1,7 @@
 """The `data` section of a config for labelled images."""
 
 import dataclasses
+import math
 import re
 
 import numpy as np
@@ -11,13 +12,18 @@ from train.data import section
 from train.data.images import sources, transforms
 from train.data.images.examples import ImageExamples
 
-_SHAPE = re.compile(r"\d+x\d+x[1-9]\d*")
+_SHAPE = re.compile(r"\d{1,6}x\d{1,6}x[1-9]\d{0,5}", re.ASCII)
+_MOST = 2**28  # bytes of an image
 _ANY = 256  # pixels of a side that varies
 
 
 def _check_shape(shape: str, path: str) -> None:
     if not _SHAPE.fullmatch(shape):
         raise UsageError(f"{path} must be such as 32x32x3 (or ''), but it is {shape!r}.")
+    if (size := math.prod(map(int, shape.split("x")))) > _MOST:
+        raise UsageError(
+            f"{path}={shape} takes {size:,} bytes an image, but at most {_MOST:,} are read; make it smaller."
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -59,7 +59,7 @@ def _rows(place: Path, columns: Sequence[DataColumn]) -> Iterator[tuple[str, dic
     image, label = (column.name for column in columns)
     for folder in _folders(place):
         for file in sorted(folder.rglob("*")):
-            if file.is_file() and all(map(_shown, [file, *file.relative_to(folder).parents])):
+            if not file.is_dir() and all(map(_shown, [file, *file.relative_to(folder).parents])):
                 _check(file, folder.name)
                 yield str(file), {image: str(file), label: folder.name}
 

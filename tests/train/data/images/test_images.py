@@ -15,9 +15,12 @@ from attention.errors import UsageError
         ({"batch_size": 0}, "data.batch_size must be at least 1, but it is 0"),
         ({"eval_batch_size": -5}, "data.eval_batch_size must be at least 1, but it is -5"),
         ({"mixup": -0.1}, r"data.mixup must be above 0, or 0 \(off\), but it is -0.1"),
-        ({"workers": -1}, r"data.workers must be at least 1, or 0 \(a thread\), but it is -1"),
+        ({"workers": -1}, r"data.workers must be at least 1 .*or 0 \(a thread\), but it is -1"),
         ({"train_transforms": "filp"}, "Unknown image transform 'filp'"),
         ({"eval_transforms": "filp"}, "Unknown image transform 'filp'"),
+        ({"image_shape": "8x8"}, r"data.image_shape must be such as 32x32x3 \(or ''\), but it is '8x8'"),
+        ({"image_shape": "1" * 500 + "x8x3"}, "data.image_shape must be such as 32x32x3"),
+        ({"image_shape": "99999x99999x3"}, "takes 29,999,400,003 bytes an image, but at most"),
         ({"eval_transforms": "flip"}, "same image every time, but it is 'flip'; use only center_crop, normalise, pad"),
     ],
 )

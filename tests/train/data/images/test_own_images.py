@@ -182,6 +182,12 @@ class TestFolder:
         with pytest.raises(UsageError, match=r"a/cat' cannot be read \(Permission denied\)"):
             load(f"folder:{place}", "train")
 
+    def test_a_link_to_nothing_is_not_passed_over(self, tmp_path):
+        place = write(tmp_path / "a")
+        (place / "cat" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+        with pytest.raises(UsageError, match=r"The folder names '.*gone\.png', which cannot be read"):
+            load(f"folder:{place}", "train")
+
     def test_what_is_no_image_is_refused_unless_hidden(self, tmp_path):
         place = write(tmp_path / "a")
         (place / "cat" / ".DS_Store").write_text("x")
