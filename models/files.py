@@ -35,7 +35,7 @@ def read_text(path: Path, remedy: str = ELSEWHERE) -> str:
             raise ValueError(f"it has {path.stat().st_size:,} bytes, and at most {MOST_BYTES:,} are read")
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read ({error}); {remedy}.") from error
+        raise UsageError(f"{path} cannot be read ({getattr(error, 'strerror', error)}); {remedy}.") from error
 
 
 def read_json(path: Path, remedy: str = ELSEWHERE) -> dict[str, Any]:

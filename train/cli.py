@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError, shortened, unknown
 from train.run import terminal
 
 DONE, FAILED, MISTAKE, ALONE, DIVERGED, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -55,7 +55,7 @@ def run(program: Callable[[], int | None], speaks: Callable[[], bool] = lambda: 
     except OSError as error:
         if error.filename is None:
             raise
-        return mistake(f"{error.filename}: {error.strerror}.")
+        return mistake(shortened(f"{error.filename}: {error.strerror}."))
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as end:  # argparse's, after --help

@@ -17,7 +17,7 @@ from train import cli, setup, tasks
 from train.config import loading
 from train.config.leaves import CHANGEABLE
 from train.decode import trained
-from train.devices import compilation, processes, sharding
+from train.devices import compilation, memory, processes, sharding
 from train.devices.replicas import Replicas
 from train.run import workdir
 from train.run.evaluations import Evaluator
@@ -53,6 +53,8 @@ def evaluate(
             raise unknown("split", split, task.sources)
         mesh = sharding.make_mesh(config.mesh)
         setup.check_evaluation(config, mesh)
+        size = config.data.eval_batch_size
+        memory.check({}, size * task.sources[split].example_bytes, {"data.eval_batch_size": size}, mesh)
     with jax.set_mesh(mesh):
         with processes.together():
             chosen, params = trained.load_params(directory, step, config, task.init, {}, replica, mesh)

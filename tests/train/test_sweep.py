@@ -353,7 +353,7 @@ def test_what_is_declared_is_written_and_does_not_change(tmp_path, here, capsys)
         (["--also=model.heads=1", "--equal=flops"], "--also cannot be beside --equal"),
         (["--tune=optimizer.learning_rate"], "--tune=optimizer.learning_rate needs at least two rising numbers"),
         (["--tune=optimizer.learning_rat=1e-3,1e-2"], "Did you mean '--config.optimizer.learning_rate'?"),
-        (["--declare=nowhere.json"], "nowhere.json holds no declaration"),
+        (["--declare=nowhere.json"], "nowhere.json cannot be read (No such file"),
     ],
 )
 def test_mistakes_of_what_is_tuned_and_declared(tmp_path, here, capsys, more, message):

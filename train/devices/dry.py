@@ -10,8 +10,9 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
+from attention.errors import UsageError
 from attention.mesh import described
-from train import tasks
+from train import cli, tasks
 from train.config.schema import Config, MeshConfig
 from train.devices import memory, topology
 from train.run.report import outline
@@ -28,9 +29,11 @@ def use_fake_devices(mesh: MeshConfig, devices: int | None) -> None:
       mesh: Gives the number where `devices` does not; an axis of -1 then has one device.
       devices: The number of devices, or None.
     """
-    sizes = dataclasses.astuple(mesh)
+    count = devices or math.prod(size for size in dataclasses.astuple(mesh) if size > 0)
+    if count > cli.MOST:
+        raise UsageError(f"The mesh has {count} devices, and a dry run makes at most {cli.MOST}; give a smaller mesh.")
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", devices or math.prod(s for s in sizes if s > 0))
+    jax.config.update("jax_num_cpu_devices", count)
 
 
 @dataclasses.dataclass(frozen=True)

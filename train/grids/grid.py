@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from attention.errors import UsageError
 from attention.specs import LENGTH
 from models.files import read_json
+from train import cli
 from train.config.leaves import CHANGEABLE, LEAVES
 from train.config.loading import name_of
 from train.grids import pool
@@ -136,6 +138,8 @@ def over(texts: Sequence[str], overrides: Mapping[str, str], equal: str) -> dict
             raise UsageError(f"{field} is given twice; give it once, as --over or as --config.{field}.")
         fields[field] = split(values)
         _check_apart(field, fields[field])
+    if (count := math.prod(map(len, fields.values()))) > cli.MOST:
+        raise UsageError(f"These --over make {count} settings, and at most {cli.MOST} are made; give fewer values.")
     if equal and not fields:
         raise UsageError(f"--equal={equal} needs an --over, whose first value is what the others are matched with.")
     return fields

@@ -20,6 +20,10 @@ from train import main
             r"at least 2\.\d+ PB on each device, 2\.\d+ PB for parameters .* train\.replicas=1000000000",
         ),
         ({"data.batch_size": 2 * 10**9}, r"544 GB for a batch, but a device has .*data\.batch_size=2000000000"),
+        (
+            {"data.train_transforms": "resize(size=1000000000)"},
+            r"resize\(size=1000000000\) is too large; give at most 16384",
+        ),
         ({"model.width": 10**9}, r"at least 1\d\d EB on each device, 1\d\d EB for parameters"),
     ],
 )
@@ -28,3 +32,8 @@ def test_absurd_sizes_are_answered_with_the_memory_that_they_would_take(tmp_path
     assert main.main([*flags, f"--workdir={tmp_path}/run"]) == 2
     assert re.search(sentence, capsys.readouterr().err)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_of_a_mesh_beyond_any_machine_is_answered(capsys):
+    assert main.main(["--dry-run", "--config.mesh.data=1000000000"]) == 2
+    assert "The mesh has 1000000000 devices, and a dry run makes at most 65536" in capsys.readouterr().err

@@ -138,3 +138,14 @@ def test_what_is_written_is_read(tmp_path):
     record = SWEEP.plain | {"cells": {}}
     grid.write(tmp_path, record)
     assert grid.read(tmp_path) == record
+
+
+def test_a_grid_of_millions_of_settings_is_refused_before_it_is_made():
+    values = ",".join(map(str, range(1, 400)))
+    with pytest.raises(UsageError, match="These --over make 63521199 settings, and at most 65536 are made"):
+        grid.over([f"model.{field}={values}" for field in ("depth", "width", "mlp")], {}, "")
+
+
+def test_a_list_of_a_million_values_is_refused_before_it_is_split():
+    with pytest.raises(UsageError, match="has 2000000 characters, and at most 20000 are read"):
+        grid.split("1," * 10**6)

@@ -275,6 +275,9 @@ def _blend(towards: Any, pixels: Float[np.ndarray, "h w c"], factor: float) -> F
     return np.clip(towards + np.float32(factor) * (pixels - towards), 0, 255)
 
 
+MOST = 2**14  # pixels of a side, and any other number of a transform
+
+
 @functools.cache
 def parse(text: str) -> tuple[Transform, ...]:
     """Reads a spec string; '' means no transforms.
@@ -323,4 +326,7 @@ def _build(item: specs.SpecItem) -> Transform:
     if item.name not in TRANSFORMS:
         raise unknown("image transform", item.name, TRANSFORMS)
     options.check(item, TRANSFORMS[item.name])
+    for option, value in item.options.items():
+        if any(abs(number) > MOST for number in (value if isinstance(value, tuple) else (value,))):
+            raise UsageError(f"{item.name}({option}={value!r}) is too large; give at most {MOST}.")
     return TRANSFORMS[item.name](**item.options)
