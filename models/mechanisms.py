@@ -18,9 +18,10 @@ from attention.operations import Cost
 from attention.parameters import Sizes, check_flags, is_count
 from attention.recurrences.gated import GatedDelta, GatedLinear
 from attention.recurrences.linear import Delta, LinearAttention
+from attention.recurrences.recurrence import Recurrence
 from attention.recurrences.retention import Retention
 from attention.recurrences.selective import KimiDelta, StateSpace
-from attention.score import Mixer
+from attention.score import Mixer, Score
 from attention.scores.alibi import Alibi
 from attention.scores.cosine import Cosine
 from attention.scores.differential import Differential
@@ -105,6 +106,11 @@ class Mechanism:
             )
         if taken := sorted({*PROJECTIONS, *OF_ROWS} & set(_fields(self.score))):
             raise UsageError(f"The score {type(self.score).__name__} cannot have an option {taken[0]}: rows have it.")
+        bases = [base for base in (Mixer, Score, Recurrence) if isinstance(self.score, base)]
+        inherited = {name for base in bases for name in dir(base)} - {"normaliser"}
+        if taken := sorted(inherited & set(_fields(self.score))):
+            kind = type(self.score).__name__
+            raise UsageError(f"The score {kind} cannot have an option {taken[0]}: {bases[-1].__name__} has it already.")
         for piece, read in {"query": self.score.reads_query, "key": self.score.reads_key}.items():
             if (getattr(self, piece) == "none") == read:
                 what = "needs a" if read else "looks at no"

@@ -16,6 +16,7 @@ from attention import operations as costs
 from attention.channel import Cbam, Spatial, SqueezeExcitation
 from attention.operations import Cost, convolution
 from attention.parameters import Sizes
+from attention.recurrences.recurrence import Recurrence
 from attention.scores.positional import Positional
 from models.cnn import CNNConfig
 from models.encoder_decoder import EncoderDecoderConfig
@@ -104,9 +105,8 @@ def test_products_of_a_layer_are_exactly_the_programs(spec):
 # which is three operations. XLA counts multiplying by β, multiplying and adding where the delta rule's outer product is
 # two operations a number to us.
 # The gradient of an outer product is two products to XLA, and to us as many operations as the product; XLA counts the
-# search for the best key.
-LEAST = {"additive": 0.92, "luong_concat": 0.92, "delta": 0.87, "hard": 0.96}
-LEAST |= {"retention": 0.91, "gated_linear": 0.92, "gated_delta": 0.87, "state_space": 0.9, "kimi_delta": 0.87}
+# search for the best key. Recurrences that are not named have at least 0.85.
+LEAST = {"additive": 0.92, "luong_concat": 0.92, "linear": 0.98, "delta": 0.87, "hard": 0.96}
 LEAST |= dict.fromkeys(("mlp_qkv", "mlp_kv", "dual_linear", "mlp_marian"), 0.97)
 
 
@@ -119,7 +119,8 @@ def test_operations_of_a_layer_are_xlas(spec, monkeypatch):
     for run, given, analytic in ((function, (), cost.flops), (both_passes(function), (out,), cost.training)):
         fresh = lambda *arrays, run=run: run(*arrays)  # noqa: E731  or a trace with loops is found again
         ratio = analytic / counted(jax.jit(fresh).lower(*given, *arguments))
-        assert LEAST.get(spec, 0.98) < ratio < 1.01
+        least = LEAST.get(spec, 0.85 if isinstance(resolve(spec, 1)[0].score, Recurrence) else 0.98)
+        assert least < ratio < 1.01, f"{spec} has {ratio:.3f} times XLA's operations."
 
 
 @pytest.mark.parametrize("spec", once(["dot_product", "super", "neural"], ["super"]))

@@ -10,6 +10,7 @@ import pytest
 
 from attention import Mask, UsageError, reference
 from attention.score import Score
+from attention.scores.dot import DotProduct
 from attention.scores.gaussian import Gaussian
 from attention.scores.location import Location
 from models.layers.multi_head import MultiHeadAttention
@@ -375,3 +376,10 @@ def test_a_further_linear_layer_is_neurals_without_its_mlp():
 def test_the_width_of_a_further_layer_is_a_count(spec):
     with pytest.raises(UsageError, match="dim must be a whole number of at least 0"):
         resolve(spec, 1)
+
+
+@pytest.mark.parametrize("option", ["kv_heads", "start", "cost", "title"])
+def test_an_option_of_a_score_does_not_hide_what_rows_and_scores_have(option):
+    kind = dataclasses.make_dataclass("Mine", [(option, float, 0.1)], bases=(DotProduct,), frozen=True)
+    with pytest.raises(UsageError, match=f"The score Mine cannot have an option {option}"):
+        Mechanism("mine", "this test", score=kind())
