@@ -5,6 +5,7 @@ import pickle
 import pytest
 
 from attention.errors import MESSAGE, WORD, UsageError, unknown
+from train import main
 
 
 @pytest.mark.parametrize("given", ["x" * 10**6, "x y " * 10**6, ("x" * 500 + " ") * 10**4])
@@ -20,3 +21,9 @@ def test_a_megabyte_is_cut_and_the_sentence_keeps_its_beginning_and_its_end(give
 def test_what_is_short_is_not_cut():
     sentence = f"{'x' * WORD} is no path."
     assert str(UsageError(sentence)) == sentence
+
+
+@pytest.mark.parametrize("path", ["run\udcff", "a\0b"])
+def test_an_argument_that_is_no_text_is_told(path, capsys):
+    assert main.main([f"--workdir={path}"]) == 2
+    assert capsys.readouterr().err.startswith(f"error: The argument {f'--workdir={path}'!r} is no text in UTF-8")
