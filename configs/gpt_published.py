@@ -1,10 +1,10 @@
 """A published language model, on Python's manual.
 
-    python -m train.main --config=configs/gpt_published.py:Qwen/Qwen3-0.6B-Base
+    python -m train.main --config=configs/gpt_published.py
 
-The argument is a folder, or a name on the Hugging Face hub, with a GPT-2, Llama, Mistral, Qwen 2, Qwen 3, or Gemma 1
-to 3; without one it is SmolLM2, a Llama of 135 million parameters. `--config.model.attention` replaces its attention,
-and `--config.data.source` its text. All settings of the training are ours.
+The argument is a folder, or a name on the Hugging Face hub such as `Qwen/Qwen3-0.6B-Base`, with a GPT-2, a Llama, a
+Mistral, a Qwen 2 or 3, or a Gemma 1 to 3. Without one it is SmolLM2, a Llama of 135 million parameters.
+`--config.model.attention` replaces its attention, and `--config.data.source` its text. All settings are ours.
 """
 
 from configs import defaults
