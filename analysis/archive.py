@@ -140,6 +140,8 @@ def read(file: Path) -> Finished:
         ]
         for entry in entries:
             _check(entry)
+            if entry.path.is_absolute() or ".." in entry.path.parts:  # `unpack` would write outside its folder
+                raise ValueError(f"{entry.path} is outside")
         sweeps = kept["sweeps"] if "sweeps" in kept else [{"over": dict(kept["asked"])}]  # the format of older archives
         return Finished(entries, sweeps)
     except (ValueError, TypeError, KeyError) as error:

@@ -34,9 +34,7 @@ class GPTConfig(TransformerConfig):
     positions: str = field("rotary", ANY, choices=())
     attention_dropout: float = 0.0
     attention_bias: bool = False
-    tied_output: bool = field(
-        True, "Whether the embeddings are the output's kernel too; else it has its own, and a bias."
-    )
+    tied_output: bool = field(True, "Whether the embeddings are the output's kernel too; else it has its own.")
     scale_embeddings: bool = field(False, "Whether embeddings are multiplied by √D (Vaswani et al. 2017, §3.4).")
     norm_type: str = field(
         "layer", "The kind of norms; `rms_offset` multiplies by 1 + w, as Gemma does.", choices=NORM_TYPES

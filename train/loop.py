@@ -11,7 +11,7 @@ from train.config.schema import Config
 from train.data.pipeline import BatchIterator
 from train.devices import processes
 from train.run import report, workdir
-from train.run.checkpoints import Checkpoints
+from train.run.checkpoints import Checkpoints, has_checkpoints
 from train.run.evaluations import Evaluations
 from train.run.interrupts import Interrupts
 from train.run.meter import Meter
@@ -34,6 +34,8 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
     with processes.together():
         setup = Setup.of(config)
         setup.check_memory()
+        if not has_checkpoints(directory):
+            setup.check_start()
     task, timetable, replicas = setup.task, setup.timetable, setup.replicas
     with (
         workdir.claimed(directory, resolved, task.files()),

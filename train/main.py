@@ -73,7 +73,7 @@ def run(arguments: Sequence[str]) -> None:
         with processes.together():
             flags, overrides = parse(arguments)
             for name in ("devices", "topology"):
-                if getattr(flags, name):
+                if getattr(flags, name) is not None:
                     raise UsageError(f"--{name} is for --dry-run; a run takes all devices that there are.")
             from train import loop
             from train.config import loading
@@ -112,7 +112,7 @@ def dry_run(arguments: Sequence[str]) -> None:
     config, _ = loading.resolve(flags.config, overrides)
     with contextlib.ExitStack() as stack:
         devices = None
-        if flags.topology:
+        if flags.topology is not None:
             if flags.devices:
                 raise UsageError("--topology says how many devices there are; leave out --devices.")
             devices = topology.devices(flags.topology)

@@ -53,11 +53,14 @@ class Setup:
         if replicas.front:
             task.check_stackable()
         setup = cls(config, task, Timetable.of(config, task.train_examples), replicas, Trainer.of(config, task))
-        if config.train.init_from:
-            initial.source(config.train.init_from, task.files())
         if config.optimizer.freeze or config.optimizer.rates:
             setup.shapes  # noqa: B018  # raises the errors of patterns before anything is written
         return setup
+
+    def check_start(self) -> None:
+        """Raises UsageError where a first step cannot be taken, as another run to start from is not there."""
+        if self.config.train.init_from:
+            initial.source(self.config.train.init_from, self.task.files())
 
     def initial(self, params: Params) -> tuple[Params, str]:
         """Replaces one replica's initial parameters by published weights or another run's, and reports it if it does.

@@ -75,7 +75,7 @@ def _group(group: Group, colour: str, names: Sequence[str], most: int, folder: P
 
 def _link(path: Path, folder: Path) -> str:
     """Returns the address of a run's folder as seen from the page's; '' where it is not on this machine."""
-    return quote(Path(os.path.relpath(path, folder)).as_posix()) + "/" if path.is_dir() else ""
+    return quote(os.fsencode(os.path.relpath(path, folder))) + "/" if path.is_dir() else ""
 
 
 def _record(run: Run, split: str, names: Sequence[str], most: int) -> dict[str, list[float | None]]:

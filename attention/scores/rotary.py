@@ -68,6 +68,10 @@ class Yarn(Scaling):
     fast: float | int = 32.0
     slow: float | int = 1.0
 
+    def __post_init__(self):
+        super().__post_init__()
+        _check_rises("slow", self.slow, "fast", self.fast)
+
     def rates(self, rates: jax.Array, base: float) -> jax.Array:
         """See `Scaling`; the ramp is over the index of the angle, from and to whole indices, as in published code."""
         width = 2 * len(rates)
@@ -95,11 +99,20 @@ class Llama3(Scaling):
     low: float | int = 1.0
     high: float | int = 4.0
 
+    def __post_init__(self):
+        super().__post_init__()
+        _check_rises("low", self.low, "high", self.high)
+
     def rates(self, rates: jax.Array, base: float) -> jax.Array:
         """See `Scaling`."""
         turns = self.original * rates / (2 * math.pi)
         ramp = jnp.clip((turns - self.low) / (self.high - self.low), 0, 1)
         return rates * ramp + rates / self.factor * (1 - ramp)
+
+
+def _check_rises(name: str, number: float | int, above: str, greater: float | int) -> None:
+    if not number < greater:
+        raise UsageError(f"The option {name}={number} of a rotary scaling must be below {above}={greater}.")
 
 
 SCALINGS = {"none": Scaling, "linear": Linear, "ntk": Ntk, "yarn": Yarn, "llama3": Llama3}

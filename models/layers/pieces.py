@@ -93,6 +93,8 @@ class AttentionPieces(nn.Module):
             raise UsageError(
                 "A decode cache is for self-attention; cross-attention takes what prepare makes of a source."
             )
+        if mechanism.window:
+            raise UsageError(f"The window of {mechanism.name} is for self-attention; leave out the source.")
         if not mechanism.score.cross:
             raise UsageError(f"{mechanism.name} with these options is for self-attention only; leave out the source.")
         unprojected = {"identity", "shared"} & {mechanism.key, mechanism.value}

@@ -3,6 +3,7 @@
 Their `config.json` says in many fields what ours says in spec strings: `read` and `write` translate.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,10 +36,39 @@ SCALINGS: dict[str, Table] = {
 }
 # Their fields that only some families heed.
 BIASES = ("attention_bias", "mlp_bias")
-WINDOWS = ("sliding_window",)
+WINDOWS = ("sliding_window", "layer_types", "use_sliding_window", "max_window_layers", "sliding_window_pattern")
 CAPS = ("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar")
+ROPES = ("rope_local_base_freq",)  # and rotary positions by kind of layer
+TYPES = {  # of the fields that `read` reads
+    **dict.fromkeys(("head_dim", "num_key_value_heads", "sliding_window", "sliding_window_pattern"), int),
+    **dict.fromkeys(("max_window_layers",), int),
+    **dict.fromkeys((*CAPS, *ROPES, "rope_theta"), int | float),
+    **dict.fromkeys((*BIASES, "tie_word_embeddings", "use_sliding_window", "use_bidirectional_attention"), bool),
+    **dict.fromkeys(("rope_parameters", "rope_scaling"), dict),
+    "layer_types": list,
+}
+QK_EPSILON = 1e-6  # of our norms of queries and keys
 SLIDING, FULL = "sliding_attention", "full_attention"
 ACTIVATIONS = {"silu": "swish", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """What `transformers` reads of the `config.json` of one kind of decoders.
+
+    Attributes:
+      heeded: Those of `BIASES`, `WINDOWS`, `CAPS` and `ROPES` that it has.
+      qk_norm: The norm of its queries and keys.
+      activation: Its field for the MLPs' activation.
+      defaults: What files may leave out.
+      renamed: Activations that are others than their files say.
+    """
+
+    heeded: tuple[str, ...] = ()
+    qk_norm: str = ""
+    activation: str = "hidden_act"
+    defaults: Fields = dataclasses.field(default_factory=lambda: {"hidden_act": "silu"})
+    renamed: Table = dataclasses.field(default_factory=dict)
 
 
 def _call(name: str, options: Fields) -> str:
@@ -56,25 +86,33 @@ def _joined(items: list[str]) -> str:
 
 def _rotary(rope: Fields) -> str:
     """Returns the spec of rotary positions from theirs."""
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    scaling = ""
+    kind, options = rope.get("rope_type", rope.get("type", "default")), {}
     if kind != "default":
-        if kind not in SCALINGS or "attention_factor" in rope or "mscale" in rope:
-            raise UsageError(
-                f"Rotary positions scaled as {dict(rope)} cannot be loaded; only {', '.join(SCALINGS)} can."
-            )
-        scaling = _call(kind, {ours: rope.get(theirs) for ours, theirs in SCALINGS[kind].items()})
-    base, fraction = float(rope.get("rope_theta", 10_000.0)), rope.get("partial_rotary_factor", 1.0)
-    return _call("rotary", {"base": base, "fraction": fraction if fraction != 1 else 0, "scaling": scaling})
+        names = SCALINGS.get(kind, {})
+        plain = {"rope_type": kind, "type": kind, "truncate": True, "partial_rotary_factor": 1.0}
+        given = {key for key, value in rope.items() if value not in (None, plain.get(key))}
+        needed = set(list(names.values())[:2])  # factor and, where there is one, the original length
+        if not names or needed - given or given - {"rope_theta", *names.values()}:
+            known = ", ".join(SCALINGS)
+            raise UsageError(f"Rotary positions scaled as {dict(rope)} cannot be loaded; only {known} can.")
+        options = {ours: rope.get(theirs) for ours, theirs in names.items()}
+    numbers = (rope.get("rope_theta", 10_000.0), *options.values())
+    if any(isinstance(number, bool) or not isinstance(number, int | float | None) for number in numbers):
+        raise UsageError(f"Rotary positions of {dict(rope)} cannot be loaded: their options must be numbers.")
+    if rope.get("partial_rotary_factor", 1.0) != 1.0:
+        raise UsageError("Rotary positions of a part of each head cannot be loaded: transformers' decoders turn all.")
+    return _call("rotary", {"base": float(numbers[0]), "scaling": _call(kind, options) if options else ""})
 
 
-def _ropes(theirs: Fields, kinds: list[str]) -> str:
+def _ropes(theirs: Fields, kinds: list[str], by_kind: bool) -> str:
     """Returns `model.positions` of layers of these kinds, from old and new forms of `config.json`."""
     rope = theirs.get("rope_parameters")
     if rope is None:
         rope = (theirs.get("rope_scaling") or {}) | {"rope_theta": theirs.get("rope_theta", 10_000.0)}
-        if "rope_local_base_freq" in theirs:
+        if by_kind:
             rope = {FULL: rope, SLIDING: {"rope_theta": theirs["rope_local_base_freq"]}}
+    if not by_kind and {*rope} & {FULL, SLIDING}:
+        raise UsageError("Only Gemma 3 has rotary positions by kind of layer.")
     return _joined([_rotary(rope.get(kind, rope)) for kind in kinds])
 
 
@@ -83,49 +121,60 @@ def _kinds(theirs: Fields) -> list[str]:
     depth, window = theirs["num_hidden_layers"], theirs.get("sliding_window")
     if not window or theirs.get("use_sliding_window") is False:
         return [FULL] * depth
-    if theirs.get("layer_types"):
-        return list(theirs["layer_types"])
-    if pattern := theirs.get("sliding_window_pattern"):
-        return [SLIDING if (layer + 1) % pattern else FULL for layer in range(depth)]
-    return [SLIDING] * depth
+    if kinds := theirs.get("layer_types"):
+        if len(kinds) != depth or {*map(str, kinds)} - {SLIDING, FULL}:
+            raise UsageError(f"layer_types={kinds} cannot be loaded; only {depth} times {SLIDING} or {FULL} can.")
+        return list(kinds)
+    pattern, full = theirs.get("sliding_window_pattern") or depth + 1, theirs.get("max_window_layers", 0)
+    return [SLIDING if (layer + 1) % pattern and layer >= full else FULL for layer in range(depth)]
 
 
-def read(theirs: Fields, heeded: tuple[str, ...], qk_norm: str) -> dict[str, Any]:
+def read(theirs: Fields, family: Family) -> dict[str, Any]:
     """Returns our fields of a Llama or one of its descendants, beside those that are only named otherwise.
 
-    Args:
-      theirs: `config.json`.
-      heeded: Those of `BIASES`, `WINDOWS` and `CAPS` that the family has.
-      qk_norm: The norm of its queries and keys.
-
     Raises:
-      UsageError: a scaling of rotary positions or a kind of layer is unknown.
+      UsageError: a field has a wrong type, or says what our GPT does not have.
     """
-    theirs = {name: value for name, value in theirs.items() if name not in {*BIASES, *WINDOWS, *CAPS} - {*heeded}}
+    unheeded = {*BIASES, *WINDOWS, *CAPS, *ROPES} - {*family.heeded}
+    theirs = {name: value for name, value in {**family.defaults, **theirs}.items() if name not in unheeded}
+    _check_types(theirs)
+    if theirs.get("use_bidirectional_attention"):
+        raise UsageError("use_bidirectional_attention=True cannot be loaded: a GPT is causal.")
+    if family.qk_norm and theirs["rms_norm_eps"] != QK_EPSILON:
+        raise UsageError(
+            f"rms_norm_eps={theirs['rms_norm_eps']} is of queries and keys too, for which only {QK_EPSILON} is here."
+        )
     heads, kinds = theirs["num_attention_heads"], _kinds(theirs)
     groups, head = theirs.get("num_key_value_heads") or heads, theirs.get("head_dim") or 0
-    if unknown := sorted({*kinds} - {SLIDING, FULL}):
-        raise UsageError(f"Layers of type {unknown[0]!r} cannot be loaded; only {SLIDING} and {FULL} can.")
     cap, over = theirs.get("attn_logit_softcapping") or 0.0, theirs.get("query_pre_attn_scalar") or 0
     width = head or theirs["hidden_size"] // heads
     options = {
         "cap": float(cap),
-        "qk_norm": qk_norm,
+        "qk_norm": family.qk_norm,
         "scale": over**-0.5 if over and over != width else 0.0,
         "kv_heads": groups if groups != heads else 0,
     }
+    activation = theirs.get(family.activation) or family.defaults[family.activation]
     windows = [theirs["sliding_window"] if kind == SLIDING else 0 for kind in kinds]
     specs = [_call("soft_cap" if cap else "dot_product", options | {"window": window}) for window in windows]
     return {
         "attention": _joined(specs),
-        "positions": _ropes(theirs, kinds),
+        "positions": _ropes(theirs, kinds, family.heeded[-1:] == ROPES),
         "head": width if width * heads != theirs["hidden_size"] else 0,
         "logit_cap": float(theirs.get("final_logit_softcapping") or 0.0),
-        "attention_bias": bool(theirs.get("attention_bias", False)),
-        "mlp_bias": bool(theirs.get("mlp_bias", False)),
-        "activation": theirs.get("hidden_activation") or theirs.get("hidden_act") or "silu",
-        "tied_output": bool(theirs.get("tie_word_embeddings", False)),
+        "attention_bias": theirs.get("attention_bias") or False,
+        "mlp_bias": theirs.get("mlp_bias") or False,
+        "activation": family.renamed.get(activation, activation),
+        "tied_output": theirs.get("tie_word_embeddings") or False,
     }
+
+
+def _check_types(theirs: Fields) -> None:
+    for name, kind in TYPES.items():
+        value = theirs.get(name)
+        wrong = value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool))
+        if wrong or (isinstance(value, int | float) and value < 0):
+            raise UsageError(f"config.json has {name}={value!r}, which cannot be loaded.")
 
 
 def _rope(rotary: Rotary | None) -> dict[str, Any]:
@@ -184,9 +233,8 @@ def _decoder(
     title: str,
     kind: str,
     name: str,
-    heeded: tuple[str, ...],
+    family: Family,
     block: Table | None = None,
-    qk_norm: str = "",
     absent: tuple[str, ...] = (),
     **fixed: Any,
 ) -> Architecture:
@@ -213,7 +261,7 @@ def _decoder(
         body="model.",
         head="lm_head.",
         tied={"lm_head.weight": "model.embed_tokens.weight"},
-        read=lambda theirs: read(theirs, heeded, qk_norm) | fixed,
+        read=lambda theirs: read(theirs, family) | fixed,
         write=write,
         absent=absent,
     )
@@ -221,31 +269,33 @@ def _decoder(
 
 GEMMA: dict[str, Any] = {"norm_type": "rms_offset", "scale_embeddings": True, "tied_output": True}
 OUT = ("attention/out/bias",)
+SILU = {"hidden_act": "silu"}
+QWEN = SILU | {"use_sliding_window": False, "max_window_layers": 28}
+TANH = {"hidden_activation": "gelu_pytorch_tanh", "head_dim": 256, "query_pre_attn_scalar": 256}
+GEMMA_1 = Family(
+    ("attention_bias",),
+    defaults={"hidden_act": "gelu_pytorch_tanh", "head_dim": 256},
+    renamed={"gelu": "gelu_pytorch_tanh"},
+)
+GEMMA_2 = Family(
+    ("attention_bias", *WINDOWS, *CAPS),
+    activation="hidden_activation",
+    defaults=TANH | {"sliding_window": 4096, "sliding_window_pattern": 2},
+)
+GEMMA_3 = Family(
+    ("attention_bias", *WINDOWS, *CAPS, *ROPES),
+    "rms_offset",
+    "hidden_activation",
+    TANH | {"sliding_window": 4096, "sliding_window_pattern": 6, "rope_theta": 1e6, "rope_local_base_freq": 10_000.0},
+)
 DECODERS = (  # where a model fits several, it is exported as the first
-    _decoder("Qwen 2", "qwen2", "Qwen2ForCausalLM", WINDOWS, absent=OUT, attention_bias=True),
-    _decoder("Llama", "llama", "LlamaForCausalLM", BIASES),
-    _decoder("Mistral", "mistral", "MistralForCausalLM", WINDOWS),
-    _decoder("Qwen 3", "qwen3", "Qwen3ForCausalLM", ("attention_bias", *WINDOWS), NORMS, "rms"),
-    _decoder("Gemma", "gemma", "GemmaForCausalLM", ("attention_bias",), **GEMMA),
-    _decoder(
-        "Gemma 2",
-        "gemma2",
-        "Gemma2ForCausalLM",
-        ("attention_bias", *WINDOWS, *CAPS),
-        SANDWICH,
-        norm="sandwich",
-        **GEMMA,
-    ),
-    _decoder(
-        "Gemma 3",
-        "gemma3_text",
-        "Gemma3ForCausalLM",
-        ("attention_bias", *WINDOWS, *CAPS),
-        SANDWICH | NORMS,
-        "rms_offset",
-        norm="sandwich",
-        **GEMMA,
-    ),
+    _decoder("Qwen 2", "qwen2", "Qwen2ForCausalLM", Family(WINDOWS, defaults=QWEN), absent=OUT, attention_bias=True),
+    _decoder("Llama", "llama", "LlamaForCausalLM", Family(BIASES)),
+    _decoder("Mistral", "mistral", "MistralForCausalLM", Family(WINDOWS[:1], defaults=SILU | {"sliding_window": 4096})),
+    _decoder("Qwen 3", "qwen3", "Qwen3ForCausalLM", Family(("attention_bias", *WINDOWS), "rms", defaults=QWEN), NORMS),
+    _decoder("Gemma", "gemma", "GemmaForCausalLM", GEMMA_1, **GEMMA),
+    _decoder("Gemma 2", "gemma2", "Gemma2ForCausalLM", GEMMA_2, SANDWICH, norm="sandwich", **GEMMA),
+    _decoder("Gemma 3", "gemma3_text", "Gemma3ForCausalLM", GEMMA_3, SANDWICH | NORMS, norm="sandwich", **GEMMA),
 )
 
 

@@ -169,8 +169,15 @@ def _read_safetensors(path: Path) -> Arrays:
 
 
 def _read_shards(source: str, index: Path) -> Arrays:
-    files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    return {name: array for file in files for name, array in _read_safetensors(find(source, file)).items()}
+    names = read_json(index, "give another model").get("weight_map")
+    files = set(names.values()) if isinstance(names, dict) and all(map(_is_name, names.values())) else set()
+    if not files:
+        raise UsageError(f"{index} names no files of weights; give another model.")
+    return {name: array for file in sorted(files) for name, array in _read_safetensors(find(source, file)).items()}
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and Path(value).name == value
 
 
 def _read_msgpack(path: Path) -> Arrays:

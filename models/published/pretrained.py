@@ -18,6 +18,7 @@ from flax import traverse_util
 
 from attention.errors import UsageError
 from models.fields import declared
+from models.gpt import GPTConfig
 from models.layers.positions import rotary_layers, sinusoids_in_halves
 from models.mechanisms import MECHANISMS, resolve
 from models.published import hugging_face
@@ -223,7 +224,8 @@ def check_fit(
     architecture = _architecture_of(source, config)
     described = describe(source, (architecture,))
     compared = described.fields.keys() - architecture.dropouts.keys() - config.STACKS.keys()
-    pairs = {f"model.{field}": (getattr(config, field), described.fields[field]) for field in sorted(compared)}
+    compared = sorted(field for field in compared if _matters(field, config))
+    pairs = {f"model.{field}": (getattr(config, field), described.fields[field]) for field in compared}
     pairs["the vocabulary"] = vocabulary, described.vocabulary
     if special is not None:
         pairs |= {f"the token {name}": (special.get(name), token) for name, token in described.special.items()}
@@ -278,6 +280,8 @@ def _exportable(config: TransformerConfig, special: Mapping[str, int], flat: Map
     for architecture in known:
         with contextlib.suppress(UsageError):  # of fields that it has no words for
             differences[architecture.title] = _differences(architecture, config, flat)
+    if not differences:
+        raise UsageError("transformers has no model with these positions, so it cannot be exported.")
     closest = min(differences, key=lambda title: len(differences[title]))
     if differences[closest]:
         raise UsageError(
@@ -286,10 +290,15 @@ def _exportable(config: TransformerConfig, special: Mapping[str, int], flat: Map
     return next(architecture for architecture in known if architecture.title == closest)
 
 
+def _matters(field: str, config: TransformerConfig) -> bool:
+    """Returns whether a field changes what the model computes: there is no bias of an output that is the embeddings."""
+    return not (field == "output_bias" and isinstance(config, GPTConfig) and config.tied_output)
+
+
 def _differences(architecture: Architecture, config: TransformerConfig, flat: Mapping[str, np.ndarray]) -> list[str]:
     """Returns how a model differs from what its `config.json` of an architecture would say."""
     theirs = _fields("The model", architecture, _config_json(architecture, config))
-    ours = {field: getattr(config, field) for field in theirs}
+    ours = {field: getattr(config, field) for field in theirs if _matters(field, config)}
     for spec, depth in config.STACKS.items():
         if resolve(theirs[spec], getattr(config, depth)) == config.mechanisms[spec]:
             theirs[spec] = ours[spec]

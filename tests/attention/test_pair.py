@@ -380,7 +380,7 @@ def test_a_boolean_array_is_a_mask():
     [
         ("softmx", "Unknown normaliser 'softmx'. Did you mean 'softmax'"),
         ("sink(learn=True)", "Unknown option of the normaliser sink 'learn'. Did you mean 'learned'"),
-        ("sink|sigmoid", "has one normaliser, not 'sink|sigmoid'"),
+        ("sink|sigmoid", "There is one normaliser, not 'sink|sigmoid'"),
     ],
 )
 def test_mistakes_in_normalisers_are_one_sentence(text, message):

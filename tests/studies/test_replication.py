@@ -237,4 +237,4 @@ def test_a_picture_is_drawn_where_the_study_has_one(page, swept, monkeypatch):
     monkeypatch.setitem(replication.ALL, "mnist", dataclasses.replace(study, picture=True))
     archive.write(archive.find([swept]), page.parent / "mnist.json", swept)
     replication.put("mnist", page.parent / "mnist.json")
-    assert (page.parent / "mnist.png").stat().st_size > 1000
+    assert (page.parent / "mnist.svg").stat().st_size > 1000

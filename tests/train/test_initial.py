@@ -1,6 +1,7 @@
 """A run that starts from another's parameters has them, and says what it has not."""
 
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -73,6 +74,16 @@ def test_mistakes_are_said_before_anything_is_written(before, tmp_path, capsys):
     assert main.main(arguments(tmp_path / "run", optimizer__freeze="hed/")) == 2
     assert "'hed/', which matches none of the 21 parameters, such as ['head/" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_goes_on_without_the_run_that_it_started_from(before, tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(before, source)
+    options = {"train__init_from": source, "train__eval_every": "1 steps"}
+    assert main.main(arguments(tmp_path / "run", train__length="1 steps", **options)) == 0
+    shutil.rmtree(source)
+    assert main.main(arguments(tmp_path / "run", train__length="2 steps", **options)) == 0
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["steps"] == 2
 
 
 def test_a_model_that_shares_nothing_is_refused(before):

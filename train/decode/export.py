@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
+from attention.errors import UsageError
+from models.files import read_json
 from models.published import pretrained
 from models.published.architectures import Architecture
 from train.config import loading
@@ -45,6 +47,8 @@ def export(directory: Path, folder: str, step: str = "best", replica: int = 0) -
     init = lambda key: jax.tree.map(jnp.asarray, unflatten_dict(zeros, sep="/"))  # noqa: E731
     number, params = trained.load_params(directory, step, config, init, {}, replica)
     texts = {file.name: workdir.read_file(directory, file.name) for file in directory.glob("*tokeniser.json")}
+    if not texts:
+        raise UsageError(f"{directory} keeps no tokeniser.json, which the exported model needs; give another run.")
     special = tokenisers.loads(sorted(texts.items())[-1][1]).special  # of the target, where there are two
     length = max(config.data.limits.values()) if hasattr(config.data, "limits") else config.data.context
 
@@ -58,7 +62,7 @@ def _card(directory: Path, architecture: Architecture, step: int, replica: int, 
     """Yields the lines of the card: what it is, how to load it, its metrics, data, config and versions."""
     config, finished = workdir.read_config(directory), (directory / "result.json").is_file()
     result: dict[str, Any] = workdir.read_result(directory, replica) if finished else {}
-    data = json.loads(workdir.read_file(directory, "data.json"))
+    data = read_json(directory / "data.json", "give another run")
     yield from ("---", "library_name: transformers", "tags: [attention-bench]", "---", "", f"# {directory.name}", "")
     yield f"A {architecture.title} of {parameters:,} parameters, after step {step} of a training by the attention bench"
     yield f"at commit {result.get('git', 'unknown')}."

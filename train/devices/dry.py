@@ -58,6 +58,7 @@ class DryRun:
           UsageError: a run would raise it, or a size is not stated.
         """
         setup = Setup.of(config, blank_task, devices)
+        setup.check_start()
         return cls(setup, setup.replicas.abstract(setup.shapes), batch_of(setup))
 
     def lower(self) -> jax.stages.Lowered:

@@ -32,7 +32,7 @@ def check(state: Any, batch: int, sizes: Mapping[str, int], mesh: Mesh) -> None:
         given = ", ".join(f"{name}={size}" for name, size in sizes.items())
         raise UsageError(
             f"This run would take at least {scaled(sum(needed.values()), 'B')} on each device, {listed}, but a device "
-            f"has {scaled(limit, 'B')}; make the model smaller, or {given}, or take more devices."
+            f"has {scaled(limit, 'B')}; make the model smaller, lower {given}, or use more devices."
         )
 
 

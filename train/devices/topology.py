@@ -1,6 +1,7 @@
 """Described TPUs: XLA's and Mosaic's real compilers compile for them on any machine, and nothing runs."""
 
 import collections
+import importlib.util
 import os
 import re
 from collections.abc import Iterator
@@ -42,9 +43,9 @@ def devices(name: str) -> list[jax.Device]:
     try:
         return list(topologies.get_topology_desc(platform="tpu", topology_name=name).devices)
     except Exception as error:  # XLA raises RuntimeError and its own kinds, and without libtpu NotFoundError
-        if "libtpu" in str(error) or "not installed" in str(error):
+        if importlib.util.find_spec("libtpu") is None:
             raise UsageError(
-                f"To compile for {name} needs the TPU compiler: pip install -r requirements-tpu.txt."
+                f"Compiling for {name} needs the TPU compiler: pip install -r requirements-tpu.txt."
             ) from error
         raise UsageError(f"There is no topology {name!r}: {str(error).splitlines()[0]}; try {EXAMPLES}.") from error
 
@@ -58,13 +59,14 @@ def capacity(device: jax.Device) -> int:
 def collectives(compiled: Any) -> Iterator[str]:
     """Yields a line for each kind of collective in a program: how often, and the bytes of their results a device."""
     counts, sizes = collections.Counter[str](), collections.Counter[str]()
-    pattern = rf"= (.+?) ({'|'.join(COLLECTIVES)})(?:-start)?\("
-    for shapes, kind in re.findall(pattern, compiled.as_text()):
+    pattern = rf"= (.+?) ({'|'.join(COLLECTIVES)})(-start)?\("  # a start gives its operand too
+    for shapes, kind, started in re.findall(pattern, compiled.as_text()):
         counts[kind] += 1
-        sizes[kind] += sum(_bytes(*found) for found in re.findall(r"(\w+)\[([\d,]*)\]", shapes))
+        results = re.findall(r"(\w+)\[([\d,]*)\]", shapes)
+        sizes[kind] += sum(_bytes(*result) for result in (results[-1:] if started else results))
     if counts:
         listed = ", ".join(f"{kind} {counts[kind]} times ({scaled(sizes[kind], 'B')})" for kind in counts)
-        yield f"Collectives in the program, each loop's once: {listed}"
+        yield f"Collectives in the program (a loop's body counts once): {listed}"
 
 
 def _bytes(dtype: str, shape: str) -> int:

@@ -13,6 +13,7 @@ import operator
 import re
 import shutil
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from train.run import digest, files, workdir
 from train.state import Params, TrainState
 from train.step import NonFiniteError
 
+FOLDER = "checkpoints"
 _STEP = re.compile(r"0|[1-9]\d*")
 _UNFINISHED = ".orbax-checkpoint-tmp"
 _METADATA = "_CHECKPOINT_METADATA"  # Orbax's file, which every checkpoint has
@@ -44,7 +46,7 @@ class Checkpoints(contextlib.AbstractContextManager):
     def __init__(self, directory: Path, keep: int):
         logging.getLogger("absl").setLevel(logging.CRITICAL)
         self._directory = directory.absolute()
-        self._folder = self._directory / "checkpoints"
+        self._folder = self._directory / FOLDER
         self._keep, self._best = keep, frozenset[int]()
         self._writing: Any = None  # Orbax's response, and the step
 
@@ -63,14 +65,11 @@ class Checkpoints(contextlib.AbstractContextManager):
         except Exception as error:
             what = f"{self._directory} cannot be written"
             if step is not None:
-                shutil.rmtree(self._folder / f"{step}{_UNFINISHED}", ignore_errors=True)
+                _remove(self._folder / f"{step}{_UNFINISHED}")
                 what = f"The checkpoint of step {step} could not be written to {self._folder}"
             if isinstance(error, UsageError) or not (reason := files.why_unwritable(error)):
                 raise
-            raise UsageError(
-                f"{what} ({reason}); the last good checkpoint is step {self.last()}: free space and run the same "
-                "command again."
-            ) from error
+            raise UsageError(f"{what} ({reason}); {self.kept()}: free space and run the same command again.") from error
 
     def steps(self) -> list[int]:
         """Returns the steps that have a checkpoint, in order."""
@@ -80,10 +79,14 @@ class Checkpoints(contextlib.AbstractContextManager):
         """Returns the newest step that has a checkpoint, or 0 where there is none."""
         return max(self.steps(), default=0)
 
-    def last_good(self) -> int:
+    def kept(self) -> str:
+        """Returns in words what a run can continue from."""
+        return f"the last good checkpoint is step {self.last()}" if self.last() else "no checkpoint was saved yet"
+
+    def last_good(self) -> str:
         """Returns the same once what is being written is on disk; all processes must call it."""
         self.wait()
-        return self.last()
+        return self.kept()
 
     def save(self, step: int, state: TrainState, batches: Any, progress: dict, best: Iterable[int]) -> None:
         """Starts writing state, data iterator and progress (plain JSON values); `best` are the best steps so far.
@@ -96,7 +99,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         if broken := digest.not_finite(state):
             raise NonFiniteError(
                 f"After step {step}, {len(broken)} arrays of the state are not finite, such as {broken[0]}, so it is "
-                f"not saved; the last good checkpoint is step {last}. Try a lower optimizer.learning_rate, a longer "
+                f"not saved; {last}. In another --workdir, try a lower optimizer.learning_rate, a longer "
                 "optimizer.warmup or a larger optimizer.epsilon."
             )
         self._best = frozenset(best)
@@ -266,6 +269,20 @@ class Checkpoints(contextlib.AbstractContextManager):
                 target.mkdir(exist_ok=True)
                 shutil.rmtree(target / str(step), ignore_errors=True)
                 shutil.move(self._folder / str(step), target / str(step))
+
+
+def _remove(folder: Path) -> None:
+    """Removes a folder that threads may still write to for a moment."""
+    for _ in range(20):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.1)
+
+
+def has_checkpoints(directory: Path) -> bool:
+    """Returns whether a work directory has something that a run can perhaps continue from."""
+    return any(_STEP.fullmatch(path.name) for path in (directory / FOLDER).glob("*"))
 
 
 def _reading(partial: bool) -> ocp.Context:

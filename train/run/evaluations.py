@@ -137,8 +137,7 @@ class Evaluations:
             if not np.isfinite(numbers["loss"]):
                 raise NonFiniteError(
                     f"The loss{self._replicas.name(replica)} on {split} data was {numbers['loss']} after step {step}; "
-                    f"the last good checkpoint is step {self._checkpoints.last_good()}. Try a lower "
-                    "optimizer.learning_rate."
+                    f"{self._checkpoints.last_good()}. In another --workdir, try a lower optimizer.learning_rate."
                 )
         return metrics, speed
 

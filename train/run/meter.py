@@ -110,6 +110,6 @@ class Meter:
         raise NonFiniteError(
             f"The loss{self._replicas.name(replica)} was {loss} and the gradient norm {norm} at step {step}, on the "
             f"training examples {[example for share in shares for example in json.loads(share)]}; "
-            f"the last good checkpoint is step {self._checkpoints.last_good()}. Try a lower optimizer.learning_rate, a "
-            "longer optimizer.warmup or optimizer.clip=1.0."
+            f"{self._checkpoints.last_good()}. In another --workdir, try a lower optimizer.learning_rate, a longer "
+            "optimizer.warmup or optimizer.clip=1.0."
         )

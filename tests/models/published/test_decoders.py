@@ -11,8 +11,10 @@ from safetensors.numpy import load_file, save_file
 
 from attention import UsageError
 from models.gpt import GPT, GPTConfig
+from models.mechanisms import resolve
 from models.published import pretrained
 from models.published.hugging_face import CONFIG, SAFETENSORS, SHARDS
+from train.config import loading
 
 MODERN = {"norm_type": "rms", "gated": True, "activation": "swish", "mlp_bias": False, "output_bias": False}
 GEMMA = {"norm_type": "rms_offset", "scale_embeddings": True, "activation": "gelu_tanh", "head": 6, "norm": "sandwich"}
@@ -21,11 +23,11 @@ GPTS = {
     "llama": {"attention": "dot_product(kv_heads=2)", "tied_output": False},
     "mistral": {"attention": "dot_product(kv_heads=2, window=5)"},
     "qwen2": {"attention_bias": True},
-    "qwen3": {"attention": "dot_product(qk_norm='rms')", "positions": "rotary(base=1000000.0)"},
+    "qwen3": {"attention": "dot_product(qk_norm='rms')", "positions": "rotary(base=1000000.0)", "norm_epsilon": 1e-6},
     "gemma2": GEMMA | {"attention": "soft_cap(cap=2.0, window=3)|soft_cap(cap=2.0)", "logit_cap": 3.0},
     "gemma3_text": GEMMA
     | {"attention": f"{NORMED}, window=3)|{NORMED})"}
-    | {"positions": "rotary(base=10000.0)|rotary(base=1000000.0, scaling='linear(factor=8.0)')"},
+    | {"norm_epsilon": 1e-6, "positions": "rotary(base=10000.0)|rotary(base=1000000.0, scaling='linear(factor=8.0)')"},
 }
 
 
@@ -52,6 +54,27 @@ def test_a_gpt_goes_out_as_what_it_is_and_comes_back(kind, tmp_path):
     loaded, report = pretrained.load(str(tmp_path / "out"), same, jax.tree.map(jnp.zeros_like, params))
     chex.assert_trees_all_equal(loaded, params)
     assert report.skipped == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "older", "windows"),
+    [
+        ("gemma2", {}, [3, 0, 3, 0, 3, 0, 3]),
+        ("gemma3_text", {}, [3, 3, 3, 3, 3, 0, 3]),
+        ("gemma3_text", {"sliding_window_pattern": 2}, [3, 0, 3, 0, 3, 0, 3]),
+        ("mistral", {}, [5] * 7),
+        ("qwen2", {"sliding_window": 4}, [0] * 7),
+        ("qwen2", {"sliding_window": 4, "use_sliding_window": True, "max_window_layers": 5}, [0, 0, 0, 0, 0, 4, 4]),
+    ],
+)
+def test_older_files_do_not_say_which_layers_slide(kind, older, windows, tmp_path):
+    pretrained.export(str(tmp_path), *build(**GPTS[kind]))
+    theirs = json.loads((tmp_path / CONFIG).read_text())
+    for name in ("layer_types", "use_sliding_window"):
+        theirs.pop(name, None)
+    (tmp_path / CONFIG).write_text(json.dumps(theirs | {"num_hidden_layers": 7} | older))
+    fields = pretrained.describe(str(tmp_path)).fields
+    assert [row.window for row in resolve(fields["attention"], 7)] == windows
 
 
 def test_another_mechanism_starts_fresh_and_the_rest_is_loaded(tmp_path):
@@ -100,3 +123,31 @@ def test_unknown_scalings_are_refused(tmp_path):
     (tmp_path / CONFIG).write_text(json.dumps(theirs))
     with pytest.raises(UsageError, match=r"scaled as .*dynamic.* cannot be loaded; only linear, yarn, llama3 can"):
         pretrained.describe(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("llama", {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "part of each head"),
+        ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": "abc"}}, "options must be numbers"),
+        ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "cannot be loaded; only linear"),
+        ("llama", {"head_dim": 6.5}, r"head_dim=6\.5, which cannot be loaded"),
+        ("llama", {"tie_word_embeddings": "false"}, "tie_word_embeddings='false', which cannot be loaded"),
+        ("qwen3", {"rms_norm_eps": 1e-5}, "rms_norm_eps=1e-05 is of queries and keys too"),
+        ("gemma2", {"layer_types": ["full_attention"]}, "only 2 times sliding_attention or full_attention can"),
+        ("gemma3_text", {"use_bidirectional_attention": True}, "a GPT is causal"),
+    ],
+)
+def test_what_our_gpt_has_not_is_refused(kind, change, message, tmp_path):
+    pretrained.export(str(tmp_path), *build(**GPTS[kind]))
+    theirs = json.loads((tmp_path / CONFIG).read_text())
+    (tmp_path / CONFIG).write_text(json.dumps(theirs | change))
+    with pytest.raises(UsageError, match=message):
+        pretrained.describe(str(tmp_path))
+
+
+def test_todays_gpt_is_a_llama(tmp_path):
+    config = loading.validate(loading.load("configs/gpt_modern_pydoc.py").to_dict()).model
+    params = GPT(config, 260, 8).init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
+    pretrained.export(str(tmp_path), config, params)
+    assert json.loads((tmp_path / CONFIG).read_text())["model_type"] == "llama"

@@ -45,7 +45,7 @@ def test_kernels_are_chosen_for_what_is_compiled_for():
 def test_collectives_are_counted_by_kind_with_their_bytes():
     (line,) = topology.collectives(SimpleNamespace(as_text=lambda: HLO))
     assert "all-reduce 2 times (2.052 kB)" in line  # 128 · 4 · 4 + 4
-    assert "all-gather 1 times (80 B)" in line  # (8 + 32) · 2
+    assert "all-gather 1 times (64 B)" in line  # 32 · 2
     assert "add" not in line.replace("all-gather", "")
 
 

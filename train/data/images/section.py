@@ -104,7 +104,7 @@ class ImageData(section.Section):
         """Returns one black image, which replaces any part in a dry run.
 
         Raises:
-          UsageError: a size is not section.
+          UsageError: a size is not stated.
         """
         height, width, channels = map(int, section.needed("image_shape", self.image_shape).split("x"))
         image = np.zeros((height or _ANY, width or _ANY, channels), np.uint8)

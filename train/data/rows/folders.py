@@ -11,6 +11,7 @@ from train.data.rows.local import ALIASES
 from train.data.rows.rows import DataColumn, OpenedSplit
 from train.data.rows.splits import PARTS, MissingSplitError
 
+_SPLITS = {*PARTS, *ALIASES, "training", "testing"}
 _LAYOUT = "DIR/train/CLASS/*.jpg (and validation, test), or DIR/CLASS/*.jpg"
 
 
@@ -46,6 +47,9 @@ def open_split(path: str, split: str, columns: Sequence[DataColumn]) -> OpenedSp
 
 def _splits(place: Path) -> dict[str, Path]:
     if not _folders(place / "train"):
+        names = {folder.name.lower() for folder in _folders(place)}
+        if names and names <= _SPLITS:
+            raise UsageError(f"The folders in {str(place)!r} are splits, not classes; lay it out as {_LAYOUT}.")
         return {"train": place}
     named = {ALIASES.get(folder.name, folder.name): folder for folder in _folders(place)}
     return {name: folder for name, folder in named.items() if name in PARTS}

@@ -255,7 +255,7 @@ def test_the_section_is_made_from_plain_values(language, masked, labelled):
         ("language", {"test_split": "test["}, "Cannot read the split"),
         ("language", {"context": 0}, "data.context must be at least 1, but it is 0"),
         ("language", {"eval_batch_size": 0}, "data.eval_batch_size must be at least 1"),
-        ("language", {"workers": -1}, r"data.workers must be at least 1, or 0 \(a thread\), but it is -1"),
+        ("language", {"workers": -1}, r"data.workers must be at least 1 and .*, or 0 \(a thread\), but it is -1"),
         ("language", {"eval_stride": 17}, r"data.eval_stride must be between 0 .* and data.context = 16, but it is 17"),
         ("masked", {"context": 2}, "data.context must be at least 3"),
         ("masked", {"mask_rate": 0.0}, "data.mask_rate must be above 0 and at most 1, but it is 0.0"),
