@@ -38,8 +38,7 @@ def main(flags: argparse.Namespace) -> None:
     if twice := [folder for folder in folders if folders.count(folder) > 1]:
         raise UsageError(f"{twice[0]} is given twice; give it once.")
     wanted = extraction.Wanted(tuple(flags.text), tuple(flags.examples), flags.split, flags.tokens, flags.step)
-    runs = [extraction.of_run(folder, wanted) for folder in folders]
-    extraction.check_alike(runs)
+    runs = extraction.alike([extraction.of_run(folder, wanted) for folder in folders])
     write_text(flags.out, page.of(runs))
     size = flags.out.stat().st_size
     print(f"Written: {flags.out} ({size / 1e6:.1f} MB), {len(runs[0].examples)} examples of {len(runs)} runs.")

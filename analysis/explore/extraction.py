@@ -24,6 +24,7 @@ from train.translate import Translator
 
 TITLE = 60  # characters of a text that name it
 LIKELY = 3  # tokens that a model expects most
+TWICE = "random tokens, twice (shows induction)"
 SAMPLE = 1 << 16  # ids of a split from which random tokens are drawn
 NAMES = {"cross": "target to source", "encoder": "encoder", "decoder": "decoder", "self": "self-attention"}
 
@@ -93,6 +94,11 @@ class Looks:
     config: Config
     examples: list[Look]
 
+    @property
+    def given(self) -> list[Look]:
+        """The examples that the user chose, without random tokens."""
+        return [look for look in self.examples if look.title != _short(TWICE)]
+
 
 def of_run(directory: Path, wanted: Wanted) -> Looks:
     """Returns what a run's model attends to.
@@ -108,8 +114,12 @@ def of_run(directory: Path, wanted: Wanted) -> Looks:
     return Looks(directory, config, looks(directory, config, wanted))
 
 
-def check_alike(runs: Sequence[Looks]) -> None:
-    """Raises UsageError unless all runs see the same examples, token by token."""
+def alike(runs: Sequence[Looks]) -> Sequence[Looks]:
+    """Returns the runs if all see the same examples; without random tokens where those differ, as contexts may.
+
+    Raises:
+      UsageError: they differ in an example, or in the task.
+    """
     first, *others = runs
     for other in others:
         if other.config.task != first.config.task:
@@ -117,12 +127,16 @@ def check_alike(runs: Sequence[Looks]) -> None:
                 f"{first.directory} is a run of {first.config.task} and {other.directory} of {other.config.task}; runs "
                 "beside each other need one task."
             )
-        for a, b in zip(first.examples, other.examples, strict=True):
+        for a, b in zip(first.given, other.given, strict=True):
             if (a.title, a.read, a.grid) != (b.title, b.read, b.grid):
                 raise UsageError(
                     f"{first.directory} and {other.directory} do not read {a.title!r} as the same tokens; runs beside "
                     "each other need the same data and the same tokeniser or patches."
                 )
+    random = [[look.read for look in run.examples if look.title == _short(TWICE)] for run in runs]
+    if all(read == random[0] for read in random):
+        return runs
+    return [dataclasses.replace(run, examples=run.given) for run in runs]
 
 
 def _images(directory: Path, config: Config, wanted: Wanted) -> list[Look]:
@@ -155,7 +169,7 @@ def _texts(directory: Path, config: Config, wanted: Wanted) -> list[Look]:
         cut = [record["tokens"][: min(wanted.tokens, int(record.get("length", wanted.tokens)))] for record in records]
         read = {f"{wanted.split} {index}: {decode(ids)}": ids for index, ids in zip(wanted.indices, cut, strict=True)}
     if config.task == "language_modelling" and config.data.context > 3:
-        read["random tokens, twice (shows induction)"] = _twice(task, min(wanted.tokens, config.data.context) // 2)
+        read[TWICE] = _twice(task, min(wanted.tokens, config.data.context) // 2)
     return [_of_text(config, task, params, title, ids) for title, ids in read.items()]
 
 

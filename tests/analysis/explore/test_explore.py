@@ -31,6 +31,7 @@ DATES = {
 RUNS = {
     "gpt": {"config": "configs/gpt_pydoc.py", "model__attention": "delta|super", "data__context": 16},
     "words": {"config": "configs/gpt_pydoc.py", "data__tokeniser": "words(size=99)", "data__context": 16},
+    "wide": {"config": "configs/gpt_pydoc.py", "model__attention": "super", "data__context": 24},
     "vit": {"model__attention": "neural|linear", "model__pool": "class_token"},
     "dates": DATES,
 }
@@ -186,6 +187,13 @@ def test_mistakes_are_one_sentence(run, command, message, tmp_path, monkeypatch,
     printed = capsys.readouterr().err
     assert message in printed
     assert printed.count("\n") == 1
+
+
+def test_models_of_different_contexts_are_set_beside_each_other_without_random_tokens(run, looked):
+    wide = extraction.of_run(run("wide"), extraction.Wanted(texts=("return it",), step="last"))
+    assert len(looked.examples) == len(wide.examples) == 2
+    assert [len(beside.examples) for beside in extraction.alike([looked, wide])] == [1, 1]
+    assert extraction.alike([looked, looked]) == [looked, looked]
 
 
 def test_weights_that_are_not_finite_are_refused():
