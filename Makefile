@@ -22,7 +22,7 @@ test-long: .venv/installed-test
 	JAX_DISABLE_MOST_OPTIMIZATIONS=false $(BIN)/python -m pytest -q -n 2 --dist loadgroup -m long
 
 fuzz: .venv/installed-test
-	FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest -q tests/fuzz
+	FUZZ_SECONDS=$(SECONDS) FUZZ_RANDOM=1 $(BIN)/python -m pytest -q tests/fuzz
 
 test-compilers: .venv-tpu/installed
 	.venv-tpu/bin/python -m pytest -q -p no:xdist tests/compilers

@@ -56,7 +56,10 @@ class SubwordTokeniser(Tokeniser):
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         """Returns the ids of the pieces of each text."""
-        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        try:
+            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        except Exception as error:  # the package raises no kind of its own
+            raise UsageError(f"The tokeniser cannot encode the text: {error}; choose another.") from error
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
