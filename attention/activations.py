@@ -21,6 +21,11 @@ def unit(x: Float[Array, "*S H"]) -> Float[Array, "*S H"]:
     return jnp.where(positive, x / jnp.sqrt(jnp.where(positive, squares, 1.0)), 0.0)
 
 
+def inverse_rms(x: Float[Array, "*S H"], epsilon: float) -> Float[Array, "*S 1"]:
+    """Returns 1 / √(mean(x²) + ε) over the last axis, by which RMSNorm multiplies (Zhang & Sennrich 2019)."""
+    return jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + epsilon)
+
+
 ACTIVATIONS: dict[str, Callable] = {
     "gelu": gelu,
     "gelu_tanh": partial(jax.nn.gelu, approximate=True),

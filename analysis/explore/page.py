@@ -67,7 +67,7 @@ def of(runs: Sequence[Looks]) -> str:
             for name, run in zip(_names(runs), runs, strict=True)
         ],
     }
-    title = html.escape(", ".join(run["name"] for run in data["runs"]))
+    title = "What the heads see: " + html.escape(", ".join(run["name"] for run in data["runs"]))
     return shell.filled(Path(__file__).with_suffix(".html"), data, TITLE=title, WEIGHTS=store.packed())
 
 

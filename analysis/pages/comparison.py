@@ -44,7 +44,7 @@ def page(report: ComparisonReport, folder: Path) -> str:
         "groups": [_group(group, looks[group.label][0], names, most, folder) for group in report.found.groups],
     }
     labels = ", ".join(group.label for group in report.found.groups)
-    return shell.filled(Path(__file__).with_suffix(".html"), data, TITLE=html.escape(labels))
+    return shell.filled(Path(__file__).with_suffix(".html"), data, TITLE=f"Comparison: {html.escape(labels)}")
 
 
 def _table(table: ResultTable) -> dict[str, Any]:

@@ -12,10 +12,10 @@ def filled(page: Path, data: Any, **texts: str) -> str:
     """Returns a page with everything in it.
 
     Args:
-      page: The HTML template. `{{STYLE}}`, `{{SCRIPT}}` and `{{DATA}}` in it are replaced by the shell's and the page's
-        style, the page's script, and the data; `{{NAME}}` by a text.
+      page: The HTML template of its body, which follows the shell's head. `{{STYLE}}`, `{{SCRIPT}}` and `{{DATA}}` are
+        replaced by the shell's and the page's style, the page's script, and the data; `{{NAME}}` by a text.
       data: What JSON can hold.
-      texts: HTML by name.
+      texts: HTML by name, with the page's `TITLE`.
     """
     contents = {
         "STYLE": "\n".join(_read(path) for path in (SHELL / "shell.css", page.with_suffix(".css"))),
@@ -23,7 +23,7 @@ def filled(page: Path, data: Any, **texts: str) -> str:
         "DATA": json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
         **texts,
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda mark: contents[mark[1]], _read(page))
+    return re.sub(r"\{\{(\w+)\}\}", lambda mark: contents[mark[1]], _read(SHELL / "shell.html") + _read(page))
 
 
 def _read(path: Path) -> str:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.nn import initializers
 
 from attention import operations
+from attention.activations import inverse_rms
 from attention.errors import UsageError
 from attention.forms import Tokens
 from attention.kernels.reference import precise
@@ -63,9 +64,8 @@ class Differential(Mixer):
         factor = exponents[0] - exponents[1] + self.initial
         difference = jax.tree.map(lambda x, y: x - (factor * y).astype(x.dtype), first, second)
         out = difference[0] if options.return_weights else difference
-        norm = jax.lax.rsqrt(jnp.mean(jnp.square(out), -1, keepdims=True) + 1e-5)
         scale = (1 - self.initial) * params["scale"].reshape((1,) * (out.ndim - 1) + (-1,))
-        out = (out * norm * scale).astype(value.dtype)
+        out = (out * inverse_rms(out, 1e-5) * scale).astype(value.dtype)
         return (out, difference[1].astype(value.dtype)) if options.return_weights else out
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:

@@ -10,6 +10,7 @@ from jax.nn import initializers
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from attention import operations
+from attention.activations import inverse_rms
 from attention.errors import UsageError, unknown
 from attention.forms import At, DotForm, Tokens
 from attention.kernels.reference import precise
@@ -140,8 +141,7 @@ class DotProduct(Score):
         if self.qk_norm:
             weights = NORMS[self.qk_norm] + params[f"{side}_norm"]
             wide = precise(x)
-            norm = jax.lax.rsqrt(jnp.mean(jnp.square(wide), -1, keepdims=True) + EPSILON)
-            x = (wide * norm * weights.reshape((1,) * (x.ndim - 1) + (-1,))).astype(x.dtype)
+            x = (wide * inverse_rms(wide, EPSILON) * weights.reshape((1,) * (x.ndim - 1) + (-1,))).astype(x.dtype)
         x = at.turn(x)
         return _down(params, side, x) if self.dim else x
 

@@ -4,10 +4,11 @@ import functools
 from collections.abc import Callable
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
+
+from attention.activations import inverse_rms
 
 
 class RmsNorm(nn.Module):
@@ -28,8 +29,8 @@ class RmsNorm(nn.Module):
         """Returns an array like `x`."""
         scale = self.param("scale", nn.initializers.constant(1.0 - self.offset), (x.shape[-1],))
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-        wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.epsilon)
-        return (wide * (self.offset + scale).reshape((1,) * (x.ndim - 1) + (-1,))).astype(self.dtype)
+        scale = (self.offset + scale).reshape((1,) * (x.ndim - 1) + (-1,))
+        return (wide * inverse_rms(wide, self.epsilon) * scale).astype(self.dtype)
 
 
 NORM_TYPES: dict[str, Callable[..., nn.Module]] = {

@@ -8,6 +8,8 @@ from typing import Any
 from models.transformer import TransformerConfig
 
 Table = Mapping[str, str]
+# From their names to ours.
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "swish", "tanh": "tanh"}
 LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight", "table": "weight", "bias": "bias"}
 
 

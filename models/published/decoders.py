@@ -13,7 +13,7 @@ from attention.errors import UsageError
 from attention.scores.rotary import Rotary
 from models.gpt import GPTConfig
 from models.mechanisms import Mechanism
-from models.published.architectures import Architecture, Table
+from models.published.architectures import ACTIVATIONS, Architecture, Table
 
 Arrays = dict[str, np.ndarray]
 Fields = Mapping[str, Any]
@@ -49,7 +49,6 @@ TYPES = {  # of the fields that `read` reads
 }
 QK_EPSILON = 1e-6  # of our norms of queries and keys
 SLIDING, FULL = "sliding_attention", "full_attention"
-ACTIVATIONS = {"silu": "swish", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +158,7 @@ def read(theirs: Fields, family: Family) -> dict[str, Any]:
     specs = [_call("soft_cap" if cap else "dot_product", options | {"window": window}) for window in windows]
     return {
         "attention": _joined(specs),
-        "positions": _ropes(theirs, kinds, family.heeded[-1:] == ROPES),
+        "positions": _ropes(theirs, kinds, {*ROPES} <= {*family.heeded}),
         "head": width if width * heads != theirs["hidden_size"] else 0,
         "logit_cap": float(theirs.get("final_logit_softcapping") or 0.0),
         "attention_bias": theirs.get("attention_bias") or False,
@@ -210,7 +209,7 @@ def write(config: GPTConfig) -> dict[str, Any]:
         "mlp_bias": config.mlp_bias,
         "tie_word_embeddings": config.tied_output,
     }
-    activation = {ours: name for name, ours in ACTIVATIONS.items()}.get(config.activation, "")
+    activation = {ours: name for name, ours in ACTIVATIONS.items()}[config.activation]
     return theirs | {"hidden_act": activation, "hidden_activation": activation}
 
 

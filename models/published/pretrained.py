@@ -22,14 +22,13 @@ from models.gpt import GPTConfig
 from models.layers.positions import rotary_layers, sinusoids_in_halves
 from models.mechanisms import MECHANISMS, resolve
 from models.published import hugging_face
-from models.published.architectures import Architecture
+from models.published.architectures import ACTIVATIONS, Architecture
 from models.published.decoders import DECODERS, GPT2
 from models.published.marian import MARIAN
 from models.published.roberta import ROBERTA
 from models.transformer import TransformerConfig
 
 ARCHITECTURES = (ROBERTA, MARIAN, GPT2, *DECODERS)
-ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "swish", "tanh": "tanh"}
 OTHER_NAMES = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "swish": "swish"}
 
 POSITIONS = ("positions/embedding", "positions/table")
