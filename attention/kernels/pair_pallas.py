@@ -15,7 +15,6 @@ from jax.sharding import PartitionSpec as P
 
 from attention import mesh
 from attention.errors import UnsupportedError
-from attention.kernels import pair_gpu, pair_tpu
 from attention.kernels.call import PairCall
 from attention.kernels.pair_tile import Fixed, Network, Operands, PairPlan
 from attention.kernels.reference import precise
@@ -28,7 +27,6 @@ def why_not(call: PairCall, platform: str = "") -> str:
     platform = platform or platform_here()
     batch, heads = math.prod(call.scores_shape[:-3]), call.scores_shape[-3]
     over_batch, over_heads = devices(*BATCH), devices(*HEADS)
-    on_gpu, network = platform == "gpu", _network(call)
     odd = [str(x.dtype) for x in (call.query, call.value) if x.dtype not in (jnp.float32, jnp.bfloat16)]
     reasons = {
         "it needs a TPU or an NVIDIA GPU of the Hopper generation": not platform,
@@ -38,18 +36,26 @@ def why_not(call: PairCall, platform: str = "") -> str:
         f"{heads} heads do not divide among {over_heads} devices": heads % over_heads,
         f"its kernels hold float32 or bfloat16, not {' and '.join(dict.fromkeys(odd))}": platform != "interpret"
         and bool(odd),
-        "on a GPU it adds no bias": on_gpu and call.bias is not None,
-        "on a GPU it takes no dense mask": on_gpu and call.mask.dense is not None,
-        f"on a GPU {sum(network.units)} hidden units with {network.size} weights do not fit in a block": on_gpu
-        and not pair_gpu.holds(network),
-        f"on a GPU its tiles are {pair_gpu.BLOCK}, not {call.block}": on_gpu
-        and call.block not in (None, pair_gpu.BLOCK),
-        f"its tiles are multiples of 8 queries and 128 keys, not {call.block}": not on_gpu
-        and call.block is not None
-        and bool(call.block[0] % 8 or call.block[1] % 128),
-        f"on a GPU values are at most {pair_gpu.WIDEST} wide": on_gpu and call.value.shape[-1] > pair_gpu.WIDEST,
-    }
+    } | (_reasons_of_a_gpu(call) if platform == "gpu" else _reasons_of_a_tpu(call))
     return "; ".join(reason for reason, holds in reasons.items() if holds)
+
+
+def _reasons_of_a_tpu(call: PairCall) -> dict[str, bool]:
+    block = call.block or (8, 128)
+    return {f"its tiles are multiples of 8 queries and 128 keys, not {block}": bool(block[0] % 8 or block[1] % 128)}
+
+
+def _reasons_of_a_gpu(call: PairCall) -> dict[str, bool]:
+    kernels, network = _kernels("gpu"), _network(call)
+    return {
+        "on a GPU it adds no bias": call.bias is not None,
+        "on a GPU it takes no dense mask": call.mask.dense is not None,
+        f"on a GPU {sum(network.units)} hidden units with {network.size} weights do not fit in a block": not (
+            kernels.holds(network)
+        ),
+        f"on a GPU its tiles are {kernels.BLOCK}, not {call.block}": call.block not in (None, kernels.BLOCK),
+        f"on a GPU values are at most {kernels.WIDEST} wide": call.value.shape[-1] > kernels.WIDEST,
+    }
 
 
 def platform_here() -> str:
@@ -74,8 +80,8 @@ def pair(call: PairCall, block: tuple[int, int] | None = None, platform: str = "
     if reason := why_not(call, platform):
         raise UnsupportedError(f"implementation='pallas' cannot do this call: {reason}; use 'chunked' or 'auto'.")
     platform = platform or platform_here()
-    asked = block or call.block or pair_tpu.block_sizes(*call.scores_shape[-2:])
-    block = pair_gpu.BLOCK if platform == "gpu" else asked
+    kernels = _kernels(platform)
+    block = block or call.block or kernels.block_sizes(*call.scores_shape[-2:])
     plan = _plan(call, block, platform)
     out = _on_mesh(plan, _operands(call, plan), _fixed(call, plan))
     out = jnp.swapaxes(out, 1, 2)[:, : plan.queries]
@@ -159,17 +165,22 @@ def _attend(plan: PairPlan, operands: Operands, fixed: Fixed) -> jax.Array:
     return _forward(plan, operands, fixed)[0]
 
 
-def _kernels(plan: PairPlan):
-    return pair_gpu if plan.platform == "gpu" else pair_tpu
+def _kernels(platform: str):
+    """Returns the module of the platform's kernels. Pallas takes longer to import than JAX, so it waits for a use."""
+    if platform == "gpu":
+        from attention.kernels import pair_gpu as kernels
+    else:
+        from attention.kernels import pair_tpu as kernels
+    return kernels
 
 
 def _forward(plan: PairPlan, operands: Operands, fixed: Fixed):
-    out, log_sums = _kernels(plan).forward(plan, operands, fixed)
+    out, log_sums = _kernels(plan.platform).forward(plan, operands, fixed)
     return out, (operands, fixed, out, log_sums)
 
 
 def _backward(plan: PairPlan, residuals, gradient: jax.Array):
-    return _kernels(plan).backward(plan, *residuals, gradient), None
+    return _kernels(plan.platform).backward(plan, *residuals, gradient), None
 
 
 _attend.defvjp(_forward, _backward)
