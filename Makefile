@@ -1,6 +1,6 @@
 # `make demo` trains the default model; `make test` tests everything once, `make test-more` has the tests' further cases
 # and `make test-long` their long forms; `make fuzz` tries strange inputs for SECONDS; `make test-compilers` compiles for
-# TPUs, in an environment of its own. `make docs` builds the documentation into site/. All others make .venv first.
+# TPUs and GPUs, in an environment of its own. `make docs` builds the documentation into site/. All others make .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 3
@@ -24,8 +24,8 @@ test-long: .venv/installed-test
 fuzz: .venv/installed-test
 	FUZZ_SECONDS=$(SECONDS) FUZZ_RANDOM=1 $(BIN)/python -m pytest -q tests/fuzz
 
-test-compilers: .venv-tpu/installed
-	.venv-tpu/bin/python -m pytest -q -p no:xdist tests/compilers
+test-compilers: .venv-compilers/installed
+	.venv-compilers/bin/python -m pytest -q -p no:xdist tests/compilers
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .
@@ -54,10 +54,11 @@ docs: .venv/installed-docs
 archive:
 	git archive --prefix=attention-bench/ --output=attention-bench.zip HEAD
 
-.venv-tpu/installed: requirements-tpu.txt constraints.txt
-	$(PYTHON) -m venv .venv-tpu
-	.venv-tpu/bin/python -m pip install -q -r requirements-tpu.txt -c constraints.txt
+.venv-compilers/installed: requirements-tpu.txt requirements-gpu.txt constraints.txt
+	$(PYTHON) -m venv .venv-compilers
+	.venv-compilers/bin/python -m pip install -q -r requirements-tpu.txt -c constraints.txt
+	.venv-compilers/bin/python -m pip install -q --no-deps -r requirements-gpu.txt
 	touch $@
 
 clean:
-	rm -rf .venv .venv-tpu site
+	rm -rf .venv .venv-compilers site

@@ -15,6 +15,7 @@ REPLICAS = "replicas"  # axis of `jax.vmap` over models that are trained togethe
 
 
 _TARGET: ContextVar[Any] = ContextVar("target", default=None)
+_PLAIN: ContextVar[bool] = ContextVar("plain", default=False)
 
 
 @contextlib.contextmanager
@@ -47,6 +48,16 @@ def compute_capability() -> tuple[int, ...]:
     device = _TARGET.get() or jax.devices()[0]
     text = str(getattr(device, "compute_capability", ""))  # on AMD GPUs a name, such as gfx90a
     return tuple(map(int, text.split("."))) if re.fullmatch(r"\d+\.\d+", text) else ()
+
+
+def leave_kernels_out() -> None:
+    """Makes `auto` do without Pallas kernels from here on, because the compiler has refused one."""
+    _PLAIN.set(True)
+
+
+def kernels_left_out() -> bool:
+    """Returns whether `auto` does without Pallas kernels."""
+    return _PLAIN.get()
 
 
 def free_axes(*names: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from attention.errors import UsageError
 from train.config.schema import Config
 from train.data.pipeline import BatchIterator
 from train.devices import processes
+from train.devices.refusals import without_refused_kernels
 from train.run import report, workdir
 from train.run.checkpoints import Checkpoints, has_checkpoints
 from train.run.evaluations import Evaluations
@@ -47,7 +48,7 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
     ):
         with Interrupts() as interrupts:  # only here: a report has nothing to save, so there a signal ends the program
             with processes.together():
-                train_step = replicas.train_step(setup.trainer, task)
+                train_step = without_refused_kernels(lambda: replicas.train_step(setup.trainer, task))
                 batches = opened.enter_context(closing(replicas.batches(task)))
                 state, step, progress, remarks = restore_or_start(directory, setup, checkpoints, batches)
                 recorder = opened.enter_context(closing(Recorder(directory, setup, step, progress)))

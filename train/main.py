@@ -7,12 +7,11 @@ python -m train.main --dry-run --config=configs/gpt_wikitext103.py --config.mesh
 """
 
 import argparse
-import contextlib
 import functools
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from attention.errors import UsageError
@@ -37,7 +36,7 @@ def parser() -> cli.Parser:
     text = "compile a step for the mesh on fake devices, without data, and print what it takes"
     parser.add_argument("--dry-run", action="store_true", help=text)
     parser.add_argument("--devices", type=cli.count, help="of --dry-run; as many as the mesh has without it")
-    text = "of --dry-run: TPUs to compile for with their own compiler, such as v5e:4x4; needs requirements-tpu.txt"
+    text = "of --dry-run: chips to compile for with their own compiler, such as v5e:4x4 or h100x8; see docs/scaling.md"
     parser.add_argument("--topology", metavar="NAME", help=text)
     several = "One of several processes (SLURM, Open MPI, GKE and Cloud TPU need no flags)"
     text = "where the first process listens; see also train.launch"
@@ -105,22 +104,25 @@ def dry_run(arguments: Sequence[str]) -> None:
             raise UsageError(f"--dry-run is of one process; leave out {name}.")
     from attention.mesh import compiled_for
     from train.config import loading
-    from train.devices import dry, topology
+    from train.devices import dry, fitting, topology
 
     if flags.config == LIST:
         raise UsageError("--config=list prints the configs; leave out --dry-run.")
     config, _ = loading.resolve(flags.config, overrides)
-    with contextlib.ExitStack() as stack:
-        devices = None
-        if flags.topology is not None:
-            if flags.devices:
-                raise UsageError("--topology says how many devices there are; leave out --devices.")
-            devices = topology.devices(flags.topology)
-            stack.enter_context(compiled_for(devices[0]))
-        else:
-            dry.use_fake_devices(config.mesh, flags.devices)
-        for line in dry.DryRun.of(config, devices).report():
-            print(terminal.filled(line), flush=True)
+    if flags.topology is None:
+        dry.use_fake_devices(config.mesh, flags.devices)
+        _print(dry.DryRun.of(config).report())
+        return
+    if flags.devices:
+        raise UsageError("--topology says how many devices there are; leave out --devices.")
+    devices = topology.devices(flags.topology)
+    with compiled_for(devices[0]):
+        _print(fitting.report(lambda more: loading.resolve(flags.config, overrides | more)[0], devices))
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(terminal.filled(line), flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,7 +12,7 @@ from attention.forms import DotForm, PairNetwork
 from attention.kernels import chunked, cudnn, pair_pallas, pairs, reference, tiles, xla
 from attention.kernels.call import Call, DotCall, PairCall, ScoreCall, check_implementation, common
 from attention.kernels.reference import score_dtype, spread_heads
-from attention.mesh import devices, platform
+from attention.mesh import devices, kernels_left_out, platform
 from attention.options import Options
 from attention.parameters import Params
 
@@ -71,7 +71,7 @@ def _kernel(call: Call, name: str) -> Kernel:
     if isinstance(call, PairCall):
         named = {"chunked": chunked.attend, "pallas": pair_pallas.pair}
         # On GPUs users must name `pallas` until it has been measured there.
-        on_tpu = pair_pallas.platform_here() == "tpu" and not pair_pallas.why_not(call)
+        on_tpu = pair_pallas.platform_here() == "tpu" and not (kernels_left_out() or pair_pallas.why_not(call))
         return named[("pallas" if on_tpu else "chunked") if name == "auto" else name]
     named = {"reference": by_definition, "xla": xla.pair, "chunked": chunked.attend}
     if name == "auto":

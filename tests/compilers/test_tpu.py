@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.conftest import ROOT
+from tests.sizes import more
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="the TPU compiler is missing: make test-compilers installs it"
@@ -48,24 +49,29 @@ def run(*arguments, **options):
     )
 
 
-@pytest.mark.parametrize("generation", ["v5e:2x2", pytest.param("v6e:2x2", marks=pytest.mark.more)])
-def test_every_kernel_passes_mosaic_forward_and_backward(generation):
-    specs = ["neural(dim=2)", "neural(dim=16)", "neural(dim=None)", "additive(units=16)"]
+SPECS = ("neural(dim=2)", "neural(dim=16)", "neural(dim=None)", "additive(units=16)")
+
+
+@pytest.mark.parametrize(
+    ("generation", "specs"), [("v5e:2x2", SPECS[:1]), more("v5e:2x2", SPECS[1:]), more("v6e:2x2", SPECS)]
+)
+def test_every_kernel_passes_mosaic_forward_and_backward(generation, specs):
     done = run("-c", PROGRAM, generation, repr(specs), "(1024,)")
     assert done.returncode == 0, done.stderr[-2000:]
     assert len(done.stdout.splitlines()) == 2 * len(specs)
 
 
-@pytest.mark.parametrize(
-    "config", ["gpt_pydoc.py:neural(dim=2)", pytest.param("vit_digits.py", marks=pytest.mark.more)]
-)
-def test_a_whole_step_compiles_for_a_slice(config):
-    done = run("-m", "train.main", "--dry-run", f"--config=configs/{config}", "--topology=v5e:2x2")
+@pytest.mark.more
+def test_a_dry_run_says_what_the_chip_has():
+    config = "--config=configs/gpt_pydoc.py:neural(dim=2)"
+    done = run("-m", "train.main", "--dry-run", config, "--config.model.depth=1", "--topology=v5e:2x2")
     assert done.returncode == 0, done.stderr[-2000:]
     assert "of 17.18 GB" in done.stdout
+    assert "which takes its links at least" in done.stdout
     assert "and not run" in done.stdout
 
 
+@pytest.mark.more
 def test_tiles_that_do_not_fit_are_refused_by_the_compiler():
     program = PROGRAM.replace('implementation="pallas"', 'implementation="pallas(2048, 4096)"')
     done = run("-c", program, "v5e:2x2", repr(["neural(dim=16)"]), "(4096,)")

@@ -14,7 +14,7 @@ from attention.errors import UsageError
 from attention.mesh import described
 from train import cli, tasks
 from train.config.schema import Config, MeshConfig
-from train.devices import memory, topology
+from train.devices import chips, collectives, memory, refusals
 from train.run.report import outline
 from train.setup import Setup
 from train.state import TrainState
@@ -68,21 +68,59 @@ class DryRun:
         with jax.set_mesh(replicas.mesh):
             return step.lower(self.state, self.batch)
 
+    def compile(self) -> Any:
+        """Compiles the step; kernels that `auto` chose and the compiler refuses are left out, and a line says so.
+
+        Raises:
+          TooLarge: the step does not fit on a described device.
+          UsageError: the compiler refuses a kernel that the config names, or this machine has too little memory.
+        """
+        chip = chips.of(self.device)
+        if described():
+            memory.check_compiling()
+        if chip and (state := memory.bytes_a_device(self.state)) > chip.memory:
+            raise refusals.TooLarge(state, chip.memory)
+        compiled = refusals.without_refused_kernels(lambda: lambda: self.lower().compile())()
+        if chip and (taken := sum(self.memory(compiled).values())) > chip.memory:
+            raise refusals.TooLarge(taken, chip.memory)
+        return compiled
+
+    @property
+    def device(self) -> jax.Device:
+        """The first device of the mesh."""
+        return self.setup.replicas.mesh.devices.flat[0]
+
+    def memory(self, compiled: Any) -> dict[str, int]:
+        """Returns the bytes that a step takes on a device, by what; those of state and batch are exact."""
+        plan = compiled.memory_analysis()
+        fresh = plan.output_size_in_bytes - plan.alias_size_in_bytes  # outputs that do not reuse the old state's memory
+        return memory.parts(self.state) | {
+            "batch": memory.bytes_a_device(self.batch),
+            "gradients and activations": plan.temp_size_in_bytes + fresh,
+        }
+
     def report(self) -> Iterator[str]:
-        """Compiles the step, and yields lines about its work and memory."""
+        """Compiles the step, and yields lines about its work and memory; see `compile` for what it raises."""
         setup, task = self.setup, self.setup.task
         yield from outline("Dry run of", setup, self.state, fake="described " if described() else "fake ")
         started = time.monotonic()
-        compiled = self.lower().compile()
+        compiled = self.compile()
         took = time.monotonic() - started
-        size = setup.config.data.batch_size * len(setup.replicas)
-        counted = memory.scaled(size * task.cost().training, "FLOP")
-        by_xla = memory.scaled(setup.replicas.mesh.size * (compiled.cost_analysis() or {}).get("flops", 0), "FLOP")
-        yield f"A step: {size * task.units_per_example:,} {task.unit}, {counted} counted, {by_xla} by XLA"
-        yield _memory(compiled, self.state, self.batch)
+        size, devices = setup.config.data.batch_size * len(setup.replicas), setup.replicas.mesh.size
+        flops, estimate = size * task.cost().training, compiled.cost_analysis() or {}
+        by_xla = f", {memory.scaled(devices * estimate['flops'], 'FLOP')} by XLA" if "flops" in estimate else ""
+        yield f"A step: {size * task.units_per_example:,} {task.unit}, {memory.scaled(flops, 'FLOP')} counted{by_xla}"
+        sizes, chip = self.memory(compiled), chips.of(self.device)
+        listed = ", ".join(f"{name} {memory.scaled(size, 'B')}" for name, size in sizes.items())
+        of_all = f" of {memory.scaled(chip.memory, 'B')}" if chip else ""
+        yield f"Memory a device during a step: {memory.scaled(sum(sizes.values()), 'B')}{of_all} ({listed})"
         if described():
-            yield from topology.collectives(compiled)
-            yield f"Compiled in {took:.0f} s for {setup.replicas.mesh.devices.flat[0].device_kind}, and not run."
+            yield from collectives.lines(compiled.as_text(), list(setup.replicas.mesh.devices.flat))
+            if chip:
+                best = flops / devices / chip.flops
+                speed = f"{chip.flops / 1e12:.0f} TFLOP/s in bfloat16"
+                yield f"The counted operations of a device take at least {1000 * best:.3g} ms, at {speed}"
+            yield f"Compiled in {took:.0f} s for {self.device.device_kind}, and not run."
 
 
 def blank_task(config: Config) -> Task:
@@ -103,17 +141,3 @@ def batch_of(setup: Setup) -> Batch:
         name: jax.ShapeDtypeStruct((*replicas.front, size, *x.shape[1:]), x.dtype, sharding=split)
         for name, x in example.items()
     }
-
-
-def _memory(compiled: Any, state: TrainState, batch: Batch) -> str:
-    plan = compiled.memory_analysis()
-    fresh = plan.output_size_in_bytes - plan.alias_size_in_bytes  # outputs that do not reuse the old state's memory
-    sizes = {
-        "state": memory.bytes_a_device(state),
-        "batch": memory.bytes_a_device(batch),
-        "gradients and temporaries": plan.temp_size_in_bytes + fresh,
-    }
-    listed = ", ".join(f"{name} {memory.scaled(size, 'B')}" for name, size in sizes.items())
-    total, there = sum(sizes.values()), topology.capacity(jax.tree.leaves(batch)[0].sharding.mesh.devices.flat[0])
-    of_all = f" of {memory.scaled(there, 'B')}" if there else ""
-    return f"Memory a device during a step: {memory.scaled(total, 'B')}{of_all} ({listed})"

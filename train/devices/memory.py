@@ -1,7 +1,9 @@
 """The memory that a training state takes on each device, from shapes and shardings alone."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,6 +14,7 @@ from models.files import memory as machine
 from train.state import TrainState
 
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+MEMINFO, COMPILING = Path("/proc/meminfo"), 3 * 10**9  # bytes that compiling for a pod of 256 chips took at most
 LISTED = 3  # how many arrays that are whole on every device are named
 
 
@@ -36,6 +39,19 @@ def check(state: Any, batch: int, sizes: Mapping[str, int], mesh: Mesh) -> None:
         )
 
 
+def check_compiling() -> None:
+    """Raises a UsageError where this machine has too little free memory for the compiler of a described device."""
+    try:
+        free = int(re.search(r"MemAvailable:\s+(\d+) kB", MEMINFO.read_text())[1]) * 1024
+    except (OSError, TypeError):  # not on Linux: the compiler finds out
+        return
+    if free < COMPILING:
+        raise UsageError(
+            f"Compiling takes about {scaled(COMPILING, 'B')} of this machine's memory, and {scaled(free, 'B')} are "
+            "free; close other programs, or compile on a larger machine."
+        )
+
+
 def lines(state: TrainState, mesh: Mesh) -> Iterator[str]:
     """Yields the lines about memory in the header of a run.
 
@@ -43,14 +59,18 @@ def lines(state: TrainState, mesh: Mesh) -> Iterator[str]:
       state: `jax.ShapeDtypeStruct`s with their shardings.
       mesh: The mesh of the state.
     """
-    trees = {"parameters": state.params, "optimizer": state.opt_state, "moving average": state.ema}
-    sizes = {name: bytes_a_device(part) for name, part in trees.items() if jax.tree.leaves(part)}
-    yield "Memory a device: " + ", ".join(f"{name} {scaled(size, 'B')}" for name, size in sizes.items())
+    yield "Memory a device: " + ", ".join(f"{name} {scaled(size, 'B')}" for name, size in parts(state).items())
     whole = replicated(state.params)
     if mesh.size > 1 and whole:
         count, largest = len(jax.tree.leaves(state.params)), list(whole.items())[:LISTED]
         listed = ", ".join(f"{path} {scaled(size, 'B')}" for path, size in largest)
         yield f"Whole on every device: {len(whole)} of {count} parameters, the largest {listed}"
+
+
+def parts(state: TrainState) -> dict[str, int]:
+    """Returns the bytes of a state on one device, by what they hold."""
+    trees = {"parameters": state.params, "optimizer": state.opt_state, "moving average": state.ema}
+    return {name: bytes_a_device(part) for name, part in trees.items() if jax.tree.leaves(part)}
 
 
 def bytes_a_device(tree: Any) -> int:

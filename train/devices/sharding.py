@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -59,7 +60,25 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
         requested = ", ".join(f"mesh.{axis}={getattr(config, axis)}" for axis in AXES)
         there = f"{len(devices)} devices there are" if len(devices) > 1 else "one device there is"
         raise UsageError(f"{requested} does not fit the {there}; the product must be {len(devices)}.")
-    return jax.make_mesh(tuple(sizes.values()), AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
+    types = (AxisType.Auto,) * len(AXES)
+    if devices[0].platform == "tpu" and len({getattr(device, "slice_index", 0) for device in devices}) > 1:
+        return Mesh(over_slices(devices, tuple(sizes.values())), AXES, axis_types=types)
+    return jax.make_mesh(tuple(sizes.values()), AXES, axis_types=types, devices=devices)
+
+
+def over_slices(devices: list[jax.Device], shape: tuple[int, ...]) -> np.ndarray:
+    """Returns the chips of several slices in the shape of a mesh, whose first axis alone reaches over the slices.
+
+    Raises:
+      UsageError: the slices do not divide that axis.
+    """
+    slices = len({device.slice_index for device in devices})
+    if shape[0] % slices:
+        raise UsageError(
+            f"mesh.{AXES[0]}={shape[0]} does not divide over {slices} slices; make it a multiple of {slices}."
+        )
+    within, between = (shape[0] // slices, *shape[1:]), (slices, *(1,) * (len(shape) - 1))
+    return mesh_utils.create_hybrid_device_mesh(within, between, devices, allow_split_physical_axes=True)
 
 
 def divisor(mesh: Mesh, axes: tuple[str, ...]) -> tuple[int, str]:

@@ -1,20 +1,20 @@
-"""Described TPUs: XLA's and Mosaic's real compilers compile for them on any machine, and nothing runs."""
+"""Described TPUs and GPUs: their real compilers compile for them on any machine, and nothing runs."""
 
-import collections
 import importlib.util
 import os
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import jax
 
-from attention.errors import UsageError
-from train.devices.memory import scaled
+from attention.errors import UsageError, unknown
+from train.devices import refusals
+from train.devices.chips import CHIPS, H100, TPUS
 
-# Bytes of memory of a chip, from Google Cloud's pages on each generation.
-MEMORY = {"v4": 32 * 2**30, "v5e": 16 * 2**30, "v5p": 95 * 2**30, "v6e": 32 * 2**30}
-EXAMPLES = "v5e:2x2, v5e:16x16, v6e:4x4, v4:2x2x1 or v5p:2x2x1"
+NODE = 8  # GPUs of a machine
+FLAT, SOLID = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"), ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4")
+SHAPES = {"v4": SOLID, "v5e": FLAT, "v5p": SOLID, "v6e": FLAT}  # the compiler knows larger ones of three axes too
+EXAMPLES = ("v4:2x2x1", "v5e:4x4", "v5e:16x16", "v5e:16x16x2slices", "v5p:2x2x2", "v6e:4x4", "h100", "h100x8")
 QUIET = {  # what libtpu reads: no metadata server, and no lock against a second process
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -23,54 +23,74 @@ QUIET = {  # what libtpu reads: no metadata server, and no lock against a second
     "TPU_MIN_LOG_LEVEL": "3",
     "TPU_STDERR_LOG_LEVEL": "3",
 }
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8, "f64": 8}
+PACKAGES = {
+    "tpu": ("libtpu", "-r requirements-tpu.txt"),
+    "cuda": ("jax_plugins.xla_cuda12", "--no-deps -r requirements-gpu.txt"),
+}
 
 
 def devices(name: str) -> list[jax.Device]:
-    """Returns the devices of a topology such as `v5e:4x4`.
+    """Returns the devices of a topology, such as `v5e:4x4`, `v5e:16x16x2slices` or `h100x8`.
 
     Raises:
       UsageError: there is no such topology, or the package of the compiler is missing.
     """
+    chip = next((chip for chip in CHIPS if re.match(rf"{chip}(?![a-z0-9])|{chip}x\d", name)), "")
+    if not chip:
+        raise unknown("topology", name, EXAMPLES)
+    return _tpus(name, chip) if chip in TPUS else _gpus(name, chip)
+
+
+def _tpus(name: str, chip: str) -> list[jax.Device]:
+    form = re.fullmatch(r"\w+:(\d+(?:x\d+){1,2}?)(?:x(\d+)slices?)?", name)
+    if not form or (chip in ("v5e", "v6e") and form[1] not in FLAT) or form[2] == "0":
+        raise _none(name, chip)
+    options: dict[str, Any] = {"topology_name": f"{chip}:{form[1]}"}
+    if form[1] == "1x1":
+        options["chips_per_host_bounds"] = (1, 1, 1)
+    if form[2]:
+        options["num_slices"] = int(form[2])
+    if chip == "v4":
+        options["chip_config_name"] = "megacore"  # a device for both cores of a chip, as on the others
+    for key in [key for key in os.environ if key.startswith("TPU_") and os.environ[key].startswith("WARNING")]:
+        del os.environ[key]  # what JAX puts there when it is imported on a machine without TPUs
+    os.environ.update({key: value for key, value in QUIET.items() if key not in os.environ})
+    return _described(name, chip, "tpu", options)
+
+
+def _gpus(name: str, chip: str) -> list[jax.Device]:
+    form = re.fullmatch(rf"{chip}(?:x([1-9]\d*))?", name)
+    count = int(form[1] or 1) if form else 0
+    if not count or (count > NODE and count % NODE):
+        raise _none(name, chip)
+    machines, of_one = max(1, count // NODE), min(count, NODE)
+    return _described(name, chip, "cuda", {"topology": f"1x{machines}x{of_one}", "target_config": H100})
+
+
+def _described(name: str, chip: str, platform: str, options: dict[str, Any]) -> list[jax.Device]:
     from jax.experimental import topologies
 
-    generation, _, shape = name.partition(":")
-    if generation not in MEMORY or not re.fullmatch(r"\d+(x\d+){1,2}", shape):
-        raise UsageError(f"There is no topology {name!r}; give a generation of {', '.join(MEMORY)}: {EXAMPLES}.")
-    os.environ.update({key: value for key, value in QUIET.items() if key not in os.environ})
+    package, requirements = PACKAGES[platform]
+    if not _installed(package):
+        what = {"tpu": "TPU", "cuda": "GPU"}[platform]
+        raise UsageError(f"Compiling for {name} needs the {what} compiler: pip install {requirements}.")
     jax.config.update("jax_platforms", "cpu")
     try:
-        return list(topologies.get_topology_desc(platform="tpu", topology_name=name).devices)
-    except Exception as error:  # XLA raises RuntimeError and its own kinds, and without libtpu NotFoundError
-        if importlib.util.find_spec("libtpu") is None:
-            raise UsageError(
-                f"Compiling for {name} needs the TPU compiler: pip install -r requirements-tpu.txt."
-            ) from error
-        raise UsageError(f"There is no topology {name!r}: {str(error).splitlines()[0]}; try {EXAMPLES}.") from error
+        return list(topologies.get_topology_desc(platform=platform, **options).devices)
+    except Exception as error:  # XLA raises RuntimeError and kinds of its own
+        refusals.explain(error)
+        raise _none(name, chip) from error
 
 
-def capacity(device: jax.Device) -> int:
-    """Returns the bytes of memory of a described chip; 0 if they are not known."""
-    kinds = {"TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v6 lite": "v6e"}
-    return MEMORY.get(kinds.get(device.device_kind, ""), 0)
+def _none(name: str, chip: str) -> UsageError:
+    numbers = ("", *(f"x{count}" for count in (2, 4, 8, 16, 64)))
+    return unknown(
+        "topology", name, [chip + rest for rest in ([f":{shape}" for shape in SHAPES.get(chip, ())] or numbers)]
+    )
 
 
-def collectives(compiled: Any) -> Iterator[str]:
-    """Yields a line for each kind of collective in a program: how often, and the bytes of their results a device."""
-    counts, sizes = collections.Counter[str](), collections.Counter[str]()
-    pattern = rf"= (.+?) ({'|'.join(COLLECTIVES)})(-start)?\("  # a start gives its operand too
-    for shapes, kind, started in re.findall(pattern, compiled.as_text()):
-        counts[kind] += 1
-        results = re.findall(r"(\w+)\[([\d,]*)\]", shapes)
-        sizes[kind] += sum(_bytes(*result) for result in (results[-1:] if started else results))
-    if counts:
-        listed = ", ".join(f"{kind} {counts[kind]} times ({scaled(sizes[kind], 'B')})" for kind in counts)
-        yield f"Collectives in the program (a loop's body counts once): {listed}"
-
-
-def _bytes(dtype: str, shape: str) -> int:
-    size = BYTES.get(dtype, 0)
-    for axis in filter(None, shape.split(",")):
-        size *= int(axis)
-    return size
+def _installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # the folder that holds it is missing
+        return False

@@ -1,0 +1,78 @@
+"""What the compilers of TPUs and GPUs refuse, in one sentence; `auto` then does without our kernels."""
+
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from attention import mesh
+from attention.errors import UsageError
+
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+KERNEL = re.compile(r"Mosaic failed|Scoped ?Vmem|mosaic_gpu|ptxas|tpu_custom_call|Pallas \w+ lowering", re.IGNORECASE)
+MEMORY = re.compile(r"[Uu]sed ([\d.]+)([KMGT]?)i?B? of ([\d.]+)([KMGT]?)i?B? hbm")
+
+
+class TooLarge(UsageError):
+    """A program does not fit in the memory of the device that it is compiled for.
+
+    Attributes:
+      used: The bytes that it would take.
+      limit: The bytes that the device has for it.
+    """
+
+    def __init__(self, used: float, limit: float):
+        self.used, self.limit = used, limit
+        super().__init__(f"A step takes {used / 1e9:.1f} GB of a device's {limit / 1e9:.1f} GB; use more devices.")
+
+
+def explain(error: BaseException) -> None:
+    """Raises the sentence for an error of a compiler, if there is one.
+
+    Raises:
+      TooLarge: the program does not fit in the device's memory.
+      UsageError: the compiler refuses a kernel, or another process holds it.
+    """
+    text = str(error)
+    if "lockfile" in text:
+        raise UsageError(
+            "Another process uses the TPU compiler; wait for it, or set ALLOW_MULTIPLE_LIBTPU_LOAD=true."
+        ) from error
+    if used := MEMORY.search(text):
+        raise TooLarge(float(used[1]) * UNITS[used[2]], float(used[3]) * UNITS[used[4]]) from error
+    if reason := refused_kernel(error):
+        raise UsageError(
+            f"The compiler refuses a kernel: {reason}; use model.implementation='chunked' or 'auto'."
+        ) from error
+
+
+def refused_kernel(error: BaseException) -> str:
+    """Returns the reason why a compiler refuses a Pallas kernel; '' if the error is another one."""
+    text = str(error)
+    if not KERNEL.search(text):
+        return ""
+    reason = re.sub(r"^.*?(Mosaic failed[^:]*: |E\d+: )", "", text.strip(), count=1, flags=re.DOTALL)
+    return re.split(r"\n|(?<=[a-z)])\. ", reason.strip())[0].rstrip(".:; ") or text.splitlines()[0]
+
+
+def without_refused_kernels(make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    """Returns the function that `make` returns, which is made again where the compiler refuses a kernel.
+
+    The kernels that `auto` chose are left out then, in the whole process, and a line says so.
+    """
+    made = [make()]
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return made[0](*arguments)
+        except Exception as error:
+            reason = refused_kernel(error)
+            if not reason or mesh.kernels_left_out():
+                explain(error)
+                raise
+        print(f"The compiler refuses a kernel, so attention is computed in tiles by XLA: {reason}.", file=sys.stderr)
+        mesh.leave_kernels_out()
+        made[0] = make()
+        return call(*arguments)
+
+    return call
