@@ -1,11 +1,13 @@
-"""Let a trained language model continue prompts.
+r"""Let a trained language model continue prompts.
 
 python -m train.generate --workdir=runs/gpt --prompt="The return statement" --tokens=100 --temperature=0.8 --top-p=0.95
+python -m train.generate --workdir=runs/gpt --prompts=questions.txt --stop=$'\n' --min-p=0.05 --repetition-penalty=1.2
 """
 
 import argparse
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -14,12 +16,15 @@ import numpy as np
 from attention.errors import UsageError
 from train import cli
 from train.data import tokenisers
+from train.data.rows import files
 from train.decode import trained
-from train.decode.decoding import Sampling, generate
+from train.decode.decoding import WATCHED, Sampling, folded, generate
 from train.devices import compilation
 from train.run import workdir
 
 TOKENISER = "tokeniser.json"
+TOGETHER = 32  # prompts whose caches are in memory at once
+Show = Callable[[int, str], None]
 
 
 def continuations(
@@ -30,17 +35,21 @@ def continuations(
     seed: int = 0,
     step: str = "best",
     replica: int = 0,
+    stop: Sequence[str] = (),
+    show: Show = lambda place, text: None,
 ) -> list[str]:
     """Returns each prompt as the model of a run continues it.
 
     Args:
       directory: The work directory of a run of the task `language_modelling`.
-      prompts: Texts of at least a token each.
+      prompts: Texts of at least a token each; 32 at a time are continued together.
       tokens: How many tokens to add.
       sampling: How tokens are chosen.
       seed: The seed of the draws.
       step: `best` (needs a finished run), `last` or a step that has a checkpoint.
       replica: The number of the replica, where the run has several.
+      stop: Strings before which a continuation ends.
+      show: Is given the place of a prompt and its text so far, whenever there is more of it.
 
     Raises:
       UsageError: there is no such run, replica or checkpoint, the run has another task or a tokeniser of another size,
@@ -48,6 +57,8 @@ def continuations(
     """
     if not prompts:
         raise UsageError("There is no prompt; give at least one, and --samples of at least 1.")
+    if "" in stop:
+        raise UsageError("A stop string is empty; every text contains that, so give at least a character.")
     config = trained.config_of(directory, "language_modelling", "generate text")
     tokeniser = tokenisers.loads(workdir.read_file(directory, TOKENISER))
     encoded = _encoded(prompts, tokeniser, config.data.context)
@@ -61,11 +72,65 @@ def continuations(
         replica,
     )
     end = tokeniser.special["end"] if config.data.end_token else -1
-    rows = generate(model, params, encoded, tokens, sampling, trained.key_of(seed), end)
+    texts, spent = [], np.zeros(2)
+    for first in range(0, len(encoded), TOGETHER):
+        batch = encoded[first : first + TOGETHER]
+        keys = folded(trained.key_of(seed), range(first, first + len(batch)))
+        watch = Texts(tokeniser, batch, stop, lambda place, text, first=first: show(first + place, text))
+        generate(model, params, batch, tokens, sampling, keys, end, watch)
+        texts += watch.texts
+        spent += watch.spent()
+    if spent[1]:
+        print(f"{spent[1] / spent[0]:.0f} tokens a second, after the first {WATCHED}.", file=sys.stderr)
     longest = max(map(len, encoded)) + tokens
     if longest > config.data.context:
         print(f"{longest} tokens are more than the {config.data.context} of training: expect less.", file=sys.stderr)
-    return [tokeniser.decode(row) for row in rows]
+    return texts
+
+
+class Texts:
+    """The texts of sequences while they are drawn. Called with the sequences, it says which have met a stop string."""
+
+    def __init__(self, tokeniser: tokenisers.Tokeniser, prompts: list[np.ndarray], stop: Sequence[str], show: Show):
+        self.texts = [tokeniser.decode(prompt) for prompt in prompts]
+        self._starts = [len(text) for text in self.texts]
+        self._tokeniser, self._stop, self._show = tokeniser, stop, show
+        self._stopped = [False] * len(prompts)
+        self._times: list[tuple[float, int]] = []
+
+    def __call__(self, rows: list[np.ndarray]) -> list[bool]:
+        """Takes all sequences; returns for each whether it has met a stop string."""
+        self._times.append((time.perf_counter(), sum(map(len, rows))))
+        for place, row in enumerate(rows):
+            if not self._stopped[place]:
+                text = self._tokeniser.decode(row)
+                ends = [text.find(string, self._starts[place]) for string in self._stop]
+                first = min((end for end in ends if end >= 0), default=None)
+                self._stopped[place] = first is not None
+                self.texts[place] = text[:first]
+                self._show(place, self.texts[place])
+        return self._stopped
+
+    def spent(self) -> np.ndarray:
+        """Returns seconds and tokens since the first call, which waits for compilation."""
+        return np.subtract(self._times[-1], self._times[0])
+
+
+class Stream:
+    """Writes one text as it grows, but for what may change: half a character, or the beginning of a stop string."""
+
+    def __init__(self, stop: Sequence[str] = ()):
+        self._written, self._held = 0, max((len(string) - 1 for string in stop), default=0)
+
+    def __call__(self, place: int, text: str) -> None:
+        """Writes what is settled of the text so far."""
+        settled = text.rstrip("\N{REPLACEMENT CHARACTER}")
+        self.finish(settled[: len(settled) - self._held])
+
+    def finish(self, text: str, end: str = "") -> None:
+        """Writes the rest of the text."""
+        print(text[self._written :], end=end, flush=True)
+        self._written = max(self._written, len(text))
 
 
 def _encoded(prompts: Sequence[str], tokeniser: tokenisers.Tokeniser, context: int) -> list[np.ndarray]:
@@ -87,23 +152,42 @@ def _encoded(prompts: Sequence[str], tokeniser: tokenisers.Tokeniser, context: i
 @cli.program(
     __doc__,
     cli.flag("--workdir", type=Path, required=True, help="the run's folder"),
-    cli.flag("--prompt", action="append", required=True, help="text to continue; may be given again"),
+    cli.flag("--prompt", action="append", default=[], help="text to continue; may be given again"),
+    cli.flag("--prompts", metavar="FILE", type=Path, help="text file with a prompt a line"),
     cli.flag("--tokens", type=int, default=100, help="number of tokens to add"),
     cli.flag("--temperature", type=float, default=1.0, help="of the draws; 0 takes the most probable token"),
     cli.flag("--top-k", type=int, default=0, help="draw from the N most probable tokens; 0 is all"),
     cli.flag("--top-p", type=float, default=1.0, help="draw from the most probable tokens of this total probability"),
+    cli.flag("--min-p", type=float, default=0.0, help="draw only tokens of this share of the highest probability"),
+    cli.flag("--repetition-penalty", type=float, default=1.0, help="divides the logits of tokens already there"),
+    cli.flag("--stop", action="append", default=[], help="text before which to end; may be given again"),
     cli.flag("--samples", type=int, default=1, help="number of continuations of each prompt"),
     cli.flag("--seed", type=int, default=0, help="seed of the draws"),
     cli.flag("--step", default="best", help="best, last or the number of a step with a checkpoint"),
     cli.flag("--replica", type=int, default=0, help="number of a replica"),
 )
 def main(flags: argparse.Namespace) -> None:
-    """Prints the continuations."""
+    """Prints the continuations; a single one as it grows."""
     compilation.keep_programs()
-    prompts = [prompt for prompt in flags.prompt for _ in range(flags.samples)]
-    sampling = Sampling(flags.temperature, flags.top_k, flags.top_p)
-    texts = continuations(flags.workdir, prompts, flags.tokens, sampling, flags.seed, flags.step, flags.replica)
-    print("\n\n".join(texts))
+    given = flags.prompt + [line for line in (files.lines(flags.prompts) if flags.prompts else ()) if line.strip()]
+    prompts = [prompt for prompt in given for _ in range(flags.samples)]
+    sampling = Sampling(flags.temperature, flags.top_k, flags.top_p, flags.min_p, flags.repetition_penalty)
+    stream = Stream(flags.stop)
+    texts = continuations(
+        flags.workdir,
+        prompts,
+        flags.tokens,
+        sampling,
+        flags.seed,
+        flags.step,
+        flags.replica,
+        flags.stop,
+        stream if len(prompts) == 1 else lambda place, text: None,
+    )
+    if len(texts) == 1:
+        stream.finish(texts[0], end="\n")
+    else:
+        print("\n\n".join(texts))
 
 
 if __name__ == "__main__":

@@ -124,9 +124,34 @@ def test_generation_continues_prompts_and_follows_its_seed(gpt, capsys):
     assert generate.main([*flags, "--temperature", "0", "--top-k", "5", "--top-p", "0.9", "--step", "last"]) == 0
 
 
+def test_prompts_of_a_file_are_continued_until_a_stop_string(gpt, tmp_path, capsys):
+    (tmp_path / "prompts.txt").write_text("The \n\nClass\n")
+    flags = ["--workdir", str(gpt), "--prompts", str(tmp_path / "prompts.txt"), "--tokens", "11"]
+    assert generate.main(flags) == 0
+    whole = capsys.readouterr()
+    assert "tokens a second" in whole.err
+    first, second = whole.out[:-1].split("\n\nClass")
+    stop = first[6:8]
+    assert generate.main([*flags, "--stop", stop, "--stop", "never there"]) == 0
+    ends = [text.find(stop, start) for text, start in ((first, 4), ("Class" + second, 5))]
+    cut = [text[: None if end < 0 else end] for text, end in zip((first, "Class" + second), ends, strict=True)]
+    assert capsys.readouterr().out == "\n\n".join(cut) + "\n"
+
+
+def test_a_single_text_is_written_as_it_grows(capsys):
+    stream = generate.Stream(["ab"])
+    for text, added in (("x", ""), ("xy\N{REPLACEMENT CHARACTER}", "x"), ("xyé", "y"), ("xyéa", "é")):
+        stream(0, text)
+        assert capsys.readouterr().out == added
+    stream.finish("xyéa!", end="\n")
+    assert capsys.readouterr().out == "a!\n"
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        (["--prompts", "no-such-file"], "no-such-file"),
+        (["--prompt", "x", "--stop", ""], "A stop string is empty"),
         (["--prompt", ""], "The prompt '' has no token"),
         (["--prompt", "x" * 17], "has 17 tokens, but the model was trained on 16 at a time"),
         (["--prompt", "x", "--step", "7"], "--step=7 has no checkpoint; choose last, best or one of"),

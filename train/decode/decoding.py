@@ -1,4 +1,4 @@
-"""Generation token by token, greedy, sampled or by beam search, with caches, in one compiled program.
+"""Generation token by token, greedy, sampled or by beam search, with caches, in compiled programs.
 
 `generate` serves every model with `init_caches(batch, max_length)` and `apply(params, tokens, train, caches)`, which
 returns logits and the caches of the next call. `translate` serves those with `start(source, lengths, max_length)` in
@@ -7,8 +7,8 @@ place of the former and a method `step` in place of the latter.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,9 @@ from attention.errors import UsageError
 from train.decode.sampling import Sampling
 from train.decode.search import Search, Special, Translations, one_by_one, with_beams
 
+WATCHED = 8  # tokens that are drawn between two calls of a watch
+Watch = Callable[[list[np.ndarray]], Sequence[bool]]
+
 
 def generate(
     model: Any,
@@ -26,12 +29,13 @@ def generate(
     prompts: Sequence[Int[np.ndarray, "_"]],
     tokens: int,
     sampling: Sampling,
-    key: Key[Array, ""],
+    keys: Key[Array, "B"] | Key[Array, ""],
     end: int = -1,
+    watch: Watch | None = None,
 ) -> list[np.ndarray]:
     """Continues each prompt by a number of tokens, or until `end`.
 
-    A continuation depends on its prompt, its place among the prompts and the key, not on the rest of the batch.
+    A continuation depends on its prompt and its key, not on the rest of the batch.
 
     Args:
       model: An unbound model.
@@ -39,8 +43,10 @@ def generate(
       prompts: The ids of each prompt, at least one; lengths may differ.
       tokens: How many tokens to add to each prompt, at least 1.
       sampling: How tokens are chosen.
-      key: Key of the random draws; greedy decoding ignores it.
+      keys: Key of the random draws of each prompt, or one from which they are folded by the prompt's place; greedy
+        decoding ignores it.
       end: The id after which a sequence is finished; -1 is none.
+      watch: Sees all sequences after every 8 tokens, and says which of them are finished before their end.
 
     Returns:
       Each prompt with its continuation, int32; `end` is the last id where it was chosen.
@@ -49,7 +55,7 @@ def generate(
       UsageError: A prompt is empty, or sequences are longer than the model's fixed length; the latter is raised while
         the model is traced, before anything is compiled.
     """
-    lengths = np.array([len(prompt) for prompt in prompts])
+    lengths = np.array([len(prompt) for prompt in prompts], np.int32)
     if tokens < 1:
         raise UsageError(f"At least one token must be asked for, not {tokens}.")
     if not len(prompts) or not lengths.min():
@@ -57,52 +63,84 @@ def generate(
     padded = np.zeros((len(prompts), lengths.max() + tokens), np.int32)
     for row, prompt in zip(padded, prompts, strict=True):
         row[: len(prompt)] = prompt
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, np.arange(len(prompts)))
-    drawn, stops = jax.device_get(
-        _continue(model, sampling, int(lengths.min()), tokens, params, padded, lengths.astype(np.int32), keys, end)
-    )
-    return [row[:stop] for row, stop in zip(drawn, stops, strict=True)]
+    keys = keys if keys.ndim else folded(keys, range(len(prompts)))
+    drawn = _begin(model, int(lengths.min()), params, padded, lengths + np.int32(tokens))
+    while True:
+        until = drawn.position + WATCHED if watch else padded.shape[1]
+        drawn = _draw(model, sampling, params, drawn, lengths, keys, end, until)
+        position, sequences, stops = jax.device_get((drawn.position, drawn.sequences, drawn.stops))
+        rows = [row[: min(stop, position)] for row, stop in zip(sequences, stops, strict=True)]
+        if watch:
+            stops = np.where(watch(rows), np.minimum(stops, position), stops)
+        if position >= stops.max():
+            return rows
+        drawn = drawn._replace(stops=jnp.asarray(stops))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _continue(
-    model: Any,
-    sampling: Sampling,
-    shortest: int,
-    tokens: int,
-    params: dict,
-    given: Int[Array, "B T"],
-    lengths: Int[Array, "B"],
-    keys: Key[Array, "B"],
-    end: Int[Array, ""],
-) -> tuple[Int[Array, "B T"], Int[Array, "B"]]:
-    """Returns all sequences, and the position at which each of them stops.
+def folded(key: Key[Array, ""], numbers: Sequence[int]) -> Key[Array, "B"]:
+    """Returns the keys of prompts by their numbers."""
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, np.asarray(numbers))
 
-    One call reads the first tokens of all prompts, all but the last token of the shortest prompt. Then every step reads
-    one token of each sequence and writes the next one, unless the prompt gives it. So no prompt needs padding.
+
+class Drawn(NamedTuple):
+    """Sequences that are being drawn.
+
+    Attributes:
+      position: How many tokens each of them has, those of longer prompts apart.
+      sequences: Prompts with what was drawn, `(B, T)`.
+      caches: The model's, of all tokens but the last.
+      stops: The position at which each of them stops, `(B,)`.
     """
+
+    position: Int[Array, ""]
+    sequences: Int[Array, "B T"]
+    caches: Any
+    stops: Int[Array, "B"]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _begin(model: Any, shortest: int, params: dict, given: Int[Array, "B T"], stops: Int[Array, "B"]) -> Drawn:
+    """Reads the first tokens of all prompts in one call: all but the last token of the shortest prompt."""
     caches = model.init_caches(*given.shape)
     if shortest > 1:
         _, caches = model.apply({"params": params}, given[:, : shortest - 1], False, caches)
+    return Drawn(jnp.asarray(shortest, jnp.int32), given, caches, stops)
 
-    def unfinished(carry: tuple) -> Bool[Array, ""]:
-        position, _, _, stops = carry
-        return jnp.any(position < stops)
 
-    def step(carry: tuple) -> tuple:
-        position, sequences, caches, stops = carry
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
+def _draw(
+    model: Any,
+    sampling: Sampling,
+    params: dict,
+    drawn: Drawn,
+    lengths: Int[Array, "B"],
+    keys: Key[Array, "B"],
+    end: Int[Array, ""],
+    until: Int[Array, ""],
+) -> Drawn:
+    """Draws until a position, or until all sequences stop.
+
+    Every step reads one token of each sequence and writes the next one, unless the prompt gives it. So no prompt needs
+    padding.
+    """
+
+    def unfinished(drawn: Drawn) -> Bool[Array, ""]:
+        return jnp.any(drawn.position < drawn.stops) & (drawn.position < until)
+
+    def step(drawn: Drawn) -> Drawn:
+        position, sequences, caches, stops = drawn
         last = jax.lax.dynamic_slice_in_dim(sequences, position - 1, 1, axis=1)
         logits, caches = model.apply({"params": params}, last, False, caches)
-        drawn = sampling.choose(logits[:, -1], jax.vmap(jax.random.fold_in, (0, None))(keys, position))
+        seen = jnp.arange(sequences.shape[1])[None] < position
+        logits = sampling.penalised(logits[:, -1], sequences, seen)
+        chosen = sampling.choose(logits, jax.vmap(jax.random.fold_in, (0, None))(keys, position))
         prompted = jax.lax.dynamic_index_in_dim(sequences, position, axis=1, keepdims=False)
-        chosen = jnp.where(position < lengths, prompted, drawn)
+        chosen = jnp.where(position < lengths, prompted, chosen)
         ended = (chosen == end) & (position >= lengths) & (position < stops)
         sequences = jax.lax.dynamic_update_slice_in_dim(sequences, chosen[:, None], position, axis=1)
-        return position + 1, sequences, caches, jnp.where(ended, position + 1, stops)
+        return Drawn(position + 1, sequences, caches, jnp.where(ended, position + 1, stops))
 
-    start = (jnp.asarray(shortest, jnp.int32), given, caches, lengths + tokens)
-    _, sequences, _, stops = jax.lax.while_loop(unfinished, step, start)
-    return sequences, stops
+    return jax.lax.while_loop(unfinished, step, drawn)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4))

@@ -20,11 +20,32 @@ class Sampling(Declared):
       top_k: Only this number of the most probable tokens may be sampled; 0 is all.
       top_p: Only the most probable tokens that together have this probability may be sampled (Holtzman et al. 2020,
         §3.1), after `temperature` and `top_k`; 1 is all. The most probable token may always be sampled.
+      min_p: Only tokens with at least this share of the highest probability may be sampled (Nguyen et al. 2025, §3),
+        after the others; 0 is all.
+      repetition_penalty: Divides the positive logits of tokens that the sequence has already, and multiplies the
+        negative ones, before all else (Keskar et al. 2019, §4.1, as Hugging Face does for negative logits); 1 is none.
     """
 
     temperature: float = field(1.0, above=0, special={0: "greedy"})
     top_k: int = field(0, least=1, special={0: "all"})
     top_p: float = field(1.0, above=0, most=1)
+    min_p: float = field(0.0, least=0, most=1)
+    repetition_penalty: float = field(1.0, above=0)
+
+    def penalised(self, logits: Float[Array, "B V"], tokens: Int[Array, "B T"], seen: Bool[Array, "#B T"]) -> jax.Array:
+        """Returns the logits after the penalty of repetition.
+
+        Args:
+          logits: Of the next token of each sequence.
+          tokens: The sequences.
+          seen: Which of their places count.
+        """
+        if self.repetition_penalty == 1:
+            return logits
+        rows = jnp.arange(len(tokens))[:, None]
+        repeated = jnp.zeros(logits.shape, bool).at[rows, tokens].max(jnp.broadcast_to(seen, tokens.shape))
+        factor = jnp.where(logits > 0, 1 / self.repetition_penalty, self.repetition_penalty)
+        return jnp.where(repeated, logits * factor.astype(logits.dtype), logits)
 
     def filtered(self, logits: Float[Array, "B V"]) -> Float[Array, "B V"]:
         """Returns the logits of the sampled distribution: −∞ for excluded tokens. The temperature must be above 0."""
@@ -34,6 +55,9 @@ class Sampling(Declared):
         if self.top_p < 1:
             probabilities = jax.nn.softmax(jnp.flip(jnp.sort(logits, axis=-1), axis=-1), axis=-1)
             logits = _keep_ranks(logits, jnp.cumsum(probabilities, axis=-1) - probabilities < self.top_p)
+        if self.min_p:
+            least = jnp.max(logits, axis=-1, keepdims=True) + jnp.log(self.min_p)
+            logits = jnp.where(logits >= least, logits, -jnp.inf)
         return logits
 
     def choose(self, logits: Float[Array, "B V"], keys: Key[Array, "B"]) -> Int[Array, "B"]:

@@ -56,6 +56,11 @@ class Search:
                 f"{self.beams} beams are searched, not drawn; choose beams=1 to sample, or a temperature of 0, "
                 f"not {self.sampling.temperature}."
             )
+        if self.sampling.repetition_penalty != 1:
+            raise UsageError(
+                f"repetition_penalty={self.sampling.repetition_penalty} is for language models; a translation repeats "
+                "what its source repeats, so leave it at 1."
+            )
 
     def allowed(self, logits: Float[Array, "R V"], position: Int[Array, ""], special: "Special") -> jax.Array:
         """Sets logits of tokens that may not stand at a position to −∞.

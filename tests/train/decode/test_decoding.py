@@ -1,7 +1,6 @@
 """Decoding of language models against whole forward passes."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -15,7 +14,7 @@ GREEDY = Sampling(temperature=0)
 PROMPTS = [np.array([3, 1, 4, 1, 5]), np.array([9, 2]), np.array([6, 5, 3])]
 
 
-def again_and_again(model, params, tokens):
+def again_and_again(model, params, tokens, penalty=1.0):
     """Greedy without a cache: each whole sequence through the model for each new token."""
     forward = jax.jit(lambda padded: model.apply(params, padded))
 
@@ -24,7 +23,10 @@ def again_and_again(model, params, tokens):
         for _ in range(tokens):
             padded = np.zeros((1, 12), np.int32)  # causal: what comes after changes nothing
             padded[0, : len(sequence)] = sequence
-            sequence.append(int(jnp.argmax(forward(padded)[0, len(sequence) - 1])))
+            logits = np.array(forward(padded)[0, len(sequence) - 1])
+            for token in set(sequence):
+                logits[token] *= penalty if logits[token] < 0 else 1 / penalty
+            sequence.append(int(np.argmax(logits)))
         return sequence
 
     return [continued(prompt) for prompt in PROMPTS]
@@ -71,6 +73,29 @@ def test_sequences_stop_after_the_end():
         new = free[len(prompt) :].tolist()
         stop = len(prompt) + (new.index(end) + 1 if end in new else 6)
         assert row.tolist() == free[:stop].tolist()
+
+
+def test_a_watch_sees_all_tokens_as_they_come_and_may_end_a_sequence():
+    model, params = build(positions="rotary", attention="linear")
+    whole = generate(model, params["params"], PROMPTS, 20, Sampling(), jax.random.key(0))
+    seen = []
+
+    def watch(rows):
+        seen.append(rows)
+        return [False, len(rows[1]) >= 9, False]
+
+    watched = generate(model, params["params"], PROMPTS, 20, Sampling(), jax.random.key(0), watch=watch)
+    assert [row.tolist() for row in watched] == [whole[0].tolist(), whole[1][:10].tolist(), whole[2].tolist()]
+    assert [max(map(len, rows)) for rows in seen] == [10, 18, 25]
+    assert all(row.tolist() == end.tolist()[: len(row)] for rows in seen for row, end in zip(rows, whole, strict=True))
+
+
+def test_the_penalty_of_repetition_counts_prompts_and_what_was_drawn():
+    model, params = build()
+    sampling = Sampling(temperature=0, repetition_penalty=1.8)
+    got = generate(model, params["params"], PROMPTS, 6, sampling, jax.random.key(0))
+    assert [row.tolist() for row in got] == again_and_again(model, params, 6, penalty=1.8)
+    assert [row.tolist() for row in got] != again_and_again(model, params, 6)
 
 
 @pytest.mark.parametrize(

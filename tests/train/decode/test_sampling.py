@@ -11,7 +11,7 @@ from train.decode.sampling import BLOCK, Sampling, highest
 LOGITS = np.array([[2.0, 0.5, 2.0, -1.0, 0.0], [0.1, 0.2, 0.3, 0.4, 0.5]], np.float32)
 
 
-def reference(logits, temperature=1.0, top_k=0, top_p=1.0):
+def reference(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
     """The distribution one token at a time, in double precision."""
     logits = np.asarray(logits, np.float64) / temperature
     order = np.argsort(-logits, kind="stable")
@@ -23,6 +23,8 @@ def reference(logits, temperature=1.0, top_k=0, top_p=1.0):
             break
         kept.append(token)
         total += probability
+    highest = np.exp(logits[kept[0]])
+    kept = [token for token in kept if np.exp(logits[token]) >= min_p * highest]
     out = np.zeros(len(logits))
     out[kept] = np.exp(logits[kept]) / np.exp(logits[kept]).sum()
     return out
@@ -40,11 +42,21 @@ def reference(logits, temperature=1.0, top_k=0, top_p=1.0):
         {"top_p": 0.6},
         {"top_p": 1e-9},
         {"temperature": 2.0, "top_k": 3, "top_p": 0.7},
+        {"min_p": 0.2},
+        {"min_p": 1.0},
+        {"temperature": 2.0, "top_p": 0.8, "min_p": 0.4},
     ],
 )
 def test_distributions_are_those_of_numpy(options):
     got = jax.nn.softmax(Sampling(**options).filtered(jnp.asarray(LOGITS)), axis=-1)
     np.testing.assert_allclose(got, [reference(row, **options) for row in LOGITS], atol=1e-6)
+
+
+def test_repetitions_are_penalised_once_and_never_preferred():
+    tokens, seen = jnp.array([[0, 3, 0, 1], [4, 4, 2, 0]]), jnp.array([[True, True, True, False]])
+    got = Sampling(repetition_penalty=2.0).penalised(jnp.asarray(LOGITS), tokens, seen)
+    np.testing.assert_allclose(got, [[1.0, 0.5, 2.0, -2.0, 0.0], [0.1, 0.2, 0.15, 0.4, 0.25]], rtol=1e-6)
+    np.testing.assert_array_equal(Sampling().penalised(jnp.asarray(LOGITS), tokens, seen), LOGITS)
 
 
 def test_draws_follow_the_distribution():
@@ -61,6 +73,8 @@ def test_draws_follow_the_distribution():
         ({"temperature": -1.0}, "temperature must be above 0, or 0 \\(greedy\\), but it is -1.0"),
         ({"top_k": -1}, "top_k must be at least 1, or 0 \\(all\\)"),
         ({"top_p": 0.0}, "top_p must be above 0 and at most 1"),
+        ({"min_p": 1.5}, "min_p must be at least 0 and at most 1"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty must be above 0"),
     ],
 )
 def test_options_out_of_range_are_refused(options, message):

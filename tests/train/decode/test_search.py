@@ -287,6 +287,7 @@ def test_a_mesh_gives_the_same(run_python):
         ({"max_length": 0}, "max_length must be at least 1"),
         ({"min_length": 9}, "min_length from 1 to it, but they are 5 and 9"),
         ({"beams": 2, "sampling": Sampling()}, "2 beams are searched, not drawn"),
+        ({"sampling": Sampling(0, repetition_penalty=2.0)}, "repetition_penalty=2.0 is for language models"),
     ],
 )
 def test_options_out_of_range_are_refused(options, message):
