@@ -106,11 +106,11 @@ def write(found: Finished, out: Path, above: Path = Path()) -> None:
     """Writes one object: `sweeps`, the leaves that all runs share under `config`, and `runs`, one on each line.
 
     Args:
-      found: The runs to write.
+      found: The runs to write; there may be none, of a sweep that has only begun.
       out: The file.
       above: A folder that holds all runs; it is left out of their paths.
     """
-    first = found.entries[0].config
+    first = found.entries[0].config if found.entries else {}
     shared = {f: v for f, v in first.items() if all(f in e.config and e.config[f] == v for e in found.entries)}
     lines = [
         {

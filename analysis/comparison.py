@@ -52,7 +52,7 @@ class ComparisonReport:
         """What may be said, in sentences: first of what was declared, then of the differences."""
         declared = [
             f"Declared: {name}{claim and f' ({claim})'}: {said} ({difference}, {seeds} seeds)."
-            for name, claim, seeds, difference, said, _ in self.declared.rows
+            for name, claim, seeds, difference, _, said, _ in self.declared.rows
         ]
         return declared + (compare.verdict(self.comparisons) or [ALONE])
 
@@ -218,7 +218,7 @@ def _costs_and_metrics(found: Found, against: Baseline | None) -> list[ResultCol
 
 
 def _column(found: Found, against: Baseline | None, figure: Figure) -> ResultColumn:
-    """Returns the mean and spread of each group, ranked among groups that differ from it in the baseline's field."""
+    """Returns each group's mean with its interval, ranked among groups that differ from it in the baseline's field."""
     column, title, name, measure = figure
     summaries = [statistics.summary(np.array([measure(run, name) for run in group.runs])) for group in found.groups]
     means = [float(summary.mean) for summary in summaries]
@@ -227,10 +227,9 @@ def _column(found: Found, against: Baseline | None, figure: Figure) -> ResultCol
     for block in set(blocks) if against else ():
         inside = [i for i, other_block in enumerate(blocks) if other_block == block]
         placed |= dict(zip(inside, tables.ranks([means[i] for i in inside], METRICS[name].lower), strict=True))
-    spreads = [math.nan if METRICS[name].exact else float(summary.spread) for summary in summaries]
+    widths = [math.nan if METRICS[name].exact else float(summary.half_width) for summary in summaries]
     cells = [
-        Number(mean, METRICS[name], spread, placed[i])
-        for i, (mean, spread) in enumerate(zip(means, spreads, strict=True))
+        Number(mean, METRICS[name], width, placed[i]) for i, (mean, width) in enumerate(zip(means, widths, strict=True))
     ]
     return ResultColumn(column, title, tuple(cells))
 
@@ -251,8 +250,9 @@ def _introduction(found: Found, against: Baseline | None, at: str, budget: float
 
 def _notes(found: Found, against: Baseline | None, comparisons: Sequence[GroupComparison]) -> tuple[str, ...]:
     notes = [
-        "Figures are means ± standard deviations over seeds, of the step that was best on validation data; those of "
-        "training data are of the last whole epoch up to that step, or where there is none of the log line before it.",
+        f"Figures are means over seeds ± half their {1 - LEVEL:.0%} interval, of the step that was best on validation "
+        "data; those of training data are of the last whole epoch up to that step, or where there is none of the log "
+        "line before it.",
     ]
     if against:
         notes.append(f"Ranks, in brackets, are among rows that differ in {short(against.field)} alone.")
@@ -278,7 +278,7 @@ def _notes_on_tests(comparisons: Sequence[GroupComparison]) -> list[str]:
         untested = "No difference was tested: a test needs two seeds of a setting, and a spread between them."
         return [untested] if comparisons else []
     return [
-        f"± of a difference is its {1 - LEVEL:.0%} confidence interval (t distribution), of that comparison alone.",
+        f"± is half a {1 - LEVEL:.0%} confidence interval (t distribution), of a difference too, of that one alone.",
         "p is of a t-test, paired by seed (Welch's where it says unpaired), corrected by Holm's method for all "
         f"tests of the table, {tests} in number: where there is no difference at all, a table makes a false claim "
         f"with a probability of at most {LEVEL:.0%}. The effect is the difference in standard deviations, Cohen's "

@@ -21,7 +21,7 @@ from train.run import terminal
 READABLE = 100  # columns of running text at most
 LONGEST = 32  # columns of a setting; what is longer continues below
 LEGEND = (
-    "± is the standard deviation over seeds; of a difference it is the 95 % interval. A claim needs a p, corrected for "
+    "± is half a 95 % interval, of means over seeds and of differences. A claim needs a p, corrected for "
     f"all comparisons, of at most {LEVEL}."
 )
 STYLES = {"better": "green", "worse": "red"}

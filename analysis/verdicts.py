@@ -15,6 +15,7 @@ The levels of a family are those of Holm's method, and of two that could be said
 """
 
 import dataclasses
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -22,7 +23,7 @@ from scipy import optimize, stats
 
 from analysis import metrics, statistics
 from analysis.metrics import Metric
-from analysis.runs import Found
+from analysis.runs import Found, Run
 from analysis.statistics import LEVEL, ROUNDING
 from analysis.tables import Number, ResultColumn, ResultTable
 from train.grids import declaration
@@ -30,7 +31,10 @@ from train.grids.declaration import Comparison, Declaration
 
 HOLDS, DOES_NOT, UNDECIDED, NOT_TESTED = "holds", "does not hold", "undecided", "not tested"
 POWER = 0.8  # probability with which the smallest effect is found
-TITLES = ("comparison", "claim", "seeds", "difference", "verdict", "finds")
+SIZE = Metric("effect size")
+NOTHING = statistics.Summary(*[np.array(np.nan)] * 3)
+Differences = Float[np.ndarray, " seeds"]
+TITLES = ("comparison", "claim", "seeds", "difference", "effect size", "verdict", "finds")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,22 +50,53 @@ class Verdict:
 
     comparison: Comparison
     words: str
-    differences: Float[np.ndarray, " seeds"]
+    differences: Differences
     detects: float
+
+    def number(self, metric: Metric) -> Number:
+        """Returns the mean difference ± half its 95 % interval, of this comparison alone."""
+        summary = statistics.summary(self.differences) if len(self.differences) else NOTHING
+        return Number(float(summary.mean), metric, float(summary.half_width), sign="+")
+
+    @property
+    def size(self) -> float:
+        """The mean in standard deviations of the differences, with Hedges' correction; NaN where nothing is tested."""
+        if self.words == NOT_TESTED:
+            return np.nan
+        return float(statistics.paired(self.differences, np.zeros(len(self.differences))).effect)
 
 
 def judge(found: Found, declared: Declaration) -> list[Verdict]:
-    """Returns the verdict on each comparison of a declared family.
+    """Returns the verdict on each comparison of a declared family, of test data at the best step.
 
     Args:
       found: The runs of the sweep that declared it.
       declared: What it declared.
     """
+    differences = [_differences(found, row, lambda run: run.value(declared.metric)) for row in declared.family]
+    return _judged(declared.family, differences, declared)
+
+
+def judge_curve(found: Found, declared: Declaration, comparison: Comparison) -> str:
+    """Returns what is said of a comparison at all evaluations of training together, on validation data.
+
+    A claim holds where it holds at each of them, and does not hold where it does not at any. The evaluations are the
+    family.
+    """
+    curves = [[value for *_, value in run.curve(declared.metric)] for run in _runs(found)]
+    count = min(map(len, curves), default=0)
+    values = [lambda run, i=i: run.curve(declared.metric)[i][2] for i in range(count)]
+    differences = [_differences(found, comparison, value) for value in values]
+    words = {verdict.words for verdict in _judged([comparison] * count, differences, declared)}
+    return next(iter(words)) if len(words) == 1 else DOES_NOT if DOES_NOT in words else UNDECIDED
+
+
+def _judged(family: Sequence[Comparison], differences: Sequence[Differences], declared: Declaration) -> list[Verdict]:
+    """Returns the verdicts on comparisons, of which the differences are known, as one family."""
     metric = metrics.find(declared.metric)
-    differences = [_differences(found, comparison, declared.metric) for comparison in declared.family]
     said = [
         _p_values(values, comparison, declared.margin, metric)
-        for values, comparison in zip(differences, declared.family, strict=True)
+        for values, comparison in zip(differences, family, strict=True)
     ]
     least = np.array([min(p_of.values(), default=np.nan) for p_of in said])
     factors = np.divide(statistics.holm(least), least, out=np.ones_like(least), where=least > 0)
@@ -69,12 +104,12 @@ def judge(found: Found, declared: Declaration) -> list[Verdict]:
         next((verdict for verdict, p in p_of.items() if p * factor <= LEVEL), UNDECIDED if p_of else NOT_TESTED)
         for p_of, factor in zip(said, factors, strict=True)
     ]
-    level = LEVEL / len(declared.family)
+    level = LEVEL / max(len(family), 1)
     detects = [detectable(values, level) if p_of else np.nan for values, p_of in zip(differences, said, strict=True)]
-    return [Verdict(*row) for row in zip(declared.family, words, differences, detects, strict=True)]
+    return [Verdict(*row) for row in zip(family, words, differences, detects, strict=True)]
 
 
-def detectable(differences: Float[np.ndarray, " seeds"], level: float = LEVEL) -> float:
+def detectable(differences: Differences, level: float = LEVEL) -> float:
     """Returns the smallest mean that a two-sided t-test at this level finds in 80 % of cases with such a spread."""
     freedom = len(differences) - 1
     critical = stats.t.ppf(1 - level / 2, freedom)
@@ -82,30 +117,40 @@ def detectable(differences: Float[np.ndarray, " seeds"], level: float = LEVEL) -
     return float(shift * stats.sem(differences))
 
 
-def table(found: Found) -> ResultTable:
-    """Returns a row for each comparison that a sweep declared, with 95 % intervals; it is empty where none did."""
+def table(found: Found, declared: Declaration | None = None) -> ResultTable:
+    """Returns a row for each comparison, with 95 % intervals; it is empty where nothing was declared.
+
+    Args:
+      found: The runs.
+      declared: What is compared; without it, what their sweep declared.
+    """
     plain = [sweep["declaration"] for sweep in found.sweeps if sweep.get("declaration")]
-    if len(found.sweeps) != 1 or not plain:
+    if declared is None and (len(found.sweeps) != 1 or not plain):
         return ResultTable(())
-    declared = declaration.of(plain[0], "sweep.json")
-    rows = [_cells(verdict, metrics.find(declared.metric)) for verdict in judge(found, declared)]
-    return ResultTable(tuple(map(ResultColumn, TITLES, TITLES, zip(*rows, strict=True))))
+    declared = declared or declaration.of(plain[0], "sweep.json")
+    metric = metrics.find(declared.metric)
+    titles = [f"difference in {metric.title}" if name == "difference" else name for name in TITLES]
+    rows = [_cells(verdict, metric) for verdict in judge(found, declared)]
+    return ResultTable(tuple(map(ResultColumn, TITLES, titles, zip(*rows, strict=True))))
 
 
 def _cells(verdict: Verdict, metric: Metric) -> tuple[Number | str, ...]:
-    comparison, differences = verdict.comparison, verdict.differences
-    summary = statistics.summary(differences) if len(differences) else statistics.Summary(*[np.array(np.nan)] * 3)
+    comparison = verdict.comparison
     effect = f" by {metric.with_unit(metric.text(comparison.effect))}" if comparison.effect else ""
-    difference = Number(float(summary.mean), metric, float(summary.half_width), sign="+")
-    claim, seeds = f"{comparison.claim}{effect}", str(len(differences))
-    return comparison.name, claim, seeds, difference, verdict.words, Number(verdict.detects, metric)
+    claim, seeds = f"{comparison.claim}{effect}", str(len(verdict.differences))
+    size, finds = Number(verdict.size, SIZE, sign="+"), Number(verdict.detects, metric)
+    return comparison.name, claim, seeds, verdict.number(metric), size, verdict.words, finds
 
 
-def _differences(found: Found, comparison: Comparison, metric: str) -> Float[np.ndarray, " seeds"]:
+def _runs(found: Found) -> list[Run]:
+    return [run for group in found.groups for run in group.runs]
+
+
+def _differences(found: Found, comparison: Comparison, value: Callable[[Run], float]) -> Differences:
     """Returns the mean difference over blocks for each seed that all settings and baselines have."""
-    runs = [run for group in found.groups for run in group.runs]
+    runs = _runs(found)
     cells = [
-        {run.seed: run.value(metric) for run in runs if run.path.parent.name == name}
+        {run.seed: value(run) for run in runs if run.path.parent.name == name}
         for name in (*comparison.settings, *comparison.baselines)
     ]
     seeds = sorted(set.intersection(*map(set, cells)))
@@ -113,9 +158,7 @@ def _differences(found: Found, comparison: Comparison, metric: str) -> Float[np.
     return (settings - baselines).mean(axis=0)
 
 
-def _p_values(
-    differences: Float[np.ndarray, " seeds"], comparison: Comparison, margin: float, metric: Metric
-) -> dict[str, float]:
+def _p_values(differences: Differences, comparison: Comparison, margin: float, metric: Metric) -> dict[str, float]:
     """Returns the p-value of everything that may be said, the first of which is; empty where nothing is tested."""
     if len(differences) < 2 or not differences.std() > ROUNDING * np.abs(differences).max():
         return {}

@@ -16,12 +16,13 @@ from typing import Any
 
 from analysis import flops, report
 from analysis import runs as finished
+from analysis.metrics import METRICS
 from analysis.tables import markdown, plain_markdown
 from attention.errors import unknown
 from benchmarks import attention, compiling, decoding, endurance, inference, layers, marian, measure, replicas, startup
 from benchmarks import train_step as training
 from docs import address
-from studies import declared, digits, precision, replication, runs, translations
+from studies import declared, digits, ledger, precision, replication, runs, translations
 from train import cli
 
 ROOT = Path(__file__).parent.parent
@@ -82,9 +83,13 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
         lambda: tour(),
     )
     yield "declared", lambda: markdown(declared.table()).strip()
+    yield "ledger in short", ledger.in_short
+    yield "ledger counts", ledger.counts
+    yield "ledger evidence", ledger.evidence
+    for paper in ledger.PAPERS:
+        yield f"ledger {paper}", lambda paper=paper: ledger.table(paper)
     for name in replication.ALL:
-        if (KEPT / f"{name}.json").is_file():
-            yield name, lambda name=name: replication.text(name, KEPT / f"{name}.json")
+        yield name, lambda name=name: replication.text(name)
 
 
 def numbers() -> Iterator[tuple[str, str]]:
@@ -100,6 +105,10 @@ def numbers() -> Iterator[tuple[str, str]]:
         reached = [100 * run["best"]["test"]["accuracy"] for run in load("digits")["runs"][spec]]
         yield f"digits {spec}", f"{mean(reached):.1f}"
         yield f"digits {spec} range", f"{min(reached):.1f} to {max(reached):.1f}"
+    lead = ledger.judged("imdb", "")["super, over heads"].number(METRICS["accuracy"])
+    yield "imdb lead", f"{100 * lead.value:.3f} ± {100 * lead.spread:.2f}"
+    most = load("wikitext2_mlm")["runs"][0]["results"][0]["baselines"]["most_frequent_accuracy"]
+    yield "mlm most frequent", f"{100 * most:.2f} %"
     ours, baseline = (load("digits")["runs"][spec][0]["parameters"] for spec in ("super", "dot_product"))
     yield "digits fewer parameters", f"{100 * (1 - ours / baseline):.0f}"
     for spec in ("dot_product", "optimised", "efficient", "super"):

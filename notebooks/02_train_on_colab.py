@@ -107,7 +107,7 @@ if SMALL:
 # %% [markdown]
 # ## What may be said
 #
-# The report has means and standard deviations over seeds, ranks in brackets, costs, and a sentence for the difference. The test is paired by seed, and where it cannot tell, it says so.
+# The report has means over seeds with 95 % intervals, ranks in brackets, costs, and a sentence for the difference. The test is paired by seed, and where it cannot tell, it says so.
 
 # %%
 report(runs.find([RUNS]))

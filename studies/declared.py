@@ -11,7 +11,7 @@ from analysis.metrics import METRICS
 from analysis.tables import ResultColumn, ResultTable
 from studies import data
 from studies.definitions import DECLARATIONS, Study
-from train.grids import declaration, grid
+from train.grids import declaration
 
 COMMIT = "2d12d774097bf912217bd8eaf1dcbe903cf7efbf"  # whose code trains them all
 RATE = "optimizer.learning_rate="
@@ -158,7 +158,7 @@ def table() -> ResultTable:
     columns = {
         "study": list(read),
         "question": [made.question for made in read.values()],
-        "settings × seeds": [f"{_settings(study)} × {study.seeds}" for study in DECLARED.values()],
+        "settings × seeds": [f"{study.runs // study.seeds} × {study.seeds}" for study in DECLARED.values()],
         "length": [_length(study) for study in DECLARED.values()],
         "core-hours": [f"{study.hours:g}" for study in DECLARED.values()],
         "metric": [METRICS[made.metric].title for made in read.values()],
@@ -166,11 +166,6 @@ def table() -> ResultTable:
         "finds": [METRICS[made.metric].text(made.detects) for made in read.values()],
     }
     return ResultTable(tuple(ResultColumn(title, title, tuple(cells)) for title, cells in columns.items()))
-
-
-def _settings(study: Study) -> int:
-    _, _, values = study.over[0].partition("=")
-    return len(grid.split(values)) + len(study.beside)
 
 
 def _length(study: Study) -> str:

@@ -1,14 +1,15 @@
 """The studies behind docs/replication.md: what each trains, in the words of `train.sweep`."""
 
 import dataclasses
+import math
 import os
 from pathlib import Path
 
 from studies import data
+from train.grids import grid
 
 DECLARATIONS = Path(__file__).parent / "declarations"
 
-ONE_HEAD = "heads=1"
 FOUR = "model.attention=dot_product,optimised,efficient,super"
 
 
@@ -21,7 +22,6 @@ class Study:
       over: What varies: `FIELD=VALUE,VALUE` of `train.sweep --over`.
       fields: `FIELD=VALUE` of all runs; `{data}` is the folder of data sets.
       metrics: Compared, the first of them in the picture.
-      also: A second baseline, `FIELD=VALUE`, which the first metric is compared with once more.
       seeds: Of each setting.
       equal: What is matched with the baseline; '' is nothing.
       picture: Whether the page shows curves.
@@ -35,7 +35,6 @@ class Study:
     over: tuple[str, ...]
     fields: tuple[str, ...]
     metrics: tuple[str, ...]
-    also: str = ""
     seeds: int = 3
     equal: str = ""
     picture: bool = False
@@ -43,6 +42,12 @@ class Study:
     tune: str = ""
     declared: str = ""
     hours: float = 0
+
+    @property
+    def runs(self) -> int:
+        """How many it has: every setting with every seed."""
+        values = [grid.split(text.partition("=")[2]) for text in self.over]
+        return (math.prod(map(len, values)) + len(self.beside)) * self.seeds
 
     def flags(self, sets: Path, folder: Path) -> list[str]:
         """Of `train.sweep`."""
@@ -106,13 +111,12 @@ MLM = (
 )
 NEURAL = "model.attention=dot_product,neural(dim=2)|dot_product,neural(dim=16)|dot_product,neural(dim=None)|dot_product"
 STUDIES = {
-    "mnist": Study("configs/vit_mnist.py", (FOUR, "model.heads=1,2,4"), MNIST, ("accuracy", "loss"), ONE_HEAD),
+    "mnist": Study("configs/vit_mnist.py", (FOUR, "model.heads=1,2,4"), MNIST, ("accuracy", "loss")),
     "imdb": Study(
         "configs/classify_imdb.py",
         (FOUR, "model.heads=1,2,4"),
         ("data.source=file:{data}/imdb", "data.text_column=review", "data.label_column=label", data.RARELY),
         ("accuracy", "loss"),
-        ONE_HEAD,
         seeds=5,
     ),
     "matched": Study("configs/vit_mnist.py", (FOUR,), MNIST, ("accuracy", "loss"), equal="parameters"),
@@ -146,7 +150,6 @@ STUDIES = {
         ("argument=dot_product,optimised,efficient", "model.heads=1,2,4"),
         (*ANKI, "train.length=2 epochs"),
         ("accuracy", "bleu", "loss"),
-        ONE_HEAD,
     ),
     "multi30k": Study(
         "configs/translate_iwslt.py",

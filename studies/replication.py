@@ -1,37 +1,34 @@
 """The sweeps behind docs/replication.md: what the papers' claims come to, at the size that two CPU cores allow.
 
-    python -m studies.replication --data=DATA --runs=runs/replication
-    python -m studies.replication --only gpt_tuned mnist_tuned --archive
-    python -m studies.replication --only gpt_tuned mnist_tuned --restore
+    python -m studies.replication --data=DATA --runs=runs/replication --only gpt_tuned
+    python -m studies.replication --tables
 
-Trains what has no result yet with `train.sweep`, keeps each finished sweep in `docs/replication/NAME.json`, and makes
-the page's tables and pictures of these files. Stopped at any moment, it goes on where it was. DATA is a folder with
-`tfds/` (mnist, cifar100), `imdb/`, `wikitext2/`, `spa_eng/` and `multi30k/`; results name it, so give it from here.
-`--archive` trains nothing: it keeps what has finished so far, of sweeps that have not. `--restore`, on another machine,
-puts back what was kept, so that it is not trained again.
+Trains what has no result yet with `train.sweep`. Each run and each trial is kept in `docs/replication/NAME/` as it
+ends, and what is kept there is not trained again, on any machine. So stop it when you like, commit that folder, and
+give the same command later. The page's tables and pictures are made of what is kept. DATA is a folder with `tfds/`
+(mnist, cifar100), `imdb/`, `wikitext2/`, `spa_eng/` and `multi30k/`; results name it, so give it from here.
+`--archive` trains nothing: it keeps what a killed process left.
 """
 
 import argparse
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from analysis import archive, report, tables
-from analysis import runs as found_runs
-from analysis.metrics import METRICS
-from analysis.pictures import curves, style
+from analysis import report, tables, verdicts
+from analysis.metrics import METRICS, counted
+from analysis.pictures import curves, effects, style
+from analysis.runs import Found
 from analysis.tables import ResultTable
 from attention.errors import unknown
-from studies import runs
+from studies import kept, runs
 from studies.declared import DECLARED
-from studies.definitions import STUDIES
+from studies.definitions import DECLARATIONS, STUDIES
 from train import cli, sweep
-from train.grids import grid, pool
+from train.grids import declaration
 
 PAGE = runs.ROOT / "docs/replication.md"
-KEPT = runs.ROOT / "docs/replication"
 ALL = {**DECLARED, **STUDIES}
 
 
@@ -41,8 +38,7 @@ ALL = {**DECLARED, **STUDIES}
     cli.flag("--runs", type=Path, default=Path("runs/replication"), help="where the sweeps are"),
     cli.flag("--only", nargs="*", default=[*ALL], metavar="NAME", help=f"of {', '.join(ALL)}"),
     cli.flag("--print", action="store_true", help="print each sweep's command, and train nothing"),
-    cli.flag("--archive", action="store_true", help="keep what has finished so far, and train nothing"),
-    cli.flag("--restore", action="store_true", help="put back what was kept, and train nothing"),
+    cli.flag("--archive", action="store_true", help="keep what a killed process left, and train nothing"),
     cli.flag("--tables", action="store_true", help="make tables and pictures of what is kept alone"),
 )
 def main(flags: argparse.Namespace) -> int:
@@ -56,95 +52,80 @@ def main(flags: argparse.Namespace) -> int:
             raise unknown("study", name, ALL)
     code = cli.DONE
     for name in flags.only:
-        folder, kept = flags.runs / name, KEPT / f"{name}.json"
+        folder = flags.runs / name
         given = ALL[name].flags(flags.data, folder)
         if flags.print:
             print(shlex.join(["python", "-m", "train.sweep", *given]))
         elif flags.archive:
-            keep(folder, kept)
-        elif flags.restore:
-            count = archive.unpack(archive.read(kept), folder) if kept.is_file() else 0
-            print(f"{name}: {count} runs were put back.")
-        elif flags.tables or train(given, folder, kept):
-            put(name, kept)
+            finished, trials = kept.keep(folder)
+            print(f"{name}: {finished} of {counted(ALL[name].runs, 'run')} and {counted(trials, 'trial')} are kept.")
+        elif flags.tables or train(given, folder):
+            put(name)
         else:
-            print(f"{name} has not finished, so it was not kept; the same command goes on.")
+            print(f"{name} has not finished; the same command goes on.")
             code = cli.FAILED
     return code
 
 
-def train(given: list[str], folder: Path, kept: Path) -> bool:
-    """Trains a sweep and keeps it; returns whether all of its runs have finished, which they do but for failures.
+def train(given: list[str], folder: Path) -> bool:
+    """Trains what is not kept yet of a sweep, and keeps it run by run; returns whether no run failed.
 
     Raises:
       UsageError: a mistake in what the sweep is given, such as data that are not there.
       KeyboardInterrupt: it was stopped.
     """
-    if sweep.run(sweep.main.parser().parse_args(given)):
-        return False
-    if not all(map(pool.is_finished, _runs(folder, grid.read(folder)))):
+    kept.put_back(folder)
+    done = not sweep.run(sweep.main.parser().parse_args(given), lambda directory: kept.keep_one(folder, directory))
+    if done and kept.keep(folder)[0] < ALL[folder.name].runs:
         raise KeyboardInterrupt
-    keep(folder, kept)
-    return True
+    return done
 
 
-def keep(folder: Path, kept: Path) -> None:
-    """Archives the runs of a sweep that have finished, and what was tried before; says how many there are of how many.
-
-    Raises:
-      UsageError: the folder cannot be read.
-    """
-    record = grid.read(folder) if folder.is_dir() else None
-    asked = _runs(folder, record)
-    if not any(map(pool.is_finished, asked)):
-        print(f"{folder.name}: no run has finished, so nothing was kept.")
-        return
-    finished = archive.find([folder])
-    kept.parent.mkdir(exist_ok=True)
-    archive.write(finished, kept, folder)
-    print(f"{folder.name}: {len(finished.entries)} of {len(asked)} runs are kept in {kept.name}.")
-
-
-def _runs(folder: Path, record: Mapping[str, Any] | None) -> list[Path]:
-    """The work directories of a sweep; none of one that has not begun."""
-    cells, seeds = (record["cells"], record["seeds"]) if record else ((), ())
-    return [folder / cell / grid.run_name(of_run) for cell in cells for of_run in seeds]
-
-
-def put(name: str, kept: Path) -> None:
-    """The tables of a kept sweep, and its picture, into the page; nothing where it is not kept yet.
-
-    A declared study need not have a place there.
+def put(name: str) -> None:
+    """The tables of what is kept of a study, and its pictures, into the page.
 
     Raises:
       UsageError: the page has no place for it.
     """
-    declared = name in DECLARED and runs.MARK.format(name) not in PAGE.read_text(encoding="utf-8")
-    if declared or not kept.is_file():
+    found = kept.find(name)
+    runs.put(PAGE, name, text(name))
+    if found is None:
         return
-    runs.put(PAGE, name, text(name, kept))
+    declared = declaration.read(DECLARATIONS / f"{name}.json")
+    style.save(effects.figure(verdicts.judge(found, declared), declared), kept.KEPT / f"{name}_effects.svg")
     if ALL[name].picture:
-        found = found_runs.find([kept])
-        groups = {each.label: [run.record for run in each.runs] for each in found.groups}
-        style.save(curves.figure(groups, ALL[name].metrics[:1]), kept.parent / f"{name}.svg")
+        groups = {group.label: [run.record for run in group.runs] for group in found.groups}
+        style.save(curves.figure(groups, ALL[name].metrics[:1]), kept.KEPT / f"{name}.svg")
 
 
-def text(name: str, kept: Path) -> str:
-    """Markdown: what each setting reached, what may be said of the differences, and the picture if there is one."""
+def text(name: str) -> str:
+    """Markdown: how much is in, what each setting reached, the verdicts on what is compared, and the pictures."""
+    found, study = kept.find(name), ALL[name]
+    count = sum(len(group.runs) for group in found.groups) if found else 0
+    progress = f"{count} of {counted(study.runs, 'run')} {'is' if count == 1 else 'are'} in."
+    if found is None:
+        return f"{progress}\n"
+    declared = declaration.read(DECLARATIONS / f"{name}.json")
+    return "\n\n".join([progress, *_parts(found, name), _pictures(name, declared.question)])
+
+
+def _parts(found: Found, name: str) -> list[str]:
     study = ALL[name]
-    found = found_runs.find([kept])
     made = report.report(found, names=study.metrics)
     settings = [column.name for column in made.results.columns if "." in column.name]
     figures = ["attention_layer_parameters", "parameters", *(f"test_{metric}" for metric in study.metrics), "seeds"]
     results = only(made.results, [*settings, *figures])
-    differences = [made.differences]
-    if study.also:
-        differences.append(report.report(found, study.also, study.metrics[:1]).differences)
-    shown = [results, *(only(table, ["setting", "baseline", "metric", "conclusion"]) for table in differences)]
-    parts = [made.introduction, *(tables.markdown(table).strip() for table in shown)]
-    if study.picture:
-        parts.append(f"![{METRICS[study.metrics[0]].title} by step and by second of training](replication/{name}.svg)")
-    return "\n\n".join(parts)
+    judged = verdicts.table(found, declaration.read(DECLARATIONS / f"{name}.json"))
+    shown = [results, judged, made.tuning]
+    return [made.introduction, *(tables.markdown(table).strip() for table in shown if table.rows)]
+
+
+def _pictures(name: str, question: str) -> str:
+    shown = [f"![{question} Each comparison with its interval](replication/{name}_effects.svg)"]
+    if ALL[name].picture:
+        title = METRICS[ALL[name].metrics[0]].title
+        shown.append(f"![{title} by step and by second of training](replication/{name}.svg)")
+    return "\n\n".join(shown)
 
 
 def only(table: ResultTable, names: Iterable[str]) -> ResultTable:

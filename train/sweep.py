@@ -17,7 +17,7 @@ import dataclasses
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from train.run.workdir import read_result
 
 LISTED = 12  # settings that are named before they are checked
 REPLICAS = ("auto", "yes", "no")
+Ended = Callable[[Path], None]  # is given the work directory
 
 
 def runs(sweep: grid.Sweep, prepared: matching.Prepared, directory: Path) -> dict[Path, list[str]]:
@@ -44,7 +45,7 @@ def runs(sweep: grid.Sweep, prepared: matching.Prepared, directory: Path) -> dic
     return commands
 
 
-def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, directory: Path) -> dict[Path, str]:
+def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, directory: Path, ended_one: Ended) -> dict[Path, str]:
     """Trains the runs that are left; says how many at a time, how each ended, and how long the others will take."""
     ended: list[Path] = []
     first = pool.log_of(next(iter(todo)))
@@ -52,6 +53,7 @@ def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, directory: Path) -> d
 
     def say(path: Path, outcome: str, left: float) -> None:
         ended.append(path)
+        ended_one(path)
         rest = f"; {duration_text(left)} left" if left > 0 else ""
         line = f"[{len(ended)}/{len(todo)}] {path.relative_to(directory)}: {_result(path, outcome)}"
         print(f"{line}{rest}", flush=True)
@@ -213,8 +215,12 @@ def _result(path: Path, outcome: str) -> str:
     return numbers_text(best["validation" if tuning.FOLDER in path.parts else "test"])
 
 
-def run(flags: argparse.Namespace) -> int:
+def run(flags: argparse.Namespace, ended: Ended = lambda path: None) -> int:
     """Plans the sweep, then trains, prints or submits the runs that are left.
+
+    Args:
+      flags: Of the command.
+      ended: Called with the work directory of every run or trial when it has ended.
 
     Returns:
       The exit code: 0 done or saved, 1 a run failed. Ctrl-C is heard while runs train.
@@ -239,7 +245,7 @@ def run(flags: argparse.Namespace) -> int:
     jobs = flags.jobs or (0 if prepared.platform == "cpu" else 1)
     while left := _trials(sweep, prepared, tried, flags.workdir):
         todo = {path: run_flags for paths in left.values() for path, run_flags in paths.items()}
-        outcomes = {} if prints else run_all(todo, jobs, flags.workdir)
+        outcomes = {} if prints else run_all(todo, jobs, flags.workdir, ended)
         tried = tuning.scores(sweep.tune, tried, left, outcomes)
         _write(flags, sweep, prepared, tried)
         if any(value not in tried.get(name, {}) for name, value in left):
@@ -247,7 +253,7 @@ def run(flags: argparse.Namespace) -> int:
     prepared = _tuned(sweep, prepared, tried)
     _write(flags, sweep, prepared, tried)
     todo = runs(sweep, prepared, flags.workdir)
-    return _give(todo, flags) if prints else _summed(run_all(todo, jobs, flags.workdir), flags.workdir)
+    return _give(todo, flags) if prints else _summed(run_all(todo, jobs, flags.workdir, ended), flags.workdir)
 
 
 main = cli.program(

@@ -134,8 +134,8 @@ def test_a_report_has_the_verdicts_of_what_was_declared(tmp_path, write_run):
     grid.write(tmp_path, {"over": {"model.attention": ["dot_product", "super"]}, "declaration": declared})
     made = report(runs.find([tmp_path]))
     made.write(tmp_path / "out")
-    assert "| super | better by 1.00 points | 5 | +5.00 ± 0.10 | holds | 0.13 |" in made.markdown()
+    assert "| super | better by 1.00 points | 5 | +5.00 ± 0.10 | +50.46 | holds | 0.13 |" in made.markdown()
     assert made.verdict[0] == "Declared: super (better by 1.00 points): holds (+5.00 ± 0.10, 5 seeds)."
     lines = (tmp_path / "out/declared.csv").read_text().splitlines()
-    assert lines[0] == "comparison,claim,seeds,difference,difference_plus_minus,verdict,finds"
+    assert lines[0] == "comparison,claim,seeds,difference,difference_plus_minus,effect size,verdict,finds"
     assert ",holds,0.0013" in lines[1]

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from analysis.layer_operations import analytic
 from analysis.pictures.projection import noisy_circle, project
 from attention import dot_product_attention, gaussian_attention
 from models.layers.projections import MlpProjection
@@ -113,6 +114,20 @@ def test_super_saves_a_projection_as_long_as_the_text_is_no_longer_than_the_widt
     saved = lambda length: layer("dot_product", width, length) - layer("super", width, length)  # noqa: E731
     assert all(saved(length) >= width**2 for length in (1, width // 2, width))
     assert saved(width + 1) < width**2
+
+
+@pytest.mark.parametrize("width", [64, 256])
+def test_super_takes_more_operations_than_optimised_on_long_texts(width):
+    """Hosseini's Fig. 2 and 4 draw the two as one; W^A is a product of ℓ²d, the projection of the keys one of ℓd²."""
+    more = lambda length: analytic("super", length, width, 1) - analytic("optimised", length, width, 1)  # noqa: E731
+    assert more(width // 2) < 0 < more(2 * width)
+
+
+def test_what_one_layer_costs_more_fades_with_depth():
+    """DiGiugno §4.3, of the operations of all layers' attention."""
+    neural, dot = (analytic(spec, 1024, 512, 8) for spec in ("neural(dim=None)", "dot_product"))
+    shares = [(neural + (depth - 1) * dot) / (depth * dot) for depth in (2, 8, 32)]
+    assert shares[0] > shares[1] > shares[2] > 1
 
 
 def model_of(config, **changes):

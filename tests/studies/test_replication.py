@@ -2,14 +2,15 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 
 import pytest
 
-from analysis import archive, metrics, report
+from analysis import archive, metrics
 from analysis import runs as found_runs
 from attention import UsageError
-from studies import declared, replication
+from studies import declared, kept, replication
 from tests.analysis.conftest import config, write_run  # noqa: F401
 from tests.conftest import ROOT
 from train import sweep
@@ -18,6 +19,8 @@ from train.grids import grid
 from train.grids.grid import Sweep
 from train.main import parse
 
+SMALL = dataclasses.replace(replication.STUDIES["mnist"], over=("a=1,2", "b=1,2"), seeds=3)  # 12 runs
+
 
 @pytest.fixture
 def page(tmp_path, monkeypatch):
@@ -25,8 +28,22 @@ def page(tmp_path, monkeypatch):
     path = tmp_path / "page.md"
     path.write_text("a\n<!-- figures: mnist -->\nold\n<!-- end -->\nb\n<!-- figures: imdb -->\n<!-- end -->\nc\n")
     monkeypatch.setattr(replication, "PAGE", path)
-    monkeypatch.setattr(replication, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(kept, "KEPT", tmp_path / "kept")
     return path
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """In place of a sweep: every run has ended already, as the fixture `swept` left it."""
+
+    def run(flags, ended, code=0):
+        for path in archive.work_directories(flags.workdir):
+            ended(path)
+        return code
+
+    monkeypatch.setattr(replication.sweep, "run", run)
+    monkeypatch.setitem(replication.ALL, "mnist", SMALL)
+    return run
 
 
 @pytest.fixture
@@ -88,65 +105,57 @@ def test_flags_are_those_of_a_sweep(tmp_path):
     assert flags[-4:] == ["--seeds=3", "--equal=parameters", "--replicas=no", f"--workdir={tmp_path}/matched"]
 
 
-def test_tables_are_made_of_what_is_kept(page, tmp_path, swept, monkeypatch):
-    monkeypatch.setattr(replication.sweep, "run", lambda flags: 0)
-    kept = replication.KEPT / "mnist.json"
-    assert replication.train(["--config=c", "--workdir=w"], swept, kept)
-    replication.put("mnist", kept)
+def test_tables_are_made_of_what_is_kept(page, swept, trained):
+    assert replication.train(["--config=c", f"--workdir={swept}"], swept)
+    replication.put("mnist")
     text = page.read_text()
     assert "old" not in text
-    assert text.startswith("a\n<!-- figures: mnist -->\n\n4 settings, 12 runs; seeds a setting: 3.")
+    assert text.startswith("a\n<!-- figures: mnist -->\n\n12 of 12 runs are in.\n\n4 settings, 12 runs;")
     assert text.endswith("<!-- end -->\nb\n<!-- figures: imdb -->\n<!-- end -->\nc\n")
-    assert "| super | 1 | 100 (1) | 1,000 (1) | 86.05 ± 1.05 (1) | 0.1000 ± 0.0000 (1) | 3 |" in text
-    found = found_runs.find([swept])
-    made = [report.report(found, names=["accuracy", "loss"]), report.report(found, "heads=1", ["accuracy"])]
-    sentences = [str(cell) for each in made for cell in each.differences.columns[-1].cells]
-    assert sentences[0].startswith("better by 5.05")
-    assert sentences[-1].startswith("better by 2.02")
-    assert all(f"| {sentence} |" in text for sentence in sentences)
+    assert "| super | 1 | 100 (1) | 1,000 (1) | 86.05 ± 2.61 (1) | 0.1000 ± 0.0000 (1) | 3 |" in text
+    assert "| super, over heads | better by 0.24 points | 0 |" in text  # it has no runs with 2 and 4 heads of all four
+    assert (kept.KEPT / "mnist_effects.svg").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("begun", [False, True], ids=["between two runs", "within a run"])
-def test_what_has_not_finished_is_not_kept(begun, page, swept, write_run, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(replication.sweep, "run", lambda flags: 0)
-    plan(swept, "dot_product", "super", "linear")
-    for heads, seed in ((1, 0), (1, 1), (1, 2), (2, 0), (2, 1)):
-        write_run(swept / f"attention=linear,heads={heads}/seed{seed}")
-    if begun:
-        write_run(swept / "attention=linear,heads=2/seed2", finished=False)
-    with pytest.raises(KeyboardInterrupt):
-        replication.train(["--config=c", "--workdir=w"], swept, replication.KEPT / "mnist.json")
-    monkeypatch.setattr(replication.sweep, "run", lambda flags: 1)
-    assert not replication.train(["--config=c", "--workdir=w"], swept, replication.KEPT / "mnist.json")
-    replication.put("mnist", replication.KEPT / "mnist.json")
-    assert "old" in page.read_text()
-    assert not replication.KEPT.exists()
-
-
-def test_what_has_finished_so_far_is_kept_on_request(page, swept, write_run, capsys):  # noqa: F811
-    plan(swept, "dot_product", "super", "linear")
+def test_every_run_and_trial_is_kept_as_soon_as_it_ends(page, swept, write_run, trained, capsys):  # noqa: F811
+    trial = swept / "tuning/attention=super,heads=1/learning_rate=0.1/seed0"
+    write_run(trial)
     write_run(swept / "attention=linear,heads=2/seed0", finished=False)
+    kept.keep_one(swept, swept / "attention=super,heads=2/seed1")
+    kept.keep_one(swept, swept / "attention=linear,heads=2/seed0")
+    assert [len(found.runs) for found in kept.find("mnist").groups] == [1]
+    assert replication.text("mnist").startswith("1 of 12 runs is in.")
     assert replication.main(["--only", "mnist", "imdb", "--archive", f"--runs={swept.parent}"]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed == [
-        "mnist: 12 of 18 runs are kept in mnist.json.",
-        "imdb: no run has finished, so nothing was kept.",
-    ]
-    assert len(archive.read(replication.KEPT / "mnist.json").entries) == 12
-    assert "old" in page.read_text()
+    assert printed == ["mnist: 12 of 12 runs and 1 trial are kept.", "imdb: 0 of 60 runs and 0 trials are kept."]
+    assert len([run for group in kept.find("mnist").groups for run in group.runs]) == 12
+    assert (kept.KEPT / "mnist" / f"{trial.relative_to(swept)}.json").is_file()
 
 
-def test_what_was_kept_is_put_back_and_not_trained_again(page, swept, tmp_path, capsys):
-    assert replication.main(["--only", "mnist", "--archive", f"--runs={swept.parent}"]) == 0
-    again = tmp_path / "again"
-    for count in (12, 0):  # what is there stays
-        assert replication.main(["--only", "mnist", "imdb", "--restore", f"--runs={again}"]) == 0
-        assert f"mnist: {count} runs were put back.\nimdb: 0 runs were put back." in capsys.readouterr().out
-    assert grid.read(again / "mnist") == grid.read(swept)
-    for path in swept.glob("*/*/*.json"):
-        assert json.loads((again / "mnist" / path.relative_to(swept)).read_text()) == json.loads(path.read_text())
-    for ours, theirs in zip(found_runs.find([again / "mnist"]).groups, found_runs.find([swept]).groups, strict=True):
+def test_what_has_not_ended_is_no_study_and_keeps_what_has(page, swept, trained, monkeypatch):
+    monkeypatch.setitem(replication.ALL, "mnist", dataclasses.replace(SMALL, seeds=4))
+    with pytest.raises(KeyboardInterrupt):
+        replication.train(["--config=c", f"--workdir={swept}"], swept)
+    assert replication.text("mnist").startswith("12 of 16 runs are in.")
+    monkeypatch.setattr(replication.sweep, "run", lambda flags, ended: 1)
+    assert not replication.train(["--config=c", f"--workdir={swept}"], swept)
+
+
+def test_what_was_kept_is_put_back_and_not_trained_again(page, swept, write_run, tmp_path):  # noqa: F811
+    write_run(swept / "tuning/attention=super,heads=1/learning_rate=0.1/seed0")
+    kept.keep(swept)
+    again = tmp_path / "again/mnist"
+    assert [kept.put_back(again), kept.put_back(again)] == [13, 0]  # what is there stays
+    assert grid.read(again) == grid.read(swept)
+    for path in swept.rglob("*.json"):
+        assert json.loads((again / path.relative_to(swept)).read_text()) == json.loads(path.read_text())
+    for ours, theirs in zip(found_runs.find([again]).groups, found_runs.find([swept]).groups, strict=True):
         assert [run.record for run in ours.runs] == [run.record for run in theirs.runs]
+
+
+def test_a_study_without_runs_says_so(page):
+    assert replication.text("gpt_tuned") == f"0 of {replication.ALL['gpt_tuned'].runs} runs are in.\n"
+    assert kept.find("gpt_tuned") is None
 
 
 def history():
@@ -163,17 +172,16 @@ def history():
 
 @pytest.mark.parametrize("name", replication.DECLARED)
 def test_an_archive_of_a_declared_study_is_what_was_declared(name, tmp_path):
-    kept = replication.KEPT / f"{name}.json"
-    if not kept.is_file():
+    if not kept.places(name):
         pytest.skip("no run of it has been kept yet")
-    found, commits = archive.read(kept), history()
-    (record,) = found.sweeps
+    files, commits = sorted((kept.KEPT / name).rglob("*.json")), history()
+    record = next(archive.read(file) for file in files if file.name == grid.FILE).sweeps[0]
     made = sweep.asked(sweep.main.parser().parse_args(replication.DECLARED[name].flags("data", tmp_path))).plain
     assert {key: record[key] for key in ("config", "over", "also", "tune", "declaration")} == {
         key: made[key] for key in ("config", "over", "also", "tune", "declaration")
     }
-    assert '"/' not in kept.read_text()
-    for entry in found.entries:
+    assert not any('"/' in file.read_text() for file in files)
+    for entry in (entry for file in kept.places(name) for entry in archive.read(file).entries):
         cell = record["cells"][entry.path.parent.name]
         assert str(entry.config["optimizer.learning_rate"]) == str(float(cell["chosen"]["optimizer.learning_rate"]))
         for result in entry.results:
@@ -185,16 +193,15 @@ def test_an_archive_of_a_declared_study_is_what_was_declared(name, tmp_path):
 
 def test_a_study_that_fails_stops_no_other(page, swept, monkeypatch, capsys):
     begun = []
-    monkeypatch.setattr(replication.sweep, "run", lambda flags: begun.append(flags.config) or 1)
+    monkeypatch.setattr(replication.sweep, "run", lambda flags, ended: begun.append(flags.config) or 1)
     assert replication.main(["--only", "mnist", "imdb", f"--runs={swept.parent}"]) == 1
     assert begun == ["configs/vit_mnist.py", "configs/classify_imdb.py"]
     assert capsys.readouterr().out.count("has not finished") == 2
 
 
-def test_a_page_without_the_place_is_refused(page, swept):
-    archive.write(archive.find([swept]), page.parent / "matched.json", swept)
+def test_a_page_without_the_place_is_refused(page):
     with pytest.raises(UsageError, match="has no place for matched; write <!-- figures: matched --> and <!-- end -->"):
-        replication.put("matched", page.parent / "matched.json")
+        replication.put("matched")
 
 
 def test_an_unknown_study_is_one_sentence(capsys):
@@ -203,21 +210,21 @@ def test_an_unknown_study_is_one_sentence(capsys):
 
 
 @pytest.mark.parametrize(
-    "kept",
-    [path for path in sorted(replication.KEPT.glob("*.json")) if path.stem in replication.STUDIES],
+    "file",
+    [path for path in sorted(kept.KEPT.glob("*.json")) if path.stem in replication.STUDIES],
     ids=lambda path: path.stem,
 )
-def test_what_is_kept_is_the_study(kept):
+def test_what_is_kept_is_the_study(file):
     """Every setting with every seed, trained as the study says, and no path of the machine that trained it."""
-    study = replication.STUDIES[kept.stem]
-    found = found_runs.find([kept])
+    study = replication.STUDIES[file.stem]
+    found = found_runs.find([file])
     overrides = parse([f"--config.{field.format(data='data')}" for field in study.fields])[1]
     over = grid.over(study.over, overrides, study.equal)
     cells = Sweep(study.config, overrides, over, [], study.equal).cells
     assert {each.seeds for each in found.groups} == {tuple(range(study.seeds))}
     assert len(found.groups) == len(cells)
-    assert json.loads(kept.read_text())["asked"] == over
-    entries = archive.read(kept).entries
+    assert json.loads(file.read_text())["asked"] == over
+    entries = archive.read(file).entries
     chosen = grid.chosen_by(study.equal)
     for cell in cells.values():
         plain = archive.flatten(loading.resolve(cell.spec, cell.overrides)[1])
@@ -229,12 +236,22 @@ def test_what_is_kept_is_the_study(kept):
             )
         ]
         assert len(alike) == study.seeds
-    assert '"/' not in kept.read_text()
+    assert '"/' not in file.read_text()
 
 
 def test_a_picture_is_drawn_where_the_study_has_one(page, swept, monkeypatch):
-    study = replication.STUDIES["mnist"]
-    monkeypatch.setitem(replication.ALL, "mnist", dataclasses.replace(study, picture=True))
-    archive.write(archive.find([swept]), page.parent / "mnist.json", swept)
-    replication.put("mnist", page.parent / "mnist.json")
-    assert (page.parent / "mnist.svg").stat().st_size > 1000
+    monkeypatch.setitem(replication.ALL, "mnist", dataclasses.replace(SMALL, picture=True))
+    kept.keep(swept)
+    replication.put("mnist")
+    assert (kept.KEPT / "mnist.svg").stat().st_size > 1000
+
+
+def test_commits_of_results_are_in_the_history_or_said_not_to_be():
+    commits = history()
+    if not commits:
+        pytest.skip("git, or a part of the history, is missing")
+    for file in (*kept.KEPT.glob("*.json"), *(ROOT / "benchmarks/results").glob("*.json")):
+        text = file.read_text()
+        named = {name.removesuffix("-dirty") for name in re.findall(r'"git": "([0-9a-f]+(?:-dirty)?)"', text)}
+        gone = {name for name in named if not any(commit.startswith(name) for commit in commits)}
+        assert gone == set(json.loads(text).get("not_in_the_history", ()))

@@ -97,7 +97,8 @@ def test_the_report_of_a_sweep(swept, tmp_path):
     assert "Compared at equal training examples." in page
     losses = {name: [found[name, seed]["best"]["test"]["loss"] for seed in (0, 1)] for name in MECHANISMS}
     for name, values in losses.items():
-        assert f"{statistics.mean(values):.4f} ± {statistics.stdev(values):.4f}" in page
+        width = math.tan(0.475 * math.pi) * statistics.stdev(values) / math.sqrt(2)  # of Cauchy's distribution
+        assert f"{statistics.mean(values):.4f} ± {width:.4f}" in page
         assert f"| {name} | {found[name, 0]['attention_layer_parameters']:,} " in page
     differences = [ours - theirs for ours, theirs in zip(losses["efficient"], losses["dot_product"], strict=True)]
     t = statistics.mean(differences) / (statistics.stdev(differences) / math.sqrt(2))

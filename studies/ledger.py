@@ -1,0 +1,270 @@
+"""The ledger: every claim of the five papers, with a verdict that follows by rule from what the claim names.
+
+`claims/*.toml` has the claims. Each names at most one ground:
+
+- `study` and `comparison`: what `analysis.verdicts` says of it, with `curve` at every evaluation together;
+- `shown`: tests that prove it, so it *holds*; `refuted`: tests that prove the opposite, so it *does not hold*;
+- `sums`: the paper's own figures. It *holds* where each comes to what is printed, to its last digit, or is above 0;
+- `ratio`: of a benchmark. A claim that it is `above` or `below` 1 *holds* where it is so in every round, *does not
+  hold* where it is so in none, and is *undecided* otherwise.
+
+A claim without a ground is *not tested*. So is one of the class *another question*, whatever was measured: other data,
+a training of another kind, or the time and memory of another machine.
+"""
+
+import ast
+import dataclasses
+import functools
+import json
+import operator
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from analysis import metrics, tables, verdicts
+from analysis.verdicts import DOES_NOT, HOLDS, NOT_TESTED, UNDECIDED, Verdict
+from attention.errors import UsageError, unknown
+from models.files import read_json
+from studies import kept, runs
+from studies.definitions import DECLARATIONS
+from train.grids import declaration
+from train.grids.declaration import Declaration
+
+CLAIMS = Path(__file__).parent / "claims"
+PAPERS = ("digiugno", "wikipedia", "sanger", "zhang", "hosseini")
+CLASSES = ("exact", "full size", "reduced", "another question", "")
+ANOTHER = "another question"
+OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+TITLES = ("where", "claim", "the paper's figures", "class", "verdict", "measured", "by", "remarks")
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """What a paper says, and the ground on which it is judged.
+
+    Attributes:
+      paper: Name of the first author.
+      place: Where it says so.
+      says: What, in a plain sentence.
+      printed: The paper's figures.
+      kind: Class of the evidence, of `CLASSES`; '' is none.
+      study: A study of `studies.replication`.
+      comparison: The name of one that the study's declaration has.
+      metric: In place of the one that is declared.
+      curve: Whether the claim is about all evaluations.
+      shown: Tests that prove it, as pytest names them.
+      refuted: Tests that prove the opposite.
+      sums: Pairs of a sum and what is printed for it.
+      ratio: `file` of `benchmarks/results`, `at` what place in it, and perhaps `over` what other place.
+      claimed: Of the ratio: `above` or `below` 1; '' is nothing.
+      headline: Whether it stands in the table at the top.
+      note: Remarks.
+    """
+
+    paper: str
+    place: str
+    says: str
+    printed: str = ""
+    kind: str = ""
+    study: str = ""
+    comparison: str = ""
+    metric: str = ""
+    curve: bool = False
+    shown: Sequence[str] = ()
+    refuted: Sequence[str] = ()
+    sums: Sequence[Sequence[str]] = ()
+    ratio: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    claimed: str = ""
+    headline: bool = False
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises a UsageError where the class is unknown, or there are several grounds."""
+        if self.kind not in CLASSES:
+            raise unknown(f"class of the claim {self.says!r}", self.kind, CLASSES[:-1])
+        if sum(map(bool, (self.study, self.shown, self.refuted, self.sums, self.ratio))) > 1:
+            raise UsageError(f"The claim {self.says!r} has several grounds; give it one, or make two claims of it.")
+
+    @property
+    def verdict(self) -> str:
+        """What follows from the ground by rule."""
+        if self.kind == ANOTHER:
+            return NOT_TESTED
+        if self.shown or self.refuted:
+            return HOLDS if self.shown else DOES_NOT
+        if self.sums:
+            return HOLDS if all(comes_to(*pair) for pair in self.sums) else DOES_NOT
+        if self.ratio:
+            return self._of_rounds()
+        if self.study:
+            return self._of_study()
+        return NOT_TESTED
+
+    @property
+    def measured(self) -> str:
+        """The effect with its interval, or the ratio with the range of its rounds; '' where nothing was measured."""
+        if self.ratio:
+            value, least, greatest = rounds(self.ratio)
+            return f"{value:.2g}" if least == greatest else f"{value:.2f} ({least:.2f} – {greatest:.2f})"
+        if self.sums:
+            return ", ".join(f"`{text} = {_come_to(text, printed)}`" for text, printed in self.sums)
+        judged = self._judged()
+        return "" if judged is None or self.curve else self._effect(judged)
+
+    @property
+    def grounds(self) -> str:
+        """Links to what the verdict follows from."""
+        tests = dict.fromkeys(Path(test.partition("::")[0]).stem for test in (*self.shown, *self.refuted))
+        studied = f"[{self.study}](#{self.study})" if self.study else ""
+        measured = f"[{self.ratio['file']}_cpu](#evidence)" if self.ratio else ""
+        sums = "its own figures" if self.sums else ""
+        return " ".join([*(f"[{name}](#evidence)" for name in tests), studied, measured, sums]).strip() or "–"
+
+    def _judged(self) -> Verdict | None:
+        return judged(self.study, self.metric).get(self.comparison) if self.study else None
+
+    def _of_study(self) -> str:
+        verdict = self._judged()
+        if verdict is None or not self.curve:
+            return verdict.words if verdict else NOT_TESTED
+        return verdicts.judge_curve(kept.find(self.study), declared(self.study, self.metric), verdict.comparison)
+
+    def _of_rounds(self) -> str:
+        if not self.claimed:
+            return NOT_TESTED
+        _, least, greatest = rounds(self.ratio)
+        so = [value > 1 if self.claimed == "above" else value < 1 for value in (least, greatest)]
+        return HOLDS if all(so) else UNDECIDED if any(so) else DOES_NOT
+
+    def _effect(self, judged: Verdict) -> str:
+        metric = metrics.find(declared(self.study, self.metric).metric)
+        number, seeds = judged.number(metric), len(judged.differences)
+        title = metric.title.removesuffix(", %")
+        said = f"{number} {metric.unit}".strip() + f"{'' if metric.unit == title else f' of {title}'}, {seeds} seeds"
+        effect = judged.comparison.effect * (-1 if metric.lower else 1)
+        if judged.words == UNDECIDED:
+            said += f"; finds {metric.text(judged.detects)}"
+        if judged.words == UNDECIDED and effect and abs(effect - number.value) > number.spread:
+            said += f"; alone, its interval leaves out the paper's {metric.text(effect, '+')}"
+        return said
+
+
+@functools.cache
+def claims() -> tuple[Claim, ...]:
+    """Returns all claims, in the papers' order."""
+    return tuple(Claim(paper=read["paper"], **row) for read in map(_paper, PAPERS) for row in read["claim"])
+
+
+def declared(study: str, metric: str) -> Declaration:
+    """Returns what a study compares, perhaps in another metric than the declared one."""
+    made = declaration.read(DECLARATIONS / f"{study}.json")
+    return dataclasses.replace(made, metric=metric or made.metric)
+
+
+@functools.cache
+def judged(study: str, metric: str) -> dict[str, Verdict]:
+    """Returns the verdicts on what a study compares, by name; empty where no run is kept."""
+    found = kept.find(study)
+    rows = verdicts.judge(found, declared(study, metric)) if found else []
+    return {verdict.comparison.name: verdict for verdict in rows}
+
+
+def rounds(ratio: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Returns the median, least and greatest of a ratio; all the same for what is planned, such as bytes."""
+    data = read_json(runs.ROOT / f"benchmarks/results/{ratio['file']}_cpu.json")
+    value = _at(data, ratio["at"])
+    if isinstance(value, Mapping):
+        return value["median"], value["least"], value["greatest"]
+    quotient = value / (_at(data, ratio["over"]) if "over" in ratio else 1)
+    return quotient, quotient, quotient
+
+
+def comes_to(text: str, printed: str) -> bool:
+    """Says whether a sum comes to what is printed: to its last digit, in per cent where it has %, or above 0."""
+    return value_of(text) > 0 if printed == "> 0" else _come_to(text, printed) == printed
+
+
+def value_of(text: str) -> float:
+    """Computes a sum such as `(98.62 - 98.12) / 98.12`."""
+    return _value(ast.parse(text, mode="eval").body)
+
+
+def table(paper: str) -> str:
+    """Returns a paper's rows in Markdown."""
+    rows = [claim for claim in claims() if claim.paper == _paper(paper)["paper"]]
+    return tables.plain_markdown(TITLES, map(_cells, rows))
+
+
+def in_short() -> str:
+    """Returns the rows that stand at the top."""
+    rows = [
+        (
+            claim.paper,
+            f"{claim.says} ({claim.place})",
+            f"**{claim.verdict}**",
+            _escaped(claim.measured),
+            claim.kind or "–",
+        )
+        for claim in claims()
+        if claim.headline
+    ]
+    return tables.plain_markdown(("paper", "claim", "verdict", "effect with interval, measured here", "class"), rows)
+
+
+def counts() -> str:
+    """Returns how many rows have which verdict, in each class."""
+    said = [(claim.kind or "none", claim.verdict.partition(" within")[0]) for claim in claims()]
+    words = list(dict.fromkeys(word for _, word in sorted(said, key=lambda row: row[1])))
+    rows = [(kind, *(said.count((kind, word)) or "–" for word in words)) for kind in (*CLASSES[:-1], "none")]
+    return tables.plain_markdown(("class", *words), rows)
+
+
+def evidence() -> str:
+    """Returns the files behind the keys of the ledger, with the command that makes or runs each."""
+    tests = dict.fromkeys(test.partition("::")[0] for claim in claims() for test in (*claim.shown, *claim.refuted))
+    rows = [(Path(file).stem, f"`{file}`", f"`python -m pytest {file}`") for file in tests]
+    for name in dict.fromkeys(claim.ratio["file"] for claim in claims() if claim.ratio):
+        file = f"benchmarks/results/{name}_cpu.json"
+        rows.append((f"{name}_cpu", f"`{file}`", f"`{json.loads((runs.ROOT / file).read_text())['command']}`"))
+    return tables.plain_markdown(("key", "file", "command"), rows)
+
+
+def _cells(claim: Claim) -> tuple[str, ...]:
+    words = (claim.place, claim.says, claim.printed, claim.kind or "–", f"**{claim.verdict}**", claim.measured)
+    return tuple(map(_escaped, (*words, claim.grounds, claim.note)))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+@functools.cache
+def _paper(name: str) -> dict[str, Any]:
+    return tomllib.loads((CLAIMS / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def _at(data: Any, path: Sequence[Any]) -> Any:
+    """Returns what stands at a place: of a list, the one row whose fields are those of a mapping."""
+    for part in path:
+        if isinstance(part, str):
+            data = data[part]
+        else:
+            (data,) = [row for row in data if part.items() <= row.items()]
+    return data
+
+
+def _come_to(text: str, printed: str) -> str:
+    """Returns a sum with as many digits as what is printed for it, in per cent where that is; > 0 takes three."""
+    if printed == "> 0":
+        return f"{value_of(text):.3g}"
+    percent = printed.endswith("%")
+    digits = len(re.sub(r"[ %]", "", printed).partition(".")[2])
+    return f"{value_of(text) * (100 if percent else 1):.{digits}f}" + " %" * percent
+
+
+def _value(node: ast.expr) -> float:
+    if isinstance(node, ast.Constant):
+        return node.value
+    return OPERATORS[type(node.op)](_value(node.left), _value(node.right))
