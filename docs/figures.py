@@ -101,7 +101,9 @@ def numbers() -> Iterator[tuple[str, str]]:
     yield from of_operations()
     for spec in ("dot_product", "neural(dim=2)|dot_product"):
         yield f"wikitext2 {spec.partition('|')[0]}", f"{mean_reached('wikitext2_gpt', spec, 'perplexity'):.1f}"
-    for spec in ("dot_product", "super"):
+    for spec in ("dot_product", "neural(dim=2)|dot_product"):
+        yield f"cifar100 {spec.partition('|')[0]}", f"{100 * mean_reached('cifar100_neural', spec, 'accuracy'):.1f} %"
+    for spec in ("dot_product", "super", "neural"):
         reached = [100 * run["best"]["test"]["accuracy"] for run in load("digits")["runs"][spec]]
         yield f"digits {spec}", f"{mean(reached):.1f}"
         yield f"digits {spec} range", f"{min(reached):.1f} to {max(reached):.1f}"
