@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from matplotlib.figure import Figure
 
 from analysis import metrics, runs, statistics
@@ -64,14 +65,14 @@ def figure(values: Values, metric: Metric, baselines: Container[str] = (), title
     rows = {label: np.asarray(row) * metric.scale for label, row in values.items() if np.isfinite(row).all()}
     order = sorted(rows, key=lambda label: rows[label].mean(), reverse=not metric.lower)
     looks = style.colours(order)
-    drawn = Figure(figsize=(6.4, max(2.2, 1.0 + 0.22 * len(order))))
+    drawn = Figure(figsize=(5.1, max(2.2, 1.0 + 0.22 * len(order))))
     axes = drawn.subplots()
     for place, label in enumerate(order):
         summary, colour = statistics.summary(rows[label]), looks[label][0]
         if len(rows[label]) > 1:
             ends = [summary.mean - summary.half_width, summary.mean + summary.half_width]
             axes.plot(ends, [place] * 2, color=colour, lw=6, alpha=0.25, solid_capstyle="butt")
-        axes.plot(rows[label], [place] * len(rows[label]), "o", color="#404040", ms=2.5, mew=0)
+        axes.plot(rows[label], place + _stacked(rows[label]), "o", color="#404040", ms=2.5, mew=0)
         axes.plot(summary.mean, place, "|", color=colour, ms=9, mew=2.2)
         if label in baselines:
             axes.axvline(summary.mean, color=colour, lw=0.8, ls=":", zorder=0)
@@ -80,6 +81,11 @@ def figure(values: Values, metric: Metric, baselines: Container[str] = (), title
     axes.grid(axis="y", visible=False)
     drawn.suptitle(style.plain(title or _title(len(order), [label for label in values if label not in rows])))
     return drawn
+
+
+def _stacked(row: Float[np.ndarray, "seeds"]) -> Float[np.ndarray, "seeds"]:
+    """Returns how far from the row's middle each seed stands: equal values stand above each other."""
+    return np.array([0.22 * ((row[:n] == value).sum() - ((row == value).sum() - 1) / 2) for n, value in enumerate(row)])
 
 
 def _title(settings: int, missing: Sequence[str]) -> str:
