@@ -1,8 +1,9 @@
 """Adapts pages written for a forge to MkDocs: adds the pages outside docs/, and converts links and lists.
 
 Links lead to the same place as on a forge: to another page, or to a file of the repository at `repo_url`. Without a
-`repo_url`, links to files become plain text. A link to a missing file is an error, and so is an equation that KaTeX
-would not show. Marks in HTML comments are removed.
+`repo_url`, links to files become plain text. A link that says a page's file says its title instead. A link to a missing
+file is an error, and so is an equation that KaTeX would not show. Marks in HTML comments are removed. Drawings get
+their sizes, so that the page does not jump while they load.
 """
 
 import posixpath
@@ -26,6 +27,11 @@ LINK = re.compile(r"(?<!\\)(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 FIGURE = re.compile(r"<!-- (?:figures: .+?|end) -->")
 MARK = re.compile(r"^[ ]*<!--(?:.(?!-->))*.?-->[ ]*\n?", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"(`+)[^`]+?\1")
+FLAG = re.compile(r"<code>(-[^<\s]+)</code>")
+DRAWING = re.compile(r'<img alt="[^"]*" src="([^"]+\.svg)"')
+SCRIPT = re.compile(r"^\$\$.+|\b([A-Za-zΣ])_([a-z]{1,2})(?![A-Za-z0-9_])|\b(W)\^([A-Z])\b", re.MULTILINE)
+SIZE = re.compile(r'<svg [^>]*?width="([\d.]+)pt" height="([\d.]+)pt"')
+FITS = 490  # CSS pixels; a wider drawing cannot be read when it shrinks to a telephone's width
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -45,11 +51,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Converts a page to Python-Markdown, with links of the site."""
     source = next((path for path, name in OUTSIDE.items() if name == page.file.src_uri), f"docs/{page.file.src_uri}")
-    return as_python_markdown(relinked(without_marks(markdown), source, page.file.src_uri, config.repo_url or ""))
+    return as_python_markdown(
+        with_scripts(relinked(without_marks(markdown), source, page.file.src_uri, config.repo_url or ""))
+    )
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Returns the page as it is.
+    """Keeps flags whole at the ends of lines, and sizes the drawings.
 
     Raises:
       PluginError: An equation is left as TeX.
@@ -58,7 +66,14 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
         raise PluginError(
             f"{page.file.src_uri}: this equation would be shown as raw TeX: {raw!r}; put it in a paragraph of its own."
         )
-    return html
+    return DRAWING.sub(lambda match: _sized(match, page.file.src_uri), FLAG.sub(r'<code class="flag">\1</code>', html))
+
+
+def _sized(image: re.Match[str], page: str) -> str:
+    """Returns the beginning of the element of a drawing with its width and height, and the class of wide ones."""
+    file = ROOT / "docs" / posixpath.dirname(page) / image[1]
+    width, height = (round(float(size) * 4 / 3) for size in SIZE.search(file.read_text(encoding="utf-8")).groups())
+    return f'{image[0]} width="{width}" height="{height}"' + (' class="wide"' if width > FITS else "")
 
 
 def raw_math(html: str) -> str:
@@ -70,6 +85,16 @@ def raw_math(html: str) -> str:
 def without_marks(text: str) -> str:
     """Removes HTML comments, except in code."""
     return outside_code(text, lambda part: MARK.sub("", FIGURE.sub("", part)))
+
+
+def with_scripts(text: str) -> str:
+    """Lowers the indices of s_ij and lifts the letter of W^A, except in code and in equations."""
+
+    def scripted(match: re.Match[str]) -> str:
+        base, low, matrix, high = match.groups()
+        return f"{base}<sub>{low}</sub>" if low else f"{matrix}<sup>{high}</sup>" if high else match[0]
+
+    return outside_code(text, lambda part: SCRIPT.sub(scripted, part), inline=True)
 
 
 def relinked(text: str, source: str, name: str, repository: str) -> str:
@@ -95,10 +120,16 @@ def relinked(text: str, source: str, name: str, repository: str) -> str:
         if not (ROOT / file).exists():
             raise PluginError(f"{source}: the link to {target} leads to nothing")
         if place and not place.endswith(".py"):
+            label = f"*{title(file)}*" if label == path.removeprefix("../") and path.endswith(".md") else label
             return f"{image}[{label}]({posixpath.relpath(place, posixpath.dirname(name) or '.')}{hash_}{anchor})"
         return f"[{label}]({repository.rstrip('/')}/blob/main/{file}{hash_}{anchor})" if repository else label
 
     return outside_code(text, lambda part: LINK.sub(mended, part), inline=True)
+
+
+def title(file: str) -> str:
+    """Returns the first heading of a page's file."""
+    return re.search(r"^# (.+)$", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)[1]
 
 
 def as_python_markdown(text: str) -> str:

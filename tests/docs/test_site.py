@@ -104,6 +104,31 @@ def test_an_equation_that_would_stay_raw_fails_the_build():
     assert hooks.on_page_content(whole, page, None, None) == whole
 
 
+def test_indices_are_lowered_but_not_in_code_equations_or_names():
+    written = "W^A and s_ij, Σ_j of √d_k `s_ij` p_value train_x\n\n$$s_{ij} = a_i$$\n\n```\ns_ij\n```"
+    made = "W<sup>A</sup> and s<sub>ij</sub>, Σ<sub>j</sub> of √d<sub>k</sub> "
+    assert hooks.with_scripts(written) == written.replace(written[: written.index("`")], made)
+
+
+def test_flags_stay_whole_and_drawings_have_their_sizes():
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="pictures.md"))
+    written = (
+        '<code>--seeds=5</code> <code>- a</code> <img alt="a" src="images/curves.svg" /> <img alt="" src="a.png" />'
+    )
+    made = written.replace("<code>--", '<code class="flag">--').replace('.svg"', '.svg" width="461" height="528"')
+    assert hooks.on_page_content(written, page, None, None) == made
+    assert 'class="wide"' in hooks.on_page_content('<img alt="" src="images/surface.svg" />', page, None, None)
+
+
+def test_the_first_picture_fits_a_telephone_and_wide_ones_scroll_by_themselves(site, page):
+    page.set_viewport_size({"width": 420, "height": 900})
+    for name, least, most in (("index", 300, 390), ("pictures", 900, 930)):
+        page.goto((site / f"{name}.html").as_uri())
+        widths = page.evaluate("Array.from(document.querySelectorAll('p > img[src$=\".svg\"]'), one => one.width)")
+        assert least < max(widths) < most
+        assert page.evaluate("document.documentElement.scrollWidth") == 420
+
+
 def test_the_page_of_fields_is_made_from_the_code():
     assert make_configs.PAGE.read_text(encoding="utf-8") == make_configs.page(), "run python -m docs.make_configs"
 
@@ -112,6 +137,7 @@ LINKS = {
     "[a](docs/data.md#splits)": "[a](data.md#splits)",
     "![a](docs/images/curves.svg)": "![a](images/curves.svg)",
     "[a](benchmarks/README.md#start)": "[a](measurements.md#start)",
+    "[docs/data.md](docs/data.md#splits)": "[*Data*](data.md#splits)",
     "[a](train/main.py)": "[a](https://forge/one/blob/main/train/main.py)",
     "[a](https://example.org/x.md) [b](#here)": "[a](https://example.org/x.md) [b](#here)",
     "`[a](nothing.md)`": "`[a](nothing.md)`",
