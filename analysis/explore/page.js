@@ -3,7 +3,7 @@
 // layer are its heads, their mean and, in self-attention, the rollout up to the layer.
 const data = JSON.parse(document.getElementById("data").textContent);
 const state = {example: 0, stack: 0, runs: [0], heads: [], way: "row", token: 0, cell: 0, order: "", common: false};
-let bytes, signedBytes, panels = [], hovered = null, palette;
+let bytes, signedBytes, panels = [], hovered = null, palette, finding = innerWidth > 700;
 
 const $ = (id) => document.getElementById(id);
 const range = (n) => [...Array(n).keys()];
@@ -177,7 +177,9 @@ function build() {
   controls();
   panels = state.runs.map((run, slot) => panel(run, slot));
   $("runs").className = panels.length === 1 ? "alone" : "both";
+  const along = $("runs").scrollLeft;
   $("runs").replaceChildren(...panels.map((one) => one.element));
+  $("runs").scrollLeft = along;
   if (active) $(active)?.focus();
   draw();
 }
@@ -194,7 +196,10 @@ function panel(run, slot) {
   const two = rows.some((text, i) => text !== columns[i]) || size.row !== size.column;
   const first = example.image ? size.column - example.grid[0] * example.grid[1] : 0;
   const name = (l, h) => `layer ${l + 1} · ${h < stack.heads ? `head ${h + 1}` : h === stack.heads ? "mean of heads" : "rollout"}`;
-  const quoted = (way, i) => (example.image ? (way === "row" ? rows : columns)[i] : `“${shown((way === "row" ? rows : columns)[i])}”`);
+  const quoted = (way, i) => {
+    const word = (way === "row" ? rows : columns)[i];
+    return !example.image ? `“${shown(word)}”` : i < first ? `the ${word}` : `the patch in ${word}`;
+  };
   const scaleOf = (one, l, h) => state.common && h <= stack.heads
     ? Math.max(...stack.layers.flatMap((x) => x.maps.slice(0, stack.heads).map(most))) : most(one);
   const scale = scaleOf(map, layer, head);
@@ -218,7 +223,7 @@ function panel(run, slot) {
   const element = make("section", {className: "run"},
     make("header", {}, make("h2", {textContent: data.runs[run].name}), make("span", {className: "model", textContent: data.runs[run].model})),
     make("div", {className: "parts"},
-      make("div", {className: "overview"}, make("h3", {textContent: `All heads: ${stack.name}`}), overview.element, ...finder(parts)),
+      make("div", {className: "overview"}, make("h3", {textContent: `All heads: ${stack.name}`}), overview.element, finder(parts)),
       make("div", {className: "detail"}, title(parts), ...note, look.element, legend(parts), make("div", {className: "pair"}, make("div", {}, square.element), table.element))));
   element.setAttribute("aria-label", data.runs[run].name);
   return {element, draw: () => {
@@ -288,9 +293,10 @@ function finder({run, slot, stack, pick}) {
     button.setAttribute("aria-pressed", state.order === pattern);
     return button;
   });
-  return [make("h3", {textContent: "Find a head"}),
+  const element = make("details", {open: finding, ontoggle: () => { finding = element.open; }}, make("summary", {textContent: "Find a head"}),
     make("p", {className: "soft", textContent: "The head that follows each pattern most: the share of its weight there, on this example."}),
-    make("div", {className: "finder"}, ...buttons)];
+    make("div", {className: "finder"}, ...buttons));
+  return element;
 }
 
 // Text: tokens with the weights behind them, and arcs from the token in focus to those that it looks at.

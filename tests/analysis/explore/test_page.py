@@ -87,6 +87,17 @@ def test_two_runs_stand_side_by_side_and_share_the_token(seen):
     assert page.locator(".run").count() == 1
 
 
+def test_on_a_phone_the_second_run_is_a_swipe_away_and_the_choice_of_a_head_stays_there(seen):
+    page = seen("example=0", width=420)
+    assert page.evaluate("document.documentElement.scrollWidth") == 420
+    boxes = [run.bounding_box() for run in page.locator(".run").all()]
+    assert boxes[0]["y"] == boxes[1]["y"]
+    assert boxes[0]["x"] + boxes[0]["width"] < boxes[1]["x"] < 420
+    assert not page.locator(".finder").first.is_visible()
+    page.click("#head-1-0-0")
+    assert page.locator(".run").nth(1).bounding_box()["x"] < 60
+
+
 @pytest.mark.more
 def test_heads_are_ordered_by_a_pattern(seen):
     page = seen("example=0&runs=0")
@@ -100,11 +111,11 @@ def test_heads_are_ordered_by_a_pattern(seen):
 @pytest.mark.more
 def test_an_image_shows_the_weights_of_the_patch_that_is_pointed_at(seen):
     page = seen("example=2&runs=0&heads=0.1")
-    assert page.locator("figcaption").nth(1).inner_text() == "what class token looks at"
+    assert page.locator("figcaption").nth(1).inner_text() == "what the class token looks at"
     shot = page.locator("#picture-0").screenshot()
     box = page.locator("#picture-0").bounding_box()
     page.mouse.move(box["x"] + 0.75 * box["width"], box["y"] + 0.25 * box["height"])
-    assert page.locator("figcaption").nth(1).inner_text() == "what row 1, column 2 looks at"
+    assert page.locator("figcaption").nth(1).inner_text() == "what the patch in row 1, column 2 looks at"
     page.locator("#picture-0").focus()
     page.keyboard.press("ArrowRight")
     assert "row=1" in page.url
