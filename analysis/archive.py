@@ -17,7 +17,7 @@ from typing import Any
 from flax.traverse_util import unflatten_dict
 
 from analysis.metrics import COSTS
-from attention.errors import UsageError
+from attention.errors import UsageError, printable
 from models.files import read_json
 from train import cli
 from train.config.leaves import completed, flatten
@@ -114,7 +114,7 @@ def write(found: Finished, out: Path, above: Path = Path()) -> None:
     shared = {f: v for f, v in first.items() if all(f in e.config and e.config[f] == v for e in found.entries)}
     lines = [
         {
-            "path": str(entry.path.relative_to(above)),
+            "path": printable(str(entry.path.relative_to(above))),
             "config": {field: value for field, value in entry.config.items() if field not in shared},
             "results": entry.results,
             "record": entry.record,

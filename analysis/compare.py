@@ -99,7 +99,8 @@ class GroupComparison:
     def basis(self) -> str:
         """The seeds, and the p-value or why there is none."""
         seeds = " and ".join(map(str, self.seeds)) + (" seed" if self.seeds == (1,) else " seeds")
-        return f"{seeds}{', unpaired' * (len(self.seeds) > 1)}, {p_text(self.p) if self.claim else self._why_not()}"
+        seeds += ", unpaired" * (len(self.seeds) > 1)
+        return f"{seeds}, {metrics.P.phrase(self.p) if self.claim else self._why_not()}"
 
     @property
     def sentence(self) -> str:
@@ -113,7 +114,7 @@ class GroupComparison:
             return "not measured in all runs"
         if min(self.seeds) < 2:
             return "a spread needs two seeds"
-        return "all seeds differ alike, so there is no spread" if np.isnan(self.p) else p_text(self.p)
+        return "all seeds differ alike, so there is no spread" if np.isnan(self.p) else metrics.P.phrase(self.p)
 
 
 def verdict(comparisons: Sequence[GroupComparison]) -> list[str]:
@@ -148,14 +149,6 @@ def _unclaimed(comparisons: Sequence[GroupComparison]) -> str:
     if len(comparisons) > LISTED:
         settings = f"{len(comparisons)} settings; the table has their differences"
     return f"no difference from {baseline} can be claimed for {settings}."
-
-
-def p_text(p: float) -> str:
-    """Returns a p-value as it is written in a sentence."""
-    digits = 2
-    while float(f"{p:.{digits}g}") == LEVEL != p:  # a rounded p would read as if it were on the other side of the level
-        digits += 1
-    return "p < 0.001" if p < 0.001 else f"p = {p:.{digits}g}"
 
 
 def baseline(found: Found, wanted: str) -> Baseline | None:

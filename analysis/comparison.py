@@ -9,14 +9,15 @@ import numpy as np
 
 from analysis import compare, metrics, statistics, tables, trials, verdicts
 from analysis.compare import Baseline, GroupComparison
-from analysis.metrics import METRICS, Metric, counted
+from analysis.metrics import METRICS, Metric, P, counted
 from analysis.runs import Found, Run, short
 from analysis.statistics import LEVEL
 from analysis.tables import Number, ResultColumn, ResultTable
 from attention.errors import unknown
 from train import tasks
+from train.run.files import write_text
 
-P, EFFECT = Metric("p", digits=4), Metric("effect")
+EFFECT = Metric("effect")
 UNCLAIMED = "not claimed"
 ALONE = "Nothing is compared: there is one setting, or no two that differ in one field alone."
 # A column's name and title, its metric, and the function that reads the metric from a run.
@@ -118,7 +119,7 @@ class ComparisonReport:
         texts = {"report.md": self.markdown(), "report.tex": "\n".join(map(tables.latex, filled.values()))}
         texts |= {f"{name}.csv": tables.comma_separated(table) for name, table in filled.items()}
         for name, text in texts.items():
-            (out / name).write_text(text, encoding="utf-8")
+            write_text(out / name, text)
         return [out / name for name in texts]
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+from analysis.statistics import LEVEL
 from attention.errors import unknown
 
 
@@ -33,6 +34,27 @@ class Metric:
     def with_unit(self, text: str) -> str:
         """Returns a printed difference with its unit."""
         return f"{text} {self.unit}" if self.unit else text
+
+
+class PValue(Metric):
+    """A p-value, printed with the digits that show on which side of the level it is."""
+
+    def text(self, value: float, sign: str = "") -> str:
+        """Returns a p-value as a table has it, such as `0.041` or `< 0.001`."""
+        if math.isnan(value) or value < 0.001:
+            return "–" if math.isnan(value) else "< 0.001"
+        digits = 2
+        while float(f"{value:.{digits}g}") == LEVEL != value:  # rounded, it would be on the other side of the level
+            digits += 1
+        return f"{value:.{digits}g}"
+
+    def phrase(self, value: float) -> str:
+        """Returns a p-value as a sentence has it, such as `p = 0.041` or `p < 0.001`."""
+        text = self.text(value)
+        return f"{self.title} {text}" if text[0] == "<" else f"{self.title} = {text}"
+
+
+P = PValue("p", lower=True)
 
 
 def _percentage(title: str) -> Metric:

@@ -5,6 +5,7 @@ python -m analysis.report runs/digits --baseline=dot_product --metric=accuracy,l
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,9 @@ from analysis.metrics import METRICS
 from analysis.pages import comparison
 from analysis.pictures import curves, intervals, style, tuning
 from analysis.runs import Found
+from attention.errors import UsageError
 from train import cli
+from train.run.files import write_text
 
 
 def _draw(found: Found, wanted: str, names: Sequence[str], out: Path) -> None:
@@ -45,16 +48,26 @@ def main(flags: argparse.Namespace) -> None:
     names = [name for name in flags.metric.split(",") if name]
     made = report(found, flags.baseline, names, flags.at)
     files = [*made.write(out), out / "report.html"]
-    files[-1].write_text(comparison.page(made, out), encoding="utf-8")
+    write_text(files[-1], comparison.page(made, out))
     _draw(found, flags.baseline, names, out)
     screen.show(made, files)
 
 
 def _folder(places: Sequence[Path]) -> Path:
-    """Returns where the files go: into the folder or beside the archive, or into the folder that all places share."""
-    if len(places) > 1 and len(shared := {place.absolute().parent for place in places}) == 1:
-        return shared.pop()
-    return places[0].with_suffix("") if places[0].is_file() else places[0]
+    """Returns where the files go: into the folder or beside the archive, or into the folder that holds all places.
+
+    Raises:
+      UsageError: no folder holds all places.
+    """
+    if len(places) == 1:
+        return places[0].with_suffix("") if places[0].is_file() else places[0]
+    folders = list(dict.fromkeys(Path(os.path.abspath(place)).parent for place in places))
+    if len(folders) > 1:
+        raise UsageError(
+            f"What is compared is in several folders, such as {folders[0]} and {folders[1]}; say where the report "
+            "goes, such as --out=report."
+        )
+    return folders[0]
 
 
 if __name__ == "__main__":

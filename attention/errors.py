@@ -18,9 +18,14 @@ class UsageError(ValueError):
         super().__init__(shortened(sentence))
 
 
+def printable(text: str) -> str:
+    """Returns a text that every file and terminal takes: of file names, what is no UTF-8 is written as an escape."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def shortened(text: str) -> str:
     """Returns a text in one line, whose words are cut in their middle to `WORD` characters, and it to `MESSAGE`."""
-    line = re.sub(r"\s*\n\s*", " ", text)
+    line = re.sub(r"\s*\n\s*", " ", printable(text))
     return _cut(re.sub(rf"\S{{{WORD + 1},}}", lambda word: _cut(word[0], WORD), line), MESSAGE)
 
 

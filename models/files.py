@@ -18,6 +18,11 @@ ELSEWHERE = "choose another --workdir"
 _HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair, which JSON can write and UTF-8 cannot
 
 
+def at_home(path: str) -> Path:
+    """Returns a path that may begin with `~` or `~NAME`; where there is no such user, as it is written."""
+    return Path(os.path.expanduser(path))
+
+
 def read_text(path: Path, remedy: str = ELSEWHERE) -> str:
     """Returns the text of a file.
 

@@ -1,8 +1,11 @@
 """A headless Chromium for the pages that the programs write.
 
-The machine's own Chromium is driven by Playwright; tests that need it are skipped where either is absent.
+The machine's own Chromium is driven by Playwright. Tests that need it are skipped where either is absent, and fail
+where REQUIRE_BROWSER=1 says that both are there.
 """
 
+import importlib.util
+import os
 import shutil
 from collections.abc import Iterator
 
@@ -15,14 +18,24 @@ OFFLINE = ("file:", "data:", "blob:", "about:")
 @pytest.fixture(scope="module")
 def browser() -> Iterator:
     """A browser for the tests of one file; it ends with them, since Playwright's event loop would block Orbax's."""
-    driver = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    path = next(filter(None, map(shutil.which, CHROMIUMS)), None)
-    if not path:
-        pytest.skip(f"none of {', '.join(CHROMIUMS)} is installed")
-    with driver.sync_playwright() as playwright:
+    path = chromium()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+def chromium() -> str:
+    """Returns the path of the browser; where it is absent, or its driver, the test is skipped or fails."""
+    path = next(filter(None, map(shutil.which, CHROMIUMS)), None)
+    missing = [f"none of {', '.join(CHROMIUMS)} is installed"] * (not path)
+    missing += ["Playwright is not installed"] * (not importlib.util.find_spec("playwright"))
+    if missing:
+        stop = pytest.fail if os.environ.get("REQUIRE_BROWSER") == "1" else pytest.skip
+        stop(" and ".join(missing))
+    return path
 
 
 @pytest.fixture

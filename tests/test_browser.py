@@ -1,5 +1,7 @@
 """What watches the pages notices their faults."""
 
+import shutil
+
 import pytest
 
 from tests import browser as browsers
@@ -17,6 +19,14 @@ def test_a_fault_of_a_page_is_noticed(browser, content, tmp_path):
     tab.goto((tmp_path / "page.html").as_uri())
     tab.close()
     assert errors
+
+
+@pytest.mark.parametrize(("required", "outcome"), [("", pytest.skip.Exception), ("1", pytest.fail.Exception)])
+def test_where_a_browser_is_required_its_absence_is_no_reason_to_skip(required, outcome, monkeypatch):
+    monkeypatch.setenv("REQUIRE_BROWSER", required)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(outcome, match="none of chromium, chromium-browser, google-chrome is installed"):
+        browsers.chromium()
 
 
 def test_a_page_is_seen_as_wide_and_as_dark_as_asked(page, tmp_path):

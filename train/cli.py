@@ -42,6 +42,8 @@ def run(program: Callable[[], int | None], speaks: Callable[[], bool] = lambda: 
       program: The program, which may return an exit code of its own.
       speaks: Returns whether this process reports the mistake, where several processes make the same one.
     """
+    with contextlib.suppress(AttributeError):  # what stands in for stdout need not be a stream of text
+        sys.stdout.reconfigure(errors="backslashreplace")  # paths may have names that are not in UTF-8
     try:
         code = program() or DONE
         sys.stdout.flush()

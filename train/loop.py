@@ -16,7 +16,7 @@ from train.run.checkpoints import Checkpoints, has_checkpoints
 from train.run.evaluations import Evaluations
 from train.run.interrupts import Interrupts
 from train.run.meter import Meter
-from train.run.recorder import Recorder
+from train.run.recorder import Recorder, set_aside
 from train.setup import Setup
 from train.state import TrainState
 
@@ -89,12 +89,14 @@ def restore_or_start(
     """Returns state, step, progress and remarks, from the newest checkpoint or for a run that starts.
 
     Raises:
-      UsageError: the run has taken more steps than the timetable has, or its checkpoint is of an older version.
+      UsageError: the run has taken more steps than the timetable has, its checkpoint is of an older version, or it has
+        finished and its checkpoints are gone.
     """
     restored = checkpoints.restore(setup.replicas.abstract(setup.shapes), batches)
     if not restored:
+        lost = set_aside(directory) if processes.is_first() else []
         state, remark = setup.replicas.start(setup.trainer, setup.task, setup.initial)
-        return state, 0, {}, [remark] if remark else []
+        return state, 0, {}, [*filter(None, [remark]), *lost]
     state, progress = restored
     step = int(state.step.max())  # all replicas share it
     if step > setup.timetable.total:

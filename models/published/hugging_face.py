@@ -12,7 +12,7 @@ import numpy as np
 from flax import serialization, traverse_util
 
 from attention.errors import UsageError
-from models.files import read_json
+from models.files import at_home, read_json
 
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
@@ -37,7 +37,7 @@ def find(source: str, *names: str) -> Path:
     Raises:
       UsageError: the model or the files do not exist, or the network or the package for the hub is missing.
     """
-    folder = Path(source).expanduser()
+    folder = at_home(source)
     if not folder.is_dir():
         return _download(source, names)
     for name in names:

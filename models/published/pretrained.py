@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,6 +17,7 @@ from flax import traverse_util
 
 from attention.errors import UsageError
 from models.fields import declared
+from models.files import at_home
 from models.gpt import GPTConfig
 from models.layers.positions import rotary_layers, sinusoids_in_halves
 from models.mechanisms import MECHANISMS, resolve
@@ -202,7 +202,7 @@ def export(
     documents = {hugging_face.CONFIG: theirs}
     if architecture.generation:
         documents[hugging_face.GENERATION] = architecture.generation(special, length)
-    hugging_face.write(Path(folder).expanduser(), documents, architecture.pack(weights), texts(architecture))
+    hugging_face.write(at_home(folder), documents, architecture.pack(weights), texts(architecture))
 
 
 def check_fit(

@@ -1,6 +1,8 @@
 """An archive says of runs what their work directories say."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -96,3 +98,20 @@ def test_mistakes_are_one_sentence(tmp_path, swept, capsys):
     ]:
         assert archive.main(arguments) == 2
         assert message in capsys.readouterr().err
+
+
+def test_folders_whose_names_are_not_in_utf8_are_compared_kept_and_named(tmp_path, write_run, capsys, monkeypatch):
+    strange = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    for name in ("dot_product", "super"):
+        write_run(strange / name, model__attention=name)
+    write_run(strange / "unfinished", finished=False)
+    monkeypatch.chdir(strange)
+    for program, flags in ((report, ["."]), (archive, [".", "--out=../kept.json"]), (report, ["..", "--out=out"])):
+        assert program.main(flags) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert "caf\\udce9/unfinished was left out: the run has not finished." in " ".join(said.out.split())
+    assert "caf\\udce9" in (strange / "out/report.md").read_text(encoding="utf-8")
+    (strange / "out/report.html").read_text(encoding="utf-8")
+    assert archive.main(["..", "--out=../above.json"]) == 0
+    assert "caf\\udce9/super" in {str(entry.path) for entry in archive.read(tmp_path / "above.json").entries}

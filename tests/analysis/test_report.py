@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import stats
 
-from analysis import compare, runs
+from analysis import compare, metrics, runs
 from analysis.comparison import report
 from analysis.report import main
 from analysis.statistics import holm
@@ -175,7 +175,8 @@ def test_how_often_runs_are_evaluated_tells_them_apart(tmp_path, write_run):
     [(0.0004, "p < 0.001"), (0.0412, "p = 0.041"), (0.0501, "p = 0.0501"), (0.0496, "p = 0.0496"), (0.05, "p = 0.05")],
 )
 def test_p_is_on_the_side_of_the_level_where_it_is_printed(p, text):
-    assert compare.p_text(p) == text
+    assert metrics.P.phrase(p) == text
+    assert metrics.P.text(p) == text.removeprefix("p ").removeprefix("= ")
 
 
 @pytest.mark.parametrize(
@@ -245,6 +246,19 @@ def test_files_go_into_the_folder_that_holds_all_runs(tmp_path, write_run, monke
     assert (tmp_path / "runs/report.md").is_file()
     assert main(["runs/super"]) == 0
     assert (tmp_path / "runs/super/report.md").is_file()
+
+
+def test_what_is_in_several_folders_needs_a_place_for_the_report(tmp_path, write_run, monkeypatch, capsys):
+    for folder, name in (("a", "dot_product"), ("b", "super")):
+        write_run(tmp_path / folder / name, model__attention=name)
+    monkeypatch.chdir(tmp_path)
+    assert main(["a/dot_product", "b/super"]) == 2
+    assert f"in several folders, such as {tmp_path}/a and {tmp_path}/b; say where" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("report.md"))
+    assert main(["a/dot_product", "a/../b/super", "--out=c"]) == 0
+    assert main(["a/dot_product", "b/../a"]) == 2
+    assert main(["a/dot_product", "b/../a/dot_product"]) == 0
+    assert [str(path.relative_to(tmp_path).parent) for path in sorted(tmp_path.rglob("report.md"))] == ["a", "c"]
 
 
 def test_what_has_no_baseline_is_named(tmp_path, write_run):

@@ -25,6 +25,12 @@ def test_json_beyond_the_limits_is_one_sentence(tmp_path, text, reason):
         files.read_json(tmp_path / "a.json", "try again")
 
 
+def test_a_home_is_found_and_that_of_nobody_is_a_name(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert str(files.at_home("~/a")) == "/home/someone/a"
+    assert str(files.at_home("~nobody-of-this-name/a")) == "~nobody-of-this-name/a"
+
+
 def test_what_never_ends_is_not_read():
     with pytest.raises(UsageError, match=r"/dev/zero cannot be read \(it is no file\)"):
         files.read_text(Path("/dev/zero"))

@@ -53,13 +53,28 @@ def export(directory: Path, folder: str, step: str = "best", replica: int = 0) -
     length = max(config.data.limits.values()) if hasattr(config.data, "limits") else config.data.context
 
     def with_card(architecture: Architecture) -> dict[str, str]:
-        return texts | {CARD: "\n".join(_card(directory, architecture, number, replica, count_parameters(params)))}
+        return texts | {CARD: card(directory, architecture, number, replica, count_parameters(params))}
 
     pretrained.export(folder, config.model, params, special, length, with_card)
 
 
-def _card(directory: Path, architecture: Architecture, step: int, replica: int, parameters: int) -> Iterator[str]:
-    """Yields the lines of the card: what it is, how to load it, its metrics, data, config and versions."""
+def card(directory: Path, architecture: Architecture, step: int, replica: int, parameters: int) -> str:
+    """Returns the card: what the model is, how to load it, its metrics, data, config and versions.
+
+    Raises:
+      UsageError: the run's result or its `data.json` is damaged.
+    """
+    try:
+        return "\n".join(_lines(directory, architecture, step, replica, parameters))
+    except UsageError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError) as error:  # of what the files should hold
+        raise UsageError(
+            f"The result.json or data.json of {directory} is none of a run ({error!r}); give another run."
+        ) from error
+
+
+def _lines(directory: Path, architecture: Architecture, step: int, replica: int, parameters: int) -> Iterator[str]:
     config, finished = workdir.read_config(directory), (directory / "result.json").is_file()
     result: dict[str, Any] = workdir.read_result(directory, replica) if finished else {}
     data = read_json(directory / "data.json", "give another run")

@@ -8,6 +8,7 @@ import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from attention.errors import UsageError
+from models.files import at_home
 from models.published.pretrained import LoadReport
 from train.config import loading
 from train.config.schema import Config
@@ -28,7 +29,7 @@ def source(directory: str, files: Mapping[str, str]) -> tuple[Path, Config]:
     Raises:
       UsageError: it is no run of one replica, or has learned other tokens.
     """
-    place = Path(directory).expanduser()
+    place = at_home(directory)
     config = loading.validate(workdir.read_config(place))
     if config.train.replicas > 1:
         raise UsageError(

@@ -22,7 +22,7 @@ import jax
 from flax.traverse_util import flatten_dict
 from orbax.checkpoint import v1 as ocp
 
-from attention.errors import UsageError
+from attention.errors import UsageError, printable
 from train.devices import processes
 from train.run import digest, files, workdir
 from train.state import Params, TrainState
@@ -41,11 +41,16 @@ class Checkpoints(contextlib.AbstractContextManager):
     Args:
       directory: The run's work directory; its checkpoints are in `checkpoints/<step>`.
       keep: How many of the newest checkpoints are kept.
+
+    Raises:
+      UsageError: the directory's path is not in UTF-8, which TensorStore needs.
     """
 
     def __init__(self, directory: Path, keep: int):
         logging.getLogger("absl").setLevel(logging.CRITICAL)
         self._directory = directory.absolute()
+        if printable(str(self._directory)) != str(self._directory):
+            raise UsageError(f"Checkpoints need a folder whose name is in UTF-8; rename {self._directory}.")
         self._folder = self._directory / FOLDER
         self._keep, self._best = keep, frozenset[int]()
         self._writing: Any = None  # Orbax's response, and the step
@@ -201,11 +206,10 @@ class Checkpoints(contextlib.AbstractContextManager):
             raise UsageError(f"{self._directory} has no checkpoint yet.")
         if step == "last":
             return steps[-1]
-        if step == "best":
-            return workdir.read_result(self._directory, replica)["best_step"]
-        if step not in map(str, steps):
+        number = str(workdir.read_result(self._directory, replica).get("best_step")) if step == "best" else step
+        if number not in map(str, steps):
             raise UsageError(f"--step={step} has no checkpoint; choose last, best or one of {steps}.")
-        return int(step)
+        return int(number)
 
     @contextlib.contextmanager
     def _telling_of_damage(self, step: int) -> Iterator[None]:

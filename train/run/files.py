@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from attention.errors import UsageError
+from attention.errors import UsageError, printable
 from models.files import parse_json, read_text
 
 TEMPORARY = ".tmp"  # of a file that is being written
@@ -82,11 +82,14 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file atomically, so that it is complete or unchanged even if the process or the power fails."""
+    """Writes a file atomically, so that it is complete or unchanged even if the process or the power fails.
+
+    Paths in the text that are not in UTF-8 are shown as `printable` shows them.
+    """
     temporary = path.with_suffix(TEMPORARY)
     try:
         with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+            file.write(printable(text))
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -62,6 +62,27 @@ class Record:
             self._file.close()
 
 
+def set_aside(workdir: Path) -> list[str]:
+    """Keeps the record of a run that has no checkpoint to continue from, and returns what to say of it.
+
+    Of several such records the longest is kept, since all are of one config and seed.
+
+    Raises:
+      UsageError: the run has finished, so that starting again would take its result away.
+    """
+    record, kept, result = (workdir / name for name in ("metrics.jsonl", "metrics.old.jsonl", "result.json"))
+    if result.exists():
+        raise UsageError(
+            f"{workdir} holds a finished run whose checkpoints are gone, so nothing can continue; choose another "
+            f"--workdir, or remove {result} to train it again."
+        )
+    if not record.exists() or b"\n" not in record.read_bytes():
+        return []
+    if not kept.exists() or kept.stat().st_size < record.stat().st_size:
+        record.replace(kept)
+    return [f"There is a record but no checkpoint, so the run starts again; what it had recorded is in {kept}."]
+
+
 class TensorBoard:
     """TensorBoard events of the same numbers, written synchronously, since tensorboardX's thread would lose errors.
 

@@ -162,7 +162,20 @@ def read_results(workdir: Path) -> list[dict[str, Any]]:
             f"{workdir} has no result.json: the run has not finished; continue it with train.main, or give --step=last."
         )
     result = read_json(path)
-    return [result | replica for replica in result.pop("replicas", [{}])]
+    replicas = result.pop("replicas", [{}])
+    if isinstance(replicas, list) and replicas and all(isinstance(replica, dict) for replica in replicas):
+        results = [result | replica for replica in replicas]
+        if all(map(_has_metrics, results)):
+            return results
+    raise UsageError(
+        f"{path} holds no result of a run; give another --workdir, or remove it and run the command again."
+    )
+
+
+def _has_metrics(result: dict[str, Any]) -> bool:
+    """Says whether a result has metrics of splits at its best step."""
+    best = result.get("best")
+    return isinstance(best, dict) and bool(best) and all(isinstance(metrics, dict) for metrics in best.values())
 
 
 def _refuse_another(before: dict[str, Any], now: dict[str, Any], workdir: Path) -> None:

@@ -13,7 +13,7 @@ from train.config.schema import Config
 from train.data.text.section import TextData
 from train.data.tokenisers.plain import ByteTokeniser
 from train.step import Batch, Sums
-from train.tasks.ngrams import ngram_losses
+from train.tasks.ngrams import COUNTED, ngram_losses
 from train.tasks.text import TextTask, perplexity, unsmoothed
 
 
@@ -67,7 +67,7 @@ class LanguageModelling(TextTask):
 
     def baselines(self) -> dict[str, float]:
         """Returns the results of n-gram models with 2 and 5 bytes of context, or of the unigram for other tokens."""
-        train, test = (self.corpus.splits[split].ids for split in ("train", "test"))
+        train, test = self.corpus.splits["train"].ids[:COUNTED], self.corpus.splits["test"].ids[:]
         contexts = (2, 5) if isinstance(self.corpus.tokeniser, ByteTokeniser) else (0,)
         results = {}
         for context in contexts:

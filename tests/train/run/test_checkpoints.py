@@ -1,6 +1,7 @@
 """Whatever happens to a checkpoint's files, what is restored is bit for bit what was saved, then or the time before."""
 
 import errno
+import os
 import random
 import resource
 import shutil
@@ -237,3 +238,8 @@ def test_numbers_that_are_not_finite_are_never_saved_and_the_last_good_one_is_na
         ):
             checkpoints.save(4, broken, Batches(4), progress(4), [4])
     assert restored(tmp_path) == 2
+
+
+def test_a_folder_whose_name_is_not_in_utf8_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"^Checkpoints need a folder whose name is in UTF-8; rename .*caf\\udce9/run"):
+        Checkpoints(tmp_path / os.fsdecode(b"caf\xe9") / "run", keep=1)

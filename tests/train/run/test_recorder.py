@@ -16,7 +16,7 @@ from train.devices import processes, sharding
 from train.devices.replicas import Replicas
 from train.run import curves
 from train.run.files import read_record, write_json
-from train.run.recorder import Record, Recorder
+from train.run.recorder import Record, Recorder, set_aside
 from train.tasks import Task
 
 LINE = {"step": 3, "split": "train", "loss": 0.5, "accuracy": 0.25}
@@ -44,6 +44,25 @@ def test_a_record_that_has_lost_lines_is_refused_as_it_is(tmp_path, left):
     with pytest.raises(UsageError, match=f"metrics.jsonl has {len(left or b'')} bytes, but the checkpoint counts 100,"):
         Record(tmp_path, 100)
     assert (path.read_bytes() if path.exists() else None) == left
+
+
+def test_a_record_without_checkpoints_is_kept_and_said_to_be(tmp_path):
+    path, kept = tmp_path / "metrics.jsonl", tmp_path / "metrics.old.jsonl"
+    assert set_aside(tmp_path) == []
+    for text, expected in (("half", None), ("{}\n{}\n", "{}\n{}\n"), ("{}\n", "{}\n{}\n"), ("{}\n" * 3, "{}\n" * 3)):
+        path.write_text(text)
+        said = " ".join(set_aside(tmp_path))
+        assert said.endswith(f"what it had recorded is in {kept}.") == kept.exists() == (expected is not None)
+        assert expected is None or kept.read_text() == expected
+
+
+def test_a_finished_run_whose_checkpoints_are_gone_is_refused_as_it_is(tmp_path):
+    files = {"metrics.jsonl": "{}\n", "result.json": "{}"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=r"a finished run whose checkpoints are gone.* or remove .*result.json to"):
+        set_aside(tmp_path)
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == files
 
 
 class Quiet:

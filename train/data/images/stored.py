@@ -19,6 +19,8 @@ from PIL import Image, ImageOps
 
 from attention.errors import UsageError
 from train.data.rows.rows import Picture, Rows, brief, digest
+from train.data.store import blocks
+from train.data.store.blocks import CheckedArray
 from train.data.store.cache import make_once
 from train.data.store.tokens import Lazy, progress
 
@@ -75,15 +77,15 @@ class StoredImages(Lazy):
     @functools.cached_property
     def about(self) -> dict[str, Any]:
         """The description of the arrays."""
-        return json.loads((Path(self.folder) / "about.json").read_text(encoding="utf-8"))
+        return json.loads(blocks.read(Path(self.folder), "about.json"))
 
     @functools.cached_property
-    def _pixels(self) -> UInt8[np.ndarray, "n h w c"]:
-        return np.asarray(np.memmap(Path(self.folder) / "pixels", np.uint8, "r", shape=tuple(self.about["shape"])))
+    def _pixels(self) -> CheckedArray:
+        return blocks.mapped(Path(self.folder), "pixels", np.uint8, tuple(self.about["shape"]))
 
     @functools.cached_property
     def _labels(self) -> Int32[np.ndarray, " n"]:
-        return np.fromfile(Path(self.folder) / "labels", np.int32)
+        return blocks.mapped(Path(self.folder), "labels", np.int32)[:]
 
 
 def store(pictures: Rows, shape: str, cache_dir: Path) -> StoredImages:

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import io
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from train.data.pairs.dates import Dates
 from train.data.rows import source
 from train.data.rows.rows import DataColumn, Pair, Rows, digest
 from train.data.rows.splits import Split
-from train.data.store import cache
+from train.data.store import blocks, cache
 from train.data.store.corpus import ORDER, Order, original
 
 KINDS = ("dates", "dates(sources=('en', 'fr'), targets=('de',))", *source.KINDS)
@@ -105,6 +106,6 @@ def _grouped(pairs: Iterator[Pair]) -> Int64[np.ndarray, "2 pairs"]:
 def _sliced(path: str, split: Split, count: Callable[[], int]) -> Int64[np.ndarray, " rows"]:
     """Returns the slice of an order, with both ends moved on to the start of another source."""
     del count  # which the order tells
-    order, begins = np.load(path)
+    order, begins = np.load(io.BytesIO(blocks.read(Path(path))))
     places = np.append(np.flatnonzero(begins), len(begins))
     return order[slice(*(int(places[np.searchsorted(places, bound)]) for bound in split.bounds(len(begins))))]

@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError, printable, unknown
+from models.files import at_home
 from train.data.rows import files
 from train.data.rows.local import ALIASES
 from train.data.rows.rows import DataColumn, OpenedSplit
@@ -28,7 +29,7 @@ def open_split(path: str, split: str, columns: Sequence[DataColumn]) -> OpenedSp
     Raises:
       UsageError: there is no such folder or split, or no image; or a file among the images is none by its name.
     """
-    place = Path(path).expanduser()
+    place = at_home(path)
     if not place.is_dir():
         raise UsageError(f"There is no folder {path!r}; data.source names it: give a folder such as {_LAYOUT}.")
     try:
@@ -40,7 +41,7 @@ def open_split(path: str, split: str, columns: Sequence[DataColumn]) -> OpenedSp
         raise MissingSplitError(str(unknown(f"split of folder:{path}", split, groups)))
     if not rows:
         raise UsageError(f"There is no image in a folder in {str(groups[split])!r}; put them in as {_LAYOUT}.")
-    names = [_printable(where.removeprefix(str(groups[split]))) for where, _ in rows]
+    names = [printable(where.removeprefix(str(groups[split]))) for where, _ in rows]
     stamps = [files.stamp(where, "The folder") for where, _ in rows]
     return OpenedSplit(f"{split} of folder:{path}", columns, functools.partial(iter, rows), files=[*names, *stamps])
 
@@ -72,16 +73,12 @@ def _check(file: Path, label: str) -> None:
     """Raises UsageError for a file that is no image, and for a class that cannot be printed."""
     if file.suffix.lower() not in _suffixes():
         raise UsageError(f"{str(file)!r} is no image by its name; move it elsewhere, or convert it to PNG or JPEG.")
-    if _printable(label) != label:
+    if printable(label) != label:
         raise UsageError(f"The folder {label!r} has a name that is not in UTF-8, but it names a class; rename it.")
 
 
 def _shown(path: Path) -> bool:
     return not re.match(r"\.\w|__MACOSX|Thumbs\.db|desktop\.ini", path.name)
-
-
-def _printable(name: str) -> str:
-    return name.encode("utf-8", "backslashreplace").decode()
 
 
 @functools.cache

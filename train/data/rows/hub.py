@@ -4,10 +4,10 @@ import dataclasses
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from attention.errors import UsageError, unknown
+from models.files import at_home
 from train.data import packages
 from train.data.rows.rows import DataColumn, OpenedSplit, brief, digest
 from train.data.rows.splits import MissingSplitError
@@ -61,7 +61,7 @@ def _found(column: DataColumn, features: Mapping[str, Any], where: str) -> DataC
 
 
 def _load(repository: str, config: str, split: str, data: Any) -> Any:
-    datasets, saved = packages.load("datasets", NEED), Path(repository).expanduser()
+    datasets, saved = packages.load("datasets", NEED), at_home(repository)
     try:
         if any((saved / name).is_file() for name in _SAVED):
             return _of_disk(datasets.load_from_disk(str(saved)), repository, split)

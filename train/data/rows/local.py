@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attention.errors import UsageError, unknown
+from models.files import at_home
 from train.data.rows import files, splits, tables
 from train.data.rows.rows import DataColumn, OpenedSplit
 
@@ -34,7 +35,7 @@ def open_split(path: str, split: str, columns: Sequence[DataColumn]) -> OpenedSp
       UsageError: no such file or split, a file that is none of `tables.KINDS`, plain text that should have classes, or
         an aligned file without counterpart in the other language.
     """
-    place, names = Path(path).expanduser(), [column.name for column in columns]
+    place, names = at_home(path), [column.name for column in columns]
     are_pairs = len(columns) == 2 and not columns[1].is_class
     aligned = _aligned(place, names) if are_pairs else {}
     if any(aligned.values()):

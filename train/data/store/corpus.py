@@ -14,7 +14,8 @@ from attention.errors import UsageError
 from train.data import section, tokenisers
 from train.data.rows.rows import Rows, digest
 from train.data.rows.splits import Split, opened
-from train.data.store import cache
+from train.data.store import blocks, cache
+from train.data.store.blocks import CheckedArray
 from train.data.store.tokens import Lazy, Stored, progress, tokenise
 
 ORDER = 1  # the version of all orders but the original; with another number, they and vocabularies are made again
@@ -66,9 +67,9 @@ class TokenisedSplit(Lazy):
         return self.order(self.split, lambda: len(self._first))
 
     @functools.cached_property
-    def ids(self) -> Integer[np.ndarray, " tokens"]:
+    def ids(self) -> CheckedArray:
         """The ids of all documents in their original order, end to end, mapped from disk; uint16 or uint32."""
-        return self._first.ids[slice(*self._ends(self._first.token_offsets))]
+        return self._first.ids.part(*map(int, self._ends(self._first.token_offsets)))
 
     @property
     def bytes(self) -> int:
@@ -172,7 +173,7 @@ def _learn(spec: str, field: str, texts: "_TrainingTexts", cache_dir: Path) -> t
         return tokenisers.make(spec, field=field)
     path = cache_dir / "tokenisers" / f"{digest([spec, texts.content])}.json"
     cache.make_once(path, lambda partial: partial.write_text(tokenisers.make(spec, texts).dumps(), "utf-8"))
-    return tokenisers.loads(path.read_text(encoding="utf-8"))
+    return tokenisers.loads(blocks.read(path).decode())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,8 @@ from tqdm import tqdm
 
 from attention.errors import UsageError
 from train.data.rows.rows import Document, Row, Rows, digest
+from train.data.store import blocks
+from train.data.store.blocks import CheckedArray
 from train.data.store.cache import make_once
 from train.data.tokenisers import Tokeniser
 
@@ -31,8 +33,8 @@ class Lazy:
 
 
 def _mapped(name: str) -> Any:
-    """Returns a property of `Stored` that maps one of its arrays on first use."""
-    return functools.cached_property(lambda stored: stored._array(name))
+    """Returns a property of `Stored` that reads all of one of its arrays on first use."""
+    return functools.cached_property(lambda stored: stored._array(name)[:])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,10 +51,14 @@ class Stored(Lazy):
 
     folder: str
 
-    ids = _mapped("ids")
     token_offsets = _mapped("token_offsets")
     byte_offsets = _mapped("byte_offsets")
     labels = _mapped("labels")
+
+    @functools.cached_property
+    def ids(self) -> CheckedArray:
+        """See above; they are compared as they are read."""
+        return self._array("ids")
 
     def __len__(self) -> int:
         """Returns the number of documents."""
@@ -70,12 +76,10 @@ class Stored(Lazy):
 
     @functools.cached_property
     def _about(self) -> dict[str, Any]:
-        return json.loads((Path(self.folder) / _ABOUT).read_text(encoding="utf-8"))
+        return json.loads(blocks.read(Path(self.folder), _ABOUT))
 
-    def _array(self, name: str) -> np.ndarray:
-        about = self._about["arrays"][name]
-        # A plain array over the map: slicing np.memmap itself is several times slower.
-        return np.asarray(np.memmap(Path(self.folder) / name, about["dtype"], "r", shape=(about["length"],)))
+    def _array(self, name: str) -> CheckedArray:
+        return blocks.mapped(Path(self.folder), name, self._about["arrays"][name]["dtype"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,9 +93,9 @@ class BlankText(Stored):
     folder: str = ""
     length: int = 0
 
-    def _array(self, name: str) -> np.ndarray:
+    def _array(self, name: str) -> CheckedArray:
         lengths = {"ids": self.length, "labels": 1}
-        return np.zeros(lengths[name], np.int64) if name in lengths else np.array([0, self.length])
+        return CheckedArray(np.zeros(lengths[name], np.int64) if name in lengths else np.array([0, self.length]))
 
 
 def tokenise(documents: Rows, tokeniser: Tokeniser, end: bool, cache_dir: Path) -> Stored:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from attention import specs
 from attention.errors import UsageError
-from models.files import parse_json, read_text
+from models.files import at_home, parse_json, read_text
 from train.data import options
 from train.data.tokenisers import plain, sentencepieces, subwords
 
@@ -109,7 +109,7 @@ def _from_file(path: Path) -> plain.Tokeniser:
 
 # Each takes what follows the colon and the config field that has it, which few messages need.
 _READERS = {
-    "file": lambda place, _: _from_file(Path(place).expanduser()),
+    "file": lambda place, _: _from_file(at_home(place)),
     "hf": subwords.from_hub,
     sentencepieces.KIND: lambda place, _: sentencepieces.read(place),
 }

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Integer
 
 from attention.errors import UsageError
-from models.files import read_json
+from models.files import at_home, read_json
 from models.published import hugging_face
 from train.data import packages
 from train.data.tokenisers.plain import Ids, Tokeniser
@@ -148,7 +148,7 @@ def export(folder: str, source: MarianTokeniser, target: MarianTokeniser) -> Non
     files = {name: json.dumps(value, ensure_ascii=False, indent=2).encode() for name, value in documents.items()}
     files |= {SOURCE: source.spm, TARGET: target.spm}
     writers = {name: functools.partial(Path.write_bytes, data=content) for name, content in files.items()}
-    hugging_face.write_files(Path(folder).expanduser(), writers)
+    hugging_face.write_files(at_home(folder), writers)
 
 
 def _language(text: str) -> tuple[tuple[str, ...], str]:
