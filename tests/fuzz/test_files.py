@@ -28,6 +28,7 @@ RESULT = {
     "best": {"validation": {"accuracy": 0.8, "loss": 0.2}, "test": {"accuracy": 0.9, "loss": 0.1}},
     "final": {"test": {"accuracy": 0.9, "loss": 0.1}},
 }
+REPLICAS = RESULT | {"mean": RESULT["best"], "replicas": [{"replica": 0, "seed": 0}, {"replica": 1, "seed": 1}]}
 LINE = {"step": 40, "split": "validation", "accuracy": 0.8, "loss": 0.2, "seconds": 8.0}
 SWEEP = {
     "config": "configs/vit_digits.py",
@@ -73,10 +74,10 @@ def reported(folder):
     return comparison.report(runs.find([folder]), "", [], "").markdown()
 
 
-@fuzzed(data=st.data(), name=st.sampled_from(["config", "result", "record"]))
+@fuzzed(data=st.data(), name=st.sampled_from(["config", "result", "replicas", "record"]))
 def test_work_directories(place, data, name):
-    whole = {"config": config(), "result": RESULT, "record": LINE}
-    write_run(place, **{name: data.draw(texts_of(whole[name]))})
+    whole = {"config": config(), "result": RESULT, "replicas": REPLICAS, "record": LINE}
+    write_run(place, **{name.replace("replicas", "result"): data.draw(texts_of(whole[name]))})
     answers(workdir.read_config, place)
     answers(workdir.read_results, place)
     answers(files.read_record, place)
