@@ -19,13 +19,18 @@ class UsageError(ValueError):
 
 
 def printable(text: str) -> str:
-    """Returns a text that every file and terminal takes: of file names, what is no UTF-8 is written as an escape."""
+    """Returns a text that every file takes: what is not in UTF-8, as in names of files, is written as escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def visible(text: str) -> str:
+    """Returns a text that every terminal takes; what would steer it is written as escapes too."""
+    return re.sub(r"[\0-\x08\x0b-\x1f\x7f\x9b]", lambda control: repr(control[0])[1:-1], printable(text))
 
 
 def shortened(text: str) -> str:
     """Returns a text in one line, whose words are cut in their middle to `WORD` characters, and it to `MESSAGE`."""
-    line = re.sub(r"\s*\n\s*", " ", printable(text))
+    line = re.sub(r"\s*\n\s*", " ", visible(text))
     return _cut(re.sub(rf"\S{{{WORD + 1},}}", lambda word: _cut(word[0], WORD), line), MESSAGE)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from attention.errors import MESSAGE, WORD, UsageError, unknown
 from train import main
+from train.run import terminal
 
 
 @pytest.mark.parametrize("given", ["x" * 10**6, "x y " * 10**6, ("x" * 500 + " ") * 10**4])
@@ -27,3 +28,11 @@ def test_what_is_short_is_not_cut():
 def test_an_argument_that_is_no_text_is_told(path, capsys):
     assert main.main([f"--workdir={path}"]) == 2
     assert capsys.readouterr().err.startswith(f"error: The argument {f'--workdir={path}'!r} is no text in UTF-8")
+
+
+def test_what_would_steer_a_terminal_is_shown():
+    assert (
+        str(UsageError("no \x1b[31mred\x07, no \x9b1m, no \udcff\n but é"))
+        == r"no \x1b[31mred\x07, no \x9b1m, no \udcff but é"
+    )
+    assert terminal.filled("Classes: \x1b[31mred, \udcff") == r"Classes: \x1b[31mred, \udcff"

@@ -7,6 +7,8 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
+from attention.errors import visible
+
 COLUMNS = 80
 BOLD, RED = "1", "1;31"
 _WORD = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""")
@@ -24,7 +26,8 @@ def coloured(stream: io.TextIOBase) -> bool:
 
 def filled(text: str) -> str:
     """Wraps a line at `COLUMNS` and indents all lines but the first. Paths stay whole."""
-    return textwrap.fill(text, COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    options = {"subsequent_indent": "  ", "break_long_words": False, "break_on_hyphens": False}
+    return textwrap.fill(visible(text), COLUMNS, **options)
 
 
 def block(title: str, lines: Sequence[str]) -> str:

@@ -31,7 +31,7 @@ def open_split(name: str, split: str, data: Any, columns: Sequence[DataColumn]) 
     repository, _, config = name.partition(":")
     rows = _load(repository, config, split, data)
     version = digest([_version(rows, repository, data), name, split])
-    features = rows.features if rows.features is not None else next(iter(rows))
+    features = rows.features if rows.features is not None else next(iter(rows), {})
     nested = {n: dict.fromkeys(getattr(feature, "languages", ())) or feature for n, feature in features.items()}
     columns = [_found(column, nested, f"hf:{name}") for column in columns]
     for column in columns:
