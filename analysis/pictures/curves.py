@@ -192,7 +192,7 @@ def _checked(groups: Groups, metrics: Sequence[str], axes: Sequence[str], epoch:
     for axis in axes:
         if axis not in AXES:
             raise unknown("axis", axis, AXES)
-    if "epoch" in axes and epoch <= 0:
+    if "epoch" in axes and not 0 < epoch < np.inf:
         raise UsageError(f"The axis epoch needs the steps of an epoch, but they are {epoch:g}; give --epoch=STEPS.")
     return metrics or [name for name in USUAL if name in valid] or valid[:1]
 

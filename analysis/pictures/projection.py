@@ -13,6 +13,7 @@ from analysis.pictures import style
 from attention import Mask, gaussian_attention
 from attention.errors import UsageError
 
+MOST = 1000  # points, and steps: each point attends to all in each step
 SHOWN = 0.02  # a neighbour is drawn if its weight is more than this fraction of the greatest weight
 
 
@@ -28,10 +29,10 @@ def project(
       itself: Whether a point attends to itself too.
 
     Raises:
-      UsageError: σ is not above 0, or no step is asked for.
+      UsageError: σ is not above 0, or no step is asked for, or more than `MOST`.
     """
-    if steps < 1:
-        raise UsageError(f"At least one step must be asked for, not {steps}.")
+    if not 1 <= steps <= MOST:
+        raise UsageError(f"At least one step must be asked for, and at most {MOST}, not {steps}.")
     others = None if itself else Mask(dense=~jnp.eye(len(points), dtype=bool)[None])
     path = [jnp.asarray(points)[:, None]]
     for _ in range(steps):
@@ -43,10 +44,14 @@ def noisy_circle(count: int = 48, noise: float = 0.1, seed: int = 0) -> Float[np
     """Returns points around the unit circle, at random angles, with normal errors of both coordinates.
 
     Raises:
-      UsageError: There are fewer than 2 points, or the seed is below 0.
+      UsageError: There are fewer than 2 points or more than `MOST`, the seed is below 0, or the noise is no number.
     """
-    if count < 2 or seed < 0:
-        raise UsageError(f"There must be at least 2 points and a seed of at least 0, not {count} and {seed}.")
+    if not 2 <= count <= MOST or seed < 0:
+        raise UsageError(
+            f"There must be at least 2 points, at most {MOST}, and a seed of at least 0, not {count} and {seed}."
+        )
+    if not 0 <= noise < np.inf:
+        raise UsageError(f"The noise must be a number of at least 0, but it is {noise:g}.")
     rng = np.random.default_rng(seed)
     angles = rng.uniform(0, 2 * np.pi, count)
     return np.stack([np.cos(angles), np.sin(angles)], axis=-1) + noise * rng.standard_normal((count, 2))

@@ -83,7 +83,7 @@ def fuzzed(**strategies):
                 check(place, **drawn)
 
             options = hypothesis.settings(
-                max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+                max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck)
             )
             end = time.monotonic() + SECONDS / len(properties)
             for number in itertools.count(time.time_ns() if RANDOM else 0):

@@ -64,6 +64,11 @@ class Guarded:
                 f"train.loggers={name!r} cannot start ({type(error).__name__}: {brief(error)}); mend that (for wandb: "
                 "`wandb login`, or WANDB_MODE=offline), or leave it out."
             ) from error
+        if not all(callable(getattr(self._logger, method, None)) for method in ("write", "close")):
+            raise UsageError(
+                f"train.loggers={name!r} returns {self._logger!r}, which has no methods write and close; return a "
+                "logger, or leave it out."
+            )
 
     def write(self, line: dict[str, Any]) -> None:
         """Passes a line on."""

@@ -119,6 +119,7 @@ def test_the_usual_metrics_that_all_have_are_chosen():
         ({"metrics": ["acuracy"]}, "Unknown metric .* Did you mean 'accuracy'"),
         ({"axes": ["steps"]}, "Unknown axis .* Did you mean 'step'"),
         ({"axes": ["epoch"]}, "needs the steps of an epoch"),
+        ({"axes": ["epoch"], "epoch": float("nan")}, "needs the steps of an epoch"),
     ],
 )
 def test_wrong_choices(options, message):

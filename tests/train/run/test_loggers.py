@@ -95,6 +95,7 @@ def test_weights_and_biases_gets_numbers_by_step_and_one_identity(tmp_path, monk
         ("wandb", r"needs the module 'wandb' \(.*\): pip install wandb, or leave it out"),
         ("absent:f", "needs the module 'absent'"),
         ("mine:kept", r"Unknown function of mine in train.loggers 'kept'\. Did you mean 'Kept'"),
+        ("builtins:print", r"'builtins:print' returns None, which has no methods write and close; return a logger"),
         ("mine:fails", r"'mine:fails' cannot start \(ZeroDivisionError: division by zero\)"),
     ],
 )

@@ -279,70 +279,75 @@ def test_files_are_made_once(tmp_path):
     assert len(calls) == 1
 
 
-class TestLargeFiles:
-    """Files too large to be compared at the start; here every file is."""
+@pytest.fixture
+def text(tmp_path, monkeypatch):
+    """A text whose files are too large to be compared at the start, as all files are here."""
+    monkeypatch.setattr(blocks, "AT_ONCE", 0)
+    monkeypatch.setattr(blocks, "SIZE", 8)  # four ids
+    return build(tmp_path)
 
-    @pytest.fixture
-    def text(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(blocks, "AT_ONCE", 0)
-        monkeypatch.setattr(blocks, "SIZE", 8)  # four ids
-        return build(tmp_path)
 
-    def flip(self, text, name, at):
-        file = Path(text.folder) / name
-        data = bytearray(file.read_bytes())
-        data[at] ^= 4
-        file.write_bytes(data)
-        return file
+def flip(text, name, at):
+    file = Path(text.folder) / name
+    data = bytearray(file.read_bytes())
+    data[at] ^= 4
+    file.write_bytes(data)
+    return file
 
-    def test_a_start_reads_none_of_them(self, text, tmp_path, monkeypatch):
-        digest, read = blocks._digest, bytearray()
-        monkeypatch.setattr(blocks, "_digest", lambda block: [read.extend(block), digest(block)][1])
-        assert len(build(tmp_path).ids) == 28
-        assert bytes(read) == (Path(text.folder) / "about.json").read_bytes()
 
-    def test_a_damaged_block_is_never_read_and_the_next_start_makes_it_again(self, text, tmp_path, capsys):
-        whole = text.ids[:].copy()
-        file = self.flip(text, "ids", 17)  # within the ids 8 to 11
-        ids = build(tmp_path).ids
-        for rows in (slice(0, 8), slice(12, 28), slice(4, 4), slice(7, 3, -1)):
-            np.testing.assert_array_equal(ids[rows], whole[rows])
-        for rows in (8, 11, slice(7, 9), slice(11, 12), slice(None, None, -1), slice(None)):
-            with pytest.raises(UsageError, match=rf"^{file} in the cache is damaged; run the same command again"):
-                ids[rows]
-        np.testing.assert_array_equal(build(tmp_path).ids[:], whole)
-        assert capsys.readouterr().err == ""
+def test_a_start_reads_no_large_file(text, tmp_path, monkeypatch):
+    digest, read = blocks._digest, bytearray()
+    monkeypatch.setattr(blocks, "_digest", lambda block: [read.extend(block), digest(block)][1])
+    assert len(build(tmp_path).ids) == 28
+    assert bytes(read) == (Path(text.folder) / "about.json").read_bytes()
 
-    def test_a_part_of_them_is_compared_where_it_stands(self, text, tmp_path):
-        self.flip(text, "ids", 17)
-        ids = build(tmp_path).ids.part(9, 20)
-        assert len(ids) == 11
-        np.testing.assert_array_equal(ids[3:], text.ids[12:20])
-        with pytest.raises(UsageError, match="damaged"):
-            ids[2]
 
-    @pytest.mark.parametrize("name", ["token_offsets", "labels"])
-    def test_so_are_the_other_arrays(self, text, tmp_path, name):
-        self.flip(text, name, 9)
-        again = build(tmp_path)
-        with pytest.raises(UsageError, match=f"{name} in the cache is damaged"):
-            getattr(again, name)
+def test_a_damaged_block_is_never_read_and_the_next_start_makes_it_again(text, tmp_path, capsys):
+    whole = text.ids[:].copy()
+    file = flip(text, "ids", 17)  # within the ids 8 to 11
+    ids = build(tmp_path).ids
+    for rows in (slice(0, 8), slice(12, 28), slice(4, 4), slice(7, 3, -1)):
+        np.testing.assert_array_equal(ids[rows], whole[rows])
+    for rows in (8, 11, slice(7, 9), slice(11, 12), slice(None, None, -1), slice(None)):
+        with pytest.raises(UsageError, match=rf"^{file} in the cache is damaged; run the same command again"):
+            ids[rows]
+    np.testing.assert_array_equal(build(tmp_path).ids[:], whole)
+    assert capsys.readouterr().err == ""
 
-    @pytest.mark.parametrize("damage", ["cut", "removed", "other"])
-    def test_another_size_is_noticed_at_the_start(self, text, tmp_path, damage, capsys):
-        damaged(Path(text.folder) / "ids", damage)
-        assert len(build(tmp_path).ids[:]) == 28
-        assert capsys.readouterr().err == f"{text.folder} is damaged, so it is made again.\n"
 
-    @pytest.mark.more
-    def test_a_worker_passes_the_sentence_on(self, text, tmp_path):
-        self.flip(text, "ids", 17)
-        stored = build(tmp_path)
-        stream = grain.MapDataset.range(3).map(functools.partial(_first_id, stored)).to_iter_dataset()
-        if not flags.FLAGS.is_parsed():
-            flags.FLAGS.mark_as_parsed()
-        with pytest.raises(UsageError, match="damaged"):
-            list(stream.mp_prefetch(grain.MultiprocessingOptions(1)))
+def test_a_part_of_a_large_file_is_compared_where_it_stands(text, tmp_path):
+    flip(text, "ids", 17)
+    ids = build(tmp_path).ids.part(9, 20)
+    assert len(ids) == 11
+    np.testing.assert_array_equal(ids[3:], text.ids[12:20])
+    with pytest.raises(UsageError, match="damaged"):
+        ids[2]
+
+
+@pytest.mark.parametrize("name", ["token_offsets", "labels"])
+def test_other_large_arrays_are_compared_as_a_whole(text, tmp_path, name):
+    flip(text, name, 9)
+    again = build(tmp_path)
+    with pytest.raises(UsageError, match=f"{name} in the cache is damaged"):
+        getattr(again, name)
+
+
+@pytest.mark.parametrize("damage", ["cut", "removed", "other"])
+def test_another_size_of_a_large_file_is_noticed_at_the_start(text, tmp_path, damage, capsys):
+    damaged(Path(text.folder) / "ids", damage)
+    assert len(build(tmp_path).ids[:]) == 28
+    assert capsys.readouterr().err == f"{text.folder} is damaged, so it is made again.\n"
+
+
+@pytest.mark.more
+def test_a_worker_passes_on_that_a_block_is_damaged(text, tmp_path):
+    flip(text, "ids", 17)
+    stored = build(tmp_path)
+    stream = grain.MapDataset.range(3).map(functools.partial(_first_id, stored)).to_iter_dataset()
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+    with pytest.raises(UsageError, match="damaged"):
+        list(stream.mp_prefetch(grain.MultiprocessingOptions(1)))
 
 
 def _first_id(stored, index):
