@@ -22,7 +22,7 @@ from models.files import read_json
 from train import cli
 from train.config.leaves import completed, flatten
 from train.grids import grid, tuning
-from train.run.files import is_line, is_number, read_record, write_json, write_text
+from train.run.files import is_line, is_number, read_record, write_json, write_text, writing
 from train.run.workdir import read_config, read_results
 
 SUFFIX = ".json"  # ending of an archive's name
@@ -142,7 +142,11 @@ def read(file: Path) -> Finished:
             _check(entry)
             if entry.path.is_absolute() or ".." in entry.path.parts:  # `unpack` would write outside its folder
                 raise ValueError(f"{entry.path} is outside")
+            if "\0" in str(entry.path):
+                raise ValueError(f"{entry.path} is no path")
         sweeps = kept["sweeps"] if "sweeps" in kept else [{"over": dict(kept["asked"])}]  # the format of older archives
+        if not all(map(grid.is_record, sweeps)):
+            raise ValueError("a sweep is none")
         return Finished(entries, sweeps)
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(
@@ -164,19 +168,26 @@ def unpack(found: Finished, folder: Path) -> int:
 
     Returns:
       How many runs were put back.
+
+    Raises:
+      UsageError: The folder cannot be written, or a run's path cannot be one.
     """
-    missing = [entry for entry in found.entries if not (folder / entry.path).exists()]
-    for entry in missing:
-        directory = folder / entry.path
-        directory.mkdir(parents=True)
-        write_json(directory / "config.json", unflatten_dict(entry.config, sep="."))
-        write_text(directory / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in entry.record))
-        result = entry.results[0] if len(entry.results) == 1 else {"replicas": entry.results}
-        write_json(directory / "result.json", result)
-    for sweep in found.sweeps[:1]:
-        if not (folder / grid.FILE).exists():
-            write_json(folder / grid.FILE, sweep)
+    with writing(f"A run of the archive in {folder}"):
+        missing = [entry for entry in found.entries if not (folder / entry.path).exists()]
+        for entry in missing:
+            _unpack(entry, folder / entry.path)
+        for sweep in found.sweeps[:1]:
+            if not (folder / grid.FILE).exists():
+                write_json(folder / grid.FILE, sweep)
     return len(missing)
+
+
+def _unpack(entry: Entry, directory: Path) -> None:
+    directory.mkdir(parents=True)
+    write_json(directory / "config.json", unflatten_dict(entry.config, sep="."))
+    write_text(directory / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in entry.record))
+    result = entry.results[0] if len(entry.results) == 1 else {"replicas": entry.results}
+    write_json(directory / "result.json", result)
 
 
 def _archive(file: Path, alone: bool) -> Finished | None:
@@ -259,7 +270,7 @@ def _sweep(directory: Path) -> dict[Path, Mapping[str, Any]]:
     if not sweep.is_file():
         return {}
     record = read_json(sweep, "remove it")
-    if not isinstance(record.get("over"), dict):
+    if not grid.is_record(record):
         raise UsageError(f"{sweep} is damaged (it does not say what varies); remove it.")
     return {sweep: record}
 

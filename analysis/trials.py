@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.metrics import METRICS, counted
+from analysis import metrics
+from analysis.metrics import counted
 from analysis.tables import Number, ResultColumn, ResultTable
 
 
@@ -32,13 +33,14 @@ def notes(sweeps: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns sentences that say what was tried and by which rule the value was chosen."""
     said = []
     for tune in (sweep["tune"] for sweep in sweeps if sweep.get("tune")):
+        title = metrics.find(tune["metric"]).title
         said.append(
             f"{tune['field']} was tuned in trials of {tune['length']} of a run's length with "
-            f"{counted(tune['seeds'], 'seed')}: their {METRICS[tune['metric']].title} on validation data is above, "
+            f"{counted(tune['seeds'], 'seed')}: their {title} on validation data is above, "
             f"a dash where the loss was not finite. {tune['rule']}"
         )
     return list(dict.fromkeys(said))
 
 
 def _mean(scores: Sequence[float | None], metric: str) -> Number:
-    return Number(math.nan if not scores or None in scores else float(np.mean(scores)), METRICS[metric])
+    return Number(math.nan if not scores or None in scores else float(np.mean(scores)), metrics.find(metric))

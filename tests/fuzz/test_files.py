@@ -36,7 +36,11 @@ SWEEP = {
     "over": {"model.attention": ["super", "dot_product"]},
     "seeds": [[0]],
     "equal": "",
-    "cells": [],
+    "cells": {
+        "attention=super": {"chosen": {"optimizer.learning_rate": "0.01"}, "tried": {"0.01": [0.5], "0.1": [None]}}
+    },
+    "tune": {"field": "optimizer.learning_rate", "values": ["0.01", "0.1"], "length": "1/3", "seeds": 1}
+    | {"metric": "accuracy", "highest": True, "rule": "The best."},
 }
 DECLARED = {
     "question": "Which?",

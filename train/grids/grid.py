@@ -1,5 +1,6 @@
 """The grid of a sweep: which configs it has, what they are called, and whether it extends another."""
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -26,6 +27,17 @@ ARGUMENT = "argument"  # stands for the config file's argument where a field is 
 CLOSING = {"(": ")", "[": "]", "{": "}"}
 # The fields that flags of a sweep decide, so that they cannot vary, with the names of these flags.
 DECIDED = {path: leaf.sweep for path, leaf in LEAVES.items() if leaf.sweep}
+# The types of what `sweep.json` holds, as far as something is read of it.
+TEXTS, TRIED = {"*": str | int | float}, {"*": [int | float | None]}
+TUNE = {"field": str, "length": str, "seeds": int, "metric": str, "rule": str}
+SHAPES = {
+    "config": str,
+    "overrides": TEXTS,
+    "over": {"*": [str | int | float]},
+    "seeds": [[int]],
+    "equal": str,
+    "also": [TEXTS],
+}
 LONGEST = 200  # characters in a folder's name; file systems allow 255
 
 
@@ -205,12 +217,45 @@ def read(directory: Path) -> dict[str, Any] | None:
     if path.is_file():
         record = {"also": [], "tune": None, "declaration": None} | read_json(path)
         names = ("cells", *(field.name for field in dataclasses.fields(Sweep)))
-        if not record.keys() >= set(names):
+        if not is_record(record, names):
             raise UsageError(f"{path} is no record of a sweep; choose another --workdir.")
         return {name: record[name] for name in names}
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UsageError(f"{directory} is not empty and holds no {FILE}; choose another --workdir.")
     return None
+
+
+def is_record(value: Any, names: Sequence[str] = ("over",)) -> bool:
+    """Says whether a value has entries of these names, and those of a `sweep.json` that it has are of their types."""
+    if not isinstance(value, dict) or not value.keys() >= set(names):
+        return False
+    tune, cells = value.get("tune"), value.get("cells", {})
+    tuned = (
+        [cell["tried"] for cell in cells.values() if "tried" in cell] if _is(cells, {"*": {"chosen": TEXTS}}) else None
+    )
+    return (
+        all(_is(value[name], shape) for name, shape in SHAPES.items() if name in value)
+        and tuned is not None
+        and all(_is(tried, TRIED) and all(map(_is_decimal, tried)) for tried in tuned)
+        and (tune is None or _is(tune, TUNE))
+    )
+
+
+def _is(value: Any, shape: Any) -> bool:
+    """Says whether values are as a shape: types, a list of one shape, or shapes by name; `*` stands for any names."""
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_is(item, shape[0]) for item in value)
+    if isinstance(shape, dict) and "*" in shape:
+        return isinstance(value, dict) and all(_is(item, shape["*"]) for item in value.values())
+    if isinstance(shape, dict):
+        return isinstance(value, dict) and all(name in value and _is(value[name], of) for name, of in shape.items())
+    return isinstance(value, shape)
+
+
+def _is_decimal(text: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return math.isfinite(float(text))
+    return False
 
 
 def write(directory: Path, record: Mapping[str, Any]) -> None:
