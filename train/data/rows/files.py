@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import lzma
 import os
+import stat
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -44,10 +45,12 @@ def stamp(path: str, where: str) -> str:
       where: The row that names it, for the message.
 
     Raises:
-      UsageError: there is no such file.
+      UsageError: there is no such file, or it is a folder or a device.
     """
     try:
         status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):  # a pipe may never end
+            raise ValueError("it is no file")
     except (OSError, ValueError) as error:
         raise UsageError(f"{where} names {path!r}, which cannot be read ({error}); mend it, or remove it.") from error
     return f"{status.st_size} {status.st_mtime_ns}"

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import os
 import pickle
 import shutil
 
@@ -187,6 +188,11 @@ class TestFolder:
         (place / "cat" / "gone.png").symlink_to(tmp_path / "nowhere.png")
         with pytest.raises(UsageError, match=r"The folder names '.*gone\.png', which cannot be read"):
             load(f"folder:{place}", "train")
+
+    def test_what_may_never_end_is_not_read(self, tmp_path):
+        os.mkfifo(write(tmp_path / "a") / "cat" / "pipe.png")
+        with pytest.raises(UsageError, match=r"names '.*pipe\.png', which cannot be read \(it is no file\)"):
+            section(f"folder:{tmp_path / 'a'}").load()
 
     def test_what_is_no_image_is_refused_unless_hidden(self, tmp_path):
         place = write(tmp_path / "a")
