@@ -15,10 +15,11 @@ def gelu(x: Float[Array, "*S"]) -> Float[Array, "*S"]:
 
 
 def unit(x: Float[Array, "*S H"]) -> Float[Array, "*S H"]:
-    """Returns x / ‖x‖; at zero, which masked keys are, the result and its gradient are zero."""
-    squares = jnp.sum(x**2, axis=-1, keepdims=True)
+    """Returns x / ‖x‖, computed at least in float32; at zero, which masked keys are, it and its gradient are zero."""
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    squares = jnp.sum(wide**2, axis=-1, keepdims=True)
     positive = squares > 0
-    return jnp.where(positive, x / jnp.sqrt(jnp.where(positive, squares, 1.0)), 0.0)
+    return jnp.where(positive, wide / jnp.sqrt(jnp.where(positive, squares, 1.0)), 0.0).astype(x.dtype)
 
 
 def inverse_rms(x: Float[Array, "*S H"], epsilon: float) -> Float[Array, "*S 1"]:

@@ -5,6 +5,7 @@ Each function multiplies every channel, or every position, by a weight between 0
 """
 
 import dataclasses
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from attention import operations
 from attention.errors import UsageError
 from attention.kernels.call import check_weight
 from attention.kernels.reference import precise
-from attention.parameters import Parameter, Params, is_count
+from attention.parameters import Count, Parameter, Params, Valid, check_options, is_count
 
 
 def squeeze_excitation(
@@ -95,19 +96,40 @@ def _times(x: jax.Array, weights: jax.Array) -> jax.Array:
     return (precise(x) * weights).astype(x.dtype)
 
 
+Odd = Annotated[int, Valid("an odd whole number above 0", lambda x: is_count(x) and x % 2 == 1)]
+
+
+class MapAttention:
+    """Base of the attention of feature maps as a layer: a frozen dataclass whose fields are its options in specs."""
+
+    def __post_init__(self):
+        check_options(self)
+
+    def parameters(self, channels: int) -> dict[str, Parameter]:
+        """Returns the learnable arrays by name."""
+        raise NotImplementedError
+
+    def __call__(self, params: Params, x: Float[Array, "*B H W C"]) -> Float[Array, "*B H W C"]:
+        """Returns the weighted maps."""
+        raise NotImplementedError
+
+    def cost(self, height: int, width: int, channels: int) -> operations.Cost:
+        """Returns the cost for one map, counted in the program; the map and the parameters are read once."""
+        params = {name: jax.ShapeDtypeStruct(p.shape, "float32") for name, p in self.parameters(channels).items()}
+        x = jax.ShapeDtypeStruct((1, height, width, channels), "float32")
+        numbers = 2 * x.size + sum(array.size for array in params.values())
+        return operations.counted(self, params, x) + operations.Cost(bytes=operations.ITEM * numbers)
+
+
 @dataclasses.dataclass(frozen=True)
-class SqueezeExcitation:
+class SqueezeExcitation(MapAttention):
     """Squeeze-and-excitation as a layer.
 
     Attributes:
       ratio: Number of channels divided by the number of hidden units.
     """
 
-    ratio: int = 16
-
-    def __post_init__(self):
-        if not is_count(self.ratio):
-            raise UsageError(f"The option ratio must be a whole number above 0, not {self.ratio!r}.")
+    ratio: Count = 16
 
     def parameters(self, channels: int) -> dict[str, Parameter]:
         """Returns the kernels of both layers of the MLP, by name.
@@ -125,32 +147,16 @@ class SqueezeExcitation:
         """Applies `squeeze_excitation`."""
         return squeeze_excitation(x, params["down_kernel"], params["up_kernel"])
 
-    def cost(self, height: int, width: int, channels: int) -> operations.Cost:
-        """Returns the cost for one map: its mean, the MLP with ReLU and sigmoid, and the product with the map."""
-        size = height * width * channels
-        return self._mlp(channels) + operations.Cost(
-            pointwise=size * 2 + 3 * channels, bytes=operations.ITEM * 2 * size
-        )
-
-    def _mlp(self, channels: int, vectors: int = 1) -> operations.Cost:
-        hidden = channels // self.ratio
-        layers = operations.matmul(vectors, channels, hidden) + operations.matmul(vectors, hidden, channels)
-        return layers + operations.Cost(pointwise=vectors * hidden)
-
 
 @dataclasses.dataclass(frozen=True)
-class Spatial:
+class Spatial(MapAttention):
     """The spatial attention of CBAM without its channel attention.
 
     Attributes:
       kernel: Side of the convolution, an odd number.
     """
 
-    kernel: int = 7
-
-    def __post_init__(self):
-        if not is_count(self.kernel) or self.kernel % 2 == 0:
-            raise UsageError(f"The option kernel must be an odd whole number above 0, not {self.kernel!r}.")
+    kernel: Odd = 7
 
     def parameters(self, channels: int) -> dict[str, Parameter]:
         """Returns the kernel of the convolution."""
@@ -160,12 +166,6 @@ class Spatial:
     def __call__(self, params: Params, x: Float[Array, "*B H W C"]) -> Float[Array, "*B H W C"]:
         """Applies `spatial_attention`."""
         return spatial_attention(x, params["spatial_kernel"])
-
-    def cost(self, height: int, width: int, channels: int) -> operations.Cost:
-        """Returns the cost for one map: mean and maximum, convolution, sigmoid, and the product with the map."""
-        places = height * width
-        rest = operations.Cost(pointwise=places * (3 * channels + 4), bytes=operations.ITEM * 2 * places * channels)
-        return operations.convolution(height, width, self.kernel, 2, 1) + rest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,11 +177,7 @@ class Cbam(SqueezeExcitation):
       kernel: Side of the convolution, an odd number.
     """
 
-    kernel: int = 7
-
-    def __post_init__(self):
-        super().__post_init__()
-        Spatial(self.kernel)
+    kernel: Odd = 7
 
     def parameters(self, channels: int) -> dict[str, Parameter]:
         """Returns the kernels of the MLP and of the convolution."""
@@ -190,9 +186,3 @@ class Cbam(SqueezeExcitation):
     def __call__(self, params: Params, x: Float[Array, "*B H W C"]) -> Float[Array, "*B H W C"]:
         """Applies `cbam`."""
         return cbam(x, params["down_kernel"], params["up_kernel"], params["spatial_kernel"])
-
-    def cost(self, height: int, width: int, channels: int) -> operations.Cost:
-        """Returns the cost for one map: mean and maximum through the MLP, the product, then spatial attention."""
-        size = height * width * channels
-        product = operations.Cost(pointwise=size * 3 + 5 * channels, bytes=operations.ITEM * 2 * size)
-        return self._mlp(channels, 2) + product + Spatial(self.kernel).cost(height, width, channels)

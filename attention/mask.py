@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -115,7 +116,7 @@ class Mask:
         """
         conditions = []
         if self.causal or self.window:
-            conditions.append(_lift(self.positions(queries, keys), rank))
+            conditions.append(self.positions(queries, keys))
         if self.key_lengths is not None:
             conditions.append(jnp.expand_dims(self.real_keys(keys), (-3, -2)))
         if self.query_segments is not None:
@@ -127,7 +128,7 @@ class Mask:
                     f"A dense mask needs the scores' rank {rank}, but its shape is {self.dense.shape}; add axes of 1."
                 )
             conditions.append(self.dense)
-        return _conjunction(conditions, rank)
+        return functools.reduce(jnp.logical_and, (_lift(x, rank) for x in conditions)) if conditions else None
 
     def real_keys(self, keys: int) -> Bool[Array, "*B S"]:
         """Returns True at the keys that are not padding, those before `key_lengths`."""
@@ -187,12 +188,3 @@ class Mask:
 
 def _lift(array: Bool[Array, ...], rank: int) -> Bool[Array, ...]:
     return array.reshape((1,) * (rank - array.ndim) + array.shape)
-
-
-def _conjunction(conditions: list[Bool[Array, ...]], rank: int) -> Bool[Array, ...] | None:
-    if not conditions:
-        return None
-    allowed, *rest = (_lift(condition, rank) for condition in conditions)
-    for condition in rest:
-        allowed = allowed & condition
-    return allowed

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.nn import initializers
 
 from attention import specs
-from attention.parameters import Parameter, Params, Sizes, check_flags
+from attention.parameters import Parameter, Params, Sizes, check_options
 
 State = tuple[jax.Array, ...]
 
@@ -42,6 +42,9 @@ class Normaliser:
     lowest: ClassVar[bool] = True
     flops: ClassVar[int] = 1
 
+    def __post_init__(self):
+        check_options(self)
+
     @property
     def random(self) -> bool:
         """Returns whether a random key chooses the weights in training."""
@@ -60,7 +63,10 @@ class Normaliser:
         if allowed is not None:
             scores = jnp.where(allowed, scores, self.masked(scores.dtype))
         count = count_keys(allowed, scores) if self.counts else jnp.ones((), scores.dtype)
-        return self.weight(scores, count)
+        by_row = {name: x.reshape((1,) * (scores.ndim - 3) + (-1, 1, 1)) for name, x in params.items()}
+        before = self.start(by_row, (*scores.shape[:-1], 1), count, scores.dtype)
+        after, _, weights = self.add(before, scores, True)
+        return weights / self.finish(after)[0]
 
     def weight(self, scores: jax.Array, count: jax.Array) -> jax.Array:
         """Returns the weight of each score, given the number of keys that the query may attend to."""
@@ -122,7 +128,7 @@ class Softmax(Normaliser):
     def add(self, state: State, scores: jax.Array, first: bool) -> tuple[State, jax.Array | None, jax.Array]:
         """Returns the new maximum and sum, and exponentials relative to that maximum."""
         before, total = state
-        highest = jnp.maximum(scores.max(-1, keepdims=True), before)
+        highest = jax.lax.stop_gradient(jnp.maximum(scores.max(-1, keepdims=True), before))
         weights = jnp.exp(scores - highest)
         if first:
             return (highest, weights.sum(-1, keepdims=True)), None, weights
@@ -155,21 +161,11 @@ class Sink(Softmax):
     shift_invariant = False
     flops = 5
 
-    def __post_init__(self):
-        check_flags(self, "learned")
-
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns z of each head if it is learned."""
         return {"sink": Parameter((sizes.heads,), initializers.zeros, ("heads",))} if self.learned else {}
 
-    def weigh(self, params: Params, scores: jax.Array, allowed: jax.Array | None, key: Any = None) -> jax.Array:
-        """Returns the softmax with the sink as one more key, and without that key's weight."""
-        sink = params["sink"].astype(scores.dtype) if self.learned else jnp.zeros(1, scores.dtype)
-        sink = sink.reshape((1,) * (scores.ndim - 3) + (-1, 1, 1))
-        scores = jnp.where(True if allowed is None else allowed, scores, -jnp.inf)
-        highest = jax.lax.stop_gradient(jnp.maximum(scores.max(-1, keepdims=True), sink))
-        exponentials = jnp.exp(scores - highest)
-        return exponentials / (exponentials.sum(-1, keepdims=True) + jnp.exp(sink - highest))
+    weigh = Normaliser.weigh
 
     def start(self, params: Params, shape: tuple[int, ...], count: jax.Array, dtype: Any) -> State:
         """Returns z and 1, its own exponential relative to itself."""
@@ -228,11 +224,6 @@ class Sum(Normaliser):
     lowest = False
     flops = 2
 
-    def weigh(self, params: Params, scores: jax.Array, allowed: jax.Array | None, key: Any = None) -> jax.Array:
-        """Returns the scores over their sum."""
-        scores = scores if allowed is None else jnp.where(allowed, scores, 0)
-        return scores / _nonzero(scores.sum(-1, keepdims=True))
-
     def start(self, params: Params, shape: tuple[int, ...], count: jax.Array, dtype: Any) -> State:
         """Returns the sum of scores."""
         return (jnp.zeros(shape, dtype),)
@@ -265,9 +256,6 @@ class Hard(Normaliser):
     shift_invariant = True
     in_tiles = False
     flops = 4
-
-    def __post_init__(self):
-        check_flags(self, "sampled")
 
     @property
     def random(self) -> bool:

@@ -14,7 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attention.forms import At, Tokens
+from attention.forms import Tokens
+from attention.kernels import pairs
+from attention.kernels.call import ScoreCall, common
+from attention.options import Options
+from attention.parameters import Sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,49 +89,10 @@ def mlp(tokens: int, inputs: int, hidden: int, outputs: int) -> Cost:
     return linear(tokens, inputs, hidden) + Cost(pointwise=tokens * hidden) + linear(tokens, hidden, outputs)
 
 
-def dot_product(queries: int, keys: int, heads: int, width: int, normaliser: int = SOFTMAX_FLOPS) -> Cost:
-    """Returns the cost of scores, softmax and weighted values for one sequence: 4 T S N H + 5 T S N with the scale."""
-    pairs = queries * keys * heads
-    ends = 2 * queries * heads * width + 2 * keys * heads * width
-    return Cost(pairs * 4 * width, pairs * (normaliser + 1), ITEM * ends)
-
-
 def align(length: int, heads: int, width: int) -> Cost:
     """Returns the cost of W^A V + b for one sequence: 2 ℓ² d + ℓ d (Hosseini, eq. 22; eq. 24 counts neither)."""
     product = matmul(length, length, heads * width)
     return product + Cost(0, length * heads * width, ITEM * length)
-
-
-def pairwise(
-    queries: int,
-    keys: int,
-    heads: int,
-    width: int,
-    widths: list[int],
-    normaliser: int = SOFTMAX_FLOPS,
-    *,
-    unique: bool = False,
-) -> Cost:
-    """Returns the cost on pairs: a + b, the activation, the further layers, then softmax and weighted values.
-
-    Args:
-      queries: T.
-      keys: S.
-      heads: N.
-      width: V, the width of a head's values.
-      widths: The widths of concat(q', k') and of each hidden layer, then 1.
-      normaliser: Operations of the normaliser on each score.
-      unique: Whether each pair has its own weights. The first layer is then computed for each pair too, and all weights
-        are read once.
-    """
-    hidden = widths[1:-1]
-    layers = list(itertools.pairwise(widths))[0 if unique else 1 :]
-    pairs = queries * keys * heads
-    ends = (queries + keys) * heads * (widths[1] + width)
-    tables = queries * keys * sum(i * o + o for i, o in itertools.pairwise(widths)) if unique else 0
-    products = sum(2 * inputs * outputs for inputs, outputs in layers) + 2 * width
-    pointwise = sum(widths[1:]) + sum(hidden) + normaliser  # biases, activations
-    return Cost(pairs * products, pairs * pointwise, ITEM * (ends + tables))
 
 
 def running_state(queries: int, keys: int, heads: int, width: int, *, columns: int | None = None) -> Cost:
@@ -171,10 +136,11 @@ def _taps(length: int, kernel: int, stride: int) -> int:
     return sum(min(start + kernel, length) - max(start, 0) for start in starts)
 
 
-def of_pairs(score: Any, sizes: Any, queries: int, keys: int) -> Cost:
+def of_pairs(score: Any, sizes: Sizes, queries: int, keys: int) -> Cost:
     """Returns the cost of a score from its definition, counted in the program that JAX makes of it.
 
-    That is the preparation of each token and head, `pair` for each pair, the normaliser, and the weighted values.
+    That is the preparation of queries and keys, their scores as dot products where the score has that form and else by
+    `pair`, the normaliser, and the weighted values.
 
     Args:
       score: A `Score`.
@@ -182,44 +148,58 @@ def of_pairs(score: Any, sizes: Any, queries: int, keys: int) -> Cost:
       queries: T.
       keys: S.
     """
-    token, source = _array(1, sizes.heads, sizes.head), _array(1, sizes.model)
-    params = {name: _array(*p.shape) for name, p in score.arrays(sizes).items()}
-    own = {name: _array(*p.shape[len(p.over) :]) for name, p in score.parameters(sizes).items()}
-    prepared, once = [], []
-    for prepare, reads in ((score.prepare_query, score.reads_query), (score.prepare_key, score.reads_key)):
-        program = lambda params, x, source, prepare=prepare: prepare(params, x, Tokens(0, source))  # noqa: E731
-        once.append(counted(program, params, token, source) if reads else Cost())
-        x = jax.eval_shape(program, params, token, source) if reads else None
-        prepared.append(jax.tree.map(lambda y: _array(*y.shape[2:]), x))
-    position = jax.ShapeDtypeStruct((), jnp.int32)
-    pair = lambda params, q, k, i, j, n: score.pair(params, q, k, At(i, j, n, sizes.heads))  # noqa: E731
-    each = counted(pair, own, *prepared, position, position, position)
-    each += Cost(2 * sizes.head, score.weighing.flops)
-    ends = Cost(bytes=ITEM * 2 * (queries + keys) * sizes.heads * sizes.head)
-    return once[0] * queries + once[1] * keys + each * (queries * keys * sizes.heads) + ends
+
+    def scores(params, *tokens):
+        query, key = _prepared(score, params, *tokens)
+        form = score.as_dot(params, query, key)
+        if form is not None:
+            products = jnp.einsum("tnh,snh->nts", form.query, form.key)
+            scaled = products if form.scale == 1 else products * form.scale
+            return scaled if form.key_bias is None else scaled + form.key_bias
+        fields = common(queries, sizes.heads, jnp.zeros((keys, sizes.heads, sizes.head)), Options())
+        return pairs.scores(ScoreCall(score=score, query=query, key=key, params=params, **fields))
+
+    tokens = _inputs(score, sizes, queries, keys)
+    size = lambda p: math.prod(cut.get(axis, n) for axis, n in itertools.zip_longest(p.over, p.shape))  # noqa: E731
+    cut, declared = {"queries": queries, "keys": keys}, score.parameters(sizes).values()
+    prepared = jax.tree.leaves(jax.eval_shape(functools.partial(_prepared, score), *tokens))
+    numbers = sum(size(p) for p in declared if cut.keys() & p.over) + sum(math.prod(x.shape) for x in prepared)
+    count, ends = queries * keys * sizes.heads, (queries + keys) * sizes.heads * sizes.head
+    rest = Cost(2 * sizes.head * count, score.weighing.flops * count, ITEM * (numbers + ends))
+    return counted(scores, *tokens) + rest
 
 
-def of_steps(recurrence: Any, sizes: Any, queries: int, keys: int) -> Cost:
-    """Returns the cost of a recurrence from its definition: gates and `write` for each key, `read` for each query.
+def of_program(mixer: Any, sizes: Sizes, queries: int, keys: int, implementation: str) -> Cost:
+    """Returns the cost of what is no score, such as a recurrence, counted in the program of an implementation.
 
     Args:
-      recurrence: A `Recurrence`.
+      mixer: A `Mixer`.
       sizes: Its `Sizes`.
       queries: T.
       keys: S.
+      implementation: The name of one that does no more than the definition says.
     """
-    declared = recurrence.parameters(sizes)
-    params = {name: _array(*p.shape) for name, p in declared.items()}
-    own = {name: _array(*p.shape[len(p.over) :]) for name, p in declared.items()}
-    token, source = _array(sizes.head), _array(1, sizes.model)
-    state = jax.tree.map(lambda x: _array(*x.shape), jax.eval_shape(lambda: recurrence.begin(sizes.head, sizes.head)))
-    of_heads = jax.eval_shape(recurrence.gates, params, source)
-    gates = jax.tree.map(lambda x: _array(*x.shape[2:]), of_heads)
-    written = counted(recurrence.write, own, state, token, token, gates) * sizes.heads
-    written += counted(recurrence.gates, params, source)
-    read = counted(recurrence.read, own, state, token) * sizes.heads
+
+    def attend(value, params, *tokens):
+        query, key = _prepared(mixer, params, *tokens)
+        return mixer.attend(params, query, key, value, Options(implementation=implementation))
+
+    value = _array(keys, sizes.heads, sizes.head)
     ends = Cost(bytes=ITEM * 2 * (queries + keys) * sizes.heads * sizes.head)
-    return written * keys + read * queries + ends
+    return counted(attend, value, *_inputs(mixer, sizes, queries, keys)) + ends
+
+
+def _inputs(mixer: Any, sizes: Sizes, queries: int, keys: int) -> list[Any]:
+    """Returns the shapes of the arrays, and of the tokens with their sources, of queries and of keys."""
+    params = {name: _array(*p.shape) for name, p in mixer.arrays(sizes).items()}
+    read = (queries, mixer.reads_query), (keys, mixer.reads_key)
+    head, model = (sizes.heads, sizes.head), (sizes.model,)
+    return [params, *((_array(tokens, *head) if reads else None, _array(tokens, *model)) for tokens, reads in read)]
+
+
+def _prepared(mixer: Any, params: Any, of_query: Any, of_key: Any) -> tuple[Any, Any]:
+    query = mixer.prepare_query(params, of_query[0], Tokens(0, of_query[1]))
+    return query, mixer.prepare_key(params, of_key[0], Tokens(0, of_key[1]))
 
 
 def counted(function: Callable, *shapes: Any) -> Cost:
@@ -229,18 +209,9 @@ def counted(function: Callable, *shapes: Any) -> Cost:
 
 # Operations that move or compare positions, or that a compiler drops: no arithmetic on data.
 FREE = {
-    *(
-        "broadcast_in_dim",
-        "reshape",
-        "transpose",
-        "squeeze",
-        "convert_element_type",
-        "slice",
-        "dynamic_slice",
-        "gather",
-    ),
-    *("concatenate", "iota", "copy", "select_n", "stop_gradient", "split"),
+    *["broadcast_in_dim", "reshape", "transpose", "squeeze", "convert_element_type", "slice", "dynamic_slice", "gather"]
 }
+FREE |= {*["concatenate", "iota", "copy", "select_n", "stop_gradient", "split", "pad", "reduce_max"]}
 
 
 def _of_program(program: Any) -> Cost:
@@ -252,9 +223,13 @@ def _of_program(program: Any) -> Cost:
         if name == "dot_general":
             ((axes, _), _), left = equation.params["dimension_numbers"], equation.invars[0].aval.shape
             total += Cost(2 * size * math.prod(left[axis] for axis in axes))
+        elif name == "conv_general_dilated":
+            (_, height, width, _), (kernel, _, inputs, outputs) = (v.aval.shape for v in equation.invars)
+            total += dataclasses.replace(convolution(height, width, kernel, inputs, outputs), bytes=0)
         elif inner:
-            total += functools.reduce(Cost.__add__, (_of_program(getattr(x, "jaxpr", x)) for x in inner))
-        elif name.startswith("reduce_"):
+            times = equation.params["length"] if name == "scan" else 1
+            total += functools.reduce(Cost.__add__, (_of_program(getattr(x, "jaxpr", x)) * times for x in inner))
+        elif name.startswith("reduce_") and name not in FREE:
             total += Cost(pointwise=sum(math.prod(v.aval.shape) for v in equation.invars) - size)
         elif name not in FREE and jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.floating):
             total += Cost(pointwise=size)

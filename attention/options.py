@@ -1,6 +1,8 @@
 """The options that every attention function takes, checked once."""
 
 import dataclasses
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,12 +17,15 @@ class Options:
     """The options of one call; the public functions take them as keywords.
 
     Attributes:
-      mask: A `Mask`, a boolean array that broadcasts to the scores (True means may attend), or None for all pairs.
+      mask: Which query may attend to which key: a `Mask`, a boolean array that broadcasts to the scores (True means
+        may attend), or None for all pairs.
       bias: Added to the scores; broadcasts to `(*B, N, T, S)`.
       dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
       dropout_key: Random key of dropout; needed unless the rate is 0.
       return_weights: Whether to return the weights before dropout too.
-      implementation: Its name, see `attention.dot_product_attention`.
+      implementation: `auto` (the best that supports the call), `xla`, `chunked` (tiles that bound the memory; no
+        weights), `cudnn`, `pallas` or `reference`; a named one raises if it does not support the call.
+        `chunked(128, 256)` takes tiles of 128 queries and 256 keys.
 
     Raises:
       UsageError: the dropout rate is outside [0, 1), dropout has no key, or the mask is no mask.
@@ -41,6 +46,17 @@ class Options:
         if self.dropout_rate and self.dropout_key is None:
             raise UsageError(f"Attention dropout of {self.dropout_rate} needs a dropout_key.")
         object.__setattr__(self, "mask", as_mask(self.mask))
+
+
+def takes_options(function: Callable) -> Callable:
+    """Returns the function, which shows the fields of `Options` as its last keywords in place of its `**options`."""
+    signature, keyword = inspect.signature(function), inspect.Parameter.KEYWORD_ONLY
+    *first, _ = signature.parameters.values()
+    last = [
+        inspect.Parameter(f.name, keyword, default=f.default, annotation=f.type) for f in dataclasses.fields(Options)
+    ]
+    function.__signature__ = signature.replace(parameters=[*first, *last])
+    return function
 
 
 def as_mask(mask: Any) -> Mask:

@@ -8,7 +8,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 import jax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 from attention import operations
 from attention.errors import UsageError
@@ -18,8 +18,8 @@ from attention.kernels.call import check_parts, check_shapes
 from attention.mask import Mask
 from attention.normaliser import Normaliser, normaliser_of
 from attention.operations import Cost
-from attention.options import Options
-from attention.parameters import Parameter, Params, Sizes
+from attention.options import Options, takes_options
+from attention.parameters import Parameter, Params, Sizes, check_options
 
 
 class Mixer:
@@ -46,6 +46,9 @@ class Mixer:
 
     def __init_subclass__(cls) -> None:
         cls.title = cls.__dict__.get("title", cls.title or cls.__name__)
+
+    def __post_init__(self):
+        check_options(self)
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns the learnable arrays by name."""
@@ -101,7 +104,7 @@ class Mixer:
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> Cost:
         """Returns the cost of one forward pass over one sequence, given projected queries, keys and values."""
-        raise NotImplementedError
+        return operations.of_program(self, sizes, queries, keys, "xla")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +122,7 @@ class Score(Mixer):
     kernels: ClassVar[tuple[str, ...]] = ()  # the implementations that its forms add
 
     def __post_init__(self):
+        super().__post_init__()
         if not isinstance(self.normaliser, str):
             raise UsageError(f"The option normaliser must be a string such as 'sigmoid', not {self.normaliser!r}.")
         normaliser_of(self.normaliser)
@@ -180,6 +184,7 @@ class Score(Mixer):
         return operations.of_pairs(self, sizes, queries, keys)
 
 
+@takes_options
 def attend(
     score: Mixer,
     params: Params,
@@ -187,13 +192,8 @@ def attend(
     key: Float[Array, "*B S K H"] | None,
     value: Float[Array, "*B S K V"] | None,
     *,
-    mask: Mask | jax.Array | None = None,
-    bias: Float[Array, "*#B #N #T #S"] | None = None,
-    dropout_rate: float = 0.0,
-    dropout_key: PRNGKeyArray | None = None,
-    return_weights: bool = False,
-    implementation: str = "auto",
     source: Float[Array, "*B S D"] | None = None,
+    **options: Any,
 ) -> Any:
     """Returns attention with any score, in the layout of `jax.nn.dot_product_attention`.
 
@@ -206,27 +206,23 @@ def attend(
       query: Queries; of a score that reads none, only their shape counts.
       key: Keys, K divides N; None for a score that reads none.
       value: Values; None for prepared keys as values.
-      mask: See `dot_product_attention`, as all further options.
-      bias: Added to the scores.
-      dropout_rate: Fraction of the weights that are zeroed.
-      dropout_key: Random key of dropout.
-      return_weights: Whether to return the weights before dropout too.
-      implementation: `auto`, or one of `score.implementations`.
       source: The inputs of the keys, for scores whose gates are projected from them.
+      **options: The fields of `attention.options.Options`; implementations are `auto` and `score.implementations`.
 
     Raises:
       UsageError: the shapes do not fit, or an option is wrong.
       UnsupportedError: the score does not support this call.
     """
-    options = Options(mask, bias, dropout_rate, dropout_key, return_weights, implementation)
+    checked = Options(**options)
+    mask = checked.mask
     _check_given(score, params, query, key, value, source)
     keys = (key if value is None else value).shape[-3]
-    check_parts(options.mask, options.bias, (*query.shape[:-3], query.shape[-2], query.shape[-3], keys))
-    reachable = lambda x: None if x is None else options.mask.without_unreachable(x, query.shape[-3], query.ndim)  # noqa: E731
-    key, value, source = reachable(key), reachable(value), reachable(source)
-    query = score.prepare_query(params, query, Tokens(options.mask.query_offset, query))
+    check_parts(mask, checked.bias, (*query.shape[:-3], query.shape[-2], query.shape[-3], keys))
+    reachable = lambda x: mask.without_unreachable(x, query.shape[-3], query.ndim)  # noqa: E731
+    key, value, source = jax.tree.map(reachable, (key, value, source))
+    query = score.prepare_query(params, query, Tokens(mask.query_offset, query))
     key = score.prepare_key(params, key, Tokens(0, key if source is None else source))
-    return score.attend(params, query, key, key if value is None else value, options)
+    return score.attend(params, query, key, key if value is None else value, checked)
 
 
 def _check_given(score: Mixer, params: Params, query: Any, key: Any, value: Any, source: Any) -> None:

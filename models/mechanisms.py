@@ -15,7 +15,7 @@ from typing import Any
 from attention import operations, specs
 from attention.errors import UsageError, unknown
 from attention.operations import Cost
-from attention.parameters import Sizes, check_flags, is_count
+from attention.parameters import Size, Sizes, check_options
 from attention.recurrences.gated import GatedDelta, GatedLinear
 from attention.recurrences.linear import Delta, LinearAttention
 from attention.recurrences.recurrence import Recurrence
@@ -60,7 +60,7 @@ class Align:
     per_head: bool = False
 
     def __post_init__(self):
-        check_flags(self, "per_head")
+        check_options(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,9 +92,9 @@ class Mechanism:
     out: str = "linear"
     score: Mixer = dataclasses.field(default_factory=DotProduct)
     align: Align | None = None
-    kv_heads: int = 0
-    latent: int = 0
-    window: int = 0
+    kv_heads: Size = 0
+    latent: Size = 0
+    window: Size = 0
 
     def __post_init__(self):
         for piece, valid in PROJECTIONS.items():
@@ -121,10 +121,7 @@ class Mechanism:
             raise UsageError(f"{self.name} projects no queries, so key='shared' cannot be.")
         if self.value == "tied" and not (self.score.ties_values and self.score.reads_key):
             raise UsageError(f"The score of {self.name} keeps no keys that could be values, so value='tied' cannot be.")
-        for option in COUNTS:
-            value = getattr(self, option)
-            if not (is_count(value) or (value == 0 and not isinstance(value, bool))):
-                raise UsageError(f"The option {option} must be a whole number of at least 0, not {value!r}.")
+        check_options(self)
         for option in ("kv_heads", "latent"):
             if getattr(self, option):
                 self._check_projected(option)

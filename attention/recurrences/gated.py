@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jax.nn import initializers
 
 from attention.activations import unit
-from attention.errors import UsageError
-from attention.parameters import Parameter, Params, Sizes, is_count
+from attention.parameters import Count, Parameter, Params, Sizes
 from attention.recurrences.recurrence import Recurrence
 
 
@@ -20,12 +19,8 @@ class GatedLinear(Recurrence):
       rank: The width between W₁ and W₂.
     """
 
-    rank: int = 16
+    rank: Count = 16
     title = "Gated linear attention"
-
-    def __post_init__(self):
-        if not is_count(self.rank):
-            raise UsageError(f"The option rank must be a whole number above 0, not {self.rank!r}.")
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns W₁, W₂ and b."""

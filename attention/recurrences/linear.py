@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.nn import initializers
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 from attention import operations
 from attention.activations import unit
@@ -20,14 +20,15 @@ from attention.kernels import state
 from attention.kernels.call import check_shapes, check_weight
 from attention.kernels.reference import precise
 from attention.mask import Mask
-from attention.options import Options
-from attention.parameters import Parameter, Params, Sizes, check_flags
+from attention.options import Options, takes_options
+from attention.parameters import Parameter, Params, Sizes
 from attention.recurrences.recurrence import HONOURED, Recurrence
 from attention.score import attend
 
 FEATURES = {"elu": lambda x: jax.nn.elu(x) + 1, "relu": jax.nn.relu, "identity": lambda x: x}
 
 
+@takes_options
 def linear_attention(
     query: Float[Array, "*B T N H"],
     key: Float[Array, "*B S K H"],
@@ -35,12 +36,7 @@ def linear_attention(
     *,
     feature: str = "elu",
     normalise: bool = True,
-    mask: Mask | jax.Array | None = None,
-    bias: None = None,
-    dropout_rate: float = 0.0,
-    dropout_key: PRNGKeyArray | None = None,
-    return_weights: bool = False,
-    implementation: str = "auto",
+    **options: Any,
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
     """Returns Σ_j φ(q)·φ(k_j) v_j / Σ_j φ(q)·φ(k_j) (Katharopoulos et al. 2020, eq. 4; Wikipedia).
 
@@ -53,13 +49,10 @@ def linear_attention(
       value: Values `(*B, S, K, V)`.
       feature: φ: `elu` (elu + 1), `relu` or `identity`.
       normalise: Whether to divide by the sum of the weights; not with `identity`, whose sum may be 0.
-      mask: Only causal masks and key lengths are honoured. Without causal, all keys are written before any query reads.
-      bias: Must be None, because there are no scores.
-      dropout_rate: Must be 0, because weights are never formed.
-      dropout_key: Unused.
-      return_weights: Whether to return the effective weights too: how much of each value is in each output.
-      implementation: `auto`, `chunked` (a running state, linear in the length; causal needs T = S), `xla` (all
-        pairs at once) or `reference`.
+      **options: The fields of `attention.options.Options`. Of masks only causal ones and key lengths are honoured.
+        There are no bias and no dropout, because there are no scores. Weights are the share of each value in each
+        output. The implementations are `auto`, `chunked` (a running state, linear in the length; causal needs T = S),
+        `xla` (all pairs at once) and `reference`.
 
     Returns:
       The output `(*B, T, N, V)`, and the weights `(*B, N, T, S)` if `return_weights` is set.
@@ -68,23 +61,16 @@ def linear_attention(
       UsageError: the shapes do not fit, a name is unknown, the mask is of another kind, or the sum may be 0.
       UnsupportedError: a bias or dropout is requested, or the implementation does not support this call.
     """
-    options = {"bias": bias, "dropout_rate": dropout_rate, "return_weights": return_weights}
-    options |= {"mask": mask, "implementation": implementation, "dropout_key": dropout_key}
     return attend(LinearAttention(feature, normalise), {}, query, key, value, **options)
 
 
+@takes_options
 def delta_attention(
     query: Float[Array, "*B T N H"],
     key: Float[Array, "*B S K H"],
     value: Float[Array, "*B S K V"],
     strength: Float[Array, "*B S K"],
-    *,
-    mask: Mask | jax.Array | None = None,
-    bias: None = None,
-    dropout_rate: float = 0.0,
-    dropout_key: PRNGKeyArray | None = None,
-    return_weights: bool = False,
-    implementation: str = "auto",
+    **options: Any,
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
     """Updates W ← W + β (v − W φ(k)) φ(k)ᵀ key by key and returns W φ(q) (Schlag et al. 2021, eq. 23 to 25).
 
@@ -96,13 +82,7 @@ def delta_attention(
       key: Keys `(*B, S, K, H)`; K divides N.
       value: Values `(*B, S, K, V)`.
       strength: β, in [0, 1], `(*B, S, K)`.
-      mask: Only causal masks and key lengths are honoured. Without causal, all keys are written before any query reads.
-      bias: Must be None, because there are no scores.
-      dropout_rate: Must be 0, because weights are never formed.
-      dropout_key: Unused.
-      return_weights: Whether to return the effective weights too: how much of each value is in each output.
-      implementation: `auto`, `chunked` (a running state, linear in the length; causal needs T = S), `xla` (all
-        pairs at once) or `reference`.
+      **options: The fields of `attention.options.Options`, as of `linear_attention`.
 
     Returns:
       The output `(*B, T, N, V)`, and the weights `(*B, N, T, S)` if `return_weights` is set.
@@ -113,11 +93,11 @@ def delta_attention(
     """
     check_shapes(query, key, value)
     check_weight("strength", strength, key.shape[:-1])
-    options = Options(mask, bias, dropout_rate, dropout_key, return_weights, implementation)
+    checked = Options(**options)
     key, value, strength = (
-        options.mask.without_unreachable(x, query.shape[-3], query.ndim) for x in (key, value, strength)
+        checked.mask.without_unreachable(x, query.shape[-3], query.ndim) for x in (key, value, strength)
     )
-    return Delta().attend({}, query, (key, strength), value, options)
+    return Delta().attend({}, query, (key, strength), value, checked)
 
 
 class _Parallel(Recurrence):
@@ -177,9 +157,9 @@ class LinearAttention(_Parallel):
     ties_values = True
 
     def __post_init__(self):
+        super().__post_init__()
         if self.feature not in tuple(FEATURES):
             raise unknown("feature of linear attention", self.feature, FEATURES)
-        check_flags(self, "normalise")
         if self.normalise and self.feature == "identity":
             raise UsageError("Linear attention with feature='identity' may divide by 0; say normalise=False too.")
 

@@ -190,7 +190,7 @@ class Recurrence(Mixer):
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
         """Returns the cost of a step for each key, of a reading for each query, and of the gates."""
-        return operations.of_steps(self, sizes, queries, keys)
+        return operations.of_program(self, sizes, queries, keys, "reference")
 
 
 def _aligned(real: jax.Array, x: jax.Array) -> jax.Array:

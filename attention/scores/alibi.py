@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.forms import At
-from attention.parameters import Parameter, Params, Sizes, check_flags
+from attention.parameters import Parameter, Params, Sizes
 from attention.score import Score
 
 
@@ -21,10 +21,6 @@ class Alibi(Score):
     """
 
     learned: bool = False
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_flags(self, "learned")
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns log m if slopes are learned."""

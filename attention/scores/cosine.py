@@ -25,12 +25,10 @@ class Cosine(Score):
         return {"log_scale": Parameter((sizes.heads,), initializers.constant(math.log(10.0)), ("heads",))}
 
     def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> jax.Array:
-        """Returns q/‖q‖."""
-        return unit(precise(at.turn(query))).astype(query.dtype)
+        """Returns q/‖q‖, or k/‖k‖."""
+        return unit(at.turn(query))
 
-    def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> jax.Array:
-        """Returns k/‖k‖."""
-        return unit(precise(at.turn(key))).astype(key.dtype)
+    prepare_key = prepare_query
 
     def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
         """Returns the cosine over τ."""

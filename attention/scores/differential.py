@@ -1,19 +1,18 @@
 """Differential attention: the difference of two softmaxes, which cancels common noise (Ye et al. 2024, 2410.05258)."""
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 from jax.nn import initializers
 
-from attention import operations
 from attention.activations import inverse_rms
 from attention.errors import UsageError
 from attention.forms import Tokens
 from attention.kernels.reference import precise
 from attention.options import Options
-from attention.parameters import Parameter, Params, Sizes, is_number
+from attention.parameters import Parameter, Params, Sizes, Valid, is_number
 from attention.score import Mixer
 from attention.scores.dot import DotProduct
 
@@ -28,15 +27,11 @@ class Differential(Mixer):
       initial: λ₀; the paper has 0.8 − 0.6 exp(−0.3 (l − 1)) in layer l.
     """
 
-    initial: float = 0.8
+    initial: Annotated[float, Valid("a number between 0 and 1", lambda x: is_number(x) and 0 < x < 1)] = 0.8
     title = "Differential attention"
     normalises = "softmax"
     implementations = ("reference", "xla", "chunked")  # its values are wider than its halves, which cuDNN refuses
     ties_values = False
-
-    def __post_init__(self):
-        if not is_number(self.initial) or not 0 < self.initial < 1:
-            raise UsageError(f"The option initial must be a number between 0 and 1, not {self.initial!r}.")
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns a and b of both softmaxes, shared by the heads as in the published code, and the norm's scale."""
@@ -67,12 +62,6 @@ class Differential(Mixer):
         scale = (1 - self.initial) * params["scale"].reshape((1,) * (out.ndim - 1) + (-1,))
         out = (out * inverse_rms(out, 1e-5) * scale).astype(value.dtype)
         return (out, difference[1].astype(value.dtype)) if options.return_weights else out
-
-    def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
-        """Returns the cost of two attentions with half the width of queries and keys, their difference and the norm."""
-        pairs, outputs = queries * keys * sizes.heads, queries * sizes.heads * sizes.head
-        both = operations.dot_product(queries, keys, sizes.heads, sizes.head) * 2
-        return both + operations.Cost(-2 * pairs * sizes.head, 6 * outputs)
 
 
 def _check_even(width: int) -> None:

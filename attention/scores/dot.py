@@ -7,15 +7,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.nn import initializers
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
-from attention import operations
 from attention.activations import inverse_rms
 from attention.errors import UsageError, unknown
 from attention.forms import At, DotForm, Tokens
 from attention.kernels.reference import precise
-from attention.mask import Mask
-from attention.parameters import Parameter, Params, Sizes, is_count, is_number
+from attention.options import takes_options
+from attention.parameters import NotNegative, Parameter, Params, Size, Sizes
 from attention.score import Score, attend
 
 SIDES = ("query", "key")
@@ -23,19 +22,15 @@ NORMS = {"rms": 0.0, "rms_offset": 1.0}  # and what is added to their weights
 EPSILON = 1e-6  # of the norms, in Qwen 3 and Gemma 3
 
 
+@takes_options
 def dot_product_attention(
     query: Float[Array, "*B T N H"],
     key: Float[Array, "*B S K H"],
     value: Float[Array, "*B S K V"],
     *,
-    mask: Mask | jax.Array | None = None,
-    bias: Float[Array, "*#B #N #T #S"] | None = None,
     scale: float | Float[Array, ""] | None = None,
     precision: jax.lax.PrecisionLike = None,
-    dropout_rate: float = 0.0,
-    dropout_key: PRNGKeyArray | None = None,
-    return_weights: bool = False,
-    implementation: str = "auto",
+    **options: Any,
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
     """Returns softmax(q·k · scale + bias) v (Vaswani et al. 2017, eq. 1).
 
@@ -46,17 +41,10 @@ def dot_product_attention(
       query: Queries `(*B, T, N, H)`.
       key: Keys `(*B, S, K, H)`; K divides N, and key head k serves queries k·N/K … (k+1)·N/K.
       value: Values `(*B, S, K, V)`.
-      mask: Which query may attend to which key, a `Mask` or a boolean array that broadcasts to the scores (True means
-        may attend); by default every query to every key.
-      bias: Added to the scores; broadcasts to `(*B, N, T, S)`.
+      **options: The fields of `attention.options.Options`: mask, bias, dropout, weights and implementation.
       scale: Factor of q·k; 1/√H by default.
       precision: Precision of q·k and its gradients, see `jax.lax.Precision`. By default JAX rounds float32 to bfloat16
         on TPUs and to TF32 on NVIDIA GPUs from Ampere on before it multiplies.
-      dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
-      dropout_key: Random key of dropout; needed unless the rate is 0.
-      return_weights: Whether to return the weights before dropout too.
-      implementation: `auto` (the best that supports the call), `xla`, `chunked`, `cudnn` or `reference`; a named one
-        raises if it does not support the call. `chunked(128, 256)` takes tiles of 128 queries and 256 keys.
 
     Returns:
       The output, and the weights if `return_weights` is set, in the dtype of `value`.
@@ -68,8 +56,6 @@ def dot_product_attention(
     scale = float(scale) if isinstance(scale, numbers.Real) else scale
     if scale is not None and (isinstance(scale, jax.Array) or scale <= 0):
         query, scale = query * jnp.asarray(scale, query.dtype), 1.0  # kernels take a Python number above 0
-    options = {"mask": mask, "bias": bias, "dropout_rate": dropout_rate, "dropout_key": dropout_key}
-    options |= {"return_weights": return_weights, "implementation": implementation}
     return attend(DotProduct(scale or 0.0, precision=precision), {}, query, key, value, **options)
 
 
@@ -86,8 +72,8 @@ class DotProduct(Score):
       precision: Precision of the products, see `jax.lax.Precision`, such as `highest`; None is JAX's default.
     """
 
-    scale: float = 0.0
-    dim: int = 0
+    scale: NotNegative = 0.0
+    dim: Size = 0
     qk_norm: str = ""
     precision: Any = dataclasses.field(default=None, kw_only=True)
     title = "Dot-product attention"
@@ -95,14 +81,10 @@ class DotProduct(Score):
 
     def __post_init__(self):
         super().__post_init__()
-        if not (is_count(self.dim) or (self.dim == 0 and not isinstance(self.dim, bool))):
-            raise UsageError(f"The option dim must be a whole number of at least 0, not {self.dim!r}.")
         if self.qk_norm and self.qk_norm not in tuple(NORMS):
             raise unknown("qk_norm", self.qk_norm, ["", *NORMS])
         if self.qk_norm and self.dim:
             raise UsageError("Dot-product scores have a further layer (dim) or a norm (qk_norm), not both.")
-        if not is_number(self.scale) or self.scale < 0:
-            raise UsageError(f"The scale of dot-product scores must be a number of at least 0, not {self.scale!r}.")
 
     @property
     def ties_values(self) -> bool:
@@ -152,16 +134,6 @@ class DotProduct(Score):
     def as_dot(self, params: Params, query: jax.Array, key: jax.Array) -> DotForm:
         """Returns the scores as they are."""
         return DotForm(query, key, self.scale or query.shape[-1] ** -0.5, precision=self.precision)
-
-    def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
-        """Returns the cost of the two products, 4 T S N H, the normaliser and the further layer."""
-        cost = operations.dot_product(queries, keys, sizes.heads, sizes.head, self.weighing.flops)
-        if self.dim:
-            cost += operations.linear((queries + keys) * sizes.heads, sizes.head, self.dim)
-            cost += operations.Cost(2 * queries * keys * sizes.heads * (self.dim - sizes.head))
-        if self.qk_norm:
-            cost += operations.Cost(0, 4 * (queries + keys) * sizes.heads * sizes.head)
-        return cost
 
 
 def _down(params: Params, side: str, x: jax.Array) -> jax.Array:

@@ -8,20 +8,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.nn import initializers
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
-from attention import operations
 from attention.activations import unit
 from attention.errors import UnsupportedError, UsageError
 from attention.forms import At, DotForm, Tokens
 from attention.kernels.call import check_weight
 from attention.kernels.reference import precise, spread_heads
-from attention.mask import Mask
-from attention.options import Options
-from attention.parameters import Parameter, Params, Sizes, check_flags, is_number
+from attention.options import Options, takes_options
+from attention.parameters import NotNegative, Parameter, Params, Positive, Sizes
 from attention.score import Score, attend
 
 
+@takes_options
 def gaussian_attention(
     query: Float[Array, "*B T N H"],
     key: Float[Array, "*B S K H"],
@@ -31,12 +30,7 @@ def gaussian_attention(
     normalise: bool = True,
     squared: bool = True,
     decay: float = 0.0,
-    mask: Mask | jax.Array | None = None,
-    bias: Float[Array, "*#B #N #T #S"] | None = None,
-    dropout_rate: float = 0.0,
-    dropout_key: PRNGKeyArray | None = None,
-    return_weights: bool = False,
-    implementation: str = "auto",
+    **options: Any,
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
     """Returns softmax(−‖q−k‖²/2σ² + bias) k, which projects queries onto the surface of the keys (Sanger, eq. 14).
 
@@ -52,12 +46,7 @@ def gaussian_attention(
       squared: False follows eq. 14 as printed, with ‖q−k‖ in place of its square; the gradient at q = k is then zero.
       decay: λ ≥ 0. It adds −λ(i−j) for query i and key j, which fades the past (Sanger's outlook); it needs a causal
         mask.
-      mask: Which query may attend to which key.
-      bias: Added to the scores; broadcasts to `(*B, N, T, S)`.
-      dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
-      dropout_key: Random key of dropout; needed unless the rate is 0.
-      return_weights: Whether to return the weights before dropout too.
-      implementation: See `dot_product_attention`; `cudnn` only with `normalise` and `squared` and without decay.
+      **options: The fields of `attention.options.Options`, `cudnn` only with `normalise` and `squared`, without decay.
 
     Returns:
       The output, and the weights if `return_weights` is set.
@@ -74,8 +63,6 @@ def gaussian_attention(
         raise UsageError(f"Each σ must be above 0, but they are {sigma}.")
     score = Gaussian(1.0 if per_head else sigma, per_head, normalise, squared, decay)
     params = {"log_sigma": jnp.log(sigma)} if per_head else {}
-    options = {"mask": mask, "bias": bias, "dropout_rate": dropout_rate, "dropout_key": dropout_key}
-    options |= {"return_weights": return_weights, "implementation": implementation}
     return attend(score, params, query, key, value, **options)
 
 
@@ -91,21 +78,13 @@ class Gaussian(Score):
       decay: λ of −λ(i−j), which is added to the scores; for causal self-attention only.
     """
 
-    sigma: float = 1.0
+    sigma: Positive = 1.0
     learn_sigma: bool = False
     normalise: bool = True
     squared: bool = True
-    decay: float = 0.0
+    decay: NotNegative = 0.0
 
     title = "Gaussian attention"
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_flags(self, "learn_sigma", "normalise", "squared")
-        for name, low in (("sigma", "above"), ("decay", "at least")):
-            value = getattr(self, name)
-            if not is_number(value) or value < 0 or (low == "above" and value == 0):
-                raise UsageError(f"The option {name} must be a number {low} 0, not {value!r}.")
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -124,14 +103,10 @@ class Gaussian(Score):
         return {"log_sigma": Parameter((sizes.heads,), initializers.constant(math.log(self.sigma)), ("heads",))}
 
     def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> jax.Array:
-        """Returns the query, divided by its norm if `normalise` is set."""
-        query = at.turn(query)
-        return _unit(query) if self.normalise else query
+        """Returns queries or keys, divided by their norms if `normalise` is set; tied values are these keys."""
+        return unit(at.turn(query)) if self.normalise else at.turn(query)
 
-    def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> jax.Array:
-        """Returns the key, divided by its norm if `normalise` is set; tied values are these keys."""
-        key = at.turn(key)
-        return _unit(key) if self.normalise else key
+    prepare_key = prepare_query
 
     def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
         """Returns −‖q−k‖²/2σ² − λ(i−j), or with the distance itself, whose gradient at q = k is zero."""
@@ -171,22 +146,10 @@ class Gaussian(Score):
             raise UnsupportedError("Gaussian attention with a decay needs a causal mask: the past is what fades.")
         return super().attend(params, query, key, value, options)
 
-    def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
-        """Returns the cost of dot products and norms."""
-        if not (self.squared and self.weighing.shift_invariant):
-            return super().cost(sizes, queries, keys)
-        norms = self.normalise * 3 * (queries + keys) * sizes.heads * sizes.head
-        products = operations.dot_product(queries, keys, sizes.heads, sizes.head, self.weighing.flops)
-        return products + operations.Cost(pointwise=norms)
-
 
 def _plain(x: Any) -> Any:
     """Returns a NumPy number as a Python float, which does not promote bfloat16 to float32; leaves the rest as is."""
     return float(x) if isinstance(x, numbers.Real) and not isinstance(x, bool) else x
-
-
-def _unit(x: jax.Array) -> jax.Array:
-    return unit(precise(x)).astype(x.dtype)
 
 
 def _key_bias(key: jax.Array, sigma: Any, heads: int) -> jax.Array:

@@ -1,31 +1,27 @@
 """Location-based attention: a fully-connected layer on the query alone gives the coefficient of each position."""
 
 import dataclasses
+from typing import Any
 
 import jax
 from jax.nn import initializers
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 from attention.errors import UsageError
 from attention.forms import At
 from attention.kernels.call import check_weight
-from attention.mask import Mask
+from attention.options import takes_options
 from attention.parameters import Parameter, Params, Sizes
 from attention.score import Score, attend
 
 
+@takes_options
 def location_attention(
     query: Float[Array, "*B T N H"],
     value: Float[Array, "*B S N V"],
     kernel: Float[Array, "H L"],
     kernel_bias: Float[Array, "L"],
-    *,
-    mask: Mask | jax.Array | None = None,
-    bias: Float[Array, "*#B #N #T #S"] | None = None,
-    dropout_rate: float = 0.0,
-    dropout_key: PRNGKeyArray | None = None,
-    return_weights: bool = False,
-    implementation: str = "auto",
+    **options: Any,
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
     """Returns softmax(W q + b + bias) v, which uses no keys (Luong et al. 2015, eq. 9; variant 5 in Wikipedia).
 
@@ -34,12 +30,7 @@ def location_attention(
       value: Values `(*B, S, N, V)`, S ≤ L.
       kernel: W, with one column for each position of the values.
       kernel_bias: b, one number for each position.
-      mask: Which query may attend to which key.
-      bias: Added to the scores; broadcasts to `(*B, N, T, S)`.
-      dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
-      dropout_key: Random key of dropout; needed unless the rate is 0.
-      return_weights: Whether to return the weights before dropout too.
-      implementation: `auto`, `xla`, `chunked` or `reference`.
+      **options: The fields of `attention.options.Options`; implementations: `auto`, `xla`, `chunked` and `reference`.
 
     Returns:
       The output, and the weights if `return_weights` is set.
@@ -57,8 +48,6 @@ def location_attention(
     length = kernel.shape[-1]
     check_weight("kernel", kernel, (query.shape[-1], length))
     check_weight("kernel_bias", kernel_bias, (length,))
-    options = {"mask": mask, "bias": bias, "dropout_rate": dropout_rate, "dropout_key": dropout_key}
-    options |= {"return_weights": return_weights, "implementation": implementation}
     return attend(Location(), {"rows": kernel.T, "bias": kernel_bias}, query, None, value, **options)
 
 

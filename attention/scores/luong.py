@@ -6,14 +6,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.nn import initializers
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
-from attention import operations
 from attention.errors import UsageError, unknown
 from attention.forms import At, DotForm, Tokens
 from attention.kernels.call import check_shapes, check_weight
-from attention.mask import Mask
-from attention.parameters import Parameter, Params, Sizes, check_flags
+from attention.options import takes_options
+from attention.parameters import Parameter, Params, Sizes
 from attention.score import Score, attend
 from attention.scores.dot import dot_product_attention
 from attention.scores.pairwise import neural_attention
@@ -21,6 +20,7 @@ from attention.scores.pairwise import neural_attention
 FORMS = ("dot", "general", "concat")
 
 
+@takes_options
 def luong_attention(
     query: Float[Array, "*B T N H"],
     key: Float[Array, "*B S K H"],
@@ -29,13 +29,7 @@ def luong_attention(
     kernel: Float[Array, "..."] | None = None,
     hidden_bias: Float[Array, "*N M"] | None = None,
     vector: Float[Array, "*N M"] | None = None,
-    *,
-    mask: Mask | jax.Array | None = None,
-    bias: Float[Array, "*#B #N #T #S"] | None = None,
-    dropout_rate: float = 0.0,
-    dropout_key: PRNGKeyArray | None = None,
-    return_weights: bool = False,
-    implementation: str = "auto",
+    **options: Any,
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
     """Returns softmax(score + bias) v with a score of Luong et al. (2015), eq. 8; Wikipedia describes them too.
 
@@ -49,12 +43,7 @@ def luong_attention(
       kernel: W_a: `(H, H)` for `general`, `(2H, M)` for `concat`; a leading axis N gives each head its own weights.
       hidden_bias: b of `concat`, `(M,)`; zero by default.
       vector: v of `concat`, `(M,)`.
-      mask: Which query may attend to which key.
-      bias: Added to the scores; broadcasts to `(*B, N, T, S)`.
-      dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
-      dropout_key: Random key of dropout; needed unless the rate is 0.
-      return_weights: Whether to return the weights before dropout too.
-      implementation: See `dot_product_attention`, and for `concat` see `neural_attention`.
+      **options: The fields of `attention.options.Options`; for the implementations of `concat` see `neural_attention`.
 
     Returns:
       The output, and the weights if `return_weights` is set.
@@ -64,8 +53,6 @@ def luong_attention(
       UnsupportedError: the named implementation does not support this call.
     """
     _check_weights(form, kernel, hidden_bias, vector)
-    options = {"mask": mask, "bias": bias, "dropout_rate": dropout_rate, "dropout_key": dropout_key}
-    options |= {"return_weights": return_weights, "implementation": implementation}
     if form == "dot":
         return dot_product_attention(query, key, value, scale=1.0, **options)
     if form == "concat":
@@ -101,10 +88,6 @@ class Bilinear(Score):
     title = "Luong attention"
     kernels = ("cudnn",)
 
-    def __post_init__(self):
-        super().__post_init__()
-        check_flags(self, "per_head")
-
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns W_a, initialised so that scores have the variance of scaled dot products."""
         heads = {"heads": sizes.heads} if self.per_head else {}
@@ -123,8 +106,3 @@ class Bilinear(Score):
     def as_dot(self, params: Params, query: jax.Array, key: jax.Array) -> DotForm:
         """Returns the scores as they are."""
         return DotForm(query, key, 1.0)
-
-    def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
-        """Returns the cost of W_a on each query, then of dot products."""
-        prepare = operations.matmul(queries * sizes.heads, sizes.head, sizes.head)
-        return prepare + operations.dot_product(queries, keys, sizes.heads, sizes.head, self.weighing.flops)

@@ -7,20 +7,20 @@ not T·S, and concat(q, k) is never stored. Neural, additive and Luong's concat 
 import dataclasses
 import itertools
 from collections.abc import Sequence
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 from jax.nn import initializers
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
-from attention import operations
 from attention.activations import ACTIVATIONS
 from attention.errors import UsageError, unknown
 from attention.forms import At, PairNetwork, Tokens
 from attention.kernels.call import check_shapes, check_weight
 from attention.kernels.reference import spread_heads
-from attention.mask import Mask
-from attention.parameters import Parameter, Params, Sizes, check_flags, is_count
+from attention.options import takes_options
+from attention.parameters import Parameter, Params, Size, Sizes, Valid, is_count
 from attention.score import Score, attend
 
 PAIRS = ("shared", "unique")
@@ -29,6 +29,7 @@ PARTS = ("kernel", "bias")
 Layer = tuple[Float[Array, "..."], Float[Array, "..."] | None]
 
 
+@takes_options
 def neural_attention(
     query: Float[Array, "*B T N H"],
     key: Float[Array, "*B S K H"],
@@ -39,12 +40,7 @@ def neural_attention(
     activation: str = "relu",
     scale: float = 1.0,
     pairs: str = "shared",
-    mask: Mask | jax.Array | None = None,
-    bias: Float[Array, "*#B #N #T #S"] | None = None,
-    dropout_rate: float = 0.0,
-    dropout_key: PRNGKeyArray | None = None,
-    return_weights: bool = False,
-    implementation: str = "auto",
+    **options: Any,
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
     """Returns softmax(MLP(concat(q', k')) · scale + bias) v with projected q' and k' (DiGiugno, eq. 3 to 9).
 
@@ -61,14 +57,8 @@ def neural_attention(
       scale: Factor of the scores; DiGiugno's published code has none, its eq. 9 has 1/√H.
       pairs: `shared` weights, or `unique` ones for each pair as in eq. 8: then `layers` have leading axes `(L, L)`,
         or `(N, L, L)`, the leading block serves fewer tokens, and the last bias counts.
-      mask: Which query may attend to which key.
-      bias: Added to the scores; broadcasts to `(*B, N, T, S)`.
-      dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
-      dropout_key: Random key of dropout; needed unless the rate is 0.
-      return_weights: Whether to return the weights before dropout too.
-      implementation: `auto`, `xla`, `chunked` (tiles that bound the memory; no weights), `pallas` (likewise, for TPUs
-        and Hopper GPUs; no unique pairs) or `reference`. `chunked(128, 256)` and, on TPUs, `pallas(128, 256)` take
-        tiles of 128 queries and 256 keys.
+      **options: The fields of `attention.options.Options`; implementations: `auto`, `xla`, `chunked`, `reference`
+        and, for TPUs and Hopper GPUs and without unique pairs, `pallas`, which on TPUs may have sizes too.
 
     Returns:
       The output, and the weights if `return_weights` is set.
@@ -94,11 +84,10 @@ def neural_attention(
         per_head=layers[0][0].ndim - 2 * (pairs == "unique") == 3,
         pairs=pairs,
     )
-    options = {"mask": mask, "bias": bias, "dropout_rate": dropout_rate, "dropout_key": dropout_key}
-    options |= {"return_weights": return_weights, "implementation": implementation}
     return attend(score, {name: x for name, x in params.items() if x is not None}, query, key, value, **options)
 
 
+@takes_options
 def additive_attention(
     query: Float[Array, "*B T N H"],
     key: Float[Array, "*B S K H"],
@@ -107,13 +96,7 @@ def additive_attention(
     key_kernel: Float[Array, "*N H M"],
     hidden_bias: Float[Array, "*N M"],
     vector: Float[Array, "*N M"],
-    *,
-    mask: Mask | jax.Array | None = None,
-    bias: Float[Array, "*#B #N #T #S"] | None = None,
-    dropout_rate: float = 0.0,
-    dropout_key: PRNGKeyArray | None = None,
-    return_weights: bool = False,
-    implementation: str = "auto",
+    **options: Any,
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
     """Returns softmax(vᵀ tanh(W q + U k + b) + bias) v (Bahdanau et al. 2014, appendix A.1.2; Wikipedia).
 
@@ -125,12 +108,7 @@ def additive_attention(
       key_kernel: U, with the shape of W.
       hidden_bias: b, `(M,)`.
       vector: v, `(M,)`.
-      mask: Which query may attend to which key.
-      bias: Added to the scores; broadcasts to `(*B, N, T, S)`.
-      dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
-      dropout_key: Random key of dropout; needed unless the rate is 0.
-      return_weights: Whether to return the weights before dropout too.
-      implementation: See `neural_attention`.
+      **options: The fields of `attention.options.Options`, as of `neural_attention`.
 
     Returns:
       The output, and the weights if `return_weights` is set.
@@ -143,8 +121,6 @@ def additive_attention(
     check_weight("key_kernel", key_kernel, query_kernel.shape)
     kernel = jnp.concatenate([query_kernel, key_kernel], axis=-2)
     layers = ((kernel, hidden_bias), (vector[..., None], None))
-    options = {"mask": mask, "bias": bias, "dropout_rate": dropout_rate, "dropout_key": dropout_key}
-    options |= {"return_weights": return_weights, "implementation": implementation}
     return neural_attention(query, key, value, layers, activation="tanh", **options)
 
 
@@ -196,10 +172,6 @@ class PairScore(Score):
         """Returns queries or keys before the first layer."""
         return x
 
-    def factor(self, params: Params) -> float:
-        """Returns the factor of the scores."""
-        return 1.0
-
     def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> jax.Array:
         """Returns a = W_q q + bias `(*B, T, N, M)`; if pairs are unique, the projected query."""
         return self._first(params, at.turn(query), "query")
@@ -228,7 +200,7 @@ class PairScore(Score):
         for index, (kernel, bias) in enumerate(rest, 1):
             used = bias if index < len(rest) or self._shifted else None
             hidden = _plus(ACTIVATIONS[self.activation](hidden) @ kernel, used)
-        return hidden[0] * self.factor(params)
+        return hidden[0]
 
     @property
     def _shifted(self) -> bool:
@@ -239,7 +211,7 @@ class PairScore(Score):
         _, *layers, (kernel, bias) = self.layers(params)
         if self.unique or (self._shifted and bias is not None):
             return None
-        return PairNetwork(tuple(layers), kernel[..., 0] * self.factor(params), self.activation)
+        return PairNetwork(tuple(layers), kernel[..., 0], self.activation)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,8 +227,8 @@ class Neural(PairScore):
       pairs: `shared` weights, or `unique` ones for each pair (eq. 8), for at most the layer's length.
     """
 
-    dim: int | None = 2
-    hidden: tuple[int, ...] = ()
+    dim: Annotated[int | None, Valid("a whole number above 0, or None", lambda x: x is None or is_count(x))] = 2
+    hidden: Annotated[tuple[int, ...], Valid("a tuple of whole numbers above 0", lambda x: _counts(x))] = ()
     activation: str = "relu"
     scale: bool = False
     per_head: bool = False
@@ -264,11 +236,6 @@ class Neural(PairScore):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.dim is not None and not is_count(self.dim):
-            raise UsageError(f"The option dim must be a whole number above 0, or None, not {self.dim!r}.")
-        check_flags(self, "scale", "per_head")
-        if not isinstance(self.hidden, tuple) or not all(map(is_count, self.hidden)):
-            raise UsageError(f"The option hidden must be a tuple of whole numbers above 0, not {self.hidden!r}.")
         if self.activation not in tuple(ACTIVATIONS):
             raise unknown("activation of a pair's MLP", self.activation, ACTIVATIONS)
         if self.pairs not in PAIRS:
@@ -301,9 +268,10 @@ class Neural(PairScore):
         return declared
 
     def layers(self, params: Params) -> tuple[Layer, ...]:
-        """Returns kernel and bias of each layer; the public function may leave biases out."""
+        """Returns kernel and bias of each layer, the last times the scale; the public function may leave biases out."""
         count = sum(name.startswith("layer_") and name.endswith("_kernel") for name in params)
-        return tuple((params[f"layer_{i}_kernel"], params.get(f"layer_{i}_bias")) for i in range(count))
+        *layers, last = ((params[f"layer_{i}_kernel"], params.get(f"layer_{i}_bias")) for i in range(count))
+        return (*layers, jax.tree.map(lambda x: x * self._factor(params), last) if self.scale else last)
 
     def project(self, params: Params, x: jax.Array, side: str) -> jax.Array:
         """Returns queries or keys projected down."""
@@ -312,22 +280,9 @@ class Neural(PairScore):
         kernel, bias = params[f"down_{side}_kernel"], params.get(f"down_{side}_bias")
         return _affine(x, kernel, bias, "n" if self.per_head else "")
 
-    def factor(self, params: Params) -> float:
-        """Returns 1/√H if `scale` is set."""
-        if not self.scale:
-            return 1.0
+    def _factor(self, params: Params) -> float:
         kernel = params["layer_0_kernel"] if self.dim is None else params["down_query_kernel"]
         return (kernel.shape[-2] // (2 if self.dim is None else 1)) ** -0.5
-
-    def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
-        """Returns the cost of the projections and the first layer on each token, and of the rest on each pair."""
-        widths, tokens = self._widths(sizes), (queries + keys) * sizes.heads
-        once = operations.linear(tokens, sizes.head, self.dim) if self.dim else operations.Cost()
-        if not self.unique:
-            once += operations.matmul(tokens, widths[0] // 2, widths[1])
-        return once + operations.pairwise(
-            queries, keys, sizes.heads, sizes.head, widths, self.weighing.flops, unique=self.unique
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -339,15 +294,9 @@ class Additive(PairScore):
       per_head: Whether each head has its own weights.
     """
 
-    units: int = 0
+    units: Size = 0
     per_head: bool = False
     activation = "tanh"
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.units != 0 and not is_count(self.units):
-            raise UsageError(f"The option units must be a whole number of at least 0, not {self.units!r}.")
-        check_flags(self, "per_head")
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns W and U stacked in one kernel, b, and v."""
@@ -359,11 +308,9 @@ class Additive(PairScore):
         """Returns the hidden layer, and v as a layer without a bias."""
         return (params["hidden_kernel"], params.get("hidden_bias")), (params["vector_kernel"], None)
 
-    def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
-        """Returns the cost of the hidden layer on each token, and of tanh and v on each pair."""
-        widths = [2 * sizes.head, self.units or sizes.head, 1]
-        once = operations.matmul((queries + keys) * sizes.heads, sizes.head, widths[1])
-        return once + operations.pairwise(queries, keys, sizes.heads, sizes.head, widths, self.weighing.flops)
+
+def _counts(x: Any) -> bool:
+    return isinstance(x, tuple) and all(map(is_count, x))
 
 
 def _layer(name: str, lead: dict[str, int], inputs: int, outputs: int) -> dict[str, Parameter]:

@@ -9,7 +9,7 @@ from jax.nn import initializers
 
 from attention.errors import UsageError
 from attention.forms import At
-from attention.parameters import Parameter, Params, Sizes, check_flags, is_count
+from attention.parameters import Count, Parameter, Params, Sizes
 from attention.score import Score
 
 
@@ -23,16 +23,15 @@ class Relative(Score):
       ahead: Whether keys after the query have half of the buckets, as in T5's encoder; if not, all share the first.
     """
 
-    buckets: int = 32
-    distance: int = 128
+    buckets: Count = 32
+    distance: Count = 128
     ahead: bool = True
 
     def __post_init__(self):
         super().__post_init__()
-        check_flags(self, "ahead")
-        if not is_count(self.buckets) or self.buckets % 4:
+        if self.buckets % 4:
             raise UsageError(f"The option buckets must be a multiple of 4 above 0, not {self.buckets!r}.")
-        if not is_count(self.distance) or self.distance <= self.buckets:
+        if self.distance <= self.buckets:
             raise UsageError(
                 f"The option distance must be a number above {self.buckets} buckets, not {self.distance!r}."
             )

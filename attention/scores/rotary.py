@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ from jaxtyping import Array, Float
 
 from attention import specs
 from attention.errors import UsageError
-from attention.parameters import is_number
+from attention.parameters import Positive, Valid, check_options, is_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,12 +21,10 @@ class Scaling:
       factor: How many times as many tokens.
     """
 
-    factor: float | int = 1.0
+    factor: Positive = 1.0
 
     def __post_init__(self):
-        for option, value in dataclasses.asdict(self).items():
-            if not is_number(value) or value <= 0:
-                raise UsageError(f"The option {option} of a rotary scaling must be a number above 0, not {value!r}.")
+        check_options(self)
 
     def rates(self, rates: jax.Array, base: float) -> jax.Array:
         """Returns the angles a position, given those without scaling `(W/2,)`, 1 first."""
@@ -64,9 +63,9 @@ class Yarn(Scaling):
       slow: Full turns within it up to which an angle is divided.
     """
 
-    original: float | int = 4096
-    fast: float | int = 32.0
-    slow: float | int = 1.0
+    original: Positive = 4096
+    fast: Positive = 32.0
+    slow: Positive = 1.0
 
     def __post_init__(self):
         super().__post_init__()
@@ -95,9 +94,9 @@ class Llama3(Scaling):
       high: Full turns within it from which on an angle stays.
     """
 
-    original: float | int = 8192
-    low: float | int = 1.0
-    high: float | int = 4.0
+    original: Positive = 8192
+    low: Positive = 1.0
+    high: Positive = 4.0
 
     def __post_init__(self):
         super().__post_init__()
@@ -129,15 +128,12 @@ class Rotary:
         `yarn(factor=4, original=4096)` or `llama3(factor=8, original=8192)`.
     """
 
-    base: float | int = 10_000.0
-    fraction: float | int = 1.0
+    base: Annotated[float | int, Valid("a number above 1", lambda x: is_number(x) and x > 1)] = 10_000.0
+    fraction: Annotated[float | int, Valid("above 0 and at most 1", lambda x: is_number(x) and 0 < x <= 1)] = 1.0
     scaling: str = "none"
 
     def __post_init__(self):
-        if not is_number(self.base) or self.base <= 1:
-            raise UsageError(f"The option base of rotary positions must be a number above 1, not {self.base!r}.")
-        if not is_number(self.fraction) or not 0 < self.fraction <= 1:
-            raise UsageError(f"The option fraction must be above 0 and at most 1, not {self.fraction!r}.")
+        check_options(self)
         if not isinstance(self.scaling, str):
             raise UsageError(f"The option scaling must be a string such as 'linear(factor=4)', not {self.scaling!r}.")
         _ = self.rule

@@ -5,9 +5,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from attention.errors import UsageError
 from attention.forms import At
-from attention.parameters import Params, is_number
+from attention.parameters import NotNegative, Params, Positive
 from attention.score import Score
 
 
@@ -20,15 +19,8 @@ class SoftCap(Score):
       scale: The factor of q·k; 0 means 1/√H.
     """
 
-    cap: float = 50.0
-    scale: float = 0.0
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not is_number(self.cap) or self.cap <= 0:
-            raise UsageError(f"The option cap must be a number above 0, not {self.cap!r}.")
-        if not is_number(self.scale) or self.scale < 0:
-            raise UsageError(f"The option scale must be a number of at least 0, not {self.scale!r}.")
+    cap: Positive = 50.0
+    scale: NotNegative = 0.0
 
     def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
         """Returns the capped score."""

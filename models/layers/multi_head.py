@@ -133,7 +133,7 @@ class MultiHeadAttention(AttentionPieces):
         """Returns the prepared keys and the aligned values of a whole source."""
         source = mask.without_unreachable(source, queries, source.ndim + 1)
         key, value = self._keys_and_values(pieces, pieces.latent(source), Tokens(0, source, self.rotary))
-        return key, self._align(pieces, value, mask)
+        return key, pieces.align(value, mask=mask)
 
     def _keys_and_values(self, pieces: Pieces, inputs: jax.Array, at: Tokens) -> tuple[Any, jax.Array]:
         """Returns prepared keys, and values before alignment."""
@@ -159,14 +159,10 @@ class MultiHeadAttention(AttentionPieces):
         if aligned:
             if recurrent or not tied:
                 value, cache = cache.append("raw", value)
-            value = self._align(pieces, value, mask, rows=tokens)
+            value = pieces.align(value, mask=mask, rows=tokens)
         if not recurrent and (aligned or not tied):
             value, cache = cache.append("value", value)
         return key, value, cache
-
-    def _align(self, pieces: Pieces, value: jax.Array, mask: attention.Mask, rows: int | None = None) -> jax.Array:
-        """Returns W^A V + b `(B, R, N, H)`, or V if there is no alignment."""
-        return value if pieces.align is None else attention.align_values(value, *pieces.align, mask=mask, rows=rows)
 
     def _attend(self, params: Params, query: Any, key: Any, value: Any, mask: attention.Mask, train: bool) -> jax.Array:
         returns_weights = self.is_mutable_collection("attention") and not self.is_initializing()

@@ -1,5 +1,6 @@
 """What an attention layer is made of: its attributes, their checks, and its parameters by their names."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+import attention
 from attention.errors import UsageError
 from attention.kernels.call import check_implementation
 from attention.parameters import Params, Sizes
@@ -20,7 +22,8 @@ from models.mechanisms import Mechanism, resolve
 class Pieces(NamedTuple):
     """The pieces of an attention layer: its projections, and the arrays of its score and alignment.
 
-    `latent` gives what keys and values are projected from; without a latent that is the source.
+    `latent` gives what keys and values are projected from; without a latent that is the source. `align` takes values, a
+    mask and rows, as `attention.align_values`; without an alignment it returns the values.
     """
 
     score: Params
@@ -29,7 +32,7 @@ class Pieces(NamedTuple):
     key: Callable[[jax.Array], jax.Array | None]
     value: Callable[[jax.Array], jax.Array] | None  # None if the values are the keys
     out: Callable[[jax.Array], jax.Array]
-    align: tuple[jax.Array, jax.Array] | None
+    align: Callable[..., jax.Array]
 
 
 class AttentionPieces(nn.Module):
@@ -145,13 +148,14 @@ class AttentionPieces(nn.Module):
 
         return self.param("score", start)
 
-    def _alignment(self) -> tuple[jax.Array, jax.Array] | None:
+    def _alignment(self) -> Callable[..., jax.Array]:
         if self.mechanism.align is None:
-            return None
+            return lambda value, **options: value
         per_head = (self.heads,) if self.mechanism.align.per_head else ()
         kernel_init = nn.initializers.glorot_uniform(batch_axis=(0,) if per_head else ())
         kernel = self.param("align_kernel", kernel_init, (*per_head, self.length, self.length))
-        return kernel, self.param("align_bias", nn.initializers.zeros_init(), (*per_head, self.length))
+        bias = self.param("align_bias", nn.initializers.zeros_init(), (*per_head, self.length))
+        return functools.partial(attention.align_values, kernel=kernel, bias=bias)
 
     def _projection(self, piece: str, width: int) -> Callable[[jax.Array], Any]:
         """Returns a projection to heads of that total width, or for `out` from heads to that width."""

@@ -1,5 +1,8 @@
 """What must come out exactly, mechanism by mechanism, against independent arithmetic."""
 
+import dataclasses
+import inspect
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -9,6 +12,8 @@ import pytest
 import attention
 from attention import Mask, UnsupportedError, UsageError, mesh
 from attention import reference as definitions
+from attention.options import Options
+from attention.score import attend
 from tests.sizes import more, once
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -337,7 +342,7 @@ def locate(query, value):
         ),
         (lambda q: attention.gaussian_attention(q, q, sigma=0.0), "sigma must be a number above 0, not 0.0"),
         (lambda q: attention.gaussian_attention(q, q, sigma=jnp.array([1.0, 1, -1, 1])), "Each σ must be above 0"),
-        (lambda q: attention.gaussian_attention(q, q, decay=-1.0), "decay must be a number at least 0, not -1.0"),
+        (lambda q: attention.gaussian_attention(q, q, decay=-1.0), "decay must be a number of at least 0, not -1.0"),
         (
             lambda q: attention.gaussian_attention(q, q, squared=False, implementation="cudnn"),
             "no implementation 'cud",
@@ -390,3 +395,19 @@ def test_delta_solves_its_triangular_systems_without_lapack(implementation):
     assert "stablehlo.dot_general" in text
     assert "triangular" not in text
     assert "lapack" not in text
+
+
+OF_MAPS = ("channel_attention", "spatial_attention")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in attention.__all__ if name.endswith("_attention") and name not in OF_MAPS]
+)
+def test_every_public_function_shows_its_options(name):
+    """As `help` and editors see them."""
+    for function in (getattr(attention, name), attend):
+        shown = inspect.signature(function).parameters
+        assert not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in shown.values())
+        for option in dataclasses.fields(Options):
+            assert shown[option.name].kind is inspect.Parameter.KEYWORD_ONLY
+            assert shown[option.name].default == option.default
