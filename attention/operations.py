@@ -95,21 +95,6 @@ def align(length: int, heads: int, width: int) -> Cost:
     return product + Cost(0, length * heads * width, ITEM * length)
 
 
-def running_state(queries: int, keys: int, heads: int, width: int, *, columns: int | None = None) -> Cost:
-    """Returns the cost of an outer product for each key and a product with the state for each query: 2 H V each.
-
-    Args:
-      queries: T.
-      keys: S.
-      heads: N.
-      width: H.
-      columns: V, the width of the values; H by default.
-    """
-    columns = width if columns is None else columns
-    ends, state = (queries + keys) * heads * (width + columns), heads * width * columns
-    return Cost(2 * (queries + keys) * state, 0, ITEM * (ends + state))
-
-
 def convolution(height: int, width: int, kernel: int, inputs: int, outputs: int, *, stride: int = 1) -> Cost:
     """Returns the cost of a convolution of one feature map, padded with zeros (`SAME`), without a bias.
 

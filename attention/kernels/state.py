@@ -3,6 +3,9 @@
 With a strength β, u_j = β_j (v_j − W k_j) depends on all keys before; within a chunk that is a triangular system
 (Yang et al. 2024, "Parallelizing linear Transformers with the delta rule over sequence length"):
 (I + diag(β) tril(K Kᵀ, −1)) U = diag(β) (V − K Wᵀ).
+
+A state that fades, W_j = W_{j−1} diag(α_j) + u_j k_jᵀ, weighs what key s wrote by exp(b_t − b_s) when it is read at t:
+b are the sums of log α within a chunk (Yang et al. 2023, "Gated linear attention"). All exponents are at most 0.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import jax.numpy as jnp
 from attention.kernels.reference import precise, spread_heads
 from attention.mask import Mask
 
-CHUNK = 64  # tokens
+CHUNK, NARROW_CHUNK = 64, 16  # tokens; the latter where each column fades by itself, for it multiplies by hand
 
 
 class Writes(NamedTuple):
@@ -27,24 +30,28 @@ class Writes(NamedTuple):
       key: Features that write, `(*B, N, S, H)`; zero where nothing is written.
       value: `(*B, N, S, V)`.
       strength: β, `(*B, N, S)`, or None if values are written unchanged.
+      decay: log α, `(*B, N, S, 1)` or `(*B, N, S, H)`, before each key is written; None if nothing fades.
     """
 
     query: jax.Array | None
     key: jax.Array
     value: jax.Array
     strength: jax.Array | None
+    decay: jax.Array | None
 
     @classmethod
-    def of(cls, query, key, value, strength, mask: Mask) -> Writes:
+    def of(cls, query, key, value, strength, decay, mask: Mask) -> Writes:
         """Builds them from arrays in the layout of `jax.nn`; keys beyond the mask's lengths write nothing."""
         if mask.key_lengths is not None:
             real = mask.real_keys(key.shape[-3])[..., None]
             key, value = (jnp.where(real[..., None], x, 0) for x in (key, value))
             strength = None if strength is None else jnp.where(real, strength, 0)
+            decay = None if decay is None else jnp.where(real[..., None], decay, 0)
         heads = query.shape[-2]
+        decay = None if decay is None else jnp.moveaxis(precise(spread_heads(decay, heads)), -2, -3)
         if strength is not None:
             strength = jnp.moveaxis(spread_heads(precise(strength)[..., None], heads)[..., 0], -1, -2)
-        arrays = (*by_head(query, key, value), strength)
+        arrays = (*by_head(query, key, value), strength, decay)
         dtype = jnp.result_type(*(x for x in arrays if x is not None))
         return cls(*(x if x is None else x.astype(dtype) for x in arrays))
 
@@ -57,7 +64,7 @@ def by_head(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Arr
 
 def all_pairs(writes: Writes, mask: Mask) -> jax.Array:
     """Returns the output `(*B, T, N, V)` from φ(q)·φ(k) of all pairs."""
-    written = _written(writes, None)
+    written = _written(writes, None, None)
     pairs = jnp.einsum("...th,...sh->...ts", writes.query, writes.key)
     if mask.causal:
         allowed = mask.positions(*pairs.shape[-2:])
@@ -71,7 +78,7 @@ def in_chunks(writes: Writes, mask: Mask) -> jax.Array:
     empty = jnp.zeros((*keys.shape[:-2], writes.value.shape[-1], keys.shape[-1]), keys.dtype)
     if mask.causal:
         return from_state(writes, empty)[0]
-    if writes.strength is None:
+    if writes.strength is None and writes.decay is None:
         after = jnp.einsum("...sv,...sh->...vh", writes.value, keys)
     else:
         _, after = _scan(writes._replace(query=None), empty)
@@ -88,28 +95,50 @@ def from_state(writes: Writes, before: jax.Array) -> tuple[jax.Array, jax.Array]
 
 def _scan(writes: Writes, before: jax.Array) -> tuple[jax.Array | None, jax.Array]:
     """Returns what the queries read, with the axis of chunks first, or None without queries, and the last state."""
-    chunk = min(CHUNK, writes.key.shape[-2])
-    chunks = Writes(*(_chunks(x, axis, chunk) for x, axis in zip(writes, (-2, -2, -2, -1), strict=True)))
+    wide = writes.decay is None or writes.decay.shape[-1] == 1
+    chunk = min(CHUNK if wide else NARROW_CHUNK, writes.key.shape[-2])
+    chunks = Writes(*(_chunks(x, axis, chunk) for x, axis in zip(writes, (-2, -2, -2, -1, -2), strict=True)))
 
     def step(state, chunk_writes: Writes):
-        written = _written(chunk_writes, state)
-        after = state + jnp.einsum("...sv,...sh->...vh", written, chunk_writes.key)
-        if chunk_writes.query is None:
+        query, key, _, _, decay = chunk_writes
+        sums = None if decay is None else jnp.cumsum(decay, -2)
+        rest = None if decay is None else sums[..., -1:, :]
+        written = _written(chunk_writes, state, sums)
+        remembered = key if decay is None else _faded(key, rest - sums)
+        after = _faded(state, rest) + jnp.einsum("...sv,...sh->...vh", written, remembered)
+        if query is None:
             return after, None
-        pairs = jnp.tril(jnp.einsum("...th,...sh->...ts", chunk_writes.query, chunk_writes.key))
-        return after, jnp.einsum("...th,...vh->...tv", chunk_writes.query, state) + pairs @ written
+        known = jnp.einsum("...th,...vh->...tv", _faded(query, sums), state)
+        return after, known + _pairs(query, key, sums) @ written
 
     after, out = jax.lax.scan(step, before, chunks)
     return out, after
 
 
-def _written(writes: Writes, state: jax.Array | None) -> jax.Array:
+def _faded(x: jax.Array, decay: jax.Array | None) -> jax.Array:
+    return x if decay is None else x * jnp.exp(decay)
+
+
+def _pairs(rows: jax.Array, columns: jax.Array, sums: jax.Array | None) -> jax.Array:
+    """Returns Σ_h x_th y_sh exp(b_th − b_sh) for s ≤ t and else 0, `(*B, N, C, C)`; without sums b is 0."""
+    if sums is None:
+        return jnp.tril(jnp.einsum("...th,...sh->...ts", rows, columns))
+    length = rows.shape[-2]
+    before = jnp.tril(jnp.ones((length, length), bool)).reshape((1,) * (rows.ndim - 2) + (length, length, 1))
+    # Chosen before the exponential: beyond the diagonal it may be infinite.
+    faded = jnp.exp(jnp.where(before, sums[..., :, None, :] - sums[..., None, :, :], -jnp.inf))
+    if faded.shape[-1] == 1:
+        return jnp.einsum("...th,...sh->...ts", rows, columns) * faded[..., 0]
+    return jnp.sum(rows[..., :, None, :] * columns[..., None, :, :] * faded, -1)
+
+
+def _written(writes: Writes, state: jax.Array | None, sums: jax.Array | None) -> jax.Array:
     """Returns u_j of each key, `(*B, N, S, V)`, given the state before them; None is an empty state."""
     if writes.strength is None:
         return writes.value
     strength = writes.strength[..., None]
-    known = 0.0 if state is None else jnp.einsum("...sh,...vh->...sv", writes.key, state)
-    overlap = strength * jnp.tril(jnp.einsum("...sh,...jh->...sj", writes.key, writes.key), -1)
+    known = 0.0 if state is None else jnp.einsum("...sh,...vh->...sv", _faded(writes.key, sums), state)
+    overlap = strength * jnp.tril(_pairs(writes.key, writes.key, sums), -1)
     rest = strength * (writes.value - known)
     return _solved(overlap, rest)
 

@@ -1,6 +1,7 @@
 """Recurrences that forget by gates of the token: gated linear attention and the gated delta rule."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,14 +34,18 @@ class GatedLinear(Recurrence):
         }
 
     def gates(self, params: Params, source: jax.Array) -> jax.Array:
-        """Returns α, `(*B, S, N, H)`."""
+        """Returns log α, `(*B, S, N, H)`."""
         logits = jnp.tensordot(source @ params["forget_down_kernel"], params["forget_up_kernel"], 1)
         bias = params["forget_bias"]
-        return jnp.exp(jax.nn.log_sigmoid(logits + bias.reshape((1,) * (logits.ndim - 2) + bias.shape)) / 16)
+        return jax.nn.log_sigmoid(logits + bias.reshape((1,) * (logits.ndim - 2) + bias.shape)) / 16
 
     def write(self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: jax.Array) -> jax.Array:
         """Returns W diag(α) + v kᵀ."""
-        return state * gates[None] + jnp.outer(value, key)
+        return state * jnp.exp(gates)[None] + jnp.outer(value, key)
+
+    def writes(self, params: Params, query: jax.Array, key: Any, value: jax.Array) -> tuple[Any, ...]:
+        """Writes values as they are into what has faded by α."""
+        return query * query.shape[-1] ** -0.5, key[0], value, None, key[1]
 
     def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
         """Returns W q/√H."""
@@ -67,19 +72,24 @@ class GatedDelta(Recurrence):
         return {"forget_kernel": kernel, "strength_kernel": kernel} | rates
 
     def gates(self, params: Params, source: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Returns α and β, `(*B, S, N)`."""
+        """Returns log α and β, `(*B, S, N, 1)` and `(*B, S, N)`."""
         spread = lambda x: x.reshape((1,) * (source.ndim - 1) + x.shape)  # noqa: E731
         amount = jax.nn.softplus(source @ params["forget_kernel"] + spread(params["forget_bias"]))
-        keep = jnp.exp(-jnp.exp(spread(params["forget_rate"])) * amount)
-        return keep, jax.nn.sigmoid(source @ params["strength_kernel"])
+        decay = -jnp.exp(spread(params["forget_rate"])) * amount
+        return decay[..., None], jax.nn.sigmoid(source @ params["strength_kernel"])
 
     def write(
         self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: tuple[jax.Array, jax.Array]
     ) -> jax.Array:
         """Returns the faded W with the value in the place of what W stored for the key."""
-        (keep, strength), key = gates, unit(jax.nn.silu(key))
-        faded = jnp.reshape(keep, (1, -1)) * state  # a gate of the head, or one of each column
+        (decay, strength), key = gates, unit(jax.nn.silu(key))
+        faded = jnp.exp(decay)[None] * state  # a gate of the head, or one of each column
         return faded + strength * jnp.outer(value - faded @ key, key)
+
+    def writes(self, params: Params, query: jax.Array, key: Any, value: jax.Array) -> tuple[Any, ...]:
+        """Writes each value less what the faded W stores for its key."""
+        key, (decay, strength) = key
+        return unit(jax.nn.silu(query)), unit(jax.nn.silu(key)), value, strength, decay
 
     def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
         """Returns W q."""

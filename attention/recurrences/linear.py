@@ -12,17 +12,13 @@ import jax.numpy as jnp
 from jax.nn import initializers
 from jaxtyping import Array, Float
 
-from attention import operations
 from attention.activations import unit
-from attention.errors import UnsupportedError, UsageError, unknown
+from attention.errors import UsageError, unknown
 from attention.forms import Tokens
-from attention.kernels import state
 from attention.kernels.call import check_shapes, check_weight
-from attention.kernels.reference import precise
-from attention.mask import Mask
 from attention.options import Options, takes_options
 from attention.parameters import Parameter, Params, Sizes
-from attention.recurrences.recurrence import HONOURED, Recurrence
+from attention.recurrences.recurrence import Recurrence
 from attention.score import attend
 
 FEATURES = {"elu": lambda x: jax.nn.elu(x) + 1, "relu": jax.nn.relu, "identity": lambda x: x}
@@ -100,50 +96,8 @@ def delta_attention(
     return Delta().attend({}, query, (key, strength), value, checked)
 
 
-class _Parallel(Recurrence):
-    """A recurrence whose state is W = Σ_j u_j φ(k_j)ᵀ, which `attention.kernels.state` computes in parallel."""
-
-    parallel = ("xla", "chunked")
-
-    def writes(self, query: jax.Array, key: Any, value: jax.Array, mask: Mask) -> state.Writes:
-        """Returns φ(q), φ(k), the values to write and β; keys beyond `key_lengths` write nothing."""
-        raise NotImplementedError
-
-    def divided(self, out: jax.Array) -> jax.Array:
-        """Returns the output, given the values read from the state."""
-        return out
-
-    def in_parallel(
-        self, params: Params, query: Any, key: Any, value: Any, mask: Mask, implementation: str
-    ) -> jax.Array | None:
-        """Returns the output for all pairs at once (`xla`) or chunk by chunk."""
-        writes = self.writes(query, key, value, mask)
-        stepwise = not mask.causal or mask.in_step(writes.query.shape[-2], writes.key.shape[-2])
-        if implementation == "chunked" and not stepwise:
-            raise UnsupportedError(
-                f"implementation='chunked' of causal {self.title} needs as many queries as keys from position 0; "
-                "use 'xla'."
-            )
-        compute = state.all_pairs if implementation == "xla" or not stepwise else state.in_chunks
-        return self.divided(compute(writes, mask))
-
-    def advance(self, params: Params, query: Any, key: Any, value: Any, before: Any, mask: Mask) -> tuple[Any, Any]:
-        """Returns the causal output of the next tokens and the state after them."""
-        mask.require(HONOURED, by=self.title)
-        out, after = state.from_state(self.writes(query, key, value, mask), before)
-        return self.divided(out).astype(value.dtype), after
-
-    def begin(self, head: int, value: int) -> jax.Array:
-        """Returns an empty W, `(V, H)`."""
-        return jnp.zeros((value, head))
-
-    def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
-        """Returns the cost of an outer product for each key and a product with the state for each query."""
-        return operations.running_state(queries, keys, sizes.heads, sizes.head)
-
-
 @dataclasses.dataclass(frozen=True)
-class LinearAttention(_Parallel):
+class LinearAttention(Recurrence):
     """Weights φ(q)·φ(k), divided by their sum.
 
     Attributes:
@@ -182,33 +136,27 @@ class LinearAttention(_Parallel):
 
     def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
         """Returns W φ(q), divided by the sum of the weights."""
-        return self.divided(state @ FEATURES[self.feature](query))
+        return self.finish(state @ FEATURES[self.feature](query))
 
-    def writes(self, query: jax.Array, key: Any, value: jax.Array, mask: Mask) -> state.Writes:
+    def writes(self, params: Params, query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[Any, ...]:
         """Writes the values with a column of ones, whose sums are the divisors."""
         feature = FEATURES[self.feature]
-        return state.Writes.of(feature(precise(query)), feature(precise(key)), self._with_one(value), None, mask)
+        return feature(query), feature(key), self._with_one(value), None, None
 
     def _with_one(self, value: jax.Array) -> jax.Array:
         ones = jnp.ones((*value.shape[:-1], 1), value.dtype)
         return jnp.concatenate([value, ones], axis=-1) if self.normalise else value
 
-    def divided(self, out: jax.Array) -> jax.Array:
+    def finish(self, out: jax.Array) -> jax.Array:
         """Returns the values divided by the sum of weights; zeros where that is 0."""
         if not self.normalise:
             return out
         total = out[..., -1:]
         return out[..., :-1] / jnp.where(total == 0, 1.0, total)
 
-    def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
-        """Returns the cost with the column of sums and the division."""
-        columns = sizes.head + self.normalise
-        state = operations.running_state(queries, keys, sizes.heads, sizes.head, columns=columns)
-        return state + operations.Cost(pointwise=queries * sizes.heads * sizes.head) * self.normalise
-
 
 @dataclasses.dataclass(frozen=True)
-class Delta(_Parallel):
+class Delta(Recurrence):
     """Fast weights written by the delta rule, with β = sigmoid(W_β x + b) for each head."""
 
     title = "Delta attention"
@@ -225,23 +173,13 @@ class Delta(_Parallel):
 
     def write(self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: jax.Array) -> jax.Array:
         """Returns W + β (v − W φ(k)) φ(k)ᵀ."""
-        feature = _silu_unit(key)
+        feature = unit(jax.nn.silu(key))
         return state + gates * jnp.outer(value - state @ feature, feature)
 
     def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
         """Returns W φ(q)."""
-        return state @ _silu_unit(query)
+        return state @ unit(jax.nn.silu(query))
 
-    def writes(self, query: jax.Array, key: Any, value: jax.Array, mask: Mask) -> state.Writes:
+    def writes(self, params: Params, query: jax.Array, key: Any, value: jax.Array) -> tuple[Any, ...]:
         """Writes each value less the value that W already stores for the key."""
-        key, strength = key
-        return state.Writes.of(_silu_unit(query), _silu_unit(key), value, strength, mask)
-
-    def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
-        """Returns the cost with another product with the state for each key, and β."""
-        strength = operations.linear(keys, sizes.model, sizes.heads)
-        return super().cost(sizes, queries, 2 * keys) + strength
-
-
-def _silu_unit(x: jax.Array) -> jax.Array:
-    return unit(jax.nn.silu(precise(x)))
+        return unit(jax.nn.silu(query)), unit(jax.nn.silu(key[0])), value, key[1], None

@@ -1,7 +1,7 @@
 """What a recurrence is: a function of one step, which writes a key with its value into a state that queries read."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from attention.errors import UnsupportedError
 from attention.forms import Tokens
 from attention.kernels.call import check_implementation
 from attention.kernels.reference import precise, spread_heads
+from attention.kernels.state import NARROW_CHUNK, Writes, all_pairs, from_state, in_chunks
 from attention.mask import Mask
 from attention.options import Options
 from attention.parameters import Params, Sizes
@@ -25,21 +26,17 @@ class Recurrence(Mixer):
 
     A subclass must define `write` and `read` for one head, and `begin` where the state is no matrix. A causal step is
     write, then read; without causality all keys are written in order before any query reads. Keys beyond `key_lengths`
-    write nothing. From these follow all passes as a scan, and decoding. A subclass may offer `in_parallel`, a faster
-    form that is equal.
-
-    Attributes:
-      parallel: The implementations that `in_parallel` has.
+    write nothing. From these follow all passes as a scan, and decoding. A subclass whose state is a matrix W may offer
+    `writes`, from which chunks of tokens follow, which are faster and equal.
     """
 
     title = ""
-    parallel: ClassVar[tuple[str, ...]] = ()
     ties_values = False  # prepared keys come with their gates
 
     @property
     def implementations(self) -> tuple[str, ...]:
-        """Returns the scan under the names `reference` and `xla`, and the parallel forms."""
-        return ("reference", *dict.fromkeys(("xla", *self.parallel)))
+        """Returns the scan under the name `reference`, all pairs or the scan as `xla`, and chunks where offered."""
+        return ("reference", "xla", *(("chunked",) if type(self).writes is not Recurrence.writes else ()))
 
     def gates(self, params: Params, source: jax.Array) -> Any:
         """Returns what `write` needs of a token beside key and value, from its input: a tree of `(*B, S, N, …)`."""
@@ -61,11 +58,19 @@ class Recurrence(Mixer):
         """Returns the output before a norm, which is linear in the values; a subclass whose `read` norms defines it."""
         return self.read(params, state, query)
 
-    def in_parallel(
-        self, params: Params, query: Any, key: Any, value: Any, mask: Mask, implementation: str
-    ) -> jax.Array | None:
-        """Returns the output `(*B, T, N, V)`, or None where the scan must do."""
-        return None
+    def writes(self, params: Params, query: jax.Array, key: Any, value: jax.Array) -> tuple[Any, ...]:
+        """Returns what makes and reads a state W, of arrays `(*B, L, N, H)` that are at least in float32.
+
+        W ← W diag(α), then W ← W + β (v − W φ(k)) φ(k)ᵀ, or W ← W + v φ(k)ᵀ if β is None, and W φ(q) is read.
+
+        Returns:
+          φ(q), φ(k) and v, then β `(*B, S, N)` or None, and log α `(*B, S, N, 1 or H)` or None if nothing fades.
+        """
+        raise NotImplementedError
+
+    def finish(self, out: jax.Array) -> jax.Array:
+        """Returns the output, given the values that are read from a state W."""
+        return out
 
     def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> Any:
         """Returns the keys and their gates."""
@@ -86,10 +91,27 @@ class Recurrence(Mixer):
             )
         self._check(options)
         inputs = (params, query, key, value, options.mask)
-        out = None if name == "reference" else self.in_parallel(*inputs, name)
-        out = self._scan_all(*inputs) if out is None else out
-        out = out.astype(value.dtype)
+        out = self._output(name, *inputs).astype(value.dtype)
         return (out, self.weights(*inputs).astype(value.dtype)) if options.return_weights else out
+
+    def _output(self, name: str, params: Params, query: Any, key: Any, value: jax.Array, mask: Mask) -> jax.Array:
+        """Returns the output by the scan, by all pairs at once, or by chunks."""
+        queries, keys = jax.tree.leaves(query)[0].shape[-3], value.shape[-3]
+        stepwise = not mask.causal or mask.in_step(queries, keys)
+        if name == "chunked" and not stepwise:
+            raise UnsupportedError(
+                f"implementation='chunked' of causal {self.title} needs as many queries as keys from position 0; "
+                "use 'xla'."
+            )
+        if name == "reference" or "chunked" not in self.implementations:
+            return self._scan_all(params, query, key, value, mask)
+        writes, whole = self._writes(params, query, key, value, mask), name == "xla" or not stepwise
+        if writes.decay is not None and (whole or (name == "auto" and keys <= NARROW_CHUNK)):
+            return self._scan_all(params, query, key, value, mask)
+        return self.finish((all_pairs if whole else in_chunks)(writes, mask))
+
+    def _writes(self, params: Params, query: Any, key: Any, value: Any, mask: Mask) -> Writes:
+        return Writes.of(*self.writes(*jax.tree.map(precise, (params, query, key, value))), mask)
 
     def weights(
         self, params: Params, query: Any, key: Any, value: Float[Array, "*B S K V"], mask: Mask
@@ -111,11 +133,14 @@ class Recurrence(Mixer):
                 )
         options.mask.require(HONOURED, by=self.title)
 
-    def advance(self, params: Params, query: Any, key: Any, value: Any, state: Any, mask: Mask) -> tuple[Any, Any]:
+    def advance(self, params: Params, query: Any, key: Any, value: Any, before: Any, mask: Mask) -> tuple[Any, Any]:
         """Returns the causal output of the next tokens and the states after them."""
         mask.require(HONOURED, by=self.title)
-        out, state = self._scan(params, query, key, value, state, mask.key_lengths)
-        return out.astype(value.dtype), state
+        if "chunked" in self.implementations:
+            out, after = from_state(self._writes(params, query, key, value, mask), before)
+            return self.finish(out).astype(value.dtype), after
+        out, after = self._scan(params, query, key, value, before, mask.key_lengths)
+        return out.astype(value.dtype), after
 
     def _scan_all(
         self, params: Params, query: Any, key: Any, value: Any, mask: Mask, read: Callable | None = None

@@ -1,10 +1,12 @@
 """Retention: linear attention whose state fades by a rate of each head (RetNet, Sun et al. 2023, 2307.08621, eq. 6)."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from attention.activations import inverse_rms
 from attention.parameters import Parameter, Params, Sizes
 from attention.recurrences.recurrence import Recurrence
 
@@ -31,7 +33,16 @@ class Retention(Recurrence):
         """Returns W q/√H."""
         return state @ query * query.size**-0.5
 
+    def finish(self, out: jax.Array) -> jax.Array:
+        """Returns it over its root mean square."""
+        return out * inverse_rms(out, 1e-6)
+
+    def writes(self, params: Params, query: jax.Array, key: Any, value: jax.Array) -> tuple[Any, ...]:
+        """Writes values as they are into what has faded by γ."""
+        decay = jax.nn.log_sigmoid(-params["decay"])
+        decay = jnp.broadcast_to(decay[:, None], (*key[0].shape[:-2], len(decay), 1))
+        return query * query.shape[-1] ** -0.5, key[0], value, None, decay
+
     def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
         """Returns W q/√H over its root mean square."""
-        out = self.recall(params, state, query)
-        return out * jax.lax.rsqrt(jnp.mean(out**2) + 1e-6)
+        return self.finish(self.recall(params, state, query))

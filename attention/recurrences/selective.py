@@ -2,11 +2,13 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.nn import initializers
 
+from attention.kernels.reference import spread_heads
 from attention.parameters import Parameter, Params, Sizes
 from attention.recurrences.gated import GatedDelta
 from attention.recurrences.recurrence import Recurrence
@@ -33,17 +35,22 @@ class StateSpace(Recurrence):
         }
 
     def gates(self, params: Params, source: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Returns exp(−Δ exp(a)) and Δ, `(*B, S, N)`."""
+        """Returns −Δ exp(a) and Δ, `(*B, S, N, 1)`."""
         spread = lambda x: x.reshape((1,) * (source.ndim - 1) + x.shape)  # noqa: E731
         step = jax.nn.softplus(source @ params["step_kernel"] + spread(params["step_bias"]))
-        return jnp.exp(-step * jnp.exp(spread(params["forget_rate"]))), step
+        return -(step * jnp.exp(spread(params["forget_rate"])))[..., None], step[..., None]
 
     def write(
         self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: tuple[jax.Array, jax.Array]
     ) -> jax.Array:
         """Returns the faded W with the value in proportion to the step."""
-        keep, step = gates
-        return keep * state + jnp.outer(step * value, key)
+        decay, step = gates
+        return jnp.exp(decay)[None] * state + jnp.outer(step * value, key)
+
+    def writes(self, params: Params, query: jax.Array, key: Any, value: jax.Array) -> tuple[Any, ...]:
+        """Writes values in proportion to the step."""
+        key, (decay, step) = key
+        return query, key, spread_heads(value, step.shape[-2]) * step, None, decay
 
     def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
         """Returns W q."""
@@ -72,12 +79,17 @@ class KimiDelta(GatedDelta):
         }
 
     def gates(self, params: Params, source: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Returns α, `(*B, S, N, H)`, and β, `(*B, S, N)`."""
+        """Returns log α, `(*B, S, N, H)`, and β, `(*B, S, N)`."""
         logits = jnp.tensordot(source @ params["forget_down_kernel"], params["forget_up_kernel"], 1)
         spread = lambda x: x.reshape((1,) * (logits.ndim - x.ndim) + x.shape)  # noqa: E731
         amount = jax.nn.softplus(logits + spread(params["forget_bias"]))
-        keep = jnp.exp(-spread(jnp.exp(params["forget_rate"])[:, None]) * amount)
-        return keep, jax.nn.sigmoid(source @ params["strength_kernel"])
+        decay = -spread(jnp.exp(params["forget_rate"])[:, None]) * amount
+        return decay, jax.nn.sigmoid(source @ params["strength_kernel"])
+
+    def writes(self, params: Params, query: jax.Array, key: Any, value: jax.Array) -> tuple[Any, ...]:
+        """Writes as the gated delta rule, and scales queries."""
+        query, *rest = super().writes(params, query, key, value)
+        return query / math.sqrt(query.shape[-1]), *rest
 
     def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
         """Returns W q/√H."""
