@@ -14,7 +14,7 @@ from studies import data
 from studies.definitions import DECLARATIONS, Study
 from train.grids import declaration
 
-COMMIT = "2d12d774097bf912217bd8eaf1dcbe903cf7efbf"  # whose code trains them all
+COMMIT = "3e1a2be7d590738ab935df744b0efbf734bab45d"  # whose code trains them all
 RATE = "optimizer.learning_rate="
 GPT = (
     "data.context=128",
@@ -151,7 +151,7 @@ TUNED = {
 
 
 DECLARED = {
-    name: dataclasses.replace(study, fields=(*study.fields, "train.keep=1"), picture=True, declared=name)
+    name: dataclasses.replace(study, fields=(*study.fields, "train.keep=1"), declared=name)
     for name, study in TUNED.items()
 }
 

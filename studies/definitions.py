@@ -24,7 +24,6 @@ class Study:
       metrics: Compared, the first of them in the picture.
       seeds: Of each setting.
       equal: What is matched with the baseline; '' is nothing.
-      picture: Whether the page shows curves.
       beside: Settings beside the grid: `FIELD=VALUE,FIELD=VALUE` of `train.sweep --also`.
       tune: `FIELD=VALUE,VALUE` of `train.sweep --tune`; '' is nothing.
       declared: Name of the file in `studies/declarations` that says what is asked; '' is none.
@@ -37,7 +36,6 @@ class Study:
     metrics: tuple[str, ...]
     seeds: int = 3
     equal: str = ""
-    picture: bool = False
     beside: tuple[str, ...] = ()
     tune: str = ""
     declared: str = ""
@@ -126,24 +124,19 @@ STUDIES = {
         ("model.attention=dot_product,neural(dim=2)|dot_product",),
         CIFAR,
         ("accuracy", "top5"),
-        picture=True,
     ),
-    "wikitext2_gpt": Study(
-        "configs/gpt_wikitext103.py", (NEURAL,), GPT, ("perplexity", "window_perplexity"), picture=True
-    ),
+    "wikitext2_gpt": Study("configs/gpt_wikitext103.py", (NEURAL,), GPT, ("perplexity", "window_perplexity")),
     "wikitext2_mlm": Study(
         "configs/mlm_wikitext103.py",
         ("model.attention=dot_product,mlp_roberta",),
         MLM,
         ("perplexity", "accuracy"),
-        picture=True,
     ),
     "anki_gaussian": Study(
         "configs/translate_anki.py",
         ("argument=dot_product,gaussian",),
         (*ANKI, "train.length=3 epochs"),
         ("accuracy", "bleu", "accuracy_with_padding", "loss"),
-        picture=True,
     ),
     "anki_heads": Study(
         "configs/translate_anki.py",

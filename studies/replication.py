@@ -93,9 +93,8 @@ def put(name: str) -> None:
         return
     declared = declaration.read(DECLARATIONS / f"{name}.json")
     style.save(effects.figure(verdicts.judge(found, declared), declared), kept.KEPT / f"{name}_effects.svg")
-    if ALL[name].picture:
-        groups = {group.label: [run.record for run in group.runs] for group in found.groups}
-        style.save(curves.figure(groups, ALL[name].metrics[:1]), kept.KEPT / f"{name}.svg")
+    groups = {group.label: [run.record for run in group.runs] for group in found.groups}
+    style.save(curves.figure(groups, ALL[name].metrics[:1], axes=("step",)), kept.KEPT / f"{name}.svg")
 
 
 def text(name: str) -> str:
@@ -121,11 +120,9 @@ def _parts(found: Found, name: str) -> list[str]:
 
 
 def _pictures(name: str, question: str) -> str:
-    shown = [f"![{question} Each comparison with its interval](replication/{name}_effects.svg)"]
-    if ALL[name].picture:
-        title = METRICS[ALL[name].metrics[0]].title
-        shown.append(f"![{title} by step and by second of training](replication/{name}.svg)")
-    return "\n\n".join(shown)
+    title = METRICS[ALL[name].metrics[0]].title
+    shown = f"![{question} Each comparison with its interval](replication/{name}_effects.svg)"
+    return f"{shown}\n\n![{title} by step of training](replication/{name}.svg)"
 
 
 def only(table: ResultTable, names: Iterable[str]) -> ResultTable:

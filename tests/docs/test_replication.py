@@ -72,8 +72,9 @@ def test_every_study_has_its_place_and_every_kept_one_its_pictures():
     for name in replication.ALL:
         assert f"### {name}\n" in PAGE
     for name in replication.STUDIES:
-        assert f"(replication/{name}_effects.svg)" in PAGE
-        assert (ROOT / f"docs/replication/{name}_effects.svg").is_file()
+        for picture in (name, f"{name}_effects"):
+            assert f"(replication/{picture}.svg)" in PAGE
+            assert (ROOT / f"docs/replication/{picture}.svg").is_file()
 
 
 def test_sums_are_right_to_their_last_digit():

@@ -129,7 +129,7 @@ def test_tables_are_made_of_what_is_kept(page, swept, trained):
     assert text.endswith("<!-- end -->\nb\n<!-- figures: imdb -->\n<!-- end -->\nc\n")
     assert "| super | 1 | 100 (1) | 1,000 (1) | 86.05 ± 2.61 (1) | 0.1000 ± 0.0000 (1) | 3 |" in text
     assert "| super, over heads | better by 0.24 points | 0 |" in text  # it has no runs with 2 and 4 heads of all four
-    assert (kept.KEPT / "mnist_effects.svg").stat().st_size > 1000
+    assert all((kept.KEPT / f"mnist{ending}.svg").stat().st_size > 1000 for ending in ("", "_effects"))
 
 
 def test_every_run_and_trial_is_kept_as_soon_as_it_ends(page, swept, write_run, trained, capsys):  # noqa: F811
@@ -252,13 +252,6 @@ def test_what_is_kept_is_the_study(file):
         ]
         assert len(alike) == study.seeds
     assert '"/' not in file.read_text()
-
-
-def test_a_picture_is_drawn_where_the_study_has_one(page, swept, monkeypatch):
-    monkeypatch.setitem(replication.ALL, "mnist", dataclasses.replace(SMALL, picture=True))
-    kept.keep(swept)
-    replication.put("mnist")
-    assert (kept.KEPT / "mnist.svg").stat().st_size > 1000
 
 
 def test_commits_of_results_are_in_the_history_or_said_not_to_be():
