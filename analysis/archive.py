@@ -178,7 +178,7 @@ def unpack(found: Finished, folder: Path) -> int:
             _unpack(entry, folder / entry.path)
         for sweep in found.sweeps[:1]:
             if not (folder / grid.FILE).exists():
-                write_json(folder / grid.FILE, sweep)
+                grid.write(folder, sweep)
     return len(missing)
 
 

@@ -168,6 +168,16 @@ def test_what_was_kept_is_put_back_and_not_trained_again(page, swept, write_run,
         assert [run.record for run in ours.runs] == [run.record for run in theirs.runs]
 
 
+def test_trials_alone_are_put_back_before_any_run_has_ended(page, write_run, tmp_path):  # noqa: F811
+    folder, trial = plan(tmp_path / "runs/mnist", "super"), "tuning/attention=super,heads=1/learning_rate=0.1/seed0"
+    write_run(folder / trial)
+    assert kept.keep(folder) == (0, 1)
+    again = tmp_path / "again/mnist"
+    assert kept.put_back(again) == 1
+    assert (again / trial / "result.json").is_file()
+    assert replication.text("mnist") == f"0 of {replication.ALL['mnist'].runs} runs are in.\n"
+
+
 def test_a_study_without_runs_says_so(page):
     assert replication.text("gpt_tuned") == f"0 of {replication.ALL['gpt_tuned'].runs} runs are in.\n"
     assert kept.find("gpt_tuned") is None
