@@ -196,10 +196,8 @@ function panel(run, slot) {
   const two = rows.some((text, i) => text !== columns[i]) || size.row !== size.column;
   const first = example.image ? size.column - example.grid[0] * example.grid[1] : 0;
   const name = (l, h) => `layer ${l + 1} · ${h < stack.heads ? `head ${h + 1}` : h === stack.heads ? "mean of heads" : "rollout"}`;
-  const quoted = (way, i) => {
-    const word = (way === "row" ? rows : columns)[i];
-    return !example.image ? `“${shown(word)}”` : i < first ? `the ${word}` : `the patch in ${word}`;
-  };
+  const word = (way, i) => (example.image ? (way === "row" ? rows : columns)[i] : `“${shown((way === "row" ? rows : columns)[i])}”`);
+  const quoted = (way, i) => (!example.image ? "" : i < first ? "the " : "the patch in ") + word(way, i);
   const scaleOf = (one, l, h) => state.common && h <= stack.heads
     ? Math.max(...stack.layers.flatMap((x) => x.maps.slice(0, stack.heads).map(most))) : most(one);
   const scale = scaleOf(map, layer, head);
@@ -216,7 +214,7 @@ function panel(run, slot) {
     state.heads[slot] = [l, h];
     change({});
   };
-  const parts = {run, slot, stack, example, layer, head, map, size, two, first, name, quoted, scaleOf, scale, now, other, place, weights, said, pick};
+  const parts = {run, slot, stack, example, layer, head, map, size, two, first, name, quoted, scaleOf, scale, now, other, place, weights, said, pick, word};
   const overview = heads(parts), look = example.image ? pictures(parts) : text(parts), square = matrix(parts), table = strongest(parts);
   const {note: words, expected} = exampleOf(run), comment = make("p", {className: "soft", textContent: words});
   const note = words || expected.length ? [comment] : [];
@@ -224,7 +222,7 @@ function panel(run, slot) {
     make("header", {}, make("h2", {textContent: data.runs[run].name}), make("span", {className: "model", textContent: data.runs[run].model})),
     make("div", {className: "parts"},
       make("div", {className: "overview"}, make("h3", {textContent: `All heads: ${stack.name}`}), overview.element, finder(parts)),
-      make("div", {className: "detail"}, title(parts), ...note, look.element, legend(parts), make("div", {className: "pair"}, make("div", {}, square.element), table.element))));
+      make("div", {className: "detail"}, title(parts), ...note, look.element, legend(parts), make("div", {className: "pair"}, make("div", {}, square.element, make("p", {className: "caption", textContent: "rows look at columns"})), table.element))));
   element.setAttribute("aria-label", data.runs[run].name);
   return {element, draw: () => {
     for (const one of [overview, look, square, table]) one.draw();
@@ -522,11 +520,11 @@ function legend({map, scale}) {
   return make("div", {className: "legend"}, bar, marks, map.signed ? "weight; below 0 in blue" : "weight");
 }
 
-function strongest({map, scale, now, other, weights, quoted}) {
+function strongest({map, scale, now, other, weights, quoted, word}) {
   const element = make("table"), top = () => {
     const spot = now(), values = weights(map, spot);
     const order = range(values.length).sort((a, b) => Math.abs(values[b]) - Math.abs(values[a])).slice(0, 8);
-    return {...spot, rest: order.filter((k) => values[k]).map((k) => [quoted(other(spot.way), k), values[k]]), sum: values.reduce((a, b) => a + b, 0)};
+    return {...spot, rest: order.filter((k) => values[k]).map((k) => [word(other(spot.way), k), values[k]]), sum: values.reduce((a, b) => a + b, 0)};
   };
   const heading = ({way, token}) => (way === "row" ? `${quoted(way, token)} looks most at` : `${quoted(way, token)} is looked at most by`);
   return {element, words: () => {
