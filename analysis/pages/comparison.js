@@ -17,6 +17,7 @@ const swatch = (group) => make("span", { class: "swatch", style: paint(group) })
 // What is said, and the tables.
 
 for (const { text, claim } of data.verdict) $("verdict").append(make("li", { class: claim }, text));
+$("about").textContent = data.about;
 $("introduction").textContent = data.introduction;
 for (const note of data.notes) $("notes").append(make("li", {}, note));
 

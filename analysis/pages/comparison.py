@@ -35,6 +35,7 @@ def page(report: ComparisonReport, folder: Path) -> str:
     most = max(FEWEST, POINTS // (len(runs) * len(SPLITS) * max(len(names), 1)))
     more = {"Declared comparisons": report.declared, "Tuning": report.tuning}
     data = {
+        "about": _about(runs),
         "verdict": [{"text": text, "claim": compare.claim_of(text)} for text in report.verdict],
         "introduction": report.introduction.replace("`", ""),
         "notes": report.notes,
@@ -45,6 +46,12 @@ def page(report: ComparisonReport, folder: Path) -> str:
     }
     labels = ", ".join(group.label for group in report.found.groups)
     return shell.filled(Path(__file__).with_suffix(".html"), data, TITLE=f"Comparison: {html.escape(labels)}")
+
+
+def _about(runs: Sequence[Run]) -> str:
+    """Returns the task and the data of all runs; '' where they differ."""
+    abouts = {f"{run.settings['task'].replace('_', ' ')} of {run.settings['data.source']}" for run in runs}
+    return abouts.pop().capitalize() if len(abouts) == 1 else ""
 
 
 def _table(table: ResultTable) -> dict[str, Any]:

@@ -47,6 +47,7 @@ def lit(page):
 
 def test_the_verdict_stands_first_and_in_colour(page, path):
     page.goto(path.as_uri())
+    assert page.locator("#about").inner_text() == "Image classification of digits"
     worse, better, *_ = page.locator("#verdict li").all()
     assert re.match(r"Accuracy: super is better than dot_product by 5\.10 ± .* points", better.inner_text())
     assert "efficient is worse than dot_product" in worse.inner_text()
