@@ -12,10 +12,10 @@ from attention.errors import UnsupportedError
 from attention.forms import Tokens
 from attention.kernels.call import check_implementation
 from attention.kernels.reference import precise, spread_heads
-from attention.kernels.state import NARROW_CHUNK, Writes, all_pairs, from_state, in_chunks
 from attention.mask import Mask
 from attention.options import Options
 from attention.parameters import Params, Sizes
+from attention.recurrences.state import NARROW_CHUNK, Writes, all_pairs, from_state, in_chunks
 from attention.score import Mixer
 
 HONOURED = {"causal", "key_lengths"}
