@@ -116,8 +116,8 @@ class TiledSequences:
     def at(self, i: jax.Array | int, j: jax.Array | int) -> TileAt:
         """Returns the positions of tile (i, j), and its tables."""
         queries, keys = self.tile
-        rows = self.rules.offset + i * queries + jnp.arange(queries, dtype=jnp.int32)
-        columns = j * keys + jnp.arange(keys, dtype=jnp.int32)
+        rows = self.rules.first + self.rules.offset + i * queries + jnp.arange(queries, dtype=jnp.int32)
+        columns = self.rules.first + j * keys + jnp.arange(keys, dtype=jnp.int32)
         tables = jax.tree.map(lambda x: _cut(_cut(x, 1, i, queries), 2, j, keys), self.weights.tables)
         return TileAt(rows, columns, self.shape[:2], tables)
 
@@ -160,7 +160,8 @@ class TiledSequences:
     def kept(self, i: jax.Array | int, j: jax.Array | int) -> jax.Array:
         """Returns which weights of tile (i, j) dropout keeps, `(b, K, G·queries, keys)`."""
         words = jax.tree.map(lambda word: word[..., None], self.rows(self.words, i))
-        columns = jnp.asarray(j, jnp.uint32) * self.tile[1] + jnp.arange(self.tile[1], dtype=jnp.uint32)
+        first = jnp.asarray(self.rules.first + j * self.tile[1], jnp.uint32)
+        columns = first + jnp.arange(self.tile[1], dtype=jnp.uint32)
         return keep_columns(words, columns.reshape(1, 1, 1, -1), self.plan.rate)
 
     def forward(self) -> tuple[jax.Array, jax.Array]:
@@ -168,8 +169,20 @@ class TiledSequences:
         out, row = _over_blocks(lambda _, i: (None, self.forward_rows(i)), None, self.count[0])[1]
         return self.by_token(out), self.by_token(row)[..., 0].swapaxes(1, 2)
 
+    def partial(self) -> tuple[jax.Array, Any]:
+        """Returns what `partial_rows` does of all rows, `(b, T, N, V)` and `(b, T, N, 1)`, to be merged with more."""
+        return jax.tree.map(
+            self.by_token, _over_blocks(lambda _, i: (None, self.partial_rows(i)), None, self.count[0])[1]
+        )
+
     def forward_rows(self, i: jax.Array | int) -> tuple[jax.Array, jax.Array]:
         """Returns the output `(b, K, G·queries, V)` and the normaliser's number a row, `(b, K, G·queries, 1)`."""
+        out, state = self.partial_rows(i)
+        divisor, row = self.plan.normaliser.finish(state)
+        return (out / (divisor * (1 - self.plan.rate))).astype(self.value.dtype), row
+
+    def partial_rows(self, i: jax.Array | int) -> tuple[jax.Array, Any]:
+        """Returns the sums of values by unfinished weights, `(b, K, G·queries, V)`, and the normaliser's state."""
         rows, normaliser = self.rows(self.query, i), self.plan.normaliser
 
         def tile(j, state, first=False):
@@ -194,12 +207,15 @@ class TiledSequences:
         else:
             out = jnp.zeros((*column.shape[:3], self.value.shape[-1]), self.dtype)
             state, out = jax.lax.fori_loop(*self.visible(i), step, (state, out))
-        divisor, row = normaliser.finish(state)
-        return (out / (divisor * (1 - self.plan.rate))).astype(self.value.dtype), row
+        return out, state
 
     def backward(self, out, row, gradient, d_weights, d_bias) -> tuple[Any, ...]:
         """Returns gradients of query, key and value, and adds those of weights and bias to `d_weights` and `d_bias`."""
-        through_sum = self.by_row(jnp.sum(precise(gradient) * precise(out), -1, keepdims=True))[..., 0]
+        return self.backward_through(jnp.sum(precise(gradient) * precise(out), -1), row, gradient, d_weights, d_bias)
+
+    def backward_through(self, through_sum, row, gradient, d_weights, d_bias) -> tuple[Any, ...]:
+        """Returns the same from Σ_v gradient · output in place of the output, `(b, T, N)`."""
+        through_sum = self.by_row(through_sum[..., None])[..., 0]
         scaled = self.by_row((gradient / (1 - self.plan.rate)).astype(gradient.dtype))
         row = self._pad(row.reshape(*self.shape, -1), 0, 3, float(jnp.finfo(self.dtype).max) / 2)
 

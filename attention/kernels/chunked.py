@@ -31,11 +31,11 @@ def attend(call: DotCall | PairCall | ScoreCall) -> tuple[jax.Array, None]:
     """
     if reason := tiles.why_not(call):
         raise UnsupportedError(f"implementation='chunked' cannot do this call: {reason}; use 'xla' or 'auto'.")
-    weights, score, units, tables = _of_tiles(call)
+    weights, score, units, tables = of_tiles(call)
     return tiles.attend_in_tiles(call, call.query, call.key, weights, score, plan.rule(call, units), tables), None
 
 
-def _of_tiles(call: Call) -> tuple[Any, plan.TileScore, int, Any]:
+def of_tiles(call: Call) -> tuple[Any, plan.TileScore, int, Any]:
     """Returns the weights, the score of a tile, the numbers for each pair in the widest layer, and the tables."""
     if isinstance(call, DotCall):
         return (), DotScore(call.scale, call.precision), 1, ()

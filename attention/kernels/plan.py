@@ -126,12 +126,13 @@ class Rules(NamedTuple):
     """Which query may attend to which key, see `Mask`, and which weights are dropped.
 
     Attributes:
-      offset: Position of the first query.
+      offset: Position of the first query, less that of the first key.
       lengths: `(B,)` or None.
       query_segments: `(B, T)` or None.
       key_segments: `(B, S)` or None.
       dense: `(B, N, T, S)`, in which axes may be 1, or None.
       words: The words of dropout for each row, `(B, N, T)`, or None.
+      first: Position of the first key.
     """
 
     offset: jax.Array
@@ -140,6 +141,7 @@ class Rules(NamedTuple):
     key_segments: jax.Array | None
     dense: jax.Array | None
     words: RowWords | None
+    first: jax.Array
 
 
 def rule(call: Call, units: int) -> Tiling:

@@ -54,6 +54,7 @@ def attend_in_tiles(
         _flat(mask.key_segments, batch, 1),
         _flat(mask.dense, batch, 3),
         words,
+        jnp.zeros((), jnp.int32),
     )
     query, key, value = jax.tree.map(lambda x: x.reshape(size, *x.shape[len(batch) :]), (query, key, call.value))
     plan = TilePlan(score, call.normaliser, tiling, queries, heads, mask.causal, mask.window, call.dropout_rate)
@@ -93,7 +94,33 @@ def _forward(plan: TilePlan, tensors: Tensors, rules: Rules) -> tuple[jax.Array,
 
 def _backward(plan: TilePlan, residuals: Any, gradient: jax.Array) -> tuple[Tensors, None]:
     tensors, rules, out, log_sums = residuals
-    shared_bias = tensors.bias is not None and len(tensors.bias) < len(gradient)
+    d_tensors = gradients(plan, tensors, rules, out, log_sums, gradient, pull=TiledSequences.backward)
+    return jax.tree.map(lambda d, x: d.astype(x.dtype), d_tensors, tensors), None
+
+
+def partial(plan: TilePlan, tensors: Tensors, rules: Rules) -> tuple[jax.Array, Any]:
+    """Returns `TiledSequences.partial` of all sequences."""
+
+    def group(arguments, _):
+        tensors_, rules_ = arguments
+        return TiledSequences(plan, tensors_._replace(weights=tensors.weights), rules_).partial(), None
+
+    return _over_sequences(plan, group, (tensors._replace(weights=None), rules), None)[0]
+
+
+def gradients(
+    plan: TilePlan, tensors: Tensors, rules: Rules, *rows: jax.Array, pull: Callable = TiledSequences.backward_through
+) -> Tensors:
+    """Returns the gradients of all tensors, at least in float32.
+
+    Args:
+      plan: The plan.
+      tensors: The tensors.
+      rules: The rules.
+      rows: What `pull` takes of each row, the last the output's gradient.
+      pull: The method that computes a group of sequences.
+    """
+    shared_bias = tensors.bias is not None and len(tensors.bias) < len(rows[-1])
 
     def group(arguments, sums):
         tensors_, *rest = arguments
@@ -101,14 +128,13 @@ def _backward(plan: TilePlan, residuals: Any, gradient: jax.Array) -> tuple[Tens
         block = TiledSequences(plan, tensors_._replace(weights=tensors.weights), rest[0])
         if not shared_bias:
             bias = zeros(tensors_.bias)
-        *gradients, weights, bias = block.backward(*rest[1:], weights, bias)
-        return (gradients, None if shared_bias else bias), (weights, bias if shared_bias else None)
+        *d_arrays, weights, bias = pull(block, *rest[1:], weights, bias)
+        return (d_arrays, None if shared_bias else bias), (weights, bias if shared_bias else None)
 
     sums = zeros((tensors.weights, tensors.bias if shared_bias else None))
-    arguments = (tensors._replace(weights=None), rules, out, log_sums, gradient)
-    (gradients, d_bias), (d_weights, d_shared_bias) = _over_sequences(plan, group, arguments, sums)
-    d_tensors = Tensors(*gradients, d_shared_bias if shared_bias else d_bias, d_weights)
-    return jax.tree.map(lambda d, x: d.astype(x.dtype), d_tensors, tensors), None
+    arguments = (tensors._replace(weights=None), rules, *rows)
+    (d_arrays, d_bias), (d_weights, d_shared_bias) = _over_sequences(plan, group, arguments, sums)
+    return Tensors(*d_arrays, d_shared_bias if shared_bias else d_bias, d_weights)
 
 
 _attend.defvjp(_forward, _backward)
