@@ -84,6 +84,15 @@ class Normaliser:
         """Returns the divisor of sums of unfinished weights, and the number a row that `weights` needs."""
         return 1.0, state[0]
 
+    @property
+    def further(self) -> "Normaliser":
+        """Returns the normaliser of further keys, whose state is merged with that of the first."""
+        return self
+
+    def merge(self, state: State, further: State) -> tuple[State, jax.Array | float, jax.Array | float]:
+        """Returns the state of all keys, and the factors of the sums of the first and of further keys."""
+        return state, 1.0, 1.0
+
     def weights(self, scores: jax.Array, row: jax.Array) -> tuple[jax.Array, Any]:
         """Returns finished weights, and the function from `through` (the gradient of the weights) and `through_sum`
         (its sum times the weights over the row) to the gradient of the scores.
@@ -135,6 +144,12 @@ class Softmax(Normaliser):
         shrink = jnp.exp(before - highest)
         return (highest, total * shrink + weights.sum(-1, keepdims=True)), shrink, weights
 
+    def merge(self, state: State, further: State) -> tuple[State, jax.Array | float, jax.Array | float]:
+        """Returns the state of all keys, and the factors that refer both sums to the same maximum."""
+        highest = jnp.maximum(state[0], further[0])
+        first, second = jnp.exp(state[0] - highest), jnp.exp(further[0] - highest)
+        return (highest, state[1] * first + further[1] * second), first, second
+
     def finish(self, state: State) -> tuple[jax.Array, jax.Array]:
         """Returns the sum, and the logarithm of the sum of exponentials."""
         highest, total = state
@@ -166,6 +181,11 @@ class Sink(Softmax):
         return {"sink": Parameter((sizes.heads,), initializers.zeros, ("heads",))} if self.learned else {}
 
     weigh = Normaliser.weigh
+
+    @property
+    def further(self) -> Normaliser:
+        """Returns the softmax: there is one sink, which the first keys have."""
+        return SOFTMAX
 
     def start(self, params: Params, shape: tuple[int, ...], count: jax.Array, dtype: Any) -> State:
         """Returns z and 1, its own exponential relative to itself."""
@@ -231,6 +251,10 @@ class Sum(Normaliser):
     def add(self, state: State, scores: jax.Array, first: bool) -> tuple[State, jax.Array | None, jax.Array]:
         """Adds the scores of a tile to the sum."""
         return (state[0] + scores.sum(-1, keepdims=True),), None, scores
+
+    def merge(self, state: State, further: State) -> tuple[State, jax.Array | float, jax.Array | float]:
+        """Returns the sum of both."""
+        return (state[0] + further[0],), 1.0, 1.0
 
     def finish(self, state: State) -> tuple[jax.Array, jax.Array]:
         """Returns the sum twice."""

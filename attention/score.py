@@ -33,6 +33,7 @@ class Mixer:
       reads_key: Whether there are keys; if not, a mechanism has `key='none'` and the keys are None.
       ties_values: Whether the prepared keys can also be the values.
       random: Whether training needs a random key even without dropout.
+      splits_tokens: Whether devices can share the tokens of a sequence; see `attention.kernels.ring`.
     """
 
     title: ClassVar[str] = ""
@@ -43,6 +44,7 @@ class Mixer:
     reads_key: bool = True
     ties_values: bool = True
     random: bool = False
+    splits_tokens: bool = False
 
     def __init_subclass__(cls) -> None:
         cls.title = cls.__dict__.get("title", cls.title or cls.__name__)
@@ -141,6 +143,12 @@ class Score(Mixer):
     def random(self) -> bool:
         """Returns whether training needs a random key even without dropout."""
         return self.weighing.random
+
+    @property
+    def splits_tokens(self) -> bool:
+        """Returns whether devices can share tokens: not with tables over positions, or weights that count keys."""
+        tables = [p for p in self.parameters(Sizes(2, 1, 2, 1)).values() if {"queries", "keys"} & set(p.over or ())]
+        return self.weighing.in_tiles and not self.weighing.counts and not tables
 
     @property
     def implementations(self) -> tuple[str, ...]:

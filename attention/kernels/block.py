@@ -267,11 +267,11 @@ class TiledSequences:
 
     def _with_normaliser(self, sums: Any, row: jax.Array, through_sum: jax.Array) -> Any:
         """Adds the gradients of the normaliser's arrays at the rows of a block to the sums."""
-        params = self.weights.normaliser
-        if not params:
+        params = jax.tree.map(self.of_rows, self.weights.normaliser)
+        rows = self.plan.normaliser.parameter_gradients(params, row, through_sum)
+        if not rows:
             return sums
         d_key, d_value, d_weights, d_bias = sums
-        rows = self.plan.normaliser.parameter_gradients(jax.tree.map(self.of_rows, params), row, through_sum)
         by_head = lambda x: x.reshape(*self.shape, -1).sum((0, 3)).reshape(-1)  # noqa: E731
         added = jax.tree.map(lambda total, x: total + by_head(x), d_weights.normaliser, rows)
         return d_key, d_value, d_weights._replace(normaliser=added), d_bias

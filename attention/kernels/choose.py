@@ -9,10 +9,10 @@ import jax.numpy as jnp
 
 from attention.errors import UnsupportedError
 from attention.forms import DotForm, PairNetwork
-from attention.kernels import chunked, cudnn, pair_pallas, pairs, reference, tiles, xla
+from attention.kernels import chunked, cudnn, pair_pallas, pairs, reference, ring, tiles, xla
 from attention.kernels.call import Call, DotCall, PairCall, ScoreCall, check_implementation, common
 from attention.kernels.reference import score_dtype, spread_heads
-from attention.mesh import devices, kernels_left_out, platform
+from attention.mesh import CONTEXT, devices, kernels_left_out, platform
 from attention.options import Options
 from attention.parameters import Params
 
@@ -37,6 +37,8 @@ def attend(
 def _call(score: Any, params: Params, query: Any, key: Any, fields: dict[str, Any], name: str) -> Call:
     """Returns the call in the form that most kernels compute, or as `pair` defines it where no other form is wanted."""
     form = None if name == "reference" else score.as_dot(params, query, key)
+    if isinstance(form, DotForm) and form.key_bias is not None and devices(*CONTEXT) > 1:
+        form = None  # a ring adds no bias
     empty = 0 in fields["scores_shape"] or 0 in fields["value"].shape
     in_tiles = score.weighing.in_tiles and not (fields["return_weights"] or empty)
     if form is None and name not in ("reference", "xla") and in_tiles:
@@ -65,6 +67,8 @@ def _network(form: PairNetwork, query: jax.Array, key: jax.Array, fields: dict[s
 
 
 def _kernel(call: Call, name: str) -> Kernel:
+    if name in ring.NAMES and devices(*CONTEXT) > 1 and not ring.why_not(call):
+        return ring.attend
     if isinstance(call, DotCall):
         named = {"xla": xla.dot, "chunked": chunked.attend, "cudnn": cudnn.dot}
         return _best_dot(call) if name == "auto" else named[name]

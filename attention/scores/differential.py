@@ -32,6 +32,7 @@ class Differential(Mixer):
     normalises = "softmax"
     implementations = ("reference", "xla", "chunked")  # its values are wider than its halves, which cuDNN refuses
     ties_values = False
+    splits_tokens = True
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns a and b of both softmaxes, shared by the heads as in the published code, and the norm's scale."""
