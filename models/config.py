@@ -37,3 +37,7 @@ class ModelConfig(Declared):
     def split_by_tensor(self) -> dict[str, int]:
         """Returns the sizes that the mesh axis `tensor` splits, by field name."""
         return {}
+
+    def why_whole(self) -> str:
+        """Returns why devices cannot share the tokens of a sequence, as part of a sentence; '' if they can."""
+        return f"model.name={self.name!r} has no attention among tokens that devices could share"

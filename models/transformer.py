@@ -13,6 +13,7 @@ from jax.typing import DTypeLike
 from attention import operations, specs
 from attention.activations import ACTIVATIONS
 from attention.errors import UsageError
+from attention.kernels import ring
 from attention.kernels.call import parse_implementation
 from attention.operations import Cost
 from attention.scores.rotary import Rotary
@@ -128,6 +129,15 @@ class TransformerConfig(ModelConfig):
     def split_by_tensor(self) -> dict[str, int]:
         """Returns the sizes that the mesh axis `tensor` splits, by field name."""
         return {"model.heads": self.heads, "model.mlp": self.mlp}
+
+    def why_whole(self) -> str:
+        """Returns why devices cannot share the tokens of a sequence, as part of a sentence; '' if they can."""
+        for spec, mechanisms in self.mechanisms.items():
+            for mechanism in mechanisms:
+                if mechanism.align is not None or not mechanism.score.splits_tokens:
+                    return f"model.{spec} has {mechanism.name}, which needs whole sequences on each device"
+        other = [name for name in self.implementations if parse_implementation(name)[0] not in ring.NAMES]
+        return f"model.implementation has {other[0]!r}, and only auto and chunked can be shared" if other else ""
 
     def attention_layers(
         self, length: int, dtype: DTypeLike = jnp.float32, stack: str = "attention"

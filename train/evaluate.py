@@ -53,6 +53,7 @@ def evaluate(
             raise unknown("split", split, task.sources)
         mesh = sharding.make_mesh(config.mesh)
         setup.check_evaluation(config, mesh)
+        setup.check_context(config, task, mesh)
         size = config.data.eval_batch_size
         memory.check({}, size * task.sources[split].example_bytes, {"data.eval_batch_size": size}, mesh)
     with jax.set_mesh(mesh):

@@ -50,6 +50,7 @@ class Setup:
         replicas = Replicas.of(config, sharding.make_mesh(config.mesh, devices))
         check_training(config, replicas)
         task = make_task(config)
+        check_context(config, task, replicas.mesh)
         if replicas.front:
             task.check_stackable()
         setup = cls(config, task, Timetable.of(config, task.train_examples), replicas, Trainer.of(config, task))
@@ -104,6 +105,17 @@ def check_training(config: Config, replicas: Replicas) -> None:
     sharding.check_divisible(sizes, count * config.train.accumulate, f"{axes} x train.accumulate")
 
 
+def check_context(config: Config, task: Task, mesh: jax.sharding.Mesh) -> None:
+    """Raises UsageError where the mesh splits sequences, and model or data cannot be split so."""
+    if (count := sharding.context(mesh)) == 1:
+        return
+    if reason := config.model.why_whole():
+        raise UsageError(f"mesh.context={count} splits sequences, but {reason}; set mesh.context=1.")
+    if config.train.replicas > 1:
+        raise UsageError(f"mesh.context={count} splits the sequences of one replica; set train.replicas=1.")
+    sharding.check_divisible(task.lengths(), count, "mesh.context")
+
+
 def check_evaluation(config: Config, mesh: jax.sharding.Mesh, batch: tuple[str, ...] = BATCH) -> None:
     """Makes the checks that evaluation needs too; `batch` are the axes of the mesh that split batches."""
     count, axes = sharding.divisor(mesh, batch)
@@ -115,7 +127,7 @@ def check_evaluation(config: Config, mesh: jax.sharding.Mesh, batch: tuple[str, 
     if not sharding.reads_its_own(mesh, batch):
         raise UsageError(
             "mesh.tensor reaches over several processes, but each process reads its own part of the batch; make "
-            "mesh.tensor smaller."
+            "mesh.tensor (x mesh.context) smaller."
         )
     sharding.check_divisible({"data.eval_batch_size": config.data.eval_batch_size}, count, axes)
     sharding.check_divisible(config.model.split_by_tensor(), mesh.shape["tensor"], "mesh.tensor")

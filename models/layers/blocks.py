@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 import attention
 from attention.activations import ACTIVATIONS
-from attention.mesh import BATCH, free_axes
+from attention.mesh import BATCH, CONTEXT, devices, free_axes
 from models.layers.cache import Cache, PreparedSource
 from models.layers.dropout import Dropout
 from models.layers.multi_head import MultiHeadAttention
@@ -22,8 +22,13 @@ NORMS = ("pre", "post", "sandwich")
 
 
 def constrain(x: Float[Array, "B ..."]) -> Float[Array, "B ..."]:
-    """Splits the batch axis over the data and fsdp axes of the mesh in force; without a mesh it returns `x`."""
-    axes = free_axes(*BATCH)
+    """Splits the batch axis over the data and fsdp axes of the mesh in force, and the tokens over its context axis.
+
+    Without a mesh it returns `x`.
+    """
+    axes, tokens = free_axes(*BATCH), free_axes(*CONTEXT)
+    if tokens and x.shape[1] % devices(*CONTEXT) == 0:
+        return jax.lax.with_sharding_constraint(x, PartitionSpec(axes, tokens))
     return jax.lax.with_sharding_constraint(x, PartitionSpec(axes)) if axes else x
 
 

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attention.mesh import as_rows
+
 
 @functools.partial(
     jax.tree_util.register_dataclass, data_fields=["hidden", "kernel", "bias"], meta_fields=["transposed", "cap"]
@@ -40,5 +42,5 @@ class Output:
         if self.transposed and x.shape[:2] == (1, 1):
             # As a product of matrix and vector: else XLA on a CPU transposes the embeddings for every decoded token.
             return (kernel @ x[0, 0])[None, None]
-        rows = x.reshape(-1, x.shape[-1]) @ (kernel.T if self.transposed else kernel)
+        rows = as_rows(x) @ (kernel.T if self.transposed else kernel)
         return rows.reshape(*x.shape[:2], -1)

@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from attention.mesh import as_rows
 from models.layers.output import Output
 
 
@@ -37,9 +38,9 @@ class Dense(nn.Module):
         lead, last = x.shape[: -self.inputs], x.shape[-self.inputs :]
         kernel, bias = self.parameters(last)
         matrix = kernel.astype(self.dtype).reshape(math.prod(last), -1)
-        rows = x.astype(self.dtype).reshape(-1, len(matrix)) @ matrix
+        rows = as_rows(x.astype(self.dtype).reshape(*lead, len(matrix))) @ matrix
         if bias is not None:
-            rows = rows + bias.astype(self.dtype).reshape(1, -1)
+            rows = rows + bias.astype(self.dtype).reshape((1,) * (rows.ndim - 1) + (-1,))
         return rows.reshape(*lead, *self.outputs)
 
     def output(self, x: Float[Array, "B T D"]) -> Output:

@@ -103,6 +103,7 @@ class MeshConfig(Declared):
     data: int = _axis(-1, "Splits the batch.")
     fsdp: int = _axis(1, "Splits the batch and the parameters.")
     tensor: int = _axis(1, "Splits heads and hidden units.")
+    context: int = _axis(1, "Splits the tokens of each sequence.")
 
     PATH: ClassVar[str] = "mesh."
 
@@ -122,7 +123,7 @@ class Config(Declared):
       data: The data's section, of the dataclass of the task.
       optimizer: How parameters are updated.
       train: How the loop runs.
-      mesh: How many devices split the batch, the parameters and the heads.
+      mesh: How many devices split the batch, the parameters, the heads and the tokens.
     """
 
     task: str = field("", "What is learned, a name of `train.tasks.TASKS`.")

@@ -2,19 +2,20 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding
 
 from attention.errors import UsageError
 from attention.mesh import described
 from train import cli, tasks
 from train.config.schema import Config, MeshConfig
 from train.devices import chips, collectives, memory, refusals
+from train.devices.sharding import batch_sharding
 from train.run.report import outline
 from train.setup import Setup
 from train.state import TrainState
@@ -136,8 +137,8 @@ def batch_of(setup: Setup) -> Batch:
     replicas, size = setup.replicas, setup.config.data.batch_size
     with contextlib.closing(setup.task.train_batches(0, 1)) as batches:
         example = next(batches)
-    split = NamedSharding(replicas.mesh, replicas.batch_spec(stacked=True))
+    shapes = {name: (*replicas.front, size, *x.shape[1:]) for name, x in example.items()}
+    split = functools.partial(batch_sharding, replicas.mesh, replicas.batch_spec(stacked=True))
     return {
-        name: jax.ShapeDtypeStruct((*replicas.front, size, *x.shape[1:]), x.dtype, sharding=split)
-        for name, x in example.items()
+        name: jax.ShapeDtypeStruct(shape, example[name].dtype, sharding=split(shape)) for name, shape in shapes.items()
     }

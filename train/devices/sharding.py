@@ -1,4 +1,4 @@
-"""Sharding: one mesh of three axes, and one table of rules for the parameters."""
+"""Sharding: one mesh, and one table of rules for the parameters."""
 
 import math
 import re
@@ -11,7 +11,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from attention.errors import UsageError
-from attention.mesh import BATCH, HEADS, described
+from attention.mesh import BATCH, CONTEXT, HEADS, described
 from train.config.schema import MeshConfig
 
 AXES = (*BATCH, *HEADS)
@@ -48,22 +48,25 @@ RULES: tuple[tuple[str, P], ...] = (
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
     """Returns the mesh over all devices; an axis of -1 takes the devices that the others leave.
 
+    It has the axis `context` only where that splits tokens.
+
     Raises:
       UsageError: the axes do not multiply to the number of devices.
     """
     devices = devices or jax.devices()
-    sizes = {axis: getattr(config, axis) for axis in AXES}
+    axes = AXES if config.context == 1 else (*BATCH, *CONTEXT, *HEADS)
+    sizes = {axis: getattr(config, axis) for axis in axes}
     known = math.prod(size for size in sizes.values() if size != -1)
     if len(devices) % known == 0:
         sizes = {axis: len(devices) // known if size == -1 else size for axis, size in sizes.items()}
     if math.prod(sizes.values()) != len(devices):
-        requested = ", ".join(f"mesh.{axis}={getattr(config, axis)}" for axis in AXES)
+        requested = ", ".join(f"mesh.{axis}={getattr(config, axis)}" for axis in axes)
         there = f"{len(devices)} devices there are" if len(devices) > 1 else "one device there is"
         raise UsageError(f"{requested} does not fit the {there}; the product must be {len(devices)}.")
-    types = (AxisType.Auto,) * len(AXES)
+    types = (AxisType.Auto,) * len(axes)
     if devices[0].platform == "tpu" and len({getattr(device, "slice_index", 0) for device in devices}) > 1:
-        return Mesh(over_slices(devices, tuple(sizes.values())), AXES, axis_types=types)
-    return jax.make_mesh(tuple(sizes.values()), AXES, axis_types=types, devices=devices)
+        return Mesh(over_slices(devices, tuple(sizes.values())), axes, axis_types=types)
+    return jax.make_mesh(tuple(sizes.values()), axes, axis_types=types, devices=devices)
 
 
 def over_slices(devices: list[jax.Device], shape: tuple[int, ...]) -> np.ndarray:
@@ -121,7 +124,20 @@ def state_shardings(abstract: Any, mesh: Mesh) -> Any:
     return jax.tree_util.tree_map_with_path(of, abstract)
 
 
+def context(mesh: Mesh) -> int:
+    """Returns into how many stretches the mesh splits the tokens of a sequence."""
+    return mesh.shape.get(CONTEXT[0], 1)
+
+
+def batch_sharding(mesh: Mesh, spec: P, shape: tuple[int, ...]) -> NamedSharding:
+    """Returns the sharding of an array of a batch: by `spec`, and by its last axis too if it has a number a token."""
+    tokens = len(shape) == len(spec) + 1 and shape[-1] % context(mesh) == 0
+    return NamedSharding(mesh, P(*spec, CONTEXT) if tokens and context(mesh) > 1 else spec)
+
+
 def to_devices(batch: dict[str, np.ndarray], mesh: Mesh, spec: P = P(BATCH)) -> dict[str, jax.Array]:  # noqa: B008
-    """Makes global arrays of each process's part of a batch, split over the data and fsdp axes."""
-    sharding = NamedSharding(mesh, spec)
-    return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in batch.items()}
+    """Makes global arrays of each process's part of a batch, split over the data and fsdp axes, and context."""
+    return {
+        name: jax.make_array_from_process_local_data(batch_sharding(mesh, spec, array.shape), array)
+        for name, array in batch.items()
+    }

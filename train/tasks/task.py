@@ -142,6 +142,10 @@ class Task:
         """The longest sequence that attention sees."""
         return self.model.length
 
+    def lengths(self) -> dict[str, int]:
+        """Returns the tokens of the sequences that attention sees, by what decides them."""
+        return {"the number of tokens": self.tokens}
+
     def attention_layer(self, params: dict) -> dict:
         """Returns the parameters of the first attention layer."""
         return params["block_0"]["attention"]

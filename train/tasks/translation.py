@@ -133,6 +133,11 @@ class Translation(TextTask):
         """The tokens of the longest source or target."""
         return max(self._data.source_length, self._data.target_length)
 
+    def lengths(self) -> dict[str, int]:
+        """Returns the tokens of sources and targets, and those of each bucket."""
+        sizes = {"data.source_length": self._data.source_length, "data.target_length": self._data.target_length}
+        return sizes | {f"bucket {n} of data.buckets": bound for n, bound in enumerate(self._data.bounds[:-1], 1)}
+
     def attention_layer(self, params: dict) -> dict:
         """Returns the encoder's parameters, or those of a recurrent model's score, which may have none."""
         return params["encoder_0"]["attention"] if "encoder_0" in params else params.get("coefficients", {})

@@ -24,6 +24,7 @@ COMMON |= {f"model__{name}": 0.1 for name in ("dropout", "attention_dropout", "e
 MODELS = {
     "vit": ("vit_digits", {"data__train_transforms": "pad_crop(padding=1)|rotate(degrees=10)"}),
     "gpt": ("gpt_pydoc", {"model__tied_output": False, "train__accumulate": 2}),
+    "gpt of one layer": ("gpt_pydoc", {"model__depth": 1}),
     "masked_lm": ("mlm_pydoc", {}),
     "text_classifier": ("classify_imdb", {}),
     "encoder_decoder": ("translate_dates", {"data__buckets": "", "model__decoder_depth": 1, "train__ema": 0.9}),
@@ -32,9 +33,9 @@ MODELS = {
 
 
 def losses(model: str, shape: str) -> list[float]:
-    """Of each step, on the first devices, as many as the shape of the mesh needs: `data x fsdp x tensor`."""
+    """Of each step, on the first devices, as many as the mesh `data x fsdp x tensor (x context)` needs."""
     file, changes = MODELS[model]
-    axes = dict(zip(("mesh__data", "mesh__fsdp", "mesh__tensor"), shape.split("x"), strict=True))
+    axes = dict(zip(("mesh__data", "mesh__fsdp", "mesh__tensor", "mesh__context"), shape.split("x"), strict=False))
     with tempfile.TemporaryDirectory() as folder:
         config = small_tasks.config_of(file, Path(folder), **COMMON | changes | axes)
         task = small_tasks.task_of(config)
@@ -44,8 +45,12 @@ def losses(model: str, shape: str) -> list[float]:
     with jax.set_mesh(mesh), contextlib.closing(task.train_batches(0, 1)) as batches:
         replicas = Replicas.of(config, mesh)
         state, step = replicas.init(trainer, task), replicas.train_step(trainer, task)
-        for _ in range(STEPS):
-            state, report = step(state, replicas.to_devices(next(batches), stacked=True))
+        for number in range(STEPS):
+            batch = replicas.to_devices(next(batches), stacked=True)
+            if config.mesh.context > 1 and not number:
+                step = step.lower(state, batch).compile()
+                assert "gpt" not in model or "all-gather" not in step.as_text()  # neither tokens nor sequences
+            state, report = step(state, batch)
             found.append(float(report["sums"]["loss"] / report["sums"]["weight"]))
         lies = jax.tree.map(
             lambda x, wanted: x.sharding.is_equivalent_to(wanted, x.ndim), state, replicas.shardings(state)

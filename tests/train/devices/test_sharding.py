@@ -5,6 +5,7 @@ import functools
 import io
 import json
 import re
+import types
 
 import chex
 import jax
@@ -74,7 +75,7 @@ def test_a_whole_run_on_eight_devices_is_that_on_one(one_device, tmp_path, run_p
 
 
 @pytest.mark.more
-@pytest.mark.parametrize("model", ["gpt", *(pytest.param(m, marks=pytest.mark.long) for m in MODELS if m != "gpt")])
+@pytest.mark.parametrize("model", ["gpt", *(pytest.param(m, marks=pytest.mark.long) for m in MODELS if "gpt" not in m)])
 def test_models_train_alike_on_every_mesh(run_python, model):
     done = run_python("-m", "tests.train.devices.on_meshes", model, "1x1x1", *ALL, devices=8)
     found = {mesh: np.array(values) for mesh, values in json.loads(done.stdout).items()}
@@ -82,6 +83,16 @@ def test_models_train_alike_on_every_mesh(run_python, model):
     assert len(np.unique(alone)) == 20
     for mesh, values in found.items():
         np.testing.assert_allclose(values, alone, rtol=0, atol=1e-5, err_msg=mesh)
+
+
+SHARED = ("gpt of one layer", "gpt", "masked_lm", "text_classifier", "encoder_decoder")
+
+
+@pytest.mark.parametrize("model", once(SHARED, SHARED[:1]))
+def test_devices_that_share_tokens_train_as_one(run_python, model):
+    done = run_python("-m", "tests.train.devices.on_meshes", model, "1x1x1", "2x1x1x4", devices=8)
+    alone, shared = json.loads(done.stdout).values()
+    np.testing.assert_allclose(shared, alone, rtol=0, atol=1e-5)
 
 
 @pytest.mark.more
@@ -219,6 +230,41 @@ def test_replicas_of_one_device_each_split_no_batch_but_of_texts_to_write(monkey
     config, _ = loading.resolve("configs/seq2seq_dates.py", changes)
     with pytest.raises(UsageError, match=r"data.eval_batch_size=7 does not divide over mesh.data x mesh.fsdp = 2"):
         setup.check_training(config, Replicas([0, 1], Mesh))
+
+
+REFUSED = [
+    ("gpt_pydoc.py:super", {}, 16, "model.attention has super, which needs whole sequences on each device"),
+    ("gpt_pydoc.py:dot_product|linear", {}, 16, "model.attention has linear"),
+    ("gpt_pydoc.py:positional", {}, 16, "model.attention has positional"),
+    ("gpt_pydoc.py:neural(pairs='unique')", {}, 16, "model.attention has neural"),
+    ("gpt_pydoc.py:sigmoid", {}, 16, "model.attention has sigmoid"),
+    ("gpt_pydoc.py", {"model.implementation": "auto|xla"}, 16, "model.implementation has 'xla'"),
+    ("seq2seq_dates.py", {}, 16, "model.name='seq2seq' has no attention among tokens"),
+    ("gpt_pydoc.py", {"train.replicas": "2"}, 16, "set train.replicas=1"),
+    ("gpt_pydoc.py", {}, 18, "the number of tokens=18 does not divide over mesh.context = 4; make it a multiple of 4"),
+]
+
+
+@pytest.mark.parametrize(("file", "changes", "tokens", "message"), REFUSED)
+def test_what_cannot_share_tokens_is_one_sentence(file, changes, tokens, message):
+    check_context(file, changes, tokens, 1)
+    with pytest.raises(UsageError, match=re.escape(message)):
+        check_context(file, changes, tokens, 4)
+
+
+@pytest.mark.parametrize(
+    "file", once(["gpt_pydoc.py:neural|sink|alibi|differential", "mlm_pydoc.py", "translate_dates.py"], [])
+)
+def test_others_can_share_tokens(file):
+    check_context(file, {}, 16, 4)
+
+
+def check_context(file, changes, tokens, count):
+    class Mesh:
+        shape = {"data": 1, "fsdp": 1, "tensor": 1, "context": count}  # noqa: RUF012
+
+    task = types.SimpleNamespace(lengths=lambda: {"the number of tokens": tokens})
+    setup.check_context(loading.resolve(f"configs/{file}", changes)[0], task, Mesh)
 
 
 def test_what_does_not_divide_is_named():
