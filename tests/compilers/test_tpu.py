@@ -4,6 +4,7 @@ Needs the TPU compiler (requirements-tpu.txt), in an environment of its own: `ma
 """
 
 import importlib.util
+import json
 import subprocess
 import sys
 
@@ -72,6 +73,15 @@ def test_a_dry_run_says_what_the_chip_has():
 
 
 @pytest.mark.more
+def test_what_visits_travels_during_tiles():
+    done = run("-m", "tests.compilers.ring_schedule", "dot_product", "neural(dim=2)")
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    sent = {spec: [size for size, _ in passes.values()] for spec, passes in found.items()}
+    assert sent == {"dot_product": [4128, 9760], "neural(dim=2)": [2392, 4552]}
+    assert all(during > 0.7 for passes in found.values() for _, during in [passes["forward"]])
+
+
 def test_tiles_that_do_not_fit_are_refused_by_the_compiler():
     program = PROGRAM.replace('implementation="pallas"', 'implementation="pallas(2048, 4096)"')
     done = run("-c", program, "v5e:2x2", repr(["neural(dim=16)"]), "(4096,)")
