@@ -76,12 +76,15 @@ class DryRun:
           TooLarge: the step does not fit on a described device.
           UsageError: the compiler refuses a kernel that the config names, or this machine has too little memory.
         """
-        chip = chips.of(self.device)
+        chip, given = chips.of(self.device), memory.bytes_a_device((self.state, self.batch))
         if described():
             memory.check_compiling()
-        if chip and (state := memory.bytes_a_device(self.state)) > chip.memory:
-            raise refusals.TooLarge(state, chip.memory)
-        compiled = refusals.without_refused_kernels(lambda: lambda: self.lower().compile())()
+        if chip and given > chip.memory:
+            raise refusals.TooLarge(given, chip.memory)
+        try:
+            compiled = refusals.without_refused_kernels(lambda: lambda: self.lower().compile())()
+        except refusals.TooLarge as error:
+            raise refusals.TooLarge(error.used + (given if error.more else 0), error.limit) from error
         if chip and (taken := sum(self.memory(compiled).values())) > chip.memory:
             raise refusals.TooLarge(taken, chip.memory)
         return compiled

@@ -9,8 +9,12 @@ from attention import mesh
 from attention.errors import UsageError
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-KERNEL = re.compile(r"Mosaic failed|Scoped ?Vmem|mosaic_gpu|ptxas|tpu_custom_call|Pallas \w+ lowering", re.IGNORECASE)
-MEMORY = re.compile(r"[Uu]sed ([\d.]+)([KMGT]?)i?B? of ([\d.]+)([KMGT]?)i?B? hbm")
+KERNEL = re.compile(
+    r"Mosaic failed|Scoped ?Vmem|space=vmem|mosaic_gpu|ptxas|tpu_custom_call|Pallas \w+ lowering", re.IGNORECASE
+)
+MEMORY = re.compile(r"[Uu]sed ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")
+TEMPORARIES = re.compile(r"HLO temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)")
+TILE = re.compile(r"Allocation \(size=(\d+)\) would exceed memory \(size=(\d+)\)")
 
 
 class TooLarge(UsageError):
@@ -19,10 +23,11 @@ class TooLarge(UsageError):
     Attributes:
       used: The bytes that it would take.
       limit: The bytes that the device has for it.
+      more: Whether what it is given, such as a state, comes on top of `used`.
     """
 
-    def __init__(self, used: float, limit: float):
-        self.used, self.limit = used, limit
+    def __init__(self, used: float, limit: float, more: bool = False):
+        self.used, self.limit, self.more = used, limit, more
         super().__init__(f"A step takes {used / 1e9:.1f} GB of a device's {limit / 1e9:.1f} GB; use more devices.")
 
 
@@ -38,8 +43,9 @@ def explain(error: BaseException) -> None:
         raise UsageError(
             "Another process uses the TPU compiler; wait for it, or set ALLOW_MULTIPLE_LIBTPU_LOAD=true."
         ) from error
-    if used := MEMORY.search(text):
-        raise TooLarge(float(used[1]) * UNITS[used[2]], float(used[3]) * UNITS[used[4]]) from error
+    if told := MEMORY.search(text) or TEMPORARIES.search(text):
+        used, limit = (float(told[n]) * UNITS[told[n + 1]] for n in (1, 3))
+        raise TooLarge(used, limit, more=told.re is TEMPORARIES) from error
     if reason := refused_kernel(error):
         raise UsageError(
             f"The compiler refuses a kernel: {reason}; use model.implementation='chunked' or 'auto'."
@@ -51,7 +57,11 @@ def refused_kernel(error: BaseException) -> str:
     text = str(error)
     if not KERNEL.search(text):
         return ""
-    reason = re.sub(r"^.*?(Mosaic failed[^:]*: |E\d+: )", "", text.strip(), count=1, flags=re.DOTALL)
+    if tile := TILE.search(text):
+        return f"a tile takes {int(tile[1]) / 1e6:.0f} MB of {int(tile[2]) / 1e6:.0f} MB of the chip's vector memory"
+    reason = re.sub(
+        r"^.*?(Mosaic failed[^:]*: |E\d+: |RESOURCE_EXHAUSTED: )", "", text.strip(), count=1, flags=re.DOTALL
+    )
     return re.split(r"\n|(?<=[a-z)])\. ", reason.strip())[0].rstrip(".:; ") or text.splitlines()[0]
 
 

@@ -99,8 +99,16 @@ def test_chips_have_published_figures(name):
     assert chip.links / chip.bandwidth > 0.1
 
 
+# What libtpu 0.0.42 raises, but for the first, which is of earlier versions.
 OUT = "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in hbm. Used 20.50G of 15.75G hbm."
-VMEM = "RESOURCE_EXHAUSTED: E1001: CompileTimeScopedVmemOom:\nScoped allocation with size 30.1M exceeded the limit"
+HBM = "Ran out of memory on HBM, the total memory required for HLO temporaries (26.84G) exceeds available HBM (15.75G)."
+VMEM = (
+    "RESOURCE_EXHAUSTED: Allocation (size=268435456) would exceed memory (size=134217728) :: #allocation2 [shape = "
+    "'u8[268435456]{0}', space=vmem, size = 0x10000000, scoped, tag = 'input window allocation for operator input 0."
+)
+PALLAS = (
+    "Unimplemented primitive in Pallas TPU lowering for tc: sort. Please file an issue at https://github.com/jax-ml"
+)
 MOSAIC = "INTERNAL: Mosaic failed to compile TPU kernel: Bad lhs type\n\nThe MLIR operation involved:\n ..."
 
 
@@ -109,7 +117,9 @@ MOSAIC = "INTERNAL: Mosaic failed to compile TPU kernel: Bad lhs type\n\nThe MLI
     [
         (OUT, r"takes 22\.0 GB of a device's 16\.9 GB"),
         (MOSAIC, "refuses a kernel: Bad lhs type; use model.implementation='chunked' or 'auto'"),
-        (VMEM, "refuses a kernel: CompileTimeScopedVmemOom"),
+        (HBM, r"takes 28\.8 GB of a device's 16\.9 GB"),
+        (VMEM, "refuses a kernel: a tile takes 268 MB of 134 MB of the chip's vector memory; use model.implementation"),
+        (PALLAS, "refuses a kernel: Unimplemented primitive in Pallas TPU lowering for tc: sort; use"),
         ("ABORTED: the libtpu multi-process lockfile is held", "Another process uses the TPU compiler; wait for it"),
     ],
 )

@@ -1,0 +1,55 @@
+"""A step of every kind of model through the real TPU and GPU compilers, for described chips; nothing runs.
+
+Needs the compilers (requirements-tpu.txt, requirements-gpu.txt), in an environment of their own: `make test-compilers`.
+"""
+
+import importlib.util
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+PACKAGES = {"v5e:2x2": "libtpu", "h100x4": "jax_cuda12_plugin"}
+# Megabytes of gradients and activations on a device that jax-cuda12-plugin 0.10.2 planned; a tenth more is allowed, and
+# another version of a compiler may need other figures. Those of the other steps are yet to be recorded.
+PLANNED = {("h100x4", "vit_digits.py"): 3.69}
+CONFIGS = (
+    "vit_digits.py",
+    "gpt_pydoc.py:neural(dim=2)",
+    "mlm_pydoc.py",
+    "classify_imdb.py",
+    "translate_dates.py",
+    "seq2seq_dates.py",
+    "cnn_digits.py",
+)
+PROGRAM = """
+import json, sys
+from attention.mesh import compiled_for
+from train.config import loading
+from train.devices import dry, topology
+devices = topology.devices(sys.argv[1])
+with compiled_for(devices[0]):
+    for name in sys.argv[2:]:
+        run = dry.DryRun.of(loading.resolve("configs/" + name, {})[0], devices)
+        print(json.dumps([name, run.memory(run.compile())]), flush=True)
+"""
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("chips", PACKAGES)
+def test_a_step_of_every_kind_of_model_compiles_and_takes_no_more_memory_than_it_did(chips):
+    if importlib.util.find_spec(PACKAGES[chips]) is None:
+        pytest.skip("the compiler is missing: make test-compilers installs it")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, chips, *CONFIGS], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    planned = {
+        name: sizes["gradients and activations"] / 1e6 for name, sizes in map(json.loads, done.stdout.splitlines())
+    }
+    assert planned.keys() == set(CONFIGS)
+    bounds = {name: 1.1 * PLANNED[chips, name] for name in planned if (chips, name) in PLANNED}
+    assert {name: planned[name] for name, bound in bounds.items() if planned[name] > bound} == {}
