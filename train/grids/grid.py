@@ -237,7 +237,7 @@ def is_record(value: Any, names: Sequence[str] = ("over",)) -> bool:
         all(_is(value[name], shape) for name, shape in SHAPES.items() if name in value)
         and tuned is not None
         and all(_is(tried, TRIED) and all(map(_is_decimal, tried)) for tried in tuned)
-        and (tune is None or _is(tune, TUNE))
+        and (tune is None or ("cells" in value and _is(tune, TUNE)))
     )
 
 

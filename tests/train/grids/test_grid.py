@@ -149,3 +149,34 @@ def test_a_grid_of_millions_of_settings_is_refused_before_it_is_made():
 def test_a_list_of_a_million_values_is_refused_before_it_is_split():
     with pytest.raises(UsageError, match="has 2000000 characters, and at most 20000 are read"):
         grid.split("1," * 10**6)
+
+
+TUNED = SWEEP.plain | {
+    "tune": {"field": "optimizer.learning_rate", "length": "1/3", "seeds": 1, "metric": "loss", "rule": "The least."},
+    "cells": {"a": {"chosen": {"optimizer.learning_rate": "0.1"}, "tried": {"0.1": [0.5, None]}}},
+}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"over": None},
+        {"over": {"model.attention": "super"}},
+        {"over": {"model.attention": [["super"]]}},
+        {"also": [None]},
+        {"seeds": [0]},
+        {"cells": []},
+        {"cells": {"a": {}}},
+        {"cells": {"a": {"chosen": {}, "tried": {"x": [0.5]}}}},
+        {"cells": {"a": {"chosen": {}, "tried": {"0.1": 0.5}}}},
+        {"tune": {"metric": "loss"}},
+    ],
+)
+def test_what_is_no_record_of_a_sweep_is_known(changes):
+    assert grid.is_record(TUNED)
+    assert not grid.is_record(TUNED | changes)
+
+
+@pytest.mark.parametrize("name", ["over", "cells"])
+def test_a_record_has_what_varies_and_the_settings_of_what_is_tuned(name):
+    assert not grid.is_record({key: value for key, value in TUNED.items() if key != name})
