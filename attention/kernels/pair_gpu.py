@@ -35,7 +35,7 @@ WIDEST = 128  # the widest values whose sums fit in registers
 LOWEST = float(jnp.finfo(jnp.float32).min) / 2
 
 
-def block_sizes(queries: int, keys: int) -> tuple[int, int]:
+def block_sizes(queries: int, keys: int, network: Network) -> tuple[int, int]:
     """Returns queries and keys of a tile, whatever their number."""
     return BLOCK
 

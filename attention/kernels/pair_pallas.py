@@ -41,8 +41,8 @@ def why_not(call: PairCall, platform: str = "") -> str:
 
 
 def _reasons_of_a_tpu(call: PairCall) -> dict[str, bool]:
-    block = call.block or (8, 128)
-    return {f"its tiles are multiples of 8 queries and 128 keys, not {block}": bool(block[0] % 8 or block[1] % 128)}
+    block = call.block or (128, 128)
+    return {f"its tiles are multiples of 128 queries and keys, not {block}": bool(block[0] % 128 or block[1] % 128)}
 
 
 def _reasons_of_a_gpu(call: PairCall) -> dict[str, bool]:
@@ -81,7 +81,7 @@ def pair(call: PairCall, block: tuple[int, int] | None = None, platform: str = "
         raise UnsupportedError(f"implementation='pallas' cannot do this call: {reason}; use 'chunked' or 'auto'.")
     platform = platform or platform_here()
     kernels = _kernels(platform)
-    block = block or call.block or kernels.block_sizes(*call.scores_shape[-2:])
+    block = block or call.block or kernels.block_sizes(*call.scores_shape[-2:], _network(call))
     plan = _plan(call, block, platform)
     out = _on_mesh(plan, _operands(call, plan), _fixed(call, plan))
     out = jnp.swapaxes(out, 1, 2)[:, : plan.queries]
@@ -105,6 +105,7 @@ def _plan(call: PairCall, block: tuple[int, int], platform: str) -> PairPlan:
         limited=call.mask.key_lengths is not None or keys % block[1] > 0,
         rate=call.dropout_rate,
         platform=platform,
+        rounded=call.value.dtype == jnp.bfloat16,
     )
 
 

@@ -1,0 +1,254 @@
+"""The scores of a strip of pairs without a (rows, columns, units) array.
+
+A strip has 8 rows, which are queries in the forward pass and keys in the backward pass: a_i + b_j does not care.
+`ByUnits` is for few weights: it holds one (8, columns) array for each hidden unit and mixes them with scalars.
+`Stacked` is for many weights: the units of several rows lie above each other, and one matrix product mixes them all.
+The gradient is that of `jax.vjp`, so that any activation works and scores are defined once.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+
+from attention.activations import ACTIVATIONS
+from attention.kernels.pair_tile import Network, PairPlan, Weights, unit_scores
+
+STRIP = 8  # rows of a strip, as many as a TPU's register has
+FEW = 32  # the most weights that are spread one by one
+
+
+@jax.custom_vjp
+def _relu(x: jax.Array) -> jax.Array:
+    """Returns max(x, 0); its gradient asks the result, so that a kernel keeps no mask in the meantime."""
+    return jnp.maximum(x, 0)
+
+
+def _relu_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return (y := jnp.maximum(x, 0)), y
+
+
+_relu.defvjp(_relu_forward, lambda y, gradient: (jnp.where(y > 0, gradient, 0.0),))
+IN_TPU_KERNELS = ACTIVATIONS | {"relu": _relu}
+
+
+def columns(x: jax.Array) -> list[jax.Array]:
+    """Returns `(R, C)` as C arrays `(R, 1)`."""
+    return [x[:, c : c + 1] for c in range(x.shape[1])]
+
+
+def join(parts: Sequence[jax.Array], axis: int) -> jax.Array:
+    """Joins arrays of size 1 along the axis, by selection, which needs no shifts within a register."""
+    shape = tuple(len(parts) if d == axis else size for d, size in enumerate(parts[0].shape))
+    index = jax.lax.broadcasted_iota(jnp.int32, shape, axis)
+    zero = jnp.zeros(shape, parts[0].dtype)
+    return functools.reduce(lambda x, numbered: jnp.where(index == numbered[0], numbered[1], x), enumerate(parts), zero)
+
+
+@dataclasses.dataclass(frozen=True)
+class ByUnits:
+    """A strip as one (8, columns) array for each unit.
+
+    Columns and weights are spread over the rows of a strip, so that their gradients are sums of whole arrays.
+    """
+
+    network: Network
+    together = 64, 16  # parts of a tile that are computed together, forward and backward
+
+    @property
+    def units(self) -> int:
+        """Returns how many units rows and columns have."""
+        return self.network.units[0]
+
+    def spread_weights(self, weights: Weights, width: int) -> tuple[jax.Array, ...]:
+        """Returns one array `(8 P, width)` with 8 rows for each of the P weights."""
+        flat = jnp.concatenate([w.reshape(-1) for w in weights])
+        return (jnp.broadcast_to(jnp.repeat(flat, STRIP)[:, None], (flat.size * STRIP, width)),)
+
+    @property
+    def learned(self) -> list[bool]:
+        """Returns which arrays of `spread_weights` have a gradient."""
+        return [True]
+
+    def spread_columns_shape(self, width: int) -> tuple[int, int]:
+        """Returns the shape of what `spread_columns` returns."""
+        return STRIP * self.units, width
+
+    def spread_columns(self, x: jax.Array) -> jax.Array:
+        """Returns `(M, C)` as `(8 M, C)`."""
+        return jnp.concatenate([jnp.broadcast_to(x[m : m + 1], (STRIP, x.shape[1])) for m in range(len(x))], 0)
+
+    def gather_columns(self, x: jax.Array) -> jax.Array:
+        """Returns the gradient `(M, C)` of `spread_columns`."""
+        return join([jnp.sum(part, axis=0, keepdims=True) for part in _cut(x, STRIP)], 0)
+
+    def spread_rows_shape(self, width: int) -> tuple[int, int]:
+        """Returns the shape of what `spread_rows` returns."""
+        return STRIP, self.units * width
+
+    def spread_rows(self, x: jax.Array, width: int) -> jax.Array:
+        """Returns a strip `(8, M)` as `(8, M width)`."""
+        return jnp.concatenate([jnp.broadcast_to(column, (STRIP, width)) for column in columns(x)], 1)
+
+    def gather_rows(self, x: jax.Array) -> jax.Array:
+        """Returns the gradient `(8, M)` of `spread_rows`."""
+        return join([jnp.sum(part, axis=1, keepdims=True) for part in jnp.split(x, self.units, 1)], 1)
+
+    def split_rows(self, rows: jax.Array) -> list[jax.Array]:
+        """Returns a strip of `spread_rows` as M arrays `(8, width)`."""
+        return jnp.split(rows, self.units, 1)
+
+    def join_rows(self, gradients: list[jax.Array]) -> jax.Array:
+        """Returns the gradients of `split_rows`; it is the inverse."""
+        return jnp.concatenate(gradients, 1)
+
+    def scores(self, rows: list[jax.Array], across: jax.Array, weights: Sequence[jax.Array]) -> jax.Array:
+        """Returns the scores `(8, C)` of a strip."""
+        activation = IN_TPU_KERNELS[self.network.activation]
+        return unit_scores(self.network, rows, _cut(across, STRIP), _cut(weights[0], STRIP), activation)
+
+
+def _cut(x: jax.Array, size: int) -> list[jax.Array]:
+    """Returns blocks of rows."""
+    return [x[start : start + size] for start in range(0, len(x), size)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stacked:
+    """A strip as (rows × units, columns) arrays, of as many rows as fill the 128 rows of a product.
+
+    A layer's kernel stands on the diagonal of a matrix once for each of these rows. Units are padded with zeros to
+    whole registers.
+    """
+
+    network: Network
+    rounded: bool
+
+    @property
+    def together(self) -> tuple[int, int]:
+        """Returns how many parts of a tile are computed together, forward and backward, as compile time allows."""
+        parts = 2**8 // self.units // (1 if self.rounded else 4)
+        return parts, parts
+
+    @property
+    def units(self) -> int:
+        """Returns how many units rows and columns have, with padding."""
+        return -(-self.network.units[0] // STRIP) * STRIP
+
+    @property
+    def stacked(self) -> int:
+        """Returns the rows of one product."""
+        return next(rows for rows in (8, 4, 2, 1) if rows * self.units <= 128 or rows == 1)
+
+    def spread_weights(self, weights: Weights, width: int) -> tuple[jax.Array, ...]:
+        """Returns for each layer the matrix, its transpose and the bias `(·, width)`; for the vector, a matrix for each
+        product of the strip below each other, and their transposes.
+        """
+        together, sizes, weights = self.stacked, [self.units], list(weights)
+        eye, spread = jnp.eye(together, dtype=weights[0].dtype), []
+        for biased in self.network.biased:
+            kernel, bias = weights.pop(0), weights.pop(0) if biased else None
+            sizes.append(-(-len(kernel) * together // STRIP) * STRIP // together)
+            matrix = jnp.kron(eye, _padded(kernel, sizes[-1], sizes[-2]))
+            spread += [matrix, matrix.T]
+            if biased:
+                spread.append(jnp.tile(_padded(bias, sizes[-1], 1), (together, width)))
+        vector = _padded(weights[0].T, 1, sizes[-1])
+        parts = jnp.split(jnp.kron(jnp.eye(STRIP, dtype=vector.dtype), vector), STRIP // together, axis=1)
+        return (*spread, jnp.concatenate(parts, 0), jnp.concatenate([part.T for part in parts], 0))
+
+    @property
+    def learned(self) -> list[bool]:
+        """Returns which arrays of `spread_weights` have a gradient: all but the transposes."""
+        layers = [learned for biased in self.network.biased for learned in (True, False, True)[: 2 + biased]]
+        return [*layers, True, False]
+
+    def spread_columns_shape(self, width: int) -> tuple[int, int]:
+        """Returns the shape of what `spread_columns` returns."""
+        return self.units, width
+
+    def spread_columns(self, x: jax.Array) -> jax.Array:
+        """Returns `(M, C)` unchanged."""
+        return x
+
+    gather_columns = spread_columns
+
+    def spread_rows_shape(self, width: int) -> tuple[int, int]:
+        """Returns the shape of what `spread_rows` returns."""
+        return STRIP * self.units, width
+
+    def spread_rows(self, x: jax.Array, width: int) -> jax.Array:
+        """Returns a strip `(8, M)` as `(8 M, width)`."""
+        return jnp.concatenate([jnp.broadcast_to(column, (self.units, width)) for column in columns(x.T)], 0)
+
+    def gather_rows(self, x: jax.Array) -> jax.Array:
+        """Returns the gradient `(8, M)` of `spread_rows`."""
+        return join([jnp.sum(part, axis=1, keepdims=True) for part in _cut(x, self.units)], 1).T
+
+    def split_rows(self, rows: jax.Array) -> list[jax.Array]:
+        """Returns a strip of `spread_rows` as 8 arrays `(M, width)`."""
+        return _cut(rows, self.units)
+
+    def join_rows(self, gradients: list[jax.Array]) -> jax.Array:
+        """Returns the gradients of `split_rows`; it is the inverse."""
+        return jnp.concatenate(gradients, 0)
+
+    def scores(self, rows: list[jax.Array], across: jax.Array, weights: Sequence[jax.Array]) -> jax.Array:
+        """Returns the scores `(8, C)` of a strip."""
+        activation = IN_TPU_KERNELS[self.network.activation]
+        *layers, vector, turned = weights
+        parts = STRIP // self.stacked
+        terms = []
+        for part, (matrix, transpose) in enumerate(
+            zip(_cut(vector, STRIP), _cut(turned, len(turned) // parts), strict=True)
+        ):
+            here = rows[part * self.stacked : (part + 1) * self.stacked]
+            hidden = jnp.concatenate([activation(row + across) for row in here], 0)
+            terms.append(_mix(self.rounded, matrix, transpose, self._hidden(hidden, layers, activation)))
+        return functools.reduce(jnp.add, terms)
+
+    def _hidden(self, hidden: jax.Array, layers: Sequence[jax.Array], activation: Callable) -> jax.Array:
+        arrays = iter(layers)
+        for biased in self.network.biased:
+            hidden = _mix(self.rounded, next(arrays), next(arrays), hidden)
+            hidden = activation(hidden + next(arrays) if biased else hidden)
+        return hidden
+
+
+def _padded(x: jax.Array, rows: int, width: int) -> jax.Array:
+    return jnp.pad(x, [(0, rows - x.shape[0]), (0, width - x.shape[1])])
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _mix(rounded: bool, matrix: jax.Array, transpose: jax.Array, x: jax.Array) -> jax.Array:
+    """Returns matrix @ x; a TPU turns no factor if the transpose is at hand. Its gradient is the matrix's alone."""
+    return dot(matrix, x, (1, 0), rounded)
+
+
+def _mix_forward(rounded: bool, matrix: jax.Array, transpose: jax.Array, x: jax.Array):
+    return dot(matrix, x, (1, 0), rounded), (transpose, x)
+
+
+def _mix_backward(rounded: bool, saved: tuple[jax.Array, jax.Array], gradient: jax.Array):
+    transpose, x = saved
+    return dot(gradient, x, (1, 1), rounded), jnp.zeros_like(transpose), dot(transpose, gradient, (1, 0), rounded)
+
+
+_mix.defvjp(_mix_forward, _mix_backward)
+
+
+def dot(x: jax.Array, y: jax.Array, axes: tuple[int, int], rounded: bool = False) -> jax.Array:
+    """Returns the product summed over the axes, at least in float32; exact unless factors are rounded to bfloat16."""
+    kind = jnp.promote_types(x.dtype, jnp.float32)
+    if rounded:
+        x, y = x.astype(jnp.bfloat16), y.astype(jnp.bfloat16)
+    exact = jax.lax.Precision.HIGHEST if x.dtype != jnp.bfloat16 else None
+    numbers = (((axes[0],), (axes[1],)), ((), ()))
+    return jax.lax.dot_general(x, y, numbers, precision=exact, preferred_element_type=kind)
+
+
+def form_of(plan: PairPlan) -> ByUnits | Stacked:
+    """Returns the form that suits the number of weights."""
+    return ByUnits(plan.network) if plan.network.size <= FEW else Stacked(plan.network, plan.rounded)

@@ -1,0 +1,178 @@
+"""A tile of pairs on a TPU: its masks, bias and dropout, and the order in which its parts are computed."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from attention.dropout import keep_columns, words_of
+from attention.kernels.pair_tile import PairPlan
+from attention.kernels.tpu.forms import STRIP, ByUnits, Stacked, form_of
+
+LANES = 128
+
+
+def names_of(form: ByUnits | Stacked) -> list[str]:
+    """Returns the names of the arrays of `spread_weights`."""
+    return [f"weight_{index}" for index in range(len(form.learned))]
+
+
+def rows_together(plan: PairPlan, turned: bool) -> int:
+    """Returns how many rows are computed together, so that one part need not wait for another."""
+    rows, across = plan.block[::-1] if turned else plan.block
+    most = max(2, form_of(plan).together[turned] // -(-across // LANES))  # a register has 16 rows of bfloat16
+    return next(STRIP * strips for strips in (16, 8, 4, 2, 1) if strips <= most and rows % (STRIP * strips) == 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class TpuTile:
+    """Tile (x, y) of rows and columns of sequence b and one head; `sequence` counts both.
+
+    Rows are queries and columns are keys, or with `turned` the reverse. It is computed in parts of one strip of rows
+    and 128 columns, which are named by the index of their first row and their first column.
+    """
+
+    plan: PairPlan
+    ref: dict[str, Any]
+    sequence: Any
+    b: Any
+    x: Any
+    y: Any
+    turned: bool
+    tiles: int
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Returns its rows and columns."""
+        return self.plan.block[::-1] if self.turned else self.plan.block
+
+    @property
+    def lowest(self) -> float:
+        """Returns the score of masked pairs, half the lowest number, to which a score can be added without overflow."""
+        return float(jnp.finfo(self.ref["rows"].dtype).min) / 2
+
+    @property
+    def parts(self) -> list[slice]:
+        """Returns the columns in parts."""
+        across = self.block[1]
+        return [slice(start, min(start + LANES, across)) for start in range(0, across, LANES)]
+
+    def weights(self) -> list[jax.Array]:
+        """Returns the arrays of `spread_weights` of its head."""
+        return [self.ref[name][...] for name in names_of(form_of(self.plan))]
+
+    def positions(self, row: Any, part: slice) -> tuple[jax.Array, jax.Array]:
+        """Returns the indices of queries and keys of a part, which broadcast to its shape."""
+        rows, across = (start * size for start, size in zip((self.x, self.y), self.block, strict=True))
+        down = rows + row + jax.lax.broadcasted_iota(jnp.int32, (STRIP, 1), 0)
+        along = across + part.start + jax.lax.broadcasted_iota(jnp.int32, (1, part.stop - part.start), 1)
+        return (along, down) if self.turned else (down, along)
+
+    def whole(self) -> Any:
+        """Returns whether the mask allows all pairs of the tile; False if that is not known."""
+        plan, ref = self.plan, self.ref
+        if "row_segments" in ref or "dense" in ref:
+            return False
+        queries, keys = plan.block
+        first = ref["offset"][0] + (self.y if self.turned else self.x) * queries
+        start = (self.x if self.turned else self.y) * keys
+        conditions = []
+        if plan.causal:
+            conditions.append(start + keys - 1 <= first)
+        if plan.window:
+            conditions += [first + queries - 1 - start < plan.window, start + keys - 1 - first < plan.window]
+        if plan.limited:
+            conditions.append(start + keys <= jnp.minimum(ref["lengths"][self.b], plan.keys))
+        return functools.reduce(jnp.logical_and, conditions) if conditions else True
+
+    def allowed(self, row: Any, part: slice) -> jax.Array | None:
+        """Returns which pairs of a part the mask allows."""
+        plan, ref, (query, key) = self.plan, self.ref, self.positions(row, part)
+        ahead = key - (ref["offset"][0] + query)
+        conditions = []
+        if plan.causal:
+            conditions.append(ahead <= 0)
+        if plan.window:
+            conditions.append(jnp.abs(ahead) < plan.window)
+        if plan.limited:
+            conditions.append(jnp.broadcast_to(key < jnp.minimum(ref["lengths"][self.b], plan.keys), ahead.shape))
+        if "row_segments" in ref:
+            conditions.append(ref["row_segments"][pl.ds(row, STRIP), :] == ref["column_segments"][:, part])
+        if "dense" in ref:
+            conditions.append(jnp.broadcast_to(self.pairs("dense", row, part).astype(jnp.int32) != 0, ahead.shape))
+        return functools.reduce(jnp.logical_and, conditions) if conditions else None
+
+    def pairs(self, name: str, row: Any, part: slice) -> jax.Array:
+        """Returns a part of an array over pairs, in which axes may be 1."""
+        height, width = self.ref[name].shape
+        return self.ref[name][pl.ds(row, STRIP) if height > 1 else slice(None), part if width > 1 else slice(None)]
+
+    def kept(self, row: Any, part: slice) -> jax.Array:
+        """Returns which weights of a part dropout keeps, as `attention.dropout.keep` does."""
+        plan, ref, (query, key) = self.plan, self.ref, self.positions(row, part)
+        index = ref["sequence"][self.sequence] * jnp.uint32(plan.queries) + query.astype(jnp.uint32)
+        return keep_columns(words_of((ref["seed"][0], ref["seed"][1]), index), key.astype(jnp.uint32), plan.rate)
+
+    def finish(self, scores: jax.Array, row: Any, part: slice, whole: bool) -> jax.Array:
+        """Adds the bias to the scores of a part, and sets masked ones to the lowest score unless all are allowed."""
+        if "bias" in self.ref:
+            scores = scores + self.pairs("bias", row, part)
+        allowed = None if whole else self.allowed(row, part)
+        return scores if allowed is None else jnp.where(allowed, scores, self.lowest)
+
+    def spread(self, row: Any) -> Any:
+        """Returns where a strip is that is spread over columns."""
+        height = form_of(self.plan).spread_rows_shape(1)[0]
+        return pl.ds(pl.multiple_of(row * (height // STRIP), STRIP), height)
+
+    def spread_rows(self) -> None:
+        """Spreads rows over columns, once for all tiles of these rows."""
+        form, width = form_of(self.plan), self.parts[0].stop
+
+        def body(index, carry):
+            row = pl.multiple_of(index * STRIP, STRIP)
+            self.ref["spread"][self.spread(row), :] = form.spread_rows(self.ref["rows"][pl.ds(row, STRIP), :], width)
+            return carry
+
+        jax.lax.fori_loop(0, self.block[0] // STRIP, body, 0)
+
+    def gather_rows(self) -> None:
+        """Sums the gradient of rows over columns, when all tiles of these rows are done."""
+
+        def body(index, carry):
+            row = pl.multiple_of(index * STRIP, STRIP)
+            gradient = form_of(self.plan).gather_rows(self.ref["d_spread"][self.spread(row), :])
+            self.ref["d_rows"][pl.ds(row, STRIP), :] = gradient
+            return carry
+
+        jax.lax.fori_loop(0, self.block[0] // STRIP, body, 0)
+
+    def store_shares(self, starts: list[Any], shares: list[list[jax.Array]]) -> None:
+        """Stores the weights of adjacent strips, given in parts."""
+        rows = pl.ds(starts[0], STRIP * len(starts))
+        for part, x in zip(self.parts, zip(*shares, strict=True), strict=True):
+            self.ref["shares"][rows, part] = jnp.concatenate(x, 0).astype(self.ref["shares"].dtype)
+
+    def visit(self, compute: Callable) -> None:
+        """Runs `compute(first rows of strips, whole)` for several strips at a time, without masks if possible."""
+        size = rows_together(self.plan, self.turned)
+
+        def run(whole):
+            def body(index, carry):
+                start = pl.multiple_of(index * size, size)
+                compute([pl.multiple_of(start + row, STRIP) for row in range(0, size, STRIP)], whole)
+                return carry
+
+            jax.lax.fori_loop(0, self.block[0] // size, body, 0)
+
+        whole = self.whole()
+        if isinstance(whole, bool):
+            run(whole)
+        else:
+            jax.lax.cond(whole, lambda: run(True), lambda: run(False))
