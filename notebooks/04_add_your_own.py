@@ -124,7 +124,7 @@ for name in MECHANISMS:
 # %% [markdown]
 # ## 6. Comparison
 #
-# Each line of *Differences* is tested over seeds against the baseline, and corrected for the number of tests.
+# Each line of *Differences* is tested over seeds against the baseline, and corrected for the number of tests. The outputs below were made while other programs ran, so do not compare their times.
 
 # %%
 report(runs.find([Path("runs/own")]), wanted="dot_product")
