@@ -161,23 +161,37 @@ def align_values(
     return kernel @ value + bias[:, None]
 
 
-def hosseini_layer(
-    x: Float[Array, "L D"],
-    heads: int,
-    w_query: Float[Array, "D D"],
-    w_out: Float[Array, "D D"],
-    w_key: Float[Array, "D D"] | None = None,
-    w_value: Float[Array, "D D"] | None = None,
-    w_align: Float[Array, "L L"] | None = None,
-) -> Float[Array, "L D"]:
-    """Computes a layer of Hosseini without biases, in the paper's matrix notation; head n has columns n·H … (n+1)·H.
+# The layers of Hosseini in the matrix notation of the paper: x is (L, D) and each W is (D, D).
 
-    With all W it is standard attention (Definition 1); without W^V Optimised, whose values are slices of x (2); without
-    W^K too Efficient (3); with a W^A, which mixes values over tokens for all heads, Super Attention (4).
-    """
-    key, value = (x if w is None else x @ w for w in (w_key, w_value))
-    query, key, value = (jnp.stack(jnp.split(y, heads, axis=1)) for y in (x @ w_query, key, value))
-    value = value if w_align is None else jnp.einsum("ts,nsh->nth", w_align, value)
+
+def _heads(x: Float[Array, "L D"], heads: int) -> Float[Array, "N L H"]:
+    """Splits x into heads; head n has the columns n·H … (n+1)·H."""
+    return jnp.stack(jnp.split(x, heads, axis=1))
+
+
+def _attend(query: Float[Array, "N L H"], key: Float[Array, "N L H"], value: Float[Array, "N L H"]):
+    """Returns the concatenated heads H_i = softmax(Q_i K_iᵀ / √d_k) V_i (Hosseini, eq. 2 and 3)."""
     scores = jnp.einsum("nth,nsh->nts", query, key) / jnp.sqrt(query.shape[-1])
-    out = jnp.einsum("nts,nsh->nth", jax.nn.softmax(scores), value)
-    return jnp.concatenate(list(out), axis=1) @ w_out
+    heads = jnp.einsum("nts,nsh->nth", jax.nn.softmax(scores), value)
+    return jnp.concatenate(list(heads), axis=1)
+
+
+def standard_layer(x, w_query, w_key, w_value, w_out, heads: int) -> Float[Array, "L D"]:
+    """Computes standard attention without biases (Hosseini, Definition 1)."""
+    return _attend(_heads(x @ w_query, heads), _heads(x @ w_key, heads), _heads(x @ w_value, heads)) @ w_out
+
+
+def optimised_layer(x, w_query, w_key, w_out, heads: int) -> Float[Array, "L D"]:
+    """Computes Optimised Attention: the values are slices of the input (Hosseini, Definition 2)."""
+    return _attend(_heads(x @ w_query, heads), _heads(x @ w_key, heads), _heads(x, heads)) @ w_out
+
+
+def efficient_layer(x, w_query, w_out, heads: int) -> Float[Array, "L D"]:
+    """Computes Efficient Attention: keys and values are slices of the input (Hosseini, Definition 3)."""
+    return _attend(_heads(x @ w_query, heads), _heads(x, heads), _heads(x, heads)) @ w_out
+
+
+def super_layer(x, w_query, w_align, w_out, heads: int) -> Float[Array, "L D"]:
+    """Computes Super Attention: one W^A for all heads mixes the values over tokens (Hosseini, Definition 4)."""
+    value = jnp.einsum("ts,nsh->nth", w_align, _heads(x, heads))
+    return _attend(_heads(x @ w_query, heads), _heads(x, heads), value) @ w_out

@@ -1,7 +1,6 @@
 """The rows of Hosseini against its definitions, its parameter counts, and what a wrong name is told."""
 
 import dataclasses
-import functools
 
 import chex
 import flax.linen as nn
@@ -65,11 +64,19 @@ def test_layers_equal_hosseinis_definitions(spec, implementation):
     module = layer(spec, implementation=implementation)
     kernels, params = without_biases(params_of(module))
     x = jax.random.normal(jax.random.key(5), (3, LENGTH, WIDTH))
-    used = {"dot_product": ("query", "key", "value", "out"), "optimised": ("query", "key", "out")}
-    weights = {f"w_{name}": kernels[name] for name in used.get(spec, ("query", "out"))}
-    weights |= {"w_align": params["align_kernel"]} if spec == "super" else {}
-    definition = functools.partial(reference.hosseini_layer, heads=HEADS, **weights)
-    chex.assert_trees_all_close(module.apply({"params": params}, x), jax.vmap(definition)(x), atol=1e-5)
+    definitions = {
+        "dot_product": lambda x: reference.standard_layer(x, **weights("query", "key", "value", "out"), heads=HEADS),
+        "optimised": lambda x: reference.optimised_layer(x, **weights("query", "key", "out"), heads=HEADS),
+        "efficient": lambda x: reference.efficient_layer(x, **weights("query", "out"), heads=HEADS),
+        "super": lambda x: reference.super_layer(
+            x, **weights("query", "out"), w_align=params["align_kernel"], heads=HEADS
+        ),
+    }
+
+    def weights(*names):
+        return {f"w_{name}": kernels[name] for name in names}
+
+    chex.assert_trees_all_close(module.apply({"params": params}, x), jax.vmap(definitions[spec])(x), atol=1e-5)
 
 
 def test_super_with_identity_alignment_is_efficient():
