@@ -1,6 +1,6 @@
 """What a score of one pair is given beside the query and the key, and the forms for which there are special kernels."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -30,11 +30,14 @@ class Tokens(NamedTuple):
       first: The position of the first.
       source: The layer's inputs `(*B, L, D)` that they were projected from.
       rotary: Rotary positions, or None.
+      before: What `prepare_key` gave for the token before the first, with a length of 1, zeros if there is none; None
+        where the first token is the first of all.
     """
 
     first: int | jax.Array
     source: jax.Array
     rotary: Rotary | None = None
+    before: Any = None
 
     def turn(self, x: jax.Array) -> jax.Array:
         """Returns queries or keys `(*B, L, N, H)` turned by their rotary positions, or as they are without any."""

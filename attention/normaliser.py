@@ -296,6 +296,25 @@ class Hard(Normaliser):
         return best + (soft - jax.lax.stop_gradient(soft))
 
 
+@dataclasses.dataclass(frozen=True)
+class StickBreaking(Normaliser):
+    """σ(s_ij) Π_{l>j} (1 − σ(s_il)): the last key takes its part of a stick, then the one before it of what is left.
+
+    It is the attention of Tan et al. 2024, 2410.17980, whose keys are those before the query's own; here they are those
+    that the mask allows, in descending order.
+    """
+
+    in_tiles = False
+    flops = 25
+
+    def weigh(self, params: Params, scores: jax.Array, allowed: jax.Array | None, key: Any = None) -> jax.Array:
+        """Returns the parts of the stick, as sums of logarithms."""
+        left = jax.nn.log_sigmoid(-scores)
+        left = left if allowed is None else jnp.where(allowed, left, 0)
+        parts = jnp.exp(jax.nn.log_sigmoid(scores) + jax.lax.cumsum(left, left.ndim - 1, reverse=True) - left)
+        return parts if allowed is None else jnp.where(allowed, parts, 0)
+
+
 def _nonzero(total: jax.Array) -> jax.Array:
     return jnp.where(total == 0, 1, total)
 
@@ -309,6 +328,7 @@ NORMALISERS: dict[str, type[Normaliser]] = {
     "sum": Sum,
     "none": Unnormalised,
     "hard": Hard,
+    "stick_breaking": StickBreaking,
 }
 
 

@@ -11,7 +11,7 @@ import jax
 from jaxtyping import Array, Float
 
 from attention import operations
-from attention.errors import UsageError
+from attention.errors import UnsupportedError, UsageError
 from attention.forms import At, DotForm, PairNetwork, Tokens
 from attention.kernels import choose
 from attention.kernels.call import check_parts, check_shapes
@@ -34,6 +34,7 @@ class Mixer:
       ties_values: Whether the prepared keys can also be the values.
       random: Whether training needs a random key even without dropout.
       splits_tokens: Whether devices can share the tokens of a sequence; see `attention.kernels.ring`.
+      reads_source: Whether prepared keys need the layer's inputs, which a cache of latents does not keep.
     """
 
     title: ClassVar[str] = ""
@@ -45,6 +46,7 @@ class Mixer:
     ties_values: bool = True
     random: bool = False
     splits_tokens: bool = False
+    reads_source: bool = False
 
     def __init_subclass__(cls) -> None:
         cls.title = cls.__dict__.get("title", cls.title or cls.__name__)
@@ -117,17 +119,24 @@ class Score(Mixer):
 
     Attributes:
       normaliser: A string that names the normaliser, such as `sigmoid`; see `attention.normaliser`.
+      needs_causal: Whether it compares a query with its past alone, within one sequence.
     """
 
     title = ""
     normaliser: str = dataclasses.field(default="softmax", kw_only=True)
     kernels: ClassVar[tuple[str, ...]] = ()  # the implementations that its forms add
+    needs_causal: ClassVar[bool] = False
 
     def __post_init__(self):
         super().__post_init__()
         if not isinstance(self.normaliser, str):
             raise UsageError(f"The option normaliser must be a string such as 'sigmoid', not {self.normaliser!r}.")
         normaliser_of(self.normaliser)
+
+    @property
+    def cross(self) -> bool:
+        """Returns whether it supports cross-attention."""
+        return not self.needs_causal
 
     @property
     def weighing(self) -> Normaliser:
@@ -182,6 +191,8 @@ class Score(Mixer):
 
     def attend(self, params: Params, query: Any, key: Any, value: Float[Array, "*B S K V"], options: Options) -> Any:
         """Returns the output `(*B, T, N, V)`, and the weights if the options ask for them."""
+        if self.needs_causal and not options.mask.causal:
+            raise UnsupportedError(f"{self.title} needs a causal mask with these options: the past is what fades.")
         tokens, heads = jax.tree.leaves(query)[0].shape[value.ndim - 3 : value.ndim - 1]
         query = query if self.reads_query else None
         key = key if self.reads_key else None

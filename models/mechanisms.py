@@ -26,6 +26,7 @@ from attention.scores.alibi import Alibi
 from attention.scores.cosine import Cosine
 from attention.scores.differential import Differential
 from attention.scores.dot import DotProduct
+from attention.scores.forgetting import Forgetting
 from attention.scores.gaussian import Gaussian
 from attention.scores.luong import Bilinear
 from attention.scores.pairwise import Additive, Neural
@@ -122,6 +123,8 @@ class Mechanism:
         if self.value == "tied" and not (self.score.ties_values and self.score.reads_key):
             raise UsageError(f"The score of {self.name} keeps no keys that could be values, so value='tied' cannot be.")
         check_options(self)
+        if self.latent and self.score.reads_source:
+            raise UsageError(f"The keys of {self.name} need the layer's inputs, so it takes no latent={self.latent}.")
         for option in ("kv_heads", "latent"):
             if getattr(self, option):
                 self._check_projected(option)
@@ -196,6 +199,8 @@ MECHANISMS = {
         Mechanism("soft_cap", "Gemma 2 (arXiv:2408.00118)", score=SoftCap()),
         Mechanism("cosine", "Liu et al. 2022, eq. 2", score=Cosine()),
         Mechanism("alibi", "Press et al. 2022, section 3", score=Alibi()),
+        Mechanism("forgetting", "Lin et al. 2025, section 3", score=Forgetting()),
+        Mechanism("stick_breaking", "Tan et al. 2024, section 2", score=DotProduct(normaliser="stick_breaking")),
         Mechanism("relative", "Raffel et al. 2020, section 2.1", score=Relative()),
         Mechanism("differential", "Ye et al. 2024, eq. 1 to 3", score=Differential()),
         Mechanism("linear", "Katharopoulos et al. 2020; Wikipedia", score=LinearAttention()),

@@ -66,6 +66,8 @@ MECHANISMS = {
     "cosine": (SKY, "D"),
     "alibi": (PURPLE, "D"),
     "relative": (BLACK, "D"),
+    "forgetting": (ORANGE, "P"),
+    "stick_breaking": (GREEN, "P"),
     "differential": (RED, "v"),
     "retention": (BLUE, "v"),
     "gated_linear": (ORANGE, "v"),

@@ -11,11 +11,11 @@ from jax.nn import initializers
 from jaxtyping import Array, Float
 
 from attention.activations import unit
-from attention.errors import UnsupportedError, UsageError
+from attention.errors import UsageError
 from attention.forms import At, DotForm, Tokens
 from attention.kernels.call import check_weight
 from attention.kernels.reference import precise, spread_heads
-from attention.options import Options, takes_options
+from attention.options import takes_options
 from attention.parameters import NotNegative, Parameter, Params, Positive, Sizes
 from attention.score import Score, attend
 
@@ -92,9 +92,9 @@ class Gaussian(Score):
         return ("cudnn",) if self.squared and self.normalise and not self.decay else ()
 
     @property
-    def cross(self) -> bool:
-        """Returns whether there is no decay, which compares positions within one sequence."""
-        return not self.decay
+    def needs_causal(self) -> bool:
+        """Returns whether there is a decay, which compares positions within one sequence."""
+        return self.decay > 0
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns log σ of each head if it is learned."""
@@ -139,12 +139,6 @@ class Gaussian(Score):
 
     def _sigma(self, params: Params) -> Any:
         return jnp.exp(params["log_sigma"]) if self.learn_sigma else self.sigma
-
-    def attend(self, params: Params, query: Any, key: Any, value: Any, options: Options) -> Any:
-        """Returns the output, and the weights if asked for; a decay needs a causal mask."""
-        if self.decay and not options.mask.causal:
-            raise UnsupportedError("Gaussian attention with a decay needs a causal mask: the past is what fades.")
-        return super().attend(params, query, key, value, options)
 
 
 def _plain(x: Any) -> Any:

@@ -12,6 +12,7 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention.errors import UsageError
@@ -37,6 +38,11 @@ class Cache:
     value: Float[Array, "*B L N H"] | None = None
     state: Any = None
     latent: Float[Array, "*B L C"] | None = None
+
+    def before(self) -> Any:
+        """Returns the prepared key of the last token, `(B, 1, N, …)`, or zeros before any token; None without keys."""
+        last = jnp.maximum(self.length - 1, 0)
+        return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, last, 1, axis=1), self.key)
 
     def append(self, name: str, new: Any) -> tuple[Any, Cache]:
         """Writes new tokens after the last; returns all slots of one field, and the cache that holds them.

@@ -152,7 +152,7 @@ class MultiHeadAttention(AttentionPieces):
         if cache.latent is not None:
             slots, cache = cache.append("latent", inputs)
             return *self._keys_and_values(pieces, slots, Tokens(0, slots, self.rotary)), cache
-        key, value = self._keys_and_values(pieces, inputs, Tokens(cache.length, source, self.rotary))
+        key, value = self._keys_and_values(pieces, inputs, Tokens(cache.length, source, self.rotary, cache.before()))
         if not recurrent:
             key, cache = cache.append("key", key)
             value = key if tied else value

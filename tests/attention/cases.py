@@ -22,6 +22,7 @@ from attention.scores.alibi import Alibi
 from attention.scores.cosine import Cosine
 from attention.scores.differential import Differential
 from attention.scores.dot import DotProduct
+from attention.scores.forgetting import Forgetting
 from attention.scores.gaussian import Gaussian
 from attention.scores.pairwise import Neural
 from attention.scores.relative import Relative
@@ -246,6 +247,8 @@ CASES = {
     "alibi learned": of(Alibi(learned=True)),
     "relative": of(Relative(8, 16)),
     "relative behind": of(Relative(8, 16, ahead=False)),
+    "forgetting": of(Forgetting(), unordered=False, equivariant=False, needs_causal=True),
+    "stick breaking": of(DotProduct(normaliser="stick_breaking"), unordered=False),
     "differential": of(Differential()),
     "retention": of(Retention()),
     "gated linear": of(GatedLinear(3)),

@@ -183,6 +183,14 @@ def test_without_a_softmax_the_last_bias_of_an_mlp_counts():
         chex.assert_trees_all_close(out, expected, rtol=0, atol=1e-10)
 
 
+def _broken(parts):
+    """The last key takes its part of the stick first."""
+    left, weights = 1.0, np.zeros_like(parts)
+    for j in reversed(range(len(parts))):
+        weights[j], left = left * parts[j], left * (1 - parts[j])
+    return weights
+
+
 def _weights_by_hand(name, scores, allowed):
     """One row, in NumPy."""
     if not allowed.any():
@@ -197,6 +205,7 @@ def _weights_by_hand(name, scores, allowed):
         "sum": lambda: s / s.sum(),
         "none": lambda: s,
         "hard": lambda: np.arange(len(s)) == s.argmax(),
+        "stick_breaking": lambda: _broken(scipy.special.expit(s)),
     }[name]()
     return weights
 
@@ -212,7 +221,7 @@ def test_a_normaliser_is_what_it_says(name):
     for at in itertools.product(range(2), range(HEADS), range(LENGTH)):
         weights[at] = _weights_by_hand(name, scores[at], np.asarray(dense[at]))
     expected = np.einsum("bnts,bsnh->btnh", weights, value)
-    for implementation in ("reference", "xla", *(("chunked(4, 3)",) if name != "hard" else ())):
+    for implementation in ("reference", "xla", *(("chunked(4, 3)",) if normaliser_of(name).in_tiles else ())):
         out = attention.attend(score, params, query, key, value, mask=dense, implementation=implementation)
         chex.assert_trees_all_close(out, expected, rtol=0, atol=1e-10)
 
@@ -306,6 +315,27 @@ def test_a_recurrence_is_its_equation_step_by_step(name, causal):
             expected[0, i, n] = _read(name, states[i if causal else -1], query[0, i, n])
     out = CASES[name].call(*jax.tree.map(jnp.asarray, (w, query, key, value)), mask=Mask(causal=causal))
     chex.assert_trees_all_close(out, expected, rtol=0, atol=1e-10)
+
+
+def test_forgetting_attention_adds_the_gates_between():
+    """F_i − F_j summed gate by gate, with its gradients."""
+    arrays, w, mask = inputs(), CASES["forgetting"].weights(), Mask(causal=True)
+    direction = jax.random.normal(jax.random.key(11), arrays[2].shape, jnp.float64)
+
+    @jax.jit
+    def by_hand(w, query, key, value):
+        gates = jax.nn.sigmoid(key.reshape(2, LENGTH, -1) @ w["forget_kernel"] + w["forget_bias"][None, None])
+        out = []
+        for i in range(LENGTH):
+            faded = [jnp.log(gates[:, j + 1 : i + 1]).sum(1) for j in range(i + 1)]
+            scores = jnp.einsum("bnh,bsnh->bsn", query[:, i], key[:, : i + 1]) * ROOT + jnp.stack(faded, 1)
+            out.append(jnp.einsum("bsn,bsnh->bnh", jax.nn.softmax(scores, 1), value[:, : i + 1]))
+        return jnp.sum(jnp.stack(out, 1) * direction), jnp.stack(out, 1)
+
+    (_, out), gradients = jax.value_and_grad(by_hand, argnums=(0, 1, 2, 3), has_aux=True)(w, *arrays)
+    for implementation in ("reference", "chunked"):
+        found = outcome("forgetting", implementation, arrays, w, mask, direction=direction)
+        chex.assert_trees_all_close(found, (out, gradients), rtol=0, atol=1e-10)
 
 
 def test_differential_attention_is_the_difference_of_two():

@@ -50,6 +50,8 @@ def test_every_row_of_the_table_is_measured_or_shares_its_core():
         "cosine",
         "alibi",
         "relative",
+        "forgetting",
+        "stick_breaking",
         "differential",
         "linear",
         "delta",

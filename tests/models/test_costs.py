@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from attention import Mask
 from attention import operations as costs
 from attention.channel import Cbam, Spatial, SqueezeExcitation
 from attention.operations import Cost, convolution
@@ -78,9 +79,10 @@ def layer(spec, implementation="xla", queries=T):
     cross = mechanism.score.cross
     module = MultiHeadAttention(mechanism, N, S, implementation=implementation)
     inputs = [jnp.ones((1, queries if cross else S, D)), jnp.ones((1, S, D))][: 1 + cross]
-    params = jax.eval_shape(module.init, jax.random.key(0), *inputs)
+    mask = {} if cross else {"mask": Mask(causal=True)}
+    params = jax.eval_shape(functools.partial(module.init, **mask), jax.random.key(0), *inputs)
     cost = mechanism.cost(queries if cross else S, D, N, S)
-    return module.apply, (params, *inputs), cost
+    return functools.partial(module.apply, **mask), (params, *inputs), cost
 
 
 OPTIONS = ("neural(dim=None)", "neural(dim=4, hidden=(3, 5), per_head=True)", "neural(pairs='unique')")
@@ -119,6 +121,7 @@ def test_operations_of_a_pair_are_those_of_the_documents(spec):
 # The gradient of an outer product is two products to XLA, and to us as many operations as the product; XLA counts the
 # search for the best key. Recurrences that are not named have at least 0.85.
 LEAST = {"additive": 0.92, "luong_concat": 0.92, "hard": 0.96, "relative": 0.97}
+LEAST["stick_breaking"] = 0.82  # XLA counts a running sum as if each number were summed anew
 LEAST |= dict.fromkeys(("mlp_qkv", "mlp_kv", "dual_linear", "mlp_marian"), 0.97)
 
 

@@ -1,0 +1,51 @@
+"""Forgetting attention: dot products less the log forget gates of the tokens between (Lin et al. 2025, 2503.02130)."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.nn import initializers
+
+from attention.errors import UsageError
+from attention.forms import At, DotForm, Tokens
+from attention.kernels.reference import precise
+from attention.parameters import Parameter, Params, Sizes
+from attention.scores.dot import DotProduct
+
+
+@dataclasses.dataclass(frozen=True)
+class Forgetting(DotProduct):
+    """score = q·k/√H + F_i − F_j, F_i = Σ_{l≤i} log σ(w·x_l + b) for each head; causal, and without F_i for softmax."""
+
+    title = "Forgetting attention"
+    kernels = ()
+    needs_causal = reads_source = True
+    ties_values = keeps_keys = splits_tokens = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.weighing.shift_invariant:
+            raise UsageError(f"Forgetting attention has the normaliser softmax or hard, not {self.normaliser}.")
+
+    def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
+        """Returns w and b, and those of the dot product."""
+        kernel = Parameter((sizes.model, sizes.heads), initializers.lecun_normal())
+        gates = {"forget_kernel": kernel, "forget_bias": Parameter((sizes.heads,), initializers.constant(4.0))}
+        return super().parameters(sizes) | gates
+
+    def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> Any:
+        """Returns the keys and F_j, `(*B, S, N, 1)`, which goes on from that of the token before."""
+        logits = precise(at.source @ params["forget_kernel"].astype(at.source.dtype))
+        bias = params["forget_bias"].reshape((1,) * (logits.ndim - 1) + (-1,))
+        sums = jnp.cumsum(jax.nn.log_sigmoid(logits + bias), axis=-2)[..., None]
+        return super().prepare_key(params, key, at), sums if at.before is None else sums + at.before[1]
+
+    def pair(self, params: Params, query: jax.Array, key: Any, at: At) -> jax.Array:
+        """Returns q·k/√H − F_j."""
+        return super().pair(params, query, key[0], at) - key[1][0]
+
+    def as_dot(self, params: Params, query: jax.Array, key: Any) -> DotForm:
+        """Returns the scores with a bias of each key."""
+        bias = -jnp.moveaxis(key[1][..., 0], -1, -2)[..., None, :]
+        return super().as_dot(params, query, key[0])._replace(key_bias=bias)
