@@ -19,7 +19,19 @@ from analysis import runs as finished
 from analysis.metrics import METRICS
 from analysis.tables import markdown, plain_markdown
 from attention.errors import unknown
-from benchmarks import attention, compiling, decoding, endurance, inference, layers, marian, measure, replicas, startup
+from benchmarks import (
+    attention,
+    compiling,
+    decoding,
+    endurance,
+    inference,
+    layers,
+    marian,
+    measure,
+    replicas,
+    schedules,
+    startup,
+)
 from benchmarks import train_step as training
 from docs import address
 from studies import declared, digits, ledger, precision, replication, runs, translations
@@ -42,7 +54,7 @@ WHOLE = {  # attention of whole models, and its name in pages: a vertical bar wo
 @functools.cache
 def load(name: str) -> Any:
     """Reads a file of `benchmarks/results` or of `docs/replication`."""
-    file = ROOT / f"benchmarks/results/{name}_cpu.json"
+    file = ROOT / f"benchmarks/results/{name}{'' if name.endswith('_tpu') else '_cpu'}.json"
     return json.loads((file if file.is_file() else KEPT / f"{name}.json").read_text(encoding="utf-8"))
 
 
@@ -69,6 +81,9 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "endurance", lambda: endurance.markdown(load("endurance"))
     for part in ("depths", "layers", "chunks"):
         yield f"compiling {part}", lambda part=part: compiling.table(load("compiling")[part])
+    for chip in load("schedules_tpu")["chips"]:
+        yield f"schedules {chip}", lambda chip=chip: schedules.table(load("schedules_tpu"), chip)
+    yield "schedules roofline", lambda: schedules.roofline_table(load("schedules_tpu"))
     yield "precision", lambda: precision.markdown(load("precision")["reached"])
     yield "inference", lambda: inference.table(load("inference")["rows"] + load("inference_cifar100")["rows"])
     yield "flops settings", lambda: flops.settings_table(load("flops")["settings"])
@@ -99,6 +114,7 @@ def numbers() -> Iterator[tuple[str, str]]:
     yield from of_training_and_translation()
     yield from of_inference()
     yield from of_operations()
+    yield from schedules.numbers(load("schedules_tpu"))
     for spec in ("dot_product", "neural(dim=2)|dot_product"):
         yield f"wikitext2 {spec.partition('|')[0]}", f"{mean_reached('wikitext2_gpt', spec, 'perplexity'):.1f}"
     for spec in ("dot_product", "neural(dim=2)|dot_product"):

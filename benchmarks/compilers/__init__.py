@@ -1,0 +1,1 @@
+"""What the real compilers of TPUs and GPUs say of kernels, without a device."""

@@ -1,0 +1,204 @@
+"""Compile attention's kernels and their opponents for one described TPU, and read the compiler's schedules.
+
+    python -m benchmarks.compilers.tpu CHIP [NAME ...]
+
+`benchmarks.schedules` starts it, in a process of its own, because libtpu reads its options once. Prints JSON.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.experimental.pallas.ops.tpu import flash_attention as flash
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+from jax.sharding import SingleDeviceSharding
+
+import attention
+from attention import Mask, mesh
+from attention.kernels import pair_tpu
+from attention.kernels.pair_tile import Network, PairPlan
+from attention.kernels.tpu.forms import STRIP
+from attention.kernels.tpu.tile import rows_together
+from benchmarks.compilers import bundles
+from benchmarks.schedules import LENGTHS, NETWORKS
+from train.devices import topology
+
+COMPILED, HEADS, WIDTH = 4096, 2, 64  # heads run one after another; a schedule is the same for every length
+BLOCKS = (128, 512, 1024)
+MATRIX = (512, 1024, 1024)  # rows, contraction and columns of a block of the matrix product that is checked
+
+
+@dataclasses.dataclass(frozen=True)
+class Contestant:
+    """Something to compile: a function of arrays of given shapes, and how often its kernels' regions run.
+
+    Attributes:
+      name: Its name in tables.
+      function: What is compiled.
+      shapes: The shapes of its arguments, in bfloat16.
+      trips: From a kernel's name and a number of tokens, how often its regions run for one head.
+      tokens: The numbers of tokens.
+    """
+
+    name: str
+    function: Callable
+    shapes: Any
+    trips: Callable[[str, int], bundles.Trips]
+    tokens: tuple[int, ...] = LENGTHS
+
+
+def causal(tokens: int, rows: int, across: int, turned: bool = False, together: int = 0) -> bundles.Trips:
+    """Returns how often regions run for one head, with a causal mask and tiles of `rows` and `across` tokens."""
+    rows, across = min(rows, tokens), min(across, tokens)
+    queries, keys = (across, rows) if turned else (rows, across)
+    tiles = [(i * queries, j * keys) for i in range(tokens // queries) for j in range(tokens // keys)]
+    visible = sum(j <= i + queries - 1 for i, j in tiles)
+    whole = sum(j + keys - 1 <= i for i, j in tiles)
+    loop = rows // together if together else 1
+    return bundles.Trips(len(tiles), tokens // rows, visible, whole, loop, rows // STRIP)
+
+
+def ours(spec: str) -> Contestant:
+    """Returns a mechanism with both passes of the Pallas kernels."""
+    params = jax.eval_shape(lambda: attention.init(spec, jax.random.key(0), HEADS, WIDTH))
+
+    def loss(params, query, key, value):
+        out = attention.attend(spec, params, query, key, value, mask=Mask(causal=True), implementation="pallas")
+        return out.astype(jnp.float32).sum()
+
+    def trips(kernel, tokens):
+        network, turned = Network(NETWORKS[spec], (True,), "relu"), "backward" in kernel
+        block = pair_tpu.block_sizes(tokens, tokens, network)
+        plan = PairPlan(network, tokens, tokens, block, True, 0, False, 0.0, "tpu", True)
+        return causal(tokens, *(block[::-1] if turned else block), turned, rows_together(plan, turned))
+
+    x = (1, COMPILED, HEADS, WIDTH)
+    shapes = ({name: x.shape for name, x in params.items()}, x, x, x)
+    return Contestant(spec, jax.grad(loss, argnums=(0, 1, 2, 3)), shapes, trips)
+
+
+def opponents() -> Iterator[Contestant]:
+    """Yields JAX's own flash and splash attention on TPUs, with several sizes of blocks."""
+    x = (1, HEADS, COMPILED, WIDTH)
+    for size in BLOCKS:
+        sizes = flash.BlockSizes(*(size, size, size, 1), *(size,) * 7)
+        both = lambda q, k, v, sizes=sizes: flash.flash_attention(q, k, v, causal=True, block_sizes=sizes).sum()  # noqa: E731
+        trips = lambda kernel, tokens, size=size: causal(tokens, size, size)  # noqa: E731
+        tokens = tuple(n for n in LENGTHS if n > size)
+        yield Contestant(f"flash({size})", jax.grad(both, (0, 1, 2)), (x, x, x), trips, tokens)
+    for size in BLOCKS[1:]:
+        sizes = splash.BlockSizes(size, size, size, size, size, size, use_fused_bwd_kernel=True)
+        mask = masks.MultiHeadMask([masks.CausalMask((COMPILED, COMPILED))] * HEADS)
+        kernel = splash.make_splash_mha_single_device(mask, block_sizes=sizes)
+        both = lambda q, k, v, kernel=kernel: jax.vmap(kernel)(q, k, v).astype(jnp.float32).sum()  # noqa: E731
+        trips = lambda kernel, tokens, size=size: causal(tokens, size, size)  # noqa: E731
+        tokens = tuple(n for n in LENGTHS if n > size)
+        yield Contestant(f"splash({size})", jax.grad(both, (0, 1, 2)), (x, x, x), trips, tokens)
+
+
+def product(size: int) -> Contestant:
+    """Returns the matrix product of JAX's page on Pallas, to check the method by its published time."""
+    rows, depth, across = MATRIX
+
+    def matmul_kernel(x, y, out, total):
+        @pl.when(pl.program_id(2) == 0)
+        def _():
+            total[...] = jnp.zeros_like(total)
+
+        total[...] += jnp.dot(x[...], y[...], preferred_element_type=jnp.float32)
+
+        @pl.when(pl.program_id(2) == size // depth - 1)
+        def _():
+            out[...] = total[...].astype(out.dtype)
+
+    def multiply(x, y):
+        return pl.pallas_call(
+            matmul_kernel,
+            out_shape=jax.ShapeDtypeStruct((size, size), x.dtype),
+            grid_spec=pltpu.PrefetchScalarGridSpec(
+                num_scalar_prefetch=0,
+                grid=(size // rows, size // across, size // depth),
+                in_specs=[
+                    pl.BlockSpec((rows, depth), lambda i, j, k: (i, k)),
+                    pl.BlockSpec((depth, across), lambda i, j, k: (k, j)),
+                ],
+                out_specs=pl.BlockSpec((rows, across), lambda i, j, k: (i, j)),
+                scratch_shapes=[pltpu.VMEM((rows, across), jnp.float32)],
+            ),
+            compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
+            name="matmul_kernel",
+        )(x, y)
+
+    def trips(kernel, size):
+        steps = size**3 // (rows * depth * across)
+        return bundles.Trips(steps, steps * depth // size, steps, steps)
+
+    return Contestant("matrix product", multiply, ((size, size), (size, size)), trips, (size,))
+
+
+def contestants() -> Iterator[Contestant]:
+    """Yields all that is compiled."""
+    yield product(8192)
+    yield from map(ours, NETWORKS)
+    yield from opponents()
+
+
+def compiled(contestant: Contestant, device: Any, folder: Path) -> dict[str, Any]:
+    """Returns the regions of its kernels and the bundles of one head for each number of tokens."""
+    start = time.perf_counter()
+    place = SingleDeviceSharding(device)
+    leaf = lambda x: isinstance(x, tuple) and all(isinstance(size, int) for size in x)  # noqa: E731
+    arrays = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x, jnp.bfloat16, sharding=place), contestant.shapes, is_leaf=leaf
+    )
+    with mesh.compiled_for(device):
+        jax.jit(contestant.function).lower(*arrays).compile()
+    kernels = []
+    for name, regions in bundles.read(folder):
+        kernel = {"name": re.sub(r"_*(\.\d+)?$", "", name), "regions": [dataclasses.asdict(x) for x in regions]}
+        kernel["tokens"] = {}
+        for tokens in contestant.tokens:
+            counts = contestant.trips(name, tokens).of(regions)
+            slots = [
+                sum(n * x.slots[slot] for n, x in zip(counts, regions, strict=True))
+                for slot in range(len(bundles.SLOTS))
+            ]
+            total = sum(n * x.bundles for n, x in zip(counts, regions, strict=True))
+            kernel["tokens"][tokens] = {"bundles": total, "slots": dict(zip(bundles.SLOTS, slots, strict=True))}
+        kernels.append(kernel)
+    return {"name": contestant.name, "kernels": kernels, "seconds": time.perf_counter() - start}
+
+
+def main(chip: str, names: list[str]) -> None:
+    """Prints one line of JSON for each contestant."""
+    with tempfile.TemporaryDirectory() as folder:
+        dump = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex=final"
+        os.environ["LIBTPU_INIT_ARGS"] = dump
+        device = topology.devices(f"{chip}:2x2")[0]
+        for contestant in contestants():
+            if not names or contestant.name in names:
+                try:
+                    result = compiled(contestant, device, Path(folder))
+                except jax.errors.JaxRuntimeError as error:
+                    result = {"name": contestant.name, "refused": str(error).splitlines()[0]}
+                print(json.dumps(result), flush=True)
+                for file in Path(folder).iterdir():
+                    with contextlib.suppress(OSError):
+                        file.unlink()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,176 @@
+"""Cycles of the TPU kernels by the compiler's own schedules, for chips that this machine does not have.
+
+    python -m benchmarks.schedules --out=benchmarks/results/schedules_tpu.json
+
+libtpu compiles every Pallas kernel of the pairwise family, and JAX's own flash and splash attention, for described
+chips; nothing runs. A schedule is a list of bundles, of which a chip runs one a cycle. Bundles times how often they run
+are cycles without stalls: waiting for memory, and whatever XLA does around the kernels, do not count. Needs
+requirements-tpu.txt, in an environment of its own.
+"""
+
+import argparse
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Any
+
+from analysis import measurements
+from analysis.tables import plain_markdown
+from attention.errors import UsageError
+from benchmarks.measure import ROOT
+from train import cli
+
+CHIPS = ("v5e", "v6e")
+CLOCK = 1.5e9  # of a v5e: 197 TFLOP/s are 4 units of 128 x 128 multiply-adds
+PUBLISHED = 6.0994e-3  # seconds of the product of 8,192 x 8,192 in bfloat16 on a v5e: JAX's page on Pallas matmul
+NETWORKS = {"neural(dim=2)": (2, 1), "neural(dim=16)": (16, 8), "neural(dim=None)": (64, 32)}
+LENGTHS = (1024, 4096, 16384)
+WIDE = {"v5e": 128, "v6e": 256}  # rows and columns of a matrix unit
+PASSES = ("forward", "backward")
+VECTOR, TRANSCENDENTAL = 4 * 1024, 1024  # numbers that a bundle's vector slots, and its exponential slot, take
+
+
+@measurements.program(
+    __doc__,
+    cli.flag("--chips", nargs="+", default=CHIPS, choices=CHIPS, help="to compile for; all without it"),
+    cli.flag("--only", nargs="+", default=[], help="rows, such as splash(512); all without it"),
+)
+def main(flags: argparse.Namespace) -> measurements.Measured:
+    """Yields the schedules, compiled for each chip in a process of its own.
+
+    Raises:
+      UsageError: The compiler is not installed.
+    """
+    if importlib.util.find_spec("libtpu") is None:
+        raise UsageError("The TPU compiler is not installed: pip install -r requirements-tpu.txt -c constraints.txt.")
+    result: dict[str, Any] = {"compiler": {name: metadata.version(name) for name in ("jaxlib", "libtpu")}, "chips": {}}
+    for chip in flags.chips:
+        result["chips"][chip] = list(compiled(chip, flags.only))
+        yield result, f"{chip}\n\n{table(result, chip)}\n"
+
+
+def compiled(chip: str, names: list[str]) -> Iterator[dict[str, Any]]:
+    """Yields what `benchmarks.compilers.tpu` prints for one chip."""
+    command = [sys.executable, "-m", "benchmarks.compilers.tpu", chip, *names]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        yield from map(json.loads, process.stdout or ())
+    if process.returncode:
+        raise UsageError(f"{' '.join(command[1:])} failed; run it to see why.")
+
+
+def by_name(result: dict[str, Any], chip: str) -> dict[str, dict[str, Any]]:
+    """Returns the contestants of a chip that compiled."""
+    return {row["name"]: row for row in result["chips"][chip] if "refused" not in row}
+
+
+def cycles(row: dict[str, Any], tokens: int, which: str = "") -> float:
+    """Returns bundles for each pair that the mask allows, of both passes or of one; NaN if it was not compiled."""
+    chosen = [k for k in row["kernels"] if not which or _pass(k["name"]) == which]
+    if not all(str(tokens) in kernel["tokens"] for kernel in chosen):
+        return float("nan")
+    return sum(k["tokens"][str(tokens)]["bundles"] for k in chosen) / (tokens * (tokens + 1) / 2)
+
+
+def _pass(kernel: str) -> str:
+    return "backward" if any(word in kernel for word in ("backward", "bwd", "dkv", "dq")) else "forward"
+
+
+def spills(row: dict[str, Any], which: str = "") -> int:
+    """Returns the spilled registers in one run of the regions that visit pairs."""
+    chosen = [k for k in row["kernels"] if not which or _pass(k["name"]) == which]
+    return sum(max(r["slots"][8] for r in kernel["regions"]) for kernel in chosen)
+
+
+def best(result: dict[str, Any], chip: str, tokens: int) -> str:
+    """Returns the name of the fastest of flash and splash attention."""
+    rows = {n: cycles(r, tokens) for n, r in by_name(result, chip).items() if n.startswith(("flash", "splash"))}
+    return min((n for n, x in rows.items() if x == x), key=rows.__getitem__)
+
+
+def roofline(result: dict[str, Any], chip: str, spec: str, which: str) -> dict[str, float]:
+    """Returns the least cycles a pair that each unit needs for this algorithm, in bfloat16 with values of 64.
+
+    Vectors: sums, activations, softmax, and with few weights the layers; both passes as `jax.vjp` differentiates them.
+    Products: with many weights the layers, and always those with values, each of 1 row for `WIDE` pairs. The rate of
+    the matrix units is that of a large product by the same schedules.
+    """
+    units, outputs = NETWORKS[spec]
+    product = by_name(result, chip)["matrix product"]["kernels"][0]["tokens"]["8192"]["bundles"]
+    rows_a_cycle = 8192**3 / product / WIDE[chip] ** 2
+    few, back = units < 8, which == "backward"
+    if few:
+        layer = 2 * units * outputs + outputs + outputs  # products and sums with the bias, activation
+        vector = 2 * units + layer + 2 * outputs - 1
+        extra = 2 * outputs + 3 * outputs + outputs + 3 * units * outputs + 2 * units + 2 * units
+        multiplied = 0
+    else:
+        vector = 2.5 * units + 2.5 * outputs
+        extra = 4 * units + 3.5 * outputs
+        multiplied = 2 * outputs + units if back else outputs
+    vector += 4.5 + (extra if back else 0)
+    products = multiplied + (2 if back else 1)
+    return {
+        "vectors": vector / VECTOR,
+        "exponentials": 1 / TRANSCENDENTAL,
+        "products": products / (WIDE[chip] * rows_a_cycle),
+    }
+
+
+def table(result: dict[str, Any], chip: str) -> str:
+    """Returns cycles a pair of every contestant by length, against the best opponent and against the roofline."""
+    lines, rows = [], by_name(result, chip)
+    for name, row in rows.items():
+        if name == "matrix product":
+            continue
+        times = [cycles(row, tokens) for tokens in LENGTHS]
+        ratios = [cycles(row, tokens) / cycles(rows[best(result, chip, tokens)], tokens) for tokens in LENGTHS]
+        shown = [f"{x:.4f}" if x == x else "" for x in times] + [f"{x:.2f}" if x == x else "" for x in ratios]
+        lines.append((f"`{name}`", *shown, spills(row)))
+    titles = ("", *(f"cycles a pair, {n:,}" for n in LENGTHS), *(f"× best, {n:,}" for n in LENGTHS), "spills")
+    return plain_markdown(titles, lines)
+
+
+def roofline_table(result: dict[str, Any]) -> str:
+    """Returns for each of our kernels the cycles a pair at 16,384 tokens, its roofline, and which unit sets it."""
+    lines = []
+    for chip in result["chips"]:
+        rows = by_name(result, chip)
+        for spec in filter(rows.__contains__, NETWORKS):
+            for which in PASSES:
+                roof = roofline(result, chip, spec, which)
+                unit, least = max(roof.items(), key=lambda item: item[1])
+                taken = cycles(rows[spec], 16384, which)
+                units = (f"{roof[name]:.4f}" for name in ("vectors", "exponentials", "products"))
+                ratio = f"{taken / least:.1f}"
+                lines.append((chip, f"`{spec}`", which, f"{taken:.4f}", *units, unit, ratio, spills(rows[spec], which)))
+    titles = ("chip", "", "pass", "cycles a pair", "vectors", "exponentials", "products", "bound", "× bound", "spills")
+    return plain_markdown(titles, lines)
+
+
+def check(result: dict[str, Any]) -> tuple[float, float]:
+    """Returns the predicted and the published milliseconds of a large matrix product on a v5e."""
+    product = by_name(result, "v5e")["matrix product"]["kernels"][0]["tokens"]["8192"]["bundles"]
+    return 1e3 * product / CLOCK, 1e3 * PUBLISHED
+
+
+def numbers(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields the name and the text of every number that stands in a sentence."""
+    predicted, published = check(result)
+    yield "schedules product predicted", f"{predicted:.2f}"
+    yield "schedules product published", f"{published:.2f}"
+    yield "schedules product ratio", f"{predicted / published:.2f}"
+    yield "schedules libtpu", result["compiler"]["libtpu"]
+    for chip in result["chips"]:
+        rows = by_name(result, chip)
+        for spec in filter(rows.__contains__, NETWORKS):
+            ratios = [cycles(rows[spec], n) / cycles(rows[best(result, chip, n)], n) for n in LENGTHS]
+            digits = 1 if min(ratios) < 10 else 0
+            low, high = f"{min(ratios):.{digits}f}", f"{max(ratios):.{digits}f}"
+            yield f"schedules {chip} {spec}", low if low == high else f"{low} to {high}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
