@@ -240,6 +240,8 @@ def _launch(
         tile = TpuTile(plan, ref, b * grid[1] + n, b, x, nearest, order is _by_keys, grid[3])
         kernel(tile, visible, (x, y))
 
+    if "dense" in inputs:
+        scratch = scratch | {"allowed": (inputs["dense"].block, jnp.int32)}
     held = [part.block for part in (*inputs.values(), *outputs.values())] * 2 + [shape for shape, _ in scratch.values()]
     call = pl.pallas_call(
         body,

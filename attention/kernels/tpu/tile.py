@@ -105,7 +105,7 @@ class TpuTile:
         if "row_segments" in ref:
             conditions.append(ref["row_segments"][pl.ds(row, STRIP), :] == ref["column_segments"][:, part])
         if "dense" in ref:
-            conditions.append(jnp.broadcast_to(self.pairs("dense", row, part).astype(jnp.int32) != 0, ahead.shape))
+            conditions.append(jnp.broadcast_to(self.pairs("allowed", row, part) != 0, ahead.shape))
         return functools.reduce(jnp.logical_and, conditions) if conditions else None
 
     def pairs(self, name: str, row: Any, part: slice) -> jax.Array:
@@ -162,6 +162,8 @@ class TpuTile:
     def visit(self, compute: Callable) -> None:
         """Runs `compute(first rows of strips, whole)` for several strips at a time, without masks if possible."""
         size = rows_together(self.plan, self.turned)
+        if "dense" in self.ref:  # a register has 32 rows of int8, of which a strip cannot be cut
+            self.ref["allowed"][...] = self.ref["dense"][...].astype(jnp.int32)
 
         def run(whole):
             def body(index, carry):
