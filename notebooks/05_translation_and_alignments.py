@@ -1,5 +1,5 @@
 # %% [markdown]
-# On Colab, first upload `attention-bench.zip`, which `make archive` writes. In the project's folder, nothing is needed.
+# On Colab, first upload `attention-bench.zip`, which `make archive` writes; the session restarts once after the first cell. In the project's folder, nothing is needed.
 
 # %%
 # Installs the project where it is missing, as on Colab; elsewhere nothing happens.
@@ -20,6 +20,11 @@ if importlib.util.find_spec("attention") is None:
     packages = [jax_for_it, "-e", str(folder), "-c", str(folder / "constraints.txt")]
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", *packages], check=True)
     sys.path.insert(0, str(folder.resolve()))
+    if "google.colab" in sys.modules:  # this session has loaded other versions of NumPy, pandas and JAX already
+        import IPython
+
+        print("Installed. The session restarts now; then run the notebook again, from its first cell.")
+        IPython.get_ipython().kernel.do_shutdown(restart=True)
 
 # %% [markdown]
 # # Translation, and what a translator looks at

@@ -27,7 +27,10 @@ COLAB = (
     "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
     "(https://colab.research.google.com/github/{}/blob/main/notebooks/{}.ipynb)"
 )
-UPLOAD = "On Colab, first upload `ARCHIVE`, which `make archive` writes. In the project's folder, nothing is needed."
+UPLOAD = (
+    "On Colab, first upload `ARCHIVE`, which `make archive` writes; the session restarts once after the first cell. "
+    "In the project's folder, nothing is needed."
+)
 HEAD = """\
 # %% [markdown]
 # WHERE
@@ -51,6 +54,11 @@ if importlib.util.find_spec("attention") is None:
     packages = [jax_for_it, "-e", str(folder), "-c", str(folder / "constraints.txt")]
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", *packages], check=True)
     sys.path.insert(0, str(folder.resolve()))
+    if "google.colab" in sys.modules:  # this session has loaded other versions of NumPy, pandas and JAX already
+        import IPython
+
+        print("Installed. The session restarts now; then run the notebook again, from its first cell.")
+        IPython.get_ipython().kernel.do_shutdown(restart=True)
 
 """
 CLONE = 'subprocess.run(["git", "clone", "-q", "{}", str(folder)], check=True)'

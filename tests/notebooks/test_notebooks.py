@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -162,6 +163,24 @@ def test_the_install_cell_installs_where_the_project_is_missing(monkeypatch, tmp
     (tmp_path / "attention-bench").mkdir()
     exec(cloning, {})
     assert commands[2:] == [install]  # what was cloned before is not cloned again
+
+
+def test_on_colab_the_session_restarts_once_after_the_installation(monkeypatch, tmp_path, capsys):
+    restarts, there = [], []
+    kernel = SimpleNamespace(do_shutdown=lambda restart: restarts.append(restart))
+    (tmp_path / "attention-bench").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in there else None)
+    monkeypatch.setattr(subprocess, "run", lambda command, check: there.append("attention"))
+    monkeypatch.setitem(sys.modules, "google.colab", SimpleNamespace())
+    shell = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=kernel))
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    cell = build.head("01_a", "").partition("# %%\n")[2]
+    exec(cell, {})
+    exec(cell, {})
+    assert restarts == [True]
+    assert "run the notebook again, from its first cell" in capsys.readouterr().out
 
 
 def test_without_an_address_the_install_cell_takes_an_uploaded_archive(monkeypatch, tmp_path):
