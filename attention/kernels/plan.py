@@ -14,6 +14,8 @@ from attention.kernels.reference import score_dtype
 from attention.mesh import platform
 from attention.normaliser import Normaliser
 
+SHORT = 64  # queries and keys of a tile, if a causal sequence would fit into one
+
 
 @runtime_checkable
 class TileScore(Protocol):
@@ -58,11 +60,13 @@ class Tiling:
       queries: Number of queries of each head.
       keys: Number of keys of each head.
       sequences: Number of sequences whose tiles are computed together.
+      backward: Queries and keys in the backward pass, if they differ from those of the forward pass.
     """
 
     queries: int
     keys: int
     sequences: int = 1
+    backward: tuple[int, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,29 +156,57 @@ def rule(call: Call, units: int) -> Tiling:
     float32, 2 busy cores of an AMD EPYC, jax 0.10.2. The rule takes the bold sizes (`benchmarks/README.md` has
     measurements on a quiet machine):
 
-    | queries × keys     | 16 × 64 | 32 × 64 | 64 × 64 | 128 × 128 | 128 × 256 | 256 × 256 | 512 × 512 |
-    | ------------------ | ------- | ------- | ------- | --------- | --------- | --------- | --------- |
-    | dot product        |         |         |         |           | 0.20      | **0.14**  | 0.22      |
-    | hidden (2, 1)      |         |         |         | 0.16      | **0.15**  | 0.17      |           |
-    | hidden (16, 8)     | 1.30    | 1.03    | **1.0** |           |           |           |           |
-    | hidden (64, 32)    | **3.2** | 3.2     |         |           |           |           |           |
-    | additive, 64 units | **1.5** | 1.6     |         |           |           |           |           |
+    | queries × keys     | 16 × 64 | 32 × 64 | 64 × 64 | 128 × 128 | 128 × 256 | 256 × 256 |
+    | ------------------ | ------- | ------- | ------- | --------- | --------- | --------- |
+    | hidden (2, 1)      |         |         |         | 0.16      | **0.15**  | 0.17      |
+    | hidden (16, 8)     | 1.30    | 1.03    | **1.0** |           |           |           |
+    | hidden (64, 32)    | **3.2** | 3.2     |         |           |           |           |
+    | additive, 64 units | **1.5** | 1.6     |         |           |           |           |
 
     On other platforms fast memory is 256 MiB, so that a step has enough work to hide its launch. Not measured.
 
     Args:
-      call: The call, whose shapes and dtype decide.
+      call: The call, whose shapes, mask and dtype decide.
       units: Numbers for each pair in the widest layer.
     """
     *_, heads, queries, keys = call.scores_shape
     if call.block:
         return Tiling(min(queries, call.block[0]), min(keys, call.block[1]))
-    fast = 2**21 if platform() == "cpu" else 2**28
+    cpu = platform() == "cpu"
+    fast = 2**21 if cpu else 2**28
     pairs = max(1, fast // (heads * units * jnp.dtype(score_dtype(call.value)).itemsize))  # of each head
+    together = max(1, pairs // (queries * keys))
+    if cpu and units == 1 and together == 1:
+        return _of_products(queries, keys, 2 * pairs, call.mask.causal)
     if queries * keys <= 2 * pairs:
-        return Tiling(queries, keys, max(1, pairs // (queries * keys)))
-    columns = _blocks(keys, max(64, 2 ** math.ceil(math.log2(pairs) / 2)))
+        return Tiling(queries, keys, together)
+    columns = _blocks(keys, _side(pairs))
     return Tiling(_blocks(queries, max(8, pairs // columns)), columns)
+
+
+def _of_products(queries: int, keys: int, pairs: int, causal: bool) -> Tiling:
+    """Returns tiles for scores whose time is that of matrix products, on a CPU.
+
+    XLA gives a batch of products to YNNPACK, which shares the rows of each among the cores, and no row where a product
+    is small: 8 of 256 × 64 × 256 keep one core of two busy (85 GFLOP/s), 8 of 512 × 64 × 256 both (146). So there are
+    more rows than columns in both passes, and the rows are queries in the forward pass and keys in the backward pass.
+    A causal mask cuts sequences of one tile too, since small products on one core beat twice as many on two.
+
+    Args:
+      queries: T.
+      keys: S.
+      pairs: The most pairs of a tile.
+      causal: Whether later keys are masked.
+    """
+    if queries * keys <= pairs:
+        return Tiling(_blocks(queries, SHORT), _blocks(keys, SHORT)) if causal else Tiling(queries, keys)
+    rows, columns = _blocks(queries, _side(pairs)), _blocks(keys, _side(pairs))
+    forward = rows, _blocks(keys, max(8, pairs // rows))
+    return Tiling(*forward, backward=(_blocks(queries, max(8, pairs // columns)), columns))
+
+
+def _side(pairs: int) -> int:
+    return max(64, 2 ** math.ceil(math.log2(pairs) / 2))
 
 
 def _blocks(length: int, most: int) -> int:

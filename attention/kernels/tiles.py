@@ -5,6 +5,7 @@ the output and the log-sum-exp of each row, and computes scores and dropout bits
 al. 2022). Blocks of keys that no query of a block may see, by causality or window, are not visited.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -120,6 +121,8 @@ def gradients(
       rows: What `pull` takes of each row, the last the output's gradient.
       pull: The method that computes a group of sequences.
     """
+    if plan.tiling.backward:
+        plan = dataclasses.replace(plan, tiling=Tiling(*plan.tiling.backward, plan.tiling.sequences))
     shared_bias = tensors.bias is not None and len(tensors.bias) < len(rows[-1])
 
     def group(arguments, sums):

@@ -8,7 +8,7 @@ import pytest
 from attention import Mask, UnsupportedError, UsageError, dot_product_attention
 from attention.kernels import plan
 from attention.kernels.call import DotCall, parse_implementation
-from tests.attention.test_contract import CASES, inputs, run
+from tests.attention.test_contract import CASES, inputs, outcome, run
 from tests.sizes import once
 
 
@@ -18,6 +18,32 @@ def test_any_sizes_compute_the_same(x64, name, sizes):
     weights, mask = CASES[name].weights(), Mask(causal=True)
     whole, tiled = (run(name, f"chunked{tail}", inputs(), weights, mask) for tail in ("", sizes))
     chex.assert_trees_all_close(whole, tiled, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", once(["dot_product", "alibi"], ["dot_product"]))
+def test_the_backward_pass_may_have_other_sizes(x64, monkeypatch, name):
+    weights, mask = CASES[name].weights(), Mask(causal=True, window=5)
+    options = {"dropout_rate": 0.31, "dropout_key": jax.random.key(3)}  # a rate for which no test compiles other sizes
+    monkeypatch.setattr(plan, "rule", lambda call, units: plan.Tiling(3, 2, backward=(2, 4)))
+    tiled, whole = (outcome(name, which, inputs(), weights, mask, **options) for which in ("chunked", "xla"))
+    chex.assert_trees_all_close(tiled, whole, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("causal", "length", "tiling"),
+    [
+        (True, 100, plan.Tiling(100, 100, 6)),
+        (True, 256, plan.Tiling(64, 64)),
+        (False, 256, plan.Tiling(256, 256)),
+        (True, 1024, plan.Tiling(512, 256, backward=(256, 512))),
+    ],
+)
+def test_products_have_more_rows_than_columns_in_both_passes(causal, length, tiling):
+    array = jnp.zeros((1, length, 8, 4))
+    fields = {"scores_shape": (1, 8, length, length), "value": array, "bias": None, "dropout_rate": 0.0}
+    mask = Mask(causal=causal)
+    call = DotCall(query=array, key=array, scale=1.0, dropout_seed=None, return_weights=False, mask=mask, **fields)
+    assert plan.rule(call, 1) == tiling
 
 
 def test_the_sizes_are_what_is_computed_with():
