@@ -1,13 +1,15 @@
-"""Time and memory of every mechanism and implementation, beside `jax.nn`'s dot-product attention and the papers' form.
+"""Time and memory of every mechanism and implementation, beside PyTorch's and `jax.nn`'s attention and the papers'.
 
     python -m benchmarks.attention --out=benchmarks/results/attention_cpu.json
 
 It measures cores, from projected queries, keys and values to a head's output, without projections. Mechanisms with the
-same core (such as `optimised` and `dot_product`) are measured once.
+same core (such as `optimised` and `dot_product`) are measured once. PyTorch takes part on a CPU where it is installed
+(`requirements-bench.txt`); how much memory it takes is not known.
 """
 
 import argparse
 import dataclasses
+import importlib.util
 import json
 import statistics
 import sys
@@ -31,11 +33,12 @@ from models import mechanisms
 from models.mechanisms import MECHANISMS, Mechanism
 from train import cli
 
-BASELINE, OWN = "dot_product, jax.nn", "dot_product, chunked"
+BASELINE, OWN, PYTORCH = "dot_product, jax.nn", "dot_product, chunked", "dot_product, PyTorch"
 SPECS = (*MECHANISMS, "neural(dim=16)", "neural(dim=None)")
 PAPER = ("neural", "neural(dim=16)", "neural(dim=None)")
-YARDSTICKS = (BASELINE, OWN, "additive, chunked", *(f"{spec}, chunked" for spec in PAPER))
+YARDSTICKS = (PYTORCH, BASELINE, OWN, "additive, chunked", *(f"{spec}, chunked" for spec in PAPER))
 GROWTH = (
+    PYTORCH,
     BASELINE,
     f"{BASELINE} cudnn",
     OWN,
@@ -98,6 +101,11 @@ def run(flags: argparse.Namespace) -> None:
     shape = Shape(flags.batch, flags.length, flags.heads, flags.width, flags.dtype, not flags.full)
     result = measurements.header("python -m benchmarks.attention") | {"shape": dataclasses.asdict(shape)}
     contestants = list(cores(shape, flags.only))  # before the roof, so that a misspelt mechanism is refused at once
+    peer = peer_of()
+    if peer is None:
+        print(f"{PYTORCH} is left out: it is for CPUs, and needs pip install -r requirements-bench.txt.", flush=True)
+    else:
+        result["versions"] |= {"torch": peer.VERSION}
     roof = measure.Roof.measured(flags.dtype)
     result["roof"] = dataclasses.asdict(roof)
     print(f"{result['devices']}, {roof.flops / 1e9:.0f} GFLOP/s, {roof.bandwidth / 1e9:.0f} GB/s; {shape}", flush=True)
@@ -105,7 +113,7 @@ def run(flags: argparse.Namespace) -> None:
         result[what] = compare(contestants, shape, what, roof, flags)
         print(f"\n{what}\n\n{table(result[what])}", flush=True)
     if flags.growth:
-        result["growth"] = list(growth(shape, flags))
+        result["growth"] = list(growth(shape, flags, {row["name"]: row for row in result["forward+backward"]}))
         print(f"\nforward+backward by length\n\n{growth_table(result['growth'])}")
     if flags.out:
         flags.out.write_text(json.dumps(result, indent=1) + "\n")
@@ -136,8 +144,10 @@ def parser() -> cli.Parser:
 
 
 def cores(shape: Shape, specs: tuple[str, ...]) -> Iterator[Core]:
-    """Yields the baseline, each distinct core in each implementation that the device compiles, and the papers' form."""
+    """Yields PyTorch, the baseline, each distinct core in each implementation of the device, and the papers' form."""
     sizes = shape.sizes
+    if peer_of() is not None:
+        yield Core(PYTORCH, None, (), useful(mechanism_of("dot_product"), shape))
     fused = jax.default_backend() == "gpu" and shape.dtype == "bfloat16"  # cuDNN has no float32
     for library in ("xla", "cudnn") if fused else ("xla",):
         name = BASELINE if library == "xla" else f"dot_product, jax.nn {library}"
@@ -156,6 +166,13 @@ def cores(shape: Shape, specs: tuple[str, ...]) -> Iterator[Core]:
         if spec in PAPER:
             weights = _weights(mechanism_of(spec).score.parameters(sizes), jax.random.key(1), shape.dtype)
             yield Core(f"{spec}, paper", _concatenated(shape.mask), weights, useful(mechanism_of(spec), shape))
+
+
+def peer_of() -> Any:
+    """Returns the module that calls PyTorch; None on other devices, and where PyTorch is not installed."""
+    if jax.default_backend() != "cpu" or importlib.util.find_spec("torch") is None:
+        return None
+    return importlib.import_module("benchmarks.peers.attention_torch")
 
 
 def mechanism_of(spec: str) -> Mechanism:
@@ -231,6 +248,9 @@ def program(core: Core, shape: Shape, what: str) -> measure.Program:
     """Compiles a contestant, forward or with all gradients."""
     drawn = jax.random.normal(jax.random.key(0), (4, shape.batch, shape.length, shape.heads, shape.width))
     query, key, value, weigh = drawn.astype(shape.dtype)
+    if core.name == PYTORCH:
+        call = peer_of().program(query, key, value, weigh, shape.causal, what != "forward")
+        return measure.Program(call, temp=None, peak=0)
     source = query.reshape(shape.batch, shape.length, -1)
     arguments = (core.weights, query, key, value, source)
     if what == "forward":
@@ -271,7 +291,7 @@ def _row(
     # A backward pass has twice the work of the forward one.
     passes = shape.batch * (1 if what == "forward" else 3)
     work = {"flops": core.cost.flops * passes, "bytes": core.cost.bytes * passes * jnp.dtype(shape.dtype).itemsize // 4}
-    row = {"name": core.name, "temp_bytes": program.temp, "planned_bytes": program.peak, **work}
+    row = {"name": core.name, **_memory(program), **work}
     if core.name not in times:
         return row
     seconds = statistics.median(times[core.name])
@@ -281,49 +301,66 @@ def _row(
     return row | {"ratios": {name: dataclasses.asdict(ratio) for name, ratio in against.items() if ratio}}
 
 
+def _memory(program: measure.Program) -> dict[str, int]:
+    return {} if program.temp is None else {"temp_bytes": program.temp, "planned_bytes": program.peak}
+
+
 def own_form(name: str) -> str:
     """Returns the name of the tiled form of a contestant's mechanism."""
     return f"{name.rsplit(', ', 1)[0]}, chunked"
 
 
-def growth(shape: Shape, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Measures forward and backward of some contestants at each length, unless it takes too long or too much memory."""
+def growth(shape: Shape, flags: argparse.Namespace, measured: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Measures forward and backward of some contestants at each length, unless it takes too long or too much memory.
+
+    Args:
+      shape: The shape at one of the lengths.
+      flags: The program's.
+      measured: The rows of `compare` by name, which are taken over at the length of `shape`.
+    """
     last: dict[str, tuple[int, float]] = {}
     for length in flags.growth:
         at = dataclasses.replace(shape, length=length)
+        known = measured if length == shape.length else {}
         row: dict[str, Any] = {"length": length, "cores": {}}
         calls = {}
         for core in cores(at, ("dot_product", "neural", "neural(dim=16)")):
             if core.name not in GROWTH:
                 continue
+            if core.name in known:
+                kept = ("temp_bytes", "planned_bytes", "seconds", "rounds")
+                row["cores"][core.name] = {name: x for name, x in known[core.name].items() if name in kept}
+                continue
             compiled = program(core, at, "forward+backward")
-            row["cores"][core.name] = {"temp_bytes": compiled.temp, "planned_bytes": compiled.peak}
+            row["cores"][core.name] = _memory(compiled)
             before, seconds = last.get(core.name, (length, 0.0))
             if compiled.peak <= flags.memory * GB and seconds * (length / before) ** 2 <= 6 * flags.budget:
                 calls[core.name] = compiled.call
-        times = measure.in_turn(calls, 3, 0.0)
-        for name, values in times.items():
-            last[name] = length, statistics.median(values)
-            row["cores"][name] |= {"seconds": last[name][1], "rounds": len(values)}
+        for name, values in measure.in_turn(calls, 3, 0.0).items():
+            row["cores"][name] |= {"seconds": statistics.median(values), "rounds": len(values)}
+        last |= {name: (length, core["seconds"]) for name, core in row["cores"].items() if "seconds" in core}
         yield row
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Returns a pass as Markdown: milliseconds, ratios by round with their range, memory, fraction of the roofline."""
     base = next(row for row in rows if row["name"] == BASELINE)
-    titles = ("mechanism, implementation", "ms", "rounds", "× jax.nn", "× own dot product", "× own form", "temp MB")
+    titles = ("mechanism, implementation", "ms", "rounds", "× PyTorch", "× jax.nn", "× own dot product", "× own form")
 
     def ratio(row: dict[str, Any], yardstick: str) -> str:
         return measure.spread(row["ratios"].get(yardstick))
 
     def cells(row: dict[str, Any]) -> list[str]:
-        memory = [f"{row['temp_bytes'] / 1e6:.1f}", f"{row['temp_bytes'] / base['temp_bytes']:.3f}"]
+        memory = ["", ""]
+        if "temp_bytes" in row:
+            memory = [f"{row['temp_bytes'] / 1e6:.1f}", f"{row['temp_bytes'] / base['temp_bytes']:.3f}"]
         if "seconds" not in row:
-            return [row["name"], "too much memory", "", "", "", "", *memory, ""]
-        time = [f"{row['seconds'] * 1e3:.1f}", row["rounds"], ratio(row, BASELINE), ratio(row, OWN)]
-        return [row["name"], *time, ratio(row, own_form(row["name"])), *memory, f"{100 * row['roofline']:.0f}"]
+            return [row["name"], "too much memory", "", "", "", "", "", *memory, ""]
+        ratios = [ratio(row, yardstick) for yardstick in (PYTORCH, BASELINE, OWN, own_form(row["name"]))]
+        time = [f"{row['seconds'] * 1e3:.1f}", row["rounds"], *ratios]
+        return [row["name"], *time, *memory, f"{100 * row['roofline']:.0f}"]
 
-    return plain_markdown((*titles, "× jax.nn", "% of roofline"), map(cells, rows))
+    return plain_markdown((*titles, "temp MB", "× jax.nn", "% of roofline"), map(cells, rows))
 
 
 def growth_table(rows: list[dict[str, Any]]) -> str:
@@ -332,7 +369,7 @@ def growth_table(rows: list[dict[str, Any]]) -> str:
 
     def cell(core: dict[str, Any]) -> str:
         time = f"{core['seconds'] * 1e3:.0f} ms" if "seconds" in core else "not run"
-        return f"{time}, {core['temp_bytes'] / 1e6:.0f} MB"
+        return f"{time}, {core['temp_bytes'] / 1e6:.0f} MB" if "temp_bytes" in core else time
 
     lines = ([row["length"], *(cell(row["cores"][name]) for name in names)] for row in rows)
     return plain_markdown(["tokens", *names], lines)

@@ -47,12 +47,12 @@ class Program:
 
     Attributes:
       call: Runs the computation once and returns its result without waiting for it.
-      temp: Bytes of XLA's temporary buffers.
+      temp: Bytes of XLA's temporary buffers; None for a program of another library.
       peak: Bytes that it needs at once, as planned by XLA: arguments, results and temporary buffers.
     """
 
     call: Callable[[], Any]
-    temp: int
+    temp: int | None
     peak: int
 
     @classmethod

@@ -29,7 +29,8 @@ def growth_figure(rows: list[dict[str, Any]]) -> Figure:
         look = {"color": colour, "marker": marker, "label": name}
         timed = [(length, core["seconds"] * 1e3) for length, core in by_length if "seconds" in core]
         time.plot(*zip(*timed, strict=True), **look)
-        memory.plot(*zip(*((length, core["temp_bytes"] / 1e6) for length, core in by_length), strict=True), **look)
+        planned = [(length, core["temp_bytes"] / 1e6) for length, core in by_length if "temp_bytes" in core]
+        memory.plot(*zip(*planned, strict=True) if planned else ([], []), **look)
     time.set(ylabel="ms, forward + backward", title="time")
     memory.set(ylabel="MB", title="temporary memory")
     for axes in (time, memory):

@@ -28,6 +28,19 @@ def test_the_papers_form_is_neural_attention(spec):
     chex.assert_trees_all_close(outputs(f"{spec}, paper"), outputs(f"{spec}, xla"), atol=1e-5)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_pytorch_computes_the_same_and_its_gradients(causal):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    shape = dataclasses.replace(SHAPE, causal=causal)
+    contestants = {core.name: core for core in attention.cores(shape, ["dot_product"])}
+    ours, theirs = contestants[attention.BASELINE], contestants[attention.PYTORCH]
+    turned = lambda tensor: tensor.detach().numpy().swapaxes(1, 2)  # noqa: E731
+    out, gradients = (attention.program(theirs, shape, what).call() for what in attention.PASSES)
+    chex.assert_trees_all_close(attention.program(ours, shape, "forward").call(), turned(out), atol=1e-6)
+    _, (_, *wanted) = attention.program(ours, shape, "forward+backward").call()
+    chex.assert_trees_all_close(wanted, [turned(x) for x in gradients], atol=1e-5)
+
+
 def test_every_row_of_the_table_is_measured_or_shares_its_core():
     rows = mechanisms.MECHANISMS
     core = lambda row: (row.score, row.align, row.value == "tied")  # noqa: E731
@@ -95,6 +108,8 @@ def test_the_command_writes_what_it_prints(tmp_path, monkeypatch, capsys):
         assert names <= set(rows)
         assert all(row["seconds"] > 0 and row["flops"] > 0 for row in rows.values())
     assert [row["length"] for row in result["growth"]] == [16, 32]
+    measured = {row["name"]: row["seconds"] for row in result["forward+backward"]}
+    assert result["growth"][0]["cores"]["neural, chunked"]["seconds"] == measured["neural, chunked"]
     assert (tmp_path / "growth.png").stat().st_size > 5000
     assert "neural, paper" in capsys.readouterr().out
 

@@ -1,0 +1,42 @@
+"""PyTorch's fused dot-product attention on a CPU, called as `benchmarks.attention` calls its other contestants."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+VERSION = torch.__version__.split("+")[0]
+
+
+def program(query: Any, key: Any, value: Any, weigh: Any, causal: bool, backward: bool) -> Callable[[], Any]:
+    """Returns a call of `scaled_dot_product_attention`, or of the gradients of its sum weighted by `weigh`.
+
+    Args:
+      query: `(B, T, N, H)`, as all four arrays; PyTorch computes with `(B, N, T, H)`, to which they are copied here.
+      key: Keys.
+      value: Values.
+      weigh: What the output is multiplied by.
+      causal: Whether later keys are masked.
+      backward: Whether to return the gradients of query, key and value.
+    """
+    *given, weights = (_tensor(x) for x in (query, key, value, weigh))
+
+    def forward() -> Tensor:
+        with torch.no_grad():
+            return scaled_dot_product_attention(*given, is_causal=causal)
+
+    def gradients() -> tuple[Tensor, ...]:
+        tensors = [x.detach().requires_grad_() for x in given]
+        out = scaled_dot_product_attention(*tensors, is_causal=causal)
+        return torch.autograd.grad((out.float() * weights.float()).sum(), tensors)
+
+    return gradients if backward else forward
+
+
+def _tensor(x: jax.Array) -> Tensor:
+    dtype = getattr(torch, str(x.dtype))
+    return torch.tensor(np.asarray(x, np.float32).swapaxes(1, 2).copy()).to(dtype)
