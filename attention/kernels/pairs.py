@@ -88,7 +88,7 @@ def _of_head(
     head: Any,
 ) -> jax.Array:
     """Returns the scores `(T, S)` of queries `(T, …)` and keys `(S, …)` of one head, with tables `(T, S, …)`."""
-    by_query, by_key = ({name: 0 if x.shape[axis] > 1 else None for name, x in tables.items()} for axis in (0, 1))
+    by_query, by_key = ({name: None if x.shape[axis] == 1 else 0 for name, x in tables.items()} for axis in (0, 1))
     single = [tuple(axis for axis in (0, 1) if x.shape[axis] == 1) for x in tables.values()]
     tables = {name: x.squeeze(axes) for (name, x), axes in zip(tables.items(), single, strict=True)}
 
