@@ -122,7 +122,7 @@ report(runs.find([RUNS]))
 #
 # ## Curves
 #
-# Against steps and against seconds of training. Solid lines are validation data, dotted ones training data; a band is one standard deviation over seeds to either side.
+# Against steps and against seconds of training. Solid lines are validation data, dotted ones training data; a band is one standard deviation over seeds to either side. The outputs below were made while other programs ran, so do not compare their times.
 
 # %%
 curves.figure(curves.read([str(RUNS / mechanism) for mechanism in MECHANISMS]))
