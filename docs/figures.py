@@ -28,6 +28,7 @@ from benchmarks import (
     layers,
     marian,
     measure,
+    pods,
     replicas,
     schedules,
     startup,
@@ -84,6 +85,7 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     for chip in load("schedules_tpu")["chips"]:
         yield f"schedules {chip}", lambda chip=chip: schedules.table(load("schedules_tpu"), chip)
     yield "schedules roofline", lambda: schedules.roofline_table(load("schedules_tpu"))
+    yield "pods", lambda: pods.table(load("pods")["rows"])
     yield "precision", lambda: precision.markdown(load("precision")["reached"])
     yield "inference", lambda: inference.table(load("inference")["rows"] + load("inference_cifar100")["rows"])
     yield "flops settings", lambda: flops.settings_table(load("flops")["settings"])

@@ -19,6 +19,9 @@ PLANNED = {
     ("h100x4", "vit_digits.py"): 3.69,
     ("h100x4", "gpt_pydoc.py:neural(dim=2)"): 34.5,
     ("h100x4", "mlm_pydoc.py"): 37.1,
+    ("h100x4", "classify_imdb.py"): 5.2,
+    ("h100x4", "translate_dates.py"): 35.7,
+    ("h100x4", "seq2seq_dates.py"): 68.6,
 }
 CONFIGS = (
     "vit_digits.py",
