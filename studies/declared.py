@@ -14,7 +14,7 @@ from studies import data
 from studies.definitions import DECLARATIONS, Study
 from train.grids import declaration
 
-COMMIT = "3e1a2be7d590738ab935df744b0efbf734bab45d"  # whose code trains them all
+COMMIT = "81bd12af96e604c513378b5be4776191d2c2ba13"  # whose code trains them all
 RATE = "optimizer.learning_rate="
 GPT = (
     "data.context=128",

@@ -3,7 +3,7 @@
 The verdicts on trained models are derived here once more, from the JSON and the rule as the page states it.
 """
 
-import ast
+import functools
 import json
 import re
 
@@ -48,6 +48,7 @@ def sayings(row, gain, margin, metric):
     return [("holds", 2 * above), equal, ("does not hold", 2 * tails(gain, effect or margin)[1])]
 
 
+@functools.cache
 def derived(study, metric=""):
     """The verdicts of a study's family, with Holm's method step by step."""
     declared = json.loads((DECLARATIONS / f"{study}.json").read_text())
@@ -140,8 +141,7 @@ def test_measured_claims_have_a_class_and_the_tests_that_decide_exist():
         assert bool(claim.kind) == (claim.grounds != "–"), claim.says
         for test in (*claim.shown, *claim.refuted):
             file, _, name = test.partition("::")
-            functions = [node.name for node in ast.parse((ROOT / file).read_text()).body if hasattr(node, "name")]
-            assert name in functions, test
+            assert f"\ndef {name}(" in (ROOT / file).read_text(), test
 
 
 def test_claims_about_whole_curves_follow_from_all_evaluations():
