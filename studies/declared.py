@@ -14,7 +14,7 @@ from studies import data
 from studies.definitions import DECLARATIONS, Study
 from train.grids import declaration
 
-COMMIT = "81bd12af96e604c513378b5be4776191d2c2ba13"  # whose code trains them all
+COMMIT = "23d98f285571b95c573deb244673c051d0bc9fb9"  # whose code trains them all
 RATE = "optimizer.learning_rate="
 GPT = (
     "data.context=128",
