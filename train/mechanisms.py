@@ -52,7 +52,7 @@ def table(specs: list[str], width: int, heads: int, length: int) -> str:
     if min(width, heads, length) < 1:
         raise UsageError(f"Sizes must be at least 1, but width={width}, heads={heads}, length={length}.")
     mechanisms = {spec: resolve(spec, 1)[0] for spec in specs}
-    pieces = [(spec, _projections(mechanism), _score(mechanism)) for spec, mechanism in mechanisms.items()]
+    pieces = [(spec, _projections(mechanism), _score(spec, mechanism)) for spec, mechanism in mechanisms.items()]
     costs = [
         (
             spec,
@@ -74,10 +74,10 @@ def _projections(mechanism: Mechanism) -> str:
     return ", ".join(name if count == 1 else f"{count} {name}" for name, count in counted)
 
 
-def _score(mechanism: Mechanism) -> str:
-    """Names the score, its normaliser unless that is softmax, and the alignment of values where there is one."""
+def _score(spec: str, mechanism: Mechanism) -> str:
+    """Names the score, its normaliser unless it is softmax or names the row, and the alignment of values if any."""
     name = mechanism.score.normalises.partition("(")[0]
-    normaliser = "" if name == "softmax" else f", {name}"
+    normaliser = "" if name in ("softmax", spec) else f", {name}"
     align = "" if mechanism.align is None else ", A a head" if mechanism.align.per_head else ", A"
     return f"{type(mechanism.score).__name__}{normaliser}{align}"
 

@@ -196,7 +196,7 @@ def test_gaussian_decay_is_a_key_bias_under_a_causal_mask():
     chex.assert_trees_all_close(
         found, attention.gaussian_attention(query, key, bias=literal, mask=causal), rtol=0, atol=1e-12
     )
-    with pytest.raises(UnsupportedError, match="decay needs a causal mask"):
+    with pytest.raises(UnsupportedError, match="Gaussian attention needs a causal mask"):
         attention.gaussian_attention(query, key, decay=0.3)
 
 

@@ -225,10 +225,10 @@ def test_operations_are_those_of_the_layers():
     e, h, s, t, v = 4, 6, 5, 7, 13
     recurrences = linear(s, e + h, 3 * h) + linear(t, e + 2 * h, 3 * h) + linear(t, h, v)
     cost = lambda variant: dataclasses.replace(CONFIG, attention=variant).cost(v, v, s, t).flops  # noqa: E731
-    assert cost("dot") == recurrences + t * s * (4 * h + 5)
-    assert cost("qkv") == cost("dot") + 2 * h * h * (t + 2 * s)
+    assert cost("dot") == recurrences + t * s * (4 * h + 4)
+    assert cost("qkv") == cost("dot") + 2 * h * h * (t + 2 * s) + t * s  # its scores are scaled
     assert cost("location") == recurrences + linear(t, e + h, s) + t * s * (2 * h + 4)
-    assert cost("encoder_dot") == recurrences + t * s * (2 * e + 2 * h + 5)
+    assert cost("encoder_dot") == recurrences + t * s * (2 * e + 2 * h + 4)
 
 
 def test_location_attention_of_many_heads_equals_its_definition():
