@@ -26,7 +26,7 @@ def why_not(call: Call) -> str:
     """Returns the reasons why tiles do not support the call, as part of a sentence; '' if they do."""
     empty = 0 in call.scores_shape or 0 in call.value.shape
     reasons = {"it returns no weights": call.return_weights, "it needs at least one of everything": empty}
-    reasons["it has no hard attention"] = not call.normaliser.in_tiles
+    reasons["its normalisers are those that need no whole rows"] = not call.normaliser.in_tiles
     return "; ".join(reason for reason, holds in reasons.items() if holds)
 
 
