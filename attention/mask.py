@@ -188,3 +188,30 @@ class Mask:
 
 def _lift(array: Bool[Array, ...], rank: int) -> Bool[Array, ...]:
     return array.reshape((1,) * (rank - array.ndim) + array.shape)
+
+
+def in_blocks(x: Array, size: int) -> Array:
+    """Returns `(…, S)` as blocks `(…, C, size)`; what the last one lacks is 0 or False."""
+    padded = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % size)])
+    return padded.reshape(*x.shape[:-1], -1, size)
+
+
+def choose_blocks(scores: Float[Array, "*B T C"], visible: Bool[Array, "*B T C"], top: int) -> Bool[Array, "*B T C"]:
+    """Returns the choice of blocks of keys by content: for each query `top` of the blocks that it sees.
+
+    These are the last block that it sees, which is its own under a causal mask, and those with the highest scores.
+
+    Args:
+      scores: Of each query and block.
+      visible: Whether the query sees a key of the block.
+      top: The number of blocks, the last one included.
+    """
+    last = visible & (jax.lax.cumsum(visible.astype(jnp.int32), visible.ndim - 1, reverse=True) == 1)
+    ranked = jnp.where(last, jnp.inf, jnp.where(visible, jax.lax.stop_gradient(scores), -jnp.inf))
+    _, best = jax.lax.top_k(ranked, min(top, scores.shape[-1]))
+    return visible & jax.nn.one_hot(best, scores.shape[-1], dtype=bool).any(-2)
+
+
+def keys_of_blocks(blocks: Bool[Array, "*B T C"], size: int, keys: int) -> Bool[Array, "*B T S"]:
+    """Returns the mask of keys in the chosen blocks."""
+    return jnp.repeat(blocks, size, axis=-1)[..., :keys]

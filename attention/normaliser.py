@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jax.nn import initializers
 
 from attention import specs
-from attention.parameters import Parameter, Params, Sizes, check_options
+from attention.mask import choose_blocks, in_blocks, keys_of_blocks
+from attention.parameters import Count, Parameter, Params, Sizes, check_options
 
 State = tuple[jax.Array, ...]
 
@@ -315,6 +316,34 @@ class StickBreaking(Normaliser):
         return parts if allowed is None else jnp.where(allowed, parts, 0)
 
 
+@dataclasses.dataclass(frozen=True)
+class Blocks(Normaliser):
+    """The softmax over the keys of some blocks, which each query chooses by the mean of their scores (MoBA).
+
+    In Lu et al. 2025, arXiv:2502.13189, section 2.2, a query scores a block by its product with the mean key; for dot
+    products that is the mean score. Of the keys that the mask allows, the block of the last is always chosen, which is
+    the query's own block under a causal mask. The choice has no gradient.
+
+    Attributes:
+      size: The keys of a block.
+      top: The blocks that a query chooses, with the one of its last key.
+    """
+
+    size: Count = 64
+    top: Count = 3
+    shift_invariant = True
+    in_tiles = False
+    flops = 6  # those of the softmax, and the means
+
+    def weigh(self, params: Params, scores: jax.Array, allowed: jax.Array | None, key: Any = None) -> jax.Array:
+        """Returns the softmax over the keys of the chosen blocks."""
+        allowed = jnp.broadcast_to(True if allowed is None else allowed, scores.shape)
+        count = in_blocks(allowed, self.size).sum(-1)
+        means = in_blocks(jnp.where(allowed, scores, 0), self.size).sum(-1) / jnp.maximum(count, 1)
+        chosen = keys_of_blocks(choose_blocks(means, count > 0, self.top), self.size, scores.shape[-1])
+        return SOFTMAX.weigh(params, scores, allowed & chosen)
+
+
 def _nonzero(total: jax.Array) -> jax.Array:
     return jnp.where(total == 0, 1, total)
 
@@ -329,6 +358,7 @@ NORMALISERS: dict[str, type[Normaliser]] = {
     "none": Unnormalised,
     "hard": Hard,
     "stick_breaking": StickBreaking,
+    "blocks": Blocks,
 }
 
 

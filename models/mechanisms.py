@@ -201,6 +201,7 @@ MECHANISMS = {
         Mechanism("alibi", "Press et al. 2022, section 3", score=Alibi()),
         Mechanism("forgetting", "Lin et al. 2025, section 3", score=Forgetting()),
         Mechanism("stick_breaking", "Tan et al. 2024, section 2", score=DotProduct(normaliser="stick_breaking")),
+        Mechanism("moba", "Lu et al. 2025, section 2.2", score=DotProduct(normaliser="blocks")),
         Mechanism("relative", "Raffel et al. 2020, section 2.1", score=Relative()),
         Mechanism("differential", "Ye et al. 2024, eq. 1 to 3", score=Differential()),
         Mechanism("linear", "Katharopoulos et al. 2020; Wikipedia", score=LinearAttention()),

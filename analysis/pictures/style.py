@@ -68,6 +68,7 @@ MECHANISMS = {
     "relative": (BLACK, "D"),
     "forgetting": (ORANGE, "P"),
     "stick_breaking": (GREEN, "P"),
+    "moba": (BLACK, "P"),
     "differential": (RED, "v"),
     "retention": (BLUE, "v"),
     "gated_linear": (ORANGE, "v"),

@@ -186,11 +186,11 @@ def of(score: Mixer, **options: Any) -> Case:
         shapes,
         tuple(name for name in score.implementations if name in ("xla", "chunked")),
         masks=BY_POSITION if recurrent else EVERY_MASK,
-        normalised=getattr(score, "normaliser", "") in ("softmax", "sum", "hard"),
+        normalised=getattr(score, "normaliser", "").partition("(")[0] in ("softmax", "sum", "hard", "blocks"),
         weighted=not recurrent,
         weighs=not isinstance(score, Differential),
         positive=not isinstance(score, Differential)
-        and getattr(score, "normaliser", "") not in ("relu_squared", "none", "hard"),
+        and getattr(score, "normaliser", "").partition("(")[0] not in ("relu_squared", "none", "hard", "blocks"),
         **{"unordered": not (near or recurrent), "equivariant": not near} | options,
     )
 
@@ -249,6 +249,7 @@ CASES = {
     "relative behind": of(Relative(8, 16, ahead=False)),
     "forgetting": of(Forgetting(), unordered=False, equivariant=False, needs_causal=True),
     "stick breaking": of(DotProduct(normaliser="stick_breaking"), unordered=False),
+    "moba": of(DotProduct(normaliser="blocks(size=2, top=2)"), unordered=False),
     "differential": of(Differential()),
     "retention": of(Retention()),
     "gated linear": of(GatedLinear(3)),

@@ -65,6 +65,7 @@ def test_every_row_of_the_table_is_measured_or_shares_its_core():
         "relative",
         "forgetting",
         "stick_breaking",
+        "moba",
         "differential",
         "linear",
         "delta",

@@ -83,6 +83,7 @@ COUNTS = {
     "relative": 4 * LINEAR + 32 * N,
     "forgetting": 4 * LINEAR + D * N + N,
     "stick_breaking": 4 * LINEAR,
+    "moba": 4 * LINEAR,
     "differential": 4 * LINEAR + 2 * 2 * (H // 2) + H,
     "linear": 4 * LINEAR,
     "delta": 4 * LINEAR + D * N + N,

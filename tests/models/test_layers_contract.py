@@ -52,6 +52,7 @@ VARIANTS = (
     "gaussian(latent=5)",
     "gated_delta(latent=3)",
     "alibi(learned=True, normaliser='sink')",
+    "moba(normaliser='blocks(size=2, top=2)', kv_heads=1)",
 )
 SPECS = (*MECHANISMS, *VARIANTS)
 FIXED = re.compile("super|positional|unique|align")

@@ -1,0 +1,88 @@
+"""Choice of blocks of keys by content, against its papers' own forms in NumPy."""
+
+import itertools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+
+import attention
+from attention import Mask
+from attention.mask import choose_blocks
+from attention.scores.dot import DotProduct
+from attention.scores.pairwise import Additive
+from tests.attention.cases import HEADS, LENGTH, WIDTH, inputs
+
+pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group(__name__)]
+SIZE, TOP = 2, 3
+
+
+def moba(query, key, value, size, top):
+    """Lu et al. 2025, section 2.2, one head: a block's gate is the query times its mean key; its own block is open."""
+    out = np.zeros((len(query), value.shape[1]))
+    for i, q in enumerate(query):
+        past = range(i // size)
+        gates = [q @ key[block * size : (block + 1) * size].mean(0) for block in past]
+        best = [*np.argsort(gates)[::-1][: top - 1], i // size]
+        keys = [j for block in best for j in range(block * size, min((block + 1) * size, i + 1))]
+        out[i] = scipy.special.softmax(key[keys] @ q / np.sqrt(len(q))) @ value[keys]
+    return out
+
+
+@pytest.mark.parametrize(("size", "top"), [(SIZE, TOP), (4, 1), (3, 9)])
+def test_moba_is_its_papers(size, top):
+    """Each of four heads chooses by itself, also where two share their keys."""
+    query, key, value = inputs(key_heads=2)
+    expected = np.zeros(query.shape)
+    for b, n in itertools.product(range(2), range(HEADS)):
+        expected[b, :, n] = moba(
+            *(np.asarray(x) for x in (query[b, :, n], key[b, :, n // 2], value[b, :, n // 2])), size, top
+        )
+    score = DotProduct(normaliser=f"blocks(size={size}, top={top})")
+    out = attention.attend(score, {}, query, key, value, mask=Mask(causal=True))
+    chex.assert_trees_all_close(out, expected, rtol=0, atol=1e-12)
+
+
+def test_its_gradient_is_that_of_attention_to_the_chosen_keys():
+    arrays, score = inputs(), DotProduct(normaliser=f"blocks(size={SIZE}, top={TOP})")
+    causal = Mask(causal=True)
+    _, weights = attention.attend(score, {}, *arrays, mask=causal, return_weights=True)
+    chosen = Mask(dense=weights > 0)
+    assert np.asarray(weights > 0).sum() < 2 * HEADS * LENGTH * (LENGTH + 1) / 2  # less than all of the past
+    direction = inputs(seed=4)[0]
+
+    def scalar(score, mask):
+        return lambda *arrays: jnp.sum(attention.attend(score, {}, *arrays, mask=mask) * direction)
+
+    found, expected = (
+        jax.grad(scalar(*case), argnums=(0, 1, 2))(*arrays) for case in ((score, causal), (DotProduct(), chosen))
+    )
+    chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_every_score_may_choose_blocks_by_its_means():
+    score = Additive(5)
+    params = {n: x.astype(jnp.float64) for n, x in attention.init(score, jax.random.key(2), HEADS, WIDTH).items()}
+    arrays, causal = inputs(), Mask(causal=True)
+    weigh = lambda text: attention.attend(  # noqa: E731
+        Additive(5, normaliser=text), params, *arrays, mask=causal, return_weights=True
+    )[1]
+    found, dense = (np.asarray(weigh(text)) for text in (f"blocks(size={SIZE}, top=2)", "softmax"))
+    for i in range(2 * SIZE, LENGTH):
+        past = i // SIZE
+        means = np.log(dense[:, :, i, : past * SIZE]).reshape(2, HEADS, past, SIZE).mean(-1)
+        kept = np.repeat(np.arange(past) == means.argmax(-1)[..., None], SIZE, -1)
+        np.testing.assert_array_equal(found[:, :, i, : past * SIZE] > 0, kept)
+        np.testing.assert_array_equal(
+            found[:, :, i, past * SIZE :] > 0,
+            np.broadcast_to(np.arange(past * SIZE, LENGTH) <= i, (2, HEADS, LENGTH - past * SIZE)),
+        )
+
+
+def test_equal_scores_do_not_add_blocks():
+    visible = jnp.array([[True, True, True, True, False], [False, True, False, False, False], [False] * 5])
+    chosen = choose_blocks(jnp.zeros((3, 5)), visible, 2)
+    np.testing.assert_array_equal(chosen, [[1, 0, 0, 1, 0], [0, 1, 0, 0, 0], [0] * 5])
