@@ -13,6 +13,7 @@ from attention.forms import Tokens
 from attention.kernels.call import check_implementation
 from attention.kernels.reference import precise, spread_heads
 from attention.mask import Mask
+from attention.mesh import platform
 from attention.options import Options
 from attention.parameters import Params, Sizes
 from attention.recurrences.state import NARROW_CHUNK, Writes, all_pairs, from_state, in_chunks
@@ -103,12 +104,18 @@ class Recurrence(Mixer):
                 f"implementation='chunked' of causal {self.title} needs as many queries as keys from position 0; "
                 "use 'xla'."
             )
+        inputs = params, query, key, value, mask
         if name == "reference" or "chunked" not in self.implementations:
-            return self._scan_all(params, query, key, value, mask)
-        writes, whole = self._writes(params, query, key, value, mask), name == "xla" or not stepwise
+            return self._scan_all(*inputs)
+        writes, whole = self._writes(*inputs), name == "xla" or not stepwise
         if writes.decay is not None and (whole or (name == "auto" and keys <= NARROW_CHUNK)):
-            return self._scan_all(params, query, key, value, mask)
+            return self._scan_all(*inputs)
+        if name == "auto" and mask.causal and platform() == "cpu":
+            return _unless_differentiated(self._scan_all, self._chunked)(*inputs)
         return self.finish((all_pairs if whole else in_chunks)(writes, mask))
+
+    def _chunked(self, *inputs: Any) -> jax.Array:
+        return self.finish(in_chunks(self._writes(*inputs), inputs[-1]))
 
     def _writes(self, params: Params, query: Any, key: Any, value: Any, mask: Mask) -> Writes:
         return Writes.of(*self.writes(*jax.tree.map(precise, (params, query, key, value))), mask)
@@ -216,6 +223,13 @@ class Recurrence(Mixer):
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
         """Returns the cost of a step for each key, of a reading for each query, and of the gates."""
         return operations.of_program(self, sizes, queries, keys, "reference")
+
+
+def _unless_differentiated(alone: Callable, differentiated: Callable) -> Callable:
+    """Returns a function that is computed by another, which is equal, where its gradient is wanted."""
+    function = jax.custom_vjp(lambda *inputs: alone(*inputs))  # not the method itself, whose defaults JAX would add
+    function.defvjp(lambda *inputs: jax.vjp(differentiated, *inputs), lambda pull, gradient: pull(gradient))
+    return function
 
 
 def _aligned(real: jax.Array, x: jax.Array) -> jax.Array:

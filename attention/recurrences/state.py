@@ -22,11 +22,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attention.kernels.reference import precise, spread_heads
 from attention.mask import Mask
 
-CHUNK, NARROW_CHUNK = 64, 16  # tokens; the latter where each column fades by itself, for it multiplies by hand
+CHUNK, NARROW_CHUNK = 64, 16  # tokens; the latter where each column fades by itself, which takes more products
 
 
 class Writes(NamedTuple):
@@ -130,13 +131,32 @@ def _pairs(rows: jax.Array, columns: jax.Array, sums: jax.Array | None) -> jax.A
     """Returns Σ_h x_th y_sh exp(b_th − b_sh) for s ≤ t and else 0, `(*B, N, C, C)`; without sums b is 0."""
     if sums is None:
         return jnp.tril(jnp.einsum("...th,...sh->...ts", rows, columns))
+    if sums.shape[-1] > 1:
+        return _pairs_by_column(rows, columns, sums)
     length = rows.shape[-2]
     before = jnp.tril(jnp.ones((length, length), bool)).reshape((1,) * (rows.ndim - 2) + (length, length, 1))
     # Chosen before the exponential: beyond the diagonal it may be infinite.
     faded = jnp.exp(jnp.where(before, sums[..., :, None, :] - sums[..., None, :, :], -jnp.inf))
-    if faded.shape[-1] == 1:
-        return jnp.einsum("...th,...sh->...ts", rows, columns) * faded[..., 0]
-    return jnp.sum(rows[..., :, None, :] * columns[..., None, :, :] * faded, -1)
+    return jnp.einsum("...th,...sh->...ts", rows, columns) * faded[..., 0]
+
+
+def _pairs_by_column(rows: jax.Array, columns: jax.Array, sums: jax.Array) -> jax.Array:
+    """Returns `_pairs` where each column fades by itself, in a product for each size of blocks of 1, 2, 4, … tokens.
+
+    Tokens of the second block of two are read through what the first block's last leaves, b_m: exp(b_t − b_m) weighs
+    the rows and exp(b_m − b_s) the columns, and neither exponent is above 0.
+    """
+    length = rows.shape[-2]
+    place, lift = np.arange(length), lambda x: x.reshape((1,) * (rows.ndim - 2) + x.shape)
+    out = lift(np.eye(length, dtype=rows.dtype)) * jnp.sum(rows * columns, -1, keepdims=True)
+    for size in (2**level for level in range((length - 1).bit_length())):
+        second = place // size % 2 == 1
+        middle = np.minimum(place // (2 * size) * 2 * size + size, length) - 1
+        sign = np.where(second, 1, -1)[:, None].astype(rows.dtype)
+        near = jnp.exp(lift(sign) * (sums - sums[..., middle, :]))
+        pairs = jnp.einsum("...th,...sh->...ts", rows * near, columns * near)
+        out += jnp.where(lift((middle[:, None] == middle) & second[:, None] & ~second), pairs, 0)
+    return out
 
 
 def _written(writes: Writes, state: jax.Array | None, sums: jax.Array | None) -> jax.Array:

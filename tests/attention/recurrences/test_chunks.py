@@ -1,0 +1,47 @@
+"""Chunks of tokens give what the scan gives, where states fade by very different amounts."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import pytest
+
+from attention import Mask
+from attention.options import Options
+from attention.recurrences.gated import GatedLinear
+from attention.recurrences.selective import KimiDelta
+from tests.sizes import once
+
+LENGTH, HEADS, WIDTH = 37, 2, 4  # two chunks and a part of the third
+
+
+def arrays(kind, dtype=jnp.float64):
+    """Query, key with gates, and value; some columns keep everything and some lose everything at once."""
+    query, key, value, amounts, chances = jax.random.normal(jax.random.key(0), (5, 1, LENGTH, HEADS, WIDTH), dtype)
+    decay = -jnp.exp(4 * amounts) * (chances > 0)
+    strength = jax.nn.sigmoid(amounts[..., 0])
+    return query, (key, (decay, strength) if kind is KimiDelta else decay), value
+
+
+@pytest.mark.parametrize("causal", once([True, False], [False]))
+@pytest.mark.parametrize("kind", [GatedLinear, KimiDelta])
+@pytest.mark.parametrize("implementation", once(["chunked", "auto"], ["auto"]))
+def test_columns_that_fade_by_themselves_are_those_of_the_scan(x64, kind, causal, implementation):
+    """`auto` scans a causal pass without a gradient, and takes chunks for one with a gradient."""
+    given = arrays(kind)
+
+    def outcome(name):
+        attend = lambda *given: kind().attend({}, *given, Options(Mask(causal=causal), implementation=name))  # noqa: E731
+        loss = lambda *given: jnp.sum(jnp.sin(attend(*given)))  # noqa: E731
+        return jax.jit(attend)(*given), jax.jit(jax.grad(loss, (0, 1, 2)))(*given)
+
+    chex.assert_trees_all_close(outcome(implementation), outcome("reference"), rtol=0, atol=1e-10)
+
+
+def test_the_forward_pass_alone_is_a_scan_over_tokens():
+    given = arrays(GatedLinear, jnp.float32)
+    attend = lambda *given: GatedLinear().attend({}, *given, Options(Mask(causal=True)))  # noqa: E731
+    lengths = []
+    for function in (attend, jax.grad(lambda *given: jnp.sum(attend(*given)))):
+        program = str(jax.make_jaxpr(jax.jit(function))(*given))
+        lengths.append(f"length={LENGTH}" in program)
+    assert lengths == [True, False]
