@@ -15,12 +15,16 @@ class At(NamedTuple):
       key: j, the position of the key.
       head: n, the query's head.
       heads: N, the number of query heads.
+      layer: The number of the layer among those of its stack, from 0 on.
+      depth: The number of layers.
     """
 
     query: jax.Array
     key: jax.Array
     head: jax.Array
     heads: int
+    layer: int | jax.Array
+    depth: int
 
 
 class Tokens(NamedTuple):
@@ -32,12 +36,16 @@ class Tokens(NamedTuple):
       rotary: Rotary positions, or None.
       before: What `prepare_key` gave for the token before the first, with a length of 1, zeros if there is none; None
         where the first token is the first of all.
+      layer: The number of the layer among those of its stack, from 0 on.
+      depth: The number of layers.
     """
 
     first: int | jax.Array
     source: jax.Array
     rotary: Rotary | None = None
     before: Any = None
+    layer: int | jax.Array = 0
+    depth: int = 1
 
     def turn(self, x: jax.Array) -> jax.Array:
         """Returns queries or keys `(*B, L, N, H)` turned by their rotary positions, or as they are without any."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from attention.errors import UsageError
 from attention.mask import Mask
@@ -26,6 +26,8 @@ class Options:
       implementation: `auto` (the best that supports the call), `xla`, `chunked` (tiles that bound the memory; no
         weights), `cudnn`, `pallas` or `reference`; a named one raises if it does not support the call.
         `chunked(128, 256)` takes tiles of 128 queries and 256 keys.
+      layer: The number of the layer among those of its stack, from 0 on, for scores that depend on it.
+      depth: The number of layers.
 
     Raises:
       UsageError: the dropout rate is outside [0, 1), dropout has no key, or the mask is no mask.
@@ -37,6 +39,8 @@ class Options:
     dropout_key: PRNGKeyArray | None = None
     return_weights: bool = False
     implementation: str = "auto"
+    layer: int | Int[Array, ""] = 0
+    depth: int = 1
 
     def __post_init__(self):
         if not 0.0 <= self.dropout_rate < 1.0:

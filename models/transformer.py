@@ -161,10 +161,12 @@ class TransformerConfig(ModelConfig):
                 rotary=rotary,
                 head=self.head,
                 dtype=dtype,
+                layer=layer,
+                depth=len(self.mechanisms[stack]),
                 parent=None,
             )
-            for mechanism, implementation, rotary in zip(
-                self.mechanisms[stack], self.implementations, self.rotaries, strict=False
+            for layer, (mechanism, implementation, rotary) in enumerate(
+                zip(self.mechanisms[stack], self.implementations, self.rotaries, strict=False)
             )
         ]
 

@@ -119,7 +119,7 @@ class TiledSequences:
         rows = self.rules.first + self.rules.offset + i * queries + jnp.arange(queries, dtype=jnp.int32)
         columns = self.rules.first + j * keys + jnp.arange(keys, dtype=jnp.int32)
         tables = jax.tree.map(lambda x: _cut(_cut(x, 1, i, queries), 2, j, keys), self.weights.tables)
-        return TileAt(rows, columns, self.shape[:2], tables)
+        return TileAt(rows, columns, self.shape[:2], tables, self.rules.layer)
 
     def of_rows(self, x: jax.Array) -> jax.Array:
         """Returns one number for each head, `(N,)`, at the rows of a block: `(1, K, G·queries)`."""

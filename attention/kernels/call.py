@@ -35,6 +35,8 @@ class Call:
       normaliser: How scores become weights.
       params: The arrays of the normaliser, and those of the score where it is one of pairs.
       dropout_key: The key of dropout, from which a normaliser may draw too; or None.
+      layer: The number of the layer among those of its stack, from 0 on.
+      depth: The number of layers.
     """
 
     scores_shape: tuple[int, ...]
@@ -48,6 +50,8 @@ class Call:
     normaliser: Normaliser = SOFTMAX
     params: Params = dataclasses.field(default_factory=dict)
     dropout_key: jax.Array | None = None
+    layer: int | jax.Array = 0
+    depth: int = 1
 
     def allowed(self) -> jax.Array | None:
         """Returns the mask as an array that broadcasts to the scores, or None if everything is allowed."""
@@ -122,6 +126,8 @@ def common(queries: int, heads: int, value: Float[Array, "*B S K V"], options: O
         "dropout_seed": seed_of(options.dropout_key) if options.dropout_rate else None,
         "return_weights": options.return_weights,
         "dropout_key": options.dropout_key,
+        "layer": options.layer,
+        "depth": options.depth,
     }
 
 

@@ -45,7 +45,7 @@ def of_tiles(call: Call) -> tuple[Any, plan.TileScore, int, Any]:
     shared, own, tables = pairs.split_params(call.score, call.params)
     for name in tiles.normaliser_arrays(call):
         shared.pop(name)
-    score = pairs.PairTiles(call.score, call.scores_shape[-3])
+    score = pairs.PairTiles(call.score, call.scores_shape[-3], call.depth)
     return (shared, own), score, pairs.widest(call), pairs.cut_tables(call, tables)
 
 

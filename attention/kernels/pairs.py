@@ -62,7 +62,7 @@ def scores(call: ScoreCall) -> jax.Array:
     positions = call.mask.query_offset + jnp.arange(queries), jnp.arange(keys)
 
     def of_sequence(query, key):
-        of_head = functools.partial(_of_head, call.score, heads, shared, *positions)
+        of_head = functools.partial(_of_head, call.score, (heads, call.layer, call.depth), shared, *positions)
         axes = 0, 0, 0, {name: 0 if len(x) > 1 else None for name, x in tables.items()}, 0
         flat = {name: x if len(x) > 1 else x[0] for name, x in tables.items()}
         return jax.vmap(of_head, axes)(query, key, own, flat, jnp.arange(heads))
@@ -77,7 +77,7 @@ def scores(call: ScoreCall) -> jax.Array:
 
 def _of_head(
     score: Any,
-    heads: int,
+    place: tuple[int, int | jax.Array, int],
     shared: Params,
     rows: Any,
     columns: Any,
@@ -87,13 +87,16 @@ def _of_head(
     tables: Any,
     head: Any,
 ) -> jax.Array:
-    """Returns the scores `(T, S)` of queries `(T, …)` and keys `(S, …)` of one head, with tables `(T, S, …)`."""
+    """Returns the scores `(T, S)` of queries `(T, …)` and keys `(S, …)` of one head, with tables `(T, S, …)`.
+
+    `place` has the number of heads, that of the layer, and that of layers.
+    """
     by_query, by_key = ({name: None if x.shape[axis] == 1 else 0 for name, x in tables.items()} for axis in (0, 1))
     single = [tuple(axis for axis in (0, 1) if x.shape[axis] == 1) for x in tables.values()]
     tables = {name: x.squeeze(axes) for (name, x), axes in zip(tables.items(), single, strict=True)}
 
     def scored(query, key, tables, i, j):
-        return score.pair(shared | own | tables, query, key, At(i, j, head, heads))
+        return score.pair(shared | own | tables, query, key, At(i, j, head, *place))
 
     over_keys = jax.vmap(scored, (None, 0, by_key, None, 0))
     return jax.vmap(over_keys, (0, None, by_query, 0, None))(query, key, tables, rows, columns)
@@ -106,10 +109,12 @@ class PairTiles:
     Attributes:
       score: The score.
       heads: N.
+      depth: The number of layers.
     """
 
     score: Any
     heads: int
+    depth: int
 
     def split(self, x: Any) -> Any:
         """Returns queries or keys in the precision of the scores."""
@@ -128,7 +133,8 @@ class PairTiles:
         by_group = lambda x: x.reshape(groups, together, *x.shape[1:])  # noqa: E731
         axes = {name: 0 if len(x) > 1 else None for name, x in at.tables.items()}
         tables = {name: by_group(x) if len(x) > 1 else x[0] for name, x in at.tables.items()}
-        of_head = functools.partial(_of_head, self.score, self.heads, shared, at.queries, at.keys)
+        place = self.heads, at.layer, self.depth
+        of_head = functools.partial(_of_head, self.score, place, shared, at.queries, at.keys)
         of_groups = jax.vmap(jax.vmap(of_head, (0, None, 0, axes, 0)), (0, 0, 0, axes, 0))
         of_batch = jax.vmap(of_groups, (0, 0, None, None, None), axis_size=size)
         heads = by_group(jnp.arange(self.heads))
@@ -149,7 +155,7 @@ def units(score: Any, shapes: tuple[Any, ...]) -> int:
     """Returns how many numbers the widest array has that `pair` computes, for prepared shapes of one pair."""
     query, key, params = jax.tree.unflatten(*shapes)
     zero = jax.ShapeDtypeStruct((), jnp.int32)
-    pair = lambda params, q, k, i, j, n: score.pair(params, q, k, At(i, j, n, 1))  # noqa: E731
+    pair = lambda params, q, k, i, j, n: score.pair(params, q, k, At(i, j, n, 1, i, 1))  # noqa: E731
     program = jax.make_jaxpr(pair)(params, query, key, zero, zero, zero)
     return max([1, *(v.aval.size for e in program.jaxpr.eqns for v in e.outvars)])
 

@@ -44,12 +44,14 @@ class TileAt(NamedTuple):
       keys: Positions of the keys `(C,)`.
       shape: b, K.
       tables: The tile of each table over pairs, `(N, R, C, ...)`, N may be 1.
+      layer: The number of the layer.
     """
 
     queries: jax.Array
     keys: jax.Array
     shape: tuple[int, int]
     tables: Any
+    layer: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,6 +139,7 @@ class Rules(NamedTuple):
       dense: `(B, N, T, S)`, in which axes may be 1, or None.
       words: The words of dropout for each row, `(B, N, T)`, or None.
       first: Position of the first key.
+      layer: The number of the layer.
     """
 
     offset: jax.Array
@@ -146,6 +149,7 @@ class Rules(NamedTuple):
     dense: jax.Array | None
     words: RowWords | None
     first: jax.Array
+    layer: jax.Array
 
 
 def rule(call: Call, units: int) -> Tiling:

@@ -36,6 +36,7 @@ class RingRules(NamedTuple):
       query_segments: `(B, T)` or None.
       key_segments: `(B, S)` or None.
       seed: The seed of dropout, or None.
+      layer: The number of the layer.
       here: The number of the device, `(1,)`; XLA does not partition `axis_index` beside axes that it splits itself.
     """
 
@@ -43,6 +44,7 @@ class RingRules(NamedTuple):
     query_segments: jax.Array | None
     key_segments: jax.Array | None
     seed: Seed | None
+    layer: jax.Array
     here: jax.Array
 
 
@@ -136,11 +138,12 @@ def attend(call: Call) -> tuple[jax.Array, None]:
     shared = Weights(weights, tables, {name: call.params[name] for name in tiles.normaliser_arrays(call)})
     tensors = Tensors(*jax.tree.map(flat, (call.query, call.key, call.value)), None, shared)
     segments = spread(mask.query_segments), spread(mask.key_segments)
-    rules = RingRules(spread(mask.key_lengths), *segments, call.dropout_seed, jnp.arange(count, dtype=jnp.int32))
+    layer, here = jnp.asarray(call.layer, jnp.int32), jnp.arange(count, dtype=jnp.int32)
+    rules = RingRules(spread(mask.key_lengths), *segments, call.dropout_seed, layer, here)
     tokens = P(None, AXIS)
     local = jax.shard_map(
         functools.partial(_attend, plan),
-        in_specs=(Tensors(tokens, tokens, tokens, None, P()), RingRules(P(), tokens, tokens, P(), P(AXIS))),
+        in_specs=(Tensors(tokens, tokens, tokens, None, P()), RingRules(P(), tokens, tokens, P(), P(), P(AXIS))),
         out_specs=tokens,
         axis_names={AXIS},
         check_vma=False,
@@ -241,7 +244,8 @@ def _tiles(plan, visit, rules, weights, rows, columns, first_row, first_column) 
     if visit.distance:  # under a causal mask these keys are all before the queries
         plan = dataclasses.replace(plan, queries=queries, causal=False, normaliser=plan.normaliser.further)
     lengths = None if rules.lengths is None else rules.lengths - first_column
-    given = Rules(first_row - first_column, lengths, query_segments, key_segments, None, words, first_column)
+    where = first_row - first_column, lengths, query_segments, key_segments, None, words, first_column
+    given = Rules(*where, rules.layer)
     return plan, Tensors(query, key, value, None, weights), given
 
 

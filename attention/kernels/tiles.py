@@ -56,6 +56,7 @@ def attend_in_tiles(
         _flat(mask.dense, batch, 3),
         words,
         jnp.zeros((), jnp.int32),
+        jnp.asarray(call.layer, jnp.int32),
     )
     query, key, value = jax.tree.map(lambda x: x.reshape(size, *x.shape[len(batch) :]), (query, key, call.value))
     plan = TilePlan(score, call.normaliser, tiling, queries, heads, mask.causal, mask.window, call.dropout_rate)

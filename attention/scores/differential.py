@@ -17,6 +17,10 @@ from attention.score import Mixer
 from attention.scores.dot import DotProduct
 
 
+def _is_share(value: Any) -> bool:
+    return is_number(value) and 0 <= value < 1
+
+
 @dataclasses.dataclass(frozen=True)
 class Differential(Mixer):
     """(softmax(q¹·k¹/√(H/2)) − λ softmax(q²·k²/√(H/2))) v, then a norm of each head (eq. 1 to 3).
@@ -24,10 +28,10 @@ class Differential(Mixer):
     q¹ and q² are the halves of a head's query, and λ = exp(a¹·b¹) − exp(a²·b²) + λ₀ with learned a and b.
 
     Attributes:
-      initial: λ₀; the paper has 0.8 − 0.6 exp(−0.3 (l − 1)) in layer l.
+      initial: λ₀ of all layers; 0 means the paper's 0.8 − 0.6 exp(−0.3 (l − 1)) in layer l from 1 on.
     """
 
-    initial: Annotated[float, Valid("a number between 0 and 1", lambda x: is_number(x) and 0 < x < 1)] = 0.8
+    initial: Annotated[float | int, Valid("a number of at least 0 and below 1", _is_share)] = 0
     title = "Differential attention"
     normalises = "softmax"
     implementations = ("reference", "xla", "chunked")  # its values are wider than its halves, which cuDNN refuses
@@ -56,11 +60,12 @@ class Differential(Mixer):
             DotProduct().attend({}, *halves, exact, options)
             for halves in zip(jnp.split(query, 2, -1), jnp.split(key, 2, -1), strict=True)
         )
+        initial = self.initial or 0.8 - 0.6 * jnp.exp(-0.3 * options.layer)
         exponents = jnp.exp(jnp.sum(params["query_vector"] * params["key_vector"], -1))
-        factor = exponents[0] - exponents[1] + self.initial
+        factor = exponents[0] - exponents[1] + initial
         difference = jax.tree.map(lambda x, y: x - (factor * y).astype(x.dtype), first, second)
         out = difference[0] if options.return_weights else difference
-        scale = (1 - self.initial) * params["scale"].reshape((1,) * (out.ndim - 1) + (-1,))
+        scale = (1 - initial) * params["scale"].reshape((1,) * (out.ndim - 1) + (-1,))
         out = (out * inverse_rms(out, 1e-5) * scale).astype(value.dtype)
         return (out, difference[1].astype(value.dtype)) if options.return_weights else out
 

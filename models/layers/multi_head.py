@@ -13,7 +13,7 @@ from attention.options import Options, as_mask
 from attention.parameters import Params, Sizes
 from models.layers.cache import Cache, PreparedSource
 from models.layers.pieces import AttentionPieces, Pieces
-from models.layers.stack import dropout_key
+from models.layers.stack import dropout_key, layer_of
 
 
 class MultiHeadAttention(AttentionPieces):
@@ -57,7 +57,7 @@ class MultiHeadAttention(AttentionPieces):
         prepared = isinstance(source, PreparedSource)
         source = x if source is None else source
         pieces = self.pieces(x.shape[-1], source.width if prepared else source.shape[-1])
-        at = Tokens(mask.query_offset, x, self.rotary)
+        at = self._tokens(mask.query_offset, x)
         query = self.mechanism.score.prepare_query(pieces.score, pieces.query(x), at)
         if prepared:
             key, value = source.key, source.key if source.value is None else source.value
@@ -113,7 +113,7 @@ class MultiHeadAttention(AttentionPieces):
         if self.mechanism.latent:
             return Cache(length, latent=_zeros(slots(self.mechanism.latent)))
         params = {n: jax.ShapeDtypeStruct(p.shape, jnp.float32) for n, p in score.arrays(sizes).items()}
-        prepare = lambda params, key, source: score.prepare_key(params, key, Tokens(0, source, self.rotary))  # noqa: E731
+        prepare = lambda params, key, source: score.prepare_key(params, key, self._tokens(0, source))  # noqa: E731
         key = jax.eval_shape(prepare, params, value if score.reads_key else None, slots(width))
         return Cache(
             length,
@@ -121,6 +121,9 @@ class MultiHeadAttention(AttentionPieces):
             raw=None if align is None or tied else _zeros(value),
             value=None if align is None and tied else _zeros(value),
         )
+
+    def _tokens(self, first: int | jax.Array, source: jax.Array, before: Any = None) -> Tokens:
+        return Tokens(first, source, self.rotary, before, layer_of(self), self.depth)
 
     def _within_window(self, mask: attention.Mask) -> attention.Mask:
         """Returns the mask with the mechanism's window, if that is narrower."""
@@ -132,7 +135,7 @@ class MultiHeadAttention(AttentionPieces):
     ) -> tuple[Any, jax.Array]:
         """Returns the prepared keys and the aligned values of a whole source."""
         source = mask.without_unreachable(source, queries, source.ndim + 1)
-        key, value = self._keys_and_values(pieces, pieces.latent(source), Tokens(0, source, self.rotary))
+        key, value = self._keys_and_values(pieces, pieces.latent(source), self._tokens(0, source))
         return key, pieces.align(value, mask=mask)
 
     def _keys_and_values(self, pieces: Pieces, inputs: jax.Array, at: Tokens) -> tuple[Any, jax.Array]:
@@ -151,8 +154,8 @@ class MultiHeadAttention(AttentionPieces):
         recurrent, aligned = cache.state is not None, self.mechanism.align is not None
         if cache.latent is not None:
             slots, cache = cache.append("latent", inputs)
-            return *self._keys_and_values(pieces, slots, Tokens(0, slots, self.rotary)), cache
-        key, value = self._keys_and_values(pieces, inputs, Tokens(cache.length, source, self.rotary, cache.before()))
+            return *self._keys_and_values(pieces, slots, self._tokens(0, slots)), cache
+        key, value = self._keys_and_values(pieces, inputs, self._tokens(cache.length, source, cache.before()))
         if not recurrent:
             key, cache = cache.append("key", key)
             value = key if tied else value
@@ -168,7 +171,9 @@ class MultiHeadAttention(AttentionPieces):
         returns_weights = self.is_mutable_collection("attention") and not self.is_initializing()
         rate = self.dropout if train else 0.0
         drawn = rate > 0 or (train and self.mechanism.score.random)
-        options = Options(mask, None, rate, dropout_key(self) if drawn else None, returns_weights, self.implementation)
+        key_of_dropout = dropout_key(self) if drawn else None
+        place = {"layer": layer_of(self), "depth": self.depth}
+        options = Options(mask, None, rate, key_of_dropout, returns_weights, self.implementation, **place)
         out = self.mechanism.score.attend(params, query, key, value, options)
         if not returns_weights:
             return out

@@ -1,5 +1,6 @@
 """What an attention layer is made of: its attributes, their checks, and its parameters by their names."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -49,6 +50,8 @@ class AttentionPieces(nn.Module):
       rotary: The positions that projected queries and keys are turned by, or None; for self-attention only.
       dtype: Compute dtype.
       head: H, the width of a head; 0 is D/N.
+      layer: The number of its block, from 0 on; blocks that differ only in it can be scanned.
+      depth: The number of blocks.
     """
 
     mechanism: Mechanism | str
@@ -61,6 +64,8 @@ class AttentionPieces(nn.Module):
     rotary: Rotary | None = None
     dtype: DTypeLike = jnp.float32
     head: int = 0
+    layer: int = dataclasses.field(default=0, compare=False)
+    depth: int = 1
 
     def __post_init__(self):
         if isinstance(self.mechanism, str):

@@ -16,7 +16,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.core.scope import is_filter_empty
-from jaxtyping import Array, Float, Key, UInt32
+from jaxtyping import Array, Float, Int, Key, UInt32
 
 Path = tuple[str | int, ...]
 
@@ -45,6 +45,12 @@ def dropout_key(module: nn.Module) -> Key[Array, ""]:
     """Returns `module.make_rng("dropout")`; within a scan the key that the block would have without the scan."""
     place = _PLACE.get()
     return module.make_rng("dropout") if place is None else place.key(module)
+
+
+def layer_of(module: nn.Module) -> int | Int[Array, ""]:
+    """Returns `module.layer`, the number of its block; within a scan, where all have the first one's, their own."""
+    place = _PLACE.get()
+    return module.layer if place is None else module.layer + place.index
 
 
 def _run_of_like(blocks: Sequence[nn.Module], x: jax.Array, inputs: tuple[Any, ...]) -> jax.Array:

@@ -1,5 +1,6 @@
 """Every row against its paper's own form, which knows nothing of `Score.pair` or of the normalisers."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -16,6 +17,7 @@ from attention.activations import ACTIVATIONS
 from attention.normaliser import NORMALISERS, normaliser_of
 from attention.parameters import Parameter, Sizes
 from attention.score import Score
+from attention.scores.differential import Differential
 from attention.scores.dot import DotProduct
 from attention.scores.pairwise import Neural
 from attention.scores.positional import Positional
@@ -339,7 +341,9 @@ def test_forgetting_attention_adds_the_gates_between():
         chex.assert_trees_all_close(found, (out, gradients), rtol=0, atol=1e-10)
 
 
-def test_differential_attention_is_the_difference_of_two():
+@pytest.mark.parametrize(("given", "initial"), [(0, 0.8 - 0.6 * np.exp(-0.6)), (0.3, 0.3)])
+def test_differential_attention_is_the_difference_of_two(given, initial):
+    """In the third layer."""
     query, key, value = inputs()
     w = CASES["differential"].weights()
     halves = [(query[..., a:b], key[..., a:b]) for a, b in ((0, 3), (3, 6))]
@@ -348,9 +352,30 @@ def test_differential_attention_is_the_difference_of_two():
         for q, k in halves
     )
     a, b = np.exp(np.sum(np.asarray(w["query_vector"] * w["key_vector"]), -1))
-    out = first - (a - b + 0.8) * second
-    expected = 0.2 * out / np.sqrt((out**2).mean(-1, keepdims=True) + 1e-5) * w["scale"][None, None, None]
-    chex.assert_trees_all_close(CASES["differential"].call(w, query, key, value), expected, rtol=0, atol=1e-10)
+    out = first - (a - b + initial) * second
+    expected = (1 - initial) * out / np.sqrt((out**2).mean(-1, keepdims=True) + 1e-5) * w["scale"][None, None, None]
+    found = attention.attend(Differential(given), w, query, key, value, layer=2)
+    chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-10)
+
+
+@dataclasses.dataclass(frozen=True)
+class Deepening(Score):
+    """Dot products whose scale grows with the layer."""
+
+    def pair(self, params, query, key, at):
+        return query @ key * (1 + at.layer) / at.depth
+
+
+def test_a_pair_sees_its_layer():
+    """In all forms, forward and backward, where the layer is traced."""
+    arrays = inputs()
+    outcome = lambda score, name, **where: jax.value_and_grad(  # noqa: E731
+        lambda *arrays: jnp.sum(jnp.sin(attention.attend(score, {}, *arrays, implementation=name, **where))), (0, 1, 2)
+    )(*arrays)
+    expected = outcome(DotProduct(scale=0.75), "xla")
+    for name in ("reference", "xla", "chunked", "chunked(2, 3)"):
+        found = jax.jit(lambda layer, name=name: outcome(Deepening(), name, layer=layer, depth=4))(2)
+        chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-10)
 
 
 def test_buckets_are_those_of_t5():

@@ -1,6 +1,7 @@
 """A scan over blocks is the same function as the blocks one after the other: values, dropout, gradients, training."""
 
 import dataclasses
+import math
 
 import chex
 import flax
@@ -82,6 +83,19 @@ def test_scanned_is_unrolled(family):
     losses = np.array([descend(step, params) for step in steps])
     np.testing.assert_allclose(losses[0], losses[1], rtol=0, atol=1e-5)
     assert losses[0, -1] < 0.9 * losses[0, 0]
+
+
+def test_scanned_layers_keep_their_numbers():
+    """Differential attention starts to subtract more from layer to layer, here in the second to the fourth."""
+    starts = [0.8 - 0.6 * math.exp(-0.3 * layer) for layer in (1, 2, 3)]
+    one_by_one = "|".join(["dot_product", *(f"differential(initial={start})" for start in starts)])
+    (plain, inputs), (scanned, _) = (
+        build("gpt", attention=spec, depth=4, scan=spec != one_by_one)
+        for spec in (one_by_one, "dot_product|differential")
+    )
+    params = params_of(plain, inputs)
+    one, other = (model.apply({"params": params}, *inputs) for model in (plain, scanned))
+    chex.assert_trees_all_close(one, other, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

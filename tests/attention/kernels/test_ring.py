@@ -23,7 +23,7 @@ CASES = [
     ("dot_product(normaliser='none')", {"context": 4, "fsdp": 2}, PADDED, 0.0, 4),
     ("alibi", {"context": 4}, CAUSAL, 0.0, 2),
     ("gaussian(decay=0.1)", {"context": 4}, CAUSAL, 0.0, 4),
-    ("differential", {"context": 3}, CAUSAL, 0.0, 4),
+    ("differential(initial=0.8)", {"context": 3}, CAUSAL, 0.0, 4),
     ("additive", {"context": 4, "tensor": 2}, CAUSAL | {"window": 20}, 0.0, 4),
     ("soft_cap", {"context": 6}, {"key_lengths": True}, 0.0, 4),
 ]
