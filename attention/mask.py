@@ -11,6 +11,26 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attention.errors import UsageError
 
+Bounds = tuple[int | jax.Array | None, int | jax.Array | None]
+
+
+def near(query: jax.Array, key: jax.Array, causal: bool, window: int) -> list[jax.Array]:
+    """Returns the conditions of causality and of a window on positions that broadcast to pairs; maybe none."""
+    behind = [query - key < window] if window else []
+    return behind + ([key <= query] if causal else [key - query < window] if window else [])
+
+
+def keys_in_sight(first: int | jax.Array, queries: int, causal: bool, window: int) -> Bounds:
+    """Returns the first and the last position that some query may see, of those from `first` on; None is no bound."""
+    last = first + queries - 1
+    return first - window + 1 if window else None, last if causal else last + window - 1 if window else None
+
+
+def queries_in_sight(first: int | jax.Array, keys: int, causal: bool, window: int) -> Bounds:
+    """Returns the first and the last position from which some key may be seen, of those from `first` on."""
+    lowest = first if causal else first - window + 1 if window else None
+    return lowest, first + keys - 1 + window - 1 if window else None
+
 
 @jax.tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(frozen=True)
@@ -98,10 +118,8 @@ class Mask:
         """Returns the causal and window conditions as an array, without the others."""
         query = self.query_offset + jax.lax.broadcasted_iota(jnp.int32, (queries, keys), 0)
         key = jax.lax.broadcasted_iota(jnp.int32, (queries, keys), 1)
-        allowed = key <= query if self.causal else jnp.ones((queries, keys), bool)
-        if self.window:
-            allowed &= jnp.abs(query - key) < self.window
-        return allowed
+        conditions = near(query, key, self.causal, self.window)
+        return functools.reduce(jnp.logical_and, conditions, jnp.ones((queries, keys), bool))
 
     def materialise(self, queries: int, keys: int, rank: int) -> Bool[Array, "*B N T S"] | None:
         """Returns the whole mask as one array that broadcasts to scores `(*B, N, T, S)` of the given rank.
@@ -149,12 +167,10 @@ class Mask:
 
     def _reachable_positions(self, queries: int, keys: int) -> Bool[Array, "*S"]:
         """Returns the reachable keys under causality and window alone: an interval of queries may see each key."""
-        key = jax.lax.iota(jnp.int32, keys)
+        lowest, highest = queries_in_sight(jax.lax.iota(jnp.int32, keys), 1, self.causal, self.window)
         first, last = self.query_offset, self.query_offset + queries - 1
-        if self.causal:
-            first = jnp.maximum(first, key)
-        if self.window:
-            first, last = jnp.maximum(first, key - self.window + 1), jnp.minimum(last, key + self.window - 1)
+        first = first if lowest is None else jnp.maximum(first, lowest)
+        last = last if highest is None else jnp.minimum(last, highest)
         return jnp.broadcast_to(first <= last, (keys,))
 
     def _reachable_by_blocks(self, queries: int, keys: int, rank: int) -> Bool[Array, "*B S"]:

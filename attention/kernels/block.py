@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from attention.dropout import keep_columns
 from attention.kernels.plan import Rules, Tensors, TileAt, TilePlan, Weights, product, zeros
 from attention.kernels.reference import precise, score_dtype
+from attention.mask import keys_in_sight, near
 
 
 class TiledSequences:
@@ -85,9 +86,8 @@ class TiledSequences:
         plan, (queries, keys), blocks = self.plan, self.tile, self.count[1]
         if not (plan.causal or plan.window):
             return 0, blocks
-        first = self.rules.offset + i * queries
-        lower = (first - plan.window + 1) // keys if plan.window else jnp.int32(0)
-        last = first + queries - 1 + (0 if plan.causal else plan.window - 1)
+        first, last = keys_in_sight(self.rules.offset + i * queries, queries, plan.causal, plan.window)
+        lower = jnp.int32(0) if first is None else first // keys
         return jnp.clip(lower, 0, blocks), jnp.clip(last // keys + 1, 0, blocks)
 
     def allowed(self, i: jax.Array | int, j: jax.Array | int) -> jax.Array | None:
@@ -96,13 +96,9 @@ class TiledSequences:
         key = (j * keys + jnp.arange(keys, dtype=jnp.int32))[None, None, None]
         query = rules.offset + i * queries + jnp.arange(queries, dtype=jnp.int32)
         query = jnp.tile(query, self.shape[2])[None, None, :, None]
-        conditions = []
+        conditions = near(query, key, plan.causal, plan.window)
         if self.count[1] * keys > self.lengths[1]:
             conditions.append(key < self.lengths[1])
-        if plan.causal:
-            conditions.append(key <= query)
-        if plan.window:
-            conditions.append(jnp.abs(query - key) < plan.window)
         if rules.lengths is not None:
             conditions.append(key < rules.lengths[:, None, None, None])
         if rules.query_segments is not None:

@@ -25,8 +25,17 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.extend.core import Jaxpr, Literal
 from jax.extend.core.primitives import add_jaxvals_p, jit_p
 
-from attention.dropout import keep_columns, words_of
-from attention.kernels.pair_tile import Fixed, Network, Operands, PairPlan, tiles_before, unit_scores
+from attention.kernels.pair_tile import (
+    Fixed,
+    Network,
+    Operands,
+    PairPlan,
+    kept,
+    tiles_of_keys,
+    tiles_of_queries,
+    unit_scores,
+)
+from attention.mask import near
 
 ROWS = 64  # of a warpgroup's matrix product
 TILE, ALONG_ROWS, ALONG_COLUMNS = plgpu.Layout.WGMMA, plgpu.Layout.WGMMA.reduce(1), plgpu.Layout.WGMMA.reduce(0)
@@ -253,26 +262,19 @@ class _Rows:
 def _key_tiles(rows: _Rows, columns: int):
     """Returns the first and last tile of keys that some query of the rows sees; at least one tile."""
     plan, ref = rows.plan, rows.ref
-    lowest = ref["offset"][0] + rows.start
-    first, last = jnp.int32(0), jnp.int32(-(-plan.keys // columns) - 1)
-    if plan.window:
-        first = jnp.minimum(last, tiles_before(lowest - plan.window + 1, columns))
-    if plan.causal or plan.window:
-        last = jnp.minimum(last, tiles_before(lowest + ROWS - 1 + (0 if plan.causal else plan.window - 1), columns))
-    if plan.limited:
-        last = jnp.minimum(last, tiles_before(ref["lengths"][rows.b] - 1, columns))
-    return first, jnp.maximum(first, last)
+    found = tiles_of_keys(plan, rows.start, ROWS, ref["offset"][0], ref["lengths"][rows.b], columns)
+    return _at_least_one(*found, -(-plan.keys // columns))
 
 
 def _query_tiles(rows: _Rows, columns: int):
     """Returns the first and last tile of queries that see some key of the rows; at least one tile."""
     plan = rows.plan
-    lowest = rows.start - rows.ref["offset"][0]
-    first, last = jnp.int32(0), jnp.int32(-(-plan.queries // columns) - 1)
-    if plan.causal or plan.window:
-        first = jnp.minimum(last, tiles_before(lowest if plan.causal else lowest - plan.window + 1, columns))
-    if plan.window:
-        last = jnp.minimum(last, tiles_before(lowest + ROWS - 1 + plan.window - 1, columns))
+    found = tiles_of_queries(plan, rows.start, ROWS, rows.ref["offset"][0], columns)
+    return _at_least_one(*found, -(-plan.queries // columns))
+
+
+def _at_least_one(first, last, tiles: int):
+    first = jnp.minimum(first, tiles - 1)
     return first, jnp.maximum(first, last)
 
 
@@ -320,12 +322,7 @@ class _GpuTile:
     def masked(self, scores: jax.Array) -> jax.Array:
         """Sets scores that the mask excludes to the lowest score."""
         plan, ref, (query, key) = self.rows.plan, self.rows.ref, self.positions()
-        place = ref["offset"][0] + query
-        conditions = []
-        if plan.causal:
-            conditions.append(key <= place)
-        if plan.window:
-            conditions += [place - key < plan.window, key - place < plan.window]
+        conditions = near(ref["offset"][0] + query, key, plan.causal, plan.window)
         if plan.limited:
             conditions.append(key < jnp.minimum(ref["lengths"][self.rows.b], plan.keys))
         if "query_segments" in ref:
@@ -339,14 +336,13 @@ class _GpuTile:
         return self.down(_load(self.rows.ref[name], at, ALONG_ROWS))
 
     def dropped(self, x: jax.Array) -> jax.Array:
-        """Applies dropout with the bits of `attention.dropout.keep`, and scales the rest."""
-        plan, ref, (query, key) = self.rows.plan, self.rows.ref, self.positions()
+        """Applies dropout, and scales the rest."""
+        plan, ref = self.rows.plan, self.rows.ref
         if not plan.rate:
             return x
         sequence = ref["sequence"][self.rows.b, self.rows.n]
-        row = sequence * jnp.uint32(plan.queries) + query.astype(jnp.uint32)
-        kept = keep_columns(words_of((ref["seed"][0], ref["seed"][1]), row), key.astype(jnp.uint32), plan.rate)
-        return jnp.where(kept, x / (1 - plan.rate), 0.0)
+        bits = kept(plan, (ref["seed"][0], ref["seed"][1]), sequence, *self.positions())
+        return jnp.where(bits, x / (1 - plan.rate), 0.0)
 
 
 def _products(terms: int) -> list[tuple[int, int]]:

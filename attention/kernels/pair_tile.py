@@ -3,12 +3,14 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from attention.activations import ACTIVATIONS
+from attention.dropout import keep_columns, words_of
+from attention.mask import Bounds, keys_in_sight, queries_in_sight
 
 # Mosaic GPU does not support custom derivatives, which `jax.nn.relu` has.
 IN_KERNELS = ACTIVATIONS | {"relu": lambda x: jnp.where(x <= 0, jnp.zeros((), x.dtype), x)}
@@ -113,9 +115,42 @@ class Fixed(NamedTuple):
     sequence: jax.Array
 
 
-def tiles_before(position, size: int):
-    """Returns the number of whole tiles before a position; 0 if it is negative."""
+def _tile_of(position: Any, size: int) -> jax.Array:
+    """Returns the number of the tile that holds a position; 0 if it is negative."""
     return jax.lax.div(jnp.maximum(position, 0), jnp.int32(size))
+
+
+def tiles_of_keys(plan: PairPlan, first: Any, rows: int, offset: Any, length: Any, size: int) -> tuple[Any, Any]:
+    """Returns the first and the last tile of keys that some of a number of queries sees; none if the last is less.
+
+    Args:
+      plan: The plan.
+      first: The number of the first query.
+      rows: The number of queries.
+      offset: The mask's query offset.
+      length: The number of real keys.
+      size: Keys of a tile.
+    """
+    bounds = keys_in_sight(offset + first, rows, plan.causal, plan.window)
+    first, last = _tiles(bounds, size, -(-plan.keys // size))
+    return first, jnp.minimum(last, _tile_of(length - 1, size)) if plan.limited else last
+
+
+def tiles_of_queries(plan: PairPlan, first: Any, rows: int, offset: Any, size: int) -> tuple[Any, Any]:
+    """Returns the first and the last tile of queries that see some of a number of keys; see `tiles_of_keys`."""
+    return _tiles(queries_in_sight(first - offset, rows, plan.causal, plan.window), size, -(-plan.queries // size))
+
+
+def _tiles(bounds: Bounds, size: int, count: int) -> tuple[Any, Any]:
+    first, last = (None if position is None else _tile_of(position, size) for position in bounds)
+    end = jnp.int32(count - 1)
+    return jnp.int32(0) if first is None else first, end if last is None else jnp.minimum(end, last)
+
+
+def kept(plan: PairPlan, seed: tuple[Any, Any], sequence: Any, query: jax.Array, key: jax.Array) -> jax.Array:
+    """Returns which weights dropout keeps, as `attention.dropout.keep` does, by the numbers of queries and keys."""
+    row = sequence * jnp.uint32(plan.queries) + query.astype(jnp.uint32)
+    return keep_columns(words_of(seed, row), key.astype(jnp.uint32), plan.rate)
 
 
 def unit_scores(

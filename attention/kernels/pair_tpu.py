@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from attention.kernels.pair_tile import Fixed, Network, Operands, PairPlan, tiles_before
+from attention.kernels.pair_tile import Fixed, Network, Operands, PairPlan, tiles_of_keys, tiles_of_queries
 from attention.kernels.plan import even
 from attention.kernels.tpu.forms import STRIP, ByUnits, Stacked, form_of
 from attention.kernels.tpu.passes import backward_kernel, forward_kernel
@@ -272,29 +272,16 @@ def _bytes(shape: tuple[int, ...]) -> int:
 def _by_queries(plan: PairPlan, scalars: dict[str, Any], b, i, y, tiles: int):
     """Returns the tile of keys nearest to y that some query of tile i sees, and whether it is y itself."""
     rows, across = plan.block
-    lowest = scalars["offset"][0] + i * rows
-    first, last = 0, tiles - 1
-    if plan.window:
-        first = tiles_before(lowest - plan.window + 1, across)
-    if plan.causal or plan.window:
-        highest = lowest + rows - 1 + (0 if plan.causal else plan.window - 1)
-        last = jnp.minimum(last, tiles_before(highest, across))
-    if plan.limited:
-        last = jnp.minimum(last, tiles_before(scalars["lengths"][b] - 1, across))
-    visible = (first <= y) & (y <= last)
-    return jnp.clip(y, jnp.minimum(first, tiles - 1), jnp.maximum(last, 0)), visible
+    first, last = tiles_of_keys(plan, i * rows, rows, scalars["offset"][0], scalars["lengths"][b], across)
+    return _nearest(first, last, y, tiles)
 
 
 def _by_keys(plan: PairPlan, scalars: dict[str, Any], b, j, y, tiles: int):
     """Returns the tile of queries nearest to y that sees some key of tile j, and whether it is y itself."""
     rows, across = plan.block
-    lowest = j * across - scalars["offset"][0]
-    first, last = 0, tiles - 1
-    if plan.causal or plan.window:
-        first = tiles_before(lowest if plan.causal else lowest - plan.window + 1, rows)
-    if plan.window:
-        last = jnp.minimum(last, tiles_before(lowest + across - 1 + plan.window - 1, rows))
-    visible = (first <= y) & (y <= last)
-    if plan.limited:
-        visible &= j * across < scalars["lengths"][b]
-    return jnp.clip(y, jnp.minimum(first, tiles - 1), jnp.maximum(last, 0)), visible
+    nearest, visible = _nearest(*tiles_of_queries(plan, j * across, across, scalars["offset"][0], rows), y, tiles)
+    return nearest, visible & (j * across < scalars["lengths"][b]) if plan.limited else visible
+
+
+def _nearest(first, last, y, tiles: int):
+    return jnp.clip(y, jnp.minimum(first, tiles - 1), jnp.maximum(last, 0)), (first <= y) & (y <= last)

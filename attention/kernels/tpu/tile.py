@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from attention.dropout import keep_columns, words_of
-from attention.kernels.pair_tile import PairPlan
+from attention.kernels.pair_tile import PairPlan, kept
 from attention.kernels.tpu.forms import STRIP, ByUnits, Stacked, form_of
+from attention.mask import near
 
 LANES = 128
 
@@ -94,18 +94,14 @@ class TpuTile:
     def allowed(self, row: Any, part: slice) -> jax.Array | None:
         """Returns which pairs of a part the mask allows."""
         plan, ref, (query, key) = self.plan, self.ref, self.positions(row, part)
-        ahead = key - (ref["offset"][0] + query)
-        conditions = []
-        if plan.causal:
-            conditions.append(ahead <= 0)
-        if plan.window:
-            conditions.append(jnp.abs(ahead) < plan.window)
+        shape = jnp.broadcast_shapes(query.shape, key.shape)
+        conditions = near(ref["offset"][0] + query, key, plan.causal, plan.window)
         if plan.limited:
-            conditions.append(jnp.broadcast_to(key < jnp.minimum(ref["lengths"][self.b], plan.keys), ahead.shape))
+            conditions.append(jnp.broadcast_to(key < jnp.minimum(ref["lengths"][self.b], plan.keys), shape))
         if "row_segments" in ref:
             conditions.append(ref["row_segments"][pl.ds(row, STRIP), :] == ref["column_segments"][:, part])
         if "dense" in ref:
-            conditions.append(jnp.broadcast_to(self.pairs("allowed", row, part) != 0, ahead.shape))
+            conditions.append(jnp.broadcast_to(self.pairs("allowed", row, part) != 0, shape))
         return functools.reduce(jnp.logical_and, conditions) if conditions else None
 
     def pairs(self, name: str, row: Any, part: slice) -> jax.Array:
@@ -114,10 +110,9 @@ class TpuTile:
         return self.ref[name][pl.ds(row, STRIP) if height > 1 else slice(None), part if width > 1 else slice(None)]
 
     def kept(self, row: Any, part: slice) -> jax.Array:
-        """Returns which weights of a part dropout keeps, as `attention.dropout.keep` does."""
-        plan, ref, (query, key) = self.plan, self.ref, self.positions(row, part)
-        index = ref["sequence"][self.sequence] * jnp.uint32(plan.queries) + query.astype(jnp.uint32)
-        return keep_columns(words_of((ref["seed"][0], ref["seed"][1]), index), key.astype(jnp.uint32), plan.rate)
+        """Returns which weights of a part dropout keeps."""
+        seed, sequence = self.ref["seed"], self.ref["sequence"][self.sequence]
+        return kept(self.plan, (seed[0], seed[1]), sequence, *self.positions(row, part))
 
     def finish(self, scores: jax.Array, row: Any, part: slice, whole: bool) -> jax.Array:
         """Adds the bias to the scores of a part, and sets masked ones to the lowest score unless all are allowed."""
