@@ -46,6 +46,14 @@ def translation(attention: str, model: str = "encoder_decoder") -> ConfigDict:
     return config
 
 
+def captioning(attention: str, model: str = "captioner") -> ConfigDict:
+    """An encoder of images under a decoder of text, small, with one mechanism, on digits; experiments override it."""
+    config = _defaults("captioning", model)
+    fields = ("attention", "decoder_attention", "cross_attention")
+    config.model.update({name: attention for name in fields if name in config.model})
+    return config
+
+
 def _defaults(task: str, model: str) -> ConfigDict:
     kind = TASKS[task]
     return ConfigDict(dataclasses.asdict(Config(task, model=kind.model_types[model](), data=kind.data_type())))

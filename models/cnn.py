@@ -106,6 +106,10 @@ class CNNConfig(ModelConfig):
 
     def cost(self, image_shape: tuple[int, int, int], classes: int) -> Cost:
         """See `ModelConfig`."""
+        return self.cost_of_map(image_shape) + operations.linear(1, self.channels(self.stages - 1), classes)
+
+    def cost_of_map(self, image_shape: tuple[int, int, int]) -> Cost:
+        """Returns the cost of the last stage's map."""
         height, width, inputs = image_shape
         cost = operations.convolution(height, width, 3, inputs, self.width).of_data
         for stage, gate in enumerate(self.gates):
@@ -117,7 +121,7 @@ class CNNConfig(ModelConfig):
             block += Cost(pointwise=2 * height * width * channels)  # ReLU
             block += gate.cost(height, width, channels) if gate else Cost()
             cost += block * self.depth
-        return cost + operations.linear(1, self.channels(self.stages - 1), classes)
+        return cost
 
 
 class CNN(nn.Module):
@@ -138,17 +142,21 @@ class CNN(nn.Module):
     @nn.compact
     def __call__(self, images: Float[Array, "B H W C"], train: bool = False) -> Float[Array, "B classes"]:
         """Returns the logits in float32."""
-        config = self.config
-        x = convolution(config.width, 3, self.dtype, "conv_stem")(images)
-        for stage, gate in enumerate(config.gates):
-            if stage:
-                x = convolution(config.channels(stage), 2, self.dtype, f"conv_down_{stage}", stride=2)(x)
-            for block in range(config.depth):
-                name = f"block_{stage * config.depth + block}"
-                x = Residual(gate, config.groups, config.norm_epsilon, self.dtype, name=name)(x)
-        x = nn.relu(nn.GroupNorm(config.groups, epsilon=config.norm_epsilon, dtype=self.dtype, name="norm")(x))
-        x = Dropout(config.dropout, name="dropout_head")(x.mean((1, 2)), train=train)
+        x = feature_map(self.config, images, self.dtype).mean((1, 2))
+        x = Dropout(self.config.dropout, name="dropout_head")(x, train=train)
         return Dense((self.classes,), dtype=self.dtype, name="head")(x).astype(jnp.float32)
+
+
+def feature_map(config: CNNConfig, images: Float[Array, "B H W C"], dtype: DTypeLike) -> Float[Array, "B h w c"]:
+    """Returns the map of the last stage; its layers are submodules of the module that calls it."""
+    x = convolution(config.width, 3, dtype, "conv_stem")(images)
+    for stage, gate in enumerate(config.gates):
+        if stage:
+            x = convolution(config.channels(stage), 2, dtype, f"conv_down_{stage}", stride=2)(x)
+        for block in range(config.depth):
+            name = f"block_{stage * config.depth + block}"
+            x = Residual(gate, config.groups, config.norm_epsilon, dtype, name=name)(x)
+    return nn.relu(nn.GroupNorm(config.groups, epsilon=config.norm_epsilon, dtype=dtype, name="norm")(x))
 
 
 class Residual(nn.Module):

@@ -24,17 +24,13 @@ from models.layers.projections import Dense, look_up
 from models.transformer import PRETRAINED, TransformerConfig
 
 Caches = tuple[Cache, ...]
+Source = Int[Array, "B S"] | Float[Array, "B H W C"]  # tokens, or the images of `models.captioner`
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderDecoderConfig(TransformerConfig):
-    """The config of an encoder-decoder.
+class CrossAttentionConfig(TransformerConfig):
+    """The base of configs of models whose decoder attends to what an encoder makes of a source."""
 
-    Vaswani et al. have `post`, `sinusoidal`, `relu`, with scaled, shared embeddings tied to the output. Marian has the
-    same but for `swish`, `sinusoidal_halves`, ε = 1e-5 and a bias of the output.
-    """
-
-    name: str = "encoder_decoder"
     attention: str = field(
         "dot_product", "Mechanism spec string of the encoder's self-attention, see `models.mechanisms`."
     )
@@ -51,11 +47,9 @@ class EncoderDecoderConfig(TransformerConfig):
     decoder_attention: str = field("dot_product", "Spec string of the decoder's self-attention, which is causal.")
     cross_attention: str = field("dot_product", "Spec string of the decoder's attention to the encoder's output.")
     decoder_depth: int = field(2, "Number of the decoder's blocks.", least=1, most=LAYERS)
-    shared_embeddings: bool = field(True, "Whether source and target, of one vocabulary, have the same embeddings.")
     scale_embeddings: bool = field(True, "Whether embeddings are multiplied by √D (Vaswani et al. 2017, §3.4).")
     tied_output: bool = field(True, "Whether the target's embeddings are the output's kernel too; else it has its own.")
     output_bias: bool = field(False, "Whether the output has a bias, as Marian's `final_logits_bias`.")
-    pretrained: str = field("", PRETRAINED)
 
     STACKS: ClassVar[Mapping[str, str]] = {
         "attention": "depth",
@@ -73,6 +67,25 @@ class EncoderDecoderConfig(TransformerConfig):
                     "self-attention only; leave them out there."
                 )
 
+    def cost_of_tokens(self, source: int, target: int, vocabulary: int) -> Cost:
+        """Returns the cost of one forward pass of all blocks and of the output."""
+        head = operations.linear(target, self.width, vocabulary, bias=self.output_bias)
+        cross = (layer.cost(target, self.width, self.heads, source) for layer in self.mechanisms["cross_attention"])
+        return self.cost_of_blocks(source) + sum(cross, self.cost_of_blocks(target, "decoder_attention")) + head
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderDecoderConfig(CrossAttentionConfig):
+    """The config of an encoder-decoder.
+
+    Vaswani et al. have `post`, `sinusoidal`, `relu`, with scaled, shared embeddings tied to the output. Marian has the
+    same but for `swish`, `sinusoidal_halves`, ε = 1e-5 and a bias of the output.
+    """
+
+    name: str = "encoder_decoder"
+    shared_embeddings: bool = field(True, "Whether source and target, of one vocabulary, have the same embeddings.")
+    pretrained: str = field("", PRETRAINED)
+
     def build(
         self, source_vocabulary: int, target_vocabulary: int, source: int, target: int, dtype: DTypeLike = jnp.float32
     ) -> "EncoderDecoder":
@@ -81,10 +94,7 @@ class EncoderDecoderConfig(TransformerConfig):
 
     def cost(self, source_vocabulary: int, target_vocabulary: int, source: int, target: int) -> Cost:
         """See `ModelConfig`."""
-        head = operations.linear(target, self.width, target_vocabulary, bias=self.output_bias)
-        cross = (layer.cost(target, self.width, self.heads, source) for layer in self.mechanisms["cross_attention"])
-        decoder = sum(cross, self.cost_of_blocks(target, "decoder_attention"))
-        return self.cost_of_blocks(source) + decoder + head
+        return self.cost_of_tokens(source, target, target_vocabulary)
 
 
 class EncoderDecoder(nn.Module):
@@ -102,7 +112,7 @@ class EncoderDecoder(nn.Module):
       dtype: Compute dtype; parameters are float32.
     """
 
-    config: EncoderDecoderConfig
+    config: CrossAttentionConfig
     source_vocabulary: int
     target_vocabulary: int
     source_length: int
@@ -112,18 +122,7 @@ class EncoderDecoder(nn.Module):
     def setup(self):
         """Creates the embeddings, the blocks of encoder and decoder, and the output."""
         config, dtype = self.config, self.dtype
-        if config.shared_embeddings and self.source_vocabulary != self.target_vocabulary:
-            raise UsageError(
-                f"model.shared_embeddings needs one vocabulary, but the source's has {self.source_vocabulary} tokens "
-                f"and the target's {self.target_vocabulary}; share the tokeniser or separate the embeddings."
-            )
-        start = nn.initializers.normal(config.width**-0.5 if config.scale_embeddings else 0.02)
-
-        def embeddings(vocabulary):
-            return nn.Embed(vocabulary, config.width, dtype=dtype, embedding_init=start)
-
-        self.embed = embeddings(self.source_vocabulary)
-        self.embed_target = self.embed if config.shared_embeddings else embeddings(self.target_vocabulary)
+        self._embed_both_sides()
         self.positions_source = Positions(config.positions, self.source_length)
         self.positions_target = Positions(config.positions, self.target_length)
         self.dropout = Dropout(config.embedding_dropout)
@@ -140,8 +139,8 @@ class EncoderDecoder(nn.Module):
 
     def __call__(
         self,
-        source: Int[Array, "B S"],
-        source_lengths: Int[Array, "B"],
+        source: Source,
+        source_lengths: Int[Array, "B"] | None,
         target: Int[Array, "B T"],
         train: bool = False,
     ) -> Float[Array, "B T vocabulary"]:
@@ -149,7 +148,7 @@ class EncoderDecoder(nn.Module):
 
         Args:
           source: Sentences with trailing padding.
-          source_lengths: Number of real tokens in each.
+          source_lengths: Number of real tokens in each; None where all are.
           target: The start token, then the translation.
           train: Whether there is dropout.
 
@@ -160,8 +159,8 @@ class EncoderDecoder(nn.Module):
 
     def output(
         self,
-        source: Int[Array, "B S"],
-        source_lengths: Int[Array, "B"],
+        source: Source,
+        source_lengths: Int[Array, "B"] | None,
         target: Int[Array, "B T"],
         train: bool = False,
     ) -> Output:
@@ -170,11 +169,11 @@ class EncoderDecoder(nn.Module):
         return self._decoded(target, memory, source_lengths, train, None)[0]
 
     def encode(
-        self, source: Int[Array, "B S"], source_lengths: Int[Array, "B"], train: bool = False
+        self, source: Source, source_lengths: Int[Array, "B"] | None, train: bool = False
     ) -> Float[Array, "B S D"]:
         """Returns the encoder's hidden states, to which the decoder attends; those at padding are meaningless."""
         mask = Mask(key_lengths=source_lengths)
-        x = self.positions_source(self._scaled(look_up(self.embed, source)))
+        x = self.positions_source(self._embedded(source))
         x = self.dropout(mask.without_unreachable(x, source.shape[1], rank=4), train=train)
         x = stack.run(self.encoder, x, mask, train, scan=self.config.scan)
         return self.encoder_norm(x) if self.config.norm == "pre" else x
@@ -183,7 +182,7 @@ class EncoderDecoder(nn.Module):
         self,
         target: Int[Array, "B T"],
         memory: Float[Array, "B S D"] | tuple[PreparedSource, ...],
-        source_lengths: Int[Array, "B"],
+        source_lengths: Int[Array, "B"] | None,
         train: bool = False,
         caches: Caches | None = None,
     ) -> Float[Array, "B T vocabulary"] | tuple[Float[Array, "B T vocabulary"], Caches]:
@@ -192,7 +191,7 @@ class EncoderDecoder(nn.Module):
         Args:
           target: The targets from their start, or with caches the tokens after those in them.
           memory: The result of `encode` or of `prepare`.
-          source_lengths: Number of real tokens in each source.
+          source_lengths: Number of real tokens in each source; None where all are.
           train: Whether there is dropout.
           caches: The caches from `init_caches` or from the previous call.
 
@@ -206,7 +205,7 @@ class EncoderDecoder(nn.Module):
         self,
         target: jax.Array,
         memory: jax.Array | tuple[PreparedSource, ...],
-        source_lengths: jax.Array,
+        source_lengths: jax.Array | None,
         train: bool,
         caches: Caches | None,
     ) -> tuple[Output, Caches | None]:
@@ -239,16 +238,18 @@ class EncoderDecoder(nn.Module):
         """
         return self.config.init_caches(self._decoder_layers(), batch, max_length, self.target_length)
 
-    def prepare(self, memory: Float[Array, "B S D"], source_lengths: Int[Array, "B"]) -> tuple[PreparedSource, ...]:
+    def prepare(
+        self, memory: Float[Array, "B S D"], source_lengths: Int[Array, "B"] | None
+    ) -> tuple[PreparedSource, ...]:
         """Returns keys and values of each cross-attention, so that `decode` need not compute them for every token."""
         return tuple(block.prepare(memory, self.config.width, source_lengths) for block in self.decoder)
 
-    def start(self, source: Int[Array, "B S"], source_lengths: Int[Array, "B"], max_length: int) -> Decoding:
+    def start(self, source: Source, source_lengths: Int[Array, "B"] | None, max_length: int) -> Decoding:
         """Returns the state for `step` before the first target token.
 
         Args:
           source: Sentences with trailing padding.
-          source_lengths: Number of real tokens in each.
+          source_lengths: Number of real tokens in each; None where all are.
           max_length: The most target tokens that the decoder will read.
 
         Raises:
@@ -263,6 +264,25 @@ class EncoderDecoder(nn.Module):
         """Returns the logits of the token after each given token, and the state for the next call."""
         logits, target = self.decode(tokens, *caches.source, train, caches.target)
         return logits, dataclasses.replace(caches, target=target)
+
+    def _embed_both_sides(self) -> None:
+        """Creates `embed`, of the source, and `embed_target`; `setup` calls it."""
+        shared = self.config.shared_embeddings
+        if shared and self.source_vocabulary != self.target_vocabulary:
+            raise UsageError(
+                f"model.shared_embeddings needs one vocabulary, but the source's has {self.source_vocabulary} tokens "
+                f"and the target's {self.target_vocabulary}; share the tokeniser or separate the embeddings."
+            )
+        self.embed = self._embeddings(self.source_vocabulary)
+        self.embed_target = self.embed if shared else self._embeddings(self.target_vocabulary)
+
+    def _embeddings(self, vocabulary: int) -> nn.Embed:
+        start = nn.initializers.normal(self.config.width**-0.5 if self.config.scale_embeddings else 0.02)
+        return nn.Embed(vocabulary, self.config.width, dtype=self.dtype, embedding_init=start)
+
+    def _embedded(self, source: jax.Array) -> Float[Array, "B S D"]:
+        """Returns the source's tokens as vectors, without positions."""
+        return self._scaled(look_up(self.embed, source))
 
     def _decoder_layers(self) -> list[MultiHeadAttention]:
         return self.config.attention_layers(self.target_length, self.dtype, "decoder_attention")

@@ -1,6 +1,7 @@
 """The Vision Transformer (Dosovitskiy et al. 2021) with any attention mechanism in each layer."""
 
 import dataclasses
+import math
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -34,13 +35,7 @@ class ViTConfig(TransformerConfig):
         Raises:
           UsageError: the patch does not divide the image.
         """
-        height, width, _ = image_shape
-        if height % self.patch or width % self.patch:
-            raise UsageError(
-                f"model.patch={self.patch} does not divide images of {height}x{width} pixels; "
-                "choose another patch, or resize the images with data.train_transforms and data.eval_transforms."
-            )
-        return (height // self.patch) * (width // self.patch) + (self.pool == "class_token")
+        return math.prod(grid(image_shape, self.patch)) + (self.pool == "class_token")
 
     def build(self, image_shape: tuple[int, int, int], classes: int, dtype: DTypeLike = jnp.float32) -> "ViT":
         """See `ModelConfig`."""
@@ -88,6 +83,21 @@ class ViT(nn.Module):
         x = nn.LayerNorm(config.norm_epsilon, dtype=self.dtype, name="norm")(x)
         pooled = x[:, 0] if config.pool == "class_token" else x.mean(axis=1)
         return Dense((self.classes,), dtype=self.dtype, name="head")(pooled).astype(jnp.float32)
+
+
+def grid(image_shape: tuple[int, ...], side: int, what: str = "model.patch") -> tuple[int, int]:
+    """Returns the rows and columns of square patches of images of shape `(H, W, C)`.
+
+    Raises:
+      UsageError: the patch, called `what`, does not divide the image.
+    """
+    height, width, _ = image_shape
+    if height % side or width % side:
+        raise UsageError(
+            f"{what}={side} does not divide images of {height}x{width} pixels; "
+            "choose another patch, or resize the images with data.train_transforms and data.eval_transforms."
+        )
+    return height // side, width // side
 
 
 def patches(images: Float[Array, "B H W C"], side: int) -> Float[Array, "B L P"]:

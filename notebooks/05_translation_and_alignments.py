@@ -46,7 +46,7 @@ from train import loop
 from train.config import loading
 from train.data.pairs.dates import Dates
 from train.decode import alignment
-from train.tasks import translation
+from train.decode.search import Search
 from train.translate import Translator
 
 # %matplotlib inline
@@ -99,7 +99,7 @@ additive, found = train("configs/seq2seq_dates.py:additive", RECURRENT)
 
 # %%
 TEXTS = ("en fr Monday, March 2, 2020", "en fr March 2, 2020", "en fr 3/2/2020", "en fr Friday, July 14, 1989")
-search = translation.search(additive.config.data)
+search = Search.configured(additive.config.data)
 for text, translated in zip(TEXTS, additive.translations(TEXTS, search), strict=True):
     print(f"{text:<32} {translated}")
 

@@ -1,10 +1,12 @@
-r"""Let a trained language model continue prompts.
+r"""Let a trained model write: a language model continue prompts, or a captioning model say what images show.
 
 python -m train.generate --workdir=runs/gpt --prompt="The return statement" --tokens=100 --temperature=0.8 --top-p=0.95
 python -m train.generate --workdir=runs/gpt --prompts=questions.txt --stop=$'\n' --min-p=0.05 --repetition-penalty=1.2
+python -m train.generate --workdir=runs/captions --image=seven.png
 """
 
 import argparse
+import dataclasses
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -17,8 +19,9 @@ from attention.errors import UsageError
 from train import cli
 from train.data import tokenisers
 from train.data.rows import files
-from train.decode import trained
+from train.decode import captions, trained
 from train.decode.decoding import WATCHED, Sampling, folded, generate
+from train.decode.search import Search
 from train.devices import compilation
 from train.run import workdir
 
@@ -149,13 +152,24 @@ def _encoded(prompts: Sequence[str], tokeniser: tokenisers.Tokeniser, context: i
     return encoded
 
 
+def _captions(flags: argparse.Namespace) -> list[str]:
+    if flags.prompt or flags.prompts:
+        raise UsageError("--image is for runs of captioning, which continue no prompts; give one of both.")
+    writer = captions.CaptionWriter.load(flags.workdir, flags.step, flags.replica)
+    search = Search.configured(writer.config.data)
+    if flags.temperature is not None:
+        search = dataclasses.replace(search, sampling=Sampling(flags.temperature))
+    return writer.captions(flags.image, search, flags.seed)
+
+
 @cli.program(
     __doc__,
     cli.flag("--workdir", type=Path, required=True, help="the run's folder"),
     cli.flag("--prompt", action="append", default=[], help="text to continue; may be given again"),
     cli.flag("--prompts", metavar="FILE", type=Path, help="text file with a prompt a line"),
+    cli.flag("--image", action="append", default=[], type=Path, help="image to describe; may be given again"),
     cli.flag("--tokens", type=int, default=100, help="number of tokens to add"),
-    cli.flag("--temperature", type=float, default=1.0, help="of the draws; 0 takes the most probable token"),
+    cli.flag("--temperature", type=float, help="of the draws, 1 without it; 0 takes the most probable token"),
     cli.flag("--top-k", type=int, default=0, help="draw from the N most probable tokens; 0 is all"),
     cli.flag("--top-p", type=float, default=1.0, help="draw from the most probable tokens of this total probability"),
     cli.flag("--min-p", type=float, default=0.0, help="draw only tokens of this share of the highest probability"),
@@ -167,11 +181,15 @@ def _encoded(prompts: Sequence[str], tokeniser: tokenisers.Tokeniser, context: i
     cli.flag("--replica", type=int, default=0, help="number of a replica"),
 )
 def main(flags: argparse.Namespace) -> None:
-    """Prints the continuations; a single one as it grows."""
+    """Prints the continuations, a single one as it grows; or the captions of images, a line each."""
     compilation.keep_programs()
+    if flags.image:
+        print("\n".join(_captions(flags)))
+        return
     given = flags.prompt + [line for line in (files.lines(flags.prompts) if flags.prompts else ()) if line.strip()]
     prompts = [prompt for prompt in given for _ in range(flags.samples)]
-    sampling = Sampling(flags.temperature, flags.top_k, flags.top_p, flags.min_p, flags.repetition_penalty)
+    temperature = 1.0 if flags.temperature is None else flags.temperature
+    sampling = Sampling(temperature, flags.top_k, flags.top_p, flags.min_p, flags.repetition_penalty)
     stream = Stream(flags.stop)
     texts = continuations(
         flags.workdir,

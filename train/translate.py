@@ -31,7 +31,6 @@ from train.decode.search import Search
 from train.devices import compilation
 from train.run import workdir
 from train.run.files import writing
-from train.tasks import translation
 
 BATCH = 32  # sentences at a time
 
@@ -192,7 +191,7 @@ def main(flags: argparse.Namespace) -> int:
     if flags.input and flags.alignment:
         raise UsageError("--alignment draws one sentence; give it in place of --input.")
     translator = Translator.load(flags.workdir, flags.step, flags.replica)
-    configured = translation.search(translator.config.data)
+    configured = Search.configured(translator.config.data)
     search = dataclasses.replace(
         configured,
         beams=flags.beams or configured.beams,

@@ -110,6 +110,10 @@ def of_run(directory: Path, wanted: Wanted) -> Looks:
     config = loading.validate(workdir.read_config(directory))
     if config.task == "image_classification" and wanted.texts:
         raise UsageError(f"{directory} is a run of {config.task}; give --examples in place of --text.")
+    if config.task == "captioning":
+        raise UsageError(
+            f"{directory} is a run of captioning, which no page shows; python -m analysis.pictures attention does."
+        )
     looks = {"image_classification": _images, "translation": _translations}.get(config.task, _texts)
     return Looks(directory, config, looks(directory, config, wanted))
 

@@ -36,9 +36,11 @@ def _comparison(flags: argparse.Namespace) -> Figure:
 
 def _attention(flags: argparse.Namespace) -> Figure:
     task = workdir.read_config(flags.workdir)["task"]
-    if task == "image_classification":
+    if task in ("image_classification", "captioning"):
         if flags.text:
             raise UsageError(f"{flags.workdir} is a run of {task}; give --examples in place of --text.")
+        if task == "captioning":
+            return heads.of_captions(attention_maps.of_captions(flags.workdir, flags.examples, flags.split, flags.step))
         maps = attention_maps.of_images(flags.workdir, flags.examples, flags.split, flags.step)
         return heads.of_heads(maps) if len(flags.examples) == 1 else heads.of_examples(maps)
     if not flags.text:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
@@ -12,13 +13,15 @@ from jaxtyping import Array, Float, Int
 
 from attention import Mask, align_values
 from attention.errors import UsageError, unknown
-from models.attention_weights import output_and_weights
+from models.attention_weights import attention_weights, output_and_weights
 from train.config import loading
 from train.config.schema import Config
+from train.data import tokenisers
 from train.data.pipeline import Example
 from train.decode import alignment, trained
+from train.decode.decoding import translate
+from train.decode.search import Search
 from train.run import workdir
-from train.tasks import translation
 from train.tasks.task import Task
 from train.translate import Translator
 
@@ -149,6 +152,44 @@ def of_images(directory: Path, examples: Sequence[int], split: str = "test", ste
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class CaptionMaps:
+    """How much each word of a caption attends to each place of its image.
+
+    Attributes:
+      image: The model's input, scaled to [0, 1].
+      words: The caption that the model writes, the end token included.
+      looks: A map for each word: the weights of the last cross-attention, mean over heads.
+    """
+
+    image: Float[np.ndarray, "H W C"]
+    words: list[str]
+    looks: Float[np.ndarray, "T h w"]
+
+
+def of_captions(directory: Path, examples: Sequence[int], split: str = "test", step: str = "best") -> list[CaptionMaps]:
+    """Returns what a captioning model looks at while it writes captions of examples of its data; see `of_images`.
+
+    Raises:
+      UsageError: There is no such run, checkpoint or example, or its cross-attention has no weights.
+    """
+    config = trained.config_of(directory, "captioning", "write captions of images")
+    task, params = trained.load(directory, step)
+    tokeniser, grid = task.corpus.tokeniser, config.model.images.grid(task.sizes[0])
+    maps = []
+    for record in examples_of(task, split, examples):
+        image = jnp.asarray(record["image"])[None]
+        special = tokenisers.marks(tokeniser.special)
+        output, _ = translate(
+            task.model, params, image, None, Search.configured(config.data), jax.random.key(0), **special
+        )
+        ids = np.asarray(output.tokens[0, : int(output.lengths[0])])
+        read = jnp.asarray(np.append(tokeniser.special["start"], ids[:-1]))[None]
+        weights = alignment.of_last_cross(attention_weights(task.model, params, image, None, read))
+        maps.append(CaptionMaps(scaled(image)[0], alignment.words(tokeniser, ids), weights.reshape(-1, *grid)))
+    return maps
+
+
 def examples_of(task: Task, split: str, indices: Sequence[int]) -> list[Example]:
     """Returns some examples of evaluation; raises UsageError where there is no such split, or none of that index."""
     check_indices(task, split, indices)
@@ -237,7 +278,7 @@ def of_translator(translator: Translator, text: str) -> dict[str, TextMaps]:
         raise UsageError(
             f"{text[:40]!r} has more than the {longest} tokens that the model was trained for; shorten it."
         )
-    (target,) = translator.tokens([text], translation.search(translator.config.data))
+    (target,) = translator.tokens([text], Search.configured(translator.config.data))
     read = np.append(translator.target.special["start"], target[:-1])
     weights = alignment.layers(translator.model, translator.params, source, read)
     reads, writes = alignment.words(translator.source, source), alignment.words(translator.target, target)

@@ -1,5 +1,7 @@
 """Drawings of what a model attends to: patches of images and tokens of texts."""
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from analysis.pictures import style
-from analysis.pictures.attention_maps import ImageMaps, TextMaps
+from analysis.pictures.attention_maps import CaptionMaps, ImageMaps, TextMaps
 from train.decode import alignment
 
 READABLE = 48  # the tokens of longer texts are not written, since they could not be read
@@ -61,6 +63,26 @@ def of_examples(maps: ImageMaps) -> Figure:
             _patches(axes, weights, style.scale(weights), image)
         row[0].set_ylabel(name)
     figure.suptitle("What each layer attends to, mean over heads")
+    return figure
+
+
+@style.quiet
+def of_captions(maps: Sequence[CaptionMaps]) -> Figure:
+    """Draws a row for each image: the image, and then what each word of its caption looks at."""
+    most = max(len(one.words) for one in maps)
+    height, width = maps[0].image.shape[:2]
+    side = 0.9 * width / height if width > height else 1.1  # inches
+    figure = Figure(figsize=(0.3 + (side + 0.1) * (most + 1), 0.6 + len(maps) * (side * height / width + 0.35)))
+    panels = figure.subplots(len(maps), most + 1, squeeze=False)
+    for row, one in zip(panels, maps, strict=True):
+        _image(row[0], one.image)
+        for axes, word, look in itertools.zip_longest(row[1:], one.words, one.looks):
+            if word is None:
+                axes.set_visible(False)
+                continue
+            _patches(axes, look, style.scale(one.looks), one.image)
+            axes.set_title(style.plain(word))
+    figure.suptitle("What each word of a caption looks at")
     return figure
 
 

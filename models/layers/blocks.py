@@ -134,6 +134,6 @@ class Block(nn.Module):
         x = constrain(x)
         return (x, *kept) if kept else x
 
-    def prepare(self, source: Float[Array, "B S E"], width: int, lengths: Int[Array, "B"]) -> PreparedSource:
+    def prepare(self, source: Float[Array, "B S E"], width: int, lengths: Int[Array, "B"] | None) -> PreparedSource:
         """Prepares the source for the cross-attention, see `MultiHeadAttention.prepare`."""
         return self.cross.prepare(source, width, lengths)

@@ -24,6 +24,7 @@ ALL: dict[str, dict[str, Any]] = {
     "mlm_pydoc": TEXT | {"data__tokeniser": "words(marks=True, size=300)", "model__padding_token": 0},
     "translate_dates": SMALL | DATES,
     "seq2seq_dates": {"data__batch_size": 8} | DATES,
+    "caption_digits": SMALL | {"data__validation_split": "validation[:40]", "data__test_split": "test[:40]"},
 }
 RECURRENT = {"model.embedding": "8", "model.hidden": "8"}
 

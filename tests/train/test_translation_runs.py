@@ -14,7 +14,7 @@ from tests.train.conftest import TINY, record
 from train import evaluate, main, tasks, translate
 from train.config import loading
 from train.decode import alignment, translation_scores
-from train.tasks import translation
+from train.decode.search import Search
 
 pytestmark = pytest.mark.xdist_group(__name__)
 
@@ -120,7 +120,7 @@ def test_the_command_translates_as_well_as_the_run_measured(finished):
     bitext = tasks.find("translation")(translator.config).corpus
     every = np.arange(len(bitext.splits["test"]))
     sources, references = (bitext.texts("test", side, every) for side in ("source", "target"))
-    found = list(translator.translations(sources, translation.search(translator.config.data)))
+    found = list(translator.translations(sources, Search.configured(translator.config.data)))
     test = json.loads((workdir / "result.json").read_text())["final"]["test"]
     expected = translation_scores.scores(found, references)
     assert {name: test[name] for name in expected} == pytest.approx(expected)

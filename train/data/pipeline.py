@@ -163,12 +163,13 @@ class Examples:
         batches = stream.batch(share, drop_remainder=True)
         return BatchIterator(batches[process_index::process_count], self.data.workers)
 
-    def eval_batches(self, process_index: int = 0, process_count: int = 1) -> BatchIterator:
+    def eval_batches(self, process_index: int = 0, process_count: int = 1, most: int = 0) -> BatchIterator:
         """Yields every example once, in order; every process gets equally many batches.
 
         Args:
           process_index: This process takes the `process_index`-th block of each global batch.
           process_count: How many processes share it.
+          most: How many examples to take, from the first on; 0 is all.
 
         Returns:
           An iterator of dicts of arrays (B, ...). The last batch is filled up with zeros (so `weight` is 0 there)
@@ -178,17 +179,18 @@ class Examples:
           UsageError: the evaluation batch size is not a multiple of the processes.
         """
         share = per_process(self.data.eval_batch_size, process_count, "data.eval_batch_size")
-        filled = -(-self.eval_length // self.data.eval_batch_size) * self.data.eval_batch_size
+        count = min(self.eval_length, most or self.eval_length)
+        filled = -(-count // self.data.eval_batch_size) * self.data.eval_batch_size
         nothing = {name: np.zeros_like(value) for name, value in self.evaluate(0).items()} | {"index": np.int64(-1)}
-        stream = grain.MapDataset.range(filled).map(functools.partial(self._filled, nothing))
+        stream = grain.MapDataset.range(filled).map(functools.partial(self._filled, nothing, count))
         return BatchIterator(stream.batch(share)[process_index::process_count], self.data.workers)
 
     def _drawn(self, seed: int, placed: tuple[int, int], rng: np.random.Generator) -> Example:
         return self.train(*placed, seed, rng)
 
-    def _filled(self, nothing: Example, index: int) -> Example:
-        """Returns an example of evaluation, or `nothing` beyond the last."""
-        return self.evaluate(int(index)) if index < self.eval_length else nothing
+    def _filled(self, nothing: Example, count: int, index: int) -> Example:
+        """Returns an example of evaluation, or `nothing` beyond the last of `count`."""
+        return self.evaluate(int(index)) if index < count else nothing
 
 
 def _placed(position: int, index: int) -> tuple[int, int]:

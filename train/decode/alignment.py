@@ -8,7 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -46,8 +46,13 @@ def weights(
     Raises:
       UsageError: The mechanism has no weights.
     """
-    by_path = layers(model, params, source, tokens)
-    return np.mean([kept for name, kept in by_path.items() if not name.endswith("/attention")][-1], axis=0)
+    inputs = (jnp.asarray(source)[None], jnp.array([len(source)]), jnp.asarray(tokens)[None])
+    return of_last_cross(attention_weights(model, params, *inputs))
+
+
+def of_last_cross(weights: dict[str, Float[Array, "1 N T S"]]) -> Float[np.ndarray, "T S"]:
+    """Returns the mean over heads of the last attention to the source, from the weights of all layers by path."""
+    return np.mean([kept[0] for name, kept in weights.items() if not name.endswith("/attention")][-1], axis=0)
 
 
 def layers(

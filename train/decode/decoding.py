@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention.errors import UsageError
+from models.encoder_decoder import Source
 from train.decode.sampling import Sampling
 from train.decode.search import Search, Special, Translations, one_by_one, with_beams
 
@@ -147,8 +148,8 @@ def _draw(
 def translate(
     model: Any,
     params: dict,
-    source: Int[Array, "B S"],
-    lengths: Int[Array, "B"],
+    source: Source,
+    lengths: Int[Array, "B"] | None,
     search: Search,
     key: Key[Array, ""],
     start: int,
@@ -169,8 +170,8 @@ def translate(
     Args:
       model: An unbound model.
       params: Its parameters.
-      source: Sentences with trailing padding.
-      lengths: Number of tokens of each sentence without padding, at least one.
+      source: Sentences with trailing padding, or images.
+      lengths: Number of tokens of each sentence without padding, at least one; None for images.
       search: How targets are searched.
       key: Key of the random draws; searches that do not sample ignore it.
       start: The id that the model reads first.

@@ -41,6 +41,11 @@ class Search:
     min_length: int = 1
     sampling: Sampling = GREEDY
 
+    @classmethod
+    def configured(cls, data: Any) -> "Search":
+        """Returns the search that a `train.data.pairs.section.WrittenTextData` asks for."""
+        return cls(data.beams, data.length_penalty, data.target_length)
+
     def __post_init__(self):
         if self.beams < 1:
             raise UsageError(f"beams must be at least 1 (1 is greedy or sampling), but it is {self.beams}.")

@@ -2,6 +2,7 @@
 
 from attention.errors import unknown
 from train.config.schema import Config
+from train.tasks.captioning import Captioning
 from train.tasks.image_classification import ImageClassification
 from train.tasks.language_modelling import LanguageModelling
 from train.tasks.masked_language_modelling import MaskedLanguageModelling
@@ -10,6 +11,7 @@ from train.tasks.text_classification import TextClassification
 from train.tasks.translation import Translation
 
 TASKS: dict[str, type[Task]] = {
+    "captioning": Captioning,
     "image_classification": ImageClassification,
     "language_modelling": LanguageModelling,
     "masked_language_modelling": MaskedLanguageModelling,

@@ -18,7 +18,7 @@ from tests.analysis.untrained import untrained
 from tests.conftest import ROOT
 from train import translate
 from train.decode import trained
-from train.tasks import translation
+from train.decode.search import Search
 
 pytestmark = pytest.mark.xdist_group(__name__)
 
@@ -128,7 +128,7 @@ def test_models_of_whole_texts_look_both_ways(runs, name, words):
 def test_a_translations_maps_are_its_alignment(runs):
     maps = attention_maps.of_translation(runs / "dates", SENTENCE, step="last")
     translator = translate.Translator.load(runs / "dates", "last")
-    (ids,) = translator.tokens([SENTENCE], translation.search(translator.config.data))
+    (ids,) = translator.tokens([SENTENCE], Search.configured(translator.config.data))
     found = translator.align(SENTENCE, ids)
     assert (maps.rows, maps.columns) == (found.target, found.source)
     np.testing.assert_allclose(maps.layers["decoder_0/cross"].mean(0), found.weights, rtol=1e-6)

@@ -99,6 +99,8 @@ PAIRS |= {"data.buckets": ""}  # each is a program
 OF_TABLES = {"data.source_column", "data.target_column"}
 OF_TABLES_OF_IMAGES = {"data.data_dir", "data.image_key", "data.label_key", "data.revision", "data.cache_dir"}
 RECURRENT = {"model.embedding": "8", "model.hidden": "8", "model.teacher_forcing": "0.5"}
+CAPTIONS = {"data.validation_split": "validation[:40]", "data.test_split": "test[:40]", "data.translations": "3"}
+CAPTIONS |= {"model.encoder": "vit(patch=8)"}
 TASKS = {
     "vit_digits": ({}, OF_TABLES_OF_IMAGES),
     "cnn_digits": ({"model.stages": "2", "model.width": "8"}, OF_TABLES_OF_IMAGES),
@@ -107,6 +109,7 @@ TASKS = {
     "classify_imdb": ({"data.context": "8", "optimizer.schedule": "cosine"}, REMOTE),
     "translate_dates": (PAIRS, REMOTE | OF_TABLES),
     "seq2seq_dates": (PAIRS | RECURRENT, REMOTE | OF_TABLES),
+    "caption_digits": (CAPTIONS, REMOTE | {"data.image_key", "data.target_column"}),
 }
 
 

@@ -27,26 +27,11 @@ def _check_shape(shape: str, path: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageData(section.Section):
-    """The images, their transforms and their batches."""
+class ImageSection(section.Section):
+    """The base of the sections of images: their size and their transforms."""
 
-    source: str = field(
-        "digits",
-        "`digits`, `folder:DIR`, `file:TABLE` (paths and labels), `hf:NAME`, `numpy:FILE.npz` or `tfds:NAME`; see "
-        "`train.data.images.sources.open_part`.",
-        reads=sources.check,
-    )
-    data_dir: str = field("", "Where TFDS sets or the hub's downloads are; '' is the libraries' own default.")
-    train_split: str = field("train", "Such as `train[:90%]`; see `train.data.rows.splits`.")
-    batch_size: int = 64
-    eval_batch_size: int = 256
-    workers: int = field(0, "Processes that prepare batches. Worth it for large images and fast devices.")
     train_transforms: str = field("", "A spec string; see `train.data.images.transforms`. '' only scales to [0, 1].")
     eval_transforms: str = field("", "A spec string without random transforms.")
-    mixup: float = field(
-        0.0, "α of the Beta(α, α) that mixes pairs of training images (Zhang et al. 2018).", above=0, special={0: "off"}
-    )
-    classes: int = field(10, **section.CLASSES)
     image_shape: str = field(
         "8x8x1",
         "Of images before all transforms, `HEIGHTxWIDTHxCHANNELS` such as `32x32x3`. Images of `folder:`, `file:` and "
@@ -58,15 +43,6 @@ class ImageData(section.Section):
     image_key: str = field(
         sources.DEFAULT_KEYS["image_key"], "Column of the image, or of its path. A hub set's only one has any name."
     )
-    label_key: str = field(sources.DEFAULT_KEYS["label_key"], "Column of the class, likewise.")
-    revision: str = field("", "Of a hub set: a branch, tag or commit; '' is the default one.")
-    cache_dir: str = field(
-        "",
-        "Where images of one size are kept; '' is ATTENTION_BENCH_CACHE, else ~/.cache/attention_bench.",
-        role=BOOKKEEPING,
-    )
-
-    streaming = False  # no field here
 
     def __post_init__(self):
         super().__post_init__()
@@ -87,6 +63,36 @@ class ImageData(section.Section):
                 f"data.eval_transforms must give the same image every time, but it is {self.eval_transforms!r}; "
                 f"use only {fixed}."
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageData(ImageSection):
+    """The images, their transforms and their batches."""
+
+    source: str = field(
+        "digits",
+        "`digits`, `folder:DIR`, `file:TABLE` (paths and labels), `hf:NAME`, `numpy:FILE.npz` or `tfds:NAME`; see "
+        "`train.data.images.sources.open_part`.",
+        reads=sources.check,
+    )
+    data_dir: str = field("", "Where TFDS sets or the hub's downloads are; '' is the libraries' own default.")
+    train_split: str = field("train", "Such as `train[:90%]`; see `train.data.rows.splits`.")
+    batch_size: int = 64
+    eval_batch_size: int = 256
+    workers: int = field(0, "Processes that prepare batches. Worth it for large images and fast devices.")
+    mixup: float = field(
+        0.0, "α of the Beta(α, α) that mixes pairs of training images (Zhang et al. 2018).", above=0, special={0: "off"}
+    )
+    classes: int = field(10, **section.CLASSES)
+    label_key: str = field(sources.DEFAULT_KEYS["label_key"], "Column of the class, likewise.")
+    revision: str = field("", "Of a hub set: a branch, tag or commit; '' is the default one.")
+    cache_dir: str = field(
+        "",
+        "Where images of one size are kept; '' is ATTENTION_BENCH_CACHE, else ~/.cache/attention_bench.",
+        role=BOOKKEEPING,
+    )
+
+    streaming = False  # no field here
 
     def load(self) -> dict[str, ImageExamples]:
         """Opens the images of all splits, by the names of `train.data.rows.splits.PARTS`.

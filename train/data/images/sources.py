@@ -145,7 +145,7 @@ def open_part(data: Any, part: str) -> LabelledImages:
         return _read_tfds(name, part, data)
     if kind == "numpy":
         return _read_numpy(os.path.expanduser(name), part)
-    return _read_digits(part) if kind == "digits" else _read_pictures(data, part)
+    return read_digits(part) if kind == "digits" else _read_pictures(data, part)
 
 
 @functools.cache
@@ -159,7 +159,8 @@ def digits_indices() -> dict[str, Integer[np.ndarray, " n"]]:
         return {name: split[name].astype(np.int64) for name in split}
 
 
-def _read_digits(split: str) -> LabelledImages:
+def read_digits(split: str) -> LabelledImages:
+    """Returns scikit-learn's digits of a split; raises UsageError where there is none of the name."""
     if split not in digits_indices():
         raise unknown("split of digits", split, digits_indices())
     (package,) = importlib.util.find_spec("sklearn").submodule_search_locations

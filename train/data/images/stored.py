@@ -159,6 +159,14 @@ def _decoded(pictures: Rows, size: Shape | None) -> Iterator[tuple[Picture, _Dec
             yield from zip(batch, threads.map(functools.partial(_decode, size=size), batch), strict=True)
 
 
+def read(path: Path, shape: Shape) -> UInt8[np.ndarray, "h w c"]:
+    """Returns an image, made to have a shape as `store` does it; raises UsageError where it cannot be read."""
+    decoded = _decode(Picture(str(path), "", str(path)), shape)
+    if decoded.pixels is None:
+        raise UsageError(f"The image {str(path)!r} cannot be read ({decoded.why}); give another file.")
+    return decoded.pixels
+
+
 def _decode(picture: Picture, size: Shape | None) -> _Decoded:
     encoded = picture.image
     try:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import grain
 import numpy as np
-from jaxtyping import Int32, Int64
+from jaxtyping import Int64
 
 from attention.errors import UsageError
 from train.data import pipeline
@@ -190,19 +190,32 @@ class Sentences(pipeline.Examples):
     def _row(self, example: int, bound: int) -> pipeline.Example:
         real = example != NOTHING
         index = self.fitting[example] if real else NOTHING
-        texts = zip(self.split.row(index) if real else ((), ()), self.special.values(), strict=True)
-        source, target = (np.append(ids, special["end"]) for ids, special in texts)
+        source, target = self.split.row(index) if real else ((), ())
+        special, widths = self.special, {side: min(bound, most) for side, most in self.data.limits.items()}
+        source = np.append(source, special["source"]["end"])
         return {
-            "source": self._pad("source", source, bound),
+            "source": padded(source, widths["source"], special["source"]["pad"]),
             "source_length": np.int32(len(source)),
-            "tokens": self._pad("target", np.append(self.special["target"]["start"], target[:-1]), bound),
-            "targets": self._pad("target", target, bound),
-            "weight": padded(np.full(len(target), real), min(bound, self.data.limits["target"]), 0).astype(np.float32),
+            **written(target, special["target"], widths["target"], real),
             "index": np.int64(index),
         }
 
-    def _pad(self, side: str, ids: Ids, bound: int) -> Int32[np.ndarray, " width"]:
-        return padded(ids, min(bound, self.data.limits[side]), self.special[side]["pad"])
+
+def written(ids: Ids, special: Mapping[str, int], width: int, real: bool = True) -> dict[str, np.ndarray]:
+    """Returns what a decoder reads of a target, what it is to write, and their weights, all padded to a width.
+
+    Args:
+      ids: The target's tokens, without start and end.
+      special: The `marks` of its tokeniser.
+      width: T.
+      real: Whether the target counts.
+    """
+    target = np.append(ids, special["end"])
+    return {
+        "tokens": padded(np.append(special["start"], target[:-1]), width, special["pad"]),
+        "targets": padded(target, width, special["pad"]),
+        "weight": padded(np.full(len(target), real), width, 0).astype(np.float32),
+    }
 
 
 @dataclasses.dataclass(eq=False)

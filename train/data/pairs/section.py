@@ -1,6 +1,7 @@
 """The `data` section of configs for translation."""
 
 import dataclasses
+from collections.abc import Mapping
 
 from attention.errors import UsageError
 from models.fields import field
@@ -12,7 +13,36 @@ from train.data.text.section import CachedTextSection
 
 
 @dataclasses.dataclass(frozen=True)
-class TranslationData(CachedTextSection):
+class WrittenTextData(CachedTextSection):
+    """The base of the sections of data with a text that a model writes: its length, and how it is searched for."""
+
+    batch_size: int = 64
+    eval_batch_size: int = 128
+    target_length: int = field(64, "Of a target at most, its end token included.", least=1, unit="tokens")
+    translations: int = field(
+        0,
+        "Validation texts that each evaluation lets the model write, for BLEU. At the end it writes all test texts.",
+        least=1,
+        special={0: "none"},
+        may_change=True,
+    )
+    beams: int = field(1, "Of these searches; 1 is greedy.", least=1, most=1000, may_change=True)
+    length_penalty: float = field(
+        1.0, "Of beam search: the power of the length that log-probabilities are divided by.", may_change=True
+    )
+
+    def check_marks(self, spec: str, special: Mapping[str, int]) -> None:
+        """Raises UsageError where a tokeniser lacks a start or an end token."""
+        missing = [name for name in ("start", "end") if name not in special]
+        if missing:
+            raise UsageError(
+                f"A text that is written needs a start and an end token, but {spec!r} has no {missing[0]}; for words, "
+                "write words(marks=True)."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationData(WrittenTextData):
     """Parallel text."""
 
     source: str = field(
@@ -27,8 +57,6 @@ class TranslationData(CachedTextSection):
         "Such as `train[:70%]`, in pairs. Slices are cut after shuffling, always alike, and never part the "
         "translations of one source sentence.",
     )
-    batch_size: int = 64
-    eval_batch_size: int = 128
     source_column: str = field(
         "source",
         "Of tables: the column of what is translated; `translation.de` is the key `de` in the column `translation`. Of "
@@ -59,25 +87,13 @@ class TranslationData(CachedTextSection):
         least=1,
         unit="tokens",
     )
-    target_length: int = field(64, "Of a target at most, its end token included.", least=1, unit="tokens")
     buckets: str = field(
         "", "Lengths below the longest that batches of shorter pairs are padded to, such as `8,16`; '' is none."
-    )
-    translations: int = field(
-        0,
-        "How many validation sentences each evaluation translates, for BLEU. At the end all test sentences are.",
-        least=1,
-        special={0: "none"},
-        may_change=True,
     )
     by_length: str = field(
         "",
         "Lengths of sources, such as `8,16`, that part the test sentences into groups, each with a BLEU; '' is none.",
         may_change=True,
-    )
-    beams: int = field(1, "Of these translations; 1 is greedy.", least=1, most=1000, may_change=True)
-    length_penalty: float = field(
-        1.0, "Of beam search: the power of the length that log-probabilities are divided by.", may_change=True
     )
 
     def __post_init__(self):
@@ -119,13 +135,7 @@ class TranslationData(CachedTextSection):
         """
         corpus = load(self, sources.load, sources.order_of)
         for side, tokeniser in corpus.tokenisers.items():
-            missing = [name for name in ("start", "end") if name not in tokeniser.special]
-            if missing:
-                spec = getattr(self, f"{side}_tokeniser") or self.source_tokeniser
-                raise UsageError(
-                    f"Translation needs a start and an end token, but {spec!r} has no {missing[0]}; for words, write "
-                    "words(marks=True)."
-                )
+            self.check_marks(getattr(self, f"{side}_tokeniser") or self.source_tokeniser, tokeniser.special)
         return corpus
 
     def examples(self, corpus: Corpus) -> dict[str, Sentences]:

@@ -76,16 +76,27 @@ def _dates(name: str, path: str = "data.source") -> Dates:
     return Dates(**item.options)
 
 
-def order_of(split: Split, pairs: Rows, cache_dir: Path) -> Order:
+def source_of(pair: Pair) -> bytes:
+    """Returns what all pairs of one source sentence share."""
+    return pair.source.encode()
+
+
+def order_of(split: Split, pairs: Rows, cache_dir: Path, key_of: Callable[[Any], bytes] = source_of) -> Order:
     """Returns the order that a split of pairs is cut from.
 
     A whole part keeps its order. That of slices is random and fixed, and keeps all pairs of one source sentence
     together, so that no test sentence is trained on; it is made once, in a file.
+
+    Args:
+      split: The split.
+      pairs: All rows of its part.
+      cache_dir: The root of all caches.
+      key_of: Returns what rows share that are kept together.
     """
     if split.is_whole:
         return original
     path = cache_dir / "orders" / f"{digest([ORDER, pairs.content])}.npy"
-    cache.make_once(path, lambda partial: _save(partial, _grouped(pairs.read())))
+    cache.make_once(path, lambda partial: _save(partial, _grouped(map(key_of, pairs.read()))))
     return functools.partial(_sliced, str(path))
 
 
@@ -94,9 +105,9 @@ def _save(path: Path, array: np.ndarray) -> None:
         np.save(file, array)
 
 
-def _grouped(pairs: Iterator[Pair]) -> Int64[np.ndarray, "2 pairs"]:
+def _grouped(sources: Iterator[bytes]) -> Int64[np.ndarray, "2 pairs"]:
     """Returns a random order that keeps the pairs of one source together, and 1 wherever another source begins."""
-    digests = (hashlib.blake2b(pair.source.encode(), digest_size=8).digest() for pair in pairs)
+    digests = (hashlib.blake2b(source, digest_size=8).digest() for source in sources)
     keys = np.frombuffer(b"".join(digests), ">u8")
     order = np.argsort(keys, kind="stable")
     begins = np.diff(keys[order].astype(np.uint64), prepend=keys[order[:1]].astype(np.uint64) + np.uint64(1)) != 0

@@ -1,0 +1,175 @@
+"""Image to text: an encoder of images under a decoder of text, with any mechanism in each of their attentions.
+
+The image becomes tokens, the patches of a Vision Transformer (Dosovitskiy et al. 2021) or the map of a convolutional
+network (Xu et al. 2015), and the rest is an encoder-decoder.
+"""
+
+import dataclasses
+import functools
+import math
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from attention import operations, specs
+from attention.errors import UsageError
+from attention.operations import Cost
+from attention.parameters import Count, check_options
+from models import cnn, vit
+from models.encoder_decoder import CrossAttentionConfig, EncoderDecoder
+from models.fields import field
+from models.layers.projections import Dense
+
+Shape = tuple[int, int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Patches:
+    """Square patches, as a Vision Transformer has them.
+
+    Attributes:
+      patch: Side of a patch in pixels.
+    """
+
+    patch: Count = 4
+
+    def __post_init__(self):
+        check_options(self)
+
+    def grid(self, image_shape: Shape) -> tuple[int, int]:
+        """Returns the rows and columns of patches; raises UsageError where the patch does not divide the image."""
+        return vit.grid(image_shape, self.patch, "model.encoder's patch")
+
+    def cost(self, image_shape: Shape, width: int) -> Cost:
+        """Returns the cost of patches of a width."""
+        return operations.linear(math.prod(self.grid(image_shape)), self.patch**2 * image_shape[-1], width).of_data
+
+    def __call__(self, images: Float[Array, "B H W C"], dtype: DTypeLike) -> Float[Array, "B S P"]:
+        """Returns the pixels of each patch, in row-major order."""
+        return vit.patches(images, self.patch).astype(dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Convolutions:
+    """The map of a network of convolutions, a token at each position; its layers are those of `models.cnn`.
+
+    Attributes:
+      stages: Number of stages.
+      depth: Blocks of a stage.
+      width: Channels of the first stage; each further stage has twice as many, on half the sides.
+      groups: Of channels that are normalised together.
+      attention: Channel or spatial attention of the blocks, such as `cbam`.
+    """
+
+    stages: Count = 2
+    depth: Count = 1
+    width: Count = 16
+    groups: Count = 4
+    attention: str = "none"
+
+    def __post_init__(self):
+        check_options(self)
+        _ = self.network
+
+    @functools.cached_property
+    def network(self) -> cnn.CNNConfig:
+        """The config of the network."""
+        return cnn.CNNConfig(**dataclasses.asdict(self))
+
+    def grid(self, image_shape: Shape) -> tuple[int, int]:
+        """Returns the rows and columns of the last stage's map."""
+        stride = 2 ** (self.stages - 1)
+        return -(-image_shape[0] // stride), -(-image_shape[1] // stride)
+
+    def cost(self, image_shape: Shape, width: int) -> Cost:
+        """Returns the cost of the map, and of its projection to a width."""
+        channels = self.network.channels(self.stages - 1)
+        return self.network.cost_of_map(image_shape) + operations.linear(
+            math.prod(self.grid(image_shape)), channels, width
+        )
+
+    def __call__(self, images: Float[Array, "B H W C"], dtype: DTypeLike) -> Float[Array, "B S P"]:
+        """Returns the channels at each position, in row-major order."""
+        features = cnn.feature_map(self.network, images, dtype)
+        return features.reshape(len(features), -1, features.shape[-1])
+
+
+ENCODERS = {"vit": Patches, "cnn": Convolutions}
+
+
+def parse_encoder(text: str, path: str = "model.encoder") -> Patches | Convolutions:
+    """Returns what makes tokens of an image, such as `vit(patch=4)`.
+
+    Raises:
+      UsageError: a name or option is unknown, or a value is none of it.
+    """
+    try:
+        return specs.make(text, ENCODERS, "encoder of images")
+    except UsageError as error:
+        raise UsageError(f"{path}={text!r} cannot be: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptionerConfig(CrossAttentionConfig):
+    """The config of an encoder of images under a decoder of text."""
+
+    name: str = "captioner"
+    encoder: str = field(
+        "vit(patch=4)",
+        "What makes tokens of an image: `vit(patch=4)`, its patches, or `cnn(stages=2, depth=1, width=16, groups=4, "
+        "attention='none')`, the map of a network of convolutions. The encoder's blocks follow.",
+        reads=parse_encoder,
+    )
+    norm: str = "pre"
+    attention: str = field(
+        "dot_product", "Mechanism spec string of the attention between an image's tokens, see `models.mechanisms`."
+    )
+
+    @property
+    def images(self) -> Patches | Convolutions:
+        """What makes tokens of an image."""
+        return parse_encoder(self.encoder)
+
+    def build(self, image_shape: Shape, vocabulary: int, target: int, dtype: DTypeLike = jnp.float32) -> "Captioner":
+        """See `ModelConfig`."""
+        return Captioner(self, 0, vocabulary, math.prod(self.images.grid(image_shape)), target, dtype)
+
+    def cost(self, image_shape: Shape, vocabulary: int, target: int) -> Cost:
+        """See `ModelConfig`."""
+        tokens = math.prod(self.images.grid(image_shape))
+        return self.images.cost(image_shape, self.width) + self.cost_of_tokens(tokens, target, vocabulary)
+
+
+class ImageTokens(nn.Module):
+    """Tokens of images, projected to a width.
+
+    Attributes:
+      config: The model's config.
+      dtype: Compute dtype.
+    """
+
+    config: CaptionerConfig
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "B H W C"]) -> Float[Array, "B S D"]:
+        """Returns them, without positions."""
+        return Dense((self.config.width,), dtype=self.dtype, name="embed")(self.config.images(images, self.dtype))
+
+
+class Captioner(EncoderDecoder):
+    """A model from images and preceding tokens to the logits of the next tokens.
+
+    It has the methods of an encoder-decoder, whose source is images `(B, H, W, C)` without lengths (None).
+    """
+
+    config: CaptionerConfig
+
+    def _embed_both_sides(self) -> None:
+        self.embed = ImageTokens(self.config, self.dtype)
+        self.embed_target = self._embeddings(self.target_vocabulary)
+
+    def _embedded(self, source: Float[Array, "B H W C"]) -> Float[Array, "B S D"]:
+        return self.embed(source)

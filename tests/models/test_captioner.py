@@ -1,0 +1,136 @@
+"""The image-to-text Transformer: every word depends on the whole image and the words before, with caches too."""
+
+import dataclasses
+import math
+
+import chex
+import jax
+import jax.numpy as jnp
+import pytest
+
+from attention import UsageError
+from models.captioner import CaptionerConfig
+from models.cnn import CNNConfig
+from models.encoder_decoder import EncoderDecoderConfig
+from tests.models.test_costs import products
+from tests.models.test_masked_lm import random_params
+from tests.sizes import more, once
+from train.decode.decoding import translate
+from train.decode.search import Search
+from train.state import count_parameters
+
+SHAPE, VOCABULARY, LENGTH = (8, 12, 1), 11, 5
+IMAGES = jax.random.uniform(jax.random.key(0), (3, *SHAPE))
+TARGET = jax.random.randint(jax.random.key(1), (3, LENGTH), 1, VOCABULARY)
+ENCODERS = ["vit(patch=4)", "cnn(stages=2, width=4)"]
+CONFIG = CaptionerConfig(width=8, heads=2, mlp=12, depth=1, decoder_depth=2, dropout=0.0, attention_dropout=0.0)
+
+
+def build(**changes):
+    model = dataclasses.replace(CONFIG, **changes).build(SHAPE, VOCABULARY, LENGTH)
+    return model, random_params(model, IMAGES, None, TARGET)
+
+
+def apply(model, params, *arrays, **options):
+    return jax.jit(lambda *arrays: model.apply(*arrays, **options))(params, *arrays)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_a_word_depends_on_the_words_before_and_on_every_pixel(encoder):
+    model, params = build(encoder=encoder)
+
+    @jax.jit
+    @jax.grad
+    def gradient_of(images, step):
+        return model.apply(params, images, None, TARGET)[0, step, 2]
+
+    for step in (0, LENGTH - 1):
+        gradient = gradient_of(IMAGES, step)
+        assert jnp.all(jnp.abs(gradient[0]).sum(-1) > 0)
+        assert not jnp.any(gradient[1:])
+    logits = apply(model, params, IMAGES, None, TARGET)
+    changed = apply(model, params, IMAGES, None, TARGET.at[:, 3].set(TARGET[:, 3] % 10 + 1))
+    chex.assert_trees_all_close(logits[:, :3], changed[:, :3], atol=1e-6)
+    assert jnp.all(jnp.abs(logits[:, 3] - changed[:, 3]).max(-1) > 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "spec"),
+    [(ENCODERS[0], "dot_product"), more(ENCODERS[1], "super"), more(ENCODERS[0], "neural(dim=2)|additive")],
+)
+def test_steps_with_caches_give_what_the_whole_caption_gives(encoder, spec):
+    first = spec.split("|")[0]
+    model, params = build(encoder=encoder, attention=first, decoder_attention=spec, cross_attention=spec)
+    whole = apply(model, params, IMAGES, None, TARGET)
+    caches = model.apply(params, IMAGES, None, LENGTH, method="start")
+    for step in range(LENGTH):
+        logits, caches = model.apply(params, TARGET[:, step : step + 1], False, caches, method="step")
+        chex.assert_trees_all_close(logits[:, 0], whole[:, step], atol=2e-5, rtol=1e-4)
+
+
+def test_a_greedy_caption_has_the_most_probable_words_and_does_not_depend_on_other_images():
+    model, params = build()
+
+    def written(images):
+        found, _ = translate(model, params["params"], images, None, Search(1, 1.0, LENGTH), jax.random.key(0), 1, 2, 0)
+        return found.tokens
+
+    tokens = written(IMAGES)
+    read = jnp.concatenate([jnp.full((3, 1), 1), tokens[:, :-1]], axis=1)
+    logits = apply(model, params, IMAGES, None, read).at[..., :2].set(-jnp.inf)  # padding and start are never chosen
+    ended = jnp.cumsum(read == 2, axis=1) > 0
+    last = (jnp.arange(LENGTH) == LENGTH - 1)[None]  # the forced end
+    best = jnp.where(ended, 0, jnp.where(last, 2, jnp.argmax(logits, axis=-1)))
+    chex.assert_trees_all_equal(tokens, best.astype(tokens.dtype))
+    chex.assert_trees_all_equal(tokens[1:2], written(IMAGES[1:2]))
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_products_are_those_of_the_traced_program(encoder):
+    config = dataclasses.replace(CONFIG, encoder=encoder, implementation="xla")
+    model = config.build(SHAPE, VOCABULARY, LENGTH)
+    arrays = (IMAGES[:1], None, TARGET[:1])
+    params = jax.eval_shape(lambda: model.init(jax.random.key(0), *arrays))
+    traced = products(jax.make_jaxpr(lambda p: model.apply(p, *arrays))(params).jaxpr)
+    assert config.cost(SHAPE, VOCABULARY, LENGTH).products == traced
+
+
+def test_parameters_are_those_of_an_encoder_decoder_with_patches_for_words():
+    _, params = build(encoder="vit(patch=4)")
+    translating = EncoderDecoderConfig(
+        **{field.name: getattr(CONFIG, field.name) for field in dataclasses.fields(CONFIG) if field.name not in NEW},
+        shared_embeddings=False,
+    )
+    other = translating.build(7, VOCABULARY, math.prod((2, 3)), LENGTH)
+    counted = count_parameters(random_params(other, TARGET % 7, jnp.full(3, LENGTH), TARGET))
+    assert count_parameters(params) == counted - 7 * 8 + (16 + 1) * 8
+
+
+NEW = ("name", "encoder")
+
+
+def test_the_map_of_a_network_is_that_of_the_classifier():
+    config = CNNConfig(stages=2, width=4)
+    assert CONFIG.images.grid(SHAPE) == (2, 3)
+    assert dataclasses.replace(CONFIG, encoder="cnn(stages=2, width=4)").images.grid((7, 12, 1)) == (4, 6)
+    assert dataclasses.replace(CONFIG, encoder="cnn(stages=2, width=4)").images.network == config
+
+
+@pytest.mark.parametrize(
+    ("encoder", "message"),
+    once(
+        [
+            ("vitt", "Did you mean 'vit'"),
+            ("vit(patch=0)", "a whole number above 0"),
+            ("vit(side=4)", "Valid: patch"),
+            ("cnn(width=10)", "does not divide"),
+            ("cnn(attention='cbamm')", "cbam"),
+            ("vit(patch=5)", "does not divide images of 8x12 pixels"),
+            ("vit|cnn", "There is one encoder"),
+        ],
+        [("vitt", "Did you mean 'vit'"), ("vit(patch=5)", "does not divide images of 8x12 pixels")],
+    ),
+)
+def test_mistakes_are_one_sentence(encoder, message):
+    with pytest.raises(UsageError, match=message):
+        dataclasses.replace(CONFIG, encoder=encoder).build(SHAPE, VOCABULARY, LENGTH)

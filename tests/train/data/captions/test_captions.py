@@ -1,0 +1,146 @@
+"""Images with captions: rows of digits that any machine makes alike, tables of files, batches, and what is wrong."""
+
+import csv
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from attention import UsageError
+from tests.train.data.streams import take
+from train.data.captions.digits import COUNTS, SHAPE, SIDE, WORDS, CaptionedDigits
+from train.data.captions.section import CaptionData
+from train.data.images.sources import read_digits
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ATTENTION_BENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.mark.parametrize("part", ["train", "validation", "test"])
+def test_the_words_of_digits_say_which_scans_are_in_the_image_from_left_to_right(part):
+    images, captions = CaptionedDigits(part), list(CaptionedDigits(part).captions())
+    scans = read_digits(part)
+    by_pixels = {scan["image"].tobytes(): scan["label"] for scan in scans}
+    assert len(images) == len(captions) == COUNTS[part]
+    for index in (0, 1, 2, 17, len(images) - 1):
+        image, found, left = images[index]["image"], [], 0
+        assert image.shape == SHAPE
+        while left <= SHAPE[1] - SIDE:
+            squares = (image[top : top + SIDE, left : left + SIDE] for top in range(SHAPE[0] - SIDE + 1))
+            labels = [by_pixels[square.tobytes()] for square in squares if square.tobytes() in by_pixels]
+            found += labels
+            left += SIDE if labels else 1
+        assert " ".join(WORDS[label] for label in found) == captions[index]
+
+
+def test_digits_differ_in_number_and_are_the_same_each_time():
+    captions = list(CaptionedDigits("test").captions())
+    lengths = [len(caption.split()) for caption in captions]
+    assert np.bincount(lengths, minlength=5)[1:].min() > len(captions) / 5
+    assert captions[:4] == ["nine seven", "five zero four nine", "zero", "one three zero seven"]  # on any machine
+    assert CaptionedDigits("test").content != CaptionedDigits("validation").content
+
+
+def write(folder, rows=12):
+    """A table of pictures of one colour each, two captions a picture, which say the colour's number."""
+    with (folder / "captions.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["photo", "says"])
+        for number in range(rows):
+            path = folder / f"{number}.png"
+            Image.new("RGB", (10, 6), (10 * number, 0, 200)).save(path)
+            table.writerows([(path, f"this is {number}"), (path, f"it shows {number} indeed or so" + " x" * number)])
+    return CaptionData(
+        source=f"file:{folder / 'captions.csv'}",
+        image_shape="4x4x3",
+        image_key="photo",
+        target_column="says",
+        train_split="train[:50%]",
+        validation_split="train[50%:75%]",
+        test_split="train[75%:]",
+        batch_size=4,
+        eval_batch_size=4,
+        target_length=16,
+    )
+
+
+def read(examples, tokeniser, batches):
+    found = []
+    for batch in batches:
+        for image, targets, weight, index in zip(
+            *(batch[n] for n in ("image", "targets", "weight", "index")), strict=True
+        ):
+            if index >= 0:
+                text = tokeniser.decode(targets[: int(weight.sum())])
+                found.append((round(float(image[0, 0, 0]) * 25.5), text))
+    return found
+
+
+def test_slices_keep_the_captions_of_an_image_together_and_images_stay_with_them(tmp_path):
+    data = write(tmp_path)
+    corpus = data.load()
+    examples, seen = data.examples(corpus), {}
+    for part, captions in examples.items():
+        pairs = read(captions, corpus.tokeniser, captions.eval_batches())
+        assert len(pairs) == len(captions) > 0
+        unknown = corpus.tokeniser.decode(corpus.tokeniser.encode("12345"))
+        for number, text in pairs:
+            said = text.split()[2]
+            assert said in (str(number), unknown.strip())  # words that training lacks are unknown
+        seen[part] = {number for number, _ in pairs}
+    assert not seen["train"] & seen["test"]
+    assert not seen["train"] & seen["validation"]
+    assert sum(examples[part].too_long for part in examples) == sum(6 + n + 1 > 16 for n in range(12))
+
+
+def test_training_is_shuffled_and_augmented_alike_each_time():
+    data = CaptionData(train_transforms="pad_crop(padding=2)", batch_size=8)
+    corpus = data.load()
+    captions = data.examples(corpus)["train"]
+    first, again = (take(captions.train_batches(3), 2) for _ in range(2))
+    np.testing.assert_array_equal(first[1]["image"], again[1]["image"])
+    assert sorted(first[0]["index"]) != list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source": "caption_digit"}, "caption_digits"),
+        ({"source": "tfds:coco_captions"}, "file:TABLE"),
+        ({"train_split": "training"}, "Valid: test, train, validation"),
+        ({"target_tokeniser": "words()"}, r"words\(marks=True\)"),
+        ({"target_length": 1}, "No caption of data.train_split fits"),
+        ({"image_shape": "8x8x1"}, "the data have 16x40x1"),
+        ({"eval_transforms": "flip"}, "must give the same image every time"),
+    ],
+)
+def test_mistakes_are_one_sentence(changes, message):
+    def load():
+        data = CaptionData(**changes)
+        return data.examples(data.load())
+
+    with pytest.raises(UsageError, match=message):
+        load()
+
+
+def test_images_must_have_one_size_in_training_and_evaluation():
+    data = CaptionData(train_transforms="resize(size=8)")
+    with pytest.raises(UsageError, match="must have one size"):
+        data.shape(data.load())
+
+
+def test_a_caption_must_have_words_and_a_picture_must_be_one(tmp_path):
+    data = write(tmp_path, 4)
+    table = tmp_path / "captions.csv"
+    whole = table.read_text()
+    table.write_text(whole.replace("this is 2", "  "))
+    with pytest.raises(UsageError, match="has an empty caption"):
+        data.load()
+    table.write_text(whole)
+    (tmp_path / "3.png").write_text("none")
+    with pytest.raises(UsageError, match="cannot be read"):
+        data.load()

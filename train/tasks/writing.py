@@ -1,0 +1,130 @@
+"""The base of the tasks whose model writes a text for a source: the loss of its tokens, and scores of whole texts."""
+
+import contextlib
+import functools
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+
+from train import losses
+from train.data.tokenisers import marks
+from train.decode import translation_scores
+from train.decode.decoding import translate
+from train.decode.search import Search
+from train.devices import sharding
+from train.step import Batch, Sums
+from train.tasks.text import TextTask, perplexity, unsmoothed
+
+
+class WritingTask(TextTask):
+    """A model that writes a target for a source. References are normalised as the target's tokeniser does it.
+
+    Attributes:
+      source: The names of the source and, if it has padding, of its lengths in a batch.
+    """
+
+    writes = True
+    source: ClassVar[tuple[str, ...]]
+
+    def inputs(self, batch: Batch) -> tuple[Any, ...]:
+        """Returns the sources, how many of their tokens are not padding (or None), and the decoder's input tokens."""
+        return *self._source(batch), batch["tokens"]
+
+    def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
+        """Returns sums over the batch's target tokens, in nats, and the padding that would fill all targets."""
+        weight = batch["weight"]
+        sums = losses.sums(self.of_tokens(params, batch, key, losses.of_classes), weight)
+        sentences = jnp.sum(jnp.any(weight > 0, axis=1))
+        return sums | {"padding": sentences * self._data.target_length - sums["weight"]}
+
+    def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
+        """Adds the perplexity of a token, and the accuracy as Sanger measures it.
+
+        That accuracy counts the padding of all targets to one length, which a model trained on it predicts correctly.
+        """
+        plain, means = unsmoothed(means)
+        padding = means.pop("padding")
+        padded = (means["accuracy"] + padding) / (1 + padding)
+        return means | {"perplexity": perplexity(plain), "accuracy_with_padding": padded}
+
+    def measured(self, split: str, params: dict, mesh: jax.sharding.Mesh) -> dict[str, float]:
+        """Returns BLEU, chrF and exact matches of all test texts, or of some validation texts if configured."""
+        if split == "test" or (split == "validation" and self._data.translations):
+            most = 0 if split == "test" else self._data.translations
+            return self.scores(split, *self.translations(split, params, mesh, most))
+        return {}
+
+    def scores(self, split: str, texts: list[str], references: list[str]) -> dict[str, float]:
+        """Returns the scores of the texts that the model wrote for a split."""
+        del split
+        return translation_scores.scores(texts, references)
+
+    def translations(
+        self, split: str, params: dict, mesh: jax.sharding.Mesh, most: int = 0
+    ) -> tuple[list[str], list[str]]:
+        """Returns what the model writes for a split's sources, and the references, in the split's order.
+
+        Args:
+          split: The name of the split.
+          params: The model's parameters, on the mesh.
+          mesh: The mesh that splits batches.
+          most: How many sources to take, from the first on; 0 is all.
+        """
+        examples, target = self.sources[split], self.corpus.tokeniser
+        share = (jax.process_index(), jax.process_count())
+        decoded: dict[int, str] = {}
+        with contextlib.closing(examples.eval_batches(*share, most)) as stream:
+            for batch in stream:
+                rows, indices = self._translated(params, batch, mesh)
+                pairs = zip(rows, indices, strict=True)
+                decoded |= {int(index): target.decode(row) for row, index in pairs if index >= 0}
+        indices = sorted(decoded)
+        return [decoded[index] for index in indices], self._references(split, tuple(indices))
+
+    def remarks(self) -> list[str]:
+        """Adds a line about the pairs of source and target that were left out."""
+        counts = {split: examples.too_long for split, examples in self.sources.items()}
+        left_out = ", ".join(f"{count:,} {split}" for split, count in counts.items() if count)
+        return super().remarks() + ([f"Left out, as longer than {self.limits}: {left_out} pairs"] if left_out else [])
+
+    @property
+    def limits(self) -> str:
+        """The most tokens of an example, in words."""
+        return f"{self._data.target_length} tokens"
+
+    def describe(self, params: dict) -> dict[str, Any]:
+        """Adds the number of examples left out, and the signatures of the scores."""
+        return {
+            **super().describe(params),
+            **{f"too_long_{split}": examples.too_long for split, examples in self.sources.items()},
+            **translation_scores.signatures(),
+        }
+
+    def attention_layer(self, params: dict) -> dict:
+        """Returns the encoder's parameters, or those of a recurrent model's score, which may have none."""
+        return params["encoder_0"]["attention"] if "encoder_0" in params else params.get("coefficients", {})
+
+    def _source(self, batch: Batch) -> tuple[Any, Any]:
+        source, lengths = (*(batch[name] for name in self.source), None)[:2]
+        return source, lengths
+
+    @functools.cache  # noqa: B019  a task lives as long as its program, and this reads the whole source
+    def _references(self, split: str, indices: tuple[int, ...]) -> list[str]:
+        texts = self.corpus.texts(split, "target", np.array(indices))
+        return [self.corpus.tokeniser.normalise(text) for text in texts]
+
+    def _translated(self, params: dict, batch: Batch, mesh: jax.sharding.Mesh) -> tuple[np.ndarray, np.ndarray]:
+        """Returns padded tokens and the index of each row's example, from all processes."""
+        ours = sharding.to_devices({name: batch[name] for name in (*self.source, "index")}, mesh)
+        output, _ = translate(
+            self.model,
+            params,
+            *self._source(ours),
+            Search.configured(self._data),
+            jax.random.key(0),
+            **marks(self.corpus.tokeniser.special),
+        )
+        return multihost_utils.process_allgather((output.tokens, ours["index"]), tiled=True)
