@@ -16,8 +16,8 @@ Bounds = tuple[int | jax.Array | None, int | jax.Array | None]
 
 def near(query: jax.Array, key: jax.Array, causal: bool, window: int) -> list[jax.Array]:
     """Returns the conditions of causality and of a window on positions that broadcast to pairs; maybe none."""
-    behind = [query - key < window] if window else []
-    return behind + ([key <= query] if causal else [key - query < window] if window else [])
+    conditions = [key <= query] if causal else [key - query < window] if window else []
+    return conditions + ([query - key < window] if window else [])
 
 
 def keys_in_sight(first: int | jax.Array, queries: int, causal: bool, window: int) -> Bounds:
