@@ -6,6 +6,7 @@ from jaxtyping import Array, Float
 
 from attention.kernels.call import check_rows, check_weight
 from attention.mask import Mask
+from attention.parameters import lift
 
 HONOURED = {"causal", "key_lengths"}
 
@@ -58,7 +59,7 @@ def align_values(
     kernel = cut(kernel, kernel.ndim - 2)[..., :length]
     if mask.causal:
         row, column = (jax.lax.broadcasted_iota(jnp.int32, (rows, length), axis) for axis in (0, 1))
-        seen = (column <= first + row).reshape((1,) * (kernel.ndim - 2) + (rows, length))
+        seen = lift(column <= first + row, kernel.ndim)
         kernel = jnp.where(seen, kernel, 0.0)
     equation = "ts,...snh->...tnh" if kernel.ndim == 2 else "nts,...snh->...tnh"
     aligned = jnp.einsum(equation, kernel.astype(value.dtype), value)

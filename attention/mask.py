@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from attention.errors import UsageError
+from attention.parameters import lift
 
 Bounds = tuple[int | jax.Array | None, int | jax.Array | None]
 
@@ -146,7 +147,7 @@ class Mask:
                     f"A dense mask needs the scores' rank {rank}, but its shape is {self.dense.shape}; add axes of 1."
                 )
             conditions.append(self.dense)
-        return functools.reduce(jnp.logical_and, (_lift(x, rank) for x in conditions)) if conditions else None
+        return functools.reduce(jnp.logical_and, (lift(x, rank) for x in conditions)) if conditions else None
 
     def real_keys(self, keys: int) -> Bool[Array, "*B S"]:
         """Returns True at the keys that are not padding, those before `key_lengths`."""
@@ -163,7 +164,7 @@ class Mask:
         if "segments" in kinds:
             return self._reachable_by_blocks(queries, keys, rank)
         near = self._reachable_positions(queries, keys)
-        return self.real_keys(keys) & _lift(near, rank - 2) if self.key_lengths is not None else _lift(near, rank - 2)
+        return self.real_keys(keys) & lift(near, rank - 2) if self.key_lengths is not None else lift(near, rank - 2)
 
     def _reachable_positions(self, queries: int, keys: int) -> Bool[Array, "*S"]:
         """Returns the reachable keys under causality and window alone: an interval of queries may see each key."""
@@ -200,10 +201,6 @@ class Mask:
             return x
         aligned = reachable.reshape(*reachable.shape, *(1,) * (x.ndim - reachable.ndim))
         return jnp.where(aligned, x, jnp.zeros((), x.dtype))
-
-
-def _lift(array: Bool[Array, ...], rank: int) -> Bool[Array, ...]:
-    return array.reshape((1,) * (rank - array.ndim) + array.shape)
 
 
 def in_blocks(x: Array, size: int) -> Array:

@@ -15,7 +15,7 @@ from jax.nn import initializers
 
 from attention import specs
 from attention.mask import choose_blocks, in_blocks, keys_of_blocks
-from attention.parameters import Count, Parameter, Params, Sizes, check_options
+from attention.parameters import Count, Parameter, Params, Sizes, check_options, lift
 
 State = tuple[jax.Array, ...]
 
@@ -64,7 +64,7 @@ class Normaliser:
         if allowed is not None:
             scores = jnp.where(allowed, scores, self.masked(scores.dtype))
         count = count_keys(allowed, scores) if self.counts else jnp.ones((), scores.dtype)
-        by_row = {name: x.reshape((1,) * (scores.ndim - 3) + (-1, 1, 1)) for name, x in params.items()}
+        by_row = {name: lift(x[:, None, None], scores.ndim) for name, x in params.items()}
         before = self.start(by_row, (*scores.shape[:-1], 1), count, scores.dtype)
         after, _, weights = self.add(before, scores, True)
         return weights / self.finish(after)[0]

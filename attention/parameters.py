@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import jax
+import numpy as np
 
 from attention.errors import UsageError
 
@@ -51,6 +52,11 @@ class Parameter:
     def __post_init__(self):
         if self.over != tuple(name for name in OVER if name in self.over):
             raise UsageError(f"A parameter is over a tuple of {', '.join(OVER)}, in this order, not {self.over!r}.")
+
+
+def lift(x: jax.Array | np.ndarray, rank: int) -> jax.Array | np.ndarray:
+    """Returns an array with leading axes of 1, as it needs to be broadcast to one of that rank."""
+    return x.reshape((1,) * (rank - x.ndim) + x.shape)
 
 
 class Valid(NamedTuple):

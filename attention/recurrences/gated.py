@@ -8,8 +8,24 @@ import jax.numpy as jnp
 from jax.nn import initializers
 
 from attention.activations import unit
-from attention.parameters import Count, Parameter, Params, Sizes
+from attention.parameters import Count, Parameter, Params, Sizes, lift
 from attention.recurrences.recurrence import Recurrence
+
+
+def low_rank_parameters(sizes: Sizes, rank: int, bias: float) -> dict[str, Parameter]:
+    """Returns the arrays of `low_rank`, with the initial value of b."""
+    width = sizes.heads, sizes.head
+    return {
+        "forget_down_kernel": Parameter((sizes.model, rank), initializers.lecun_normal()),
+        "forget_up_kernel": Parameter((rank, *width), initializers.lecun_normal(in_axis=0, out_axis=(1, 2))),
+        "forget_bias": Parameter(width, initializers.constant(bias)),
+    }
+
+
+def low_rank(params: Params, source: jax.Array) -> jax.Array:
+    """Returns W₂ W₁ x + b, `(*B, S, N, H)`."""
+    logits = jnp.tensordot(source @ params["forget_down_kernel"], params["forget_up_kernel"], 1)
+    return logits + lift(params["forget_bias"], logits.ndim)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,19 +41,11 @@ class GatedLinear(Recurrence):
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns W₁, W₂ and b."""
-        init, width = initializers.lecun_normal(), (sizes.heads, sizes.head)
-        up = Parameter((self.rank, *width), initializers.lecun_normal(in_axis=0, out_axis=(-2, -1)))
-        return {
-            "forget_down_kernel": Parameter((sizes.model, self.rank), init),
-            "forget_up_kernel": up,
-            "forget_bias": Parameter(width, initializers.zeros),
-        }
+        return low_rank_parameters(sizes, self.rank, 0.0)
 
     def gates(self, params: Params, source: jax.Array) -> jax.Array:
         """Returns log α, `(*B, S, N, H)`."""
-        logits = jnp.tensordot(source @ params["forget_down_kernel"], params["forget_up_kernel"], 1)
-        bias = params["forget_bias"]
-        return jax.nn.log_sigmoid(logits + bias.reshape((1,) * (logits.ndim - 2) + bias.shape)) / 16
+        return jax.nn.log_sigmoid(low_rank(params, source)) / 16
 
     def write(self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: jax.Array) -> jax.Array:
         """Returns W diag(α) + v kᵀ."""
@@ -73,9 +81,8 @@ class GatedDelta(Recurrence):
 
     def gates(self, params: Params, source: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns log α and β, `(*B, S, N, 1)` and `(*B, S, N)`."""
-        spread = lambda x: x.reshape((1,) * (source.ndim - 1) + x.shape)  # noqa: E731
-        amount = jax.nn.softplus(source @ params["forget_kernel"] + spread(params["forget_bias"]))
-        decay = -jnp.exp(spread(params["forget_rate"])) * amount
+        amount = jax.nn.softplus(source @ params["forget_kernel"] + lift(params["forget_bias"], source.ndim))
+        decay = -jnp.exp(lift(params["forget_rate"], source.ndim)) * amount
         return decay[..., None], jax.nn.sigmoid(source @ params["strength_kernel"])
 
     def write(

@@ -17,7 +17,7 @@ from attention.errors import UsageError, unknown
 from attention.forms import Tokens
 from attention.kernels.call import check_shapes, check_weight
 from attention.options import Options, takes_options
-from attention.parameters import Parameter, Params, Sizes
+from attention.parameters import Parameter, Params, Sizes, lift
 from attention.recurrences.recurrence import Recurrence
 from attention.score import attend
 
@@ -168,8 +168,7 @@ class Delta(Recurrence):
 
     def gates(self, params: Params, source: jax.Array) -> jax.Array:
         """Returns β."""
-        bias = params["strength_bias"].reshape((1,) * (source.ndim - 1) + (-1,))
-        return jax.nn.sigmoid(source @ params["strength_kernel"] + bias)
+        return jax.nn.sigmoid(source @ params["strength_kernel"] + lift(params["strength_bias"], source.ndim))
 
     def write(self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: jax.Array) -> jax.Array:
         """Returns W + β (v − W φ(k)) φ(k)ᵀ."""

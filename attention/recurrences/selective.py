@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax.nn import initializers
 
 from attention.kernels.reference import spread_heads
-from attention.parameters import Parameter, Params, Sizes
-from attention.recurrences.gated import GatedDelta
+from attention.parameters import Parameter, Params, Sizes, lift
+from attention.recurrences.gated import GatedDelta, low_rank, low_rank_parameters
 from attention.recurrences.recurrence import Recurrence
 
 
@@ -36,9 +36,8 @@ class StateSpace(Recurrence):
 
     def gates(self, params: Params, source: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns −Δ exp(a) and Δ, `(*B, S, N, 1)`."""
-        spread = lambda x: x.reshape((1,) * (source.ndim - 1) + x.shape)  # noqa: E731
-        step = jax.nn.softplus(source @ params["step_kernel"] + spread(params["step_bias"]))
-        return -(step * jnp.exp(spread(params["forget_rate"])))[..., None], step[..., None]
+        step = jax.nn.softplus(source @ params["step_kernel"] + lift(params["step_bias"], source.ndim))
+        return -(step * jnp.exp(lift(params["forget_rate"], source.ndim)))[..., None], step[..., None]
 
     def write(
         self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: tuple[jax.Array, jax.Array]
@@ -69,22 +68,14 @@ class KimiDelta(GatedDelta):
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns W₁, W₂, b, a, and W_β."""
-        rest, width = super().parameters(sizes), (sizes.heads, sizes.head)
-        return {
-            "forget_down_kernel": Parameter((sizes.model, sizes.head), initializers.lecun_normal()),
-            "forget_up_kernel": Parameter((sizes.head, *width), initializers.lecun_normal(in_axis=0, out_axis=(1, 2))),
-            "forget_bias": Parameter(width, initializers.constant(-4.0)),
-            "strength_kernel": rest["strength_kernel"],
-            "forget_rate": rest["forget_rate"],
-        }
+        rest = super().parameters(sizes)
+        forget = low_rank_parameters(sizes, sizes.head, -4.0)
+        return forget | {name: rest[name] for name in ("strength_kernel", "forget_rate")}
 
     def gates(self, params: Params, source: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns log α, `(*B, S, N, H)`, and β, `(*B, S, N)`."""
-        logits = jnp.tensordot(source @ params["forget_down_kernel"], params["forget_up_kernel"], 1)
-        spread = lambda x: x.reshape((1,) * (logits.ndim - x.ndim) + x.shape)  # noqa: E731
-        amount = jax.nn.softplus(logits + spread(params["forget_bias"]))
-        decay = -spread(jnp.exp(params["forget_rate"])[:, None]) * amount
-        return decay, jax.nn.sigmoid(source @ params["strength_kernel"])
+        rate = lift(jnp.exp(params["forget_rate"])[:, None], source.ndim + 1)
+        return -rate * jax.nn.softplus(low_rank(params, source)), jax.nn.sigmoid(source @ params["strength_kernel"])
 
     def writes(self, params: Params, query: jax.Array, key: Any, value: jax.Array) -> tuple[Any, ...]:
         """Writes as the gated delta rule, and scales queries."""

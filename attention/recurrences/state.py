@@ -28,6 +28,7 @@ import numpy as np
 
 from attention.kernels.reference import precise, spread_heads
 from attention.mask import Mask
+from attention.parameters import lift
 
 CHUNK, NARROW_CHUNK = 64, 16  # tokens; the latter where each column fades by itself, which takes more products
 
@@ -78,7 +79,7 @@ def all_pairs(writes: Writes, mask: Mask) -> jax.Array:
     pairs = jnp.einsum("...th,...sh->...ts", writes.query, writes.key)
     if mask.causal:
         allowed = mask.positions(*pairs.shape[-2:])
-        pairs = jnp.where(allowed.reshape((1,) * (pairs.ndim - 2) + allowed.shape), pairs, 0.0)
+        pairs = jnp.where(lift(allowed, pairs.ndim), pairs, 0.0)
     return jnp.moveaxis(pairs @ written, -3, -2)
 
 
@@ -136,7 +137,7 @@ def _pairs(rows: jax.Array, columns: jax.Array, sums: jax.Array | None) -> jax.A
     if sums.shape[-1] > 1:
         return _pairs_by_column(rows, columns, sums)
     length = rows.shape[-2]
-    before = jnp.tril(jnp.ones((length, length), bool)).reshape((1,) * (rows.ndim - 2) + (length, length, 1))
+    before = lift(jnp.tril(jnp.ones((length, length), bool))[..., None], rows.ndim + 1)
     # Chosen before the exponential: beyond the diagonal it may be infinite.
     faded = jnp.exp(jnp.where(before, sums[..., :, None, :] - sums[..., None, :, :], -jnp.inf))
     return jnp.einsum("...th,...sh->...ts", rows, columns) * faded[..., 0]
@@ -149,15 +150,15 @@ def _pairs_by_column(rows: jax.Array, columns: jax.Array, sums: jax.Array) -> ja
     the rows and exp(b_m − b_s) the columns, and neither exponent is above 0.
     """
     length = rows.shape[-2]
-    place, lift = np.arange(length), lambda x: x.reshape((1,) * (rows.ndim - 2) + x.shape)
-    out = lift(np.eye(length, dtype=rows.dtype)) * jnp.sum(rows * columns, -1, keepdims=True)
+    place = np.arange(length)
+    out = lift(np.eye(length, dtype=rows.dtype), rows.ndim) * jnp.sum(rows * columns, -1, keepdims=True)
     for size in (2**level for level in range((length - 1).bit_length())):
         second = place // size % 2 == 1
         middle = np.minimum(place // (2 * size) * 2 * size + size, length) - 1
         sign = np.where(second, 1, -1)[:, None].astype(rows.dtype)
-        near = jnp.exp(lift(sign) * (sums - sums[..., middle, :]))
+        near = jnp.exp(lift(sign, rows.ndim) * (sums - sums[..., middle, :]))
         pairs = jnp.einsum("...th,...sh->...ts", rows * near, columns * near)
-        out += jnp.where(lift((middle[:, None] == middle) & second[:, None] & ~second), pairs, 0)
+        out += jnp.where(lift((middle[:, None] == middle) & second[:, None] & ~second, rows.ndim), pairs, 0)
     return out
 
 

@@ -10,7 +10,7 @@ from jax.nn import initializers
 from attention.activations import unit
 from attention.forms import At, DotForm, Tokens
 from attention.kernels.reference import precise
-from attention.parameters import Parameter, Params, Sizes
+from attention.parameters import Parameter, Params, Sizes, lift
 from attention.score import Score
 
 
@@ -36,7 +36,7 @@ class Cosine(Score):
 
     def as_dot(self, params: Params, query: jax.Array, key: jax.Array) -> DotForm:
         """Returns the scores with 1/τ folded into the queries."""
-        scale = _scale(params).reshape((1,) * (query.ndim - 2) + (-1, 1))
+        scale = lift(_scale(params)[:, None], query.ndim)
         return DotForm(precise(query) * scale, precise(key), 1.0)  # scores may be a hundred: no second rounding
 
 

@@ -12,7 +12,7 @@ from attention.errors import UsageError
 from attention.forms import Tokens
 from attention.kernels.reference import precise
 from attention.options import Options
-from attention.parameters import Parameter, Params, Sizes, Valid, is_number
+from attention.parameters import Parameter, Params, Sizes, Valid, is_number, lift
 from attention.score import Mixer
 from attention.scores.dot import DotProduct
 
@@ -65,7 +65,7 @@ class Differential(Mixer):
         factor = exponents[0] - exponents[1] + initial
         difference = jax.tree.map(lambda x, y: x - (factor * y).astype(x.dtype), first, second)
         out = difference[0] if options.return_weights else difference
-        scale = (1 - initial) * params["scale"].reshape((1,) * (out.ndim - 1) + (-1,))
+        scale = (1 - initial) * lift(params["scale"], out.ndim)
         out = (out * inverse_rms(out, 1e-5) * scale).astype(value.dtype)
         return (out, difference[1].astype(value.dtype)) if options.return_weights else out
 

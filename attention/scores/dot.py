@@ -14,7 +14,7 @@ from attention.errors import UsageError, unknown
 from attention.forms import At, DotForm, Tokens
 from attention.kernels.reference import precise
 from attention.options import takes_options
-from attention.parameters import NotNegative, Parameter, Params, Size, Sizes
+from attention.parameters import NotNegative, Parameter, Params, Size, Sizes, lift
 from attention.score import Score, attend
 
 SIDES = ("query", "key")
@@ -123,7 +123,7 @@ class DotProduct(Score):
         if self.qk_norm:
             weights = NORMS[self.qk_norm] + params[f"{side}_norm"]
             wide = precise(x)
-            x = (wide * inverse_rms(wide, EPSILON) * weights.reshape((1,) * (x.ndim - 1) + (-1,))).astype(x.dtype)
+            x = (wide * inverse_rms(wide, EPSILON) * lift(weights, x.ndim)).astype(x.dtype)
         x = at.turn(x)
         return _down(params, side, x) if self.dim else x
 
@@ -138,4 +138,4 @@ class DotProduct(Score):
 
 def _down(params: Params, side: str, x: jax.Array) -> jax.Array:
     kernel, bias = (params[f"down_{side}_{name}"].astype(x.dtype) for name in ("kernel", "bias"))
-    return x @ kernel + bias.reshape((1,) * (x.ndim - 1) + (-1,))
+    return x @ kernel + lift(bias, x.ndim)

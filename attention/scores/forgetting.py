@@ -10,7 +10,7 @@ from jax.nn import initializers
 from attention.errors import UsageError
 from attention.forms import At, DotForm, Tokens
 from attention.kernels.reference import precise
-from attention.parameters import Parameter, Params, Sizes
+from attention.parameters import Parameter, Params, Sizes, lift
 from attention.scores.dot import DotProduct
 
 
@@ -37,8 +37,8 @@ class Forgetting(DotProduct):
     def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> Any:
         """Returns the keys and F_j, `(*B, S, N, 1)`, which goes on from that of the token before."""
         logits = precise(at.source @ params["forget_kernel"].astype(at.source.dtype))
-        bias = params["forget_bias"].reshape((1,) * (logits.ndim - 1) + (-1,))
-        sums = jnp.cumsum(jax.nn.log_sigmoid(logits + bias), axis=-2)[..., None]
+        logits += lift(params["forget_bias"], logits.ndim)
+        sums = jnp.cumsum(jax.nn.log_sigmoid(logits), axis=-2)[..., None]
         return super().prepare_key(params, key, at), sums if at.before is None else sums + at.before[1]
 
     def pair(self, params: Params, query: jax.Array, key: Any, at: At) -> jax.Array:

@@ -16,7 +16,7 @@ from attention.forms import At, DotForm, Tokens
 from attention.kernels.call import check_weight
 from attention.kernels.reference import precise, spread_heads
 from attention.options import takes_options
-from attention.parameters import NotNegative, Parameter, Params, Positive, Sizes
+from attention.parameters import NotNegative, Parameter, Params, Positive, Sizes, lift
 from attention.score import Score, attend
 
 
@@ -123,14 +123,14 @@ class Gaussian(Score):
         sigma, bias = self._sigma(params), None
         if self.decay:
             steps = self.decay * jnp.arange(key.shape[-3], dtype=precise(key).dtype)
-            bias = steps.reshape((1,) * (query.ndim - 1) + (-1,))
+            bias = lift(steps, query.ndim)
         if not self.normalise:
             more = _key_bias(key, sigma, query.shape[-2])
             bias = more if bias is None else bias + more
         scale = sigma**-2
         if self.learn_sigma:
             # At least float32: scores may be hundreds, so rounding the scaled queries would move them by more than 1.
-            query = precise(query) * precise(scale).reshape((1,) * (query.ndim - 2) + (-1, 1))
+            query = precise(query) * lift(precise(scale)[:, None], query.ndim)
             key, scale = precise(key), 1.0
         # On TPUs JAX rounds float32 to bfloat16 before a product by default. That moves scores by up to 0.4 % of 1/σ²,
         # which is more than 1 at σ = 0.05. Inputs in bfloat16 are multiplied exactly.
@@ -149,5 +149,5 @@ def _plain(x: Any) -> Any:
 def _key_bias(key: jax.Array, sigma: Any, heads: int) -> jax.Array:
     """Returns −‖k‖²/2σ² of the rounded keys, `(*B, N, 1, S)`, at least in float32."""
     squares = jnp.sum(precise(spread_heads(key, heads)) ** 2, axis=-1)
-    scale = sigma.reshape((1,) * (squares.ndim - 1) + (-1,)) if isinstance(sigma, jax.Array) else sigma
+    scale = lift(sigma, squares.ndim) if isinstance(sigma, jax.Array) else sigma
     return jnp.moveaxis(-squares / (2 * scale**2), -1, -2)[..., None, :]

@@ -20,7 +20,7 @@ from attention.forms import At, PairNetwork, Tokens
 from attention.kernels.call import check_shapes, check_weight
 from attention.kernels.reference import spread_heads
 from attention.options import takes_options
-from attention.parameters import Parameter, Params, Size, Sizes, Valid, is_count
+from attention.parameters import Parameter, Params, Size, Sizes, Valid, is_count, lift
 from attention.score import Score, attend
 
 PAIRS = ("shared", "unique")
@@ -329,4 +329,4 @@ def _affine(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, heads: str)
 
 
 def _plus(x: jax.Array, bias: jax.Array | None) -> jax.Array:
-    return x if bias is None else x + bias.astype(x.dtype).reshape((1,) * (x.ndim - bias.ndim) + bias.shape)
+    return x if bias is None else x + lift(bias.astype(x.dtype), x.ndim)
