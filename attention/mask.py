@@ -206,7 +206,7 @@ class Mask:
 def in_blocks(x: Array, size: int) -> Array:
     """Returns `(…, S)` as blocks `(…, C, size)`; what the last one lacks is 0 or False."""
     padded = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % size)])
-    return padded.reshape(*x.shape[:-1], -1, size)
+    return padded.reshape(*x.shape[:-1], padded.shape[-1] // size, size)
 
 
 def choose_blocks(scores: Float[Array, "*B T C"], visible: Bool[Array, "*B T C"], top: int) -> Bool[Array, "*B T C"]:

@@ -123,7 +123,7 @@ class Softmax(Normaliser):
 
     def weigh(self, params: Params, scores: jax.Array, allowed: jax.Array | None, key: Any = None) -> jax.Array:
         """Returns the softmax over the allowed keys."""
-        if allowed is None:
+        if allowed is None or not scores.size:  # a maximum of no keys is an error
             return jax.nn.softmax(scores, axis=-1)
         scores = jnp.where(allowed, scores, -jnp.inf)
         highest = jax.lax.stop_gradient(scores.max(-1, keepdims=True))

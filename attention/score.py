@@ -8,6 +8,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention import operations
@@ -225,7 +226,8 @@ def attend(
       query: Queries; of a score that reads none, only their shape counts.
       key: Keys, K divides N; None for a score that reads none.
       value: Values; None for prepared keys as values.
-      source: The inputs of the keys, for scores whose gates are projected from them.
+      source: The inputs of the keys, and in self-attention of the queries, for scores with gates that are projected
+        from them.
       **options: The fields of `attention.options.Options`; implementations are `auto` and `score.implementations`.
 
     Raises:
@@ -239,9 +241,15 @@ def attend(
     check_parts(mask, checked.bias, (*query.shape[:-3], query.shape[-2], query.shape[-3], keys))
     reachable = lambda x: mask.without_unreachable(x, query.shape[-3], query.ndim)  # noqa: E731
     key, value, source = jax.tree.map(reachable, (key, value, source))
-    query = score.prepare_query(params, query, Tokens(mask.query_offset, query))
+    inputs = query if source is None or score.cross else _rows(source, mask.query_offset, query.shape[-3])
+    query = score.prepare_query(params, query, Tokens(mask.query_offset, inputs))
     key = score.prepare_key(params, key, Tokens(0, key if source is None else source))
     return score.attend(params, query, key, key if value is None else value, checked)
+
+
+def _rows(source: jax.Array, first: int | jax.Array, count: int) -> jax.Array:
+    """Returns the inputs of queries, which in self-attention are among those of the keys; zeros beyond them."""
+    return jnp.take(source, first + jnp.arange(count), axis=-2, mode="fill", fill_value=0)
 
 
 def _check_given(score: Mixer, params: Params, query: Any, key: Any, value: Any, source: Any) -> None:

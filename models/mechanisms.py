@@ -29,6 +29,7 @@ from attention.scores.dot import DotProduct
 from attention.scores.forgetting import Forgetting
 from attention.scores.gaussian import Gaussian
 from attention.scores.luong import Bilinear
+from attention.scores.native_sparse import NativeSparse
 from attention.scores.pairwise import Additive, Neural
 from attention.scores.positional import FactorisedPositional, Positional
 from attention.scores.relative import Relative
@@ -202,6 +203,7 @@ MECHANISMS = {
         Mechanism("forgetting", "Lin et al. 2025, section 3", score=Forgetting()),
         Mechanism("stick_breaking", "Tan et al. 2024, section 2", score=DotProduct(normaliser="stick_breaking")),
         Mechanism("moba", "Lu et al. 2025, section 2.2", score=DotProduct(normaliser="blocks")),
+        Mechanism("native_sparse", "Yuan et al. 2025, section 3", score=NativeSparse()),
         Mechanism("relative", "Raffel et al. 2020, section 2.1", score=Relative()),
         Mechanism("differential", "Ye et al. 2024, eq. 1 to 3", score=Differential()),
         Mechanism("linear", "Katharopoulos et al. 2020; Wikipedia", score=LinearAttention()),

@@ -69,6 +69,7 @@ MECHANISMS = {
     "forgetting": (ORANGE, "P"),
     "stick_breaking": (GREEN, "P"),
     "moba": (BLACK, "P"),
+    "native_sparse": (BLUE, "P"),
     "differential": (RED, "v"),
     "retention": (BLUE, "v"),
     "gated_linear": (ORANGE, "v"),

@@ -24,6 +24,7 @@ from attention.scores.differential import Differential
 from attention.scores.dot import DotProduct
 from attention.scores.forgetting import Forgetting
 from attention.scores.gaussian import Gaussian
+from attention.scores.native_sparse import NativeSparse
 from attention.scores.pairwise import Neural
 from attention.scores.relative import Relative
 from attention.scores.soft_cap import SoftCap
@@ -188,8 +189,8 @@ def of(score: Mixer, **options: Any) -> Case:
         masks=BY_POSITION if recurrent else EVERY_MASK,
         normalised=getattr(score, "normaliser", "").partition("(")[0] in ("softmax", "sum", "hard", "blocks"),
         weighted=not recurrent,
-        weighs=not isinstance(score, Differential),
-        positive=not isinstance(score, Differential)
+        weighs=not isinstance(score, Differential | NativeSparse),
+        positive=not isinstance(score, Differential | NativeSparse)
         and getattr(score, "normaliser", "").partition("(")[0] not in ("relu_squared", "none", "hard", "blocks"),
         **{"unordered": not (near or recurrent), "equivariant": not near} | options,
     )
@@ -250,6 +251,7 @@ CASES = {
     "forgetting": of(Forgetting(), unordered=False, equivariant=False, needs_causal=True),
     "stick breaking": of(DotProduct(normaliser="stick_breaking"), unordered=False),
     "moba": of(DotProduct(normaliser="blocks(size=2, top=2)"), unordered=False),
+    "native sparse": of(NativeSparse(2, 2, near=3), unordered=False, equivariant=False),
     "differential": of(Differential()),
     "retention": of(Retention()),
     "gated linear": of(GatedLinear(3)),

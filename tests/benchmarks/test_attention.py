@@ -66,6 +66,7 @@ def test_every_row_of_the_table_is_measured_or_shares_its_core():
         "forgetting",
         "stick_breaking",
         "moba",
+        "native_sparse",
         "differential",
         "linear",
         "delta",

@@ -84,6 +84,7 @@ COUNTS = {
     "forgetting": 4 * LINEAR + D * N + N,
     "stick_breaking": 4 * LINEAR,
     "moba": 4 * LINEAR,
+    "native_sparse": 4 * LINEAR + 3 * D * N + 2 * (64 * H + 64 * H * H + H + H * H),
     "differential": 4 * LINEAR + 2 * 2 * (H // 2) + H,
     "linear": 4 * LINEAR,
     "delta": 4 * LINEAR + D * N + N,

@@ -53,6 +53,7 @@ VARIANTS = (
     "gated_delta(latent=3)",
     "alibi(learned=True, normaliser='sink')",
     "moba(normaliser='blocks(size=2, top=2)', kv_heads=1)",
+    "native_sparse(size=2, top=2, near=3, kv_heads=1)",
 )
 SPECS = (*MECHANISMS, *VARIANTS)
 FIXED = re.compile("super|positional|unique|align")
@@ -160,6 +161,8 @@ def _drops_out(spec, name):
     """Whether a bias shifts the scores of a row alike: of keys where scores are linear in them; after a live ReLU."""
     if re.search(r"layer_[1-9]_bias", name) and "unique" not in spec:
         return True
+    if spec == "native_sparse":  # none of its blocks of 64 keys is complete
+        return bool(re.search(r"_(place|flat_\w+|out_kernel)'\]|\['key'\]\['bias'\]", name))
     linear_in_key = _is_linear_in_key(mechanism(spec).score)
     shifts = ["['key']['bias']", "['key']['down']['bias']", "['score']['down_key_bias']"]
     if mechanism(spec).key == "mlp_without_relu":
