@@ -10,6 +10,7 @@ from jax.nn import initializers
 from attention.activations import unit
 from attention.parameters import Count, Parameter, Params, Sizes, lift
 from attention.recurrences.recurrence import Recurrence
+from attention.recurrences.surrounded import Surrounded
 
 
 def low_rank_parameters(sizes: Sizes, rank: int, bias: float) -> dict[str, Parameter]:
@@ -61,13 +62,14 @@ class GatedLinear(Recurrence):
 
 
 @dataclasses.dataclass(frozen=True)
-class GatedDelta(Recurrence):
+class GatedDelta(Surrounded):
     """W ← α (W − β W k kᵀ) + β v kᵀ and W q, with unit SiLU keys and queries (Yang et al. 2024, 2412.06464, eq. 10).
 
     α = exp(−exp(a) softplus(W_α x + b)) and β = σ(W_β x), one of each a head.
     """
 
     title = "Gated delta attention"
+    silent = ("query", "key")
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns W_α, b and a, and W_β."""
@@ -77,7 +79,7 @@ class GatedDelta(Recurrence):
             "forget_rate": Parameter((sizes.heads,), rate),
             "forget_bias": Parameter((sizes.heads,), initializers.constant(-4.0)),
         }
-        return {"forget_kernel": kernel, "strength_kernel": kernel} | rates
+        return {"forget_kernel": kernel, "strength_kernel": kernel} | rates | self.surroundings(sizes)
 
     def gates(self, params: Params, source: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns log α and β, `(*B, S, N, 1)` and `(*B, S, N)`."""

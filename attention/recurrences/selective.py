@@ -11,15 +11,15 @@ from jax.nn import initializers
 from attention.kernels.reference import spread_heads
 from attention.parameters import Parameter, Params, Sizes, lift
 from attention.recurrences.gated import GatedDelta, low_rank, low_rank_parameters
-from attention.recurrences.recurrence import Recurrence
+from attention.recurrences.surrounded import Surrounded
 
 
 @dataclasses.dataclass(frozen=True)
-class StateSpace(Recurrence):
+class StateSpace(Surrounded):
     """W ← exp(−Δ exp(a)) W + Δ v kᵀ and W q, Δ = softplus(w·x + b), one of each a head (Dao & Gu 2024, 2405.21060).
 
-    This is Mamba-2's state space duality, section 7, with queries, keys and values as its C, B and X. Its convolutions,
-    gate and skip belong to the layer and are left out.
+    This is Mamba-2's state space duality, section 7, with queries, keys and values as its C, B and X. Its layer has
+    `conv=4, gate='gate_first', skip=True`.
     """
 
     title = "Attention as a state space"
@@ -32,7 +32,7 @@ class StateSpace(Recurrence):
             "step_kernel": Parameter((sizes.model, sizes.heads), initializers.lecun_normal()),
             "step_bias": Parameter((sizes.heads,), steps),
             "forget_rate": Parameter((sizes.heads,), rates),
-        }
+        } | self.surroundings(sizes)
 
     def gates(self, params: Params, source: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns −Δ exp(a) and Δ, `(*B, S, N, 1)`."""
@@ -70,7 +70,7 @@ class KimiDelta(GatedDelta):
         """Returns W₁, W₂, b, a, and W_β."""
         rest = super().parameters(sizes)
         forget = low_rank_parameters(sizes, sizes.head, -4.0)
-        return forget | {name: rest[name] for name in ("strength_kernel", "forget_rate")}
+        return forget | {name: rest[name] for name in ("strength_kernel", "forget_rate")} | self.surroundings(sizes)
 
     def gates(self, params: Params, source: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns log α, `(*B, S, N, H)`, and β, `(*B, S, N)`."""

@@ -258,6 +258,8 @@ CASES = {
     "gated delta": of(GatedDelta()),
     "state space": of(StateSpace()),
     "kimi delta": of(KimiDelta()),
+    "gated delta layer": of(GatedDelta(conv=3, gate="norm_first"), equivariant=False),
+    "state space layer": of(StateSpace(conv=3, gate="gate_first", skip=True), equivariant=False),
 }
 # (case, implementation) of all that must equal the reference, and of all.
 FAST = [(name, which) for name, case in CASES.items() for which in case.implementations]

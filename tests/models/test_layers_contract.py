@@ -48,6 +48,8 @@ VARIANTS = (
     "neural(per_head=True, kv_heads=1)",
     "gaussian(kv_heads=1)",
     "gated_delta(kv_heads=1)",
+    "gated_delta(conv=3, gate='norm_first', kv_heads=1)",
+    "state_space(conv=3, gate='gate_first', skip=True)",
     "neural(latent=3, kv_heads=1)",
     "gaussian(latent=5)",
     "gated_delta(latent=3)",
@@ -243,7 +245,7 @@ def test_cached_equals_uncached(spec, implementation):
         chex.assert_trees_all_close(jnp.concatenate(outs, axis=1), whole, atol=2e-5)
 
 
-@pytest.mark.parametrize("spec", once(["dot_product", "super", "linear", "delta"], ["delta"]))
+@pytest.mark.parametrize("spec", once(["dot_product", "super", "linear", "delta", "gated_delta(conv=3)"], ["delta"]))
 def test_padding_in_a_cache(spec):
     """Tokens beyond `key_lengths` leave no trace in what the others give."""
     module = layer(spec)

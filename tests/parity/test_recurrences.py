@@ -9,6 +9,7 @@ from attention import Mask
 from attention.parameters import Sizes
 from attention.recurrences.gated import GatedDelta
 from attention.recurrences.selective import StateSpace
+from models.layers.multi_head import MultiHeadAttention
 
 WHY = "parity needs PyTorch and transformers: pip install -r requirements-parity.txt"
 torch = pytest.importorskip("torch", reason=WHY)
@@ -99,58 +100,68 @@ def drawn(module):
     return module.eval(), {name: jnp.asarray(x.detach().numpy()) for name, x in module.named_parameters()}
 
 
-def convolved(x, kernel, bias=0.0):
-    """Channels `(B, T, C)` after a causal convolution of each, `(C, 1, taps)`."""
-    taps = kernel.shape[-1]
-    padded = jnp.pad(x, [(0, 0), (taps - 1, 0), (0, 0)])
-    return sum(padded[:, tap : tap + x.shape[1]] * kernel[None, None, :, 0, tap] for tap in range(taps)) + bias
-
-
-def normed(x, epsilon):
-    return x / jnp.sqrt(jnp.mean(x**2, -1, keepdims=True) + epsilon)
-
-
-def silu(x):
-    return x / (1 + jnp.exp(-x))
-
-
-def compare(layer, out, x):
+def compare(theirs, spec, params, x):
+    """Our layer against theirs: whole, and with a cache in two parts."""
+    layer = MultiHeadAttention(spec, HEADS, bias=False, head=HEAD)
+    x = x.astype(np.float32)
     with torch.no_grad():
-        np.testing.assert_allclose(out, layer(torch.tensor(x)).numpy(), atol=1e-5)
+        expected = theirs(torch.tensor(x)).numpy()
+    np.testing.assert_allclose(layer.apply(params, jnp.asarray(x), mask=Mask(causal=True)), expected, atol=1e-5)
+    cache, outs = layer.init_cache(BATCH, LENGTH, x.shape[-1]), []
+    for part in (slice(0, FIRST), slice(FIRST, FIRST + 1), slice(FIRST + 1, LENGTH)):
+        out, cache = layer.apply(params, jnp.asarray(x[:, part]), cache=cache)
+        outs.append(out)
+    np.testing.assert_allclose(jnp.concatenate(outs, 1), expected, atol=1e-5)
 
 
-def test_a_layer_of_qwen3_next_has_the_gated_delta_rule_between_convolutions_and_a_gated_norm():
+def heads_of(kernel):
+    """`(D, N·H)` as `(D, N, H)`."""
+    return kernel.reshape(kernel.shape[0], HEADS, HEAD)
+
+
+def taps(w, biased):
+    """The convolutions `(3·N·H, 1, taps)` of theirs as ours, for parts in their order."""
+    kernels = [x.reshape(HEADS, HEAD, -1).transpose(2, 0, 1) for x in jnp.split(w["conv1d.weight"], 3)]
+    biases = jnp.split(w["conv1d.bias"] if biased else jnp.zeros(3 * HEADS * HEAD), 3)
+    return kernels, [x.reshape(HEADS, HEAD) for x in biases]
+
+
+def named(parts, kernels, biases):
+    arrays = zip(parts, kernels, biases, strict=True)
+    return {f"{part}_{name}": x for part, kernel, bias in arrays for name, x in (("taps", kernel), ("taps_bias", bias))}
+
+
+def test_a_layer_of_qwen3_next_is_a_row():
     sizes = {"linear_num_key_heads": HEADS, "linear_num_value_heads": HEADS, "hidden_size": MODEL}
     sizes |= {"linear_key_head_dim": HEAD, "linear_value_head_dim": HEAD, "num_hidden_layers": 1}
     config = transformers.Qwen3NextConfig(**sizes, layer_types=["linear_attention"])
     layer, w = drawn(qwen.Qwen3NextGatedDeltaNet(config, 0))
-    source, by_head = arrays(GatedDelta())[1], (BATCH, LENGTH, HEADS, HEAD)
-    x = jnp.asarray(source)
-    heads = (x @ w["in_proj_qkvz.weight"].T).reshape(BATCH, LENGTH, HEADS, 4 * HEAD)
-    strength, forget = jnp.split((w["in_proj_ba.weight"].T).reshape(MODEL, HEADS, 2), 2, -1)
-    *mixed, gate = jnp.split(heads, 4, -1)
-    mixed = jnp.concatenate([part.reshape(BATCH, LENGTH, -1) for part in mixed], -1)
-    query, key, value = (part.reshape(by_head) for part in jnp.split(convolved(mixed, w["conv1d.weight"]), 3, -1))
-    params = {"forget_kernel": forget[..., 0], "forget_bias": w["dt_bias"], "forget_rate": w["A_log"]}
-    params |= {"strength_kernel": strength[..., 0]}
-    out = attention.attend(GatedDelta(), params, query, key, silu(value), source=x, mask=Mask(causal=True))
-    out = normed(out / HEAD**0.5, config.rms_norm_eps) * w["norm.weight"][None, None, None] * silu(gate)
-    compare(layer, out.reshape(BATCH, LENGTH, -1) @ w["out_proj.weight"].T, source)
+    query, key, value, gate = jnp.split(w["in_proj_qkvz.weight"].T.reshape(MODEL, HEADS, -1), 4, -1)
+    strength, forget = jnp.moveaxis(w["in_proj_ba.weight"].T.reshape(MODEL, HEADS, 2), -1, 0)
+    score = {"forget_kernel": forget, "strength_kernel": strength, "forget_rate": w["A_log"]}
+    score |= {"forget_bias": w["dt_bias"], "gate_kernel": gate, "gate_scale": w["norm.weight"]}
+    score |= named(("query", "key", "value"), *taps(w, False))
+    params = {"query": {"kernel": query}, "key": {"kernel": key}, "value": {"kernel": value}, "score": score}
+    params["out"] = {"kernel": w["out_proj.weight"].T.reshape(HEADS, HEAD, MODEL)}
+    # Their queries are divided by √H, which is a factor H of the norm's ε.
+    spec = f"gated_delta(conv=4, gate='norm_first', epsilon={config.rms_norm_eps * HEAD})"
+    compare(layer, spec, {"params": params}, np.random.default_rng(1).normal(size=(BATCH, LENGTH, MODEL)))
 
 
-def test_a_layer_of_mamba_2_has_the_state_space_between_convolutions_and_a_gated_norm():
+def test_a_layer_of_mamba_2_is_a_row():
+    """With a norm and a group of its own for each head."""
     inner = HEADS * HEAD
     sizes = {"num_heads": HEADS, "head_dim": HEAD, "state_size": HEAD, "n_groups": HEADS, "num_hidden_layers": 1}
     config = transformers.Mamba2Config(**sizes, hidden_size=inner, expand=1, chunk_size=4)
     layer, w = drawn(mamba.Mamba2Mixer(config, 0))
-    source, by_head = np.random.default_rng(1).normal(size=(BATCH, LENGTH, inner)).astype(np.float32), (HEADS, HEAD)
-    x, cuts = jnp.asarray(source), [inner, 4 * inner]
-    kernel = w["in_proj.weight"].T
-    gate, mixed, _ = jnp.split(x @ kernel, cuts, -1)
-    mixed = convolved(mixed, w["conv1d.weight"], w["conv1d.bias"][None, None])
-    value, write, read = (part.reshape(BATCH, LENGTH, *by_head) for part in jnp.split(silu(mixed), 3, -1))
-    params = {"step_kernel": kernel[:, cuts[1] :], "step_bias": w["dt_bias"], "forget_rate": w["A_log"]}
-    out = attention.attend(StateSpace(), params, read, write, value, source=x, mask=Mask(causal=True))
-    out = (out + w["D"][None, None, :, None] * value) * silu(gate).reshape(BATCH, LENGTH, *by_head)
-    out = normed(out, config.layer_norm_epsilon).reshape(BATCH, LENGTH, -1) * w["norm.weight"][None, None]
-    compare(layer, out @ w["out_proj.weight"].T, source)
+    w["norm.weight"] = jnp.tile(w["norm.weight"][:HEAD], HEADS)  # ours is shared by the heads
+    layer.norm.weight.data = torch.tensor(np.asarray(w["norm.weight"]))
+    gate, value, key, query, step = jnp.split(w["in_proj.weight"].T, [inner, 2 * inner, 3 * inner, 4 * inner], -1)
+    score = {"step_kernel": step, "step_bias": w["dt_bias"], "forget_rate": w["A_log"], "skip": w["D"]}
+    score |= {"gate_kernel": heads_of(gate), "gate_scale": w["norm.weight"][:HEAD]}
+    score |= named(("value", "key", "query"), *taps(w, True))
+    pieces = {"query": query, "key": key, "value": value}
+    params = {name: {"kernel": heads_of(kernel)} for name, kernel in pieces.items()} | {"score": score}
+    params["out"] = {"kernel": w["out_proj.weight"].T.reshape(HEADS, HEAD, inner)}
+    spec = f"state_space(conv=4, gate='gate_first', skip=True, epsilon={config.layer_norm_epsilon})"
+    compare(layer, spec, {"params": params}, np.random.default_rng(1).normal(size=(BATCH, LENGTH, inner)))

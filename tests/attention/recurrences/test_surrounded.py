@@ -1,0 +1,68 @@
+"""What layers have around a recurrence, in NumPy, around the recurrence alone, which has a test of its own."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+
+import attention
+from attention import Mask, UsageError
+from attention.parameters import Sizes
+from attention.recurrences.gated import GatedDelta
+from attention.recurrences.selective import StateSpace
+from tests.attention.cases import HEADS, LENGTH, WIDTH, inputs
+
+pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group(__name__)]
+TAPS, EPSILON = 3, 0.1
+
+
+def silu(x):
+    return x * scipy.special.expit(x)
+
+
+def convolved(w, part, x):
+    """Each number of `(B, T, N, H)` by itself, with what is up to two tokens before it."""
+    out = np.zeros_like(x)
+    for token in range(LENGTH):
+        for tap in range(TAPS):
+            if token + tap >= TAPS - 1:
+                out[:, token] += w[f"{part}_taps"][tap] * x[:, token + tap - TAPS + 1]
+    return out + w[f"{part}_taps_bias"]
+
+
+def normed(w, x):
+    return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + EPSILON) * w["gate_scale"]
+
+
+@pytest.mark.parametrize(
+    ("whole", "alone"),
+    [
+        (GatedDelta(conv=TAPS, gate="norm_first", epsilon=EPSILON), GatedDelta()),
+        (StateSpace(conv=TAPS, gate="gate_first", epsilon=EPSILON, skip=True), StateSpace()),
+    ],
+)
+def test_convolutions_skip_and_gated_norm_are_around_the_recurrence(whole, alone):
+    sizes = Sizes(HEADS * WIDTH, HEADS, WIDTH, LENGTH)
+    w = {n: np.random.default_rng(0).normal(size=p.shape) for n, p in whole.parameters(sizes).items()}
+    query, key, value = (np.asarray(x) for x in inputs())
+    source = np.asarray(inputs(seed=3)[0]).reshape(2, LENGTH, -1)
+    options = {"source": jnp.asarray(source), "mask": Mask(causal=True)}
+    found = attention.attend(whole, jax.tree.map(jnp.asarray, w), *map(jnp.asarray, (query, key, value)), **options)
+    query, key, value = (convolved(w, *pair) for pair in (("query", query), ("key", key), ("value", value)))
+    value, factor = silu(value), silu(np.einsum("btd,dnh->btnh", source, w["gate_kernel"]))
+    if isinstance(whole, StateSpace):  # which has no SiLU of its own
+        query, key = silu(query), silu(key)
+    params = {name: jnp.asarray(w[name]) for name in alone.parameters(sizes)}
+    out = np.asarray(attention.attend(alone, params, *map(jnp.asarray, (query, key, value)), **options))
+    if isinstance(whole, StateSpace):
+        out = normed(w, (out + w["skip"][:, None] * value) * factor)
+    else:
+        out = normed(w, out) * factor
+    chex.assert_trees_all_close(found, out, rtol=0, atol=1e-10)
+
+
+def test_an_unknown_gate_is_one_sentence():
+    with pytest.raises(UsageError, match=r"Unknown gate of a recurrence 'silu'.*Valid: gate_first, norm_first"):
+        GatedDelta(gate="silu")
