@@ -12,9 +12,9 @@ from attention.mesh import BATCH
 from train import tasks
 from train.config.schema import Config
 from train.config.timetable import Timetable
-from train.decode import initial
 from train.devices import memory, sharding
 from train.devices.replicas import Replicas
+from train.start import another_run
 from train.state import Params, TrainState
 from train.step import Trainer
 from train.tasks import Task
@@ -61,7 +61,7 @@ class Setup:
     def check_start(self) -> None:
         """Raises UsageError where a first step cannot be taken, as another run to start from is not there."""
         if self.config.train.init_from:
-            initial.source(self.config.train.init_from, self.task.files())
+            another_run.source(self.config.train.init_from, self.task.files())
 
     def initial(self, params: Params) -> tuple[Params, str]:
         """Replaces one replica's initial parameters by published weights or another run's, and reports it if it does.
@@ -72,7 +72,7 @@ class Setup:
         params, remark = self.task.pretrained(params)
         if not self.config.train.init_from:
             return params, remark
-        params, report = initial.load(self.config.train.init_from, params, self.task.files())
+        params, report = another_run.load(self.config.train.init_from, params, self.task.files())
         return params, "\n".join(filter(None, [remark, report]))
 
     @functools.cached_property

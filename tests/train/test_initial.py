@@ -13,8 +13,9 @@ from attention import UsageError
 from tests.train.conftest import arguments
 from train import main
 from train.config import loading
-from train.decode import initial, trained
+from train.decode import trained
 from train.setup import Setup
+from train.start import another_run
 
 pytestmark = pytest.mark.xdist_group(__name__)
 
@@ -90,11 +91,11 @@ def test_a_model_that_shares_nothing_is_refused(before):
     with pytest.raises(
         UsageError, match=r"no parameter of the name and shape of one here: it has block_0/.* and so on"
     ):
-        initial.load(str(before), {"embed": {"kernel": jnp.zeros((3, 5))}, "other": jnp.zeros(2)}, {})
+        another_run.load(str(before), {"embed": {"kernel": jnp.zeros((3, 5))}, "other": jnp.zeros(2)}, {})
 
 
 def test_other_tokens_are_refused(before, tmp_path):
     (before / "tokeniser.json").write_text("{}")
     with pytest.raises(UsageError, match=r"has learned other tokens \(tokeniser.json differs\); set its tokeniser"):
-        initial.source(str(before), {"tokeniser.json": "[]"})
-    initial.source(str(before), {"tokeniser.json": "{}"})
+        another_run.source(str(before), {"tokeniser.json": "[]"})
+    another_run.source(str(before), {"tokeniser.json": "{}"})

@@ -1,0 +1,1 @@
+"""The start of a run from weights that are there already."""
