@@ -44,6 +44,19 @@ def parse(text: str) -> tuple[SpecItem, ...]:
         ) from error
 
 
+def items(text: str) -> list[str]:
+    """Returns the texts of a spec string's items, such as `['a', 'b(x=1)']`; raises as `parse` does."""
+    return [_written(item) for item in parse(text)]
+
+
+def joined(items: Sequence[str]) -> str:
+    """Returns the spec string of an item for each layer; the last repeats."""
+    end = len(items)
+    while end > 1 and items[end - 1] == items[end - 2]:
+        end -= 1
+    return "|".join(items[:end])
+
+
 def make(text: str, classes: Mapping[str, type[T]], what: str) -> T:
     """Returns the object that a string names, such as `sink(learned=True)`: a dataclass with its options.
 
@@ -134,6 +147,11 @@ def spread(items: Sequence[T], text: str, of: str, count: int) -> tuple[T, ...]:
     if len(items) > count:
         raise UsageError(f"{text!r} names {len(items)} {of}s, but the model has {count}; name at most {count}.")
     return tuple(items[min(index, len(items) - 1)] for index in range(count))
+
+
+def _written(item: SpecItem) -> str:
+    options = ", ".join(f"{name}={value!r}" for name, value in item.options.items())
+    return f"{item.name}({options})" if options else item.name
 
 
 def _alternatives(node: ast.expr) -> list[ast.expr]:

@@ -56,6 +56,11 @@ class CrossAttentionConfig(TransformerConfig):
         "decoder_attention": "decoder_depth",
         "cross_attention": "decoder_depth",
     }
+    PLACES: ClassVar[Mapping[str, str]] = {
+        "attention": "encoder_{}/attention",
+        "decoder_attention": "decoder_{}/attention",
+        "cross_attention": "decoder_{}/cross",
+    }
     DROPS_HIDDEN: ClassVar[bool] = False
 
     def __post_init__(self):

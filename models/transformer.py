@@ -82,6 +82,7 @@ class TransformerConfig(ModelConfig):
     head: ClassVar[int] = 0
 
     STACKS: ClassVar[Mapping[str, str]] = {"attention": "depth"}  # fields of spec strings and of their depths
+    PLACES: ClassVar[Mapping[str, str]] = {"attention": "block_{}/attention"}  # paths of their layers' parameters
     DROPS_HIDDEN: ClassVar[bool] = True  # whether `dropout` applies to the hidden units of MLPs too
 
     def __post_init__(self):
@@ -125,6 +126,14 @@ class TransformerConfig(ModelConfig):
     def attentions(self) -> dict[str, str]:
         """Returns the spec strings by field name."""
         return {spec: getattr(self, spec) for spec in self.STACKS}
+
+    def by_path(self) -> dict[str, Mechanism]:
+        """Returns the mechanism of each attention layer by the path of its parameters."""
+        return {
+            place.format(layer): mechanism
+            for spec, place in self.PLACES.items()
+            for layer, mechanism in enumerate(self.mechanisms[spec])
+        }
 
     def split_by_tensor(self) -> dict[str, int]:
         """Returns the sizes that the mesh axis `tensor` splits, by field name."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from attention.errors import UsageError
 from attention.scores.rotary import Rotary
+from attention.specs import joined
 from models.gpt import GPTConfig
 from models.mechanisms import Mechanism
 from models.published.architectures import ACTIVATIONS, Architecture, Table
@@ -76,13 +77,6 @@ def _call(name: str, options: Fields) -> str:
     return f"{name}({given})" if given else name
 
 
-def _joined(items: list[str]) -> str:
-    """Returns a spec string with an item for each layer; the last repeats."""
-    while len(items) > 1 and items[-1] == items[-2]:
-        items.pop()
-    return "|".join(items)
-
-
 def _rotary(rope: Fields) -> str:
     """Returns the spec of rotary positions from theirs."""
     kind, options = rope.get("rope_type", rope.get("type", "default")), {}
@@ -112,7 +106,7 @@ def _ropes(theirs: Fields, kinds: list[str], by_kind: bool) -> str:
             rope = {FULL: rope, SLIDING: {"rope_theta": theirs["rope_local_base_freq"]}}
     if not by_kind and {*rope} & {FULL, SLIDING}:
         raise UsageError("Only Gemma 3 has rotary positions by kind of layer.")
-    return _joined([_rotary(rope.get(kind, rope)) for kind in kinds])
+    return joined([_rotary(rope.get(kind, rope)) for kind in kinds])
 
 
 def _kinds(theirs: Fields) -> list[str]:
@@ -157,7 +151,7 @@ def read(theirs: Fields, family: Family) -> dict[str, Any]:
     windows = [theirs["sliding_window"] if kind == SLIDING else 0 for kind in kinds]
     specs = [_call("soft_cap" if cap else "dot_product", options | {"window": window}) for window in windows]
     return {
-        "attention": _joined(specs),
+        "attention": joined(specs),
         "positions": _ropes(theirs, kinds, {*ROPES} <= {*family.heeded}),
         "head": width if width * heads != theirs["hidden_size"] else 0,
         "logit_cap": float(theirs.get("final_logit_softcapping") or 0.0),

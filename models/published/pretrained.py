@@ -26,6 +26,7 @@ from models.published.architectures import ACTIVATIONS, Architecture
 from models.published.decoders import DECODERS, GPT2
 from models.published.marian import MARIAN
 from models.published.roberta import ROBERTA
+from models.surgery import exchange
 from models.transformer import TransformerConfig
 
 ARCHITECTURES = (ROBERTA, MARIAN, GPT2, *DECODERS)
@@ -47,6 +48,8 @@ class LoadReport:
       cut: Loaded parameters that have only the first rows of the checkpoint's array: positions of shorter sequences.
       skipped: Arrays of the checkpoint that the model does not have.
       new: Parameters that the checkpoint does not have, which kept their values.
+      carried: Loaded parameters of layers that have another mechanism than the checkpoint's.
+      regrouped: Loaded parameters that another number of key and value heads repeats or averages.
     """
 
     source: str
@@ -54,17 +57,27 @@ class LoadReport:
     cut: tuple[str, ...]
     skipped: tuple[str, ...]
     new: tuple[str, ...]
+    carried: tuple[str, ...] = ()
+    regrouped: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Returns one line for each kind, with the names of equal layers merged."""
         lines = [f"From {self.source}: {len(self.loaded)} arrays loaded."]
-        for title, names in (("First rows only", self.cut), ("Skipped", self.skipped), ("New", self.new)):
+        parts = {
+            "First rows only": self.cut,
+            "Carried over to other mechanisms": self.carried,
+            "Repeated or averaged for another number of heads": self.regrouped,
+            "Skipped": self.skipped,
+            "New": self.new,
+        }
+        for title, names in parts.items():
             if names:
-                lines.append(f"{title}: {_drawn_together(names)}.")
+                lines.append(f"{title}: {drawn_together(names)}.")
         return "\n".join(lines)
 
 
-def _drawn_together(names: tuple[str, ...]) -> str:
+def drawn_together(names: Sequence[str]) -> str:
+    """Returns names of parameters with those of equal layers as one, between commas."""
     counts = collections.Counter(re.sub(r"\d+", "*", name) for name in names)
     return ", ".join(name if count == 1 else f"{name} ({count})" for name, count in counts.items())
 
@@ -132,7 +145,8 @@ def _fields(source: str, architecture: Architecture, theirs: Mapping[str, Any]) 
 def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[str, Any], LoadReport]:
     """Replaces initial parameters by a checkpoint's weights wherever the model has the same parameters.
 
-    Parameters that a mechanism adds, or has in another form, keep their initial values.
+    Parameters that a mechanism adds, or has in another form, keep their initial values. Keys and values of another
+    number of heads are repeated or averaged; see `models.surgery.exchange.regrouped`.
 
     Args:
       source: A Hugging Face folder, or a name on the hub.
@@ -148,22 +162,42 @@ def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[s
     architecture = _architecture_of(source, config)
     fresh = traverse_util.flatten_dict(params, sep="/")
     length = max(0, _positions(fresh) - architecture.unused_positions(vars(config)))
-    check_fit(source, config, len(fresh["embed/embedding"]), length)
+    there = check_fit(source, config, len(fresh["embed/embedding"]), length)
     arrays = _canonical(source, architecture, config, hugging_face.read_weights(source))
     headless = not any(name.startswith(architecture.head) for name in arrays)
     named = {path: architecture.array(path) for path in fresh}
     new = [path for path, name in named.items() if not name or (headless and name.startswith(architecture.head))]
     loaded = {path: name for path, name in named.items() if path not in new}
     if missing := sorted(set(loaded.values()) - set(arrays)):
-        raise UsageError(f"{source} lacks {_drawn_together(tuple(missing))}; it is not whole.")
-    values = {}
+        raise UsageError(f"{source} lacks {drawn_together(tuple(missing))}; it is not whole.")
+    layers, values = exchange.exchanged(config, _mechanisms_of(there, config)), {}
+    carried = [path for path in loaded if exchange.within(path, layers)]
     for path, name in loaded.items():
-        array = arrays[name][: _positions(fresh)] if path in POSITIONS else arrays[name]
-        values[path] = _to_ours(f"{name} of {source}", path, array, fresh[path], path in architecture.rows)
-    cut = [path for path, name in loaded.items() if arrays[name].size > fresh[path].size]
+        array, row = arrays[name][: _positions(fresh)] if path in POSITIONS else arrays[name], path in architecture.rows
+        there = _shape_there(path, array, fresh[path].shape) if path in carried else fresh[path].shape
+        if array.shape != (shape := _to_theirs(path, np.broadcast_to(np.zeros(()), there), row).shape):
+            if path in carried:
+                continue
+            raise UsageError(f"{name} of {source} must have the shape {shape}, but it has {array.shape}.")
+        values[path] = _to_ours(path, array, there, fresh[path])
+    new, loaded = [*new, *(loaded.keys() - values)], {path: loaded[path] for path in values}
+    carried = [path for path in carried if path in values]
+    cut = [path for path in POSITIONS if path in loaded and arrays[loaded[path]].size > fresh[path].size]
+    regrouped = [path for path in carried if arrays[loaded[path]].size != fresh[path].size]
     skipped = set(arrays) - set(loaded.values())
-    report = LoadReport(source, *(tuple(sorted(names)) for names in (loaded, cut, skipped, new)))
+    lists = (loaded, cut, skipped, new, carried, regrouped)
+    report = LoadReport(source, *(tuple(sorted(names)) for names in lists))
     return traverse_util.unflatten_dict(fresh | values, sep="/"), report
+
+
+def original(source: str, config: TransformerConfig) -> TransformerConfig:
+    """Returns a model's config with the mechanisms that a checkpoint has."""
+    return _mechanisms_of(describe(source, (_architecture_of(source, config),)), config)
+
+
+def _mechanisms_of(described: Described, config: TransformerConfig) -> TransformerConfig:
+    specs = {spec: described.fields.get(spec, "dot_product") for spec in config.STACKS}
+    return dataclasses.replace(config, **specs)
 
 
 def export(
@@ -207,8 +241,8 @@ def export(
 
 def check_fit(
     source: str, config: TransformerConfig, vocabulary: int, length: int, special: Mapping[str, int] | None = None
-) -> None:
-    """Raises UsageError unless a checkpoint's weights fit a model, as far as its `config.json` says.
+) -> Described:
+    """Returns a checkpoint's architecture, whose weights fit a model as far as its `config.json` says.
 
     Args:
       source: A Hugging Face folder, or a name on the hub.
@@ -233,6 +267,7 @@ def check_fit(
         wrong = [f"the length is {length} but there {described.length}"]
     if wrong:
         raise UsageError(f"The model does not fit {source}: {'; '.join(wrong)}.")
+    return described
 
 
 def _architecture_of(source: str, config: TransformerConfig) -> Architecture:
@@ -306,7 +341,7 @@ def _differences(architecture: Architecture, config: TransformerConfig, flat: Ma
     lost = tuple(path for path, array in flat.items() if not architecture.array(path) and array.any())
     fields = [field for field in ours if ours[field] != theirs[field]]
     return [f"model.{field} is {ours[field]!r}, there {theirs[field]!r}" for field in fields] + (
-        [f"it lacks {_drawn_together(lost)}"] if lost else []
+        [f"it lacks {drawn_together(lost)}"] if lost else []
     )
 
 
@@ -372,13 +407,17 @@ def _canonical(
     return arrays
 
 
-def _to_ours(what: str, path: str, array: np.ndarray, fresh: jax.Array, row: bool) -> jax.Array:
+def _shape_there(path: str, array: np.ndarray, here: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns our shape of a checkpoint's array, which has another number of heads where that can be regrouped."""
+    there = (*here[:-2], len(array) // here[-1], here[-1]) if len(here) > 1 else here
+    return there if there[-2:-1] != (0,) and exchange.regroups(path, there, here) else here
+
+
+def _to_ours(path: str, array: np.ndarray, there: tuple[int, ...], fresh: jax.Array) -> jax.Array:
     """Converts an array of the checkpoint to our shape: transposed kernels, and an axis for heads."""
-    shape = _to_theirs(path, np.broadcast_to(np.zeros(()), fresh.shape), row).shape
-    if array.shape != shape:
-        raise UsageError(f"{what} must have the shape {shape}, but it has {array.shape}.")
-    array = array.T if path.endswith("/kernel") else array
-    return jax.device_put(array.reshape(fresh.shape).astype(fresh.dtype), fresh.sharding)
+    array = (array.T if path.endswith("/kernel") else array).reshape(there)
+    array = array if there == fresh.shape else exchange.regrouped(array, fresh.shape[-2])
+    return jax.device_put(array.astype(fresh.dtype), fresh.sharding)
 
 
 def _to_theirs(path: str, array: np.ndarray, row: bool) -> np.ndarray:

@@ -61,6 +61,11 @@ def test_what_fits_is_taken_and_the_rest_is_named(before):
     assert remark.splitlines()[-1].startswith("Of other shapes, so new: block_0/mlp/down/kernel is (32, 16) there")
 
 
+def test_keep_is_the_mechanism_of_the_other_run(before):
+    there = json.loads((before / "config.json").read_text())["model"]["attention"]
+    assert setup_of(train__init_from=before, model__attention="keep").config.model.attention == there
+
+
 def test_mistakes_are_said_before_anything_is_written(before, tmp_path, capsys):
     replicas = json.loads((before / "config.json").read_text())
     replicas["train"]["replicas"] = 2

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 from attention import specs
 from attention.errors import UsageError, unknown
 from train import tasks
+from train.config.keeping import keep
 from train.config.leaves import LEAVES, flatten
 from train.config.schema import Config, build
 
@@ -36,6 +37,7 @@ def resolve(spec: str, overrides: Mapping[str, str]) -> tuple[Config, dict[str, 
     for field, text in overrides.items():
         override(config, field, text)
     _forget_sizes(config, overrides)
+    keep(config)
     plain = config.to_dict()
     return validate(plain), plain
 

@@ -6,10 +6,12 @@ from typing import Any
 
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.sharding import NamedSharding, PartitionSpec
 
 from attention.errors import UsageError
 from models.files import at_home
 from models.published.pretrained import LoadReport
+from models.surgery import exchange
 from train.config import loading
 from train.config.schema import Config
 from train.run import workdir
@@ -47,6 +49,8 @@ def source(directory: str, files: Mapping[str, str]) -> tuple[Path, Config]:
 def load(directory: str, params: Params, files: Mapping[str, str]) -> tuple[Params, str]:
     """Replaces initial parameters by those of another run that have their name and shape.
 
+    Keys and values of another number of heads are repeated or averaged; see `models.surgery.exchange.regrouped`.
+
     Args:
       directory: Its work directory; its best step is taken, or the last where it has not finished.
       params: The initial parameters.
@@ -63,21 +67,30 @@ def load(directory: str, params: Params, files: Mapping[str, str]) -> tuple[Para
     with Checkpoints(place, config.train.keep) as checkpoints:
         step = checkpoints.choose("best" if (place / "result.json").is_file() else "last", 0)
         there = checkpoints.shapes(step)
-        fitting = sorted(path for path, value in fresh.items() if there.get(path) == value.shape)
+        regrouped = {path for path, value in fresh.items() if exchange.regroups(path, there.get(path, ()), value.shape)}
+        fitting = sorted(path for path, value in fresh.items() if path in regrouped or there.get(path) == value.shape)
         if not fitting:
             raise UsageError(
                 f"train.init_from={directory!r} has no parameter of the name and shape of one here: it has "
                 f"{', '.join(list(there)[:_NAMED])} and so on; give a run of a model such as this."
             )
-        wanted = {path: _abstract(fresh[path]) for path in fitting}
-        loaded = checkpoints.load_params(step, unflatten_dict(wanted, sep="/"), averaged=config.train.ema > 0)
+        wanted = unflatten_dict({path: _abstract(fresh[path], there[path]) for path in fitting}, sep="/")
+        loaded = flatten_dict(checkpoints.load_params(step, wanted, averaged=config.train.ema > 0), sep="/")
+    for path in regrouped:
+        loaded[path] = jax.device_put(exchange.regrouped(loaded[path], fresh[path].shape[-2]), fresh[path].sharding)
     new, left = (tuple(sorted(paths)) for paths in (fresh.keys() - fitting, there.keys() - fitting))
-    report = LoadReport(f"step {step} of {directory}", tuple(fitting), (), left, new)
+    report = LoadReport(
+        f"step {step} of {directory}", tuple(fitting), (), left, new, regrouped=tuple(sorted(regrouped))
+    )
     differ = [f"{path} is {there[path]} there and {fresh[path].shape} here" for path in new if path in there]
     more = f" and {len(differ) - _NAMED} more" if len(differ) > _NAMED else ""
     shapes = f"\nOf other shapes, so new: {', '.join(differ[:_NAMED])}{more}." if differ else ""
-    return unflatten_dict(fresh | flatten_dict(loaded, sep="/"), sep="/"), f"{report}{shapes}"
+    return unflatten_dict(fresh | loaded, sep="/"), f"{report}{shapes}"
 
 
-def _abstract(value: jax.Array) -> Any:
-    return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=value.sharding)
+def _abstract(value: jax.Array, shape: tuple[int, ...]) -> Any:
+    """Returns what to load for an initial value: an array of its sharding, or a whole one of another shape."""
+    split = value.sharding
+    if shape != value.shape and isinstance(split, NamedSharding):
+        split = NamedSharding(split.mesh, PartitionSpec())
+    return jax.ShapeDtypeStruct(shape, value.dtype, sharding=split)

@@ -111,9 +111,11 @@ def test_the_report_reads_well(exported):
     parts = ("down/bias", "down/kernel", "norm/bias", "norm/scale", "up/bias", "up/kernel")
     theirs = [f"{layer}.{piece}.{leaf} (2)" for piece in ("key", "value") for leaf in ("bias", "weight")]
     ours = [f"block_*/attention/{piece}/{part} (2)" for piece in ("key", "value") for part in parts]
+    carried = [f"block_*/attention/{piece}/{leaf} (2)" for piece in ("out", "query") for leaf in ("bias", "kernel")]
     assert str(report).splitlines() == [
         f"From {folder}: {len(report.loaded)} arrays loaded.",
         "First rows only: positions/embedding.",
+        f"Carried over to other mechanisms: {', '.join(carried)}.",
         f"Skipped: {', '.join(theirs)}.",
         f"New: {', '.join(ours)}.",
     ]

@@ -1,0 +1,70 @@
+"""The exchange of attention layers in a model that has weights: which layers they are, and what they carry over."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention import specs
+from models.transformer import TransformerConfig
+
+KEEP = "keep"
+Numbers = jax.Array | np.ndarray
+
+_GROUPED = re.compile(r"(key|value)/(kernel|bias)$")  # linear projections to K heads, the axis before the last
+
+
+def keeps(spec: str) -> bool:
+    """Returns whether a spec string has a layer that keeps the mechanism of the source of the weights."""
+    return KEEP in spec and KEEP in specs.items(spec)
+
+
+def kept(spec: str, source: str, depth: int) -> str:
+    """Returns a spec string with the source's mechanism of the same layer in the place of each `keep`.
+
+    Args:
+      spec: A spec string, such as `neural|keep`.
+      source: The spec string of the model whose weights are loaded.
+      depth: Number of layers.
+
+    Raises:
+      UsageError: one of them has more items than layers.
+    """
+    ours, theirs = (specs.spread(specs.items(text), text, "layer", depth) for text in (spec, source))
+    return specs.joined([old if new == KEEP else new for new, old in zip(ours, theirs, strict=True)])
+
+
+def exchanged(config: TransformerConfig, source: TransformerConfig) -> tuple[str, ...]:
+    """Returns the paths of the attention layers whose mechanism is not that of the source's layer."""
+    theirs = source.by_path()
+    return tuple(path for path, mechanism in config.by_path().items() if theirs.get(path, mechanism) != mechanism)
+
+
+def within(path: str, layers: tuple[str, ...]) -> bool:
+    """Returns whether the path of a parameter is in one of these layers."""
+    return any(path.startswith(f"{layer}/") for layer in layers)
+
+
+def regroups(path: str, there: tuple[int, ...], here: tuple[int, ...]) -> bool:
+    """Returns whether `regrouped` can make an array of one shape of one of another."""
+    if not _GROUPED.search(path) or len(there) != len(here) or len(here) < 2:
+        return False
+    same = (*there[:-2], there[-1]) == (*here[:-2], here[-1])
+    return same and there != here and not max(there[-2], here[-2]) % min(there[-2], here[-2])
+
+
+def regrouped(array: Numbers, heads: int) -> Numbers:
+    """Returns projections to another number of key and value heads.
+
+    More heads are copies, with which the layer's function stays the same; fewer are averages (Ainslie et al. 2023,
+    section 2.1).
+
+    Args:
+      array: A kernel `(D, K, H)` or a bias `(K, H)`.
+      heads: The other K, which divides or is a multiple of the first.
+    """
+    there = array.shape[-2]
+    if heads >= there:
+        return jnp.repeat(array, heads // there, axis=-2)
+    return array.reshape(*array.shape[:-2], heads, there // heads, array.shape[-1]).mean(axis=-2)

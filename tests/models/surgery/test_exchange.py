@@ -1,0 +1,107 @@
+"""Layers of a published model get other mechanisms: what stays, what is carried over, and what the report says."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import UsageError
+from models.gpt import GPT, GPTConfig
+from models.published import pretrained
+from models.surgery import exchange
+from train.config import loading
+
+TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 13, (2, 9)))
+SPEC = "dot_product(kv_heads=2, window=4)"
+FIELDS = {"depth": 3, "width": 16, "heads": 4, "mlp": 24, "norm_type": "rms", "gated": True, "activation": "swish"}
+FIELDS |= {"mlp_bias": False, "output_bias": False, "dropout": 0.0, "tied_output": False}
+FIELDS |= {"positions": "rotary(base=10000.0)"}
+
+
+def model_of(attention=SPEC, seed=0):
+    model = GPT(GPTConfig(**FIELDS | {"attention": attention}), 13, 12)
+    params = model.init(jax.random.key(seed), TOKENS)["params"]
+    noise = np.random.default_rng(seed)
+    return model, jax.tree.map(lambda x: x + 0.2 * noise.normal(size=x.shape).astype(np.float32), params)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder of published weights: a Mistral."""
+    model, params = model_of(seed=1)
+    place = tmp_path_factory.mktemp("published") / "model"
+    pretrained.export(str(place), model.config, params, length=12)
+    return place
+
+
+@pytest.mark.parametrize(
+    ("spec", "source", "expected"),
+    [
+        ("keep", "a|b(x=1)|a", "a|b(x=1)|a"),
+        ("neural(dim=2)|keep", "a|b", "neural(dim=2)|b"),
+        ("keep|super", "a|b(y='z')", "a|super"),
+        ("keep|super|keep", "a", "a|super|a"),
+        ("super", "a|b", "super"),
+    ],
+)
+def test_keep_stands_for_the_mechanism_of_the_same_layer(spec, source, expected):
+    assert exchange.kept(spec, source, 3) == expected
+
+
+def resolve(folder, spec):
+    overrides = {"model.attention": spec, "data.tokeniser": "bytes"}
+    return loading.resolve(f"configs/gpt_published.py:{folder}", overrides)[0]
+
+
+def test_a_config_keeps_the_layers_of_the_published_model(folder):
+    assert resolve(folder, "neural(dim=2)|keep").model.attention == f"neural(dim=2)|{SPEC}"
+    assert resolve(folder, "keep|neural(dim=2)|keep").model.attention == f"{SPEC}|neural(dim=2)|{SPEC}"
+
+
+def test_keep_without_a_source_is_a_mistake():
+    with pytest.raises(UsageError, match=r"'neural\|keep' keeps the mechanisms of a source of weights; set model.pre"):
+        loading.resolve("configs/gpt_pydoc.py", {"model.attention": "neural|keep"})
+
+
+def loaded(folder, attention):
+    model, fresh = model_of(attention, seed=2)
+    return model, *pretrained.load(str(folder), model.config, fresh)
+
+
+def test_only_what_the_exchanged_layer_adds_is_new(folder):
+    _, params, report = loaded(folder, f"neural(dim=2, kv_heads=2)|{SPEC}")
+    assert report.new
+    assert all(path.startswith("block_0/attention/score/") for path in report.new)
+    assert report.carried == tuple(f"block_0/attention/{piece}/kernel" for piece in ("key", "out", "query", "value"))
+    assert (report.regrouped, report.skipped) == ((), ())
+    np.testing.assert_array_equal(params["block_0"]["attention"]["value"]["kernel"], value_of(folder))
+
+
+def value_of(folder):
+    _, params, _ = loaded(folder, SPEC)
+    return np.asarray(params["block_0"]["attention"]["value"]["kernel"])
+
+
+def test_keys_and_values_for_more_heads_are_copies_which_give_the_same_logits(folder):
+    grouped, whole = loaded(folder, SPEC), loaded(folder, "dot_product(window=4)")
+    expected, logits = (model.apply({"params": params}, TOKENS) for model, params, _ in (grouped, whole))
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+    assert len(whole[2].regrouped) == 6
+    assert "Repeated or averaged for another number of heads: block_*/attention/key/kernel (3)" in str(whole[2])
+
+
+def test_keys_and_values_for_fewer_heads_are_averages(folder):
+    _, params, report = loaded(folder, f"dot_product(kv_heads=1)|{SPEC}")
+    np.testing.assert_allclose(
+        params["block_0"]["attention"]["value"]["kernel"][:, 0], value_of(folder).mean(axis=1), atol=1e-6
+    )
+    assert report.regrouped == ("block_0/attention/key/kernel", "block_0/attention/value/kernel")
+
+
+def test_arrays_of_other_forms_start_fresh(folder):
+    _, _, report = loaded(folder, f"dot_product(latent=6)|{SPEC}")
+    assert {path.removeprefix("block_0/attention/") for path in report.new} == {
+        "latent/kernel",
+        "key/kernel",
+        "value/kernel",
+    }
