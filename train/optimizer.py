@@ -13,6 +13,7 @@ from flax.traverse_util import flatten_dict, path_aware_map
 
 from attention.errors import UsageError
 from models.fields import Declared, field
+from models.surgery import low_rank
 from train.config.durations import duration
 
 DECOUPLED = ("adamw", "lion")
@@ -70,6 +71,14 @@ class OptimizerConfig(Declared):
         special={"": "none"},
         reads=_compiled,
     )
+    lora: str = field(
+        "",
+        "Low-rank additions to kernels, which alone are trained, such as `lora(rank=8, alpha=16.0, "
+        "on='attention/(query|value)/kernel')`; `on` is a regular expression, and so is `also`, of further parameters "
+        "that are trained whole.",
+        special={"": "none"},
+        reads=low_rank.parse,
+    )
     rates: tuple = field(
         (),
         "Factors of the learning rate by regular expression, such as `(('embed', 0.1), ('block_[0-5]/', 0.5))`; for a "
@@ -79,6 +88,17 @@ class OptimizerConfig(Declared):
     )
 
     PATH: ClassVar[str] = "optimizer."
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.lora and self.freeze:
+            raise UsageError("optimizer.lora trains its additions and also='REGEX' alone; leave out optimizer.freeze.")
+
+    @property
+    def frozen(self) -> str:
+        """A regular expression of the parameters that are not trained; '' for none."""
+        lora = low_rank.parse(self.lora)
+        return lora.frozen if lora else self.freeze
 
 
 def schedule(config: OptimizerConfig, warmup: int, total: int) -> optax.Schedule:
@@ -117,9 +137,9 @@ def optimizer(config: OptimizerConfig, learning_rate: optax.Schedule) -> optax.G
     scale_and_decay = (scale, decay) if config.name in DECOUPLED else (decay, scale)
     rates = (_scaled(config.rates),) if config.rates else ()
     chain = optax.chain(clip, *scale_and_decay, optax.scale_by_learning_rate(learning_rate), *rates)
-    if not config.freeze:
+    if not config.frozen:
         return chain
-    labels = functools.partial(_labels, config.freeze)
+    labels = functools.partial(_labels, config.frozen)
     return optax.partition({"trained": chain, "frozen": optax.set_to_zero()}, labels)
 
 

@@ -9,6 +9,7 @@ import jax
 
 from attention.errors import UsageError
 from attention.mesh import BATCH
+from models.surgery import low_rank
 from train import tasks
 from train.config.schema import Config
 from train.config.timetable import Timetable
@@ -18,6 +19,7 @@ from train.start import another_run
 from train.state import Params, TrainState
 from train.step import Trainer
 from train.tasks import Task
+from train.tasks.adapted import adapted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,12 +51,12 @@ class Setup:
         """
         replicas = Replicas.of(config, sharding.make_mesh(config.mesh, devices))
         check_training(config, replicas)
-        task = make_task(config)
+        task = adapted(make_task(config), config)
         check_context(config, task, replicas.mesh)
         if replicas.front:
             task.check_stackable()
         setup = cls(config, task, Timetable.of(config, task.train_examples), replicas, Trainer.of(config, task))
-        if config.optimizer.freeze or config.optimizer.rates:
+        if config.optimizer.frozen or config.optimizer.rates:
             setup.shapes  # noqa: B018  # raises the errors of patterns before anything is written
         return setup
 
@@ -69,11 +71,12 @@ class Setup:
         Raises:
           UsageError: there are no such weights, or they do not fit.
         """
+        params, additions = low_rank.split(params)
         params, remark = self.task.pretrained(params)
-        if not self.config.train.init_from:
-            return params, remark
-        params, report = another_run.load(self.config.train.init_from, params, self.task.files())
-        return params, "\n".join(filter(None, [remark, report]))
+        if self.config.train.init_from:
+            params, report = another_run.load(self.config.train.init_from, params, self.task.files())
+            remark = "\n".join(filter(None, [remark, report]))
+        return low_rank.joined(params, additions), remark
 
     @functools.cached_property
     def shapes(self) -> TrainState:

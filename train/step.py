@@ -59,7 +59,7 @@ class Trainer:
             learning_rate=learning_rate,
             accumulate=config.train.accumulate,
             ema=config.train.ema,
-            freeze=config.optimizer.freeze,
+            freeze=config.optimizer.frozen,
         )
 
     def init(self, params: Params) -> TrainState:

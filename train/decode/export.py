@@ -14,6 +14,7 @@ from attention.errors import UsageError
 from models.files import read_json
 from models.published import pretrained
 from models.published.architectures import Architecture
+from models.surgery.low_rank import is_addition
 from train.config import loading
 from train.data import tokenisers
 from train.decode import trained
@@ -43,7 +44,7 @@ def export(directory: Path, folder: str, step: str = "best", replica: int = 0) -
     with Checkpoints(directory, config.train.keep) as checkpoints:
         several = int(config.train.replicas > 1)
         shapes = checkpoints.shapes(checkpoints.choose(step, replica))
-    zeros = {path: np.zeros(shape[several:], np.float32) for path, shape in shapes.items()}
+    zeros = {path: np.zeros(shape[several:], np.float32) for path, shape in shapes.items() if not is_addition(path)}
     init = lambda key: jax.tree.map(jnp.asarray, unflatten_dict(zeros, sep="/"))  # noqa: E731
     number, params = trained.load_params(directory, step, config, init, {}, replica)
     texts = {file.name: workdir.read_file(directory, file.name) for file in directory.glob("*tokeniser.json")}

@@ -8,6 +8,7 @@ import jax
 from jax.sharding import Mesh
 
 from attention.errors import UsageError
+from models.surgery import low_rank
 from train import tasks
 from train.config import loading, schema
 from train.devices import sharding
@@ -62,7 +63,7 @@ def load_params(
     replica: int = 0,
     mesh: Mesh | None = None,
 ) -> tuple[int, dict]:
-    """Loads the parameters that one replica evaluates, as those of a single run.
+    """Loads the parameters that one replica evaluates, as those of a single run, with low-rank additions merged.
 
     Args:
       directory: The run's work directory.
@@ -85,7 +86,9 @@ def load_params(
             f"--replica={replica} is none of this run's: train.replicas={len(replicas)}, so give 0"
             + (f" to {len(replicas) - 1}." if len(replicas) > 1 else ".")
         )
-    abstract = replicas.abstract(jax.eval_shape(init, jax.random.key(0)))
+    lora = low_rank.parse(config.optimizer.lora)
+    shapes = jax.eval_shape(lambda key: lora.added(init(key), key) if lora else init(key), jax.random.key(0))
+    abstract = replicas.abstract(shapes)
     with Checkpoints(directory, config.train.keep) as checkpoints:
         chosen = checkpoints.choose(step, replica)
         for name, (file, size) in vocabularies.items():
@@ -96,4 +99,5 @@ def load_params(
                     "back the tokeniser that they were trained with."
                 )
         params = checkpoints.load_params(chosen, abstract, averaged=config.train.ema > 0)
-        return chosen, replicas.one(params, replica)
+        one = replicas.one(params, replica)
+        return chosen, lora.merged(one) if lora else one

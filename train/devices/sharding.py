@@ -25,6 +25,14 @@ RULES: tuple[tuple[str, P], ...] = (
     (r"(query|key|value)/(down/)?kernel$", P("fsdp", "tensor", None)),
     (r"(query|key|value)/(down/)?bias$", P("tensor", None)),
     (r"out/(up/)?kernel$", P("tensor", None, "fsdp")),
+    # Low-rank additions: A has the axes of a kernel's inputs, B those of its outputs.
+    (r"out/(up/)?lora_a$", P("tensor", None, None)),
+    (r"(query|key|value)/(down/)?lora_a$", P("fsdp", None)),
+    (r"down/lora_a$", P("tensor", None)),
+    (r"lora_a$", P("fsdp", None)),
+    (r"(query|key|value)/(down/)?lora_b$", P(None, "tensor", None)),
+    (r"(up|gate|head)/lora_b$", P(None, "tensor")),
+    (r"lora_b$", P(None, "fsdp")),
     # Parameters of scores and alignments that are as long as a sequence.
     (r"align_kernel$", P("fsdp", None)),
     (r"score/(table|rows|columns)$", P("fsdp", None)),

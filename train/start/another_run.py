@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from attention.errors import UsageError
 from models.files import at_home
 from models.published.pretrained import LoadReport
-from models.surgery import exchange
+from models.surgery import exchange, low_rank
 from train.config import loading
 from train.config.schema import Config
 from train.run import workdir
@@ -74,11 +74,15 @@ def load(directory: str, params: Params, files: Mapping[str, str]) -> tuple[Para
                 f"train.init_from={directory!r} has no parameter of the name and shape of one here: it has "
                 f"{', '.join(list(there)[:_NAMED])} and so on; give a run of a model such as this."
             )
-        wanted = unflatten_dict({path: _abstract(fresh[path], there[path]) for path in fitting}, sep="/")
-        loaded = flatten_dict(checkpoints.load_params(step, wanted, averaged=config.train.ema > 0), sep="/")
+        additions = {path: path.rpartition("/")[0] + "/kernel" for path in there if low_rank.is_addition(path)}
+        needed = {path: path for path in fitting} | {path: k for path, k in additions.items() if k in fitting}
+        wanted = {path: _abstract(fresh[original], there[path]) for path, original in needed.items()}
+        loaded = checkpoints.load_params(step, unflatten_dict(wanted, sep="/"), averaged=config.train.ema > 0)
+    lora = low_rank.parse(config.optimizer.lora)
+    loaded = flatten_dict(lora.merged(loaded) if lora else loaded, sep="/")
     for path in regrouped:
         loaded[path] = jax.device_put(exchange.regrouped(loaded[path], fresh[path].shape[-2]), fresh[path].sharding)
-    new, left = (tuple(sorted(paths)) for paths in (fresh.keys() - fitting, there.keys() - fitting))
+    new, left = (tuple(sorted(paths)) for paths in (fresh.keys() - fitting, there.keys() - fitting - additions.keys()))
     report = LoadReport(
         f"step {step} of {directory}", tuple(fitting), (), left, new, regrouped=tuple(sorted(regrouped))
     )

@@ -16,6 +16,7 @@ from tests.train import small_tasks
 from train.devices import sharding
 from train.devices.replicas import Replicas
 from train.step import Trainer
+from train.tasks.adapted import adapted
 
 STEPS = 20
 COMMON = {"data__batch_size": 32, "model__heads": 8}
@@ -24,6 +25,7 @@ COMMON |= {f"model__{name}": 0.1 for name in ("dropout", "attention_dropout", "e
 MODELS = {
     "vit": ("vit_digits", {"data__train_transforms": "pad_crop(padding=1)|rotate(degrees=10)"}),
     "gpt": ("gpt_pydoc", {"model__tied_output": False, "train__accumulate": 2}),
+    "low_rank": ("gpt_pydoc", {"optimizer__lora": "lora(rank=4, on='.')"}),
     "gpt of one layer": ("gpt_pydoc", {"model__depth": 1}),
     "masked_lm": ("mlm_pydoc", {}),
     "text_classifier": ("classify_imdb", {}),
@@ -38,7 +40,7 @@ def losses(model: str, shape: str) -> list[float]:
     axes = dict(zip(("mesh__data", "mesh__fsdp", "mesh__tensor", "mesh__context"), shape.split("x"), strict=False))
     with tempfile.TemporaryDirectory() as folder:
         config = small_tasks.config_of(file, Path(folder), **COMMON | changes | axes)
-        task = small_tasks.task_of(config)
+        task = adapted(small_tasks.task_of(config), config)
     trainer = Trainer.of(config, task)
     found = []
     mesh = sharding.make_mesh(config.mesh, jax.devices()[: math.prod(map(int, axes.values()))])

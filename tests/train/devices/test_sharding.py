@@ -141,6 +141,12 @@ print("split")
         ("params/block_0/attention/score/layer_0_kernel", (4, 2), P()),
         ("params/embed_target/embedding", (400, 64), P("tensor", "fsdp")),
         ("params/embed/embedding", (401, 64), P(None, "fsdp")),
+        ("params/block_0/attention/query/lora_a", (64, 8), P("fsdp", None)),
+        ("params/block_0/attention/query/lora_b", (8, 4, 16), P(None, "tensor", None)),
+        ("params/block_0/attention/out/lora_a", (4, 16, 8), P("tensor", None, None)),
+        ("params/block_0/attention/out/lora_b", (8, 64), P(None, "fsdp")),
+        ("params/block_0/mlp/up/lora_b", (8, 128), P(None, "tensor")),
+        ("params/block_0/mlp/down/lora_a", (128, 8), P("tensor", None)),
         ("params/stack/attention/query/kernel", (6, 64, 4, 16), P(None, "fsdp", "tensor", None)),
         ("step", (), P()),
     ],
@@ -176,11 +182,13 @@ WHOLE = re.compile(r"align_kernel \(257, 257\)|head(/|_)bias \((50265|58101),\)"
 
 
 @functools.cache
-def parameters(spec):
+def parameters(spec, lora=""):
     """Shapes by path, of one block for each mechanism."""
     layers = spec.count("|") + 1
     depths = {"model.depth": str(layers)} | ({"model.decoder_depth": str(layers)} if "translate" in spec else {})
-    config, _ = loading.resolve(f"configs/{spec}", {} if spec.startswith(("seq2seq", "cnn")) else depths)
+    config, _ = loading.resolve(
+        f"configs/{spec}", {} if spec.startswith(("seq2seq", "cnn")) else depths | {"optimizer.lora": lora}
+    )
     flat = jax.tree_util.tree_leaves_with_path(DryRun.of(config).state.params)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in flat}
 
@@ -200,7 +208,8 @@ def test_what_is_large_is_split(spec):
 
 @pytest.mark.more
 def test_no_rule_is_dead():
-    first = {next(pattern for pattern, _ in RULES if re.search(pattern, path)) for s in SPECS for path in parameters(s)}
+    paths = [path for lora in ("", "lora(on='.')") for spec in SPECS for path in parameters(spec, lora)]
+    first = {next(pattern for pattern, _ in RULES if re.search(pattern, path)) for path in paths}
     assert first == {pattern for pattern, _ in RULES}
 
 

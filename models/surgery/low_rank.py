@@ -1,0 +1,121 @@
+"""Low-rank adaptation (LoRA; Hu et al. 2021, arXiv:2106.09685): a kernel W becomes W + α/r · A B, and A and B learn.
+
+A and B are parameters beside the kernel, `lora_a` and `lora_b`, of which models know nothing: `merged` gives them W.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from attention import specs
+from attention.errors import UsageError
+from attention.parameters import Count, Positive, Valid, check_options
+
+FIELD = "optimizer.lora"
+NAMES = ("lora_a", "lora_b")
+Tree = Any
+
+
+def _is_pattern(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and bool(re.compile(value))
+    except (re.error, RecursionError, OverflowError):
+        return False
+
+
+Pattern = Annotated[str, Valid("a regular expression", _is_pattern)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Lora:
+    """Which kernels are adapted, and how.
+
+    Attributes:
+      rank: r.
+      alpha: α.
+      on: A regular expression; kernels of dense layers with a match in their path are adapted.
+      also: A regular expression of further parameters that are trained whole, such as those of an exchanged layer.
+    """
+
+    rank: Count = 8
+    alpha: Positive = 16.0
+    on: Pattern = "attention/(query|value)/kernel"
+    also: Pattern = ""
+
+    def __post_init__(self):
+        check_options(self)
+
+    @property
+    def frozen(self) -> str:
+        """A regular expression of the paths of all parameters that are not trained."""
+        trained = "|".join(filter(None, [f"/({'|'.join(NAMES)})$", self.also]))
+        return f"^(?!.*({trained}))"
+
+    def added(self, params: Tree, key: jax.Array) -> Tree:
+        """Returns parameters with an A, normal with variance 1/inputs, and a B of zeros beside each adapted kernel.
+
+        Raises:
+          UsageError: no kernel is adapted.
+        """
+        flat = flatten_dict(params, sep="/")
+        chosen = [path for path in flat if _dense(path, flat[path]) and re.search(self.on, path)]
+        if not chosen:
+            kernels = [path for path in flat if _dense(path, flat[path])]
+            raise UsageError(f"{FIELD} has on={self.on!r}, which matches none of the kernels, such as {kernels[:5]}.")
+        for path, its_key in zip(chosen, jax.random.split(key, len(chosen)), strict=True):
+            shape, split = flat[path].shape, _inputs(path, flat[path])
+            deviation = math.prod(shape[:split]) ** -0.5
+            flat[_beside(path, "lora_a")] = deviation * jax.random.normal(its_key, (*shape[:split], self.rank))
+            flat[_beside(path, "lora_b")] = jnp.zeros((self.rank, *shape[split:]))
+        return unflatten_dict(flat, sep="/")
+
+    def merged(self, params: Tree) -> Tree:
+        """Returns the parameters of the model itself, with W + α/r · A B for each adapted kernel W."""
+        plain, additions = (flatten_dict(tree, sep="/") for tree in split(params))
+        for path in [path for path in plain if _beside(path, "lora_a") in additions]:
+            a, b = (additions[_beside(path, name)] for name in NAMES)
+            plain[path] = plain[path] + self.alpha / self.rank * jnp.tensordot(a, b, 1).astype(plain[path].dtype)
+        return unflatten_dict(plain, sep="/")
+
+
+@functools.cache
+def parse(text: str, field: str = FIELD) -> Lora | None:
+    """Returns the adaptation of a spec string such as `lora(rank=4)`, None for ''; raises UsageError if it is none."""
+    return specs.make(text, {"lora": Lora}, f"adaptation in {field}") if text else None
+
+
+def is_addition(path: str) -> bool:
+    """Returns whether a path is that of an A or a B."""
+    return path.endswith(tuple(f"/{name}" for name in NAMES))
+
+
+def split(params: Tree) -> tuple[Tree, Tree]:
+    """Returns the parameters of the model itself, and the additions."""
+    flat = flatten_dict(params, sep="/")
+    parts = ({path: flat[path] for path in flat if is_addition(path) == addition} for addition in (False, True))
+    plain, additions = (unflatten_dict(part, sep="/") for part in parts)
+    return plain, additions
+
+
+def joined(params: Tree, additions: Tree) -> Tree:
+    """Returns what `split` has split."""
+    return unflatten_dict(flatten_dict(params, sep="/") | flatten_dict(additions, sep="/"), sep="/")
+
+
+def _beside(path: str, name: str) -> str:
+    return f"{path.removesuffix('kernel')}{name}"
+
+
+def _dense(path: str, array: jax.Array) -> bool:
+    return path.endswith("/kernel") and array.ndim in (2, 3)
+
+
+def _inputs(path: str, array: jax.Array) -> int:
+    """Returns how many of a kernel's axes are inputs: those of heads are, in projections from them."""
+    return 2 if array.ndim == 3 and "/out/" in path else 1
