@@ -9,13 +9,16 @@ import jax
 
 from attention.errors import UsageError
 from attention.mesh import BATCH
-from models.surgery import low_rank
+from models.published import pretrained
+from models.surgery import exchange, low_rank, starts
+from models.surgery.starts import Distilled, Fresh, Like
+from models.transformer import TransformerConfig
 from train import tasks
 from train.config.schema import Config
 from train.config.timetable import Timetable
 from train.devices import memory, sharding
 from train.devices.replicas import Replicas
-from train.start import another_run
+from train.start import another_run, exchanged
 from train.state import Params, TrainState
 from train.step import Trainer
 from train.tasks import Task
@@ -64,6 +67,8 @@ class Setup:
         """Raises UsageError where a first step cannot be taken, as another run to start from is not there."""
         if self.config.train.init_from:
             another_run.source(self.config.train.init_from, self.task.files())
+        if self._start != Fresh():
+            self._original()
 
     def initial(self, params: Params) -> tuple[Params, str]:
         """Replaces one replica's initial parameters by published weights or another run's, and reports it if it does.
@@ -72,11 +77,49 @@ class Setup:
           UsageError: there are no such weights, or they do not fit.
         """
         params, additions = low_rank.split(params)
-        params, remark = self.task.pretrained(params)
-        if self.config.train.init_from:
-            params, report = another_run.load(self.config.train.init_from, params, self.task.files())
-            remark = "\n".join(filter(None, [remark, report]))
+        params, remark = self._loaded(self.task, params)
+        if self._start != Fresh():
+            distilled = self._start if isinstance(self._start, Distilled) else None
+            load = lambda task, params: self._loaded(task, params)[0]  # noqa: E731
+            params, more = exchanged.start(self.task, self._original(), load, params, self.replicas, distilled)
+            remark = "\n".join(filter(None, [remark, more]))
         return low_rank.joined(params, additions), remark
+
+    @property
+    def _start(self) -> Fresh | Like | Distilled:
+        return starts.parse(self.config.train.exchanged)
+
+    def _loaded(self, task: Task, params: Params) -> tuple[Params, str]:
+        """Returns a task's parameters with the weights that the config names, and a report."""
+        params, remark = task.pretrained(params)
+        if not self.config.train.init_from:
+            return params, remark
+        params, report = another_run.load(self.config.train.init_from, params, task.files())
+        return params, "\n".join(filter(None, [remark, report]))
+
+    def _original(self) -> TransformerConfig:
+        """Returns the config of the model whose weights are loaded.
+
+        Raises:
+          UsageError: there is none, or it differs in more than its mechanisms, or in none of them.
+        """
+        model, directory = self.config.model, self.config.train.init_from
+        if directory:
+            there = another_run.source(directory, self.task.files())[1].model
+        elif model.pretrained:
+            there = pretrained.original(model.pretrained, model)
+        else:
+            raise UsageError(
+                f"train.exchanged={self.config.train.exchanged!r} is for layers of a model whose weights are loaded; "
+                "set model.pretrained or train.init_from."
+            )
+        original = exchange.same_but_mechanisms(model, there)
+        if not exchange.exchanged(model, original):
+            raise UsageError(
+                f"train.exchanged={self.config.train.exchanged!r} is for layers with another mechanism than the loaded "
+                "model's, and there is none; set it to fresh."
+            )
+        return original
 
     @functools.cached_property
     def shapes(self) -> TrainState:

@@ -1,5 +1,6 @@
 """The exchange of attention layers in a model that has weights: which layers they are, and what they carry over."""
 
+import dataclasses
 import re
 
 import jax
@@ -7,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention import specs
+from attention.errors import UsageError
+from models.fields import declared
 from models.transformer import TransformerConfig
 
 KEEP = "keep"
@@ -39,6 +42,28 @@ def exchanged(config: TransformerConfig, source: TransformerConfig) -> tuple[str
     """Returns the paths of the attention layers whose mechanism is not that of the source's layer."""
     theirs = source.by_path()
     return tuple(path for path, mechanism in config.by_path().items() if theirs.get(path, mechanism) != mechanism)
+
+
+def same_but_mechanisms(config: TransformerConfig, source: TransformerConfig) -> TransformerConfig:
+    """Returns a model's config with the mechanisms of another, plainly compiled.
+
+    Raises:
+      UsageError: they are not of one kind, with layers of the same sizes.
+    """
+    if not isinstance(config, TransformerConfig):
+        raise UsageError("train.exchanged is for Transformers; leave it fresh.")
+    sizes = {field.name for field in dataclasses.fields(config)} - {*config.STACKS}
+    sizes -= {name for name, leaf in declared(type(config)).items() if leaf.may_change or "dropout" in name}
+    sizes -= {"pretrained"}
+    differ = "model.name" if type(source) is not type(config) else ""
+    differ = differ or next((f"model.{n}" for n in sorted(sizes) if getattr(source, n) != getattr(config, n)), "")
+    if differ:
+        raise UsageError(
+            f"{differ} is not that of the model whose weights are loaded, so train.exchanged cannot compare layers; "
+            "set it to the same, or train.exchanged=fresh."
+        )
+    specs_there = {spec: getattr(source, spec) for spec in config.STACKS}
+    return dataclasses.replace(config, **specs_there, implementation="auto", scan=False, remat="none")
 
 
 def within(path: str, layers: tuple[str, ...]) -> bool:

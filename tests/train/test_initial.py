@@ -1,6 +1,7 @@
 """A run that starts from another's parameters has them, and says what it has not."""
 
 import json
+import re
 import shutil
 
 import jax
@@ -17,6 +18,9 @@ from train.decode import trained
 from train.setup import Setup
 from train.start import another_run
 
+DISTILLED = (
+    r"Distilled in 40 steps; squared error relative to the output's square: block_0/attention ([\d.]+) -> ([\d.]+)."
+)
 pytestmark = pytest.mark.xdist_group(__name__)
 
 
@@ -64,6 +68,28 @@ def test_what_fits_is_taken_and_the_rest_is_named(before):
 def test_keep_is_the_mechanism_of_the_other_run(before):
     there = json.loads((before / "config.json").read_text())["model"]["attention"]
     assert setup_of(train__init_from=before, model__attention="keep").config.model.attention == there
+
+
+def test_an_exchanged_layer_learns_the_outputs_of_the_layer_before(before):
+    options = {"train__init_from": before, "model__attention": "neural(dim=2)"}
+    plain, _ = started(**options)
+    state, remark = started(**options, train__exchanged="distilled(steps=40, learning_rate=0.01)")
+    first, last = map(float, re.fullmatch(DISTILLED, remark.splitlines()[-1]).groups())
+    assert last < 0.5 * first
+    ours, theirs = (flatten_dict(tree.params, sep="/") for tree in (state, plain))
+    changed = {path for path in ours if not np.array_equal(ours[path], theirs[path])}
+    assert changed
+    assert all(path.startswith("block_0/attention/") for path in changed)
+
+
+def test_only_exchanged_layers_of_loaded_models_have_another_start(before):
+    for options, message in (
+        ({"train__init_from": before}, "and there is none; set it to fresh"),
+        ({}, "set model.pretrained or train.init_from"),
+        ({"train__init_from": before, "model__attention": "neural", "model__mlp": 16}, "model.mlp is not that of the"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            setup_of(train__exchanged="like", **options).check_start()
 
 
 def test_mistakes_are_said_before_anything_is_written(before, tmp_path, capsys):

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 from attention.errors import UsageError, unknown
 from attention.specs import NUMBERS
 from models.fields import BOOKKEEPING, HARDWARE, Declared, field
+from models.surgery import starts
 from train.config.durations import Duration, duration
 from train.optimizer import OptimizerConfig
 from train.run import loggers
@@ -26,6 +27,14 @@ class TrainConfig(Declared):
         "The work directory of another run, whose parameters this one starts from where they have the same names and "
         "shapes.",
         special={"": "none"},
+    )
+    exchanged: str = field(
+        "fresh",
+        "How attention layers start that have another mechanism than the model whose weights `model.pretrained` or "
+        "`init_from` loads. What is new in them has its usual initial values (`fresh`), or those with which the layer "
+        "computes what it did, where that can be had (`like`); `distilled(steps=300, learning_rate=0.001)` then trains "
+        "the layers to give the outputs that they gave, before the training begins.",
+        reads=starts.parse,
     )
     length: str = duration("1000 steps", "Of the whole training.", may_change=True, matched="flops")
     log_every: str = duration(

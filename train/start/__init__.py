@@ -1,1 +1,1 @@
-"""The start of a run from weights that are there already."""
+"""The start of a run from the weights of a model some of whose layers are exchanged."""

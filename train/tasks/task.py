@@ -1,5 +1,6 @@
 """The interface between the training loop and a task."""
 
+import copy
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
@@ -50,6 +51,12 @@ class Task:
     sizes: tuple[Any, ...]
     model: Any
     _data: Section
+
+    def with_model(self, model: Any) -> "Task":
+        """Returns the same task with another network of the same inputs and outputs."""
+        other = copy.copy(self)
+        other.model = model
+        return other
 
     def init(self, key: jax.Array) -> dict:
         """Returns initial parameters."""

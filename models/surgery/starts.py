@@ -1,0 +1,42 @@
+"""The ways in which exchanged layers start, as spec strings name them."""
+
+import dataclasses
+import functools
+
+from attention import specs
+from attention.parameters import Count, Positive, check_options
+
+
+@dataclasses.dataclass(frozen=True)
+class Fresh:
+    """What is new has the initial values of any model."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Like:
+    """What is new starts so that the layer computes what it did, where that can be had; see `models.surgery.like`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Distilled:
+    """After that, the layers learn what the layers before them give out on the training data.
+
+    Attributes:
+      steps: How many batches they see.
+      learning_rate: Adam's, which falls to 0 as a cosine.
+    """
+
+    steps: Count = 300
+    learning_rate: Positive = 1e-3
+
+    def __post_init__(self):
+        check_options(self)
+
+
+STARTS: dict[str, type] = {"fresh": Fresh, "like": Like, "distilled": Distilled}
+
+
+@functools.cache
+def parse(text: str, field: str = "train.exchanged") -> Fresh | Like | Distilled:
+    """Returns the start that a spec string names, such as `distilled(steps=100)`; raises UsageError if it is none."""
+    return specs.make(text, STARTS, f"start in {field}")
