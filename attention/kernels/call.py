@@ -1,10 +1,12 @@
 """The input of every implementation: checked arrays, and the options of the call."""
 
 import dataclasses
+import math
 import re
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention.dropout import Seed, seed_of
@@ -56,6 +58,18 @@ class Call:
     def allowed(self) -> jax.Array | None:
         """Returns the mask as an array that broadcasts to the scores, or None if everything is allowed."""
         return self.mask.materialise(*self.scores_shape[-2:], rank=len(self.scores_shape))
+
+    def flat(self, x: jax.Array | None, trailing: int) -> jax.Array | None:
+        """Returns an array of the mask, or the bias, with one batch axis before its trailing axes; None stays.
+
+        That axis is 1 if an array over pairs, with 3 trailing axes, is the same for all sequences.
+        """
+        if x is None:
+            return None
+        lead, rest = x.shape[: x.ndim - trailing], x.shape[x.ndim - trailing :]
+        if trailing == 3 and math.prod(lead) == 1:
+            return x.reshape(1, *rest)
+        return jnp.broadcast_to(x, (*self.scores_shape[:-3], *rest)).reshape(-1, *rest)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

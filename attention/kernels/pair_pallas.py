@@ -119,22 +119,19 @@ def _operands(call: PairCall, plan: PairPlan) -> Operands:
         key=_padded(precise(key).mT, plan, {-1: 1}),
         value=_padded(value, plan, {-2: 1}),
         weights=tuple(x if per_head else x[None] for x in weights),
-        bias=None if call.bias is None else _padded(_four(precise(call.bias), call), plan, {-2: 0, -1: 1}),
+        bias=None if call.bias is None else _padded(call.flat(precise(call.bias), 3), plan, {-2: 0, -1: 1}),
     )
 
 
 def _fixed(call: PairCall, plan: PairPlan) -> Fixed:
     mask, (batch, heads) = call.mask, (math.prod(call.scores_shape[:-3]), call.scores_shape[-3])
-    lengths = plan.keys if mask.key_lengths is None else mask.key_lengths
-    lengths = jnp.broadcast_to(lengths, call.scores_shape[:-3]).reshape(-1)
+    lengths = jnp.full(batch, plan.keys) if mask.key_lengths is None else call.flat(mask.key_lengths, 0)
     segments = [None, None]
     if mask.query_segments is not None:
-        segments = [mask.query_segments, mask.key_segments]
-        segments = [jnp.broadcast_to(x, (*call.scores_shape[:-3], x.shape[-1])).astype(jnp.int32) for x in segments]
-        segments = [x.reshape(batch, -1) for x in segments]
+        segments = [call.flat(x, 1).astype(jnp.int32) for x in (mask.query_segments, mask.key_segments)]
         segments = [_padded(segments[0][..., None], plan, {-2: 0}), _padded(segments[1][:, None], plan, {-1: 1})]
     return Fixed(
-        dense=None if mask.dense is None else _padded(_four(mask.dense, call), plan, {-2: 0, -1: 1}).astype(jnp.int8),
+        dense=None if mask.dense is None else _padded(call.flat(mask.dense, 3), plan, {-2: 0, -1: 1}).astype(jnp.int8),
         query_segments=segments[0],
         key_segments=segments[1],
         offset=jnp.asarray(mask.query_offset, jnp.int32).reshape(1),
@@ -151,14 +148,6 @@ def _padded(x: jax.Array, plan: PairPlan, axes: dict[int, int]) -> jax.Array:
         if x.shape[axis] == lengths[side] > 1 or len(axes) == 1:
             ends[axis] = (0, -lengths[side] % plan.block[side])
     return jnp.pad(x, ends)
-
-
-def _four(x: jax.Array, call: PairCall) -> jax.Array:
-    """Returns an array that broadcasts to the scores with one batch axis, of size 1 if all sequences share it."""
-    x = x.reshape((1,) * (len(call.scores_shape) - x.ndim) + x.shape)
-    if not all(size == 1 for size in x.shape[:-3]):
-        x = jnp.broadcast_to(x, (*call.scores_shape[:-3], *x.shape[-3:]))
-    return x.reshape(-1, *x.shape[-3:])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -134,12 +134,11 @@ def attend(call: Call) -> tuple[jax.Array, None]:
     form = mask.causal, mask.window, call.dropout_rate
     plan = TilePlan(score, call.normaliser, rule(stretch, units), queries // count, heads, *form)
     flat = lambda x: x.reshape(size, *x.shape[len(batch) :])  # noqa: E731
-    spread = lambda x: None if x is None else flat(jnp.broadcast_to(x, (*batch, *x.shape[len(batch) :])))  # noqa: E731
     shared = Weights(weights, tables, {name: call.params[name] for name in tiles.normaliser_arrays(call)})
     tensors = Tensors(*jax.tree.map(flat, (call.query, call.key, call.value)), None, shared)
-    segments = spread(mask.query_segments), spread(mask.key_segments)
+    segments = call.flat(mask.query_segments, 1), call.flat(mask.key_segments, 1)
     layer, here = jnp.asarray(call.layer, jnp.int32), jnp.arange(count, dtype=jnp.int32)
-    rules = RingRules(spread(mask.key_lengths), *segments, call.dropout_seed, layer, here)
+    rules = RingRules(call.flat(mask.key_lengths, 0), *segments, call.dropout_seed, layer, here)
     tokens = P(None, AXIS)
     local = jax.shard_map(
         functools.partial(_attend, plan),

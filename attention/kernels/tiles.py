@@ -50,10 +50,10 @@ def attend_in_tiles(
     words = row_words(call.dropout_seed, (size, heads, queries)) if call.dropout_rate else None
     rules = Rules(
         jnp.asarray(mask.query_offset, jnp.int32),
-        _flat(mask.key_lengths, batch, 0),
-        _flat(mask.query_segments, batch, 1),
-        _flat(mask.key_segments, batch, 1),
-        _flat(mask.dense, batch, 3),
+        call.flat(mask.key_lengths, 0),
+        call.flat(mask.query_segments, 1),
+        call.flat(mask.key_segments, 1),
+        call.flat(mask.dense, 3),
         words,
         jnp.zeros((), jnp.int32),
         jnp.asarray(call.layer, jnp.int32),
@@ -61,23 +61,13 @@ def attend_in_tiles(
     query, key, value = jax.tree.map(lambda x: x.reshape(size, *x.shape[len(batch) :]), (query, key, call.value))
     plan = TilePlan(score, call.normaliser, tiling, queries, heads, mask.causal, mask.window, call.dropout_rate)
     shared = Weights(weights, tables, {name: call.params[name] for name in normaliser_arrays(call)})
-    out = _attend(plan, Tensors(query, key, value, _flat(call.bias, batch, 3), shared), rules)
+    out = _attend(plan, Tensors(query, key, value, call.flat(call.bias, 3), shared), rules)
     return out.reshape(*batch, *out.shape[1:])
 
 
 def normaliser_arrays(call: Call) -> list[str]:
     """Returns the names of the normaliser's arrays."""
     return list(call.normaliser.parameters(Sizes(1, 1, 1, 1)))
-
-
-def _flat(x: jax.Array | None, batch: list[int], trailing: int) -> jax.Array | None:
-    """Returns `x` with one batch axis before its trailing axes, of size 1 if all sequences share it."""
-    if x is None:
-        return None
-    lead, rest = x.shape[: x.ndim - trailing], x.shape[x.ndim - trailing :]
-    if math.prod(lead) == 1 and trailing == 3:
-        return x.reshape(1, *rest)
-    return jnp.broadcast_to(x, (*batch, *rest)).reshape(-1, *rest)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
