@@ -1,4 +1,4 @@
-"""Encoder and decoder (Vaswani et al. 2017; Marian in Zhang) with any mechanism in each of their attentions."""
+"""Encoder and decoder (Vaswani et al. 2017; Marian in Zhang; T5) with any mechanism in each of their attentions."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -18,17 +18,18 @@ from models.layers import stack
 from models.layers.cache import Cache, Decoding, PreparedSource
 from models.layers.dropout import Dropout
 from models.layers.multi_head import MultiHeadAttention
+from models.layers.norms import NORM_TYPES
 from models.layers.output import Output
 from models.layers.positions import ADDED, HALVES, Positions
 from models.layers.projections import Dense, look_up
-from models.transformer import PRETRAINED, TransformerConfig
+from models.transformer import PRETRAINED, BlockConfig
 
 Caches = tuple[Cache, ...]
 Source = Int[Array, "B S"] | Float[Array, "B H W C"]  # tokens, or the images of `models.captioner`
 
 
 @dataclasses.dataclass(frozen=True)
-class CrossAttentionConfig(TransformerConfig):
+class CrossAttentionConfig(BlockConfig):
     """The base of configs of models whose decoder attends to what an encoder makes of a source."""
 
     attention: str = field(
@@ -75,7 +76,8 @@ class CrossAttentionConfig(TransformerConfig):
     def cost_of_tokens(self, source: int, target: int, vocabulary: int) -> Cost:
         """Returns the cost of one forward pass of all blocks and of the output."""
         head = operations.linear(target, self.width, vocabulary, bias=self.output_bias)
-        cross = (layer.cost(target, self.width, self.heads, source) for layer in self.mechanisms["cross_attention"])
+        layers = self.mechanisms["cross_attention"]
+        cross = (layer.cost(target, self.width, self.heads, source, self.head) for layer in layers)
         return self.cost_of_blocks(source) + sum(cross, self.cost_of_blocks(target, "decoder_attention")) + head
 
 
@@ -84,7 +86,8 @@ class EncoderDecoderConfig(CrossAttentionConfig):
     """The config of an encoder-decoder.
 
     Vaswani et al. have `post`, `sinusoidal`, `relu`, with scaled, shared embeddings tied to the output. Marian has the
-    same but for `swish`, `sinusoidal_halves`, ε = 1e-5 and a bias of the output.
+    same but for `swish`, `sinusoidal_halves`, ε = 1e-5 and a bias of the output. T5 has `pre`, `rms`, no positions but
+    those of `relative`, and no biases.
     """
 
     name: str = "encoder_decoder"
@@ -135,8 +138,8 @@ class EncoderDecoder(nn.Module):
         cross = config.attention_layers(max(self.source_length, self.target_length), dtype, "cross_attention")
         self.decoder = self._blocks("decoder", self._decoder_layers(), cross)
         if config.norm == "pre":
-            self.encoder_norm = nn.LayerNorm(config.norm_epsilon, dtype=dtype)
-            self.decoder_norm = nn.LayerNorm(config.norm_epsilon, dtype=dtype)
+            self.encoder_norm = NORM_TYPES[config.norm_type](config.norm_epsilon, dtype=dtype)
+            self.decoder_norm = NORM_TYPES[config.norm_type](config.norm_epsilon, dtype=dtype)
         if not config.tied_output:
             self.head = Dense((self.target_vocabulary,), bias=False, dtype=dtype)
         if config.output_bias:

@@ -1,9 +1,10 @@
 """A decoder-only language model (Radford et al. 2018; DiGiugno §4.1) with any causal mechanism in each layer.
 
-Its fields span GPT-2, Llama, Mistral, Qwen and Gemma, whose weights `models.published` loads.
+Its fields span GPT-2, BLOOM, Llama, DiffLlama, Mistral, Qwen and Gemma, whose weights `models.published` loads.
 """
 
 import dataclasses
+import functools
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -20,13 +21,13 @@ from models.layers.norms import NORM_TYPES
 from models.layers.output import Output
 from models.layers.positions import ANY, Positions
 from models.layers.projections import Dense, look_up
-from models.transformer import PRETRAINED, TransformerConfig
+from models.transformer import PRETRAINED, BlockConfig
 
 Caches = tuple[Cache, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class GPTConfig(TransformerConfig):
+class GPTConfig(BlockConfig):
     """The config of a language model."""
 
     name: str = "gpt"
@@ -36,16 +37,9 @@ class GPTConfig(TransformerConfig):
     attention_bias: bool = False
     tied_output: bool = field(True, "Whether the embeddings are the output's kernel too; else it has its own.")
     scale_embeddings: bool = field(False, "Whether embeddings are multiplied by √D (Vaswani et al. 2017, §3.4).")
-    norm_type: str = field(
-        "layer", "The kind of norms; `rms_offset` multiplies by 1 + w, as Gemma does.", choices=NORM_TYPES
-    )
-    gated: bool = field(
-        False, "Whether a further layer of each MLP is activated and multiplies the first: SwiGLU with `swish`."
-    )
-    mlp_bias: bool = field(True, "Whether the MLPs have biases.")
+    norm_embedding: bool = field(False, "Whether the embeddings are normed, as in BLOOM.")
     output_bias: bool = field(True, "Whether an output of its own has a bias.")
     logit_cap: float = field(0.0, "c of c · tanh(logits / c), as in Gemma 2; 0 is no cap.", least=0)
-    head: int = field(0, "H, the width of a head; 0 is D/N.", least=0)
     pretrained: str = field("", PRETRAINED)
 
     def build(self, vocabulary: int, length: int, dtype: DTypeLike = jnp.float32) -> "GPT":
@@ -100,6 +94,8 @@ class GPT(nn.Module):
         embed = nn.Embed(self.vocabulary, config.width, dtype=self.dtype, embedding_init=start, name="embed")
         x = look_up(embed, tokens) * (config.width**0.5 if config.scale_embeddings else 1.0)
         x = Positions(config.positions, self.length, name="positions")(x, first)
+        norm = functools.partial(NORM_TYPES[config.norm_type], config.norm_epsilon, dtype=self.dtype)
+        x = norm(name="norm_embedding")(x) if config.norm_embedding else x
         x = Dropout(config.embedding_dropout, name="dropout_embedding")(x, train=train)
         kept = []
         blocks = config.blocks(self.length, self.dtype)
@@ -108,7 +104,7 @@ class GPT(nn.Module):
         for block, cache in zip(blocks, caches or (), strict=caches is not None):
             x, cache = block(x, None, train, cache)
             kept.append(cache)
-        x = NORM_TYPES[config.norm_type](config.norm_epsilon, dtype=self.dtype, name="norm")(x)
+        x = norm(name="norm")(x)
         head = Dense((self.vocabulary,), bias=config.output_bias, dtype=self.dtype, name="head")
         output = Output(x, embed.embedding, transposed=True) if config.tied_output else head.output(x)
         output = dataclasses.replace(output, cap=config.logit_cap)

@@ -1,4 +1,7 @@
-"""RoBERTa (Liu et al. 2019): a bidirectional encoder that predicts masked tokens, with any mechanism in each layer."""
+"""RoBERTa (Liu et al. 2019): a bidirectional encoder that predicts masked tokens, with any mechanism in each layer.
+
+With other fields it is BERT (Devlin et al. 2019).
+"""
 
 import dataclasses
 from typing import ClassVar
@@ -25,7 +28,10 @@ INITIAL = nn.initializers.normal(0.02)
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLMConfig(TransformerConfig):
-    """The config of a masked language model. RoBERTa is `post`, `learned`, `gelu`, with ε = 1e-5."""
+    """The config of a masked language model.
+
+    RoBERTa is `post`, `learned`, `gelu`, with ε = 1e-5. BERT is the same without `skip_padding`, with ε = 1e-12.
+    """
 
     name: str = "masked_lm"
     norm: str = "post"
@@ -33,8 +39,11 @@ class MaskedLMConfig(TransformerConfig):
     positions: str = field("learned", ANY, choices=())
     embedding_dropout: float = 0.1
     dropout: float = field(0.1, "Rate on the attention layers' and the MLPs' outputs.")
-    padding_token: int = field(
-        1, "The tokeniser's token of padding; 1 in RoBERTa's. Learned positions count the others.", least=0
+    padding_token: int = field(1, "The tokeniser's token of padding; 1 in RoBERTa's, 0 in BERT's.", least=0)
+    skip_padding: bool = field(
+        True,
+        "Whether learned positions count real tokens only, after that of padding, as in RoBERTa; else they count all "
+        "tokens from 0, as in BERT.",
     )
     token_types: int = field(
         1, "Kinds of tokens that have an embedding each; 1 in RoBERTa, whose tokens are all of type 0.", least=1
@@ -113,9 +122,9 @@ class MaskedLM(nn.Module):
         return Head(config.norm_epsilon, self.dtype, name="head")(x, embed)
 
     def _positioned(self, x: Float[Array, "B L D"], tokens: Int[Array, "B L"]) -> Float[Array, "B L D"]:
-        """Adds positions to embeddings; learned positions count as in RoBERTa, all others from the left."""
+        """Adds positions to embeddings; RoBERTa's count real tokens, all others from the left."""
         config = self.config
-        if config.positions != "learned":
+        if config.positions != "learned" or not config.skip_padding:
             return Positions(config.positions, self.length, name="positions")(x)
         if tokens.shape[1] > self.length:
             raise UsageError(

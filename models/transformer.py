@@ -22,6 +22,7 @@ from models.fields import LAYERS, field
 from models.layers.blocks import NORMS, Block, Mlp
 from models.layers.cache import Cache
 from models.layers.multi_head import MultiHeadAttention
+from models.layers.norms import NORM_TYPES
 from models.layers.positions import ADDED, rotary_layers
 from models.mechanisms import Mechanism, resolve
 
@@ -236,3 +237,17 @@ class TransformerConfig(ModelConfig):
             norm_type=self.norm_type,
             name=name,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockConfig(TransformerConfig):
+    """The config of blocks whose norms, MLPs and heads may be those of later models, such as Llama and T5."""
+
+    norm_type: str = field(
+        "layer", "The kind of norms; `rms_offset` multiplies by 1 + w, as Gemma does.", choices=NORM_TYPES
+    )
+    gated: bool = field(
+        False, "Whether a further layer of each MLP is activated and multiplies the first: SwiGLU with `swish`."
+    )
+    mlp_bias: bool = field(True, "Whether the MLPs have biases.")
+    head: int = field(0, "H, the width of a head; 0 is D/N.", least=0)

@@ -16,7 +16,7 @@ from models.layers import stack
 from models.layers.dropout import Dropout
 from models.layers.positions import Positions
 from models.layers.projections import Dense
-from models.transformer import TransformerConfig
+from models.transformer import PRETRAINED, TransformerConfig
 
 POOLS = ("class_token", "mean")
 
@@ -28,6 +28,7 @@ class ViTConfig(TransformerConfig):
     name: str = "vit"
     patch: int = field(2, "Side of a square patch.", least=1, unit="pixels")
     pool: str = field("mean", "What the classifier reads: the `class_token` or the `mean` over tokens.", choices=POOLS)
+    pretrained: str = field("", PRETRAINED)
 
     def tokens(self, image_shape: tuple[int, ...]) -> int:
         """Returns ℓ for images of shape `(H, W, C)`: the number of patches, plus one for a class token.

@@ -9,23 +9,25 @@ from jax.nn import initializers
 
 from attention.errors import UsageError
 from attention.forms import At
-from attention.parameters import Count, Parameter, Params, Sizes
+from attention.parameters import Count, NotNegative, Parameter, Params, Sizes
 from attention.score import Score
 
 
 @dataclasses.dataclass(frozen=True)
 class Relative(Score):
-    """score = q·k/√H + b[bucket(j − i)] of each head; T5 leaves out 1/√H and shares b among layers.
+    """score = q·k · scale + b[bucket(j − i)] of each head; T5 has a scale of 1 and shares b among layers.
 
     Attributes:
       buckets: Number of buckets.
       distance: The distance from which on all share the last bucket.
       ahead: Whether keys after the query have half of the buckets, as in T5's encoder; if not, all share the first.
+      scale: The factor of q·k; 0 means 1/√H.
     """
 
     buckets: Count = 32
     distance: Count = 128
     ahead: bool = True
+    scale: NotNegative = 0.0
 
     def __post_init__(self):
         super().__post_init__()
@@ -40,9 +42,14 @@ class Relative(Score):
         """Returns b."""
         return {"bucket_bias": Parameter((sizes.heads, self.buckets), initializers.normal(0.02), ("heads",))}
 
+    def query_gain(self, head: int) -> float:
+        """Returns 1/√H over the scale, as T5 initialises its queries."""
+        return 1.0 / (self.scale * head**0.5) if self.scale else 1.0
+
     def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
         """Returns the score with the bias of the pair's bucket."""
-        return query @ key * query.shape[-1] ** -0.5 + params["bucket_bias"][self.bucket(at.key - at.query)]
+        bias = params["bucket_bias"][self.bucket(at.key - at.query)]
+        return query @ key * (self.scale or query.shape[-1] ** -0.5) + bias
 
     def bucket(self, offset: jax.Array) -> jax.Array:
         """Returns the bucket of j − i: one a distance for small ones, then logarithmically wider ones."""

@@ -8,6 +8,8 @@ from typing import Any
 from models.transformer import TransformerConfig
 
 Table = Mapping[str, str]
+Fields = Mapping[str, Any]  # of `config.json`
+Arrays = dict[str, Any]
 # From their names to ours.
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "swish", "tanh": "tanh"}
 LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight", "table": "weight", "bias": "bias"}
@@ -38,12 +40,18 @@ class Architecture:
       sinusoids: Tables of `sinusoidal_halves` that may be saved but are no parameters.
       unused_positions: Given our fields, returns the rows of the table of positions before that of the first token.
       generation: Given the special tokens and the longest sequence, returns `generation_config.json`; or None.
+      vocabulary: Their field for the number of tokens or classes.
       length: Their field for the number of positions.
+      complete: Given their fields, returns them with what files say in other words or leave out.
+      finish: Undoes `complete`, given also the shapes of our parameters by path.
       read: Given their fields, returns those of ours that several of theirs decide.
       write: Given our config, returns those of theirs that `read` reads; or None if there are none.
-      unpack: Given a checkpoint's arrays, returns one for each of our parameters, kernels as (outputs, inputs).
+      unpack: Given a checkpoint's arrays and their fields, returns one for each of our parameters, kernels as (outputs,
+        inputs).
       pack: Undoes `unpack`.
-      absent: Parameters of our blocks that such models lack, which must be zero.
+      absent: Parameters of our blocks that such models lack, and the value that all their numbers must have.
+      arrays: Our parameters and theirs, where these are no modules.
+      new_head: Whether the head starts fresh where there are other classes.
     """
 
     title: str
@@ -64,19 +72,24 @@ class Architecture:
     special: Table = dataclasses.field(default_factory=dict)
     rows: Table = dataclasses.field(default_factory=dict)
     sinusoids: tuple[str, ...] = ()
-    unused_positions: Callable[[Mapping[str, Any]], int] = lambda fields: 0
+    unused_positions: Callable[[Fields], int] = lambda fields: 0
     generation: Callable[[Mapping[str, int], int], dict[str, Any]] | None = None
+    vocabulary: str = "vocab_size"
     length: str = "max_position_embeddings"
-    read: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda theirs: {}
+    complete: Callable[[Fields], Fields] = lambda theirs: theirs
+    finish: Callable[[Fields, Mapping[str, tuple[int, ...]]], Fields] = lambda theirs, shapes: theirs
+    read: Callable[[Fields], dict[str, Any]] = lambda theirs: {}
     write: Callable[[Any], dict[str, Any]] | None = None
-    unpack: Callable[[dict[str, Any]], dict[str, Any]] = lambda arrays: arrays
-    pack: Callable[[dict[str, Any]], dict[str, Any]] = lambda arrays: arrays
-    absent: tuple[str, ...] = ()
+    unpack: Callable[[Arrays, Fields], Arrays] = lambda arrays, theirs: arrays
+    pack: Callable[[Arrays, Fields], Arrays] = lambda arrays, theirs: arrays
+    absent: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    arrays: Table = dataclasses.field(default_factory=dict)
+    new_head: bool = False
 
     def array(self, path: str) -> str:
         """Returns the checkpoint's name of one of our parameters, or '' if such models do not have it."""
-        if path in self.rows:
-            return self.rows[path]
+        if path in self.rows or path in self.arrays:
+            return self.rows.get(path) or self.arrays[path]
         module, _, leaf = path.rpartition("/")
         block = re.fullmatch(r"(\w+?)_(\d+)/(.+)", module)
         if block and f"{block[3]}/{leaf}" in self.absent:

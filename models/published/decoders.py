@@ -71,7 +71,7 @@ class Family:
     renamed: Table = dataclasses.field(default_factory=dict)
 
 
-def _call(name: str, options: Fields) -> str:
+def spec(name: str, options: Fields) -> str:
     """Returns a spec string, without options that are off."""
     given = ", ".join(f"{option}={value!r}" for option, value in options.items() if value)
     return f"{name}({given})" if given else name
@@ -94,7 +94,7 @@ def _rotary(rope: Fields) -> str:
         raise UsageError(f"Rotary positions of {dict(rope)} cannot be loaded: their options must be numbers.")
     if rope.get("partial_rotary_factor", 1.0) != 1.0:
         raise UsageError("Rotary positions of a part of each head cannot be loaded: transformers' decoders turn all.")
-    return _call("rotary", {"base": float(numbers[0]), "scaling": _call(kind, options) if options else ""})
+    return spec("rotary", {"base": float(numbers[0]), "scaling": spec(kind, options) if options else ""})
 
 
 def _ropes(theirs: Fields, kinds: list[str], by_kind: bool) -> str:
@@ -149,7 +149,7 @@ def read(theirs: Fields, family: Family) -> dict[str, Any]:
     }
     activation = theirs.get(family.activation) or family.defaults[family.activation]
     windows = [theirs["sliding_window"] if kind == SLIDING else 0 for kind in kinds]
-    specs = [_call("soft_cap" if cap else "dot_product", options | {"window": window}) for window in windows]
+    specs = [spec("soft_cap" if cap else "dot_product", options | {"window": window}) for window in windows]
     return {
         "attention": joined(specs),
         "positions": _ropes(theirs, kinds, {*ROPES} <= {*family.heeded}),
@@ -228,7 +228,7 @@ def _decoder(
     name: str,
     family: Family,
     block: Table | None = None,
-    absent: tuple[str, ...] = (),
+    absent: Mapping[str, float] | None = None,
     **fixed: Any,
 ) -> Architecture:
     """Returns Llama or one of its descendants."""
@@ -256,12 +256,12 @@ def _decoder(
         tied={"lm_head.weight": "model.embed_tokens.weight"},
         read=lambda theirs: read(theirs, family) | fixed,
         write=write,
-        absent=absent,
+        absent=absent or {},
     )
 
 
 GEMMA: dict[str, Any] = {"norm_type": "rms_offset", "scale_embeddings": True, "tied_output": True}
-OUT = ("attention/out/bias",)
+OUT = {"attention/out/bias": 0.0}
 SILU = {"hidden_act": "silu"}
 QWEN = SILU | {"use_sliding_window": False, "max_window_layers": 28}
 TANH = {"hidden_activation": "gelu_pytorch_tanh", "head_dim": 256, "query_pre_attn_scalar": 256}
@@ -292,7 +292,7 @@ DECODERS = (  # where a model fits several, it is exported as the first
 )
 
 
-def _cut(arrays: Arrays) -> Arrays:
+def _cut(arrays: Arrays, theirs: Fields) -> Arrays:
     """Cuts GPT-2's arrays of queries, keys and values side by side, and turns its kernels, `(inputs, outputs)`."""
     cut: Arrays = {}
     for name, array in arrays.items():
@@ -306,7 +306,7 @@ def _cut(arrays: Arrays) -> Arrays:
     return cut
 
 
-def _join(arrays: Arrays) -> Arrays:
+def _join(arrays: Arrays, theirs: Fields) -> Arrays:
     joined: Arrays = {}
     for name, array in arrays.items():
         if ".attn.q." in name:

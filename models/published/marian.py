@@ -38,7 +38,11 @@ MARIAN = Architecture(
     dropouts={"embedding_dropout": "dropout", "dropout": "dropout", "attention_dropout": "attention_dropout"},
     fixed={
         "norm": "post",
+        "norm_type": "layer",
         "norm_epsilon": 1e-5,
+        "gated": False,
+        "mlp_bias": True,
+        "head": 0,
         "positions": "sinusoidal_halves",
         "attention_bias": True,
         "shared_embeddings": True,

@@ -1,7 +1,7 @@
 """Loads published weights into our models, with any mechanism whose arrays fit, and exports them.
 
-RoBERTa is loaded into `models.masked_lm`, Marian into `models.encoder_decoder`, and GPT-2, Llama, Mistral, Qwen and
-Gemma into `models.gpt`.
+BERT and RoBERTa are loaded into `models.masked_lm`, ViT into `models.vit`, Marian and T5 into `models.encoder_decoder`,
+and the decoders into `models.gpt`: GPT-2, BLOOM, Llama, DiffLlama, Mistral, Qwen and Gemma.
 """
 
 import collections
@@ -20,16 +20,24 @@ from models.fields import declared
 from models.files import at_home
 from models.gpt import GPTConfig
 from models.layers.positions import rotary_layers, sinusoids_in_halves
-from models.mechanisms import MECHANISMS, resolve
+from models.mechanisms import resolve
 from models.published import hugging_face
 from models.published.architectures import ACTIVATIONS, Architecture
+from models.published.bert import BERT, ROBERTA
+from models.published.bloom import BLOOM
 from models.published.decoders import DECODERS, GPT2
+from models.published.diffllama import DIFFLLAMA
 from models.published.marian import MARIAN
-from models.published.roberta import ROBERTA
+from models.published.t5 import T5
+from models.published.vit import VIT
 from models.surgery import exchange
 from models.transformer import TransformerConfig
 
-ARCHITECTURES = (ROBERTA, MARIAN, GPT2, *DECODERS)
+ARCHITECTURES = (ROBERTA, BERT, VIT, MARIAN, T5, GPT2, BLOOM, *DECODERS, DIFFLLAMA)
+REFUSED = {
+    "deit": "its second token, of distillation, has a head of its own; a DeiT without it is of type 'vit'",
+    "modernbert": "its first block has no norm before its attention, and ours have one in each block",
+}
 OTHER_NAMES = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "swish": "swish"}
 
 POSITIONS = ("positions/embedding", "positions/table")
@@ -88,9 +96,9 @@ class Described:
 
     Attributes:
       fields: The fields of our model's config that the checkpoint gives, with rates of dropout.
-      vocabulary: Size of the vocabulary; for Marian, of sources and targets.
-      length: ℓ, the longest sequence that the model supports.
-      special: For Marian, the ids of `pad`, `start` (the decoder's first token) and `end`.
+      vocabulary: Size of the vocabulary; for Marian and T5, of sources and targets; for ViT, the number of classes.
+      length: ℓ, the longest sequence that the model supports; for ViT, the number of tokens.
+      special: For Marian and T5, the ids of `pad`, `start` (the decoder's first token) and `end`.
     """
 
     fields: dict[str, Any]
@@ -102,7 +110,8 @@ class Described:
 def describe(source: str, architectures: Sequence[Architecture] = ARCHITECTURES) -> Described:
     """Returns the architecture of a checkpoint.
 
-    The model is `MaskedLM(MaskedLMConfig(**fields, …), vocabulary, length)` for RoBERTa, for Marian
+    The model is `MaskedLM(MaskedLMConfig(**fields, …), vocabulary, length)` for BERT and RoBERTa, for ViT
+    `ViT(ViTConfig(**fields, …), vocabulary, length)`, for Marian and T5
     `EncoderDecoder(EncoderDecoderConfig(**fields, …), vocabulary, vocabulary, length, length)`, and for the others
     `GPT(GPTConfig(**fields, …), vocabulary, length)`.
 
@@ -116,19 +125,22 @@ def describe(source: str, architectures: Sequence[Architecture] = ARCHITECTURES)
     theirs = hugging_face.read_config(source)
     known = {architecture.model_type: architecture for architecture in architectures}
     kind = theirs.get("model_type")
+    if isinstance(kind, str) and kind in REFUSED:
+        raise UsageError(f"{source} is a model of type {kind!r}, which cannot be loaded: {REFUSED[kind]}.")
     if kind is not None and kind not in list(known):  # it may be anything
         only = ", ".join(map(repr, known))
         raise UsageError(f"{source} is a model of type {kind!r}; only {only} can be loaded.")
     architecture = known.get(kind, architectures[0])
-    _check_described(source, architecture, theirs)
-    _check_values(source, architecture, theirs)
     try:
+        theirs = architecture.complete(theirs)
+        _check_described(source, architecture, theirs)
+        _check_values(source, architecture, theirs)
         fields = _fields(source, architecture, theirs)
     except (TypeError, LookupError, AttributeError, ArithmeticError) as error:  # where several fields decide one
         raise UsageError(f"The config.json of {source} has a value that cannot be ({error!r}).") from error
     length = theirs[architecture.length] - architecture.unused_positions(fields)
     special = {token: theirs[name] for token, name in architecture.special.items()}
-    return Described(fields, theirs["vocab_size"], length, special)
+    return Described(fields, theirs[architecture.vocabulary], length, special)
 
 
 def _fields(source: str, architecture: Architecture, theirs: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,7 +162,7 @@ def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[s
 
     Args:
       source: A Hugging Face folder, or a name on the hub.
-      config: The model's config: `MaskedLMConfig`, `EncoderDecoderConfig` or `GPTConfig`.
+      config: The model's config: `MaskedLMConfig`, `ViTConfig`, `EncoderDecoderConfig` or `GPTConfig`.
       params: The model's parameters, without the collection's name.
 
     Returns:
@@ -162,9 +174,9 @@ def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[s
     architecture = _architecture_of(source, config)
     fresh = traverse_util.flatten_dict(params, sep="/")
     length = max(0, _positions(fresh) - architecture.unused_positions(vars(config)))
-    there = check_fit(source, config, len(fresh["embed/embedding"]), length)
+    there = check_fit(source, config, _outputs(fresh), length)
     arrays = _canonical(source, architecture, config, hugging_face.read_weights(source))
-    headless = not any(name.startswith(architecture.head) for name in arrays)
+    headless = there.vocabulary != _outputs(fresh) or not any(name.startswith(architecture.head) for name in arrays)
     named = {path: architecture.array(path) for path in fresh}
     new = [path for path, name in named.items() if not name or (headless and name.startswith(architecture.head))]
     loaded = {path: name for path, name in named.items() if path not in new}
@@ -212,9 +224,9 @@ def export(
 
     Args:
       folder: The folder, which is created if needed.
-      config: The model's config: `MaskedLMConfig`, `EncoderDecoderConfig` or `GPTConfig`.
+      config: The model's config: `MaskedLMConfig`, `ViTConfig`, `EncoderDecoderConfig` or `GPTConfig`.
       params: The model's parameters, without the collection's name.
-      special: For Marian, the ids of its tokeniser's special tokens by name: `pad`, `start` and `end`.
+      special: For Marian and T5, the ids of its tokeniser's special tokens by name: `pad`, `start` and `end`.
       length: The longest sequence, unless learned positions say it.
       texts: Returns other files by name, such as a card, for the architecture that is written.
 
@@ -228,15 +240,16 @@ def export(
     named = {path: architecture.array(path) for path in flat}
     weights = {name: _to_theirs(path, flat[path], path in architecture.rows) for path, name in named.items() if name}
     theirs = _config_json(architecture, config) | {
-        "vocab_size": len(flat["embed/embedding"]),
+        architecture.vocabulary: _outputs(flat),
         architecture.length: _positions(flat) or length,
     }
     theirs |= {name: theirs[original] for name, original in architecture.same.items()}
     theirs |= {name: special[token] for token, name in architecture.special.items()}
-    documents = {hugging_face.CONFIG: theirs}
+    finished = architecture.finish(theirs, {path: array.shape for path, array in flat.items()})
+    documents = {hugging_face.CONFIG: dict(finished)}
     if architecture.generation:
         documents[hugging_face.GENERATION] = architecture.generation(special, length)
-    hugging_face.write(at_home(folder), documents, architecture.pack(weights), texts(architecture))
+    hugging_face.write(at_home(folder), documents, architecture.pack(weights, theirs), texts(architecture))
 
 
 def check_fit(
@@ -246,8 +259,8 @@ def check_fit(
 
     Args:
       source: A Hugging Face folder, or a name on the hub.
-      config: The model's config: `MaskedLMConfig`, `EncoderDecoderConfig` or `GPTConfig`.
-      vocabulary: Size of the model's vocabulary.
+      config: The model's config: `MaskedLMConfig`, `ViTConfig`, `EncoderDecoderConfig` or `GPTConfig`.
+      vocabulary: Size of the model's vocabulary, or its number of classes.
       length: ℓ, the model's longest sequence.
       special: Ids of the tokeniser's special tokens by name, if they must match the checkpoint too.
 
@@ -255,11 +268,14 @@ def check_fit(
       UsageError: they do not fit; the error gives both values of every difference. Or see `describe`.
     """
     architecture = _architecture_of(source, config)
-    described = describe(source, (architecture,))
+    described = describe(source, architectures_of(config))
     compared = described.fields.keys() - architecture.dropouts.keys() - config.STACKS.keys()
     compared = sorted(field for field in compared if _matters(field, config))
     pairs = {f"model.{field}": (getattr(config, field), described.fields[field]) for field in compared}
-    pairs["the vocabulary"] = vocabulary, described.vocabulary
+    if architecture.new_head:
+        pairs["the number of tokens"] = length, described.length
+    else:
+        pairs["the vocabulary"] = vocabulary, described.vocabulary
     if special is not None:
         pairs |= {f"the token {name}": (special.get(name), token) for name, token in described.special.items()}
     wrong = [f"{what} is {ours!r} but there {theirs!r}" for what, (ours, theirs) in pairs.items() if ours != theirs]
@@ -286,6 +302,11 @@ def architectures_of(config: Any) -> list[Architecture]:
     return known
 
 
+def _outputs(flat: Mapping[str, Any]) -> int:
+    """Returns the number of tokens or classes among parameters by path."""
+    return len(flat["embed/embedding"]) if "embed/embedding" in flat else flat["head/kernel"].shape[-1]
+
+
 def _positions(flat: Mapping[str, Any]) -> int:
     """Returns the number of learned positions among parameters by path."""
     return next((flat[path].shape[-2] for path in POSITIONS if path in flat), 0)
@@ -295,7 +316,7 @@ def _check_described(source: str, architecture: Architecture, theirs: dict[str, 
     """Raises UsageError unless a `config.json` is complete and of the architecture."""
     tables = (architecture.fields, architecture.dropouts, architecture.special)
     needed = {name for table in tables for name in table.values()}
-    needed |= {"model_type", "vocab_size", architecture.length}
+    needed |= {"model_type", architecture.vocabulary, architecture.length}
     if missing := sorted(needed - {name for name, value in theirs.items() if value is not None}):
         raise UsageError(f"The config.json of {source} lacks {', '.join(missing)}.")
     only = architecture.standard | {name: theirs[original] for name, original in architecture.same.items()}
@@ -306,22 +327,20 @@ def _check_described(source: str, architecture: Architecture, theirs: dict[str, 
 
 def _exportable(config: TransformerConfig, special: Mapping[str, int], flat: Mapping[str, np.ndarray]) -> Architecture:
     """Returns the architecture that a model can be exported as, the first of those that fit."""
-    known = architectures_of(config)
-    if len(known) == 1:
-        _check_exportable(known[0], config, special)
-        return known[0]
     differences = {}
-    for architecture in known:
+    for architecture in architectures_of(config):
         with contextlib.suppress(UsageError):  # of fields that it has no words for
-            differences[architecture.title] = _differences(architecture, config, flat)
+            differences[architecture.title] = architecture, _differences(architecture, config, flat)
     if not differences:
         raise UsageError("transformers has no model with these positions, so it cannot be exported.")
-    closest = min(differences, key=lambda title: len(differences[title]))
-    if differences[closest]:
+    closest, wrong = min(differences.values(), key=lambda pair: len(pair[1]))
+    if wrong:
+        raise UsageError(f"transformers has no such model; {closest.title} is closest, but {'; '.join(wrong)}.")
+    if missing := [token for token in closest.special if token not in special]:
         raise UsageError(
-            f"transformers has no such model; {closest} is closest, but {'; '.join(differences[closest])}."
+            f"An exported {closest.title} needs the ids of its special tokens; give that of {', '.join(missing)}."
         )
-    return next(architecture for architecture in known if architecture.title == closest)
+    return closest
 
 
 def _matters(field: str, config: TransformerConfig) -> bool:
@@ -331,14 +350,17 @@ def _matters(field: str, config: TransformerConfig) -> bool:
 
 def _differences(architecture: Architecture, config: TransformerConfig, flat: Mapping[str, np.ndarray]) -> list[str]:
     """Returns how a model differs from what its `config.json` of an architecture would say."""
-    theirs = _fields("The model", architecture, _config_json(architecture, config))
-    ours = {field: getattr(config, field) for field in theirs if _matters(field, config)}
+    theirs = dict.fromkeys(config.STACKS, "dot_product")
+    theirs |= _fields("The model", architecture, _config_json(architecture, config))
+    compared = theirs.keys() - architecture.dropouts.keys()
+    ours = {field: getattr(config, field) for field in sorted(compared) if _matters(field, config)}
     for spec, depth in config.STACKS.items():
         if resolve(theirs[spec], getattr(config, depth)) == config.mechanisms[spec]:
             theirs[spec] = ours[spec]
-    if rotary_layers(theirs["positions"], config.depth) == config.rotaries:
+    if any(config.rotaries) and rotary_layers(theirs["positions"], len(config.rotaries)) == config.rotaries:
         theirs["positions"] = ours["positions"]
-    lost = tuple(path for path, array in flat.items() if not architecture.array(path) and array.any())
+    absent = [path for path in flat if not architecture.array(path)]
+    lost = tuple(path for path in absent if np.any(flat[path] != architecture.absent.get(path.partition("/")[2], 0.0)))
     fields = [field for field in ours if ours[field] != theirs[field]]
     return [f"model.{field} is {ours[field]!r}, there {theirs[field]!r}" for field in fields] + (
         [f"it lacks {drawn_together(lost)}"] if lost else []
@@ -355,25 +377,9 @@ def _check_values(source: str, architecture: Architecture, theirs: dict[str, Any
             raise UsageError(f"{source} has {name}={value!r}, which must be of type {kind.__name__}.")
         if kind is not str:  # names of activations are translated first
             declarations[field].check(f"{name} of {source}", value)
-    for name in ("vocab_size", architecture.length, *architecture.special.values()):
+    for name in (architecture.vocabulary, architecture.length, *architecture.special.values()):
         if type(theirs[name]) is not int or not 0 <= theirs[name] < MOST_SIZE:
             raise UsageError(f"{source} has {name}={theirs[name]!r}, which must be a whole number below {MOST_SIZE}.")
-
-
-def _check_exportable(architecture: Architecture, config: TransformerConfig, special: Mapping[str, int]) -> None:
-    for field, spec in config.attentions().items():
-        if set(config.mechanisms[field]) != {MECHANISMS["dot_product"]}:
-            raise UsageError(
-                f"Only dot_product can be exported: transformers' {architecture.title} has no {spec!r}, "
-                f"but that is model.{field}."
-            )
-    for field, only in architecture.fixed.items():
-        if getattr(config, field) != only:
-            raise UsageError(f"Only model.{field}={only!r} can be exported, but it is {getattr(config, field)!r}.")
-    if missing := [token for token in architecture.special if token not in special]:
-        raise UsageError(
-            f"An exported {architecture.title} needs the ids of its special tokens; give that of {', '.join(missing)}."
-        )
 
 
 def _config_json(architecture: Architecture, config: TransformerConfig) -> dict[str, Any]:
@@ -392,7 +398,8 @@ def _canonical(
     source: str, architecture: Architecture, config: TransformerConfig, arrays: hugging_face.Arrays
 ) -> hugging_face.Arrays:
     """Renames arrays as in a model with a head, and removes copies of tied arrays and tables of sinusoids."""
-    body, head, arrays = architecture.body, architecture.head, architecture.unpack(arrays)
+    theirs = architecture.complete(hugging_face.read_config(source))
+    body, head, arrays = architecture.body, architecture.head, architecture.unpack(arrays, theirs)
     if not any(name.startswith(body) for name in arrays):  # of a model without a head
         arrays = {name if name.startswith(head) else f"{body}{name}": value for name, value in arrays.items()}
     for copy, original in (architecture.tied if getattr(config, "tied_output", True) else {}).items():

@@ -248,6 +248,7 @@ CASES = {
     "alibi learned": of(Alibi(learned=True)),
     "relative": of(Relative(8, 16)),
     "relative behind": of(Relative(8, 16, ahead=False)),
+    "relative scaled": of(Relative(8, 16, scale=0.7)),
     "forgetting": of(Forgetting(), unordered=False, equivariant=False, needs_causal=True),
     "stick breaking": of(DotProduct(normaliser="stick_breaking"), unordered=False),
     "moba": of(DotProduct(normaliser="blocks(size=2, top=2)"), unordered=False),

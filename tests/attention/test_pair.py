@@ -116,6 +116,7 @@ SCORES = {
     "alibi learned": alibi,
     "relative": lambda *pair: relative(*pair)[0] + relative(*pair)[1],
     "relative behind": lambda *pair: relative(*pair)[0] + relative(*pair)[2],
+    "relative scaled": lambda *pair: relative(*pair)[0] / ROOT * 0.7 + relative(*pair)[1],
 }
 KEPT = ["dot_product", "neural per head", "neural unique", "additive", "gaussian unsquared", "alibi", "location"]
 

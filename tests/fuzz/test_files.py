@@ -56,7 +56,11 @@ def described(architecture):
     """A `config.json` of a small published model."""
     names = {name: 8 for table in (architecture.fields, architecture.special) for name in table.values()}
     names |= dict.fromkeys(architecture.dropouts.values(), 0.1)
-    names |= {architecture.fields.get("activation", "hidden_act"): "gelu", "vocab_size": 11, architecture.length: 20}
+    names |= {
+        architecture.fields.get("activation", "hidden_act"): "gelu",
+        architecture.vocabulary: 11,
+        architecture.length: 20,
+    }
     if "norm_epsilon" in architecture.fields:
         names[architecture.fields["norm_epsilon"]] = 1e-5
     return names | architecture.standard | {"model_type": architecture.model_type}

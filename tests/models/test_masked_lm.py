@@ -21,6 +21,7 @@ CONFIG = small(
     name="masked_lm",
     norm="post",
     padding_token=1,
+    skip_padding=True,
     token_types=1,
     pretrained="",
 )

@@ -21,6 +21,9 @@ YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_p
 YARN |= {"beta_fast": 4.0, "beta_slow": 1.0}
 FAMILIES = {
     "gpt2": ("GPT2", {"vocab_size": 13, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 12}),
+    "bloom": ("Bloom", {"vocab_size": 13, "hidden_size": 24, "n_layer": 2, "n_head": 6}),
+    "diffllama": ("DiffLlama", COMMON | {"head_dim": 6}),
+    "diffllama with groups": ("DiffLlama", COMMON | {"num_attention_heads": 8, "attention_bias": True}),
     "llama": ("Llama", COMMON | {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
     "llama with biases": ("Llama", COMMON | {"attention_bias": True, "mlp_bias": True, "head_dim": 6}),
     "llama 3": ("Llama", COMMON | {"rope_parameters": LLAMA_3, "tie_word_embeddings": True}),
@@ -67,7 +70,8 @@ def test_logits_are_equal_whole_and_with_a_cache_and_an_export_loads(family, tmp
     theirs.save_pretrained(tmp_path / "theirs")
     model, params, report = ours(tmp_path / "theirs")
     assert report.skipped == ()
-    assert all(name.endswith("attention/out/bias") for name in report.new), report  # Qwen 2 has none; ours are zero
+    absent = ("attention/out/bias", "attention/score/scale")  # of Qwen 2 and DiffLlama; ours are zero and one
+    assert all(name.endswith(absent) for name in report.new), report
     expected = logits_of(theirs)
     whole = model.apply(params, jnp.asarray(TOKENS))
     np.testing.assert_allclose(whole, expected, atol=2e-5, rtol=1e-5)

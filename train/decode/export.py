@@ -1,7 +1,7 @@
 """The export of a trained model for `transformers`, with its tokenisers and a card that describes it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from models.published import pretrained
 from models.published.architectures import Architecture
 from models.surgery.low_rank import is_addition
 from train.config import loading
+from train.config.schema import Config
 from train.data import tokenisers
 from train.decode import trained
 from train.run import workdir
@@ -30,7 +31,7 @@ def export(directory: Path, folder: str, step: str = "best", replica: int = 0) -
     """Writes a run's weights as `models.published.pretrained.export` does, with its tokenisers, and a card.
 
     Args:
-      directory: The work directory of a run of a model that `transformers` has, such as a RoBERTa.
+      directory: The work directory of a run of a model that `transformers` has, such as a RoBERTa or a ViT.
       folder: The folder to write, which is created if needed.
       step: `best`, `last` or a step with a checkpoint.
       replica: Which replica, of several.
@@ -48,15 +49,20 @@ def export(directory: Path, folder: str, step: str = "best", replica: int = 0) -
     init = lambda key: jax.tree.map(jnp.asarray, unflatten_dict(zeros, sep="/"))  # noqa: E731
     number, params = trained.load_params(directory, step, config, init, {}, replica)
     texts = {file.name: workdir.read_file(directory, file.name) for file in directory.glob("*tokeniser.json")}
-    if not texts:
-        raise UsageError(f"{directory} keeps no tokeniser.json, which the exported model needs; give another run.")
-    special = tokenisers.loads(sorted(texts.items())[-1][1]).special  # of the target, where there are two
-    length = max(config.data.limits.values()) if hasattr(config.data, "limits") else config.data.context
+    special, length = ({}, 0) if config.task == "image_classification" else _of_tokens(directory, config, texts)
 
     def with_card(architecture: Architecture) -> dict[str, str]:
         return texts | {CARD: card(directory, architecture, number, replica, count_parameters(params))}
 
     pretrained.export(folder, config.model, params, special, length, with_card)
+
+
+def _of_tokens(directory: Path, config: Config, texts: Mapping[str, str]) -> tuple[Mapping[str, int], int]:
+    """Returns the special tokens by name, and the longest sequence."""
+    if not texts:
+        raise UsageError(f"{directory} keeps no tokeniser.json, which the exported model needs; give another run.")
+    special = tokenisers.loads(sorted(texts.items())[-1][1]).special  # of the target, where there are two
+    return special, max(config.data.limits.values()) if hasattr(config.data, "limits") else config.data.context
 
 
 def card(directory: Path, architecture: Architecture, step: int, replica: int, parameters: int) -> str:
@@ -84,7 +90,9 @@ def _lines(directory: Path, architecture: Architecture, step: int, replica: int,
     yield f"at commit {result.get('git', 'unknown')}."
     yield from ("", "## How to load it", "", "```python", f"from transformers import {architecture.transformers}", "")
     yield from (f'model = {architecture.transformers}.from_pretrained("FOLDER")', "```", "")
-    yield "The tokenisers are beside it, in the attention bench's form: `data.tokeniser=file:FOLDER/tokeniser.json`."
+    texts = "The tokenisers are beside it, in the attention bench's form: `data.tokeniser=file:FOLDER/tokeniser.json`."
+    images = "Its images are transformed as `data.eval_transforms` says."
+    yield images if config["task"] == "image_classification" else texts
     yield from ("", "## Metrics", "")
     steps = {result["steps"]: "final", result["best_step"]: "best"} if finished else {}  # which may be one
     for at, name in steps.items():

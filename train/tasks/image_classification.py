@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from attention.errors import UsageError
 from models.cnn import CNNConfig
+from models.published import pretrained
 from models.vit import ViTConfig
 from train.config.schema import Config
 from train.data.images import transforms
@@ -38,6 +39,9 @@ class ImageClassification(Task):
         self.sizes = (self.image_shape, self.sources["train"].split.num_classes)
         self.model = config.model.build(*self.sizes, dtype=jnp.dtype(config.train.precision))
         self._check_images_fit()
+        if config.model.pretrained:
+            tokens = config.model.tokens(self.image_shape)
+            pretrained.check_fit(config.model.pretrained, config.model, self.sizes[1], tokens)
 
     def init(self, key: jax.Array) -> dict:
         """Returns initial parameters."""

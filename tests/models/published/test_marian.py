@@ -238,7 +238,7 @@ def test_another_architecture_is_refused_with_both_values(exported, changes, sen
         ({"share_encoder_decoder_embeddings": False}, "has share_encoder_decoder_embeddings=False; only True"),
         ({"activation_function": "mish"}, "activation_function='mish'; choose one with gelu"),
         ({"d_model": None}, "lacks d_model"),
-        ({"model_type": "roberta"}, "is a model of type 'roberta'; only 'marian' can be loaded"),
+        ({"model_type": "roberta"}, "is a model of type 'roberta'; only 'marian', 't5' can be loaded"),
     ],
 )
 def test_what_the_model_cannot_be_is_refused(exported, changes, sentence):
@@ -260,9 +260,10 @@ def test_old_files_say_less(exported):
 
 def test_only_models_of_known_types_are_described(exported):
     folder, _ = exported
-    (folder / CONFIG).write_text(json.dumps({"model_type": "bert"}))
+    (folder / CONFIG).write_text(json.dumps({"model_type": "albert"}))
     with pytest.raises(
-        UsageError, match=r"is a model of type 'bert'; only 'roberta', 'marian', 'gpt2', .* can be loaded"
+        UsageError,
+        match=r"is a model of type 'albert'; only 'roberta', 'bert', 'vit', 'marian', 't5', .* can be loaded",
     ):
         pretrained.describe(str(folder))
 
@@ -279,9 +280,9 @@ def test_other_tokens_do_not_fit(exported):
 @pytest.mark.parametrize(
     ("changes", "special", "sentence"),
     [
-        ({"cross_attention": "mlp_kv"}, SPECIAL, "Marian has no 'mlp_kv', but that is model.cross_attention"),
-        ({"norm": "pre"}, SPECIAL, "Only model.norm='post' can be exported, but it is 'pre'"),
-        ({"norm_epsilon": 1e-6}, SPECIAL, "Only model.norm_epsilon=1e-05 can be exported, but it is 1e-06"),
+        ({"cross_attention": "mlp_kv"}, SPECIAL, "but model.cross_attention is 'mlp_kv', there 'dot_product'"),
+        ({"norm": "pre"}, SPECIAL, "Marian is closest, but model.norm is 'pre', there 'post'"),
+        ({"norm_epsilon": 1e-6}, SPECIAL, "model.norm_epsilon is 1e-06, there 1e-05"),
         ({}, {"pad": 12}, "needs the ids of its special tokens; give that of start, end"),
         ({}, None, "give that of pad, start, end"),
     ],

@@ -143,7 +143,7 @@ def test_a_run_is_exported_with_its_tokeniser_and_a_card_that_tells_of_it(folder
 
 
 def test_a_run_that_transformers_has_not_is_not_exported(tmp_path):
-    plain = loading.load("configs/vit_digits.py").to_dict()
+    plain = loading.load("configs/cnn_digits.py").to_dict()
     (tmp_path / "config.json").write_text(json.dumps(plain))
-    with pytest.raises(UsageError, match=r"Published weights are those of RoBERTa, .* but model.name is 'vit'"):
+    with pytest.raises(UsageError, match=r"Published weights are those of RoBERTa, .* but model.name is 'cnn'"):
         export.export(tmp_path, str(tmp_path / "out"))

@@ -1,0 +1,96 @@
+"""BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019) as `transformers` has them."""
+
+import re
+from typing import Any
+
+from models.masked_lm import MaskedLMConfig
+from models.published.architectures import Architecture, Arrays, Fields
+
+
+def _encoder(
+    title: str,
+    kind: str,
+    name: str,
+    head: tuple[str, str, str],
+    skip_padding: bool,
+    standard: dict[str, Any],
+    **more: Any,
+) -> Architecture:
+    """Returns BERT or RoBERTa, whose head has these names of itself, its dense layer and its norm."""
+    whole, dense, norm = head
+    return Architecture(
+        title=title,
+        model_type=kind,
+        transformers=name,
+        config=MaskedLMConfig,
+        fields={
+            "depth": "num_hidden_layers",
+            "width": "hidden_size",
+            "heads": "num_attention_heads",
+            "mlp": "intermediate_size",
+            "norm_epsilon": "layer_norm_eps",
+            "activation": "hidden_act",
+            "padding_token": "pad_token_id",
+            "token_types": "type_vocab_size",
+        },
+        dropouts={
+            "embedding_dropout": "hidden_dropout_prob",
+            "dropout": "hidden_dropout_prob",
+            "attention_dropout": "attention_probs_dropout_prob",
+        },
+        fixed={"norm": "post", "positions": "learned", "attention_bias": True, "skip_padding": skip_padding},
+        standard={"is_decoder": False, "position_embedding_type": "absolute", "tie_word_embeddings": True, **standard},
+        modules={
+            "embed": f"{kind}.embeddings.word_embeddings",
+            "positions": f"{kind}.embeddings.position_embeddings",
+            "token_types": f"{kind}.embeddings.token_type_embeddings",
+            "norm_embedding": f"{kind}.embeddings.LayerNorm",
+            "head": whole,
+            "head/dense": f"{whole}.{dense}",
+            "head/norm": f"{whole}.{norm}",
+        },
+        blocks={"block": f"{kind}.encoder.layer"},
+        block_modules={
+            "attention/query": "attention.self.query",
+            "attention/key": "attention.self.key",
+            "attention/value": "attention.self.value",
+            "attention/out": "attention.output.dense",
+            "norm_attention": "attention.output.LayerNorm",
+            "mlp/up": "intermediate.dense",
+            "mlp/down": "output.dense",
+            "norm_mlp": "output.LayerNorm",
+        },
+        body=f"{kind}.",
+        head=f"{whole.partition('.')[0]}.",
+        tied={
+            f"{whole}.decoder.weight": f"{kind}.embeddings.word_embeddings.weight",
+            f"{whole}.decoder.bias": f"{whole}.bias",
+        },
+        **more,
+    )
+
+
+def _of_tensorflow(arrays: Arrays, theirs: Fields) -> Arrays:
+    """Renames the norms' arrays, which the first published files call gamma and beta."""
+    names = {".gamma": ".weight", ".beta": ".bias"}
+    return {re.sub(r"\.(gamma|beta)$", lambda old: names[old[0]], name): array for name, array in arrays.items()}
+
+
+ROBERTA = _encoder(
+    "RoBERTa",
+    "roberta",
+    "RobertaForMaskedLM",
+    ("lm_head", "dense", "layer_norm"),
+    True,
+    {},
+    unused_positions=lambda fields: fields["padding_token"] + 1,
+)
+BERT = _encoder(
+    "BERT",
+    "bert",
+    "BertForMaskedLM",
+    ("cls.predictions", "transform.dense", "transform.LayerNorm"),
+    False,
+    {"hidden_act": "gelu"},  # it is the head's too
+    unpack=_of_tensorflow,
+)

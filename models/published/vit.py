@@ -1,0 +1,98 @@
+"""The Vision Transformer (Dosovitskiy et al. 2021) as `transformers` has it; DeiT without distillation is one too."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from models.published.architectures import Architecture
+from models.vit import ViTConfig
+
+Arrays = dict[str, np.ndarray]
+Fields = Mapping[str, Any]
+
+KERNEL = "vit.embeddings.patch_embeddings.projection.weight"
+TOKEN, POSITIONS = "vit.embeddings.cls_token", "vit.embeddings.position_embeddings"
+CLASSES, TOKENS = "num_labels", "tokens"  # which files say in other words
+
+
+def complete(theirs: Fields) -> dict[str, Any]:
+    """Returns their fields with the number of classes and that of tokens, which need other fields of the right type."""
+    side, patch = theirs.get("image_size"), theirs.get("patch_size")
+    square = type(side) is int and type(patch) is int and patch > 0
+    classes = theirs.get("id2label") or theirs.get(CLASSES) or 2
+    said = {CLASSES: classes if isinstance(classes, int) else len(classes)}
+    return {**theirs, **said} | ({TOKENS: (side // patch) ** 2 + 1} if square else {})
+
+
+def finish(theirs: Fields, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """Undoes `complete`, given the shapes of our parameters by path."""
+    patch = theirs["patch_size"]
+    names = {str(label): f"LABEL_{label}" for label in range(theirs[CLASSES])}
+    return {name: value for name, value in theirs.items() if name not in (CLASSES, TOKENS)} | {
+        "image_size": math.isqrt(theirs[TOKENS] - 1) * patch,
+        "num_channels": shapes["embed/kernel"][0] // patch**2,
+        "id2label": names,
+        "label2id": {name: int(label) for label, name in names.items()},
+    }
+
+
+def unpack(arrays: Arrays, theirs: Fields) -> Arrays:
+    """Flattens the kernel of patches from (outputs, channel, row, column), and tables with an axis for the batch."""
+    prefix = "" if KERNEL in arrays else "vit."  # of a model without a head
+    forms = {KERNEL: lambda kernel: kernel.transpose(0, 2, 3, 1).reshape(len(kernel), -1)}
+    forms |= {TOKEN: lambda token: token.reshape(-1), POSITIONS: lambda table: table[0]}
+    return {name: forms.get(prefix + name, lambda array: array)(array) for name, array in arrays.items()}
+
+
+def pack(arrays: Arrays, theirs: Fields) -> Arrays:
+    """Undoes `unpack`."""
+    patch, kernel = theirs["patch_size"], arrays[KERNEL]
+    square = kernel.reshape(len(kernel), patch, patch, -1).transpose(0, 3, 1, 2)
+    return arrays | {KERNEL: square, TOKEN: arrays[TOKEN][None, None], POSITIONS: arrays[POSITIONS][None]}
+
+
+VIT = Architecture(
+    title="ViT",
+    model_type="vit",
+    transformers="ViTForImageClassification",
+    config=ViTConfig,
+    fields={
+        "depth": "num_hidden_layers",
+        "width": "hidden_size",
+        "heads": "num_attention_heads",
+        "mlp": "intermediate_size",
+        "norm_epsilon": "layer_norm_eps",
+        "activation": "hidden_act",
+        "patch": "patch_size",
+    },
+    dropouts={
+        "embedding_dropout": "hidden_dropout_prob",
+        "dropout": "hidden_dropout_prob",
+        "attention_dropout": "attention_probs_dropout_prob",
+    },
+    fixed={"norm": "pre", "positions": "learned", "attention_bias": True, "pool": "class_token"},
+    standard={"qkv_bias": True},
+    modules={"embed": "vit.embeddings.patch_embeddings.projection", "norm": "vit.layernorm", "head": "classifier"},
+    blocks={"block": "vit.encoder.layer"},
+    block_modules={
+        **{f"attention/{side}": f"attention.attention.{side}" for side in ("query", "key", "value")},
+        "attention/out": "attention.output.dense",
+        "mlp/up": "intermediate.dense",
+        "mlp/down": "output.dense",
+        "norm_attention": "layernorm_before",
+        "norm_mlp": "layernorm_after",
+    },
+    arrays={"class_token": TOKEN, "positions/table": POSITIONS},
+    body="vit.",
+    head="classifier.",
+    tied={},
+    vocabulary=CLASSES,
+    length=TOKENS,
+    complete=complete,
+    finish=finish,
+    unpack=unpack,
+    pack=pack,
+    new_head=True,
+)

@@ -1,0 +1,78 @@
+"""Our BERT against transformers': the same logits from the same weights, in and out."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from attention import Mask, UsageError
+from models.masked_lm import MaskedLM, MaskedLMConfig
+from models.published import pretrained
+from tests.models.test_masked_lm import apply, random_params
+from tests.parity.test_roberta import logits_of, torch, transformers
+
+TOKENS = np.array([[5, 3, 9, 2, 7, 4, 8], [4, 6, 10, 3, 0, 0, 0], [0, 0, 2, 8, 5, 7, 0]])  # 0 is padding
+REAL = TOKENS != 0
+SIZES = {"vocab_size": 11, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+SIZES |= {"intermediate_size": 32, "max_position_embeddings": 9}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A tiny BERT of transformers', and the folder that it saved."""
+    torch.manual_seed(0)
+    model = transformers.BertForMaskedLM(transformers.BertConfig(**SIZES)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    model.save_pretrained(tmp_path / "theirs")
+    return model, tmp_path / "theirs"
+
+
+def ours(folder):
+    described = pretrained.describe(str(folder))
+    model = MaskedLM(MaskedLMConfig(**described.fields), described.vocabulary, described.length)
+    fresh = random_params(model, jnp.asarray(TOKENS))["params"]
+    params, report = pretrained.load(str(folder), model.config, fresh)
+    return model, {"params": params}, report
+
+
+def assert_same(found, expected, where=slice(None)):
+    np.testing.assert_allclose(np.asarray(found)[where], expected[where], atol=1e-5, rtol=1e-5)
+
+
+def test_logits_are_equal_with_padding_and_types_and_an_export_loads(saved, tmp_path):
+    theirs, folder = saved
+    model, params, report = ours(folder)
+    assert (report.new, report.skipped, report.cut) == ((), (), ())
+    tokens, mask = jnp.asarray(TOKENS), torch.as_tensor(REAL.astype(int))
+    assert_same(apply(model, params, tokens), logits_of(theirs, TOKENS))
+    dense = Mask(dense=jnp.asarray(REAL)[:, None, None, :])
+    assert_same(apply(model, params, tokens, dense), logits_of(theirs, TOKENS, attention_mask=mask), REAL)
+    types = np.arange(7) % 2 * np.ones((3, 1), int)
+    expected = logits_of(theirs, TOKENS, token_type_ids=torch.as_tensor(types))
+    assert np.abs(expected - logits_of(theirs, TOKENS)).max() > 1e-2
+    assert_same(apply(model, params, tokens, types=jnp.asarray(types)), expected)
+    pretrained.export(str(tmp_path / "ours"), model.config, params["params"])
+    again, told = transformers.BertForMaskedLM.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert {key: list(value) for key, value in told.items() if value} == {}
+    np.testing.assert_allclose(logits_of(again.eval(), TOKENS), logits_of(theirs, TOKENS), atol=1e-6)
+
+
+def test_the_first_files_call_norms_gamma_and_beta(saved):
+    theirs, folder = saved
+    weights = load_file(folder / "model.safetensors")
+    for name in [name for name in weights if "LayerNorm" in name]:
+        renamed = name.replace(".weight", ".gamma").replace(".bias", ".beta")
+        weights[renamed] = weights.pop(name)
+    weights["bert.pooler.dense.bias"] = np.zeros(16, np.float32)
+    save_file(weights, folder / "model.safetensors")
+    model, params, report = ours(folder)
+    assert (report.new, report.skipped) == ((), ("bert.pooler.dense.bias",))
+    assert_same(apply(model, params, jnp.asarray(TOKENS)), logits_of(theirs, TOKENS))
+
+
+def test_the_heads_activation_is_the_blocks_in_bert(tmp_path):
+    transformers.BertForMaskedLM(transformers.BertConfig(**SIZES, hidden_act="relu")).save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match="has hidden_act='relu'; only 'gelu' can be loaded"):
+        pretrained.describe(str(tmp_path))

@@ -1,0 +1,87 @@
+"""Our T5 against transformers': the same logits from the same weights, in and out."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from models.published import pretrained
+from tests.parity.test_marian import apply, torch, transformers
+
+SIZES = {"vocab_size": 13, "d_model": 16, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 2}
+SIZES |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 12}
+KINDS = {
+    "1.0": {"d_kv": 8},
+    "1.1": {"d_kv": 6, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+}
+SPECIAL = {"pad": 0, "start": 0, "end": 1}
+RANDOM = np.random.default_rng(0)
+LENGTHS = RANDOM.integers(1, 17, 6)
+SOURCE = np.where(np.arange(16) < LENGTHS[:, None], RANDOM.integers(2, 13, (6, 16)), 0)
+TARGET = np.concatenate([np.zeros((6, 1), int), RANDOM.integers(2, 13, (6, 13))], axis=1)
+MASK = (np.arange(16) < LENGTHS[:, None]).astype(int)
+
+
+def make(kind, folder, **changes):
+    torch.manual_seed(0)
+    tokens = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+    model = transformers.T5ForConditionalGeneration(
+        transformers.T5Config(**SIZES | tokens | KINDS[kind] | changes)
+    ).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+        model.shared.weight *= 2.0 if kind == "1.0" else 0.5
+    model.save_pretrained(folder)
+    return model
+
+
+def logits_of(model):
+    source, mask, target = (torch.as_tensor(array) for array in (SOURCE, MASK, TARGET))
+    with torch.no_grad():
+        return model(source, mask, target).logits.numpy()
+
+
+def ours(folder):
+    described = pretrained.describe(str(folder))
+    config = EncoderDecoderConfig(**described.fields)
+    model = EncoderDecoder(config, *[described.vocabulary] * 2, 20, 20)
+    inputs = map(jnp.asarray, (SOURCE, LENGTHS, TARGET))
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
+    fresh = jax.tree.map(lambda leaf: jnp.full(leaf.shape, jnp.nan), shapes)
+    params, report = pretrained.load(str(folder), config, fresh)
+    return model, params, report
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_are_equal_and_an_export_loads(kind, tmp_path):
+    theirs = make(kind, tmp_path / "theirs")
+    model, params, report = ours(tmp_path / "theirs")
+    assert (report.new, report.skipped, report.cut) == ((), (), ())
+    expected = logits_of(theirs)
+    found = apply(model, params, SOURCE, LENGTHS, TARGET)
+    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max(), rtol=1e-5)
+    pretrained.export(str(tmp_path / "ours"), model.config, params, SPECIAL, 20)
+    again, told = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert {key: list(value) for key, value in told.items() if value} == {}
+    np.testing.assert_allclose(logits_of(again.eval()), expected, atol=1e-5 * np.abs(expected).max())
+
+
+def test_an_output_of_its_own_is_loaded_from_older_files(tmp_path):
+    """As in the published files of version 1.1, whose output transformers ties today."""
+    theirs = make("1.1", tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file(weights | {"lm_head.weight": 2 * weights["shared.weight"]}, tmp_path / "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text()) | {"tie_word_embeddings": False}
+    del config["scale_decoder_outputs"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model, params, report = ours(tmp_path)
+    assert not model.config.tied_output
+    assert (report.new, report.skipped) == ((), ())
+    expected = 2 * logits_of(theirs)
+    found = apply(model, params, SOURCE, LENGTHS, TARGET)
+    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max(), rtol=1e-5)
