@@ -89,6 +89,11 @@ def mlp(tokens: int, inputs: int, hidden: int, outputs: int) -> Cost:
     return linear(tokens, inputs, hidden) + Cost(pointwise=tokens * hidden) + linear(tokens, hidden, outputs)
 
 
+def weighted(queries: int, keys: int, heads: int, width: int) -> Cost:
+    """Returns the cost of weighted sums of values of this width, given the weights."""
+    return Cost(2 * queries * keys * heads * width, 0, ITEM * (queries + keys) * heads * width)
+
+
 def align(length: int, heads: int, width: int) -> Cost:
     """Returns the cost of W^A V + b for one sequence: 2 ℓ² d + ℓ d (Hosseini, eq. 22; eq. 24 counts neither)."""
     product = matmul(length, length, heads * width)
@@ -149,9 +154,8 @@ def of_pairs(score: Any, sizes: Sizes, queries: int, keys: int) -> Cost:
     cut, declared = {"queries": queries, "keys": keys}, score.parameters(sizes).values()
     prepared = jax.tree.leaves(jax.eval_shape(functools.partial(_prepared, score), *tokens))
     numbers = sum(size(p) for p in declared if cut.keys() & p.over) + sum(math.prod(x.shape) for x in prepared)
-    count, ends = queries * keys * sizes.heads, (queries + keys) * sizes.heads * sizes.head
-    rest = Cost(2 * sizes.head * count, score.weighing.flops * count, ITEM * (numbers + ends))
-    return counted(scores, *tokens) + rest
+    rest = Cost(0, score.weighing.flops * queries * keys * sizes.heads, ITEM * numbers)
+    return counted(scores, *tokens) + rest + weighted(queries, keys, sizes.heads, sizes.head)
 
 
 def of_program(mixer: Any, sizes: Sizes, queries: int, keys: int, implementation: str) -> Cost:

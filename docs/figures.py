@@ -36,7 +36,7 @@ from benchmarks import (
 from benchmarks import train_step as training
 from docs import address
 from studies import declared, digits, ledger, precision, replication, runs, translations
-from train import cli
+from train import cli, mechanisms
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -50,6 +50,13 @@ WHOLE = {  # attention of whole models, and its name in pages: a vertical bar wo
     "neural(dim=16)": "neural(dim=16)",
     "neural(dim=None)": "neural(dim=None)",
 }
+
+CACHED = (  # the rows of the table of decode caches
+    *("dot_product", "dot_product(kv_heads=4)", "dot_product(kv_heads=1)", "dot_product(latent=512)"),
+    *("dot_product(latent=512, rotary=64)", "optimised", "efficient", "super", "gaussian", "additive"),
+    *("neural(dim=2)", "neural(dim=16)", "neural(dim=None)", "positional", "forgetting", "differential"),
+    *("linear", "delta", "retention", "gated_linear", "gated_delta", "state_space", "kimi_delta"),
+)
 
 
 @functools.cache
@@ -94,6 +101,7 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     for name in translations.SETS:
         yield f"translation {name}", lambda name=name: translations.table(load(name)["runs"])
     yield "wikitext2 in short", wikitext2_in_short
+    yield "caches", caches
     yield "channel attention", lambda: channel_attention(load("cnn_digits")["runs"])
     yield (
         "tour",
@@ -304,6 +312,17 @@ def of_operations() -> Iterator[tuple[str, str]]:
     yield "flops eq. 24", f"{mnist['eq. 24']['dot_product'] / 1e6:.2f}"
     yield "flops analytic", f"{mnist['analytic']['dot_product'] / 1e6:.1f}"
     yield "flops greatest", f"{100 * load('flops')['greatest']['eq. 24']:.1f} %"
+
+
+def caches(width: int = 2048, heads: int = 16) -> str:
+    """Returns the bytes of the caches of some mechanisms in bfloat16, in Markdown."""
+    whole, _ = mechanisms.cache_bytes("dot_product", width, heads)
+    rows = []
+    for spec in CACHED:
+        token, sequence = mechanisms.cache_bytes(spec, width, heads)
+        share = f"{100 * token / whole:.1f} %" if token else ""
+        rows.append((f"`{spec}`", *(f"{held:,}" if held else "" for held in (token, sequence)), share))
+    return plain_markdown(("mechanism", "bytes a token", "bytes a sequence", "of `dot_product`"), rows)
 
 
 @functools.cache

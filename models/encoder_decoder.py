@@ -67,7 +67,7 @@ class CrossAttentionConfig(BlockConfig):
     def __post_init__(self):
         super().__post_init__()
         for mechanism in self.mechanisms["cross_attention"]:
-            if not mechanism.score.cross:
+            if not mechanism.cross:
                 raise UsageError(
                     f"model.cross_attention={self.cross_attention!r} has a {mechanism.name} whose options are for "
                     "self-attention only; leave them out there."

@@ -43,8 +43,9 @@ PROJECTIONS = {
     "value": (*ANY, "tied"),
     "out": ("linear", "identity", "mlp", "mlp_without_norm", "mlp_without_relu"),
 }
-COUNTS = ("kv_heads", "latent", "window")  # options of rows that are whole numbers, 0 for none
-OF_ROWS = ("align", *COUNTS)  # what spec strings may say of a row beside projections and the score's options
+OPTIONS = ("kv_heads", "latent", "latent_norm", "query_latent", "rotary", "window")  # of rows, 0 or False for none
+OF_ROWS = ("align", *OPTIONS)  # what spec strings may say of a row beside projections and the score's options
+PROJECTED = {"kv_heads": ("key", "value"), "latent": ("key", "value"), "query_latent": ("query",), "rotary": ("query",)}
 
 
 def _fields(piece: Any) -> list[str]:
@@ -83,6 +84,12 @@ class Mechanism:
         1 is multi-query attention, Shazeer 2019); 0 means N.
       latent: Width of one projection of the source from which keys and values are projected (DeepSeek-V2, 2405.04434,
         eq. 9 to 11), and which a decode cache holds in their place; 0 means none.
+      latent_norm: Whether latents are divided by their root mean square and multiplied by learned weights, as in
+        DeepSeek-V2's weights.
+      query_latent: Width of one projection of the layer's inputs from which queries are projected (eq. 12 and 13); 0
+        means none.
+      rotary: How many numbers of each query turn with its position, and of one further key that all heads share and a
+        cache holds beside the latent (eq. 14 to 18); the rest does not turn. 0 means none.
       window: A query sees only keys less than this many positions away; 0 means no limit.
     """
 
@@ -96,6 +103,9 @@ class Mechanism:
     align: Align | None = None
     kv_heads: Size = 0
     latent: Size = 0
+    latent_norm: bool = False
+    query_latent: Size = 0
+    rotary: Size = 0
     window: Size = 0
 
     def __post_init__(self):
@@ -126,14 +136,33 @@ class Mechanism:
         check_options(self)
         if self.latent and self.score.reads_source:
             raise UsageError(f"The keys of {self.name} need the layer's inputs, so it takes no latent={self.latent}.")
-        for option in ("kv_heads", "latent"):
+        if self.latent_norm and not (self.latent or self.query_latent):
+            raise UsageError(f"{self.name} has no latent to norm; give latent or query_latent too.")
+        for option, pieces in PROJECTED.items():
             if getattr(self, option):
-                self._check_projected(option)
+                self._check_projected(option, pieces)
+        if self.rotary:
+            self._check_decoupled()
 
-    def _check_projected(self, option: str) -> None:
-        """Raises UsageError unless keys and values are projections of their own, of which the option says more."""
-        whole = {"identity", "shared", "none"} & {self.key, self.value}
-        if whole or self.align is not None:
+    @property
+    def cross(self) -> bool:
+        """Returns whether it supports cross-attention, where positions of queries and keys cannot be compared."""
+        return self.score.cross and not (self.window or self.rotary)
+
+    def _check_decoupled(self) -> None:
+        """Raises UsageError unless a part of queries and keys can turn beside the rest."""
+        if not self.latent:
+            raise UsageError(f"rotary={self.rotary} is the part that turns beside a latent; give latent too.")
+        if not isinstance(self.score, Score) or self.value == "tied" or getattr(self.score, "qk_norm", ""):
+            raise UsageError(
+                f"{self.name} takes no rotary={self.rotary}, which is for scores of pairs without qk_norm, and values "
+                "that are not the keys."
+            )
+
+    def _check_projected(self, option: str, pieces: tuple[str, ...]) -> None:
+        """Raises UsageError unless these pieces are projections of their own, of which the option says more."""
+        whole = {"identity", "shared", "none"} & {getattr(self, piece) for piece in pieces}
+        if whole or (self.align is not None and "value" in pieces):
             why = f"a projection {min(whole)!r}" if whole else "an alignment"
             raise UsageError(
                 f"{self.name} has {why}, which makes all heads, so it takes no {option}={getattr(self, option)}."
@@ -150,13 +179,15 @@ class Mechanism:
           head: H; D/N by default.
         """
         keys, head = length if keys is None else keys, head or width // heads
-        cost = self.score.cost(Sizes(width, heads, head, max(length, keys)), length, keys)
+        wide = head + self.rotary
+        cost = self.score.cost(Sizes(width, heads, wide, max(length, keys)), length, keys)
+        cost += operations.weighted(length, keys, heads, self.rotary) * -1  # values are H wide
         key = self.query if self.key == "shared" else self.key
-        few, all_heads = head * (self.kv_heads or heads), head * heads
-        inner = self.latent or width
-        cost += operations.linear(keys, width, self.latent) * bool(self.latent)
-        pieces = (self.query, length, width, all_heads), (key, keys, inner, few), (self.value, keys, inner, few)
-        for kind, tokens, inputs, outputs in (*pieces, (self.out, length, all_heads, width)):
+        few, inner, of_query = head * (self.kv_heads or heads), self.latent or width, self.query_latent or width
+        for tokens, outputs in ((keys, self.latent), (keys, self.rotary), (length, self.query_latent)):
+            cost += operations.linear(tokens, width, outputs) * bool(outputs)
+        pieces = (key, keys, inner, few), (self.value, keys, inner, few), (self.out, length, head * heads, width)
+        for kind, tokens, inputs, outputs in ((self.query, length, of_query, wide * heads), *pieces):
             cost += _projection_cost(kind, tokens, inputs, outputs)
         return cost + operations.align(keys, heads, head) * (self.align is not None)
 
@@ -265,7 +296,7 @@ def _build(call: specs.SpecItem) -> Mechanism:
             raise unknown(f"option of {call.name}", option, valid)
     score = {key: options.pop(key) for key in _fields(preset.score) if key in options}
     projections = {key: options.pop(key) for key in PROJECTIONS if key in options}
-    projections |= {option: options.pop(option, getattr(preset, option)) for option in COUNTS}
+    projections |= {option: options.pop(option, getattr(preset, option)) for option in OPTIONS}
     align = _align(preset.align, options.pop("align", preset.align is not None), options)
     return dataclasses.replace(preset, score=dataclasses.replace(preset.score, **score), align=align, **projections)
 

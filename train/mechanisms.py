@@ -1,4 +1,4 @@
-"""Pieces, parameters and operations of attention mechanisms, a line for each.
+"""Pieces, parameters, operations and decode caches of attention mechanisms, a line for each.
 
 python -m train.mechanisms --width=128 --heads=4 --length=64
 python -m train.mechanisms "neural(dim=16)" "super(per_head=True)"
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from attention import Mask
 from attention.errors import UsageError
@@ -22,6 +23,7 @@ from train.state import count_parameters
 
 PIECES = ("name", "query, key, value, out", "score")
 COSTS = ("name", "parameters", "MFLOP", "source")
+CACHES = ("name", "cache in bfloat16: bytes a token", "bytes a sequence")
 
 
 def parser() -> cli.Parser:
@@ -40,7 +42,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(flags: argparse.Namespace) -> None:
-    print(table(flags.specs or list(MECHANISMS), flags.width, flags.heads, flags.length))
+    specs = flags.specs or list(MECHANISMS)
+    print(table(specs, flags.width, flags.heads, flags.length))
+    rows = [(spec, *(f"{held:,}" for held in cache_bytes(spec, flags.width, flags.heads))) for spec in specs]
+    print("\n" + _aligned([CACHES, *rows]))
+
+
+def cache_bytes(spec: str, width: int, heads: int, dtype: DTypeLike = jnp.bfloat16) -> tuple[int, int]:
+    """Returns the bytes that a layer's decode cache holds for each token, and for a sequence of any length.
+
+    Raises:
+      UsageError: the mechanism is unknown, or the heads do not divide the width.
+    """
+    layer = MultiHeadAttention(spec, heads, length=2, dtype=dtype)
+    caches = (layer.init_cache(1, tokens, width) for tokens in (1, 2))
+    one, two = (sum(x.nbytes for x in jax.tree.leaves(cache) if x.ndim) for cache in caches)  # without the length
+    return two - one, 2 * one - two
 
 
 def table(specs: list[str], width: int, heads: int, length: int) -> str:

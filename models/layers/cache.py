@@ -29,7 +29,8 @@ class Cache:
       raw: Values before alignment if the mechanism aligns them and they are not the keys, or None.
       value: Values, after alignment if the mechanism has one, or None if they are the keys.
       state: The state of a recurrence, which has no keys and values.
-      latent: What keys and values are projected from, of a mechanism that has a latent; it has neither then.
+      latent: What keys and values are projected from, of a mechanism that has a latent, behind the turned key that all
+        heads share, if there is one; it has neither keys nor values then.
     """
 
     length: Int[Array, ""]

@@ -10,7 +10,8 @@ from jaxtyping import Array, Float, Int
 import attention
 from attention.forms import Tokens
 from attention.options import Options, as_mask
-from attention.parameters import Params, Sizes
+from attention.parameters import Params
+from attention.score import Mixer
 from models.layers.cache import Cache, PreparedSource
 from models.layers.pieces import AttentionPieces, Pieces
 from models.layers.stack import dropout_key, layer_of
@@ -57,20 +58,16 @@ class MultiHeadAttention(AttentionPieces):
         prepared = isinstance(source, PreparedSource)
         source = x if source is None else source
         pieces = self.pieces(x.shape[-1], source.width if prepared else source.shape[-1])
-        at = self._tokens(mask.query_offset, x)
+        at = self._tokens(mask.query_offset, x)._replace(rotary=self.query_rotary(x.shape[-1]))
         query = self.mechanism.score.prepare_query(pieces.score, pieces.query(x), at)
-        if prepared:
-            key, value = source.key, source.key if source.value is None else source.value
-        elif cache is None:
-            key, value = self._of_source(pieces, source, mask, x.shape[1])
+        if cache is not None:
+            heads, cache = self._attend_cached(pieces, query, cache, source, mask, train)
         else:
-            key, value, cache = self._remember(pieces, cache, source, mask)
-        if cache is None or cache.state is None:
-            heads = self._attend(pieces.score, query, key, value, mask, train)
-        else:
-            visible = _from(mask, cache.length)
-            heads, state = self.mechanism.score.advance(pieces.score, query, key, value, cache.state, visible)
-            cache = dataclasses.replace(cache, state=state)
+            if prepared:
+                key, value = source.key, source.key if source.value is None else source.value
+            else:
+                key, value = self._of_source(pieces, source, mask, x.shape[1])
+            heads = self._attend(self.mechanism.score, pieces.score, query, key, value, mask, train)
         out = pieces.out(heads)
         return out if cache is None else (out, cache.advance(x.shape[1]))
 
@@ -104,14 +101,14 @@ class MultiHeadAttention(AttentionPieces):
           UsageError: the heads do not divide the width.
         """
         score, tied = self.mechanism.score, self.values_are_keys()
-        sizes = Sizes(width, self.heads, self.head_width(width), self.length)
+        sizes = self.sizes(width)
         slots = lambda *shape: jax.ShapeDtypeStruct((batch, max_length, *shape), self.dtype)  # noqa: E731
         value, length, align = slots(self.groups(), sizes.head), jnp.zeros((), jnp.int32), self.mechanism.align
         state = score.start(sizes, (batch,), self.dtype)
         if state is not None:
             return Cache(length, raw=None if align is None else _zeros(value), state=state)
         if self.mechanism.latent:
-            return Cache(length, latent=_zeros(slots(self.mechanism.latent)))
+            return Cache(length, latent=_zeros(slots(self.mechanism.rotary + self.mechanism.latent)))
         params = {n: jax.ShapeDtypeStruct(p.shape, jnp.float32) for n, p in score.arrays(sizes).items()}
         prepare = lambda params, key, source: score.prepare_key(params, key, self._tokens(0, source))  # noqa: E731
         key = jax.eval_shape(prepare, params, value if score.reads_key else None, slots(width))
@@ -123,7 +120,7 @@ class MultiHeadAttention(AttentionPieces):
         )
 
     def _tokens(self, first: int | jax.Array, source: jax.Array, before: Any = None) -> Tokens:
-        return Tokens(first, source, self.rotary, before, layer_of(self), self.depth)
+        return Tokens(first, source, self.key_rotary, before, layer_of(self), self.depth)
 
     def _within_window(self, mask: attention.Mask) -> attention.Mask:
         """Returns the mask with the mechanism's window, if that is narrower."""
@@ -135,27 +132,67 @@ class MultiHeadAttention(AttentionPieces):
     ) -> tuple[Any, jax.Array]:
         """Returns the prepared keys and the aligned values of a whole source."""
         source = mask.without_unreachable(source, queries, source.ndim + 1)
-        key, value = self._keys_and_values(pieces, pieces.latent(source), self._tokens(0, source))
+        key, value = self._keys_and_values(pieces, pieces.latent(source, 0), self._tokens(0, source))
         return key, pieces.align(value, mask=mask)
 
     def _keys_and_values(self, pieces: Pieces, inputs: jax.Array, at: Tokens) -> tuple[Any, jax.Array]:
         """Returns prepared keys, and values before alignment."""
+        part = self.mechanism.rotary
+        shared, inputs = inputs[..., None, :part], inputs[..., part:]
         slices = pieces.key(inputs)
+        if part:
+            slices = jnp.concatenate([jnp.broadcast_to(shared, (*slices.shape[:-1], part)), slices], axis=-1)
         key = self.mechanism.score.prepare_key(pieces.score, slices, at)
         if self.mechanism.value == "tied":
             return key, key
         return key, slices if pieces.value is None else pieces.value(inputs)
 
+    def _attend_cached(
+        self, pieces: Pieces, query: Any, cache: Cache, source: jax.Array, mask: attention.Mask, train: bool
+    ) -> tuple[jax.Array, Cache]:
+        """Returns the heads of the tokens after those in a cache, and the cache with these tokens."""
+        score = self.mechanism.score
+        if cache.latent is None:
+            key, value, cache = self._remember(pieces, cache, source, mask)
+        else:
+            slots, cache = cache.append("latent", pieces.latent(source, cache.length))
+            if self.absorbs(*source.shape[1:]):
+                return self._attend_latents(pieces, query, slots, mask, train), cache
+            key, value = self._keys_and_values(pieces, slots, self._tokens(0, slots))
+        if cache.state is None:
+            return self._attend(score, pieces.score, query, key, value, mask, train), cache
+        heads, state = score.advance(pieces.score, query, key, value, cache.state, _from(mask, cache.length))
+        return heads, dataclasses.replace(cache, state=state)
+
+    def _attend_latents(
+        self, pieces: Pieces, query: jax.Array, slots: jax.Array, mask: attention.Mask, train: bool
+    ) -> jax.Array:
+        """Returns the heads, with the projections of keys and values moved to queries and outputs.
+
+        q·(W c) = (Wᵀ q)·c, so all heads share one key of the latent's width, which is their value too (DeepSeek-V2,
+        section 2.1.2).
+        """
+        part, score, (batch, tokens, heads, wide) = self.mechanism.rotary, self.mechanism.score, query.shape
+        latent, groups = self.mechanism.latent, self.groups()
+        kernels = (piece.parameters((latent,))[0] for piece in (pieces.key, pieces.value))  # (C, K, H)
+        of_key, of_value = (kernel.astype(self.dtype) for kernel in kernels)
+        grouped = query[..., part:].reshape(batch, tokens, groups, -1, wide - part)
+        moved = jnp.einsum("btkgh,ckh->btkgc", grouped, of_key).reshape(batch, tokens, heads, latent)
+        query = jnp.concatenate([query[..., :part], moved], axis=-1)
+        score = dataclasses.replace(score, scale=score.scale or wide**-0.5)
+        shared = slots[:, :, None]
+        mixed = self._attend(score, pieces.score, query, shared, shared, mask, train)[..., part:]
+        mixed = mixed.reshape(batch, tokens, groups, -1, latent)
+        return jnp.einsum("btkgc,ckh->btkgh", mixed, of_value).reshape(batch, tokens, heads, -1)
+
     def _remember(
         self, pieces: Pieces, cache: Cache, source: jax.Array, mask: attention.Mask
     ) -> tuple[Any, Any, Cache]:
         """Returns the keys and values of all slots (for a recurrence, of the new tokens) and the cache with them."""
-        inputs, tokens, tied = pieces.latent(source), source.shape[1], self.values_are_keys()
+        tokens, tied = source.shape[1], self.values_are_keys()
         recurrent, aligned = cache.state is not None, self.mechanism.align is not None
-        if cache.latent is not None:
-            slots, cache = cache.append("latent", inputs)
-            return *self._keys_and_values(pieces, slots, self._tokens(0, slots)), cache
-        key, value = self._keys_and_values(pieces, inputs, self._tokens(cache.length, source, cache.before()))
+        at = self._tokens(cache.length, source, cache.before())
+        key, value = self._keys_and_values(pieces, pieces.latent(source, cache.length), at)
         if not recurrent:
             key, cache = cache.append("key", key)
             value = key if tied else value
@@ -167,14 +204,16 @@ class MultiHeadAttention(AttentionPieces):
             value, cache = cache.append("value", value)
         return key, value, cache
 
-    def _attend(self, params: Params, query: Any, key: Any, value: Any, mask: attention.Mask, train: bool) -> jax.Array:
+    def _attend(
+        self, score: Mixer, params: Params, query: Any, key: Any, value: Any, mask: attention.Mask, train: bool
+    ) -> jax.Array:
         returns_weights = self.is_mutable_collection("attention") and not self.is_initializing()
         rate = self.dropout if train else 0.0
-        drawn = rate > 0 or (train and self.mechanism.score.random)
+        drawn = rate > 0 or (train and score.random)
         key_of_dropout = dropout_key(self) if drawn else None
         place = {"layer": layer_of(self), "depth": self.depth}
         options = Options(mask, None, rate, key_of_dropout, returns_weights, self.implementation, **place)
-        out = self.mechanism.score.attend(params, query, key, value, options)
+        out = score.attend(params, query, key, value, options)
         if not returns_weights:
             return out
         out, weights = out

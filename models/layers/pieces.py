@@ -14,22 +14,27 @@ import attention
 from attention.errors import UsageError
 from attention.kernels.call import check_implementation
 from attention.parameters import Params, Sizes
+from attention.scores.dot import DotProduct
 from attention.scores.rotary import Rotary
 from models.layers.cache import Cache, PreparedSource
+from models.layers.norms import RmsNorm
 from models.layers.projections import Dense, projection
 from models.mechanisms import Mechanism, resolve
+
+LATENT_EPSILON = 1e-6  # of the norms of DeepSeek-V2's latents
 
 
 class Pieces(NamedTuple):
     """The pieces of an attention layer: its projections, and the arrays of its score and alignment.
 
-    `latent` gives what keys and values are projected from; without a latent that is the source. `align` takes values, a
-    mask and rows, as `attention.align_values`; without an alignment it returns the values.
+    `latent` gives what keys and values are projected from, given the position of the first token; without a latent
+    that is the source. Its first numbers are the turned key that all heads share, if there is one. `align` takes
+    values, a mask and rows, as `attention.align_values`; without an alignment it returns the values.
     """
 
     score: Params
     query: Callable[[jax.Array], jax.Array]
-    latent: Callable[[jax.Array], jax.Array]
+    latent: Callable[[jax.Array, int | jax.Array], jax.Array]
     key: Callable[[jax.Array], jax.Array | None]
     value: Callable[[jax.Array], jax.Array] | None  # None if the values are the keys
     out: Callable[[jax.Array], jax.Array]
@@ -78,7 +83,7 @@ class AttentionPieces(nn.Module):
         """Raises UsageError unless the mechanism supports a call with queries of this width."""
         mechanism = self.mechanism
         check_implementation(self.implementation, mechanism.score.implementations, mechanism.name)
-        arrays = mechanism.score.arrays(Sizes(width, self.heads, self.head_width(width), self.length)).values()
+        arrays = mechanism.score.arrays(self.sizes(width)).values()
         if not self.length and (mechanism.align is not None or any(0 in array.shape for array in arrays)):
             raise UsageError(f"{mechanism.name} is built for a fixed length; give the layer the most tokens as length.")
         if self.rotary and "none" in (mechanism.query, mechanism.key):
@@ -101,9 +106,7 @@ class AttentionPieces(nn.Module):
             raise UsageError(
                 "A decode cache is for self-attention; cross-attention takes what prepare makes of a source."
             )
-        if mechanism.window:
-            raise UsageError(f"The window of {mechanism.name} is for self-attention; leave out the source.")
-        if not mechanism.score.cross:
+        if not mechanism.cross:
             raise UsageError(f"{mechanism.name} with these options is for self-attention only; leave out the source.")
         unprojected = {"identity", "shared"} & {mechanism.key, mechanism.value}
         source_width = source.width if isinstance(source, PreparedSource) else source.shape[-1]
@@ -121,6 +124,37 @@ class AttentionPieces(nn.Module):
             raise UsageError(f"{self.heads} heads do not divide a width of {width}; choose a divisor of {width}.")
         return width // self.heads
 
+    def sizes(self, width: int, source_width: int = 0) -> Sizes:
+        """Returns the sizes for which the score is built: its heads have the part that alone turns, if there is one."""
+        head = self.head_width(width) + self.mechanism.rotary
+        return Sizes(source_width or width, self.heads, head, self.length)
+
+    @property
+    def key_rotary(self) -> Rotary | None:
+        """Returns the rotary positions of keys; a key that all heads share has been turned already."""
+        return None if self.mechanism.rotary else self.rotary
+
+    def query_rotary(self, width: int) -> Rotary | None:
+        """Returns the rotary positions of queries; of a part beside a latent the default ones, if none are given."""
+        part = self.mechanism.rotary
+        if not part:
+            return self.rotary
+        rotary = self.rotary or Rotary()
+        return dataclasses.replace(rotary, fraction=rotary.fraction * part / (self.head_width(width) + part))
+
+    def absorbs(self, tokens: int, width: int) -> bool:
+        """Returns whether new tokens read a cache of latents as it is, without keys and values of each head.
+
+        That is for products alone: scores that are dot products, and linear projections without biases. Of more tokens
+        than a head is wide, the projection of all slots to heads takes fewer operations.
+        """
+        mechanism = self.mechanism
+        products = isinstance(mechanism.score, DotProduct) and mechanism.score.keeps_keys
+        linear = mechanism.key == mechanism.value == "linear" and not self.bias
+        still = self.key_rotary is None  # else the keys of each head turn
+        few = tokens <= self.head_width(width)
+        return products and linear and still and few and self.implementation != "cudnn"
+
     def groups(self) -> int:
         """Returns K, the number of key and value heads."""
         groups = self.mechanism.kv_heads or self.heads
@@ -132,15 +166,36 @@ class AttentionPieces(nn.Module):
     def pieces(self, width: int, source_width: int) -> Pieces:
         """Returns projections and arrays for queries' and keys' inputs of these widths."""
         mechanism = self.mechanism
-        score = self._score_parameters(Sizes(source_width, self.heads, self.head_width(width), self.length))
-        query = self._projection("query", width)
-        latent = lambda source: source  # noqa: E731
-        if mechanism.latent:
-            latent = Dense((mechanism.latent,), bias=self.bias, dtype=self.dtype, name="latent")
+        score = self._score_parameters(self.sizes(width, source_width))
+        query = self._query(width)
+        latent = self._latent() if mechanism.latent else lambda source, first: source
         key = query if mechanism.key == "shared" else self._projection("key", width)
         tied = mechanism.value == "tied" or (mechanism.value == "identity" == mechanism.key)
         value = None if tied else self._projection("value", width)
         return Pieces(score, query, latent, key, value, self._projection("out", width), self._alignment())
+
+    def _query(self, width: int) -> Callable[[jax.Array], jax.Array]:
+        query = self._projection("query", width)
+        if not self.mechanism.query_latent:
+            return query
+        down = self._narrow("query_latent", self.mechanism.query_latent)
+        return lambda x: query(down(x))
+
+    def _latent(self) -> Callable[[jax.Array, int | jax.Array], jax.Array]:
+        down, part = self._narrow("latent", self.mechanism.latent), self.mechanism.rotary
+        if not part:
+            return lambda source, first: down(source)
+        shared, rotary = Dense((1, part), bias=self.bias, dtype=self.dtype, name="rotary_key"), self.rotary or Rotary()
+        turned = lambda source, first: rotary.turn(shared(source), first)[..., 0, :]  # noqa: E731
+        return lambda source, first: jnp.concatenate([turned(source, first), down(source)], axis=-1)
+
+    def _narrow(self, name: str, width: int) -> Callable[[jax.Array], jax.Array]:
+        """Returns a projection to a latent, with its norm if latents have one."""
+        down = Dense((width,), bias=self.bias, dtype=self.dtype, name=name)
+        if not self.mechanism.latent_norm:
+            return down
+        norm = RmsNorm(LATENT_EPSILON, self.dtype, name=f"{name}_norm")
+        return lambda x: norm(down(x))
 
     def _score_parameters(self, sizes: Sizes) -> Params:
         declared = self.mechanism.score.arrays(sizes)
@@ -168,6 +223,7 @@ class AttentionPieces(nn.Module):
         kind = getattr(mechanism, piece)
         if kind == "none" and piece == "key":
             return lambda x: None
+        head += mechanism.rotary if piece == "query" else 0
         gain = mechanism.score.query_gain(head) if piece == "query" else 1.0
         gain = gain**0.5 if mechanism.key == "shared" else gain
         heads = self.groups() if piece in ("key", "value") else self.heads

@@ -76,7 +76,7 @@ def both_passes(function):
 def layer(spec, implementation="xla", queries=T):
     """An attention layer as a function of its parameters and inputs, these, and its analytic cost."""
     mechanism = resolve(spec, 1)[0]
-    cross = mechanism.score.cross
+    cross = mechanism.cross
     module = MultiHeadAttention(mechanism, N, S, implementation=implementation)
     inputs = [jnp.ones((1, queries if cross else S, D)), jnp.ones((1, S, D))][: 1 + cross]
     mask = {} if cross else {"mask": Mask(causal=True)}
@@ -90,6 +90,7 @@ OPTIONS += (
     "dot_product(dim=5)",
     "super(per_head=True)",
     "linear(normalise=False)",
+    "dot_product(latent=24, query_latent=40, rotary=8)",
     "positional_factorised(per_head=False)",
 )
 LINEAR = dict.fromkeys(("linear", "linear(normalise=False)", "delta"), "reference")  # xla is all pairs at once

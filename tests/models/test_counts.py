@@ -10,7 +10,7 @@ from models.gpt import GPT
 from models.mechanisms import MECHANISMS, resolve
 from models.vit import ViT
 from train.config import loading
-from train.mechanisms import layer_parameters, table
+from train.mechanisms import cache_bytes, layer_parameters, table
 from train.state import count_parameters
 
 
@@ -112,11 +112,32 @@ def test_the_table_names_every_row_with_its_count():
     assert max(map(len, text.splitlines())) <= 80
 
 
+@pytest.mark.parametrize(
+    ("spec", "token", "sequence"),
+    [
+        ("dot_product", 2 * D, 0),
+        ("dot_product(kv_heads=1)", 2 * H, 0),
+        ("dot_product(latent=7, rotary=2)", 7 + 2, 0),
+        ("efficient", D, 0),
+        ("neural(dim=2)", 2 * N + D, 0),
+        ("forgetting", 2 * D + 2 * N, 0),
+        ("linear", 0, 2 * N * H * (H + 1)),
+        ("linear(align=True)", 1 * D, 2 * N * H * (H + 1)),
+    ],
+)
+def test_numbers_in_a_cache(spec, token, sequence):
+    """In bfloat16, of two bytes; states and running sums are in float32."""
+    assert cache_bytes(spec, D, N) == (2 * token, 2 * sequence)
+
+
 def test_the_command_prints_it(run_python):
     done = run_python("-m", "train.mechanisms", "--width=32", "--heads=4", "--length=8", "super", "neural(dim=4)")
-    lines = {line.split()[0]: line.split() for line in done.stdout.splitlines() if line}
+    lines = {}
+    for line in filter(None, done.stdout.splitlines()):
+        lines.setdefault(line.split()[0], []).extend(line.split())
     assert "2,184" in lines["super"]  # 2 (32² + 32) + 8² + 8
     assert "4,345" in lines["neural(dim=4)"]  # 4 (32² + 32) + 2 (8·4 + 4) + (8·4 + 4) + (4·2 + 2) + (2 + 1)
+    assert lines["super"][-2:] == ["128", "0"]  # keys, and aligned values, of 32 numbers in bfloat16
     assert "dot_product" not in lines
     wrong = run_python("-m", "train.mechanisms", "supper", check=False)
     assert wrong.returncode != 0

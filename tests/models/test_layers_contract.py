@@ -53,6 +53,8 @@ VARIANTS = (
     "neural(latent=3, kv_heads=1)",
     "gaussian(latent=5)",
     "gated_delta(latent=3)",
+    "dot_product(latent=3, latent_norm=True, query_latent=5, rotary=2)",
+    "neural(latent=3, rotary=2)",
     "alibi(learned=True, normaliser='sink')",
     "moba(normaliser='blocks(size=2, top=2)', kv_heads=1)",
     "native_sparse(size=2, top=2, near=3, kv_heads=1)",
@@ -134,7 +136,7 @@ def outcome(spec, implementation, mask, *inputs):
 
 def call_of(spec):
     """Cross-attention from 5 tokens to 7 of which some are padding; causal self-attention where there is no other."""
-    if mechanism(spec).score.cross:
+    if mechanism(spec).cross:
         mask = Mask(key_lengths=jnp.array([LENGTH - 2, LENGTH]))
         return mask, tokens(length=5, dtype=jnp.float64), tokens(seed=6, dtype=jnp.float64)
     return Mask(causal=True), tokens(dtype=jnp.float64)
@@ -192,9 +194,7 @@ def _two_scores(score, params, query, keys):
     return jnp.log(attention.attend(score, params, query, keys, keys, **options)[1][0, 0, 0])
 
 
-@pytest.mark.parametrize(
-    ("spec", "implementation"), once([pair for pair in ONE_EACH if mechanism(pair[0]).score.cross], FEW)
-)
+@pytest.mark.parametrize(("spec", "implementation"), once([pair for pair in ONE_EACH if mechanism(pair[0]).cross], FEW))
 def test_nan_in_a_padded_source_reaches_nothing(x64, spec, implementation):
     mask, x, source = call_of(spec)
     clean = outcome(spec, implementation, mask, x, source)

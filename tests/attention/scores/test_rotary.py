@@ -11,6 +11,7 @@ import pytest
 from attention import Mask, UsageError
 from attention.scores.rotary import Rotary
 from models.layers.multi_head import MultiHeadAttention
+from tests.sizes import more
 
 WIDTH, HEADS, LENGTH = 16, 2, 6
 
@@ -75,7 +76,12 @@ def test_yarn_is_as_it_is_published():
 
 
 @pytest.mark.parametrize(
-    "spec", ["dot_product", "cosine", "luong_dot", "differential", "dot_product(kv_heads=1)", "dot_product(latent=3)"]
+    "spec",
+    [
+        *("dot_product", "cosine", "luong_dot", "differential", "dot_product(kv_heads=1)", "dot_product(latent=3)"),
+        "dot_product(latent=3, rotary=4)",
+        more("neural(latent=3, rotary=4, query_latent=3)"),
+    ],
 )
 def test_products_of_turned_tokens_know_only_differences_of_positions(spec):
     """Also of a mechanism that splits its heads: each part turns by itself."""

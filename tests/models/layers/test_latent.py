@@ -1,0 +1,133 @@
+"""Multi-head latent attention: its equations number by number, and a cache that is read as it is."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import Mask, UsageError
+from attention.scores.rotary import Rotary
+from models.layers.multi_head import MultiHeadAttention
+from tests.sizes import once
+
+LENGTH, WIDTH, HEADS, HEAD = 7, 24, 3, 8
+LATENT, QUERY_LATENT, PART = 10, 6, 4
+SPEC = f"dot_product(latent={LATENT}, query_latent={QUERY_LATENT}, rotary={PART}, latent_norm=True)"
+CAUSAL = Mask(causal=True)
+
+
+def layer(spec=SPEC, **options):
+    return MultiHeadAttention(spec, HEADS, **{"bias": False, "rotary": Rotary(base=50.0)} | options)
+
+
+def made(module, seed=0):
+    x = jax.random.normal(jax.random.key(seed), (2, LENGTH, WIDTH))
+    params = module.init(jax.random.key(1), x, mask=CAUSAL)["params"]
+    return jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(jax.random.key(leaf.size), leaf.shape), params), x
+
+
+def turned(x, position):
+    """Pairs (x_i, x_{i + R/2}) as complex numbers, times exp(√−1 · position · rate)."""
+    low, high = np.split(x, 2)
+    product = (low + 1j * high) * np.exp(1j * position * 50.0 ** (-np.arange(0, PART, 2) / PART))
+    return np.concatenate([product.real, product.imag])
+
+
+def test_equations_of_deepseek_v2():
+    """Equations 9 to 18 of arXiv:2405.04434, token by token and head by head, with the norms of its latents."""
+    module = layer()
+    params, x = made(module)
+    out = module.apply({"params": params}, x, mask=CAUSAL)
+    p, x = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (params, x))
+    norm = lambda c, name: c / np.sqrt(np.mean(c**2) + 1e-6) * p[name]["scale"]  # noqa: E731
+    expected = np.zeros_like(x)
+    for batch in range(2):
+        latents = [norm(h @ p["latent"]["kernel"], "latent_norm") for h in x[batch]]
+        shared = [turned(h @ p["rotary_key"]["kernel"][:, 0], j) for j, h in enumerate(x[batch])]
+        for i, h in enumerate(x[batch]):
+            of_query = norm(h @ p["query_latent"]["kernel"], "query_latent_norm")
+            for head in range(HEADS):
+                query = of_query @ p["query"]["kernel"][:, head]
+                part, content = turned(query[:PART], i), query[PART:]
+                keys = [latent @ p["key"]["kernel"][:, head] for latent in latents[: i + 1]]
+                scores = [content @ key + part @ turn for key, turn in zip(keys, shared, strict=False)]
+                weights = np.exp(np.array(scores) / np.sqrt(HEAD + PART))
+                values = [latent @ p["value"]["kernel"][:, head] for latent in latents[: i + 1]]
+                expected[batch, i] += weights @ np.array(values) / weights.sum() @ p["out"]["kernel"][head]
+    np.testing.assert_allclose(out, expected, atol=1e-5)
+
+
+ABSORBED = {
+    "published": (SPEC, {}),
+    "grouped": (f"dot_product(latent={LATENT}, rotary={PART}, kv_heads=1, scale=0.4)", {}),
+    "without positions": (f"dot_product(latent={LATENT})", {"rotary": None}),
+    "sigmoid": (f"dot_product(latent={LATENT}, rotary={PART}, normaliser='sigmoid')", {"rotary": None}),
+}
+PLAIN = {
+    "biases": (SPEC, {"bias": True}),
+    "turned heads": (f"dot_product(latent={LATENT})", {}),
+    "a pair's MLP": (f"neural(latent={LATENT}, rotary={PART})", {}),
+    "normed heads": (f"dot_product(latent={LATENT}, qk_norm='rms')", {"rotary": None}),
+    "an MLP of keys": (f"dot_product(latent={LATENT}, key='mlp', rotary={PART})", {}),
+}
+
+
+def decoded(module, params, x, room=LENGTH + 2):
+    cache, outs = module.init_cache(2, room, WIDTH), []
+    step = jax.jit(lambda x, cache: module.apply({"params": params}, x, cache=cache))
+    for start, stop in ((0, 3), *((token, token + 1) for token in range(3, LENGTH))):
+        out, cache = step(x[:, start:stop], cache)
+        outs.append(out)
+    return jnp.concatenate(outs, axis=1)
+
+
+@pytest.mark.parametrize("kind", once([*ABSORBED, *PLAIN], ["published", "turned heads"]))
+def test_tokens_read_latents_as_they_are_where_scores_are_products(kind):
+    """Moved projections give the same; no array of the step has numbers for each slot, head and column."""
+    room = LENGTH + 4  # no other size
+    module = layer((ABSORBED | PLAIN)[kind][0], **(ABSORBED | PLAIN)[kind][1])
+    params, x = made(module)
+    whole = module.apply({"params": params}, x, mask=CAUSAL)
+    chex.assert_trees_all_close(decoded(module, params, x, room), whole, atol=2e-5)
+    step = lambda x, cache: module.apply({"params": params}, x, cache=cache)  # noqa: E731
+    program = jax.make_jaxpr(step)(x[:, :1], module.init_cache(2, room, WIDTH))
+    largest = max(size for size in _sizes(program.jaxpr, room))
+    assert (largest < 2 * room * HEADS * HEAD) == (kind in ABSORBED)
+
+
+def _sizes(program, slots):
+    """Numbers in each array of a program that has an axis of the slots."""
+    for equation in program.eqns:
+        yield from (v.aval.size for v in equation.outvars if slots in getattr(v.aval, "shape", ()))
+        for part in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")):
+            if hasattr(inner := getattr(part, "jaxpr", part), "eqns"):
+                yield from _sizes(inner, slots)
+
+
+def test_many_tokens_make_keys_once():
+    """A prompt longer than a head is wide projects the slots: fewer operations than scores against latents."""
+    assert layer().absorbs(HEAD, WIDTH)
+    assert not layer().absorbs(HEAD + 1, WIDTH)
+
+
+def test_a_cache_has_latents_and_one_turned_key():
+    leaves = jax.tree.leaves(layer().init_cache(5, LENGTH, WIDTH))
+    assert sorted(leaf.shape for leaf in leaves) == [(), (5, LENGTH, LATENT + PART)]
+
+
+@pytest.mark.more
+def test_weights_are_those_of_the_whole_sequence():
+    module = layer()
+    params, x = made(module)
+    _, whole = module.apply({"params": params}, x, mask=CAUSAL, mutable="attention")
+    _, cache = module.apply({"params": params}, x[:, :-1], cache=module.init_cache(2, LENGTH, WIDTH))
+    _, last = module.apply({"params": params}, x[:, -1:], cache=cache, mutable="attention")
+    (whole,), (last,) = jax.tree.leaves(whole), jax.tree.leaves(last)
+    chex.assert_trees_all_close(last[:, :, 0], whole[:, :, -1], atol=1e-6)
+
+
+def test_a_turned_part_is_for_self_attention():
+    x = jnp.ones((1, LENGTH, WIDTH))
+    with pytest.raises(UsageError, match="dot_product with these options is for self-attention only"):
+        layer(rotary=None).init(jax.random.key(0), x, x)
