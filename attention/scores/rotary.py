@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from attention import specs
 from attention.errors import UsageError
-from attention.parameters import Positive, Valid, check_options, is_number
+from attention.parameters import NotNegative, Positive, Valid, check_options, is_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,27 +61,33 @@ class Yarn(Scaling):
       original: The length of the pretraining.
       fast: Full turns within it from which on an angle stays.
       slow: Full turns within it up to which an angle is divided.
+      exact: Whether the ramp begins and ends between indices of angles, as in GPT-OSS, not at whole ones.
+      magnitude: Factor of turned queries and keys; 0 means 0.1 ln(factor) + 1, whose square is the paper's 1/t.
     """
 
     original: Positive = 4096
     fast: Positive = 32.0
     slow: Positive = 1.0
+    exact: bool = False
+    magnitude: NotNegative = 0.0
 
     def __post_init__(self):
         super().__post_init__()
         _check_rises("slow", self.slow, "fast", self.fast)
 
     def rates(self, rates: jax.Array, base: float) -> jax.Array:
-        """See `Scaling`; the ramp is over the index of the angle, from and to whole indices, as in published code."""
+        """See `Scaling`; the ramp is over the index of the angle."""
         width = 2 * len(rates)
         index = lambda turns: width * math.log(self.original / (turns * 2 * math.pi)) / (2 * math.log(base))  # noqa: E731
-        first, last = max(math.floor(index(self.fast)), 0), min(math.ceil(index(self.slow)), width - 1)
+        first, last = index(self.fast), index(self.slow)
+        first, last = (first, last) if self.exact else (math.floor(first), math.ceil(last))
+        first, last = max(first, 0), min(last, width - 1)
         ramp = jnp.clip((jnp.arange(len(rates)) - first) / max(last - first, 1e-3), 0, 1)
         return rates * (1 - ramp) + rates / self.factor * ramp
 
     def gain(self) -> float:
-        """Returns 0.1 ln(factor) + 1, whose square is the paper's 1/t of the scores."""
-        return 0.1 * math.log(self.factor) + 1 if self.factor > 1 else 1.0
+        """Returns the magnitude."""
+        return self.magnitude or (0.1 * math.log(self.factor) + 1 if self.factor > 1 else 1.0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ Their `config.json` says in many fields what ours says in spec strings: `read` a
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,6 +36,7 @@ SCALINGS: dict[str, Table] = {
         "high": "high_freq_factor",
     },
 }
+YARN = ("attention_factor", "mscale", "mscale_all_dim")  # and what they say of YaRN's magnitude
 # Their fields that only some families heed.
 BIASES = ("attention_bias", "mlp_bias")
 WINDOWS = ("sliding_window", "layer_types", "use_sliding_window", "max_window_layers", "sliding_window_pattern")
@@ -42,7 +44,8 @@ CAPS = ("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_sca
 ROPES = ("rope_local_base_freq",)  # and rotary positions by kind of layer
 TYPES = {  # of the fields that `read` reads
     **dict.fromkeys(("head_dim", "num_key_value_heads", "sliding_window", "sliding_window_pattern"), int),
-    **dict.fromkeys(("max_window_layers",), int),
+    **dict.fromkeys(("max_window_layers", "first_k_dense_replace", "kv_lora_rank", "q_lora_rank"), int),
+    **dict.fromkeys(("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), int),
     **dict.fromkeys((*CAPS, *ROPES, "rope_theta"), int | float),
     **dict.fromkeys((*BIASES, "tie_word_embeddings", "use_sliding_window", "use_bidirectional_attention"), bool),
     **dict.fromkeys(("rope_parameters", "rope_scaling"), dict),
@@ -83,18 +86,33 @@ def _rotary(rope: Fields) -> str:
     if kind != "default":
         names = SCALINGS.get(kind, {})
         plain = {"rope_type": kind, "type": kind, "truncate": True, "partial_rotary_factor": 1.0}
+        plain |= {name: rope.get(name) for name in ("truncate", *YARN) if kind == "yarn"}
         given = {key for key, value in rope.items() if value not in (None, plain.get(key))}
         needed = set(list(names.values())[:2])  # factor and, where there is one, the original length
         if not names or needed - given or given - {"rope_theta", *names.values()}:
             known = ", ".join(SCALINGS)
             raise UsageError(f"Rotary positions scaled as {dict(rope)} cannot be loaded; only {known} can.")
         options = {ours: rope.get(theirs) for ours, theirs in names.items()}
-    numbers = (rope.get("rope_theta", 10_000.0), *options.values())
+    numbers = (rope.get("rope_theta", 10_000.0), *options.values(), *(rope.get(name) for name in YARN))
     if any(isinstance(number, bool) or not isinstance(number, int | float | None) for number in numbers):
         raise UsageError(f"Rotary positions of {dict(rope)} cannot be loaded: their options must be numbers.")
     if rope.get("partial_rotary_factor", 1.0) != 1.0:
         raise UsageError("Rotary positions of a part of each head cannot be loaded: transformers' decoders turn all.")
+    if kind == "yarn":
+        options |= {"exact": rope.get("truncate") is False, "magnitude": _magnitude(rope)}
     return spec("rotary", {"base": float(numbers[0]), "scaling": spec(kind, options) if options else ""})
+
+
+def _magnitude(rope: Fields) -> float:
+    """Returns YaRN's factor of turned queries and keys, 0 for that of the paper."""
+    scale, over = rope.get("mscale"), rope.get("mscale_all_dim")
+    quotient = yarn_gain(rope["factor"], scale) / yarn_gain(rope["factor"], over) if scale and over else 0.0
+    return float(rope.get("attention_factor") or quotient)
+
+
+def yarn_gain(factor: float, scale: float) -> float:
+    """Returns 0.1 · scale · ln(factor) + 1, which YaRN's factors are made of."""
+    return 0.1 * scale * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 def _ropes(theirs: Fields, kinds: list[str], by_kind: bool) -> str:
@@ -130,7 +148,7 @@ def read(theirs: Fields, family: Family) -> dict[str, Any]:
     """
     unheeded = {*BIASES, *WINDOWS, *CAPS, *ROPES} - {*family.heeded}
     theirs = {name: value for name, value in {**family.defaults, **theirs}.items() if name not in unheeded}
-    _check_types(theirs)
+    check_types(theirs)
     if theirs.get("use_bidirectional_attention"):
         raise UsageError("use_bidirectional_attention=True cannot be loaded: a GPT is causal.")
     if family.qk_norm and theirs["rms_norm_eps"] != QK_EPSILON:
@@ -162,7 +180,8 @@ def read(theirs: Fields, family: Family) -> dict[str, Any]:
     }
 
 
-def _check_types(theirs: Fields) -> None:
+def check_types(theirs: Fields) -> None:
+    """Raises UsageError where a field that is read has a wrong type."""
     for name, kind in TYPES.items():
         value = theirs.get(name)
         wrong = value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool))
@@ -172,13 +191,14 @@ def _check_types(theirs: Fields) -> None:
 
 def _rope(rotary: Rotary | None) -> dict[str, Any]:
     rotary = rotary or Rotary()  # which then differs
-    name, _, _ = rotary.scaling.partition("(")
+    made, (name, _, _) = rotary.rule, rotary.scaling.partition("(")
     rope: dict[str, Any] = {"rope_type": "default" if name == "none" else name, "rope_theta": rotary.base}
     if rotary.fraction != 1:
         rope["partial_rotary_factor"] = rotary.fraction
     if name in SCALINGS:
-        made = rotary.rule
         rope |= {theirs: getattr(made, ours) for ours, theirs in SCALINGS[name].items()}
+    if name == "yarn":
+        rope |= {"truncate": not made.exact} | ({"attention_factor": made.magnitude} if made.magnitude else {})
     return rope
 
 

@@ -1,7 +1,8 @@
 """Loads published weights into our models, with any mechanism whose arrays fit, and exports them.
 
 BERT and RoBERTa are loaded into `models.masked_lm`, ViT into `models.vit`, Marian and T5 into `models.encoder_decoder`,
-and the decoders into `models.gpt`: GPT-2, BLOOM, Llama, DiffLlama, Mistral, Qwen and Gemma.
+and the decoders into `models.gpt`: GPT-2, BLOOM, Llama, DiffLlama, Mistral, Qwen, Gemma and
+DeepSeek-V2.
 """
 
 import collections
@@ -26,6 +27,7 @@ from models.published.architectures import ACTIVATIONS, Architecture
 from models.published.bert import BERT, ROBERTA
 from models.published.bloom import BLOOM
 from models.published.decoders import DECODERS, GPT2
+from models.published.deepseek import DEEPSEEK
 from models.published.diffllama import DIFFLLAMA
 from models.published.marian import MARIAN
 from models.published.t5 import T5
@@ -33,8 +35,10 @@ from models.published.vit import VIT
 from models.surgery import exchange
 from models.transformer import TransformerConfig
 
-ARCHITECTURES = (ROBERTA, BERT, VIT, MARIAN, T5, GPT2, BLOOM, *DECODERS, DIFFLLAMA)
+ARCHITECTURES = (ROBERTA, BERT, VIT, MARIAN, T5, GPT2, BLOOM, *DECODERS, DIFFLLAMA, DEEPSEEK)
+EXPERTS = ("gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v3", "olmoe")
 REFUSED = {
+    **dict.fromkeys(EXPERTS, "its MLPs are experts, and ours are one MLP in each block"),
     "deit": "its second token, of distillation, has a head of its own; a DeiT without it is of type 'vit'",
     "modernbert": "its first block has no norm before its attention, and ours have one in each block",
 }

@@ -19,6 +19,10 @@ LLAMA_3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "original_
 LLAMA_3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
 YARN |= {"beta_fast": 4.0, "beta_slow": 1.0}
+BETWEEN = {"truncate": False, "attention_factor": 0.8}
+MSCALES = {"mscale": 0.9, "mscale_all_dim": 0.6}
+DEEPSEEK = SIZES | {"first_k_dense_replace": 3, "max_position_embeddings": 32, "kv_lora_rank": 10, "q_lora_rank": None}
+DEEPSEEK |= {"qk_nope_head_dim": 6, "v_head_dim": 6, "qk_rope_head_dim": 4}
 FAMILIES = {
     "gpt2": ("GPT2", {"vocab_size": 13, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 12}),
     "bloom": ("Bloom", {"vocab_size": 13, "hidden_size": 24, "n_layer": 2, "n_head": 6}),
@@ -27,6 +31,12 @@ FAMILIES = {
     "llama": ("Llama", COMMON | {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
     "llama with biases": ("Llama", COMMON | {"attention_bias": True, "mlp_bias": True, "head_dim": 6}),
     "llama 3": ("Llama", COMMON | {"rope_parameters": LLAMA_3, "tie_word_embeddings": True}),
+    "yarn between indices": (
+        "Llama",
+        COMMON | {"rope_parameters": YARN | {"truncate": False, "attention_factor": 0.8}},
+    ),
+    "deepseek": ("DeepseekV2", DEEPSEEK),
+    "deepseek with yarn": ("DeepseekV2", DEEPSEEK | {"q_lora_rank": 5, "rope_parameters": YARN | MSCALES}),
     "yarn": ("Llama", COMMON | {"rope_parameters": YARN}),
     "mistral": ("Mistral", COMMON | {"sliding_window": 4}),
     "qwen2": ("Qwen2", COMMON),

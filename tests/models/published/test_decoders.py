@@ -19,7 +19,14 @@ from train.config import loading
 MODERN = {"norm_type": "rms", "gated": True, "activation": "swish", "mlp_bias": False, "output_bias": False}
 GEMMA = {"norm_type": "rms_offset", "scale_embeddings": True, "activation": "gelu_tanh", "head": 6, "norm": "sandwich"}
 NORMED = "dot_product(qk_norm='rms_offset', scale=0.25"
+YARN = "yarn(factor=8.0, original=16, fast=32.0, slow=1.0, exact=True, magnitude=1.0)"
+LATENT = "dot_product(latent=6, latent_norm=True, rotary=4"
 GPTS = {
+    "deepseek_v2": {"attention": f"{LATENT}, query_latent=5)", "tied_output": False},
+    "deepseek_v2 with yarn": {
+        "attention": f"{LATENT}, scale=0.5)",
+        "positions": f"rotary(base=500.0, scaling={YARN!r})",
+    },
     "llama": {"attention": "dot_product(kv_heads=2)", "tied_output": False},
     "mistral": {"attention": "dot_product(kv_heads=2, window=5)"},
     "qwen2": {"attention_bias": True},
@@ -42,7 +49,7 @@ def build(**fields):
 def test_a_gpt_goes_out_as_what_it_is_and_comes_back(kind, tmp_path):
     config, params = build(**GPTS[kind])
     pretrained.export(str(tmp_path / "out"), config, params, length=8)
-    assert json.loads((tmp_path / "out" / CONFIG).read_text())["model_type"] == kind
+    assert json.loads((tmp_path / "out" / CONFIG).read_text())["model_type"] == kind.partition(" ")[0]
     described = pretrained.describe(str(tmp_path / "out"))
     same = GPTConfig(name="gpt", **described.fields)
     assert same.mechanisms == config.mechanisms
@@ -133,6 +140,10 @@ def test_unknown_scalings_are_refused(tmp_path):
         ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "cannot be loaded; only linear"),
         ("llama", {"head_dim": 6.5}, r"head_dim=6\.5, which cannot be loaded"),
         ("llama", {"tie_word_embeddings": "false"}, "tie_word_embeddings='false', which cannot be loaded"),
+        ("deepseek_v2", {"first_k_dense_replace": 1}, r"1 of the 2 layers have experts \(first_k_dense_replace=1\)"),
+        ("deepseek_v2", {"v_head_dim": 3}, "Values of a head are 3 wide and keys 4; only equal widths"),
+        ("deepseek_v2", {"attention_bias": True}, "attention_bias=True; only False can be loaded"),
+        ("llama", {"model_type": "gpt_oss"}, "'gpt_oss', which cannot be loaded: its MLPs are experts"),
         ("qwen3", {"rms_norm_eps": 1e-5}, "rms_norm_eps=1e-05 is of queries and keys too"),
         ("gemma2", {"layer_types": ["full_attention"]}, "only 2 times sliding_attention or full_attention can"),
         ("gemma3_text", {"use_bidirectional_attention": True}, "a GPT is causal"),

@@ -1,0 +1,75 @@
+"""The attention of GPT-OSS (learned sinks, windows in every other layer, YaRN, biases) against transformers'."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import Mask
+from attention.scores.rotary import Rotary
+from models.layers.multi_head import MultiHeadAttention
+
+WHY = "parity needs PyTorch and transformers: pip install -r requirements-parity.txt"
+torch = pytest.importorskip("torch", reason=WHY)
+transformers = pytest.importorskip("transformers", reason=WHY)
+
+LENGTH, WIDTH, HEADS, GROUPS, HEAD = 9, 16, 4, 2, 6
+YARN = {"rope_type": "yarn", "factor": 8.0, "beta_fast": 4.0, "beta_slow": 1.0, "truncate": False}
+OURS = Rotary(base=300.0, scaling="yarn(factor=8, original=16, fast=4, slow=1, exact=True)")
+
+
+def theirs(layer, x):
+    """A layer's attention with random weights, and its output for `x`."""
+    from transformers.models.gpt_oss import modeling_gpt_oss as published
+
+    config = transformers.GptOssConfig(
+        hidden_size=WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=HEADS,
+        num_key_value_heads=GROUPS,
+        head_dim=HEAD,
+        sliding_window=3,
+        num_local_experts=2,
+        num_experts_per_tok=1,
+        rope_parameters=YARN | {"rope_theta": 300.0, "original_max_position_embeddings": 16},
+        attn_implementation="eager",
+    )
+    torch.manual_seed(layer)
+    module = published.GptOssAttention(config, layer)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn_like(parameter))
+        steps = torch.arange(LENGTH)
+        behind = steps[:, None] - steps
+        window = module.sliding_window or LENGTH
+        mask = torch.where((behind >= 0) & (behind < window), 0.0, -torch.inf)[None, None]
+        turns = published.GptOssRotaryEmbedding(config)(torch.tensor(x), steps[None])
+        out, _ = module(torch.tensor(x), turns, mask)
+    return module, out.numpy()
+
+
+@pytest.mark.parametrize(("layer", "spec"), [(0, "sink(kv_heads=2, window=3)"), (1, "sink(kv_heads=2)")])
+def test_attention_is_equal_whole_and_with_a_cache(layer, spec):
+    x = np.random.default_rng(layer).normal(size=(2, LENGTH, WIDTH)).astype(np.float32)
+    published, expected = theirs(layer, x)
+    arrays = {name: parameter.detach().numpy() for name, parameter in published.named_parameters()}
+    shapes = {"query": (HEADS, HEAD), "key": (GROUPS, HEAD), "value": (GROUPS, HEAD)}
+    params = {
+        side: {
+            "kernel": jnp.asarray(arrays[f"{side[0]}_proj.weight"].T.reshape(WIDTH, *shape)),
+            "bias": jnp.asarray(arrays[f"{side[0]}_proj.bias"].reshape(shape)),
+        }
+        for side, shape in shapes.items()
+    }
+    out = jnp.asarray(arrays["o_proj.weight"].T.reshape(HEADS, HEAD, WIDTH))
+    params |= {"out": {"kernel": out, "bias": jnp.asarray(arrays["o_proj.bias"])}}
+    params |= {"score": {"sink": jnp.asarray(arrays["sinks"])}}
+    module = MultiHeadAttention(spec, HEADS, head=HEAD, rotary=OURS)
+    assert jax.tree.map(jnp.shape, params) == jax.tree.map(
+        jnp.shape, dict(module.init(jax.random.key(0), jnp.asarray(x))["params"])
+    )
+    whole = module.apply({"params": params}, jnp.asarray(x), mask=Mask(causal=True))
+    np.testing.assert_allclose(whole, expected, atol=2e-5, rtol=1e-5)
+    first, cache = module.apply({"params": params}, jnp.asarray(x[:, :5]), cache=module.init_cache(2, LENGTH, WIDTH))
+    rest, _ = module.apply({"params": params}, jnp.asarray(x[:, 5:]), cache=cache)
+    np.testing.assert_allclose(jnp.concatenate([first, rest], axis=1), expected, atol=2e-5, rtol=1e-5)
