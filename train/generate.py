@@ -3,6 +3,7 @@ r"""Let a trained model write: a language model continue prompts, or a captionin
 python -m train.generate --workdir=runs/gpt --prompt="The return statement" --tokens=100 --temperature=0.8 --top-p=0.95
 python -m train.generate --workdir=runs/gpt --prompts=questions.txt --stop=$'\n' --min-p=0.05 --repetition-penalty=1.2
 python -m train.generate --workdir=runs/captions --image=seven.png
+python -m train.generate --workdir=runs/qwen --prompt="What does the return statement do?" --chat
 """
 
 import argparse
@@ -12,20 +13,18 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 
 from attention.errors import UsageError
 from train import cli
-from train.data import tokenisers
 from train.data.rows import files
-from train.decode import captions, trained
+from train.data.tokenisers import Tokeniser
+from train.decode import captions, chats, trained
 from train.decode.decoding import WATCHED, Sampling, folded, generate
+from train.decode.language_models import LanguageModel
 from train.decode.search import Search
 from train.devices import compilation
-from train.run import workdir
 
-TOKENISER = "tokeniser.json"
 TOGETHER = 32  # prompts whose caches are in memory at once
 Show = Callable[[int, str], None]
 
@@ -40,8 +39,9 @@ def continuations(
     replica: int = 0,
     stop: Sequence[str] = (),
     show: Show = lambda place, text: None,
+    chat: bool = False,
 ) -> list[str]:
-    """Returns each prompt as the model of a run continues it.
+    """Returns each prompt as the model of a run continues it, or its answers alone.
 
     Args:
       directory: The work directory of a run of the task `language_modelling`.
@@ -53,50 +53,52 @@ def continuations(
       replica: The number of the replica, where the run has several.
       stop: Strings before which a continuation ends.
       show: Is given the place of a prompt and its text so far, whenever there is more of it.
+      chat: Whether prompts are turns of a user, written by the chat template of the published model that the run
+        started from.
 
     Raises:
       UsageError: there is no such run, replica or checkpoint, the run has another task or a tokeniser of another size,
-        or a prompt is empty or longer than the context.
+        a prompt is empty or longer than the context, or there is no chat template.
     """
     if not prompts:
         raise UsageError("There is no prompt; give at least one, and --samples of at least 1.")
     if "" in stop:
         raise UsageError("A stop string is empty; every text contains that, so give at least a character.")
-    config = trained.config_of(directory, "language_modelling", "generate text")
-    tokeniser = tokenisers.loads(workdir.read_file(directory, TOKENISER))
-    encoded = _encoded(prompts, tokeniser, config.data.context)
-    model = config.model.build(tokeniser.size, config.data.context, dtype=jnp.dtype(config.train.precision))
-    _, params = trained.load_params(
-        directory,
-        step,
-        config,
-        lambda key: model.init(key, jnp.zeros((1, 1), jnp.int32))["params"],
-        {"embed": (TOKENISER, tokeniser.size)},
-        replica,
-    )
-    end = tokeniser.special["end"] if config.data.end_token else -1
+    language = LanguageModel.of_run(directory, step, replica, "generate text")
+    tokeniser, context, end = language.tokeniser, language.context, language.end
+    if chat:
+        prompts, ending = _conversations(directory, language, prompts)
+        stop, end = [*stop, *filter(None, [ending])], tokeniser.special.get("end", end)
+    encoded = _encoded(prompts, tokeniser, context, chat)
     texts, spent = [], np.zeros(2)
     for first in range(0, len(encoded), TOGETHER):
         batch = encoded[first : first + TOGETHER]
         keys = folded(trained.key_of(seed), range(first, first + len(batch)))
-        watch = Texts(tokeniser, batch, stop, lambda place, text, first=first: show(first + place, text))
-        generate(model, params, batch, tokens, sampling, keys, end, watch)
+        watch = Texts(tokeniser, batch, stop, lambda place, text, first=first: show(first + place, text), chat)
+        generate(language.model, language.params, batch, tokens, sampling, keys, end, watch)
         texts += watch.texts
         spent += watch.spent()
     if spent[1]:
         print(f"{spent[1] / spent[0]:.0f} tokens a second, after the first {WATCHED}.", file=sys.stderr)
     longest = max(map(len, encoded)) + tokens
-    if longest > config.data.context:
-        print(f"{longest} tokens are more than the {config.data.context} of training: expect less.", file=sys.stderr)
+    if longest > context:
+        print(f"{longest} tokens are more than the {context} of training: expect less.", file=sys.stderr)
     return texts
 
 
 class Texts:
-    """The texts of sequences while they are drawn. Called with the sequences, it says which have met a stop string."""
+    """The texts of sequences while they are drawn, or with `answers` what follows the prompts.
 
-    def __init__(self, tokeniser: tokenisers.Tokeniser, prompts: list[np.ndarray], stop: Sequence[str], show: Show):
-        self.texts = [tokeniser.decode(prompt) for prompt in prompts]
-        self._starts = [len(text) for text in self.texts]
+    Called with the sequences, it says which have met a stop string.
+    """
+
+    def __init__(
+        self, tokeniser: Tokeniser, prompts: list[np.ndarray], stop: Sequence[str], show: Show, answers: bool = False
+    ):
+        texts = [tokeniser.decode(prompt) for prompt in prompts]
+        self._starts = [len(text) for text in texts]
+        self._shown = self._starts if answers else [0] * len(texts)
+        self.texts = [text[first:] for text, first in zip(texts, self._shown, strict=True)]
         self._tokeniser, self._stop, self._show = tokeniser, stop, show
         self._stopped = [False] * len(prompts)
         self._times: list[tuple[float, int]] = []
@@ -110,7 +112,7 @@ class Texts:
                 ends = [text.find(string, self._starts[place]) for string in self._stop]
                 first = min((end for end in ends if end >= 0), default=None)
                 self._stopped[place] = first is not None
-                self.texts[place] = text[:first]
+                self.texts[place] = text[self._shown[place] : first]
                 self._show(place, self.texts[place])
         return self._stopped
 
@@ -136,9 +138,18 @@ class Stream:
         self._written = max(self._written, len(text))
 
 
-def _encoded(prompts: Sequence[str], tokeniser: tokenisers.Tokeniser, context: int) -> list[np.ndarray]:
+def _conversations(directory: Path, language: LanguageModel, prompts: Sequence[str]) -> tuple[list[str], str]:
+    """Returns the text of a conversation with each prompt, and what ends an answer."""
+    if not language.published:
+        raise UsageError(f"{directory} started from no published model, so it has no chat template; leave out --chat.")
+    written = [chats.conversation(language.published, [{"role": "user", "content": text}]) for text in prompts]
+    return [text for text, _ in written], written[0][1]
+
+
+def _encoded(prompts: Sequence[str], tokeniser: Tokeniser, context: int, marked: bool = False) -> list[np.ndarray]:
     try:
-        encoded = tokeniser.encode_batch([prompt.encode().decode() for prompt in prompts])
+        texts = [prompt.encode().decode() for prompt in prompts]
+        encoded = [tokeniser.encode_marked(text) for text in texts] if marked else tokeniser.encode_batch(texts)
     except UnicodeEncodeError as error:  # a shell passes on bytes of other encodings as surrogates
         raise UsageError(f"The prompt {error.object[:30]!r} is no text in UTF-8; type it in that encoding.") from error
     for prompt, ids in zip(prompts, encoded, strict=True):
@@ -175,6 +186,7 @@ def _captions(flags: argparse.Namespace) -> list[str]:
     cli.flag("--min-p", type=float, default=0.0, help="draw only tokens of this share of the highest probability"),
     cli.flag("--repetition-penalty", type=float, default=1.0, help="divides the logits of tokens already there"),
     cli.flag("--stop", action="append", default=[], help="text before which to end; may be given again"),
+    cli.flag("--chat", action="store_true", help="prompts are turns of a user, in the published model's template"),
     cli.flag("--samples", type=int, default=1, help="number of continuations of each prompt"),
     cli.flag("--seed", type=int, default=0, help="seed of the draws"),
     cli.flag("--step", default="best", help="best, last or the number of a step with a checkpoint"),
@@ -201,6 +213,7 @@ def main(flags: argparse.Namespace) -> None:
         flags.replica,
         flags.stop,
         stream if len(prompts) == 1 else lambda place, text: None,
+        flags.chat,
     )
     if len(texts) == 1:
         stream.finish(texts[0], end="\n")

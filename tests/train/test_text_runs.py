@@ -147,6 +147,14 @@ def test_a_single_text_is_written_as_it_grows(capsys):
     assert capsys.readouterr().out == "a!\n"
 
 
+def test_answers_leave_out_the_prompt():
+    shown, tokeniser = [], tokenisers.make("bytes")
+    texts = generate.Texts(tokeniser, [tokeniser.encode("ab!")], ["!"], lambda *seen: shown.append(seen), answers=True)
+    assert texts([tokeniser.encode("ab!cd!e")]) == [True]
+    assert shown == [(0, "cd")]
+    assert texts.texts == ["cd"]
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -156,6 +164,7 @@ def test_a_single_text_is_written_as_it_grows(capsys):
         (["--prompt", "x" * 17], "has 17 tokens, but the model was trained on 16 at a time"),
         (["--prompt", "x", "--step", "7"], "--step=7 has no checkpoint; choose last, best or one of"),
         (["--prompt", "x", "--top-p", "2"], "top_p must be above 0 and at most 1"),
+        (["--prompt", "x", "--chat"], "started from no published model, so it has no chat template"),
         (["--prompt", "x", "--tokens", "0"], "At least one token must be asked for"),
         (["--prompt", "x", "--samples", "0"], "There is no prompt; give at least one, and --samples of at least 1"),
         (["--prompt", "caf\udce9"], "is no text in UTF-8"),

@@ -33,6 +33,10 @@ class Tokeniser:
         """Returns the ids of each text; see `encode`."""
         raise NotImplementedError
 
+    def encode_marked(self, text: str) -> Ids:
+        """Returns the ids of a text in which special tokens stand, as chat templates write it."""
+        return self.encode(text)
+
     def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
         """Returns the text of ids, without special tokens except the unknown."""
         raise NotImplementedError

@@ -62,6 +62,14 @@ class SubwordTokeniser(Tokeniser):
             raise UsageError(f"The tokeniser cannot encode the text: {error}; choose another.") from error
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
+    def encode_marked(self, text: str) -> Ids:
+        """Returns the ids of a text in which special tokens stand, as chat templates write it."""
+        self._tokenizer.encode_special_tokens = False
+        try:
+            return self.encode(text)
+        finally:
+            self._tokenizer.encode_special_tokens = True
+
     def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
         """Returns the text of the pieces."""
         hidden = {i for name, i in self.special.items() if name != "unknown"}

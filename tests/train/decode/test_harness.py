@@ -1,0 +1,100 @@
+"""The harness lm-eval on a run: its numbers against sums over the model's own logits."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from models.gpt import GPTConfig
+from models.published import pretrained
+from tests.models.small import small
+from train.data.tokenisers.plain import ByteTokeniser
+from train.decode.language_models import LanguageModel
+
+
+@pytest.fixture(scope="module")
+def language():
+    """A tiny GPT of bytes, whose context is 8 tokens."""
+    config = small(GPTConfig, name="gpt", attention="dot_product", tied_output=True, scale_embeddings=False)
+    model = config.build(ByteTokeniser.size, 8)
+    params = model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
+    params = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.size), x.shape), params)
+    return LanguageModel(model, params, ByteTokeniser(), 8, -1, "")
+
+
+def by_hand(language, tokens, count):
+    """The log-probability of the last tokens, and whether they are the greedy ones."""
+    logits = np.asarray(
+        language.model.apply({"params": language.params}, jnp.asarray(tokens[:-1])[None])[0], np.float64
+    )
+    logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    places = np.arange(len(tokens) - 1)[-count:]
+    return logs[places, tokens[-count:]].sum(), bool((logits[places].argmax(-1) == tokens[-count:]).all())
+
+
+def test_scores_are_sums_over_the_logits_whatever_else_is_in_the_batch(language):
+    draw = np.random.default_rng(0)
+    rows = [
+        (draw.integers(0, 256, length).astype(np.int32), count) for length, count in ((9, 3), (2, 1), (5, 4), (9, 8))
+    ]
+    best = np.asarray(language.model.apply({"params": language.params}, jnp.asarray(rows[0][0][:4])[None]))[
+        0, -1
+    ].argmax()
+    rows.append((np.append(rows[0][0][:4], best).astype(np.int32), 1))
+    found = language.scores(rows)
+    for (score, greedy), row in zip(found, rows, strict=True):
+        expected = by_hand(language, *row)
+        assert score == pytest.approx(expected[0], abs=1e-4)
+        assert greedy == expected[1]
+    assert found[-1][1]
+
+
+def test_a_published_folder_is_a_language_model(tmp_path):
+    config = GPTConfig(
+        depth=1, width=16, heads=2, mlp=16, positions="learned", attention_bias=True, activation="gelu_tanh"
+    )
+    model = config.build(ByteTokeniser.size, 8)
+    params = model.init(jax.random.key(1), jnp.zeros((1, 1), jnp.int32))["params"]
+    texts = {"tokenizer.json": ByteTokeniser().dumps()}
+    pretrained.export(str(tmp_path / "gpt2"), config, params, {"end": 259}, 8, lambda architecture: texts)
+    language = LanguageModel.of(str(tmp_path / "gpt2"))
+    tokens = np.arange(5, dtype=np.int32)
+    same = LanguageModel(model, params, ByteTokeniser(), 8, -1, "")
+    assert language.scores([(tokens, 2)])[0] == pytest.approx(same.scores([(tokens, 2)])[0])
+    assert (language.context, language.published) == (8, str(tmp_path / "gpt2"))
+
+
+def test_the_harness_runs_a_task_made_here(language, monkeypatch, tmp_path):
+    pytest.importorskip("lm_eval", reason="needs lm_eval: pip install -r requirements-harness.txt")
+    from lm_eval.evaluator import simple_evaluate
+    from lm_eval.tasks import TaskManager
+
+    from train.decode.harness import HarnessModel
+
+    monkeypatch.setattr(LanguageModel, "of", lambda place: language)
+    (tmp_path / "data.jsonl").write_text('{"q": "ab", "a": " c", "b": " d", "gold": 0}\n')
+    common = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(tmp_path / "data.jsonl")}}}
+    common |= {"test_split": "test", "doc_to_text": "{{q}}", "target_delimiter": ""}
+    kinds = {
+        "choice": {"output_type": "multiple_choice", "doc_to_choice": "{{[a, b]}}", "doc_to_target": "gold"},
+        "rolling": {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{q}} and much more"},
+        "writes": {
+            "output_type": "generate_until",
+            "doc_to_target": "{{a}}",
+            "generation_kwargs": {"until": ["\n"], "max_gen_toks": 3},
+        },
+    }
+    metrics = {"choice": "acc", "rolling": "word_perplexity", "writes": "exact_match"}
+    tasks = [
+        common | {"task": name, "metric_list": [{"metric": metrics[name]}]} | options for name, options in kinds.items()
+    ]
+    manager = TaskManager(include_defaults=False)
+    done = simple_evaluate(HarnessModel("here"), tasks=tasks, task_manager=manager, bootstrap_iters=0)
+    responses = {name: done["samples"][name][0]["resps"] for name in kinds}
+    encode = language.tokeniser.encode
+    for (given,), ending in zip(responses["choice"], (" c", " d"), strict=True):
+        assert float(given[0]) == pytest.approx(by_hand(language, encode(f"ab{ending}"), 2)[0], abs=1e-4)
+    text = np.concatenate([[language.first], encode("ab and much more")]).astype(np.int32)
+    sums = by_hand(language, text[:9], 8)[0] + by_hand(language, text[8:], 8)[0]
+    assert float(responses["rolling"][0][0]) == pytest.approx(sums, abs=1e-3)
+    assert isinstance(responses["writes"][0][0], str)

@@ -1,0 +1,76 @@
+"""Chat templates: how a published model's conversations are written as text (`transformers` calls it the same)."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from types import ModuleType
+from typing import Any
+
+from attention.errors import UsageError
+from models.files import read_json, read_text
+from models.published import hugging_face
+
+CONFIG = "tokenizer_config.json"
+TEMPLATE = "chat_template.jinja"
+TURN = Mapping[str, str]
+
+
+def conversation(source: str, turns: Sequence[TURN]) -> tuple[str, str]:
+    """Returns the text of a conversation up to where the model answers, and the text that ends an answer.
+
+    Args:
+      source: The folder of a published model, or its name on the hub.
+      turns: Each turn's `role`, such as `user`, and `content`.
+
+    Raises:
+      UsageError: the model has no chat template, or the template cannot be used or refuses the turns.
+    """
+    settings = read_json(hugging_face.find(source, CONFIG), "give another model")
+    special = {name: _text(settings[name]) for name in ("bos_token", "eos_token") if settings.get(name)}
+    jinja2 = _jinja2()
+    try:
+        text = (
+            _environment(jinja2)
+            .from_string(_template(source, settings))
+            .render(messages=list(turns), add_generation_prompt=True, **special)
+        )
+    except jinja2.TemplateError as error:
+        raise UsageError(f"The chat template of {source} cannot write this conversation: {error}.") from error
+    return text, special.get("eos_token", "")
+
+
+def _template(source: str, settings: Mapping[str, Any]) -> str:
+    """Returns the template, from its own file or from `tokenizer_config.json`."""
+    path = hugging_face.find(source, TEMPLATE, CONFIG)
+    template = read_text(path, "give another model") if path.name == TEMPLATE else settings.get("chat_template")
+    if isinstance(template, list):  # several, by names
+        template = next((one.get("template") for one in template if one.get("name") == "default"), None)
+    if not isinstance(template, str):
+        raise UsageError(f"{source} has no chat template; leave out --chat, or give a model that was trained to chat.")
+    return template
+
+
+def _text(token: Any) -> str:
+    return str(token.get("content", "")) if isinstance(token, dict) else str(token)
+
+
+def _jinja2() -> ModuleType:
+    try:
+        import jinja2.sandbox
+    except ImportError as error:
+        raise UsageError("Chat templates need the package jinja2: pip install jinja2.") from error
+    return jinja2
+
+
+def _environment(jinja2: ModuleType) -> Any:
+    """Returns the environment in which `transformers` renders templates: sandboxed, and with its functions."""
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+
+    def refuse(message: str) -> None:
+        raise jinja2.TemplateError(message)
+
+    environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
+    environment.globals |= {"raise_exception": refuse, "strftime_now": lambda text: datetime.now().strftime(text)}
+    return environment

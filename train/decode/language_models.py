@@ -1,0 +1,140 @@
+"""Trained GPTs with their tokenisers, of runs and of published models, for programs that use them."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from models.files import at_home, read_text
+from models.gpt import GPT, GPTConfig
+from models.published import hugging_face, pretrained
+from train.data import tokenisers
+from train.data.tokenisers import Tokeniser
+from train.data.tokenisers.plain import Ids
+from train.decode import trained
+from train.run import workdir
+
+GPTS = tuple(one for one in pretrained.ARCHITECTURES if one.config is GPTConfig)
+TOKENISER = "tokeniser.json"
+SHORTEST = 32  # tokens that short sequences are padded to when they are scored
+TOGETHER = 16  # sequences that are scored at once
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModel:
+    """A trained GPT and its tokeniser.
+
+    Attributes:
+      model: The network.
+      params: Its parameters.
+      tokeniser: What makes tokens of text.
+      context: The most tokens of a sequence that it was trained on.
+      end: The token after which a text ends; -1 if it never saw one.
+      published: The folder or the name on the hub that it came from; '' if it has none.
+    """
+
+    model: GPT
+    params: dict
+    tokeniser: Tokeniser
+    context: int
+    end: int
+    published: str
+
+    @classmethod
+    def of_run(cls, directory: Path, step: str = "best", replica: int = 0, purpose: str = "") -> "LanguageModel":
+        """Returns the model of a run.
+
+        Args:
+          directory: The work directory of a run of the task `language_modelling`.
+          step: `best` (needs a finished run), `last` or a step that has a checkpoint.
+          replica: The number of the replica, where the run has several.
+          purpose: What it is for, for the message.
+
+        Raises:
+          UsageError: there is no such run, replica or checkpoint, or the run has another task or a tokeniser of another
+            size.
+        """
+        config = trained.config_of(directory, "language_modelling", purpose or "are language models")
+        tokeniser = tokenisers.loads(workdir.read_file(directory, TOKENISER))
+        model = config.model.build(tokeniser.size, config.data.context, dtype=jnp.dtype(config.train.precision))
+        init = lambda key: model.init(key, jnp.zeros((1, 1), jnp.int32))["params"]  # noqa: E731
+        sizes = {"embed": (TOKENISER, tokeniser.size)}
+        _, params = trained.load_params(directory, step, config, init, sizes, replica)
+        kind, _, place = config.data.tokeniser.partition(":")
+        source = config.model.pretrained or (place.partition("@")[0] if kind == "hf" else "")
+        end = tokeniser.special["end"] if config.data.end_token else -1
+        return cls(model, params, tokeniser, config.data.context, end, source)
+
+    @classmethod
+    def of_published(cls, source: str, context: int = 0) -> "LanguageModel":
+        """Returns a published model.
+
+        Args:
+          source: A Hugging Face folder, or a name on the hub.
+          context: The most tokens of a sequence; by default those that the model supports.
+
+        Raises:
+          UsageError: it cannot be read, or is no GPT that can be loaded.
+        """
+        described = pretrained.describe(source, GPTS)
+        config = GPTConfig(**{"name": "gpt", "pretrained": source} | described.fields)
+        length = min(context or described.length, described.length)
+        model = config.build(described.vocabulary, length)
+        shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"])
+        params, _ = pretrained.load(source, config, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
+        tokeniser = tokenisers.loads(read_text(hugging_face.find(source, "tokenizer.json"), "give another model"))
+        return cls(model, params, tokeniser, length, tokeniser.special.get("end", -1), source)
+
+    @classmethod
+    def of(cls, place: str) -> "LanguageModel":
+        """Returns the model of a work directory, by its best step, or else the published model of that name."""
+        directory = at_home(place)
+        is_run = (directory / TOKENISER).is_file() and (directory / "checkpoints").is_dir()
+        return cls.of_run(directory) if is_run else cls.of_published(place)
+
+    @property
+    def first(self) -> int:
+        """The token before a text: the start, or the end of the text before."""
+        special = self.tokeniser.special
+        return special.get("start", special.get("end", 0)) if self.end < 0 else self.end
+
+    def scores(self, rows: Sequence[tuple[Ids, int]]) -> list[tuple[float, bool]]:
+        """Returns the log-probability, in nats, of the last tokens of sequences after those before them.
+
+        Args:
+          rows: Each sequence, of at most `context` + 1 tokens, and how many of them are the last, all but one at most.
+
+        Returns:
+          For each the sum, and whether each of the last tokens is the most probable one at its place.
+        """
+        found: dict[int, tuple[float, bool]] = {}
+        order = sorted(range(len(rows)), key=lambda place: len(rows[place][0]))
+        for first in range(0, len(rows), TOGETHER):
+            places = order[first : first + TOGETHER]
+            padded = np.zeros(
+                (min(TOGETHER, len(rows)), self._padded(max(len(rows[at][0]) for at in places))), np.int32
+            )
+            for row, at in zip(padded, places, strict=False):
+                row[: len(rows[at][0])] = rows[at][0]
+            for at, logs, highest in zip(places, *jax.device_get(_next(self.model, self.params, padded)), strict=False):
+                tokens, count = rows[at]
+                last = slice(len(tokens) - 1 - count, len(tokens) - 1)
+                found[at] = float(logs[last].sum(dtype=np.float64)), bool(highest[last].all())
+        return [found[at] for at in range(len(rows))]
+
+    def _padded(self, tokens: int) -> int:
+        """Returns the length that sequences are padded to, one of few, so that few programs are compiled."""
+        return max(tokens, min(max(SHORTEST, 1 << (tokens - 1).bit_length()), self.context + 1))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _next(model: GPT, params: dict, tokens: Int[Array, "B T"]) -> tuple[Float[Array, "B L"], Bool[Array, "B L"]]:
+    """Returns the log-probability of each token after the first, and whether it is the most probable one."""
+    logits, targets = model.apply({"params": params}, tokens[:, :-1]), tokens[:, 1:]
+    logs = jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], axis=-1)[..., 0]
+    return logs, jnp.argmax(logits, axis=-1) == targets
