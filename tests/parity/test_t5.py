@@ -1,4 +1,4 @@
-"""Our T5 against transformers': the same logits from the same weights, in and out."""
+"""Our T5 against transformers': the same logits from the same weights, in and out, and the same tokens of a search."""
 
 import json
 
@@ -11,6 +11,8 @@ from safetensors.numpy import load_file, save_file
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from models.published import pretrained
 from tests.parity.test_marian import apply, torch, transformers
+from train.decode.decoding import translate
+from train.decode.search import Search
 
 SIZES = {"vocab_size": 13, "d_model": 16, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 2}
 SIZES |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 12}
@@ -26,16 +28,16 @@ TARGET = np.concatenate([np.zeros((6, 1), int), RANDOM.integers(2, 13, (6, 13))]
 MASK = (np.arange(16) < LENGTHS[:, None]).astype(int)
 
 
-def make(kind, folder, **changes):
-    torch.manual_seed(0)
+def make(kind, folder, seed=0, noise=0.3, factor=1.0, **changes):
+    torch.manual_seed(seed)
     tokens = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
     model = transformers.T5ForConditionalGeneration(
         transformers.T5Config(**SIZES | tokens | KINDS[kind] | changes)
     ).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.3 * torch.randn_like(parameter)
-        model.shared.weight *= 2.0 if kind == "1.0" else 0.5
+            parameter += noise * torch.randn_like(parameter)
+        model.shared.weight *= factor
     model.save_pretrained(folder)
     return model
 
@@ -59,7 +61,7 @@ def ours(folder):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_are_equal_and_an_export_loads(kind, tmp_path):
-    theirs = make(kind, tmp_path / "theirs")
+    theirs = make(kind, tmp_path / "theirs", factor=0.5 if kind == "1.1" else 1.0)  # logits of ten or so
     model, params, report = ours(tmp_path / "theirs")
     assert (report.new, report.skipped, report.cut) == ((), (), ())
     expected = logits_of(theirs)
@@ -71,9 +73,35 @@ def test_logits_are_equal_and_an_export_loads(kind, tmp_path):
     np.testing.assert_allclose(logits_of(again.eval()), expected, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("beams", [1, 4])
+def test_targets_of_a_search_are_theirs(kind, beams, tmp_path):
+    theirs = make(kind, tmp_path / "plain", 3, 0.6, num_decoder_layers=2)  # the encoder's, as transformers' caches have
+    with torch.no_grad():
+        for block in theirs.decoder.block:  # targets that differ among sources
+            block.layer[1].EncDecAttention.o.weight *= 3
+    theirs.save_pretrained(tmp_path)
+    options = {"num_beams": beams, "length_penalty": 1.0} if beams > 1 else {}
+    tokens = {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1, "forced_eos_token_id": 1}
+    theirs.generation_config = transformers.GenerationConfig(**tokens, bad_words_ids=[[0]], max_length=13)
+    source, mask = torch.as_tensor(SOURCE), torch.as_tensor(MASK)
+    with torch.no_grad():
+        expected = theirs.generate(source, attention_mask=mask, do_sample=False, **options).numpy()[:, 1:]
+    assert len({row.tobytes() for row in expected}) > 2  # of six sentences
+    expected = np.pad(expected, ((0, 0), (0, 12 - expected.shape[1])))
+    ended = np.cumsum(expected == 1, axis=1) > (expected == 1)  # beams are filled with the end where padding is 0
+    expected = np.where(ended, 0, expected)
+    model, params, _ = ours(tmp_path)
+    search = Search(beams=beams, length_penalty=1.0, max_length=12)
+    found = translate(
+        model, params, jnp.asarray(SOURCE), jnp.asarray(LENGTHS), search, jax.random.key(0), start=0, end=1, pad=0
+    )
+    np.testing.assert_array_equal(found[0].tokens, expected)
+
+
 def test_an_output_of_its_own_is_loaded_from_older_files(tmp_path):
     """As in the published files of version 1.1, whose output transformers ties today."""
-    theirs = make("1.1", tmp_path)
+    theirs = make("1.1", tmp_path, factor=0.5)
     weights = load_file(tmp_path / "model.safetensors")
     save_file(weights | {"lm_head.weight": 2 * weights["shared.weight"]}, tmp_path / "model.safetensors")
     config = json.loads((tmp_path / "config.json").read_text()) | {"tie_word_embeddings": False}
