@@ -17,7 +17,7 @@ KEPT = ("linear", "delta", "retention", "gated delta")
 
 def weights_of(name, mask, arrays):
     case = CASES[name]
-    return case.call(case.weights(), *arrays, mask=mask, return_weights=True)
+    return jax.jit(lambda *arrays: case.call(case.weights(), *arrays, mask=mask, return_weights=True))(*arrays)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -70,7 +70,7 @@ def test_they_are_the_derivative_of_outputs_by_values(name):
     _, found = weights_of(name, Mask(causal=True), (query, key, value))
     case = CASES[name]
     output = lambda value: case.call(case.weights(), query, key, value, mask=Mask(causal=True))  # noqa: E731
-    slopes = jax.jacobian(output)(value)[0, :, :, :, 0]  # of (T, N, V) by (S, N, V)
+    slopes = jax.jit(jax.jacobian(output))(value)[0, :, :, :, 0]  # of (T, N, V) by (S, N, V)
     for head in range(HEADS):
         expected = np.einsum("ij,tu->itju", found[0, head], np.eye(WIDTH))
         np.testing.assert_allclose(slopes[:, head][:, :, :, head], expected, atol=1e-12)

@@ -181,7 +181,7 @@ def test_gaussian_as_printed_has_the_norm_and_zero_gradient_at_equal_vectors():
     one = query[:, :1]
     for implementation in ("xla", "reference"):
         options["implementation"] = implementation
-        gradient = jax.grad(lambda q: attention.gaussian_attention(q, one, one, **options).sum())(one)
+        gradient = jax.jit(jax.grad(lambda q: attention.gaussian_attention(q, one, one, **options).sum()))(one)
         chex.assert_trees_all_equal(gradient, jnp.zeros_like(one))
 
 
@@ -230,9 +230,12 @@ def test_sharp_gaussians_in_bfloat16(implementation, sigma):
     query, key = (unit(x).astype(jnp.bfloat16) for x in arrays((1, 16, 4, 48), (1, 16, 4, 48)))
 
     def gradients(query, key, sigma, implementation):
-        attend = lambda q, k: attention.gaussian_attention(q, k, sigma=sigma, implementation=implementation)  # noqa: E731
-        scalar = lambda q, k: jnp.sum(jnp.sin(attend(q, k).astype(jnp.float64)))  # noqa: E731
-        return attend(query, key), *jax.grad(scalar, argnums=(0, 1))(query, key)
+        def scalar(q, k):
+            out = attention.gaussian_attention(q, k, sigma=sigma, implementation=implementation)
+            return jnp.sum(jnp.sin(out.astype(jnp.float64))), out
+
+        slopes, out = jax.jit(jax.grad(scalar, argnums=(0, 1), has_aux=True))(query, key)
+        return out, *slopes
 
     exact = gradients(
         *(unit(x.astype(jnp.float64)).astype(jnp.bfloat16).astype(jnp.float64) for x in (query, key)), 0.05, "xla"

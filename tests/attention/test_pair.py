@@ -138,7 +138,6 @@ def test_equals_the_paper_in_output_and_all_gradients(name):
     arrays, w, mask = inputs(), CASES[name].weights(), mask_of(CASES[name], causal_mask())
     direction = jax.random.normal(jax.random.key(11), arrays[2].shape, jnp.float64)
 
-    @jax.jit
     def by_hand(w, query, key, value):
         scores = all_scores(name, w, query, key)
         allowed = jnp.broadcast_to(mask.materialise(LENGTH, LENGTH, 4), scores.shape)
@@ -146,7 +145,7 @@ def test_equals_the_paper_in_output_and_all_gradients(name):
         out = jnp.einsum("bnts,bsnh->btnh", weights, value)
         return jnp.sum(out * direction), out
 
-    (_, out), gradients = jax.value_and_grad(by_hand, argnums=(0, 1, 2, 3), has_aux=True)(w, *arrays)
+    (_, out), gradients = jax.jit(jax.value_and_grad(by_hand, argnums=(0, 1, 2, 3), has_aux=True))(w, *arrays)
     chex.assert_trees_all_close(
         outcome(name, "reference", arrays, w, mask, direction=direction), (out, gradients), rtol=0, atol=1e-10
     )
@@ -326,7 +325,6 @@ def test_forgetting_attention_adds_the_gates_between():
     arrays, w, mask = inputs(), CASES["forgetting"].weights(), Mask(causal=True)
     direction = jax.random.normal(jax.random.key(11), arrays[2].shape, jnp.float64)
 
-    @jax.jit
     def by_hand(w, query, key, value):
         gates = jax.nn.sigmoid(key.reshape(2, LENGTH, -1) @ w["forget_kernel"] + w["forget_bias"][None, None])
         out = []
@@ -336,7 +334,7 @@ def test_forgetting_attention_adds_the_gates_between():
             out.append(jnp.einsum("bsn,bsnh->bnh", jax.nn.softmax(scores, 1), value[:, : i + 1]))
         return jnp.sum(jnp.stack(out, 1) * direction), jnp.stack(out, 1)
 
-    (_, out), gradients = jax.value_and_grad(by_hand, argnums=(0, 1, 2, 3), has_aux=True)(w, *arrays)
+    (_, out), gradients = jax.jit(jax.value_and_grad(by_hand, argnums=(0, 1, 2, 3), has_aux=True))(w, *arrays)
     for implementation in ("reference", "chunked"):
         found = outcome("forgetting", implementation, arrays, w, mask, direction=direction)
         chex.assert_trees_all_close(found, (out, gradients), rtol=0, atol=1e-10)

@@ -12,8 +12,8 @@ from attention import UsageError
 from models.captioner import CaptionerConfig
 from models.cnn import CNNConfig
 from models.encoder_decoder import EncoderDecoderConfig
+from tests.models.small import random_params
 from tests.models.test_costs import products
-from tests.models.test_masked_lm import random_params
 from tests.sizes import more, once
 from train.decode.decoding import translate
 from train.decode.search import Search

@@ -14,8 +14,7 @@ from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from models.layers.multi_head import MultiHeadAttention
 from models.layers.positions import sinusoids, sinusoids_in_halves
 from models.mechanisms import MECHANISMS, resolve
-from tests.models.small import small
-from tests.models.test_masked_lm import random_params
+from tests.models.small import apply, random_params, small
 from tests.sizes import more, once
 from train.state import count_parameters
 
@@ -64,10 +63,6 @@ PAIRS = [
 def build(vocabularies=(11, 13), lengths=(6, 7), **changes):
     model = EncoderDecoder(dataclasses.replace(CONFIG, **changes), *vocabularies, *lengths)
     return model, random_params(model, SOURCE[:, :4], LENGTHS, TARGET[:, :4])
-
-
-def apply(model, params, *arrays, **options):
-    return jax.jit(lambda *arrays: model.apply(*arrays, **options))(params, *arrays)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from attention.scores.rotary import Rotary
 from models.gpt import GPT, GPTConfig
 from models.layers.positions import sinusoids
 from models.mechanisms import MECHANISMS
-from tests.models.small import small
+from tests.models.small import apply, random_params, small
 from tests.sizes import once
 
 CONFIG = small(
@@ -28,10 +28,7 @@ TOKENS = jax.random.randint(jax.random.key(0), (2, 9), 0, 11)
 
 def build(**changes):
     model = GPT(dataclasses.replace(CONFIG, **changes), vocabulary=11, length=12)
-    params = model.init(jax.random.key(1), TOKENS)
-    # Initial biases are zero and embeddings small: noise makes every weight count.
-    keys = iter(jax.random.split(jax.random.key(2), 200))
-    return model, jax.tree.map(lambda x: x + 0.3 * jax.random.normal(next(keys), x.shape), params)
+    return model, random_params(model, TOKENS)
 
 
 @pytest.mark.parametrize(
@@ -40,8 +37,8 @@ def build(**changes):
 )
 def test_logits_depend_on_what_is_before_alone(positions, norm):
     model, params = build(positions=positions, norm=norm, scale_embeddings=positions == "sinusoidal")
-    logits = model.apply(params, TOKENS)
-    changed = model.apply(params, TOKENS.at[:, 5].set((TOKENS[:, 5] + 1) % 11))
+    logits = apply(model, params, TOKENS)
+    changed = apply(model, params, TOKENS.at[:, 5].set((TOKENS[:, 5] + 1) % 11))
     chex.assert_trees_all_close(logits[:, :5], changed[:, :5], atol=1e-5)
     assert np.all(np.abs(logits - changed)[:, 5:].max(axis=(0, 2)) > 1e-4)
 
@@ -61,7 +58,7 @@ def test_prefill_and_single_tokens_equal_the_whole(attention, positions):
             build(attention=attention, positions=positions)
         return
     model, params = build(attention=attention, positions=positions)
-    whole = model.apply(params, TOKENS)
+    whole = apply(model, params, TOKENS)
     step = jax.jit(lambda tokens, caches: model.apply(params, tokens, False, caches))
     caches, parts = model.init_caches(2, 12), []
     for start, stop in ((0, 4), (4, 5), (5, 6), (6, 9)):
@@ -109,7 +106,7 @@ def test_scaled_embeddings_are_multiplied_by_the_root_of_the_width():
     params["params"]["head"] = {"kernel": jnp.ones((16, 11)) * jnp.arange(11.0)[None], "bias": jnp.zeros(11)}
     bigger = jax.tree.map(lambda x: x, params)
     bigger["params"]["embed"] = {"embedding": 4.0 * params["params"]["embed"]["embedding"]}
-    chex.assert_trees_all_close(scaled.apply(params, TOKENS), plain.apply(bigger, TOKENS), rtol=1e-5)
+    chex.assert_trees_all_close(apply(scaled, params, TOKENS), apply(plain, bigger, TOKENS), rtol=1e-5)
 
 
 def test_caches_longer_than_learned_positions_are_refused():

@@ -17,6 +17,7 @@ from attention.score import Score
 from attention.scores.differential import Differential
 from models.layers.multi_head import MultiHeadAttention
 from models.mechanisms import MECHANISMS, resolve
+from tests.models.small import apply
 from tests.sizes import once
 
 LENGTH, WIDTH, HEADS = 7, 8, 2
@@ -98,14 +99,13 @@ def params_of(module, seed=0):
     """Random parameters; what follows the first ReLU of pairs is positive, so that it is seen through the others."""
     causal = Mask(causal=True)
     shapes = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, LENGTH, WIDTH)), mask=causal)["params"]
-    leaves, tree = jax.tree_util.tree_flatten_with_path(shapes)
-    keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
+    noise = np.random.default_rng(seed)
 
-    def draw(key, path, like):
-        x = jax.random.normal(key, like.shape) * 0.6
-        return jnp.abs(x) if re.search(r"layer_[1-9]_(kernel|bias)'\]$", jax.tree_util.keystr(path)) else x
+    def draw(path, like):
+        x = noise.normal(0.0, 0.6, like.shape)
+        return jnp.asarray(abs(x) if re.search(r"layer_[1-9]_(kernel|bias)'\]$", jax.tree_util.keystr(path)) else x)
 
-    return jax.tree.unflatten(tree, [draw(k, *leaf) for k, leaf in zip(keys, leaves, strict=True)])
+    return jax.tree_util.tree_map_with_path(draw, shapes)
 
 
 def tokens(batch=2, length=LENGTH, seed=5, dtype=jnp.float32):
@@ -207,9 +207,9 @@ def test_nan_in_a_padded_source_reaches_nothing(x64, spec, implementation):
 def test_bfloat16_is_close(spec, implementation):
     mask = Mask(causal=True)
     params = params_of(layer(spec))
-    low = layer(spec, implementation, dtype=jnp.bfloat16).apply({"params": params}, tokens(), mask=mask)
+    low = apply(layer(spec, implementation, dtype=jnp.bfloat16), {"params": params}, tokens(), mask=mask)
     assert low.dtype == jnp.bfloat16
-    exact = layer(spec, implementation).apply({"params": params}, tokens(), mask=mask)
+    exact = apply(layer(spec, implementation), {"params": params}, tokens(), mask=mask)
     largest = max(1.0, float(jnp.abs(exact).max()))
     chex.assert_trees_all_close(low.astype(jnp.float32), exact, atol=0.06 * largest)
 
@@ -232,7 +232,7 @@ def test_cached_equals_uncached(spec, implementation):
     """A prefill of one token, of three, of all; then token by token."""
     module = layer(spec, implementation)
     params, x = {"params": params_of(module)}, tokens()
-    whole = module.apply(params, x, mask=Mask(causal=True))
+    whole = apply(module, params, x, mask=Mask(causal=True))
     step = jax.jit(lambda x, cache: module.apply(params, x, cache=cache))
     room = LENGTH if FIXED.search(spec) else LENGTH + 2  # what is not filled must not count
     for prefill in (1, 3, LENGTH):
@@ -250,10 +250,10 @@ def test_padding_in_a_cache(spec):
     """Tokens beyond `key_lengths` leave no trace in what the others give."""
     module = layer(spec)
     params, x, lengths = {"params": params_of(module)}, tokens(), jnp.array([3, LENGTH])
-    whole = module.apply(params, x, mask=Mask(causal=True, key_lengths=lengths))
+    whole = apply(module, params, x, mask=Mask(causal=True, key_lengths=lengths))
     mask, cache = Mask(key_lengths=lengths), module.init_cache(2, LENGTH, WIDTH)
-    first, cache = module.apply(params, x[:, :2], mask=mask, cache=cache)
-    rest, _ = module.apply(params, x[:, 2:], mask=mask, cache=cache)
+    first, cache = apply(module, params, x[:, :2], mask=mask, cache=cache)
+    rest, _ = apply(module, params, x[:, 2:], mask=mask, cache=cache)
     chex.assert_trees_all_close(jnp.concatenate([first, rest], axis=1), whole, atol=2e-5)
 
 
@@ -265,12 +265,13 @@ def test_nan_in_padded_tokens_reaches_nothing(spec):
     clean, dirty = tokens(), tokens().at[0, 4:].set(jnp.nan)
     real = mask.real_keys(LENGTH)[..., None]
 
+    @jax.jit
     def scalar(params, x, cache=None):
         out = module.apply({"params": params}, x, mask=mask, cache=cache)
         out = out if cache is None else out[0]
         return jnp.sum(jnp.where(real, jnp.sin(out), 0.0))
 
-    found, expected = (jax.value_and_grad(scalar)(params, x) for x in (dirty, clean))
+    found, expected = map(jax.jit(jax.value_and_grad(scalar)), (params, params), (dirty, clean))
     chex.assert_trees_all_close(found, expected, atol=1e-5)
     cache = module.init_cache(2, LENGTH, WIDTH)
     chex.assert_trees_all_close(scalar(params, dirty, cache), scalar(params, clean, cache), atol=1e-5)
@@ -280,11 +281,11 @@ def test_an_alignment_minds_the_order_of_its_keys():
     """Queries of `super` are equivariant; keys are not invariant, for W^A is a table of positions."""
     module, order = layer("super"), jnp.array([3, 1, 6, 0, 2, 5, 4])
     params, x, source = {"params": params_of(module)}, tokens(), tokens(seed=6)
-    out = module.apply(params, x, source)
-    chex.assert_trees_all_close(module.apply(params, x[:, order], source), out[:, order], atol=1e-5)
-    assert jnp.abs(module.apply(params, x, source[:, order]) - out).max() > 0.1
-    padded = module.apply(params, x, source, mask=Mask(key_lengths=jnp.array([4, 4])))
-    chex.assert_trees_all_close(padded, module.apply(params, x, source[:, :4]), atol=1e-5)
+    out = apply(module, params, x, source)
+    chex.assert_trees_all_close(apply(module, params, x[:, order], source), out[:, order], atol=1e-5)
+    assert jnp.abs(apply(module, params, x, source[:, order]) - out).max() > 0.1
+    padded = apply(module, params, x, source, mask=Mask(key_lengths=jnp.array([4, 4])))
+    chex.assert_trees_all_close(padded, apply(module, params, x, source[:, :4]), atol=1e-5)
 
 
 def kept(spec, **options):
@@ -318,9 +319,9 @@ def test_a_cache_holds_each_fact_once(spec, expected):
 def test_a_full_cache_says_so():
     module = layer("dot_product")
     params, cache = {"params": params_of(module)}, module.init_cache(2, 4, WIDTH)
-    _, cache = module.apply(params, tokens(length=3), cache=cache)
+    _, cache = apply(module, params, tokens(length=3), cache=cache)
     with pytest.raises(UsageError, match="A cache of 4 tokens holds 3 already, so 2 more do not fit"):
-        module.apply(params, tokens(length=2), cache=cache)
+        apply(module, params, tokens(length=2), cache=cache)
 
 
 @pytest.mark.parametrize(
@@ -330,24 +331,24 @@ def test_fixed_lengths_name_both_and_shorter_uses_the_leading_block(spec):
     module = layer(spec)
     params = {"params": params_of(module)}
     with pytest.raises(UsageError, match=f"at most {LENGTH} tokens, but this one has {LENGTH + 1}"):
-        module.apply(params, tokens(length=LENGTH + 1))
+        apply(module, params, tokens(length=LENGTH + 1))
     with pytest.raises(UsageError, match=f"at most {LENGTH} tokens, but this one has {LENGTH + 1}"):
-        module.apply(params, tokens(length=1), cache=module.init_cache(2, LENGTH + 1, WIDTH))
+        apply(module, params, tokens(length=1), cache=module.init_cache(2, LENGTH + 1, WIDTH))
     causal = Mask(causal=True)
-    whole = module.apply(params, tokens(), mask=causal)
-    chex.assert_trees_all_close(module.apply(params, tokens()[:, :4], mask=causal), whole[:, :4], atol=1e-6)
+    whole = apply(module, params, tokens(), mask=causal)
+    chex.assert_trees_all_close(apply(module, params, tokens()[:, :4], mask=causal), whole[:, :4], atol=1e-6)
 
 
 @pytest.mark.parametrize("spec", once(["dot_product", "super", "neural", "positional", "linear"], ["neural"]))
 def test_weights_of_a_layer(spec):
     module = layer(spec)
     params = {"params": params_of(module)}
-    out, found = module.apply(params, tokens(), mask=Mask(causal=True), mutable="attention")
+    out, found = apply(module, params, tokens(), mask=Mask(causal=True), mutable="attention")
     (weights,) = jax.tree.leaves(found["attention"])
     chex.assert_shape(weights, (2, HEADS, LENGTH, LENGTH))
     chex.assert_trees_all_close(weights.sum(-1), jnp.ones((2, HEADS, LENGTH)), atol=1e-5)
-    chex.assert_trees_all_close(module.apply(params, tokens(), mask=Mask(causal=True)), out, atol=1e-5)
-    assert "attention" not in module.init(jax.random.key(0), tokens())
+    chex.assert_trees_all_close(apply(module, params, tokens(), mask=Mask(causal=True)), out, atol=1e-5)
+    assert "attention" not in jax.eval_shape(module.init, jax.random.key(0), tokens())
 
 
 @pytest.mark.parametrize("spec", once(["dot_product", "super", "neural", "gaussian(learn_sigma=True)"], ["super"]))
@@ -356,8 +357,8 @@ def test_projections_without_biases(spec):
     params = params_of(module)
     assert not [name for name in ("query", "key", "value", "out") if "bias" in params.get(name, {})]
     assert params["query"]["kernel"].shape == (WIDTH, HEADS, WIDTH // HEADS)
-    whole = layer(spec).apply({"params": _with_zero_biases(params)}, tokens())
-    chex.assert_trees_all_close(module.apply({"params": params}, tokens()), whole, atol=1e-6)
+    whole = apply(layer(spec), {"params": _with_zero_biases(params)}, tokens())
+    chex.assert_trees_all_close(apply(module, {"params": params}, tokens()), whole, atol=1e-6)
 
 
 def _with_zero_biases(params):
@@ -403,15 +404,15 @@ def test_a_latent_is_all_that_a_cache_keeps():
 
 def test_a_window_is_the_masks():
     x, (params, causal) = tokens(), (params_of(layer("dot_product")), Mask(causal=True))
-    apply = lambda spec, mask: layer(spec).apply({"params": params}, x, mask=mask)  # noqa: E731
-    narrow = apply("dot_product", Mask(causal=True, window=2))
-    chex.assert_trees_all_equal(apply("dot_product(window=2)", causal), narrow)
-    chex.assert_trees_all_equal(apply("dot_product(window=5)", Mask(causal=True, window=2)), narrow)
-    assert not np.allclose(apply("dot_product(window=5)", causal), narrow)
+    out_of = lambda spec, mask: apply(layer(spec), {"params": params}, x, mask=mask)  # noqa: E731
+    narrow = out_of("dot_product", Mask(causal=True, window=2))
+    chex.assert_trees_all_equal(out_of("dot_product(window=2)", causal), narrow)
+    chex.assert_trees_all_equal(out_of("dot_product(window=5)", Mask(causal=True, window=2)), narrow)
+    assert not np.allclose(out_of("dot_product(window=5)", causal), narrow)
     cache, steps = layer("dot_product(window=2)").init_cache(2, LENGTH, WIDTH), []
     for token in range(LENGTH):
         inputs = x[:, token : token + 1]
-        out, cache = layer("dot_product(window=2)").apply({"params": params}, inputs, cache=cache)
+        out, cache = apply(layer("dot_product(window=2)"), {"params": params}, inputs, cache=cache)
         steps.append(out)
     chex.assert_trees_all_close(jnp.concatenate(steps, axis=1), narrow, atol=1e-6)
 

@@ -12,7 +12,7 @@ from scipy import special
 from attention import Mask, UsageError
 from models.layers.positions import after_padding
 from models.masked_lm import MaskedLM, MaskedLMConfig
-from tests.models.small import small
+from tests.models.small import apply, random_params, small
 from tests.sizes import once
 from train.state import count_parameters
 
@@ -32,24 +32,6 @@ TOKENS = jax.random.randint(jax.random.key(0), (2, 9), 2, 11)
 def build(length=9, depth=1, **changes):
     model = MaskedLM(dataclasses.replace(CONFIG, depth=depth, **changes), vocabulary=11, length=length)
     return model, random_params(model, TOKENS[:, :length])
-
-
-def apply(model, *arrays, rngs=None, **options):
-    """`model.apply`, compiled as a whole."""
-    options |= {"train": options.get("train", False)}
-    return jax.jit(lambda *arrays: model.apply(*arrays, rngs=rngs, **options))(*arrays)
-
-
-def random_params(model, *inputs, seed=0):
-    """Parameters of which every one counts: initial biases are zero, and embeddings small. Nothing is compiled."""
-    noise = np.random.default_rng(seed)
-
-    def fill(path, leaf):
-        middle = 1.0 if path[-1].key == "scale" else 0.0
-        return jnp.asarray(noise.normal(middle, 0.3, leaf.shape), leaf.dtype)
-
-    shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)
-    return jax.tree_util.tree_map_with_path(fill, shapes)
 
 
 def test_parameters_of_roberta_base():
@@ -199,6 +181,7 @@ def test_mistakes_are_one_sentence():
         apply(model, params, TOKENS)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("attention", ["dot_product", "mlp_roberta"])
 def test_analytic_flops_equal_xlas_count(attention):
     sizes = {"width": 128, "mlp": 256, "heads": 4, "activation": "relu", "implementation": "xla"}

@@ -15,6 +15,7 @@ from attention.scores.gaussian import Gaussian
 from attention.scores.location import Location
 from models.layers.multi_head import MultiHeadAttention
 from models.mechanisms import MECHANISMS, Align, Mechanism, register, resolve
+from tests.models.small import apply, random_params
 from tests.sizes import once
 from train.state import count_parameters
 
@@ -25,11 +26,8 @@ def layer(spec, width=WIDTH, heads=HEADS, length=LENGTH, **options):
     return MultiHeadAttention(resolve(spec, 1)[0], heads, length, **options)
 
 
-def params_of(module, width=WIDTH, length=LENGTH, seed=0):
-    params = module.init(jax.random.key(seed), jnp.zeros((1, length, width)))["params"]
-    leaves, tree = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
-    return jax.tree.unflatten(tree, [jax.random.normal(k, x.shape) / 2 for k, x in zip(keys, leaves, strict=True)])
+def params_of(module, width=WIDTH, length=LENGTH):
+    return random_params(module, jnp.zeros((1, length, width)))["params"]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +74,7 @@ def test_layers_equal_hosseinis_definitions(spec, implementation):
     def weights(*names):
         return {f"w_{name}": kernels[name] for name in names}
 
-    chex.assert_trees_all_close(module.apply({"params": params}, x), jax.vmap(definitions[spec])(x), atol=1e-5)
+    chex.assert_trees_all_close(apply(module, {"params": params}, x), jax.vmap(definitions[spec])(x), atol=1e-5)
 
 
 def test_super_with_identity_alignment_is_efficient():
@@ -86,7 +84,7 @@ def test_super_with_identity_alignment_is_efficient():
     x = jax.random.normal(jax.random.key(5), (3, LENGTH, WIDTH))
     efficient = {name: params[name] for name in ("query", "out")}
     chex.assert_trees_all_close(
-        module.apply({"params": params}, x), layer("efficient").apply({"params": efficient}, x), atol=1e-6
+        apply(module, {"params": params}, x), apply(layer("efficient"), {"params": efficient}, x), atol=1e-6
     )
 
 
@@ -98,7 +96,7 @@ def test_slices_are_dot_product_with_identity_kernels(spec, identities):
     kept = {name: piece for name, piece in params.items() if name not in identities}
     x = jax.random.normal(jax.random.key(5), (3, LENGTH, WIDTH))
     chex.assert_trees_all_close(
-        layer(spec).apply({"params": kept}, x), layer("dot_product").apply({"params": full}, x), atol=1e-6
+        apply(layer(spec), {"params": kept}, x), apply(layer("dot_product"), {"params": full}, x), atol=1e-6
     )
 
 
@@ -109,9 +107,9 @@ def test_one_alignment_per_head_is_wider_and_differs():
     x = jax.random.normal(jax.random.key(5), (3, LENGTH, WIDTH))
     shared = params | {name: params[name][0] for name in ("align_kernel", "align_bias")}
     alike = params | {name: jnp.stack([params[name][0]] * HEADS) for name in ("align_kernel", "align_bias")}
-    one = layer("super").apply({"params": shared}, x)
-    chex.assert_trees_all_close(module.apply({"params": alike}, x), one, atol=1e-6)
-    assert jnp.abs(module.apply({"params": params}, x) - one).max() > 0.1
+    one = apply(layer("super"), {"params": shared}, x)
+    chex.assert_trees_all_close(apply(module, {"params": alike}, x), one, atol=1e-6)
+    assert jnp.abs(apply(module, {"params": params}, x) - one).max() > 0.1
 
 
 def test_alignment_starts_glorot_uniform_without_bias():
@@ -133,7 +131,7 @@ def test_cross_attention_reads_keys_and_values_from_the_source():
     )
     heads = jax.nn.dot_product_attention(q, k, v)
     expected = nn.DenseGeneral(WIDTH, axis=(-2, -1)).apply({"params": params["out"]}, heads)
-    chex.assert_trees_all_close(module.apply({"params": params}, x, source), expected, atol=1e-5)
+    chex.assert_trees_all_close(apply(module, {"params": params}, x, source), expected, atol=1e-5)
 
 
 def test_any_combination_of_pieces():
@@ -160,10 +158,10 @@ def test_mlp_kv_without_its_relu_is_dual_linear():
     for piece in ("key", "value"):
         params[piece]["norm"]["bias"] = params[piece]["norm"]["bias"] + 50.0
     x = jax.random.normal(jax.random.key(5), (3, LENGTH, WIDTH))
-    neural, dual = (layer(spec).apply({"params": params}, x) for spec in ("mlp_kv", "dual_linear"))
+    neural, dual = (apply(layer(spec), {"params": params}, x) for spec in ("mlp_kv", "dual_linear"))
     chex.assert_trees_all_close(neural, dual, atol=1e-5)
     alive = params_of(layer("mlp_kv"))
-    neural, dual = (layer(spec).apply({"params": alive}, x) for spec in ("mlp_kv", "dual_linear"))
+    neural, dual = (apply(layer(spec), {"params": alive}, x) for spec in ("mlp_kv", "dual_linear"))
     assert jnp.abs(neural - dual).max() > 0.05
 
 
@@ -183,7 +181,7 @@ def test_mlp_projections_are_zhangs_equation():
     heads = jax.nn.dot_product_attention(*(mlp(params[name]) for name in ("query", "key", "value")))
     out = heads.reshape(3, LENGTH, WIDTH) @ params["out"]["kernel"].reshape(WIDTH, WIDTH)
     expected = out + params["out"]["bias"][None, None]
-    chex.assert_trees_all_close(layer("mlp_qkv").apply({"params": params}, x), expected, atol=1e-4)
+    chex.assert_trees_all_close(apply(layer("mlp_qkv"), {"params": params}, x), expected, atol=1e-4)
 
 
 def test_a_score_may_read_the_queries_alone():
@@ -192,11 +190,11 @@ def test_a_score_may_read_the_queries_alone():
     params = params_of(module)
     assert set(params) == {"query", "value", "out", "score"}
     x = jax.random.normal(jax.random.key(5), (3, LENGTH, WIDTH))
-    whole = module.apply({"params": params}, x, mask=Mask(causal=True))
+    whole = apply(module, {"params": params}, x, mask=Mask(causal=True))
     cache = module.init_cache(3, LENGTH, WIDTH)
     assert cache.key is None
-    first, cache = module.apply({"params": params}, x[:, :4], cache=cache)
-    rest, _ = module.apply({"params": params}, x[:, 4:], cache=cache)
+    first, cache = apply(module, {"params": params}, x[:, :4], cache=cache)
+    rest, _ = apply(module, {"params": params}, x[:, 4:], cache=cache)
     chex.assert_trees_all_close(jnp.concatenate([first, rest], axis=1), whole, atol=1e-5)
     for wrong, message in (({"key": "linear"}, "looks at no key"), ({"query": "none"}, "needs a query")):
         with pytest.raises(UsageError, match=message):
@@ -225,7 +223,7 @@ def test_decomposable_compares_one_mlp_of_both():
     split = lambda x: x.reshape(3, LENGTH, HEADS, -1)  # noqa: E731
     heads = jax.nn.dot_product_attention(split(compared), split(compared), split(linear(params["value"], x)), scale=1.0)
     expected = linear(params["out"], heads.reshape(3, LENGTH, WIDTH))
-    chex.assert_trees_all_close(layer("decomposable").apply({"params": params}, x), expected, atol=1e-4)
+    chex.assert_trees_all_close(apply(layer("decomposable"), {"params": params}, x), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -238,8 +236,8 @@ def test_decomposable_compares_one_mlp_of_both():
 def test_scores_start_near_one_whatever_their_scale(spec):
     module = layer(spec, width=256, heads=4, length=64)
     x = jax.random.normal(jax.random.key(0), (1, 64, 256))
-    params = module.init(jax.random.key(1), x)
-    _, found = module.apply(params, x, mutable="attention")
+    params = jax.jit(module.init)(jax.random.key(1), x)
+    _, found = apply(module, params, x, mutable="attention")
     (weights,) = jax.tree.leaves(found)
     off_diagonal = jnp.log(weights[~jnp.eye(64, dtype=bool)[None, None].repeat(4, 1)])
     assert 0.3 < float(off_diagonal.std()) < 1.6
@@ -251,7 +249,7 @@ def test_cross_attention_from_a_wider_source():
     x, source = (jax.random.normal(jax.random.key(s), (2, n, w)) for s, n, w in ((5, 4, WIDTH), (6, LENGTH, 12)))
     for spec in ("dot_product", "mlp_qkv", "delta", "neural"):
         params = layer(spec).init(jax.random.key(0), x, source)
-        chex.assert_shape(layer(spec).apply(params, x, source), x.shape)
+        chex.assert_shape(apply(layer(spec), params, x, source), x.shape)
     for spec, piece in (("efficient", "identity"), ("decomposable", "shared")):
         with pytest.raises(UsageError, match=f"projection '{piece}', so the source must be 8 wide.*not 12"):
             layer(spec).init(jax.random.key(0), x, source)
@@ -287,9 +285,9 @@ def test_a_registered_row_is_as_good_as_any_other():
         Mechanism("near", "mine", score=Gaussian(0.5)),
     )
     x = jax.random.normal(jax.random.key(0), (2, LENGTH, WIDTH))
-    params = layer("near").init(jax.random.key(1), x)
-    same = layer("gaussian(sigma=0.5, value='linear')").apply(params, x)
-    chex.assert_trees_all_equal(layer("near").apply(params, x), same)
+    params = random_params(layer("near"), x)
+    same = apply(layer("gaussian(sigma=0.5, value='linear')"), params, x)
+    chex.assert_trees_all_equal(apply(layer("near"), params, x), same)
     register(Mechanism("near", "mine", score=Gaussian(0.1)))  # a cell that is run again
     assert resolve("near", 1)[0].score == Gaussian(0.1)
 
@@ -367,7 +365,7 @@ def test_a_further_linear_layer_is_neurals_without_its_mlp():
     down = {name: x.shape for name, x in theirs["score"].items() if name.startswith("down")}
     assert {name: x.shape for name, x in further.items()} == down
     x = jax.random.normal(jax.random.key(5), (3, LENGTH, WIDTH))
-    _, found = module.apply({"params": params}, x, mutable="attention")
+    _, found = apply(module, {"params": params}, x, mutable="attention")
     (weights,) = jax.tree.leaves(found)
 
     def compared(side):

@@ -10,7 +10,7 @@ import pytest
 
 from attention import UsageError, location_attention
 from models.seq2seq import VARIANTS, Seq2Seq, Seq2SeqConfig
-from tests.models.test_masked_lm import random_params
+from tests.models.small import apply, random_params
 from tests.sizes import once
 from train.state import count_parameters
 
@@ -27,10 +27,6 @@ BOTH = [(variant, "lstm" if variant in ("qkv", "location") else "gru") for varia
 def build(**changes):
     model = Seq2Seq(dataclasses.replace(CONFIG, **changes), 11, 13, source_length=8, target_length=9)
     return model, random_params(model, SOURCE, LENGTHS, TARGET)
-
-
-def apply(model, params, *arrays, **options):
-    return jax.jit(lambda *arrays: model.apply(*arrays, **options))(params, *arrays)
 
 
 def sigmoid(x):
@@ -164,10 +160,10 @@ def test_teacher_forcing_of_0_feeds_its_own_argmax():
 
 def test_teacher_forcing_between_draws_each_token():
     model, params = build(teacher_forcing=0.5)
-    memory, state = model.apply(params, SOURCE, LENGTHS, method="encode")
+    memory, state = apply(model, params, SOURCE, LENGTHS, method="encode")
     forced = jax.random.bernoulli(jax.random.key(4), 0.5, TARGET.shape).at[:, 0].set(True)
-    fed = model.apply(params, TARGET, forced, memory, state, method="fed")
-    given = jnp.argmax(model.apply(params, fed, memory, False, state, method="decode")[0], axis=-1)
+    fed = apply(model, params, TARGET, forced, memory, state, method="fed")
+    given = jnp.argmax(apply(model, params, fed, memory, train=False, state=state, method="decode")[0], axis=-1)
     own = jnp.concatenate([TARGET[:, :1], given[:, :-1]], axis=1)
     np.testing.assert_array_equal(fed, jnp.where(forced, TARGET, own))
     assert np.any(fed != TARGET)

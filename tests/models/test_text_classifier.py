@@ -10,8 +10,7 @@ import pytest
 
 from attention import UsageError
 from models.text_classifier import TextClassifier, TextClassifierConfig, mean_of_real
-from tests.models.small import small
-from tests.models.test_masked_lm import apply, random_params
+from tests.models.small import apply, random_params, small
 from tests.sizes import more, once
 from train.state import count_parameters
 

@@ -11,7 +11,7 @@ from models.published import pretrained
 from models.published.hugging_face import BIN, SAFETENSORS
 from tests.models.published.test_marian import MODEL, SPECIAL
 from tests.models.published.test_marian import build as build_ours
-from tests.models.test_masked_lm import random_params
+from tests.models.small import random_params
 from tests.train.data.tokenisers.test_sentencepieces import TEXTS, write
 from train.data import tokenisers
 from train.data.tokenisers import sentencepieces

@@ -13,7 +13,8 @@ from models.masked_lm import MaskedLM, MaskedLMConfig
 from models.published import pretrained
 from models.published.hugging_face import BIN, MSGPACK, SAFETENSORS
 from tests.models.published.test_pretrained import as_flax
-from tests.models.test_masked_lm import CONFIG, TOKENS, apply, build, random_params
+from tests.models.small import apply, random_params
+from tests.models.test_masked_lm import CONFIG, TOKENS, build
 
 WHY = "parity needs PyTorch and transformers: pip install -r requirements-parity.txt"
 torch = pytest.importorskip("torch", reason=WHY)

@@ -87,16 +87,17 @@ def test_products_of_turned_tokens_know_only_differences_of_positions(spec):
     """Also of a mechanism that splits its heads: each part turns by itself."""
     layer = MultiHeadAttention(spec, HEADS, LENGTH, rotary=Rotary(base=10.0))
     x = jax.random.normal(jax.random.key(0), (1, LENGTH, WIDTH))
-    params = layer.init(jax.random.key(1), x)
+    params = jax.jit(layer.init)(jax.random.key(1), x)
+    apply = jax.jit(layer.apply)
     mask = Mask(dense=jnp.tril(jnp.ones((1, 1, LENGTH, LENGTH), bool)))
-    whole = layer.apply(params, x, mask=mask)
+    whole = apply(params, x, mask=mask)
     later = jnp.concatenate([jnp.zeros((1, 3, WIDTH)), x[:, :-3]], axis=1)
     hidden = (
         mask.dense & (jnp.arange(LENGTH) >= 3)[None, None, None]
     )  # the same tokens three positions later, nothing before them
-    shifted = layer.apply(params, later, mask=Mask(dense=hidden))
+    shifted = apply(params, later, mask=Mask(dense=hidden))
     chex.assert_trees_all_close(shifted[:, 3:], whole[:, :-3], atol=1e-5)
-    mirrored = layer.apply(params, x[:, ::-1], mask=mask)[:, ::-1]
+    mirrored = apply(params, x[:, ::-1], mask=mask)[:, ::-1]
     assert not np.allclose(mirrored, whole, atol=1e-3)
 
 

@@ -16,8 +16,7 @@ from models.gpt import GPT, GPTConfig
 from models.layers import stack
 from models.vit import ViT, ViTConfig
 from tests.jaxprs import equations
-from tests.models.small import small
-from tests.models.test_masked_lm import random_params
+from tests.models.small import apply, random_params, small
 from tests.sizes import once
 
 DROPOUT = {"embedding_dropout": 0.1, "dropout": 0.2, "attention_dropout": 0.2}
@@ -131,8 +130,8 @@ def test_runs_of_one_mechanism_are_scanned(family, dtype):
 def test_every_layer_still_gives_its_attention_weights():
     (plain, inputs), (scanned, _) = build("gpt"), build("gpt", scan=True)
     variables = {"params": params_of(plain, inputs)}
-    _, unrolled = plain.apply(variables, *inputs, mutable="attention")
-    _, weights = scanned.apply(variables, *inputs, mutable="attention")
+    _, unrolled = apply(plain, variables, *inputs, mutable="attention")
+    _, weights = apply(scanned, variables, *inputs, mutable="attention")
     assert sorted(weights["attention"]) == ["block_0", "block_1", "block_2"]
     chex.assert_trees_all_equal(weights, unrolled)
 

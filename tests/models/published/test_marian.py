@@ -17,8 +17,7 @@ from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from models.layers.positions import sinusoids_in_halves
 from models.published import pretrained
 from models.published.hugging_face import CONFIG, GENERATION, MSGPACK, SAFETENSORS
-from tests.models.small import small
-from tests.models.test_masked_lm import random_params
+from tests.models.small import random_params, small
 from tests.sizes import more
 
 MODEL = small(

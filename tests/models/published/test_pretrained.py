@@ -16,8 +16,9 @@ from attention import UsageError
 from models.masked_lm import MaskedLM, MaskedLMConfig
 from models.published import pretrained
 from models.published.hugging_face import BIN, CONFIG, MSGPACK, SAFETENSORS, SHARDS
+from tests.models.small import apply, random_params
 from tests.models.test_masked_lm import CONFIG as MODEL
-from tests.models.test_masked_lm import TOKENS, apply, build, random_params
+from tests.models.test_masked_lm import TOKENS, build
 
 BLOCK = "roberta.encoder.layer.0.attention.self."
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from attention import UsageError
+from tests.train.tasks.test_language_modelling import forward, loss_of
 from train import tasks
 from train.config import loading
 from train.data.images import section, sources
@@ -51,19 +52,19 @@ def task_of(**changes):
 @pytest.fixture(scope="module")
 def task_and_params():
     task = task_of(model__depth="1", train__label_smoothing="0.1", model__dropout="0.0", model__attention_dropout="0.0")
-    return task, task.init(jax.random.key(0))
+    return task, jax.jit(task.init)(jax.random.key(0))
 
 
 def test_sums_leave_padding_out_and_evaluation_smooths_no_labels(task_and_params):
     task, params = task_and_params
     images = jax.random.uniform(jax.random.key(1), (6, 8, 8, 1))
     batch = {"image": images, "label": LABELS, "weight": jnp.array([1.0, 1, 1, 0, 1, 0])}
-    sums = task.loss(params, batch, None)
+    sums = loss_of(task, params, batch)
     real = np.array([0, 1, 2, 4])
-    losses = -log_softmax(task.model.apply({"params": params}, images))[np.arange(6), np.asarray(LABELS)]
+    losses = -log_softmax(forward(task, params)(images))[np.arange(6), np.asarray(LABELS)]
     assert sums["weight"] == 4
     np.testing.assert_allclose(sums["loss"], losses[real].sum(), rtol=1e-5)
-    trained = task.loss(params, batch, jax.random.key(2))
+    trained = loss_of(task, params, batch, jax.random.key(2))
     assert abs(trained["loss"] - sums["loss"]) > 1e-3
 
 
@@ -73,9 +74,9 @@ def test_mixed_images_are_charged_for_both_labels(task_and_params):
     key = jax.random.key(2)
 
     def loss_with(labels, weight):
-        return task.loss(params, {"image": images, "label": labels, "weight": weight}, key)["loss"]
+        return loss_of(task, params, {"image": images, "label": labels, "weight": weight}, key)["loss"]
 
-    mixed = task.loss(params, {"image": images, "label": LABELS, "other_label": other, "mix": mix}, key)["loss"]
+    mixed = loss_of(task, params, {"image": images, "label": LABELS, "other_label": other, "mix": mix}, key)["loss"]
     np.testing.assert_allclose(mixed, loss_with(LABELS, mix) + loss_with(other, 1 - mix), rtol=1e-5)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from attention import UsageError
+from tests.models.small import random_like
 from train import tasks
 from train.config import loading
 from train.config.schema import MeshConfig
@@ -43,13 +44,22 @@ def task_of(folder, config="configs/gpt_pydoc.py", **changes):
 
 def noisy(task):
     """Parameters whose every array matters."""
-    params, noise = jax.device_get(jax.jit(task.init)(jax.random.key(0))), np.random.default_rng(0)
-    return jax.tree.map(lambda x: jnp.asarray(x + 0.3 * noise.normal(size=x.shape), x.dtype), params)
+    return random_like(jax.eval_shape(task.init, jax.random.key(0)))
 
 
 def zero(task):
     """Parameters with which every token is as likely as another."""
     return jax.tree.map(jnp.zeros_like, jax.eval_shape(task.init, jax.random.key(0)))
+
+
+def loss_of(task, params, batch, key=None):
+    """The task's sums, compiled as a whole."""
+    return jax.jit(lambda params, batch: task.loss(params, batch, key))(params, batch)
+
+
+def forward(task, params):
+    """The model as a function of its inputs, compiled once for each shape."""
+    return jax.jit(lambda *inputs: task.model.apply({"params": params}, *inputs))
 
 
 def first(batches):
@@ -84,11 +94,11 @@ def test_loss_does_not_depend_on_batches_and_their_padding(folder):
 def test_strided_perplexities_are_those_by_hand(folder):
     task = task_of(folder, data__eval_stride=3)
     params, ids = noisy(task), ByteTokeniser().encode(TEXT["test"])
-    true, windows, seen = [], [], 0
+    true, windows, seen, model = [], [], 0, forward(task, params)
     for start in range(0, len(ids), 3):
         tokens, targets = ids[start : start + 8], ids[start + 1 : start + 9]
         tokens = tokens[: len(targets)]
-        logits = task.model.apply({"params": params}, jnp.asarray(tokens)[None])[0]
+        logits = model(jnp.asarray(tokens)[None])[0]
         losses = -jax.nn.log_softmax(logits)[np.arange(len(targets)), targets]
         new = np.arange(start + 1, start + 1 + len(targets)) > seen
         true += losses[new].tolist()
@@ -136,8 +146,8 @@ def test_labels_are_smoothed_in_training_alone(folder):
     smooth, plain = (task_of(folder, train__label_smoothing=rate, model__dropout=0.0) for rate in (0.3, 0.0))
     params, key = noisy(plain), jax.random.key(0)
     batch = first(plain.train_batches(0, 1))
-    losses = [[float(t.loss(params, batch, k)["loss"]) for t in (smooth, plain)] for k in (key, None)]
-    trained = [t.metrics("train", averages(t.loss(params, batch, key))) for t in (smooth, plain)]
+    losses = [[float(loss_of(t, params, batch, k)["loss"]) for t in (smooth, plain)] for k in (key, None)]
+    trained = [t.metrics("train", averages(loss_of(t, params, batch, key))) for t in (smooth, plain)]
     for name in ("perplexity", "bits_per_byte"):
         assert trained[0][name] == pytest.approx(trained[1][name], rel=1e-5)
     assert set(trained[0]) == set(trained[1])

@@ -9,7 +9,7 @@ import pytest
 
 from attention import UsageError
 from models.published import pretrained
-from tests.train.tasks.test_language_modelling import TINY, first, measured, noisy, zero
+from tests.train.tasks.test_language_modelling import TINY, first, forward, loss_of, measured, noisy, zero
 from tests.train.tasks.test_language_modelling import task_of as _task_of
 from train import loop
 from train.config import loading
@@ -48,12 +48,12 @@ def test_only_chosen_tokens_count_and_padding_is_not_attended_to(folder):
     task = task_of(folder)
     params = noisy(task)
     batch = first(task.eval_batches("test", 0, 1))
-    sums = task.loss(params, batch, None)
+    sums, model = loss_of(task, params, batch), forward(task, params)
     total, right = 0.0, 0
     for row, length in enumerate(batch["length"]):
         if not length:
             continue
-        logits = task.model.apply({"params": params}, batch["tokens"][row : row + 1, :length])[0]
+        logits = model(batch["tokens"][row : row + 1, :length])[0]
         chosen = np.flatnonzero(batch["weight"][row])
         targets = batch["targets"][row, chosen]
         total -= float(jax.nn.log_softmax(logits)[chosen, targets].sum())

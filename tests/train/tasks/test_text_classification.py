@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.train.tasks.test_language_modelling import first, measured, noisy, zero
+from tests.train.tasks.test_language_modelling import first, forward, loss_of, measured, noisy, zero
 from tests.train.tasks.test_language_modelling import task_of as _task_of
 from train.config import loading
 
@@ -41,11 +41,11 @@ def test_loss_does_not_depend_on_batches_and_their_padding(folder):
 def test_sums_are_those_of_each_text_alone(folder):
     task = task_of(folder)
     params, batch = noisy(task), first(task.eval_batches("test", 0, 1))
-    sums = task.loss(params, batch, None)
+    sums, model = loss_of(task, params, batch), forward(task, params)
     real = batch["weight"] > 0
     logits = np.array(
         [
-            task.model.apply({"params": params}, tokens[None, :length], length[None])[0]
+            model(tokens[None, :length], length[None])[0]
             for tokens, length in zip(batch["tokens"][real], batch["length"][real], strict=True)
         ]
     )

@@ -9,7 +9,7 @@ from attention import UsageError
 from models.published import pretrained
 from tests.sizes import once
 from tests.train.data.tokenisers import test_sentencepieces as published
-from tests.train.tasks.test_language_modelling import first, measured, noisy, zero
+from tests.train.tasks.test_language_modelling import first, forward, loss_of, measured, noisy, zero
 from train import tasks
 from train.config import loading
 from train.config.schema import MeshConfig
@@ -79,7 +79,7 @@ def test_nothing_depends_on_batches_and_their_padding(folder, name):
 def test_sums_are_those_of_each_pair_alone(folder, name):
     task = task_of(folder, name)
     params, batch = noisy(task), first(task.eval_batches("test", 0, 1))
-    sums = task.loss(params, batch, None)
+    sums, model = loss_of(task, params, batch), forward(task, params)
     losses, correct = [], []
     for row, length in enumerate(batch["source_length"]):
         written = int(batch["weight"][row].sum())
@@ -87,7 +87,7 @@ def test_sums_are_those_of_each_pair_alone(folder, name):
             batch["source"][row, :length],
             *(batch[n][row, :written] for n in ("tokens", "targets")),
         )
-        logits = task.model.apply({"params": params}, source[None], length[None], tokens[None])[0]
+        logits = model(source[None], length[None], tokens[None])[0]
         losses += (-jax.nn.log_softmax(logits)[np.arange(written), targets]).tolist()
         correct += (np.argmax(logits, axis=-1) == targets).tolist()
     assert sums["weight"] == len(losses)
