@@ -1,12 +1,16 @@
 """A training small enough for a test."""
 
 import json
+import os
 import resource
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import ROOT
 
 TINY = {
     "model.depth": "1",
@@ -47,24 +51,20 @@ def files_up_to():
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.fixture
-def run_faulty(run_python, monkeypatch):
+def faulty(fault: str, *arguments: str, **options) -> subprocess.CompletedProcess:
     """Runs `train.main` in a fresh process, to which something happens; see `tests/train/faulty.py`."""
-
-    def run(fault: str, *arguments: str, **options) -> subprocess.CompletedProcess:
-        with monkeypatch.context() as patch:
-            patch.setenv("FAULT", fault)
-            return run_python("-m", "tests.train.faulty", *arguments, **options)
-
-    return run
+    command = [sys.executable, "-m", "tests.train.faulty", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"FAULT": fault}, capture_output=True, text=True, **options
+    )
 
 
 @pytest.fixture
-def kill_9(run_faulty):
+def kill_9():
     """Runs `train.main` until it is killed after reading a step."""
 
     def run(step: int, *arguments: str) -> None:
-        killed = run_faulty(f"{step} SIGKILL", *arguments, check=False)
+        killed = faulty(f"{step} SIGKILL", *arguments)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
 
     return run

@@ -13,7 +13,7 @@ import pytest
 from attention import UsageError
 from tests.sizes import once
 from tests.storm import assert_same
-from tests.train.conftest import arguments, record
+from tests.train.conftest import arguments, faulty, record
 from train import cli, evaluate, loop, main
 from train.devices.replicas import Replicas
 from train.run import report
@@ -39,8 +39,10 @@ def said(capsys):
     return " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("step", [6, *(pytest.param(step, marks=pytest.mark.long) for step in (1, 11))])
+@pytest.mark.long
+@pytest.mark.parametrize("step", [1, 6, 11])
 def test_kill_9_and_again_is_bit_identical(uninterrupted, tmp_path, capsys, kill_9, step):
+    """In `make test`, `test_storm.py` kills a run with the same options."""
     command = arguments(tmp_path / "run", **OPTIONS)
     kill_9(step, *command)
     assert not (tmp_path / "run" / "result.json").exists()
@@ -49,21 +51,28 @@ def test_kill_9_and_again_is_bit_identical(uninterrupted, tmp_path, capsys, kill
     assert_same(tmp_path / "run", uninterrupted)
 
 
-def test_sigterm_saves_and_exits_cleanly_then_continues(uninterrupted, tmp_path, capsys, run_faulty):
-    command = arguments(tmp_path / "run", **OPTIONS)
-    stopped = run_faulty("5 SIGTERM", *command)
-    (step,) = re.findall(r"Stopped after step (\d+) and saved", stopped.stdout)
-    assert (tmp_path / "run" / "checkpoints" / step).is_dir()
-    assert main.main(command) == 0
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """A run whose whole process group, with a worker that prepares data, was asked to stop; and what it printed."""
+    workdir = tmp_path_factory.mktemp("stopped") / "run"
+    return workdir, faulty("5 group:SIGTERM", *arguments(workdir, **OPTIONS, data__workers=1), start_new_session=True)
+
+
+def test_sigterm_saves_and_exits_cleanly_then_continues(uninterrupted, stopped, tmp_path, capsys):
+    before, process = stopped
+    workdir = shutil.copytree(before, tmp_path / "run")
+    assert process.returncode == 0, process.stderr
+    (step,) = re.findall(r"Stopped after step (\d+) and saved", process.stdout)
+    assert (workdir / "checkpoints" / step).is_dir()
+    assert main.main(arguments(workdir, **OPTIONS)) == 0
     assert f"Continuing after step {step} " in said(capsys)
-    assert_same(tmp_path / "run", uninterrupted)
+    assert_same(workdir, uninterrupted)
 
 
-def test_a_signal_to_the_whole_job_leaves_its_data_workers_alone(tmp_path, run_faulty):
-    command = arguments(tmp_path / "run", **OPTIONS, data__workers=1)
-    stopped = run_faulty("5 group:SIGTERM", *command, start_new_session=True)
-    assert "Stopped after step" in stopped.stdout
-    assert "Worker process" not in stopped.stderr
+def test_a_signal_to_the_whole_job_leaves_its_data_workers_alone(stopped):
+    _, process = stopped
+    assert "Stopped after step" in process.stdout
+    assert "Worker process" not in process.stderr
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over(uninterrupted, tmp_path, capsys):
