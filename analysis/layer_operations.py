@@ -38,6 +38,7 @@ def eq24(mechanism: str, length: int, width: int, heads: int) -> float:
     return CONSTANTS[mechanism] * length * width + 15 * heads * length**2
 
 
+@functools.cache
 def analytic(mechanism: str, length: int, width: int, heads: int) -> float:
     """Returns the operations that `Mechanism.cost` counts for any mechanism."""
     return resolve(mechanism, 1)[0].cost(length, width, heads).training

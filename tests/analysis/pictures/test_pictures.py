@@ -50,13 +50,22 @@ SENTENCE = "en de 12/31/1999"
 def runs(tmp_path_factory):
     """A tiny run of each kind of model as it is before its first step: training would show nothing more here."""
     folder = tmp_path_factory.mktemp("runs")
+    for name, changes in RUNS.items():
+        untrained(folder / name, model__depth=2, **changes)
+        (folder / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """The same of models of whole texts."""
+    folder = tmp_path_factory.mktemp("texts")
     rows = "text,label\n" + "".join(f"{word} words of a text,{word}\n" for word in ("good", "bad") * 20)
     for split in ("train", "validation", "test"):
         (folder / f"{split}.csv").write_text(rows)
-    TEXTS["reviews"]["data__source"] = f"file:{folder}"
-    for name, changes in (RUNS | TEXTS).items():
-        untrained(folder / name, model__depth=2, **changes)
-        (folder / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    for name, changes in TEXTS.items():
+        source = {"data__source": f"file:{folder}"} if name == "reviews" else {}
+        untrained(folder / name, model__depth=2, **changes, **source)
     return folder
 
 
@@ -116,8 +125,8 @@ def test_a_texts_maps_are_of_its_tokens(runs):
 
 @pytest.mark.more
 @pytest.mark.parametrize(("name", "words"), [("mlm", ["the", "a", "of"]), ("reviews", ["<class>", "a", "text"])])
-def test_models_of_whole_texts_look_both_ways(runs, name, words):
-    maps = attention_maps.of_text(runs / name, " ".join(word for word in words if word != "<class>"), step="last")
+def test_models_of_whole_texts_look_both_ways(texts, name, words):
+    maps = attention_maps.of_text(texts / name, " ".join(word for word in words if word != "<class>"), step="last")
     assert maps.rows == maps.columns == words
     for weights in (*maps.layers.values(), maps.rollout[-1]):
         np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
