@@ -210,6 +210,7 @@ class TestSameStream:
             train_batches(examples["train"], data, 0, 0, 3)
 
 
+@pytest.mark.more
 def test_workers(make):
     data, examples = make("masked")
     expected = stream(train_batches(examples["train"], data, seed=5), 4)
