@@ -8,7 +8,7 @@ from safetensors.numpy import load_file, save_file
 from attention import Mask, UsageError
 from models.masked_lm import MaskedLM, MaskedLMConfig
 from models.published import pretrained
-from tests.models.test_masked_lm import apply, random_params
+from tests.models.small import apply, random_params
 from tests.parity.test_roberta import logits_of, torch, transformers
 
 TOKENS = np.array([[5, 3, 9, 2, 7, 4, 8], [4, 6, 10, 3, 0, 0, 0], [0, 0, 2, 8, 5, 7, 0]])  # 0 is padding

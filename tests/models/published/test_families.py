@@ -18,8 +18,7 @@ from models.masked_lm import MaskedLM, MaskedLMConfig
 from models.published import pretrained
 from models.published.hugging_face import CONFIG, SAFETENSORS
 from models.vit import ViT, ViTConfig
-from tests.models.small import small
-from tests.models.test_masked_lm import random_params
+from tests.models.small import random_params, small
 from tests.sizes import more
 from train.state import count_parameters
 
