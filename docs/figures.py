@@ -137,6 +137,9 @@ def numbers() -> Iterator[tuple[str, str]]:
     yield "imdb lead", f"{100 * lead.value:.3f} ± {100 * lead.spread:.2f}"
     most = load("wikitext2_mlm")["runs"][0]["results"][0]["baselines"]["most_frequent_accuracy"]
     yield "mlm most frequent", f"{100 * most:.2f} %"
+    captions = load("caption_digits")["runs"][0]["results"][0]
+    for step in ("best", "final"):
+        yield f"captions {step}", f"{100 * captions[step]['test']['exact_match']:.1f} %"
     ours, baseline = (load("digits")["runs"][spec][0]["parameters"] for spec in ("super", "dot_product"))
     yield "digits fewer parameters", f"{100 * (1 - ours / baseline):.0f}"
     for spec in ("dot_product", "optimised", "efficient", "super"):
