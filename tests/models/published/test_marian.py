@@ -145,8 +145,10 @@ def test_other_mechanisms_take_all_that_fits(exported, mechanism, skipped, new, 
 def test_the_report_reads_well(exported):
     folder, _ = exported
     _, report = load(folder, cross_attention="luong_general")
+    carried = [f"{piece}/{leaf}" for piece in ("key", "out", "query", "value") for leaf in ("bias", "kernel")]
     assert str(report).splitlines() == [
         f"From {folder}: {len(report.loaded)} arrays loaded.",
+        f"Carried over to other mechanisms: {', '.join(f'decoder_*/cross/{name}' for name in carried)}.",
         "New: decoder_*/cross/score/kernel.",
     ]
 

@@ -181,7 +181,7 @@ def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
         (["--config.model.heads=5"], "model.heads=5 does not divide model.width=64"),
         (["--config.model.patch=3"], "model.patch=3 does not divide images of 8x8 pixels"),
         (["--config.model.name=vitt"], "Unknown model of the task image_classification 'vitt'. Did you mean 'vit'?"),
-        (["--config.task=images"], "Unknown task 'images'. Valid: image_classification, language_modelling,"),
+        (["--config.task=images"], "Unknown task 'images'. Valid: captioning, image_classification,"),
         (["--config.train.length=20"], "train.length='20' is not a duration"),
         (["--config.train.precision=fp16"], "Unknown train.precision 'fp16'"),
         (["--config.train.accumulate=3"], "data.batch_size=32 does not divide over"),

@@ -37,7 +37,7 @@ class CaptionData(WrittenTextData, ImageSection):
         "`train.data.tokenisers`. It needs a start and an end token.",
         reads=tokenisers.check,
     )
-    target_vocabulary: int = section.vocabulary("What the tokeniser must have.", "target_tokeniser")
+    target_vocabulary: int = section.vocabulary("What the tokeniser must have.", "source_tokeniser", "target_tokeniser")
     target_length: int = field(
         8, "Of a caption at most, its end token included. Longer ones are left out, and counted.", least=1
     )
