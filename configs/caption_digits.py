@@ -22,7 +22,7 @@ def get_config(attention: str = "dot_product"):
         dropout=0.0,
         attention_dropout=0.0,
     )
-    config.data.update(train_transforms="rotate(degrees=6)|zoom(factor=0.1)", translations=200)
+    config.data.update(train_transforms="rotate(degrees=6)|zoom(factor=0.1)", translations=200, target_vocabulary=15)
     config.optimizer.update(learning_rate=2e-3, warmup="100 steps")
     config.train.update(length="16 epochs", log_every="100 steps", eval_every="2 epochs", checkpoint_every="4 epochs")
     return config

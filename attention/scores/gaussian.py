@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.nn import initializers
 from jaxtyping import Array, Float
 
@@ -59,7 +60,7 @@ def gaussian_attention(
     per_head = isinstance(sigma, jax.Array)
     if per_head:
         check_weight("sigma", sigma, (query.shape[-2],))
-    if per_head and not isinstance(sigma, jax.core.Tracer) and not bool(jnp.all(sigma > 0)):
+    if per_head and not isinstance(sigma, jax.core.Tracer) and not np.all(np.asarray(sigma) > 0):
         raise UsageError(f"Each σ must be above 0, but they are {sigma}.")
     score = Gaussian(1.0 if per_head else sigma, per_head, normalise, squared, decay)
     params = {"log_sigma": jnp.log(sigma)} if per_head else {}

@@ -49,18 +49,24 @@ def test_convolutions_skip_and_gated_norm_are_around_the_recurrence(whole, alone
     query, key, value = (np.asarray(x) for x in inputs())
     source = np.asarray(inputs(seed=3)[0]).reshape(2, LENGTH, -1)
     options = {"source": jnp.asarray(source), "mask": Mask(causal=True)}
-    found = attention.attend(whole, jax.tree.map(jnp.asarray, w), *map(jnp.asarray, (query, key, value)), **options)
+    found, weights_found = attention.attend(
+        whole, jax.tree.map(jnp.asarray, w), *map(jnp.asarray, (query, key, value)), return_weights=True, **options
+    )
     query, key, value = (convolved(w, *pair) for pair in (("query", query), ("key", key), ("value", value)))
     value, factor = silu(value), silu(np.einsum("btd,dnh->btnh", source, w["gate_kernel"]))
     if isinstance(whole, StateSpace):  # which has no SiLU of its own
         query, key = silu(query), silu(key)
     params = {name: jnp.asarray(w[name]) for name in alone.parameters(sizes)}
-    out = np.asarray(attention.attend(alone, params, *map(jnp.asarray, (query, key, value)), **options))
+    out, weights = attention.attend(
+        alone, params, *map(jnp.asarray, (query, key, value)), return_weights=True, **options
+    )
+    out = np.asarray(out)
     if isinstance(whole, StateSpace):
         out = normed(w, (out + w["skip"][:, None] * value) * factor)
     else:
         out = normed(w, out) * factor
     chex.assert_trees_all_close(found, out, rtol=0, atol=1e-10)
+    chex.assert_trees_all_close(weights_found, weights, rtol=0, atol=1e-10)  # of convolved values, before the rest
 
 
 def test_an_unknown_gate_is_one_sentence():

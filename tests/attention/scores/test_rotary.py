@@ -80,7 +80,7 @@ def test_yarn_is_as_it_is_published():
     [
         *("dot_product", "cosine", "luong_dot", "differential", "dot_product(kv_heads=1)", "dot_product(latent=3)"),
         "dot_product(latent=3, rotary=4)",
-        more("neural(latent=3, rotary=4, query_latent=3)"),
+        more("dot_product(latent=3, rotary=4, query_latent=3)"),
     ],
 )
 def test_products_of_turned_tokens_know_only_differences_of_positions(spec):
