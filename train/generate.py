@@ -130,7 +130,7 @@ class Stream:
     def __call__(self, place: int, text: str) -> None:
         """Writes what is settled of the text so far."""
         settled = text.rstrip("\N{REPLACEMENT CHARACTER}")
-        self.finish(settled[: len(settled) - self._held])
+        self.finish(settled[: max(len(settled) - self._held, 0)])
 
     def finish(self, text: str, end: str = "") -> None:
         """Writes the rest of the text."""
@@ -164,12 +164,15 @@ def _encoded(prompts: Sequence[str], tokeniser: Tokeniser, context: int, marked:
 
 
 def _captions(flags: argparse.Namespace) -> list[str]:
-    if flags.prompt or flags.prompts:
+    if flags.prompt or flags.prompts or flags.chat:
         raise UsageError("--image is for runs of captioning, which continue no prompts; give one of both.")
+    if flags.stop or flags.samples != 1 or flags.repetition_penalty != 1.0:
+        raise UsageError("--image takes no --stop, --samples or --repetition-penalty; leave them out.")
     writer = captions.CaptionWriter.load(flags.workdir, flags.step, flags.replica)
     search = Search.configured(writer.config.data)
     if flags.temperature is not None:
-        search = dataclasses.replace(search, sampling=Sampling(flags.temperature))
+        sampling = Sampling(flags.temperature, flags.top_k, flags.top_p, flags.min_p)
+        search = dataclasses.replace(search, sampling=sampling, beams=1 if flags.temperature else search.beams)
     return writer.captions(flags.image, search, flags.seed)
 
 

@@ -48,8 +48,8 @@ class Surrounded(Recurrence):
 
     @property
     def cross(self) -> bool:
-        """Returns whether it supports cross-attention: not where it looks at the query's own token."""
-        return not (self.gate or self.skip)
+        """Returns whether it supports cross-attention: not where it looks at the query's own token or those before."""
+        return not (self.conv or self.gate or self.skip)
 
     def surroundings(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns the arrays of convolutions, gate, norm and skip."""

@@ -64,8 +64,9 @@ class NativeSparse(Mixer):
         name, _ = check_implementation(options.implementation, self.implementations, self.title)
         (query, gates), keys = query, key.shape[-3]
         visible, bias = _of_pairs(options, query, value)
+        first, second, third = _with_keys_of_their_own(options)
         by_block = dataclasses.replace(
-            options,
+            first,
             mask=in_blocks(visible, self.size).all(-1),
             bias=None if bias is None else in_blocks(bias, self.size).mean(-1),
             return_weights=True,
@@ -75,8 +76,11 @@ class NativeSparse(Mixer):
         of_blocks, weights = DotProduct().attend({}, precise(query), *compressed, by_block)
         chosen = self._choose(weights, in_blocks(visible, self.size).any(-1), key.shape[-2], keys)
         near = min(self.near, options.mask.window or self.near)
-        masks = Mask(dense=chosen & visible), dataclasses.replace(options.mask, window=near)
-        outs = [DotProduct().attend({}, query, key, value, dataclasses.replace(options, mask=mask)) for mask in masks]
+        seen = (
+            dataclasses.replace(second, mask=Mask(dense=chosen & visible)),
+            dataclasses.replace(third, mask=dataclasses.replace(options.mask, window=near)),
+        )
+        outs = [DotProduct().attend({}, query, key, value, branch) for branch in seen]
         if not options.return_weights:
             return _gated(gates, of_blocks, *outs).astype(value.dtype)
         spread = jnp.repeat(weights / self.size, self.size, -1)[..., :keys]
@@ -99,6 +103,13 @@ class NativeSparse(Mixer):
         grouped = lambda x: x.reshape(*batch, groups, heads // groups, queries, blocks)  # noqa: E731
         chosen = choose_blocks(grouped(weights).sum(-3), grouped(visible).any(-3), self.top)
         return keys_of_blocks(spread_heads(chosen, heads, -3), self.size, keys)
+
+
+def _with_keys_of_their_own(options: Options) -> list[Options]:
+    """Returns the options of the three branches, which draw their dropout independently."""
+    if options.dropout_key is None:
+        return [options] * 3
+    return [dataclasses.replace(options, dropout_key=key) for key in jax.random.split(options.dropout_key, 3)]
 
 
 def _of_pairs(options: Options, query: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array | None]:

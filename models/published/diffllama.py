@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from attention.errors import UsageError
 from models.gpt import GPTConfig
 from models.published import decoders
 from models.published.architectures import Arrays, Fields
@@ -23,6 +24,10 @@ def read(theirs: Fields) -> dict[str, Any]:
     """Returns our fields, beside those that are only named otherwise."""
     fields, heads = decoders.read(theirs, FAMILY), theirs["num_attention_heads"]
     groups = theirs.get("num_key_value_heads") or heads
+    if heads % 2 or groups % 2:
+        raise UsageError(
+            f"DiffLlama subtracts pairs of heads, so {heads} heads with {groups} key heads cannot be loaded."
+        )
     attention = decoders.spec("differential", {"kv_heads": groups // 2 if groups != heads else 0})
     return fields | {"attention": attention, "heads": heads // 2, "head": 2 * fields["head"]}
 

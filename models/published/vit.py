@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from attention.errors import UsageError
 from models.published.architectures import Architecture
 from models.vit import ViTConfig
 
@@ -20,18 +21,23 @@ CLASSES, TOKENS = "num_labels", "tokens"  # which files say in other words
 def complete(theirs: Fields) -> dict[str, Any]:
     """Returns their fields with the number of classes and that of tokens, which need other fields of the right type."""
     side, patch = theirs.get("image_size"), theirs.get("patch_size")
-    square = type(side) is int and type(patch) is int and patch > 0
+    if "image_size" in theirs and not (type(side) is int and type(patch) is int and patch > 0):
+        raise UsageError(
+            f"config.json has image_size={side!r} and patch_size={patch!r}, but only whole numbers can be loaded."
+        )
     classes = theirs.get("id2label") or theirs.get(CLASSES) or 2
     said = {CLASSES: classes if isinstance(classes, int) else len(classes)}
-    return {**theirs, **said} | ({TOKENS: (side // patch) ** 2 + 1} if square else {})
+    return {**theirs, **said} | ({TOKENS: (side // patch) ** 2 + 1} if side and patch else {})
 
 
 def finish(theirs: Fields, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     """Undoes `complete`, given the shapes of our parameters by path."""
-    patch = theirs["patch_size"]
+    patch, side = theirs["patch_size"], math.isqrt(theirs[TOKENS] - 1)
+    if side**2 != theirs[TOKENS] - 1:
+        raise UsageError(f"A ViT of transformers has square images, but {theirs[TOKENS] - 1} patches make no square.")
     names = {str(label): f"LABEL_{label}" for label in range(theirs[CLASSES])}
     return {name: value for name, value in theirs.items() if name not in (CLASSES, TOKENS)} | {
-        "image_size": math.isqrt(theirs[TOKENS] - 1) * patch,
+        "image_size": side * patch,
         "num_channels": shapes["embed/kernel"][0] // patch**2,
         "id2label": names,
         "label2id": {name: int(label) for label, name in names.items()},

@@ -1,4 +1,4 @@
-"""Initial values with which an exchanged attention layer computes what the layer before it did, where that can be had.
+"""Initial values with which an exchanged attention layer computes what the layer before it did, where that is possible.
 
 Zhang's projection W2 ReLU(LN(W1 x + b1)) + b2 (arXiv:2310.11398, section 3.2) is a linear one, up to LN's ε, where x
 comes from a norm, x = w n + c with normalised n: with W1 = ±diag(1/w) and b1 = ∓c/w its 2D hidden units are ±n, which
@@ -93,7 +93,8 @@ def _norm_before(config: TransformerConfig, path: str, piece: str, flat: Flat) -
     """Returns weight and bias of the norm that gives a projection its inputs, or None where there is none."""
     block, layer = path.rsplit("/", 1)
     stack, number = block.rsplit("_", 1)
-    if piece == "out" or (layer == "cross" and piece != "query"):
+    latent = "query_latent" if piece == "query" else "latent"
+    if piece == "out" or f"{path}/{latent}/kernel" in flat or (layer == "cross" and piece != "query"):
         return None
     if config.norm != "post":
         name = f"{block}/norm_{layer}"

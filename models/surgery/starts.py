@@ -14,7 +14,7 @@ class Fresh:
 
 @dataclasses.dataclass(frozen=True)
 class Like:
-    """What is new starts so that the layer computes what it did, where that can be had; see `models.surgery.like`."""
+    """What is new starts so that the layer computes what it did, where that is possible; see `models.surgery.like`."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -47,12 +47,15 @@ def types(block: Block) -> None:
         raise PageError(f"line {block.line}: nothing is trained, so the mark's fields change nothing")
     if block.mark.package and not importlib.util.find_spec(block.mark.package):
         return
+    runs = kind not in ("dry-run", "not run")
+    for example in block.examples[:-1] if runs else ():
+        example.evaluate()  # what the block needs, such as a run whose config it reads
     if kind != "fails":
         look_up(block)
     if kind == "dry-run":
         dry_run(block)
-    elif kind != "not run":
-        for example in block.examples if block.language == "python" else block.examples[:-1]:
+    elif runs:
+        for example in block.examples[-1:] if block.language == "python" else ():
             example.evaluate()
         for words in block.commands:
             command([os.path.expandvars(word) for word in words], block)

@@ -32,8 +32,8 @@ class TrainConfig(Declared):
         "fresh",
         "How attention layers start that have another mechanism than the model whose weights `model.pretrained` or "
         "`init_from` loads. What is new in them has its usual initial values (`fresh`), or those with which the layer "
-        "computes what it did, where that can be had (`like`); `distilled(steps=300, learning_rate=0.001)` then trains "
-        "the layers to give the outputs that they gave, before the training begins.",
+        "computes what it did, where that is possible (`like`); `distilled(steps=300, learning_rate=0.001)` then "
+        "trains the layers to give the outputs that they gave, before the training begins.",
         reads=starts.parse,
     )
     length: str = duration("1000 steps", "Of the whole training.", may_change=True, matched="flops")

@@ -34,7 +34,7 @@ def conversation(source: str, turns: Sequence[TURN]) -> tuple[str, str]:
             .from_string(_template(source, settings))
             .render(messages=list(turns), add_generation_prompt=True, **special)
         )
-    except jinja2.TemplateError as error:
+    except (jinja2.TemplateError, TypeError, ValueError) as error:
         raise UsageError(f"The chat template of {source} cannot write this conversation: {error}.") from error
     return text, special.get("eos_token", "")
 
@@ -71,6 +71,6 @@ def _environment(jinja2: ModuleType) -> Any:
     def refuse(message: str) -> None:
         raise jinja2.TemplateError(message)
 
-    environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
+    environment.filters["tojson"] = lambda value, **options: json.dumps(value, **{"ensure_ascii": False} | options)
     environment.globals |= {"raise_exception": refuse, "strftime_now": lambda text: datetime.now().strftime(text)}
     return environment

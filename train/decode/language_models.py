@@ -35,6 +35,7 @@ class LanguageModel:
       tokeniser: What makes tokens of text.
       context: The most tokens of a sequence that it was trained on.
       end: The token after which a text ends; -1 if it never saw one.
+      first: The token before a text: the end of the text before, in a run with ends of texts, or else the start.
       published: The folder or the name on the hub that it came from; '' if it has none.
     """
 
@@ -43,6 +44,7 @@ class LanguageModel:
     tokeniser: Tokeniser
     context: int
     end: int
+    first: int
     published: str
 
     @classmethod
@@ -68,7 +70,8 @@ class LanguageModel:
         kind, _, place = config.data.tokeniser.partition(":")
         source = config.model.pretrained or (place.partition("@")[0] if kind == "hf" else "")
         end = tokeniser.special["end"] if config.data.end_token else -1
-        return cls(model, params, tokeniser, config.data.context, end, source)
+        first = end if config.data.end_token else start_of(tokeniser)
+        return cls(model, params, tokeniser, config.data.context, end, first, source)
 
     @classmethod
     def of_published(cls, source: str, context: int = 0) -> "LanguageModel":
@@ -88,7 +91,7 @@ class LanguageModel:
         shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"])
         params, _ = pretrained.load(source, config, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
         tokeniser = tokenisers.loads(read_text(hugging_face.find(source, "tokenizer.json"), "give another model"))
-        return cls(model, params, tokeniser, length, tokeniser.special.get("end", -1), source)
+        return cls(model, params, tokeniser, length, tokeniser.special.get("end", -1), start_of(tokeniser), source)
 
     @classmethod
     def of(cls, place: str) -> "LanguageModel":
@@ -96,12 +99,6 @@ class LanguageModel:
         directory = at_home(place)
         is_run = (directory / TOKENISER).is_file() and (directory / "checkpoints").is_dir()
         return cls.of_run(directory) if is_run else cls.of_published(place)
-
-    @property
-    def first(self) -> int:
-        """The token before a text: the start, or the end of the text before."""
-        special = self.tokeniser.special
-        return special.get("start", special.get("end", 0)) if self.end < 0 else self.end
 
     def scores(self, rows: Sequence[tuple[Ids, int]]) -> list[tuple[float, bool]]:
         """Returns the log-probability, in nats, of the last tokens of sequences after those before them.
@@ -130,6 +127,11 @@ class LanguageModel:
     def _padded(self, tokens: int) -> int:
         """Returns the length that sequences are padded to, one of few, so that few programs are compiled."""
         return max(tokens, min(max(SHORTEST, 1 << (tokens - 1).bit_length()), self.context + 1))
+
+
+def start_of(tokeniser: Tokeniser) -> int:
+    """Returns the token before a text: the start, or where there is none the end of the text before."""
+    return tokeniser.special.get("start", tokeniser.special.get("end", 0))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -72,3 +72,9 @@ def test_convolutions_skip_and_gated_norm_are_around_the_recurrence(whole, alone
 def test_an_unknown_gate_is_one_sentence():
     with pytest.raises(UsageError, match=r"Unknown gate of a recurrence 'silu'.*Valid: gate_first, norm_first"):
         GatedDelta(gate="silu")
+
+
+@pytest.mark.parametrize("options", [{"conv": 3}, {"gate": "norm_first"}, {"skip": True}])
+def test_what_looks_at_the_tokens_of_queries_is_not_for_cross_attention(options):
+    assert not GatedDelta(**options).cross
+    assert GatedDelta().cross

@@ -9,7 +9,7 @@ from models.gpt import GPTConfig
 from models.published import pretrained
 from tests.models.small import small
 from train.data.tokenisers.plain import ByteTokeniser
-from train.decode.language_models import LanguageModel
+from train.decode.language_models import LanguageModel, start_of
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def language():
     model = config.build(ByteTokeniser.size, 8)
     params = model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
     params = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.size), x.shape), params)
-    return LanguageModel(model, params, ByteTokeniser(), 8, -1, "")
+    return LanguageModel(model, params, ByteTokeniser(), 8, -1, start_of(ByteTokeniser()), "")
 
 
 def by_hand(language, tokens, count):
@@ -59,7 +59,7 @@ def test_a_published_folder_is_a_language_model(tmp_path):
     pretrained.export(str(tmp_path / "gpt2"), config, params, {"end": 259}, 8, lambda architecture: texts)
     language = LanguageModel.of(str(tmp_path / "gpt2"))
     tokens = np.arange(5, dtype=np.int32)
-    same = LanguageModel(model, params, ByteTokeniser(), 8, -1, "")
+    same = LanguageModel(model, params, ByteTokeniser(), 8, -1, start_of(ByteTokeniser()), "")
     assert language.scores([(tokens, 2)])[0] == pytest.approx(same.scores([(tokens, 2)])[0])
     assert (language.context, language.published) == (8, str(tmp_path / "gpt2"))
 
