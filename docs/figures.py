@@ -157,10 +157,9 @@ def of_cores(rows: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
     for spec in CORES:
         row = rows[f"{spec}, chunked"]
         yield f"{spec} time", f"{row['ratios'][attention.BASELINE]['median']:.2f}"
+        yield f"{spec} time of PyTorch's", measure.spread(row["ratios"][attention.PYTORCH])
         yield f"{spec} time of own", f"{row['ratios']['dot_product, chunked']['median']:.2f}"
         yield f"{spec} memory", f"{row['temp_bytes'] / baseline['temp_bytes']:.3f}"
-        yield f"{spec} times as fast", f"{1 / row['ratios'][attention.BASELINE]['median']:.1f}"
-        yield f"{spec} times as fast as own", f"{1 / row['ratios']['dot_product, chunked']['median']:.1f}"
         yield f"{spec} times less memory", f"{baseline['temp_bytes'] / row['temp_bytes']:.0f}"
         yield f"{spec} MB", f"{row['temp_bytes'] / 1e6:.0f}"
         if paper := rows.get(f"{spec}, paper"):
@@ -175,9 +174,14 @@ def of_cores(rows: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 
 def attention_in_short(rows: dict[str, dict[str, Any]]) -> str:
-    """Compares neural and additive attention with both baselines."""
-    titles = ("forward + backward", "time × `jax.nn` dot product", "time × our own tiled one", "memory × `jax.nn`")
+    """Compares dot product, neural and additive attention with the baselines."""
+    baselines = {
+        "time × PyTorch's fused dot product": attention.PYTORCH,
+        "× `jax.nn`'s": attention.BASELINE,
+        "× our own tiled one": attention.OWN,
+    }
     names = {
+        "dot_product": "`dot_product`",
         "neural": "`neural(dim=2)`, hidden (2, 1)",
         "neural(dim=16)": "`neural(dim=16)`, hidden (16, 8)",
         "neural(dim=None)": "`neural(dim=None)`, hidden (64, 32)",
@@ -186,9 +190,10 @@ def attention_in_short(rows: dict[str, dict[str, Any]]) -> str:
     values, lines = dict(of_cores(rows)), []
     for spec, name in names.items():
         ratios = rows[f"{spec}, chunked"]["ratios"]
-        times = (measure.spread(ratios[baseline]) for baseline in (attention.BASELINE, "dot_product, chunked"))
+        times = (measure.spread(ratios[baseline]) for baseline in baselines.values())
         lines.append((name, *times, values[f"{spec} memory"], values.get(f"{spec} paper time", "")))
-    return plain_markdown((*titles, "the paper's form takes … times as long"), lines)
+    titles = ("forward + backward", *baselines, "memory × `jax.nn`", "the paper's form takes … times as long")
+    return plain_markdown(titles, lines)
 
 
 def attention_work(rows: dict[str, dict[str, Any]]) -> str:
