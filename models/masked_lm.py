@@ -1,9 +1,10 @@
 """RoBERTa (Liu et al. 2019): a bidirectional encoder that predicts masked tokens, with any mechanism in each layer.
 
-With other fields it is BERT (Devlin et al. 2019).
+With other fields it is BERT (Devlin et al. 2019) or ModernBERT (Warner et al. 2024).
 """
 
 import dataclasses
+import functools
 from typing import ClassVar
 
 import flax.linen as nn
@@ -18,19 +19,21 @@ from attention.operations import Cost
 from models.fields import field
 from models.layers import stack
 from models.layers.dropout import Dropout
+from models.layers.norms import NORM_TYPES
 from models.layers.output import Output
 from models.layers.positions import ANY, Positions, after_padding
 from models.layers.projections import Dense, look_up
-from models.transformer import PRETRAINED, TransformerConfig
+from models.transformer import PRETRAINED, BlockConfig
 
 INITIAL = nn.initializers.normal(0.02)
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedLMConfig(TransformerConfig):
+class MaskedLMConfig(BlockConfig):
     """The config of a masked language model.
 
     RoBERTa is `post`, `learned`, `gelu`, with ε = 1e-5. BERT is the same without `skip_padding`, with ε = 1e-12.
+    ModernBERT is `pre`, `gated`, without biases, token types and `norm_first`, with rotary positions and windows.
     """
 
     name: str = "masked_lm"
@@ -46,7 +49,12 @@ class MaskedLMConfig(TransformerConfig):
         "tokens from 0, as in BERT.",
     )
     token_types: int = field(
-        1, "Kinds of tokens that have an embedding each; 1 in RoBERTa, whose tokens are all of type 0.", least=1
+        1,
+        "Kinds of tokens that have an embedding each; 1 in RoBERTa, whose tokens are all of type 0; 0 is no embedding.",
+        least=0,
+    )
+    norm_first: bool = field(
+        True, "Whether the first block norms what its attention takes; not in ModernBERT, whose embeddings are normed."
     )
     pretrained: str = field("", PRETRAINED)
 
@@ -104,22 +112,31 @@ class MaskedLM(nn.Module):
           types: The type of each token; 0 by default.
 
         Raises:
-          UsageError: there are more than ℓ tokens, if the model has parameters of fixed length.
+          UsageError: there are more than ℓ tokens, if the model has parameters of fixed length; or there are types,
+            which the model does not have.
         """
         config, mask = self.config, mask or Mask()
         embed = nn.Embed(self.vocabulary, config.width, dtype=self.dtype, embedding_init=INITIAL, name="embed")
         x = self._positioned(look_up(embed, tokens), tokens)
-        types = jnp.zeros_like(tokens) if types is None else types
-        x = x + nn.Embed(
-            config.token_types, config.width, dtype=self.dtype, embedding_init=INITIAL, name="token_types"
-        )(types)
+        x = self._typed(x, types)
         x = mask.without_unreachable(x, tokens.shape[1], rank=4)
-        x = nn.LayerNorm(config.norm_epsilon, dtype=self.dtype, name="norm_embedding")(x)
+        norm = functools.partial(NORM_TYPES[config.norm_type], config.norm_epsilon, dtype=self.dtype)
+        x = norm(name="norm_embedding")(x)
         x = Dropout(config.embedding_dropout, name="dropout_embedding")(x, train=train)
         x = stack.run(config.blocks(self.length, self.dtype), x, mask, train, scan=config.scan)
         if config.norm == "pre":
-            x = nn.LayerNorm(config.norm_epsilon, dtype=self.dtype, name="norm")(x)
-        return Head(config.norm_epsilon, self.dtype, name="head")(x, embed)
+            x = norm(name="norm")(x)
+        return Head(config.norm_epsilon, self.dtype, config.norm_type, name="head")(x, embed)
+
+    def _typed(self, x: Float[Array, "B L D"], types: Int[Array, "B L"] | None) -> Float[Array, "B L D"]:
+        """Adds the embeddings of types, which are all 0 unless they are given."""
+        kinds = self.config.token_types
+        if not kinds:
+            if types is not None:
+                raise UsageError("model.token_types is 0, so tokens have no types; leave them out.")
+            return x
+        table = nn.Embed(kinds, x.shape[-1], dtype=self.dtype, embedding_init=INITIAL, name="token_types")
+        return x + table(jnp.zeros(x.shape[:2], jnp.int32) if types is None else types)
 
     def _positioned(self, x: Float[Array, "B L D"], tokens: Int[Array, "B L"]) -> Float[Array, "B L D"]:
         """Adds positions to embeddings; RoBERTa's count real tokens, all others from the left."""
@@ -136,20 +153,22 @@ class MaskedLM(nn.Module):
 
 
 class Head(nn.Module):
-    """The head: a dense layer, GELU, LayerNorm, and the embeddings as the output's kernel with a bias.
+    """The head: a dense layer, GELU, a norm, and the embeddings as the output's kernel with a bias.
 
     Attributes:
-      epsilon: LayerNorm's ε.
+      epsilon: The norm's ε.
       dtype: Compute dtype.
+      norm_type: A name of `NORM_TYPES`.
     """
 
     epsilon: float
     dtype: DTypeLike = jnp.float32
+    norm_type: str = "layer"
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L D"], embed: nn.Embed) -> Output:
         """Returns the output whose kernel is the table of `embed`."""
         x = gelu(Dense((x.shape[-1],), dtype=self.dtype, name="dense")(x))
-        x = nn.LayerNorm(self.epsilon, dtype=self.dtype, name="norm")(x)
+        x = NORM_TYPES[self.norm_type](self.epsilon, dtype=self.dtype, name="norm")(x)
         bias = self.param("bias", nn.initializers.zeros_init(), (embed.num_embeddings,))
         return Output(x, embed.embedding, bias.astype(self.dtype), transposed=True)

@@ -81,6 +81,7 @@ class TransformerConfig(ModelConfig):
     gated: ClassVar[bool] = False
     mlp_bias: ClassVar[bool] = True
     head: ClassVar[int] = 0
+    norm_first: ClassVar[bool] = True
 
     STACKS: ClassVar[Mapping[str, str]] = {"attention": "depth"}  # fields of spec strings and of their depths
     PLACES: ClassVar[Mapping[str, str]] = {"attention": "block_{}/attention"}  # paths of their layers' parameters
@@ -235,6 +236,7 @@ class TransformerConfig(ModelConfig):
             dtype=dtype,
             cross=cross,
             norm_type=self.norm_type,
+            bare=attention.layer == 0 and not self.norm_first,
             name=name,
         )
 

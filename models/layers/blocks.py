@@ -78,6 +78,7 @@ class Block(nn.Module):
       dtype: Compute dtype.
       cross: The cross-attention layer, unbound, or None.
       norm_type: A name of `NORM_TYPES`.
+      bare: Whether attention takes the block's inputs without a norm.
     """
 
     attention: MultiHeadAttention
@@ -88,6 +89,7 @@ class Block(nn.Module):
     dtype: DTypeLike = jnp.float32
     cross: MultiHeadAttention | None = None
     norm_type: str = "layer"
+    bare: bool = False
 
     @nn.compact
     def __call__(
@@ -125,7 +127,7 @@ class Block(nn.Module):
             if name == "cross" and self.cross is None:
                 continue
             norm = functools.partial(NORM_TYPES[self.norm_type], self.epsilon, dtype=self.dtype)
-            first = norm(name=f"norm_{name}")
+            first = (lambda x: x) if self.bare and name == "attention" else norm(name=f"norm_{name}")
             if self.norm == "post":
                 x = first(x + layer(x))
             else:

@@ -6,6 +6,9 @@ from typing import Any
 from models.masked_lm import MaskedLMConfig
 from models.published.architectures import Architecture, Arrays, Fields
 
+FIXED = {"norm": "post", "norm_type": "layer", "norm_first": True, "positions": "learned", "head": 0}
+FIXED |= {"attention_bias": True, "mlp_bias": True, "gated": False}
+
 
 def _encoder(
     title: str,
@@ -38,7 +41,7 @@ def _encoder(
             "dropout": "hidden_dropout_prob",
             "attention_dropout": "attention_probs_dropout_prob",
         },
-        fixed={"norm": "post", "positions": "learned", "attention_bias": True, "skip_padding": skip_padding},
+        fixed=FIXED | {"skip_padding": skip_padding},
         standard={"is_decoder": False, "position_embedding_type": "absolute", "tie_word_embeddings": True, **standard},
         modules={
             "embed": f"{kind}.embeddings.word_embeddings",

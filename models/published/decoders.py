@@ -80,7 +80,7 @@ def spec(name: str, options: Fields) -> str:
     return f"{name}({given})" if given else name
 
 
-def _rotary(rope: Fields) -> str:
+def rotary_spec(rope: Fields) -> str:
     """Returns the spec of rotary positions from theirs."""
     kind, options = rope.get("rope_type", rope.get("type", "default")), {}
     if kind != "default":
@@ -124,7 +124,7 @@ def _ropes(theirs: Fields, kinds: list[str], by_kind: bool) -> str:
             rope = {FULL: rope, SLIDING: {"rope_theta": theirs["rope_local_base_freq"]}}
     if not by_kind and {*rope} & {FULL, SLIDING}:
         raise UsageError("Only Gemma 3 has rotary positions by kind of layer.")
-    return joined([_rotary(rope.get(kind, rope)) for kind in kinds])
+    return joined([rotary_spec(rope.get(kind, rope)) for kind in kinds])
 
 
 def _kinds(theirs: Fields) -> list[str]:
@@ -189,7 +189,8 @@ def check_types(theirs: Fields) -> None:
             raise UsageError(f"config.json has {name}={value!r}, which cannot be loaded.")
 
 
-def _rope(rotary: Rotary | None) -> dict[str, Any]:
+def rope_fields(rotary: Rotary | None) -> dict[str, Any]:
+    """Returns theirs of rotary positions."""
     rotary = rotary or Rotary()  # which then differs
     made, (name, _, _) = rotary.rule, rotary.scaling.partition("(")
     rope: dict[str, Any] = {"rope_type": "default" if name == "none" else name, "rope_theta": rotary.base}
@@ -208,7 +209,7 @@ def write(config: GPTConfig) -> dict[str, Any]:
     kinds = [SLIDING if row.window else FULL for row in rows]
     width = config.head or config.width // config.heads
     scale = getattr(rows[0].score, "scale", 0.0)
-    ropes = {kind: _rope(rotary) for kind, rotary in zip(kinds, config.rotaries, strict=True)}
+    ropes = {kind: rope_fields(rotary) for kind, rotary in zip(kinds, config.rotaries, strict=True)}
     theirs = {
         "num_key_value_heads": rows[0].kv_heads or config.heads,
         "head_dim": width,

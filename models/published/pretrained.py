@@ -1,7 +1,7 @@
 """Loads published weights into our models, with any mechanism whose arrays fit, and exports them.
 
-BERT and RoBERTa are loaded into `models.masked_lm`, ViT into `models.vit`, Marian and T5 into `models.encoder_decoder`,
-and the decoders into `models.gpt`: GPT-2, BLOOM, Llama, DiffLlama, Mistral, Qwen, Gemma and
+BERT, RoBERTa and ModernBERT are loaded into `models.masked_lm`, ViT into `models.vit`, Marian and T5 into
+`models.encoder_decoder`, and the decoders into `models.gpt`: GPT-2, BLOOM, Llama, DiffLlama, Mistral, Qwen, Gemma and
 DeepSeek-V2.
 """
 
@@ -30,17 +30,17 @@ from models.published.decoders import DECODERS, GPT2
 from models.published.deepseek import DEEPSEEK
 from models.published.diffllama import DIFFLLAMA
 from models.published.marian import MARIAN
+from models.published.modernbert import MODERNBERT
 from models.published.t5 import T5
 from models.published.vit import VIT
 from models.surgery import exchange
 from models.transformer import TransformerConfig
 
-ARCHITECTURES = (ROBERTA, BERT, VIT, MARIAN, T5, GPT2, BLOOM, *DECODERS, DIFFLLAMA, DEEPSEEK)
+ARCHITECTURES = (ROBERTA, BERT, MODERNBERT, VIT, MARIAN, T5, GPT2, BLOOM, *DECODERS, DIFFLLAMA, DEEPSEEK)
 EXPERTS = ("gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v3", "olmoe")
 REFUSED = {
     **dict.fromkeys(EXPERTS, "its MLPs are experts, and ours are one MLP in each block"),
     "deit": "its second token, of distillation, has a head of its own; a DeiT without it is of type 'vit'",
-    "modernbert": "its first block has no norm before its attention, and ours have one in each block",
 }
 OTHER_NAMES = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "swish": "swish"}
 
@@ -114,7 +114,7 @@ class Described:
 def describe(source: str, architectures: Sequence[Architecture] = ARCHITECTURES) -> Described:
     """Returns the architecture of a checkpoint.
 
-    The model is `MaskedLM(MaskedLMConfig(**fields, …), vocabulary, length)` for BERT and RoBERTa, for ViT
+    The model is `MaskedLM(MaskedLMConfig(**fields, …), vocabulary, length)` for BERT, RoBERTa and ModernBERT, for ViT
     `ViT(ViTConfig(**fields, …), vocabulary, length)`, for Marian and T5
     `EncoderDecoder(EncoderDecoderConfig(**fields, …), vocabulary, vocabulary, length, length)`, and for the others
     `GPT(GPTConfig(**fields, …), vocabulary, length)`.

@@ -174,11 +174,14 @@ def test_pre_norm_ends_in_a_layer_norm_and_other_positions_have_no_table():
 def test_mistakes_are_one_sentence():
     with pytest.raises(UsageError, match=r"model\.padding_token must be at least 0, but it is -1"):
         dataclasses.replace(CONFIG, padding_token=-1)
-    with pytest.raises(UsageError, match=r"model\.token_types must be at least 1, but it is 0"):
-        dataclasses.replace(CONFIG, token_types=0)
+    with pytest.raises(UsageError, match=r"model\.token_types must be at least 0, but it is -1"):
+        dataclasses.replace(CONFIG, token_types=-1)
     model, params = build(length=5)
     with pytest.raises(UsageError, match="Positions were learned for 5 tokens, but this sequence has 9"):
         apply(model, params, TOKENS)
+    model, params = build(token_types=0)
+    with pytest.raises(UsageError, match="tokens have no types; leave them out"):
+        model.apply(params, TOKENS, types=jnp.zeros_like(TOKENS))
 
 
 @pytest.mark.more

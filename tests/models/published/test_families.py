@@ -28,6 +28,17 @@ MODERN = {"norm_type": "rms", "mlp_bias": False, "attention_bias": False, "gated
 RELATIVE = "relative(buckets=8, distance=12, scale=1.0"
 MODELS = {
     "bert": small(MaskedLMConfig, name="masked_lm", norm="post", padding_token=0, skip_padding=False, token_types=2),
+    "modernbert": small(
+        MaskedLMConfig,
+        name="masked_lm",
+        attention="dot_product|dot_product(window=3)",
+        positions="rotary(base=160000.0)|rotary(base=10000.0)",
+        padding_token=0,
+        skip_padding=False,
+        token_types=0,
+        norm_first=False,
+        **MODERN | {"norm_type": "layer_without_bias"},
+    ),
     "vit": small(ViTConfig, name="vit", patch=2, pool="class_token"),
     "bloom": small(GPTConfig, attention="alibi", positions="none", activation="gelu_tanh", mlp=64, norm_embedding=True),
     "diffllama": small(
@@ -66,7 +77,9 @@ def build(kind):
         for side in ("encoder", "decoder"):  # which layers share
             params[f"{side}_1"]["attention"]["score"] = params[f"{side}_0"]["attention"]["score"]
         return config, params
-    params = random_params((MaskedLM if kind == "bert" else GPT)(config, 11, 6), TOKENS)["params"]
+    params = random_params((MaskedLM if "bert" in kind else GPT)(config, 11, 6), TOKENS)["params"]
+    if kind == "modernbert":  # whose head has no first bias
+        params["head"]["dense"]["bias"] = jnp.zeros(16)
     if kind == "diffllama":  # whose norm of heads has no weights
         for layer in range(2):
             params[f"block_{layer}"]["attention"]["score"]["scale"] = jnp.ones(8)
@@ -89,11 +102,12 @@ def test_a_model_goes_out_as_what_it_is_and_comes_back(kind, tmp_path):
     assert dataclasses.replace(same, **config.attentions()) == config
     assert same.mechanisms == config.mechanisms
     assert described.vocabulary == (5 if kind == "vit" else 11)
-    start = jax.tree.map(jnp.ones_like, params)
+    start = jax.tree.map(lambda x: x if kind == "modernbert" and not x.any() else jnp.ones_like(x), params)
     loaded, report = pretrained.load(str(tmp_path), config, start)
     chex.assert_trees_all_close(loaded, params, rtol=1e-6)
     assert report.skipped == ()
-    assert {path.rpartition("/")[2] for path in report.new} == ({"scale"} if kind == "diffllama" else set())
+    absent = {"diffllama": {"scale"}, "modernbert": {"bias"}}.get(kind, set())
+    assert {path.rpartition("/")[2] for path in report.new} == absent
     assert len({*report.loaded, *report.new}) == len(traverse_util.flatten_dict(params))
 
 
@@ -125,7 +139,8 @@ def test_heads_are_where_transformers_looks_for_them(tmp_path):
     [
         ("bert", {"hidden_act": "relu"}, "has hidden_act='relu'; only 'gelu' can be loaded"),
         ("vit", {"model_type": "deit"}, "cannot be loaded: its second token, of distillation"),
-        ("bert", {"model_type": "modernbert"}, "cannot be loaded: its first block has no norm"),
+        ("modernbert", {"classifier_bias": True}, "classifier_bias=True; only False can be loaded"),
+        ("modernbert", {"local_attention": "wide"}, "has a value that cannot be"),
         ("vit", {"image_size": [6, 4]}, r"image_size=\[6, 4\] and patch_size=2, but only whole"),
         ("bloom", {"apply_residual_connection_post_layernorm": True}, "layernorm=True; only False can be loaded"),
         ("diffllama", {"num_key_value_heads": 1}, "heads with 1 key heads cannot be loaded"),

@@ -1,0 +1,47 @@
+"""Our ModernBERT against transformers': the same logits from the same weights, in and out."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import Mask
+from models.masked_lm import MaskedLM, MaskedLMConfig
+from models.published import pretrained
+from tests.models.small import apply, random_params
+from tests.parity.test_roberta import logits_of, torch, transformers
+
+TOKENS = np.random.default_rng(0).integers(1, 13, (3, 12))
+TOKENS[1, 8:] = 0  # padding
+REAL = TOKENS != 0
+SIZES = {"vocab_size": 13, "hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "pad_token_id": 0}
+SIZES |= {"intermediate_size": 24, "max_position_embeddings": 32, "local_attention": 6}
+SIZES |= dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 1)
+BASES = {"full_attention": {"rope_type": "default", "rope_theta": 300.0}}
+BASES |= {"sliding_attention": {"rope_type": "default", "rope_theta": 20.0}}
+
+
+@pytest.mark.parametrize("options", [{}, {"rope_parameters": BASES, "global_attn_every_n_layers": 2}])
+def test_logits_are_equal_with_padding_and_an_export_loads(options, tmp_path):
+    torch.manual_seed(0)
+    config = transformers.ModernBertConfig(**SIZES, **options)
+    theirs = transformers.ModernBertForMaskedLM._from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    theirs.save_pretrained(tmp_path / "theirs")
+    described = pretrained.describe(str(tmp_path / "theirs"))
+    model = MaskedLM(MaskedLMConfig(**described.fields), described.vocabulary, described.length)
+    fresh = random_params(model, jnp.asarray(TOKENS))["params"]
+    fresh["head"]["dense"]["bias"] *= 0
+    params, report = pretrained.load(str(tmp_path / "theirs"), model.config, fresh)
+    assert (report.new, report.skipped) == (("head/dense/bias",), ())
+    expected = logits_of(theirs, TOKENS, attention_mask=torch.as_tensor(REAL.astype(int)))
+    dense = Mask(dense=jnp.asarray(REAL)[:, None, None, :])
+    found = np.asarray(apply(model, {"params": params}, jnp.asarray(TOKENS), dense))
+    np.testing.assert_allclose(found[REAL], expected[REAL], atol=1e-5, rtol=1e-5)
+    pretrained.export(str(tmp_path / "ours"), model.config, params, length=32)
+    again, told = transformers.ModernBertForMaskedLM.from_pretrained(
+        tmp_path / "ours", output_loading_info=True, attn_implementation="eager"
+    )
+    assert {key: list(value) for key, value in told.items() if value} == {}
+    np.testing.assert_allclose(logits_of(again.eval(), TOKENS), logits_of(theirs, TOKENS), atol=1e-6)
