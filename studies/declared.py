@@ -1,9 +1,9 @@
 """Studies that were declared before anything was trained: sizes and lengths here, questions in a JSON file each.
 
-The trainings run from a clone at `COMMIT`, whatever the code becomes. Sizes were chosen to fit about 26 core-hours in
-all, five sessions of two cores, from the seconds of the studies before; the most telling come first. Every run is kept
-as it ends, the first seeds of all settings before the next. Rates are tuned: three values, one seed, a third of the
-length.
+The trainings run from a clone at `COMMIT`, those of `studies.surgery` at its own, whatever the code becomes. Sizes were
+chosen to fit about 26 core-hours in all, five sessions of two cores, from the seconds of the studies before; the most
+telling come first, and the surgeries, two hours more, last. Every run is kept as it ends, the first seeds of all settings
+before the next. Rates are tuned: three values, one seed, a third of the length.
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ from analysis.metrics import METRICS
 from analysis.tables import ResultColumn, ResultTable
 from studies import data
 from studies.definitions import DECLARATIONS, Study
+from studies.surgery import SURGERIES
 from train.grids import declaration
 
 COMMIT = "23d98f285571b95c573deb244673c051d0bc9fb9"  # whose code trains them all
@@ -152,7 +153,7 @@ TUNED = {
 
 DECLARED = {
     name: dataclasses.replace(study, fields=(*study.fields, "train.keep=1"), declared=name)
-    for name, study in TUNED.items()
+    for name, study in (TUNED | SURGERIES).items()
 }
 
 

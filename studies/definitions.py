@@ -5,7 +5,7 @@ import math
 import os
 from pathlib import Path
 
-from studies import data
+from studies import data, pretraining
 from train.grids import grid
 
 DECLARATIONS = Path(__file__).parent / "declarations"
@@ -20,7 +20,7 @@ class Study:
     Attributes:
       config: The file of all runs, perhaps with an argument.
       over: What varies: `FIELD=VALUE,VALUE` of `train.sweep --over`.
-      fields: `FIELD=VALUE` of all runs; `{data}` is the folder of data sets.
+      fields: `FIELD=VALUE` of all runs; `{data}` is the folder of data sets, `{start}` that of the pretrained model.
       metrics: Compared, the first of them in the picture.
       seeds: Of each setting.
       equal: What is matched with the baseline; '' is nothing.
@@ -28,6 +28,7 @@ class Study:
       tune: `FIELD=VALUE,VALUE` of `train.sweep --tune`; '' is nothing.
       declared: Name of the file in `studies/declarations` that says what is asked; '' is none.
       hours: Of one core, as expected before anything was trained.
+      start: The model of `studies.pretraining` from which all runs start; '' is none.
     """
 
     config: str
@@ -40,6 +41,7 @@ class Study:
     tune: str = ""
     declared: str = ""
     hours: float = 0
+    start: str = ""
 
     @property
     def runs(self) -> int:
@@ -49,7 +51,8 @@ class Study:
 
     def flags(self, sets: Path, folder: Path) -> list[str]:
         """Of `train.sweep`."""
-        fields = [f"--config.{field.format(data=sets)}" for field in self.fields]
+        start = pretraining.folder(self.start, folder.parent)
+        fields = [f"--config.{field.format(data=sets, start=start)}" for field in self.fields]
         over = [part for text in self.over for part in ("--over", text)]
         more = [f"--also={text}" for text in self.beside]
         more += [f"--equal={self.equal}"] if self.equal else []

@@ -22,7 +22,7 @@ from analysis.pictures import curves, effects, style
 from analysis.runs import Found
 from analysis.tables import ResultTable
 from attention.errors import unknown
-from studies import kept, runs
+from studies import kept, pretraining, runs
 from studies.declared import DECLARED
 from studies.definitions import DECLARATIONS, STUDIES
 from train import cli, sweep
@@ -59,7 +59,7 @@ def main(flags: argparse.Namespace) -> int:
         elif flags.archive:
             finished, trials = kept.keep(folder)
             print(f"{name}: {finished} of {counted(ALL[name].runs, 'run')} and {counted(trials, 'trial')} are kept.")
-        elif flags.tables or train(given, folder):
+        elif flags.tables or train(given, folder, flags.data):
             put(name)
         else:
             print(f"{name} has not finished; the same command goes on.")
@@ -67,13 +67,15 @@ def main(flags: argparse.Namespace) -> int:
     return code
 
 
-def train(given: list[str], folder: Path) -> bool:
+def train(given: list[str], folder: Path, sets: Path) -> bool:
     """Trains what is not kept yet of a sweep, and keeps it run by run; returns whether no run failed.
 
     Raises:
       UsageError: a mistake in what the sweep is given, such as data that are not there.
       KeyboardInterrupt: it was stopped.
     """
+    if start := ALL[folder.name].start:
+        pretraining.train(start, sets, folder.parent)
     kept.put_back(folder)
     done = not sweep.run(sweep.main.parser().parse_args(given), lambda directory: kept.keep_one(folder, directory))
     if done and kept.keep(folder)[0] < ALL[folder.name].runs:

@@ -21,7 +21,7 @@ _FASTEST = 1e6  # the highest factor of a learning rate
 DECAYED = re.compile(r"(kernel|(?<!positions/)embedding)$")  # RoBERTa's learned positions are an embedding too
 
 
-def _compiled(pattern: str, path: str) -> re.Pattern:
+def compiled(pattern: str, path: str) -> re.Pattern:
     """Returns a compiled regular expression; raises UsageError, which names the config's field, if it is none."""
     try:
         return re.compile(pattern)
@@ -38,7 +38,7 @@ def _check_rates(rates: tuple, path: str) -> None:
                 f"{path} must be pairs of a regular expression and a factor above 0, at most {_FASTEST:g}, such as "
                 f"(('embed', 0.1),), but it has {rate!r}; optimizer.freeze is for what is not trained."
             )
-        _compiled(rate[0], path)
+        compiled(rate[0], path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ class OptimizerConfig(Declared):
         "A regular expression; parameters with a match in their path, such as `block_0/attention/query/kernel`, keep "
         "their values, and take no memory of the optimizer.",
         special={"": "none"},
-        reads=_compiled,
+        reads=compiled,
     )
     lora: str = field(
         "",
@@ -151,7 +151,7 @@ def matching(pattern: str, params: optax.Params) -> optax.Params:
 def _labels(pattern: str, params: optax.Params) -> optax.Params:
     """Returns what each parameter is: `trained` or `frozen`."""
     frozen = matching(pattern, params)
-    _check_matched("optimizer.freeze", pattern, frozen)
+    check_matched("optimizer.freeze", pattern, frozen)
     if all(jax.tree.leaves(frozen)):
         raise UsageError(
             f"optimizer.freeze={pattern!r} matches all parameters, so nothing would be trained; narrow it."
@@ -164,7 +164,7 @@ def _scaled(rates: Sequence[tuple[str, float]]) -> optax.GradientTransformation:
 
     def init(params: optax.Params) -> optax.EmptyState:
         for pattern, _ in rates:
-            _check_matched("optimizer.rates", pattern, matching(pattern, params))
+            check_matched("optimizer.rates", pattern, matching(pattern, params))
         return optax.EmptyState()
 
     def factor(path: tuple, update: jax.Array) -> jax.Array:
@@ -178,7 +178,7 @@ def _scaled(rates: Sequence[tuple[str, float]]) -> optax.GradientTransformation:
     return optax.GradientTransformation(init, update)
 
 
-def _check_matched(field: str, pattern: str, matched: optax.Params) -> None:
+def check_matched(field: str, pattern: str, matched: optax.Params) -> None:
     """Raises UsageError where a pattern matches no parameter; it lists those with the nearest paths."""
     names = ["/".join(path) for path in flatten_dict(matched)]
     if not any(jax.tree.leaves(matched)):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from flax.traverse_util import flatten_dict
 
 from attention.errors import UsageError
 from attention.mesh import BATCH
@@ -13,7 +14,7 @@ from models.published import pretrained
 from models.surgery import exchange, low_rank, starts
 from models.surgery.starts import Distilled, Fresh, Like
 from models.transformer import TransformerConfig
-from train import tasks
+from train import optimizer, tasks
 from train.config.schema import Config
 from train.config.timetable import Timetable
 from train.devices import memory, sharding
@@ -69,6 +70,13 @@ class Setup:
             another_run.source(self.config.train.init_from, self.task.files())
         if self._start != Fresh():
             self._original()
+        if pattern := self.config.train.fresh:
+            if not (self.config.train.init_from or getattr(self.config.model, "pretrained", "")):
+                raise UsageError(
+                    f"train.fresh={pattern!r} is for a model whose weights are loaded; set model.pretrained or "
+                    "train.init_from."
+                )
+            optimizer.check_matched("train.fresh", pattern, optimizer.matching(pattern, self.shapes.params))
 
     def initial(self, params: Params) -> tuple[Params, str]:
         """Replaces one replica's initial parameters by published weights or another run's, and reports it if it does.
@@ -76,8 +84,11 @@ class Setup:
         Raises:
           UsageError: there are no such weights, or they do not fit.
         """
-        params, additions = low_rank.split(params)
-        params, remark = self._loaded(self.task, params)
+        new, additions = low_rank.split(params)
+        params, remark = self._loaded(self.task, new)
+        if self.config.train.fresh:
+            params, more = self._with_fresh(params, new)
+            remark = f"{remark}\n{more}"
         if self._start != Fresh():
             distilled = self._start if isinstance(self._start, Distilled) else None
             load = lambda task, params: self._loaded(task, params)[0]  # noqa: E731
@@ -96,6 +107,13 @@ class Setup:
             return params, remark
         params, report = another_run.load(self.config.train.init_from, params, task.files())
         return params, "\n".join(filter(None, [remark, report]))
+
+    def _with_fresh(self, params: Params, new: Params) -> tuple[Params, str]:
+        """Returns loaded parameters with the initial values of those that `train.fresh` matches, and a report."""
+        chosen = optimizer.matching(self.config.train.fresh, new)
+        names = [path for path, fresh in flatten_dict(chosen, sep="/").items() if fresh]
+        params = jax.tree.map(lambda fresh, ours, theirs: ours if fresh else theirs, chosen, new, params)
+        return params, f"Fresh again: {pretrained.drawn_together(names)}."
 
     def _original(self) -> TransformerConfig:
         """Returns the config of the model whose weights are loaded.

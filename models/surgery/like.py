@@ -94,9 +94,11 @@ def _norm_before(config: TransformerConfig, path: str, piece: str, flat: Flat) -
     block, layer = path.rsplit("/", 1)
     stack, number = block.rsplit("_", 1)
     latent = "query_latent" if piece == "query" else "latent"
-    if piece == "out" or f"{path}/{latent}/kernel" in flat or (layer == "cross" and piece != "query"):
+    if piece == "out" or f"{path}/{latent}/kernel" in flat:
         return None
-    if config.norm != "post":
+    if layer == "cross" and piece != "query":
+        name = "encoder_norm"  # of what the encoder gives
+    elif config.norm != "post":
         name = f"{block}/norm_{layer}"
     elif layer == "cross":
         name = f"{block}/norm_attention"

@@ -11,7 +11,8 @@ from scipy import stats
 from analysis import archive, metrics
 from analysis import runs as found_runs
 from attention import UsageError
-from studies import declared, kept, replication
+from models.surgery import exchange
+from studies import declared, kept, pretraining, replication, surgery
 from studies.definitions import DECLARATIONS
 from tests.analysis.conftest import config, write_run  # noqa: F401
 from tests.conftest import ROOT
@@ -93,11 +94,45 @@ def test_a_declared_study_compares_settings_that_it_trains(name, tmp_path):
 
 
 def test_the_code_that_trains_declared_studies_is_in_the_history():
-    assert not history() or declared.COMMIT in history()
+    assert not history() or {declared.COMMIT, surgery.COMMIT} <= {*history()}
+
+
+@pytest.mark.parametrize("name", pretraining.MODELS)
+def test_a_study_that_starts_from_a_model_trains_the_same_model(name, tmp_path):
+    """Its runs differ from the model's in mechanisms, data and lengths alone, and read its tokeniser and weights."""
+    model = pretraining.MODELS[name]
+    overrides = parse([f"--config.{field.format(data='data')}" for field in model.fields])[1]
+    there, _ = loading.resolve(model.config, overrides)
+    starting = {key: study for key, study in replication.DECLARED.items() if study.start == name}
+    assert starting
+    for key, study in starting.items():
+        made = sweep.asked(sweep.main.parser().parse_args(study.flags("data", tmp_path / key)))
+        assert made.overrides["train.init_from"] == f"{tmp_path}/pretrained/{name}"
+        for cell in made.cells.values():
+            config, _ = loading.resolve(cell.spec, cell.overrides)
+            exchange.same_but_mechanisms(config.model, there.model)
+            assert (config.data.source, config.data.train_split) == (there.data.source, "train[50%:]")
+        assert there.data.train_split == "train[:50%]"
+
+
+def test_a_study_first_trains_the_model_that_it_starts_from(page, swept, trained, write_run, monkeypatch):  # noqa: F811
+    order = []
+    monkeypatch.setitem(replication.ALL, "mnist", dataclasses.replace(SMALL, start="translator"))
+    monkeypatch.setattr(
+        pretraining.runs, "train_all", lambda todo, say: [order.append(path) or write_run(path) for path in todo]
+    )
+    for _ in range(2):
+        assert replication.train(["--config=c", f"--workdir={swept}"], swept, "sets")
+    assert order == [swept.parent / "pretrained/translator"]  # once
+    assert archive.read(kept.KEPT / "pretrained/translator.json").entries[0].path.name == "translator"
+    monkeypatch.setattr(pretraining.pool, "is_finished", lambda path: False)
+    with pytest.raises(UsageError, match="translator has not been pretrained; see "):
+        pretraining.train("translator", "sets", swept.parent)
+    assert pretraining.main(["--only", "speaker"]) == 2
 
 
 def test_declared_studies_fit_their_budget():
-    assert sum(study.hours for study in replication.DECLARED.values()) <= 26
+    assert sum(study.hours for study in replication.DECLARED.values()) <= 28
 
 
 @pytest.mark.parametrize("name", replication.DECLARED)
@@ -121,7 +156,7 @@ def test_flags_are_those_of_a_sweep(tmp_path):
 
 
 def test_tables_are_made_of_what_is_kept(page, swept, trained):
-    assert replication.train(["--config=c", f"--workdir={swept}"], swept)
+    assert replication.train(["--config=c", f"--workdir={swept}"], swept, "data")
     replication.put("mnist")
     text = page.read_text()
     assert "old" not in text
@@ -150,10 +185,10 @@ def test_every_run_and_trial_is_kept_as_soon_as_it_ends(page, swept, write_run, 
 def test_what_has_not_ended_is_no_study_and_keeps_what_has(page, swept, trained, monkeypatch):
     monkeypatch.setitem(replication.ALL, "mnist", dataclasses.replace(SMALL, seeds=4))
     with pytest.raises(KeyboardInterrupt):
-        replication.train(["--config=c", f"--workdir={swept}"], swept)
+        replication.train(["--config=c", f"--workdir={swept}"], swept, "data")
     assert replication.text("mnist").startswith("12 of 16 runs are in.")
     monkeypatch.setattr(replication.sweep, "run", lambda flags, ended: 1)
-    assert not replication.train(["--config=c", f"--workdir={swept}"], swept)
+    assert not replication.train(["--config=c", f"--workdir={swept}"], swept, "data")
 
 
 def test_what_was_kept_is_put_back_and_not_trained_again(page, swept, write_run, tmp_path):  # noqa: F811

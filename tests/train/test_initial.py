@@ -82,6 +82,26 @@ def test_an_exchanged_layer_learns_the_outputs_of_the_layer_before(before):
     assert all(path.startswith("block_0/attention/") for path in changed)
 
 
+def test_what_is_fresh_again_has_the_values_of_a_model_that_starts_from_nothing(before):
+    _, params = trained.load(before, "best")
+    state, remark = started(train__init_from=before, train__fresh="attention/out/")
+    plain, _ = started()
+    assert remark.splitlines()[-1] in (
+        "Fresh again: block_*/attention/out/bias, block_*/attention/out/kernel.",
+        "Fresh again: block_*/attention/out/kernel, block_*/attention/out/bias.",
+    )
+    ours, theirs, new = (flatten_dict(tree, sep="/") for tree in (state.params, params, plain.params))
+    for path, value in ours.items():
+        expected = new if "/attention/out/" in path else theirs
+        np.testing.assert_array_equal(value, expected[path])
+    for options, message in (
+        ({"train__init_from": before, "train__fresh": "attn/"}, "'attn/', which matches none of the 21 parameters"),
+        ({"train__fresh": "key/"}, "for a model whose weights are loaded; set model.pretrained or train.init_from"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            setup_of(**options).check_start()
+
+
 def test_only_exchanged_layers_of_loaded_models_have_another_start(before):
     for options, message in (
         ({"train__init_from": before}, "and there is none; set it to fresh"),

@@ -11,7 +11,7 @@ from attention.specs import NUMBERS
 from models.fields import BOOKKEEPING, HARDWARE, Declared, field
 from models.surgery import starts
 from train.config.durations import Duration, duration
-from train.optimizer import OptimizerConfig
+from train.optimizer import OptimizerConfig, compiled
 from train.run import loggers
 
 T = TypeVar("T")
@@ -35,6 +35,13 @@ class TrainConfig(Declared):
         "computes what it did, where that is possible (`like`); `distilled(steps=300, learning_rate=0.001)` then "
         "trains the layers to give the outputs that they gave, before the training begins.",
         reads=starts.parse,
+    )
+    fresh: str = field(
+        "",
+        "A regular expression of parameters' paths, such as `/(key|value)/`, that keep their usual initial values "
+        "although `model.pretrained` or `init_from` has others for them: the control of a layer that is exchanged.",
+        reads=compiled,
+        special={"": "none"},
     )
     length: str = duration("1000 steps", "Of the whole training.", may_change=True, matched="flops")
     log_every: str = duration(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from models.encoder_decoder import EncoderDecoderConfig
 from models.gpt import GPTConfig
 from models.masked_lm import MaskedLMConfig
 from models.surgery.like import like
@@ -13,27 +14,31 @@ from tests.sizes import once
 
 SIZES = {"depth": 4, "width": 16, "heads": 4, "mlp": 8, "positions": "learned", "attention_bias": True}
 GPT = {"norm": "sandwich", "norm_type": "rms_offset"}
+TRANSLATOR = {"decoder_depth": 4, "norm": "pre", "positions": "sinusoidal"}
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(2, 13, (2, 9)))
 CASES = (
     (GPTConfig, GPT, "mlp_qkv|dual_linear|dot_product(align=True)|luong_general"),
     (GPTConfig, {}, "mlp_qkv|dual_linear|mlp_roberta(out='mlp_without_norm')"),
     (MaskedLMConfig, {}, "mlp_qkv|mlp_kv|mlp_roberta"),
+    (EncoderDecoderConfig, TRANSLATOR, "mlp_qkv"),
 )
 
 
-@pytest.mark.parametrize(("kind", "fields", "attention"), once(CASES, CASES[:1]))
+@pytest.mark.parametrize(("kind", "fields", "attention"), once(CASES, CASES[::3]))
 def test_an_exchanged_model_computes_what_it_did(kind, fields, attention):
-    config = kind(**SIZES | fields | {"attention": attention})
+    config = kind(**SIZES | fields | dict.fromkeys(kind.STACKS, attention))
     original = kind(**SIZES | fields)
-    models = [one.build(13, 9) for one in (original, config)]
-    before, fresh = (model.init(jax.random.key(seed), TOKENS)["params"] for seed, model in enumerate(models))
+    two = kind is EncoderDecoderConfig
+    inputs = (TOKENS, None, TOKENS[:, ::-1]) if two else (TOKENS,)
+    models = [one.build(13, 13, 9, 9) if two else one.build(13, 9) for one in (original, config)]
+    before, fresh = (model.init(jax.random.key(seed), *inputs)["params"] for seed, model in enumerate(models))
     noise = np.random.default_rng(0)
     before = jax.tree.map(lambda x: x + 0.3 * noise.normal(size=x.shape).astype(np.float32), before)
     flat, theirs = flatten_dict(fresh, sep="/"), flatten_dict(before, sep="/")
     carried = unflatten_dict({path: theirs.get(path, value) for path, value in flat.items()}, sep="/")
     params, alike = like(config, carried, original, before)
     expected, start, logits = (
-        model.apply({"params": tree}, TOKENS)
+        model.apply({"params": tree}, *inputs)
         for model, tree in zip((models[0], models[1], models[1]), (before, carried, params), strict=True)
     )
     np.testing.assert_allclose(logits, expected, atol=2e-3)

@@ -1,0 +1,51 @@
+"""Studies of layers exchanged in trained models, as Zhang does: each run starts from a model of `studies.pretraining`.
+
+They were declared before anything of them was trained but those models, and are small enough for about an hour of a
+core each. What is fine-tuned on is the other half of the data.
+"""
+
+from studies import pretraining
+from studies.definitions import Study
+
+COMMIT = "5c9e999806169338a05daba0e6cd2ac9f6955e30"  # whose code trains them
+RATES = "optimizer.learning_rate=5e-4,2e-3,8e-3"
+AGAIN = "train.fresh=/(key|value)/"
+TUNED = (
+    "train.init_from={start}",
+    "data.train_split=train[50%:]",
+    "train.length=0.5 epochs",
+    "train.eval_every=0.25 epochs",
+    "optimizer.warmup=20 steps",
+)
+
+SURGERIES = {
+    "surgery_multi30k": Study(
+        "configs/translate_iwslt.py",
+        ("argument=dot_product,mlp_kv,dual_linear",),
+        (
+            *pretraining.TRANSLATOR,
+            *TUNED,
+            "data.source_tokeniser=file:{start}/source_tokeniser.json",
+            "data.source_length=36",
+            "data.target_length=36",
+            "data.buckets=",
+        ),
+        ("bleu", "chrf", "loss"),
+        beside=(f"argument=dot_product,{AGAIN}", "argument=mlp_kv,train.exchanged=like"),
+        seeds=5,
+        tune=RATES,
+        hours=0.7,
+        start="translator",
+    ),
+    "surgery_wikitext2": Study(
+        "configs/gpt_wikitext103.py",
+        ("argument=dot_product,mlp_kv",),
+        (*pretraining.WRITER, *TUNED, "data.tokeniser=file:{start}/tokeniser.json"),
+        ("loss", "perplexity", "bits_per_byte"),
+        beside=(f"argument=dot_product,{AGAIN}", "argument=mlp_kv,train.exchanged=like"),
+        seeds=5,
+        tune=RATES,
+        hours=1.3,
+        start="writer",
+    ),
+}
