@@ -2,8 +2,8 @@
 
 The trainings run from a clone at `COMMIT`, those of `studies.surgery` at its own, whatever the code becomes. Sizes were
 chosen to fit about 26 core-hours in all, five sessions of two cores, from the seconds of the studies before; the most
-telling come first, and the surgeries, two hours more, last. Every run is kept as it ends, the first seeds of all settings
-before the next. Rates are tuned: three values, one seed, a third of the length.
+telling come first, and the surgeries, two hours more, last. Every run is kept as it ends, the first seeds of all
+settings before the next. Rates are tuned: three values, one seed, a third of the length.
 """
 
 import dataclasses

@@ -5,8 +5,8 @@
 Trains what is not there yet: a Marian of 2 + 2 blocks on the first half of Multi30k's captions, and a GPT of 4 blocks
 on the first half of WikiText-2's articles. The weights stay in `RUNS/pretrained/NAME`, out of git; what each has come
 to is kept in `docs/replication/pretrained/NAME.json`. `python -m studies.replication` does the same for a study that
-needs one. Its runs must all start from the same weights, so a study that goes on with weights trained on another machine
-is one of two starts, which are equal but for rounding.
+needs one. Elsewhere the same training rounds otherwise and gives another model, as good: a study that goes on there
+compares within each of its seeds, which all settings have from one model.
 """
 
 import argparse

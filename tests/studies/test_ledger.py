@@ -12,9 +12,10 @@ import pytest
 from scipy import stats
 
 from attention import UsageError
-from studies import ledger
+from studies import kept, ledger
 from studies.definitions import DECLARATIONS
 from studies.ledger import Claim
+from studies.replication import ALL
 from tests.conftest import ROOT
 
 PAGE = (ROOT / "docs/replication.md").read_text(encoding="utf-8")
@@ -25,7 +26,9 @@ UNITS = {"accuracy": (100, " points", 2), "bleu": (1, " BLEU", 2), "loss": (1, "
 def values(study, metric):
     """The values of a study's seeds by the folder of their setting, from its JSON alone."""
     cells = {}
-    for run in json.loads((ROOT / f"docs/replication/{study}.json").read_text())["runs"]:
+    whole = ROOT / f"docs/replication/{study}.json"
+    files = [whole] if whole.is_file() else sorted(whole.with_suffix("").glob("*/seed*.json"))
+    for run in [run for file in files for run in json.loads(file.read_text())["runs"]]:
         cell = run["path"].split("/")[-2]
         cells.setdefault(cell, []).append(run["results"][0]["best"]["test"][metric])
     return {cell: np.array(seeds) for cell, seeds in cells.items()}
@@ -86,6 +89,10 @@ def test_the_page_has_a_row_for_every_claim_with_the_verdict_that_follows():
     ids=lambda claim: f"{claim.study} {claim.comparison}",
 )
 def test_verdicts_on_trained_models_follow_from_their_json(claim):
+    if not (ROOT / f"docs/replication/{claim.study}.json").is_file():
+        unfinished = sum(len(group.runs) for group in found.groups) if (found := kept.find(claim.study)) else 0
+        if unfinished < ALL[claim.study].runs:
+            pytest.skip("its runs are not all in")
     expected = derived(claim.study, claim.metric)[claim.comparison]
     assert claim.verdict == ("not tested" if claim.kind == "another question" else expected)
     assert ledger.judged(claim.study, claim.metric)[claim.comparison].words == expected

@@ -109,23 +109,27 @@ def test_a_study_that_starts_from_a_model_trains_the_same_model(name, tmp_path):
         made = sweep.asked(sweep.main.parser().parse_args(study.flags("data", tmp_path / key)))
         assert made.overrides["train.init_from"] == f"{tmp_path}/pretrained/{name}"
         for cell in made.cells.values():
-            config, _ = loading.resolve(cell.spec, cell.overrides)
-            exchange.same_but_mechanisms(config.model, there.model)
-            assert (config.data.source, config.data.train_split) == (there.data.source, "train[50%:]")
+            here, _ = loading.resolve(cell.spec, cell.overrides)
+            exchange.same_but_mechanisms(here.model, there.model)
+            assert (here.data.source, here.data.train_split) == (there.data.source, "train[50%:]")
         assert there.data.train_split == "train[:50%]"
 
 
 def test_a_study_first_trains_the_model_that_it_starts_from(page, swept, trained, write_run, monkeypatch):  # noqa: F811
     order = []
     monkeypatch.setitem(replication.ALL, "mnist", dataclasses.replace(SMALL, start="translator"))
-    monkeypatch.setattr(
-        pretraining.runs, "train_all", lambda todo, say: [order.append(path) or write_run(path) for path in todo]
-    )
+
+    def train_all(todo, say):
+        order.extend(todo)
+        write_run(*todo)
+
+    monkeypatch.setattr(pretraining.runs, "train_all", train_all)
     for _ in range(2):
         assert replication.train(["--config=c", f"--workdir={swept}"], swept, "sets")
     assert order == [swept.parent / "pretrained/translator"]  # once
     assert archive.read(kept.KEPT / "pretrained/translator.json").entries[0].path.name == "translator"
-    monkeypatch.setattr(pretraining.pool, "is_finished", lambda path: False)
+    monkeypatch.setattr(pretraining.runs, "train_all", lambda todo, say: None)
+    (swept.parent / "pretrained/translator/result.json").unlink()
     with pytest.raises(UsageError, match="translator has not been pretrained; see "):
         pretraining.train("translator", "sets", swept.parent)
     assert pretraining.main(["--only", "speaker"]) == 2
