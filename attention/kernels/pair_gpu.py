@@ -4,10 +4,11 @@ It calls `plgpu.kernel`, because `pl.pallas_call` on a GPU lowers through Triton
 option for Mosaic is deprecated.
 
 A warpgroup has 64 rows, of queries (forward, and backward for queries and weights) or of keys (backward for keys and
-values), and passes over the columns in tiles. Everything about a pair is elementwise on (64, columns) registers, one
-such array for each hidden unit, with sums along columns only; only products with values and with the output's
-gradient run on tensor cores. Those take bfloat16: float32 is split into three bfloat16 terms, which hold all its bits,
-and the six products of terms that matter are summed in float32.
+values), and passes over the columns in tiles. Everything about a pair is elementwise on (64, columns) registers, for
+one hidden unit after another (`gpu/layers.py`), with sums along columns only; gradients of units and weights are added
+up in shared memory. Only products with values and with the output's gradient run on tensor cores. Those take bfloat16:
+float32 is split into three bfloat16 terms, which hold all its bits, and the six products of terms that matter are
+summed in float32.
 """
 
 from __future__ import annotations
@@ -22,9 +23,8 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
-from jax.extend.core import Jaxpr, Literal
-from jax.extend.core.primitives import add_jaxvals_p, jit_p
 
+from attention.kernels.gpu.layers import Layers
 from attention.kernels.pair_tile import (
     Fixed,
     Network,
@@ -33,7 +33,6 @@ from attention.kernels.pair_tile import (
     kept,
     tiles_of_keys,
     tiles_of_queries,
-    unit_scores,
 )
 from attention.mask import near
 
@@ -50,17 +49,18 @@ def block_sizes(queries: int, keys: int, network: Network) -> tuple[int, int]:
 
 
 def columns_of(network: Network) -> int:
-    """Returns the columns of a tile for which an array for each unit fits in a thread's 255 registers, or 0.
-
-    ptxas, for sm_90a and float32, reports no spills for units (2, 1), and spills of 4 KB a thread for (16, 8).
-    """
-    units = sum(network.units)
-    return next((columns for columns, most in ((64, 4), (32, 12), (16, 32)) if units <= most), 0)
+    """Returns the columns of a tile: as many as ptxas (12.9, sm_90a) gives registers without spills, of its 255."""
+    return 32 if len(network.units) == 1 or network.size < 8 else 16
 
 
 def holds(network: Network) -> bool:
-    """Returns whether its units fit in registers, and its weights' gradients in 64 KB of shared memory."""
-    return columns_of(network) > 0 and network.size <= 256
+    """Returns whether the gradients of units and weights fit in 64 KB of shared memory."""
+    return _sums(network, weights=True) <= 256
+
+
+def _sums(network: Network, weights: bool) -> int:
+    """Returns how many gradients of units and weights a row of pairs sums up."""
+    return network.units[0] + weights * network.size
 
 
 def forward(plan: PairPlan, operands: Operands, fixed: Fixed) -> tuple[jax.Array, jax.Array]:
@@ -180,10 +180,11 @@ def _launch(
             plgpu.copy_gmem_to_smem(source, tile, barriers.at[index])
         for index in range(len(held)):
             plgpu.barrier_wait(barriers.at[index])
-        kernel(_Rows(plan, ref, *place), tiles, sums)
+        kernel(_Rows(plan, ref, *place), tiles, _Sums(sums, plan.network))
 
+    body.__name__ = f"pair_{next(iter(outputs))}"  # what compilers and profiles call it
     transforms = _transforms(plan.network)
-    sums = plgpu.SMEM((plan.network.size if "d_weights" in outputs else 1, ROWS), jnp.float32)
+    sums = plgpu.SMEM((_sums(plan.network, "d_weights" in outputs), ROWS), jnp.float32)
     tile = [plgpu.SMEM((ROWS, x.shape[-1]), x.dtype, transforms=transforms) for x in held.values()]
     call = plgpu.kernel(
         body,
@@ -224,19 +225,14 @@ class _Rows:
     def start(self):
         return self.tile * ROWS
 
-    def vectors(self, name: str, count: int) -> list[jax.Array]:
-        """Returns one array `(64,)` for each unit of the rows."""
-        return [self.vector(name, m) for m in range(count)]
-
-    def vector(self, name: str, *unit: int) -> jax.Array:
+    def vector(self, name: str, *unit: Any) -> jax.Array:
+        """Returns an array along the rows `(64,)`, of one unit if there are several."""
         at = (self.b, self.n, *unit, pl.ds(self.start, ROWS))
         return _load(self.ref[name], at, ALONG_ROWS)
 
-    def weights(self) -> list[jax.Array]:
-        """Returns each weight as a vector along the rows, so that its gradient is a sum along columns."""
-        head = self.n if self.ref["weights"].shape[0] > 1 else 0
-        scalars = [self.ref["weights"][head, p] for p in range(self.plan.network.size)]
-        return [plgpu.layout_cast(jnp.full((ROWS,), scalar), ALONG_ROWS) for scalar in scalars]
+    def weight(self, number: Any) -> jax.Array:
+        """Returns a weight of the network, a scalar."""
+        return self.ref["weights"][self.n if self.ref["weights"].shape[0] > 1 else 0, number]
 
     def store(self, name: str, value: jax.Array, *unit: int) -> None:
         self.ref[name][(self.b, self.n, *unit, pl.ds(self.start, ROWS))] = value
@@ -304,20 +300,21 @@ class _GpuTile:
         at = (*(lead or (self.rows.b, self.rows.n)), pl.ds(self.start, self.columns))
         return self.across(_load(self.rows.ref[name], at, ALONG_COLUMNS))
 
-    def vectors(self, name: str) -> list[jax.Array]:
-        count = self.rows.plan.network.units[0]
-        return [self.vector(name, self.rows.b, self.rows.n, m) for m in range(count)]
-
     def positions(self) -> tuple[jax.Array, jax.Array]:
         """Returns the index of each pair's query and key."""
         row = self.rows.start + plgpu.broadcasted_iota(jnp.int32, self.shape, 0, layout=TILE)
         column = self.start + plgpu.broadcasted_iota(jnp.int32, self.shape, 1, layout=TILE)
         return (row, column) if self.by_query else (column, row)
 
-    def scores(self, units: list[jax.Array], columns: list[jax.Array], weights: list[jax.Array]) -> jax.Array:
-        """Returns scores from vectors along the rows, and the columns' units broadcast over rows."""
-        spread = [self.down(x) for x in units], columns, [self.down(x) for x in weights]
-        return unit_scores(self.rows.plan.network, *spread)
+    def layers(self) -> Layers:
+        """Returns the network of the tile's pairs."""
+        rows, names = self.rows, ("query", "key") if self.by_query else ("key", "query")
+
+        def sums(unit: Any) -> jax.Array:
+            across = self.vector(names[1], rows.b, rows.n, unit)
+            return self.down(rows.vector(names[0], unit)) + across
+
+        return Layers(rows.plan.network, sums, rows.weight, lambda: _zeros(self.columns))
 
     def masked(self, scores: jax.Array) -> jax.Array:
         """Sets scores that the mask excludes to the lowest score."""
@@ -372,43 +369,15 @@ def _outer_product(rows: list[Any], wide: list[Any], columns: int) -> jax.Array:
     return pl.run_scoped(compute, plgpu.ACC((ROWS, columns), jnp.float32))
 
 
-def _plain(function: Callable) -> Callable:
-    """Returns a derivative with ordinary sums of gradients, because Mosaic GPU does not support JAX's primitive."""
-
-    def run(jaxpr: Jaxpr, consts: Sequence[jax.Array], arguments: Sequence[jax.Array]) -> list[jax.Array]:
-        known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
-        for equation in jaxpr.eqns:
-            inputs = [x.val if isinstance(x, Literal) else known[x] for x in equation.invars]
-            if equation.primitive is jit_p:
-                inner = equation.params["jaxpr"]
-                outputs = run(inner.jaxpr, inner.consts, inputs)
-            elif equation.primitive is add_jaxvals_p:
-                outputs = [jax.lax.add(*inputs)]
-            else:
-                outputs = equation.primitive.bind(*inputs, **equation.params)
-                outputs = outputs if equation.primitive.multiple_results else [outputs]
-            known |= zip(equation.outvars, outputs, strict=True)
-        return [x.val if isinstance(x, Literal) else known[x] for x in jaxpr.outvars]
-
-    def called(*arguments):
-        closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
-        return jax.tree.unflatten(jax.tree.structure(shapes), run(closed.jaxpr, closed.consts, arguments))
-
-    return called
-
-
 def _zeros(width: int = 0) -> jax.Array:
     shape = (ROWS, width) if width else (ROWS,)
     return plgpu.layout_cast(jnp.zeros(shape, jnp.float32), TILE if width else ALONG_ROWS)
 
 
 def _forward_kernel(width: int, rows: _Rows, *_) -> None:
-    units = rows.vectors("query", rows.plan.network.units[0])
-
     def visit(tile, wide, carry):
-        weights = rows.weights()
         total, highest, share = carry
-        scores = tile.masked(tile.scores(units, tile.vectors("key"), weights))
+        scores = tile.masked(tile.layers().scores()[0])
         higher = jnp.maximum(highest, scores.max(1))
         shrink, shares = jnp.exp(highest - higher), jnp.exp(scores - tile.down(higher))
         share = share * shrink + shares.sum(1)
@@ -422,45 +391,67 @@ def _forward_kernel(width: int, rows: _Rows, *_) -> None:
     rows.store("log_sum", highest + jnp.log(share))
 
 
-def _query_kernel(rows: _Rows, gradient: list[Any], sums: Any) -> None:
-    units, size = rows.vectors("query", rows.plan.network.units[0]), rows.plan.network.size
-    log_sum, through_sum = rows.vector("log_sum"), rows.vector("through_sum")
-    for p in range(size):
-        sums[p, :] = _zeros()
-
+def _query_kernel(rows: _Rows, gradient: list[Any], sums: _Sums) -> None:
     def visit(tile, wide, carry):
-        keys = tile.vectors("key")
-        scores, pull = jax.vjp(lambda units, weights: tile.scores(units, keys, weights), units, rows.weights())
-        shares = jnp.exp(tile.masked(scores) - tile.down(log_sum))
+        layers = tile.layers()
+        scores, held = layers.scores()
+        shares = jnp.exp(tile.masked(scores) - tile.down(rows.vector("log_sum")))
         d_shares = tile.dropped(_outer_product(gradient, wide, tile.columns))
-        d_query, d_weights = _plain(pull)(shares * (d_shares - tile.down(through_sum)))
-        plgpu.commit_smem()
-        for p, x in enumerate(d_weights):
-            sums[p, :] = _load(sums, (p,), ALONG_ROWS) + x
-        return jax.tree.map(jnp.add, carry, d_query)
+        d_scores = shares * (d_shares - tile.down(rows.vector("through_sum")))
+        layers.gradients(d_scores, held, sums.add_unit, sums.add_weight)
+        return carry
 
-    d_query = rows.loop(True, "value", visit, [_zeros() for _ in units])
-    plgpu.commit_smem()
-    for m, x in enumerate(d_query):
-        rows.store("d_query", x, m)
-    for p in range(size):
-        rows.store("d_weights", _load(sums, (p,), ALONG_ROWS), p)
+    sums.clear()
+    rows.loop(True, "value", visit, ())
+    sums.store(rows, "d_query", "d_weights")
 
 
-def _key_kernel(width: int, rows: _Rows, value: list[Any], _) -> None:
-    units = rows.vectors("key", rows.plan.network.units[0])
-
-    def visit(tile, wide, carry):
-        weights = rows.weights()
-        total, d_units = carry
-        queries = tile.vectors("query")
-        scores, pull = jax.vjp(lambda units: tile.scores(units, queries, weights), units)
+def _key_kernel(width: int, rows: _Rows, value: list[Any], sums: _Sums) -> None:
+    def visit(tile, wide, total):
+        layers = tile.layers()
+        scores, held = layers.scores()
         shares = jnp.exp(tile.masked(scores) - tile.vector("log_sum"))
+        total = _add_product(total, tile.dropped(shares), wide)
         d_shares = tile.dropped(_outer_product(value, wide, tile.columns))
-        (gradients,) = _plain(pull)(shares * (d_shares - tile.vector("through_sum")))
-        return _add_product(total, tile.dropped(shares), wide), jax.tree.map(jnp.add, d_units, gradients)
+        layers.gradients(shares * (d_shares - tile.vector("through_sum")), held, sums.add_unit, None)
+        return total
 
-    d_value, d_key = rows.loop(False, "gradient", visit, (_zeros(width), [_zeros() for _ in units]))
-    rows.store("d_value", d_value)
-    for index, x in enumerate(d_key):
-        rows.store("d_key", x, index)
+    sums.clear()
+    rows.store("d_value", rows.loop(False, "gradient", visit, _zeros(width)))
+    sums.store(rows, "d_key")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sums:
+    """Sums along the rows in shared memory, `(M, 64)` for the units and behind them those for the weights.
+
+    A row is added to by the threads that hold it, and by no others.
+    """
+
+    ref: Any
+    network: Network
+
+    def clear(self) -> None:
+        """Sets all to zero."""
+        for number in range(self.ref.shape[0]):
+            self.ref[number, :] = _zeros()
+
+    def add_unit(self, unit: Any, x: jax.Array) -> None:
+        """Adds to the gradient of a unit of the rows, after what was added before."""
+        plgpu.commit_smem()
+        self._add(unit, x)
+
+    def add_weight(self, number: Any, x: jax.Array) -> None:
+        """Adds to the gradient of a weight, at most once between two calls of `add_unit`."""
+        self._add(self.network.units[0] + number, x)
+
+    def _add(self, at: Any, x: jax.Array) -> None:
+        self.ref[at, :] = _load(self.ref, (at,), ALONG_ROWS) + x
+
+    def store(self, rows: _Rows, units: str, weights: str = "") -> None:
+        """Writes the sums to the outputs of these names."""
+        plgpu.commit_smem()
+        for number in range(self.ref.shape[0]):
+            unit = number - self.network.units[0]
+            at = (units, number) if unit < 0 else (weights, unit)
+            rows.store(at[0], _load(self.ref, (number,), ALONG_ROWS), at[1])

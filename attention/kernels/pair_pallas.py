@@ -50,7 +50,8 @@ def _reasons_of_a_gpu(call: PairCall) -> dict[str, bool]:
     return {
         "on a GPU it adds no bias": call.bias is not None,
         "on a GPU it takes no dense mask": call.mask.dense is not None,
-        f"on a GPU {sum(network.units)} hidden units with {network.size} weights do not fit in a block": not (
+        f"on a GPU its network has at most two layers, not {len(network.units)}": len(network.units) > 2,
+        f"on a GPU the gradients of {network.units[0]} units and {network.size} weights do not fit in 64 KB": not (
             kernels.holds(network)
         ),
         f"on a GPU its tiles are {kernels.BLOCK}, not {call.block}": call.block not in (None, kernels.BLOCK),

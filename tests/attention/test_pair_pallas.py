@@ -166,7 +166,8 @@ def test_public_functions_take_it_by_name_over_any_batch_axes():
         ({}, {"return_weights": True}, "tpu", "returns no weights"),
         ({"bias": (1, 1, 1, 27)}, {}, "gpu", "adds no bias"),
         ({}, {"mask": Mask(dense=jnp.ones((1, 1, 20, 27), bool))}, "gpu", "no dense mask"),
-        ({"units": (64, 32)}, {}, "gpu", "96 hidden units with .* do not fit"),
+        ({"units": (64, 32)}, {}, "gpu", "64 units and 2112 weights do not fit"),
+        ({"units": (4, 3, 2)}, {}, "gpu", "at most two layers, not 3"),
         ({"width": 136}, {}, "gpu", "at most 128 wide"),
         ({"dtype": jnp.float16}, {}, "tpu", "hold float32 or bfloat16, not float16"),
     ],
@@ -190,7 +191,7 @@ def test_other_machines_use_chunked(monkeypatch):
 LOWERED = {
     "neural": ({}, {"mask": Mask(causal=True), "rate": 0.1}),
     "wide": ({"units": (9, 4), "per_head": True, "dtype": jnp.bfloat16, "width": 64}, {"mask": Mask(window=9)}),
-    "additive": ({"units": (24,)}, {"activation": "tanh", "mask": Mask(key_lengths=jnp.array([9, 20]))}),
+    "additive": ({"units": (64,)}, {"activation": "tanh", "mask": Mask(key_lengths=jnp.array([9, 20]))}),
 }
 
 
@@ -216,9 +217,17 @@ def products_of_parts(total, rows, wide):
     return total
 
 
+INTERPRETED = {
+    "loop": ((5, 3), {"mask": Mask(causal=True, window=60, key_lengths=jnp.array([66])), "rate": 0.2}, "swish"),
+    "groups": ((2, 12), {"mask": Mask(causal=True)}, "relu"),
+    "one layer": ((6,), {}, "tanh"),
+}
+
+
 @pytest.mark.more
+@pytest.mark.parametrize("case", once(INTERPRETED, ["loop"]))
 @pytest.mark.skipif(not hasattr(plgpu, "force_gpu_interpret_mode"), reason="this JAX does not interpret GPU kernels")
-def test_gpu_kernels_interpreted_but_for_tensor_cores_equal_xla(monkeypatch):
+def test_gpu_kernels_interpreted_but_for_tensor_cores_equal_xla(monkeypatch, case):
     def add(total, weights, wide):
         return products_of_parts(total, pair_gpu.cut(weights, len(wide)), [x[...] for x in wide])
 
@@ -227,8 +236,9 @@ def test_gpu_kernels_interpreted_but_for_tensor_cores_equal_xla(monkeypatch):
 
     monkeypatch.setattr(pair_gpu, "_add_product", add)
     monkeypatch.setattr(pair_gpu, "_outer_product", outer)
-    arrays = inputs((5, 3), shape=(1, 100, 70, 1))
-    options = {"mask": Mask(causal=True, window=60, key_lengths=jnp.array([66])), "rate": 0.2, "activation": "swish"}
+    units, options, activation = INTERPRETED[case]
+    arrays = inputs(units, shape=(1, 100, 70, 1))
+    options = options | {"activation": activation}
     expected = both_passes(all_pairs, arrays, **options)
     with plgpu.force_gpu_interpret_mode():
         actual = both_passes(lambda call: pair_pallas.pair(call, platform="gpu"), arrays, **options)

@@ -1,0 +1,178 @@
+"""The MLP of a tile of pairs on a GPU, one unit after another, so that a tile's arrays fit in a thread's registers.
+
+A loop visits the units of the first layer, whose sums a_m + b_m are made anew in each pass over them; only outputs of
+the second layer are held, at most `TOGETHER` of them. A loop is compiled once, and not once for each unit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import Jaxpr, Literal
+from jax.extend.core.primitives import add_jaxvals_p, jit_p
+
+from attention.kernels.pair_tile import IN_KERNELS, Network
+
+TOGETHER = 8  # outputs of the second layer that are held at a time
+UNROLLED = 4  # so many units need no loop
+
+
+@dataclasses.dataclass(frozen=True)
+class Layers:
+    """The MLP of the pairs of one tile, in which the weights of all layers are numbered as they lie in memory.
+
+    Attributes:
+      network: One or two layers.
+      sums: Returns a_m + b_m of a unit for the tile's pairs, `(R, C)`.
+      weight: Returns a weight by its number, a scalar.
+      empty: Returns zeros `(R, C)`.
+    """
+
+    network: Network
+    sums: Callable[[Any], jax.Array]
+    weight: Callable[[Any], Any]
+    empty: Callable[[], jax.Array]
+
+    def scores(self) -> tuple[jax.Array, list[jax.Array] | None]:
+        """Returns the scores, and the second layer's sums if they are few enough to be held."""
+        if len(self.network.units) == 1:
+            add = lambda m, total: total + self.weight(m) * self._activation(self.sums(m))  # noqa: E731
+            return loop(self.network.units[0], add, self.empty()), None
+        if self._groups == 1:
+            held = self._second(0)
+            return self._add_scores(0, held, self.empty()), held
+        add = lambda group, total: self._add_scores(group, self._second(group), total)  # noqa: E731
+        return loop(self._groups, add, self.empty()), None
+
+    def gradients(
+        self, d_scores: jax.Array, held: list[jax.Array] | None, unit: Callable[..., None], weight: Callable | None
+    ) -> None:
+        """Hands on the gradients of units and weights, from those of the scores, each summed over the columns.
+
+        Args:
+          d_scores: The scores' gradients.
+          held: What `scores` returned.
+          unit: Is given the number of a unit of the first layer, and its gradient `(R,)` that is to be added.
+          weight: The same for weights; None if nobody wants them.
+        """
+        if len(self.network.units) == 1:
+            loop(self.network.units[0], lambda m, _: self._of_unit(m, d_scores, unit, weight), None)
+        elif self._groups == 1:
+            self._of_group(0, held or [], d_scores, unit, weight)
+        else:
+            of = lambda group, _: self._of_group(group, self._second(group), d_scores, unit, weight)  # noqa: E731
+            loop(self._groups, of, None)
+
+    def _of_unit(self, m: Any, d_scores: jax.Array, unit: Callable, weight: Callable | None) -> None:
+        activated, pull = self._pull(self.sums(m))
+        if weight:
+            weight(m, (d_scores * activated).sum(1))
+        unit(m, pull(d_scores * self.weight(m)).sum(1))
+
+    def _of_group(
+        self, group: Any, held: list[jax.Array], d_scores: jax.Array, unit: Callable, weight: Callable | None
+    ) -> None:
+        d_held = [self._of_output(k, x, d_scores, weight) for k, x in self._numbered(group, held)]
+
+        def of_first(m: Any, _: None) -> None:
+            activated, pull = self._pull(self.sums(m))
+            d_activated = self.empty()
+            for k, x in self._numbered(group, d_held):
+                d_activated = d_activated + self.weight(self._mixing(k, m)) * x
+                if weight:
+                    weight(self._mixing(k, m), (x * activated).sum(1))
+            unit(m, pull(d_activated).sum(1))
+
+        loop(self.network.units[0], of_first, None)
+
+    def _of_output(self, k: Any, x: jax.Array, d_scores: jax.Array, weight: Callable | None) -> jax.Array:
+        """Returns the gradient of the sum of output k of the second layer."""
+        activated, pull = self._pull(x)
+        gradient = pull(d_scores * self.weight(self._last(k)))
+        if weight:
+            weight(self._last(k), (d_scores * activated).sum(1))
+            if self.network.biased[0]:
+                weight(self._bias(k), gradient.sum(1))
+        return gradient
+
+    def _second(self, group: Any) -> list[jax.Array]:
+        """Returns the sums of a group of outputs of the second layer."""
+        numbers = [group * self._size + index for index in range(self._size)]
+
+        def add(m: Any, totals: list[jax.Array]) -> list[jax.Array]:
+            activated = self._activation(self.sums(m))
+            return [x + self.weight(self._mixing(k, m)) * activated for k, x in zip(numbers, totals, strict=True)]
+
+        start = [self.empty() + (self.weight(self._bias(k)) if self.network.biased[0] else 0.0) for k in numbers]
+        return loop(self.network.units[0], add, start)
+
+    def _add_scores(self, group: Any, held: list[jax.Array], total: jax.Array) -> jax.Array:
+        for k, x in self._numbered(group, held):
+            total = total + self.weight(self._last(k)) * self._activation(x)
+        return total
+
+    def _numbered(self, group: Any, held: list[jax.Array]) -> list[tuple[Any, jax.Array]]:
+        return [(group * self._size + index, x) for index, x in enumerate(held)]
+
+    @property
+    def _size(self) -> int:
+        """The outputs of a group: the most that divide all."""
+        return next(size for size in range(TOGETHER, 0, -1) if self.network.units[1] % size == 0)
+
+    @property
+    def _groups(self) -> int:
+        return self.network.units[1] // self._size
+
+    def _mixing(self, k: Any, m: Any) -> Any:
+        return k * self.network.units[0] + m
+
+    def _bias(self, k: Any) -> Any:
+        return self.network.units[0] * self.network.units[1] + k
+
+    def _last(self, k: Any) -> Any:
+        return self.network.size - self.network.units[1] + k
+
+    def _activation(self, x: jax.Array) -> jax.Array:
+        return IN_KERNELS[self.network.activation](x)
+
+    def _pull(self, x: jax.Array) -> tuple[jax.Array, Callable]:
+        """Returns the activation, and a function from the gradient of its result to that of its argument."""
+        activated, pull = jax.vjp(self._activation, x)
+        return activated, lambda gradient: plain(pull)(gradient)[0]
+
+
+def loop(count: int, step: Callable[[Any, Any], Any], carry: Any) -> Any:
+    """Returns the last of `carry = step(number, carry)`."""
+    if count > UNROLLED:
+        return jax.lax.fori_loop(0, count, step, carry)
+    for number in range(count):
+        carry = step(number, carry)
+    return carry
+
+
+def plain(function: Callable) -> Callable:
+    """Returns a derivative with ordinary sums of gradients, because Mosaic GPU does not support JAX's primitive."""
+
+    def run(jaxpr: Jaxpr, consts: Sequence[jax.Array], arguments: Sequence[jax.Array]) -> list[jax.Array]:
+        known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
+        for equation in jaxpr.eqns:
+            inputs = [x.val if isinstance(x, Literal) else known[x] for x in equation.invars]
+            if equation.primitive is jit_p:
+                inner = equation.params["jaxpr"]
+                outputs = run(inner.jaxpr, inner.consts, inputs)
+            elif equation.primitive is add_jaxvals_p:
+                outputs = [jax.lax.add(*inputs)]
+            else:
+                outputs = equation.primitive.bind(*inputs, **equation.params)
+                outputs = outputs if equation.primitive.multiple_results else [outputs]
+            known |= zip(equation.outvars, outputs, strict=True)
+        return [x.val if isinstance(x, Literal) else known[x] for x in jaxpr.outvars]
+
+    def called(*arguments):
+        closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+        return jax.tree.unflatten(jax.tree.structure(shapes), run(closed.jaxpr, closed.consts, arguments))
+
+    return called
