@@ -34,6 +34,7 @@ from benchmarks import (
     startup,
 )
 from benchmarks import train_step as training
+from benchmarks.compilers import gpu
 from docs import address
 from studies import declared, digits, ledger, precision, replication, runs, translations
 from train import cli, mechanisms
@@ -62,7 +63,7 @@ CACHED = (  # the rows of the table of decode caches
 @functools.cache
 def load(name: str) -> Any:
     """Reads a file of `benchmarks/results` or of `docs/replication`."""
-    file = ROOT / f"benchmarks/results/{name}{'' if name.endswith('_tpu') else '_cpu'}.json"
+    file = ROOT / f"benchmarks/results/{name}{'' if name.endswith(('_tpu', '_gpu')) else '_cpu'}.json"
     return json.loads((file if file.is_file() else KEPT / f"{name}.json").read_text(encoding="utf-8"))
 
 
@@ -92,6 +93,7 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     for chip in load("schedules_tpu")["chips"]:
         yield f"schedules {chip}", lambda chip=chip: schedules.table(load("schedules_tpu"), chip)
     yield "schedules roofline", lambda: schedules.roofline_table(load("schedules_tpu"))
+    yield "schedules h100", lambda: gpu.table(load("schedules_gpu"))
     yield "pods", lambda: pods.table(load("pods")["rows"])
     yield "precision", lambda: precision.markdown(load("precision")["reached"])
     yield "inference", lambda: inference.table(load("inference")["rows"] + load("inference_cifar100")["rows"])

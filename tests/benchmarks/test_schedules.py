@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks import schedules
-from benchmarks.compilers import bundles
+from benchmarks.compilers import bundles, gpu
 from tests.conftest import ROOT
 
 # A grid's loop of 9 bundles: 1, 2 that a branch may skip, and 4 with a product around a loop of 2; 1 outside.
@@ -58,3 +58,31 @@ def test_no_kernel_takes_less_than_its_roofline(result):
             for which in schedules.PASSES:
                 least = max(schedules.roofline(result, chip, spec, which).values())
                 assert least < schedules.cycles(rows[spec], 16384, which), (chip, spec, which)
+
+
+# A loop over tiles of 6 instructions, in which another of 2 visits units; then a loop that waits.
+SASS = """
+.L_x_1:
+        /*0000*/                   HGMMA.64x32x16.F32.BF16 R24, gdesc[UR24], RZ, !UPT ;
+.L_x_2:
+        /*0010*/                   FFMA R2, R2, R8.reuse, R147 ;
+        /*0020*/              @!P1 BRA `(.L_x_2) ;
+        /*0030*/              @!P0 MUFU.EX2 R2, R2 ;
+        /*0040*/                   LDG.E R2, desc[UR6][R68.64] ;
+        /*0050*/               @P1 BRA `(.L_x_1) ;
+.L_x_3:
+        /*0060*/                   NANOSLEEP.SYNCS 0x989680 ;
+        /*0070*/              @!P1 BRA `(.L_x_3) ;
+"""
+
+
+def test_instructions_of_a_gpus_tile_are_counted_as_often_as_their_loops_run():
+    counts, products = gpu.of_tile(SASS, trips=16)
+    assert counts == {"others": 1 + 16 + 1, "floats": 16, "exponentials": 1, "memory and shuffles": 1}
+    assert products == 64 * 32 * 16 / 2048
+
+
+def test_an_sm_holds_as_many_blocks_as_its_registers_and_shared_memory_allow():
+    assert gpu.occupancy(registers=255, shared=10_000, warps=4) == 2
+    assert gpu.occupancy(registers=128, shared=100 * 1024, warps=4) == 2
+    assert gpu.occupancy(registers=64, shared=0, warps=4) == 8

@@ -1,0 +1,295 @@
+"""Registers, spills, occupancy and instructions of the Hopper kernels, compiled for an H100 that is not here.
+
+    python -m benchmarks.compilers.gpu --out=benchmarks/results/schedules_gpu.json
+
+XLA's plugin for CUDA and ptxas compile our kernels and JAX's own dot product for sm_90a; nothing runs. Instructions are
+those of one tile of pairs and one warp, loops included. Divided by what an SM issues a cycle, they are the least cycles
+that the SM needs: waiting for memory, barriers and results does not count. Needs requirements-gpu.txt, and `nvdisasm`,
+which the package triton has, in an environment of their own, where JAX_PLATFORMS=cpu is set.
+"""
+
+import argparse
+import collections
+import dataclasses
+import importlib.util
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import SingleDeviceSharding
+
+import attention
+from analysis import measurements
+from analysis.tables import plain_markdown
+from attention import Mask, mesh
+from attention.errors import UsageError
+from attention.kernels import pair_gpu
+from attention.kernels.pair_tile import Network
+from train import cli
+from train.devices import topology
+
+SPECS = {"neural(dim=2)": (2, 1), "neural(dim=16)": (16, 8), "additive": (64,)}
+TOKENS, HEADS, WIDTH = 1024, 8, 64
+WARPS, WARP = 4, 32  # of a warpgroup; threads of a warp
+REGISTERS, SHARED, SLOTS, THREADS = 2**16, 228 * 2**10, 32, 2048  # of an SM; a block reserves 1 KiB more
+# Instructions of a warp that an SM of compute capability 9.0 issues a cycle: the arithmetic throughputs of NVIDIA's
+# CUDA C++ Programming Guide over 32 threads. Those of `products` are 2,048 multiply-adds a cycle.
+RATES = {"floats": 4.0, "compares and integers": 2.0, "exponentials": 0.5, "memory and shuffles": 1.0, "all": 4.0}
+KINDS = {
+    "floats": "FADD FFMA FMUL HADD2 HFMA2 HMUL2",
+    "compares and integers": "FMNMX FSEL FSETP FSET FCHK IADD3 IMAD IMNMX ISETP LEA LOP3 SEL SHF VIADD PRMT F2FP",
+    "exponentials": "MUFU F2F I2F F2I I2FP",
+    "memory and shuffles": "LD LDG LDS LDSM ST STG STS STSM ATOM ATOMS ATOMG RED SHFL",
+}
+KIND = {opcode: kind for kind, opcodes in KINDS.items() for opcode in opcodes.split()}
+PASSES = {"pair_out": "forward", "pair_d_query": "backward, queries", "pair_d_key": "backward, keys"}
+PACKAGES = ("jaxlib", "jax-cuda12-plugin", "nvidia-cuda-nvcc-cu12", "triton")
+PTX = "8.8"  # what ptxas 12.9 reads; XLA writes 9.0, and our kernels have nothing of it
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """A loop of a disassembled kernel: the numbers of its first and last instruction."""
+
+    first: int
+    last: int
+
+    def holds(self, other: "Loop") -> bool:
+        """Returns whether the other loop is within this one."""
+        return self != other and self.first <= other.first and other.last <= self.last
+
+
+def instructions(text: str) -> tuple[list[str], list[Loop]]:
+    """Returns the instructions of `nvdisasm -c`, and the loops: branches to an earlier label."""
+    found: list[str] = []
+    labels: dict[str, int] = {}
+    for line in text.splitlines():
+        if label := re.match(r"\s*(\.L_x_\d+):", line):
+            labels[label[1]] = len(found)
+        elif one := re.match(r"\s*/\*[0-9a-f]+\*/\s+(.*?);", line):
+            found.append(one[1].strip())
+    jumps = ((re.search(r"BRA\S* `\((\.L_x_\d+)\)", one), number) for number, one in enumerate(found))
+    return found, [Loop(labels[m[1]], n) for m, n in jumps if m and labels.get(m[1], n) < n]
+
+
+def of_tile(text: str, trips: int) -> tuple[dict[str, float], float]:
+    """Returns the instructions by kind of one tile of pairs, and the cycles of its matrix products.
+
+    The tile's loop is the least that has exponentials and matrix products. Loops with floats in it visit units.
+
+    Args:
+      text: The disassembled kernel.
+      trips: How often loops over units run.
+
+    Raises:
+      ValueError: There is no such loop.
+    """
+    found, loops = instructions(text)
+    opcodes = [re.sub(r"^@!?U?P\d+\s+", "", one).split()[0] for one in found]
+    of = lambda loop: [x.split(".")[0] for x in opcodes[loop.first : loop.last + 1]]  # noqa: E731
+    tiles = [loop for loop in loops if "MUFU" in of(loop) and {"HGMMA", "HMMA"} & set(of(loop))]
+    if not tiles:
+        raise ValueError("no loop has exponentials and matrix products")
+    tile = min(tiles, key=lambda loop: loop.last - loop.first)
+    units = [loop for loop in loops if tile.holds(loop) and "FFMA" in of(loop) + ["FFMA"] * ("FADD" in of(loop))]
+    counts: collections.Counter[str] = collections.Counter()
+    products = 0.0
+    for number in range(tile.first, tile.last + 1):
+        often = trips if any(loop.first <= number <= loop.last for loop in units) else 1
+        opcode = opcodes[number].split(".")[0]
+        counts[KIND.get(opcode, "others")] += often
+        if size := re.search(r"HGMMA\.64x(\d+)x16", opcodes[number]):
+            products += often * 64 * int(size[1]) * 16 / 2048
+    return dict(counts), products
+
+
+def occupancy(registers: int, shared: int, warps: int) -> int:
+    """Returns how many blocks an SM holds, of so many warps, registers a thread and bytes of shared memory."""
+    a_warp = -(-registers * WARP // 256) * 256  # registers are given to warps in units of 256
+    limits = (REGISTERS // a_warp // warps, SHARED // (shared + 1024), THREADS // (WARP * warps), SLOTS)
+    return min(limits)
+
+
+def least(kernel: dict[str, Any]) -> dict[str, float]:
+    """Returns the cycles of an SM for each pair that every unit needs, for the pairs of a tile."""
+    counts = kernel["instructions"] | {"all": sum(kernel["instructions"].values())}
+    cycles = {kind: WARPS * counts.get(kind, 0) / rate for kind, rate in RATES.items()}
+    return {kind: x / kernel["pairs"] for kind, x in (cycles | {"products": kernel["products"]}).items()}
+
+
+@measurements.program(__doc__, cli.flag("--only", nargs="+", default=[], help="rows, such as additive; all without it"))
+def main(flags: argparse.Namespace) -> measurements.Measured:
+    """Yields the kernels of each contestant.
+
+    Raises:
+      UsageError: A compiler is not installed.
+    """
+    ptxas, nvdisasm = found_tools()
+    result: dict[str, Any] = {"compiler": {name: metadata.version(name) for name in PACKAGES}, "rows": []}
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {"MOSAIC_GPU_DUMP_TO": folder, "MOSAIC_GPU_DUMP_PTX": "1", "XLA_FLAGS": f"--xla_dump_to={folder}"}
+        for case in contestants():
+            if not flags.only or case.name in flags.only:
+                result["rows"].append(compiled(case, Path(folder), ptxas, nvdisasm))
+                yield result, table(result)
+
+
+def found_tools() -> list[str]:
+    """Returns the paths of ptxas and nvdisasm.
+
+    Raises:
+      UsageError: One is not installed.
+    """
+    paths = []
+    for package, path in (("nvidia.cuda_nvcc", "bin/ptxas"), ("triton", "backends/nvidia/bin/nvdisasm")):
+        try:
+            there = importlib.util.find_spec(package)
+        except ModuleNotFoundError:
+            there = None
+        where = [Path(folder) / path for folder in (there.submodule_search_locations or ())] if there else []
+        if not where or not where[0].is_file():
+            raise UsageError(f"{path} is not here: pip install --no-deps -r requirements-gpu.txt triton.")
+        paths.append(str(where[0]))
+    return paths
+
+
+@dataclasses.dataclass(frozen=True)
+class GpuCase:
+    """Something to compile.
+
+    Attributes:
+      name: Its name in tables.
+      dtype: Of its arrays.
+      function: What is compiled.
+      shapes: The shapes of its arguments.
+      pairs: The pairs of a tile.
+      units: How often loops over units run.
+    """
+
+    name: str
+    dtype: str
+    function: Callable
+    shapes: Any
+    pairs: int
+    units: int = 1
+
+
+def contestants() -> Iterator[GpuCase]:
+    """Yields our mechanisms with both passes, and JAX's own attention kernels."""
+    x = (1, TOKENS, HEADS, WIDTH)
+    for spec, units in SPECS.items():
+        params = jax.eval_shape(lambda spec=spec: attention.init(spec, jax.random.key(0), HEADS, WIDTH))
+        shapes = {name: param.shape for name, param in params.items()}, x, x, x
+        network = Network(units, (True,) * (len(units) - 1), "relu")
+        for dtype in ("float32", "bfloat16"):
+            both = jax.grad(_ours(spec), (0, 1, 2, 3))
+            yield GpuCase(spec, dtype, both, shapes, pair_gpu.ROWS * pair_gpu.columns_of(network), units[0])
+    yield GpuCase("JAX's dot product", "float16", _mosaic, (x, x, x), 64 * 128)
+
+
+def _ours(spec: str) -> Callable:
+    def loss(params, query, key, value):
+        out = attention.attend(spec, params, query, key, value, mask=Mask(causal=True), implementation="pallas")
+        return out.astype(jnp.float32).sum()
+
+    return loss
+
+
+def _mosaic(query, key, value):
+    from jax.experimental.pallas.ops.gpu import attention_mgpu
+
+    attention_mgpu.cuda_versions = types.SimpleNamespace(cuda_runtime_get_version=lambda: 12091)  # of a driver, else
+    return attention_mgpu.attention(query, key, value, attention_mgpu.TuningConfig(64, 128, 2, causal=True))
+
+
+def compiled(case: GpuCase, folder: Path, ptxas: str, nvdisasm: str) -> dict[str, Any]:
+    """Returns what the compilers say of each kernel of a contestant, or why one refused it."""
+    device, row = topology.devices("h100")[0], {"name": case.name, "dtype": case.dtype}
+    place, began = SingleDeviceSharding(device), time.process_time()
+    leaf = lambda x: isinstance(x, tuple) and all(isinstance(size, int) for size in x)  # noqa: E731
+    shape = lambda x: jax.ShapeDtypeStruct(x, case.dtype, sharding=place)  # noqa: E731
+    try:
+        with mesh.compiled_for(device):
+            jax.jit(case.function).lower(*jax.tree.map(shape, case.shapes, is_leaf=leaf)).compile()
+    except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError, RuntimeError) as error:
+        return row | {"refused": str(error).splitlines()[0]}
+    row["cpu_seconds"] = time.process_time() - began
+    row["kernels"] = [
+        of_kernel(file, case, ptxas, nvdisasm)
+        for file in sorted(folder.glob("*.ptx"))
+        if "mosaic_gpu_kernel" in file.read_text()
+    ]
+    for file in folder.iterdir():
+        file.unlink()
+    return row
+
+
+def of_kernel(file: Path, case: GpuCase, ptxas: str, nvdisasm: str) -> dict[str, Any]:
+    """Returns registers, spills, shared memory, blocks an SM and instructions of a tile of a dumped kernel."""
+    text, binary = file.read_text(), file.with_suffix(".cubin")
+    file.write_text(re.sub(r"(?m)^\.version .*$", f".version {PTX}", text))
+    said = _output(ptxas, "-arch=sm_90a", "-v", str(file), "-o", str(binary))
+    registers, spills = (int(re.search(found, said)[1]) for found in (r"Used (\d+) registers", r"(\d+) bytes spill st"))
+    log = file.with_suffix(".mlir-passes.log").read_text()
+    shared = int(re.search(r"dynamic_shared_memory_size %c(\d+)_i32", log)[1])
+    threads = math.prod(map(int, re.search(r"\.(?:req|max)ntid ([\d, ]+)", text)[1].split(",")))
+    counts, products = of_tile(_output(nvdisasm, "-c", str(binary)), case.units)
+    return {
+        "name": re.sub(r"_\d+$", "", file.stem),
+        "registers": registers,
+        "spills": spills,
+        "shared": shared,
+        "warps": threads // WARP,
+        "blocks": occupancy(registers, shared, threads // WARP),
+        "pairs": case.pairs,
+        "instructions": counts,
+        "products": products,
+    }
+
+
+def _output(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout + done.stderr
+
+
+def table(result: dict[str, Any]) -> str:
+    """Returns a row for each kernel; what was refused is left out."""
+    lines = []
+    for row in result["rows"]:
+        for kernel in row.get("kernels", ()):
+            cycles = least(kernel)
+            unit = max(cycles, key=cycles.__getitem__)
+            warps = f"{kernel['blocks'] * kernel['warps']} of 64"
+            pairs = kernel["pairs"]
+            counts = (f"{kernel['instructions'].get(kind, 0) * WARPS * WARP / pairs:.1f}" for kind in KINDS)
+            name = PASSES.get(kernel["name"], "forward")
+            fixed = (kernel["registers"], kernel["spills"], kernel["shared"] // 1024, warps)
+            lines.append((f"`{row['name']}`", row["dtype"], name, *fixed, *counts, f"{cycles[unit]:.4f}", unit))
+    titles = (
+        "",
+        "",
+        "pass",
+        "registers",
+        "bytes of spills",
+        "KiB shared",
+        "warps an SM",
+        *KINDS,
+        "cycles a pair",
+        "bound",
+    )
+    return plain_markdown(titles, lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
