@@ -9,6 +9,7 @@ from attention import Mask, UsageError
 from models.masked_lm import MaskedLM, MaskedLMConfig
 from models.published import pretrained
 from tests.models.small import apply, random_params
+from tests.parity.close import assert_close
 from tests.parity.test_roberta import logits_of, torch, transformers
 
 TOKENS = np.array([[5, 3, 9, 2, 7, 4, 8], [4, 6, 10, 3, 0, 0, 0], [0, 0, 2, 8, 5, 7, 0]])  # 0 is padding
@@ -37,22 +38,20 @@ def ours(folder):
     return model, {"params": params}, report
 
 
-def assert_same(found, expected, where=slice(None)):
-    np.testing.assert_allclose(np.asarray(found)[where], expected[where], atol=1e-5, rtol=1e-5)
-
-
 def test_logits_are_equal_with_padding_and_types_and_an_export_loads(saved, tmp_path):
     theirs, folder = saved
     model, params, report = ours(folder)
     assert (report.new, report.skipped, report.cut) == ((), (), ())
     tokens, mask = jnp.asarray(TOKENS), torch.as_tensor(REAL.astype(int))
-    assert_same(apply(model, params, tokens), logits_of(theirs, TOKENS))
+    assert_close(apply(model, params, tokens), logits_of(theirs, TOKENS), "Bert")
     dense = Mask(dense=jnp.asarray(REAL)[:, None, None, :])
-    assert_same(apply(model, params, tokens, dense), logits_of(theirs, TOKENS, attention_mask=mask), REAL)
+    assert_close(
+        apply(model, params, tokens, dense), logits_of(theirs, TOKENS, attention_mask=mask), "Bert", where=REAL
+    )
     types = np.arange(7) % 2 * np.ones((3, 1), int)
     expected = logits_of(theirs, TOKENS, token_type_ids=torch.as_tensor(types))
     assert np.abs(expected - logits_of(theirs, TOKENS)).max() > 1e-2
-    assert_same(apply(model, params, tokens, types=jnp.asarray(types)), expected)
+    assert_close(apply(model, params, tokens, types=jnp.asarray(types)), expected, "Bert")
     pretrained.export(str(tmp_path / "ours"), model.config, params["params"])
     again, told = transformers.BertForMaskedLM.from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert {key: list(value) for key, value in told.items() if value} == {}
@@ -69,7 +68,7 @@ def test_the_first_files_call_norms_gamma_and_beta(saved):
     save_file(weights, folder / "model.safetensors")
     model, params, report = ours(folder)
     assert (report.new, report.skipped) == ((), ("bert.pooler.dense.bias",))
-    assert_same(apply(model, params, jnp.asarray(TOKENS)), logits_of(theirs, TOKENS))
+    assert_close(apply(model, params, jnp.asarray(TOKENS)), logits_of(theirs, TOKENS), "Bert")
 
 
 def test_the_heads_activation_is_the_blocks_in_bert(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from attention import Mask
 from attention.scores.rotary import Rotary
 from models.layers.multi_head import MultiHeadAttention
+from tests.parity.close import assert_close
 
 WHY = "parity needs PyTorch and transformers: pip install -r requirements-parity.txt"
 torch = pytest.importorskip("torch", reason=WHY)
@@ -69,7 +70,7 @@ def test_attention_is_equal_whole_and_with_a_cache(layer, spec):
         jnp.shape, dict(module.init(jax.random.key(0), jnp.asarray(x))["params"])
     )
     whole = module.apply({"params": params}, jnp.asarray(x), mask=Mask(causal=True))
-    np.testing.assert_allclose(whole, expected, atol=2e-5, rtol=1e-5)
+    assert_close(whole, expected, "GptOss", atol=2e-5, what="attention")
     first, cache = module.apply({"params": params}, jnp.asarray(x[:, :5]), cache=module.init_cache(2, LENGTH, WIDTH))
     rest, _ = module.apply({"params": params}, jnp.asarray(x[:, 5:]), cache=cache)
-    np.testing.assert_allclose(jnp.concatenate([first, rest], axis=1), expected, atol=2e-5, rtol=1e-5)
+    assert_close(jnp.concatenate([first, rest], axis=1), expected, "GptOss", atol=2e-5, what="attention")

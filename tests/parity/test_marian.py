@@ -12,6 +12,7 @@ from models.published.hugging_face import BIN, SAFETENSORS
 from tests.models.published.test_marian import MODEL, SPECIAL
 from tests.models.published.test_marian import build as build_ours
 from tests.models.small import random_params
+from tests.parity.close import assert_close
 from tests.train.data.tokenisers.test_sentencepieces import TEXTS, write
 from train.data import tokenisers
 from train.data.tokenisers import sentencepieces
@@ -70,7 +71,7 @@ def apply(model, params, source=SOURCE, lengths=LENGTHS, target=TARGET):
 
 
 def assert_same(found, expected, where=REAL):
-    np.testing.assert_allclose(found[where], expected[where], atol=1e-5, rtol=1e-5)
+    assert_close(found, expected, "Marian", where=where)
 
 
 @pytest.fixture

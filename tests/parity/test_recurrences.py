@@ -10,6 +10,7 @@ from attention.parameters import Sizes
 from attention.recurrences.gated import GatedDelta
 from attention.recurrences.selective import StateSpace
 from models.layers.multi_head import MultiHeadAttention
+from tests.parity.close import assert_close
 
 WHY = "parity needs PyTorch and transformers: pip install -r requirements-parity.txt"
 torch = pytest.importorskip("torch", reason=WHY)
@@ -46,10 +47,9 @@ def ours(score, params, source, heads):
     return [*whole, jnp.concatenate(outs, axis=1)], state
 
 
-def close(outs, state, their_out, their_state):
-    for out in outs:
-        np.testing.assert_allclose(out, their_out, atol=1e-5, rtol=1e-5)
-    np.testing.assert_allclose(state, their_state, atol=1e-5, rtol=1e-5)
+def assert_same(family, outs, state, their_out, their_state):
+    for found, expected in (*((out, their_out) for out in outs), (state, their_state)):
+        assert_close(found, expected, family, what="layer")
 
 
 @pytest.mark.parametrize("rule", ["torch_recurrent_gated_delta_rule", "torch_chunk_gated_delta_rule"])
@@ -63,7 +63,8 @@ def test_the_gated_delta_rule_is_qwen3_nexts(rule):
     phi = torch.nn.functional.silu
     options = {"use_qk_l2norm_in_kernel": True, "output_final_state": True}
     out, state = getattr(qwen, rule)(phi(query), phi(key), value, decay, strength, **options)
-    close(*ours(GatedDelta(), params, source, heads), out.numpy() * HEAD**0.5, state.numpy().swapaxes(-1, -2))
+    found = ours(GatedDelta(), params, source, heads)
+    assert_same("Qwen3Next", *found, out.numpy() * HEAD**0.5, state.numpy().swapaxes(-1, -2))
 
 
 def test_the_state_space_is_mamba_2s():
@@ -75,7 +76,7 @@ def test_the_state_space_is_mamba_2s():
         value, steps, rate, write, read, chunk_size=4, return_final_states=True, **options
     )
     found = ours(StateSpace(), params, source, heads)
-    close(*found, out.numpy(), state.numpy())
+    assert_same("Mamba2", *found, out.numpy(), state.numpy())
     state = torch.zeros(BATCH, HEADS, HEAD, HEAD)
     rates, options["dt_bias"] = rate[:, None, None].expand(HEADS, HEAD, HEAD), bias[:, None].expand(HEADS, HEAD)
     step = lambda t: mamba.mamba2_selective_state_update(  # noqa: E731
@@ -88,7 +89,7 @@ def test_the_state_space_is_mamba_2s():
         **options,
     )
     outs = [step(t) for t in range(LENGTH)]
-    close(*found, torch.stack(outs, 1).numpy(), state.numpy())
+    assert_same("Mamba2", *found, torch.stack(outs, 1).numpy(), state.numpy())
 
 
 def drawn(module):
@@ -100,18 +101,19 @@ def drawn(module):
     return module.eval(), {name: jnp.asarray(x.detach().numpy()) for name, x in module.named_parameters()}
 
 
-def compare(theirs, spec, params, x):
+def compare(family, theirs, spec, params, x):
     """Our layer against theirs: whole, and with a cache in two parts."""
     layer = MultiHeadAttention(spec, HEADS, bias=False, head=HEAD)
     x = x.astype(np.float32)
     with torch.no_grad():
         expected = theirs(torch.tensor(x)).numpy()
-    np.testing.assert_allclose(layer.apply(params, jnp.asarray(x), mask=Mask(causal=True)), expected, atol=1e-5)
+    whole = layer.apply(params, jnp.asarray(x), mask=Mask(causal=True))
+    assert_close(whole, expected, family, rtol=0, what="layer")
     cache, outs = layer.init_cache(BATCH, LENGTH, x.shape[-1]), []
     for part in (slice(0, FIRST), slice(FIRST, FIRST + 1), slice(FIRST + 1, LENGTH)):
         out, cache = layer.apply(params, jnp.asarray(x[:, part]), cache=cache)
         outs.append(out)
-    np.testing.assert_allclose(jnp.concatenate(outs, 1), expected, atol=1e-5)
+    assert_close(jnp.concatenate(outs, 1), expected, family, rtol=0, what="layer")
 
 
 def heads_of(kernel):
@@ -145,7 +147,7 @@ def test_a_layer_of_qwen3_next_is_a_row():
     params["out"] = {"kernel": w["out_proj.weight"].T.reshape(HEADS, HEAD, MODEL)}
     # Their queries are divided by √H, which is a factor H of the norm's ε.
     spec = f"gated_delta(conv=4, gate='norm_first', epsilon={config.rms_norm_eps * HEAD})"
-    compare(layer, spec, {"params": params}, np.random.default_rng(1).normal(size=(BATCH, LENGTH, MODEL)))
+    compare("Qwen3Next", layer, spec, {"params": params}, np.random.default_rng(1).normal(size=(BATCH, LENGTH, MODEL)))
 
 
 def test_a_layer_of_mamba_2_is_a_row():
@@ -164,4 +166,4 @@ def test_a_layer_of_mamba_2_is_a_row():
     params = {name: {"kernel": heads_of(kernel)} for name, kernel in pieces.items()} | {"score": score}
     params["out"] = {"kernel": w["out_proj.weight"].T.reshape(HEADS, HEAD, inner)}
     spec = f"state_space(conv=4, gate='gate_first', skip=True, epsilon={config.layer_norm_epsilon})"
-    compare(layer, spec, {"params": params}, np.random.default_rng(1).normal(size=(BATCH, LENGTH, inner)))
+    compare("Mamba2", layer, spec, {"params": params}, np.random.default_rng(1).normal(size=(BATCH, LENGTH, inner)))

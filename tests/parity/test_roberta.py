@@ -15,6 +15,7 @@ from models.published.hugging_face import BIN, MSGPACK, SAFETENSORS
 from tests.models.published.test_pretrained import as_flax
 from tests.models.small import apply, random_params
 from tests.models.test_masked_lm import CONFIG, TOKENS, build
+from tests.parity.close import assert_close
 
 WHY = "parity needs PyTorch and transformers: pip install -r requirements-parity.txt"
 torch = pytest.importorskip("torch", reason=WHY)
@@ -58,8 +59,8 @@ def ours(folder, attention="dot_product"):
     return model, {"params": params}, report
 
 
-def difference(found, expected, where=slice(None)):
-    return np.abs(np.asarray(found) - expected)[where].max()
+def assert_same(found, expected, where=...):
+    assert_close(found, expected, "Roberta", atol=1e-4, rtol=0, where=where)
 
 
 def test_logits_are_equal_with_and_without_a_padding_mask(saved):
@@ -68,11 +69,11 @@ def test_logits_are_equal_with_and_without_a_padding_mask(saved):
     assert (report.new, report.skipped) == ((), ())
     masked = logits_of(theirs, attention_mask=torch.as_tensor(REAL.astype(int)))
     dense = Mask(dense=jnp.asarray(REAL)[:, None, None, :])
-    assert difference(apply(model, params, jnp.asarray(PADDED), dense), masked, REAL) < 1e-4
+    assert_same(apply(model, params, jnp.asarray(PADDED), dense), masked, REAL)
     lengths = Mask(key_lengths=jnp.array([7, 4]))  # of the two whose padding trails
-    assert difference(apply(model, params, jnp.asarray(PADDED[:2]), lengths), masked[:2], REAL[:2]) < 1e-4
-    assert difference(apply(model, params, jnp.asarray(PADDED)), logits_of(theirs)) < 1e-4
-    assert difference(logits_of(theirs), masked, REAL) > 1e-2  # the mask does something
+    assert_same(apply(model, params, jnp.asarray(PADDED[:2]), lengths), masked[:2], REAL[:2])
+    assert_same(apply(model, params, jnp.asarray(PADDED)), logits_of(theirs))
+    assert np.abs(logits_of(theirs) - masked)[REAL].max() > 1e-2  # the mask does something
 
 
 def test_logits_are_equal_with_types(saved):
@@ -80,7 +81,7 @@ def test_logits_are_equal_with_types(saved):
     model, params, _ = ours(folder)
     types = np.arange(9) % 2 * np.ones((2, 1), int)
     expected = logits_of(theirs, np.asarray(TOKENS), token_type_ids=torch.as_tensor(types))
-    assert difference(apply(model, params, TOKENS, types=jnp.asarray(types)), expected) < 1e-4
+    assert_same(apply(model, params, TOKENS, types=jnp.asarray(types)), expected)
 
 
 @pytest.mark.parametrize("activation", ["gelu_new", "gelu_pytorch_tanh", "relu", "silu"])
@@ -88,7 +89,7 @@ def test_logits_are_equal_with_other_activations(tmp_path, activation):
     theirs = make(hidden_act=activation, type_vocab_size=1, layer_norm_eps=1e-6, pad_token_id=0)
     theirs.save_pretrained(tmp_path)
     model, params, _ = ours(str(tmp_path))
-    assert difference(apply(model, params, TOKENS), logits_of(theirs, np.asarray(TOKENS))) < 1e-4
+    assert_same(apply(model, params, TOKENS), logits_of(theirs, np.asarray(TOKENS)))
 
 
 def test_gradients_are_equal(saved):
@@ -124,7 +125,7 @@ def test_other_formats_give_the_same_parameters(saved, tmp_path, format):
     model, params, report = ours(folder)
     jax.tree.map(np.testing.assert_array_equal, params, expected)
     assert (report.new, report.skipped) == ((), ())
-    assert difference(apply(model, params, jnp.asarray(PADDED)), logits_of(theirs)) < 1e-4
+    assert_same(apply(model, params, jnp.asarray(PADDED)), logits_of(theirs))
 
 
 def test_a_half_precision_checkpoint_loads(saved, tmp_path):
@@ -132,7 +133,7 @@ def test_a_half_precision_checkpoint_loads(saved, tmp_path):
     theirs.to(torch.bfloat16).save_pretrained(tmp_path / "half")
     model, params, _ = ours(str(tmp_path / "half"))
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
-    assert difference(apply(model, params, jnp.asarray(PADDED)), logits_of(theirs.float())) < 1e-4
+    assert_same(apply(model, params, jnp.asarray(PADDED)), logits_of(theirs.float()))
 
 
 def test_an_encoder_saved_alone_leaves_the_head_new(saved, tmp_path):
@@ -164,10 +165,10 @@ def test_our_export_loads_there(tmp_path):
     assert theirs.config.hidden_dropout_prob == 0.1
     assert theirs.config.attention_probs_dropout_prob == 0.0
     theirs.eval()
-    assert difference(apply(model, variables, TOKENS), logits_of(theirs, np.asarray(TOKENS))) < 1e-4
+    assert_same(apply(model, variables, TOKENS), logits_of(theirs, np.asarray(TOKENS)))
     mask = torch.as_tensor(REAL.astype(int))
     found = apply(model, variables, jnp.asarray(PADDED), Mask(dense=jnp.asarray(REAL)[:, None, None, :]))
-    assert difference(found, logits_of(theirs, attention_mask=mask), REAL) < 1e-4
+    assert_same(found, logits_of(theirs, attention_mask=mask), REAL)
 
 
 def test_parameters_of_roberta_base_are_theirs():

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from models.published import pretrained
+from tests.parity.close import assert_close
 from tests.parity.test_marian import apply, torch, transformers
 from train.decode.decoding import translate
 from train.decode.search import Search
@@ -66,7 +67,7 @@ def test_logits_are_equal_and_an_export_loads(kind, tmp_path):
     assert (report.new, report.skipped, report.cut) == ((), (), ())
     expected = logits_of(theirs)
     found = apply(model, params, SOURCE, LENGTHS, TARGET)
-    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max(), rtol=1e-5)
+    assert_close(found, expected, "T5", atol=1e-5 * np.abs(expected).max())
     pretrained.export(str(tmp_path / "ours"), model.config, params, SPECIAL, 20)
     again, told = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert {key: list(value) for key, value in told.items() if value} == {}
@@ -112,4 +113,4 @@ def test_an_output_of_its_own_is_loaded_from_older_files(tmp_path):
     assert (report.new, report.skipped) == ((), ())
     expected = 2 * logits_of(theirs)
     found = apply(model, params, SOURCE, LENGTHS, TARGET)
-    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max(), rtol=1e-5)
+    assert_close(found, expected, "T5", atol=1e-5 * np.abs(expected).max())

@@ -8,6 +8,7 @@ import pytest
 from attention import UsageError
 from models.published import pretrained
 from models.vit import ViTConfig
+from tests.parity.close import assert_close
 
 WHY = "parity needs PyTorch and transformers: pip install -r requirements-parity.txt"
 torch = pytest.importorskip("torch", reason=WHY)
@@ -48,7 +49,7 @@ def test_logits_are_equal_and_an_export_loads(tmp_path, channels):
     model, params, report = ours(tmp_path / "theirs", images)
     assert (report.new, report.skipped, report.cut) == ((), (), ())
     expected = logits_of(theirs, images)
-    np.testing.assert_allclose(model.apply(params, jnp.asarray(images)), expected, atol=1e-5, rtol=1e-5)
+    assert_close(model.apply(params, jnp.asarray(images)), expected, "ViT")
     pretrained.export(str(tmp_path / "ours"), model.config, params["params"])
     again, told = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert {key: list(value) for key, value in told.items() if value} == {}

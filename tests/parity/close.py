@@ -1,0 +1,40 @@
+"""What may differ from transformers, and with PARITY=FILE a record of the largest difference of each family.
+
+PARITY=benchmarks/results/parity_cpu.json python -m pytest tests/parity
+"""
+
+import importlib.metadata
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+
+from train.run import workdir
+
+FILE = os.environ.get("PARITY", "")
+COMMAND = "PARITY=FILE python -m pytest tests/parity"
+
+
+def assert_close(found, expected, family, atol=1e-5, rtol=1e-5, where=..., what="logits"):
+    """Compares our arrays with those of one of transformers' families, where these count."""
+    found, expected = np.asarray(found)[where], np.asarray(expected)[where]
+    if FILE:
+        keep(Path(FILE), family, what, found, expected)
+    np.testing.assert_allclose(found, expected, atol=atol, rtol=rtol)
+
+
+def keep(file, family, what, found, expected):
+    """Adds one comparison to the record."""
+    record = json.loads(file.read_text()) if file.exists() else about()
+    before = record["families"].get(family, {"compared": what, "largest": 0.0, "difference": 0.0})
+    now = {"largest": float(np.abs(expected).max()), "difference": float(np.abs(found - expected).max())}
+    record["families"][family] = before | {name: max(before[name], value) for name, value in now.items()}
+    file.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def about():
+    """How, where and with what the record is made."""
+    environment = workdir.environment()
+    theirs = {package: importlib.metadata.version(package) for package in ("torch", "transformers")}
+    return {"command": COMMAND} | environment | {"versions": environment["versions"] | theirs, "families": {}}
