@@ -45,6 +45,7 @@ jax.config.update("jax_num_cpu_devices", 8)  # of a CPU alone; TPUs and GPUs tak
 from analysis.pictures import curves
 from train import loop
 from train.config import loading
+from train.decode.language_models import LanguageModel
 from train.decode.sampling import Sampling
 from train.devices import dry, sharding
 from train.generate import continuations
@@ -135,7 +136,7 @@ curves.figure(curves.read([str(RUN)]), axes=("step", "seconds"))
 
 # %%
 prompt = "The return statement" if SMALL else "The history of"
-print(continuations(RUN, [prompt], TOKENS, Sampling(temperature=0.7), seed=1)[0])
+print(continuations(LanguageModel.of_run(RUN), [prompt], TOKENS, Sampling(temperature=0.7), seed=1)[0])
 
 # %% [markdown]
 # ## On a pod

@@ -3,7 +3,7 @@ r"""Let a trained model write: a language model continue prompts, or a captionin
 python -m train.generate --workdir=runs/gpt --prompt="The return statement" --tokens=100 --temperature=0.8 --top-p=0.95
 python -m train.generate --workdir=runs/gpt --prompts=questions.txt --stop=$'\n' --min-p=0.05 --repetition-penalty=1.2
 python -m train.generate --workdir=runs/captions --image=seven.png
-python -m train.generate --workdir=runs/qwen --prompt="What does the return statement do?" --chat
+python -m train.generate --published=Qwen/Qwen3-0.6B --prompt="What does the return statement do?" --chat
 """
 
 import argparse
@@ -30,44 +30,38 @@ Show = Callable[[int, str], None]
 
 
 def continuations(
-    directory: Path,
+    language: LanguageModel,
     prompts: Sequence[str],
     tokens: int,
     sampling: Sampling,
     seed: int = 0,
-    step: str = "best",
-    replica: int = 0,
     stop: Sequence[str] = (),
     show: Show = lambda place, text: None,
     chat: bool = False,
 ) -> list[str]:
-    """Returns each prompt as the model of a run continues it, or its answers alone.
+    """Returns each prompt as a model continues it, or its answers alone.
 
     Args:
-      directory: The work directory of a run of the task `language_modelling`.
+      language: The model, of a run or a published one.
       prompts: Texts of at least a token each; 32 at a time are continued together.
       tokens: How many tokens to add.
       sampling: How tokens are chosen.
       seed: The seed of the draws.
-      step: `best` (needs a finished run), `last` or a step that has a checkpoint.
-      replica: The number of the replica, where the run has several.
       stop: Strings before which a continuation ends.
       show: Is given the place of a prompt and its text so far, whenever there is more of it.
-      chat: Whether prompts are turns of a user, written by the chat template of the published model that the run
-        started from.
+      chat: Whether prompts are turns of a user, written by the chat template of the published model, or of the one that
+        the run started from.
 
     Raises:
-      UsageError: there is no such run, replica or checkpoint, the run has another task or a tokeniser of another size,
-        a prompt is empty or longer than the context, or there is no chat template.
+      UsageError: a prompt is empty or longer than the context, or there is no chat template.
     """
     if not prompts:
         raise UsageError("There is no prompt; give at least one, and --samples of at least 1.")
     if "" in stop:
         raise UsageError("A stop string is empty; every text contains that, so give at least a character.")
-    language = LanguageModel.of_run(directory, step, replica, "generate text")
     tokeniser, context, end = language.tokeniser, language.context, language.end
     if chat:
-        prompts, ending = _conversations(directory, language, prompts)
+        prompts, ending = _conversations(language, prompts)
         stop, end = [*stop, *filter(None, [ending])], tokeniser.special.get("end", end)
     encoded = _encoded(prompts, tokeniser, context, chat)
     texts, spent = [], np.zeros(2)
@@ -138,10 +132,10 @@ class Stream:
         self._written = max(self._written, len(text))
 
 
-def _conversations(directory: Path, language: LanguageModel, prompts: Sequence[str]) -> tuple[list[str], str]:
+def _conversations(language: LanguageModel, prompts: Sequence[str]) -> tuple[list[str], str]:
     """Returns the text of a conversation with each prompt, and what ends an answer."""
     if not language.published:
-        raise UsageError(f"{directory} started from no published model, so it has no chat template; leave out --chat.")
+        raise UsageError("The run started from no published model, so it has no chat template; leave out --chat.")
     written = [chats.conversation(language.published, [{"role": "user", "content": text}]) for text in prompts]
     return [text for text, _ in written], written[0][1]
 
@@ -163,27 +157,49 @@ def _encoded(prompts: Sequence[str], tokeniser: Tokeniser, context: int, marked:
     return encoded
 
 
+def _language(flags: argparse.Namespace) -> LanguageModel:
+    if bool(flags.workdir) == bool(flags.published):
+        raise UsageError("Which model writes? Give the --workdir of a run, or a --published model.")
+    if flags.workdir:
+        return LanguageModel.of_run(flags.workdir, flags.step, flags.replica, "generate text")
+    if flags.step != "best" or flags.replica:
+        raise UsageError("--published is one model, without steps and replicas; leave out --step and --replica.")
+    return LanguageModel.of_published(flags.published)
+
+
+def _sampling(flags: argparse.Namespace, temperature: float) -> Sampling:
+    """Returns how tokens are drawn; raises UsageError where none is drawn but draws are restricted."""
+    sampling = Sampling(temperature, flags.top_k, flags.top_p, flags.min_p, flags.repetition_penalty)
+    if not temperature and (flags.top_k or flags.top_p < 1 or flags.min_p):
+        raise UsageError("--top-k, --top-p and --min-p restrict draws, and none is made; add --temperature=1.")
+    return sampling
+
+
 def _captions(flags: argparse.Namespace) -> list[str]:
-    if flags.prompt or flags.prompts or flags.chat:
+    if flags.prompt or flags.prompts or flags.chat or flags.published:
         raise UsageError("--image is for runs of captioning, which continue no prompts; give one of both.")
     if flags.stop or flags.samples != 1 or flags.repetition_penalty != 1.0:
         raise UsageError("--image takes no --stop, --samples or --repetition-penalty; leave them out.")
+    if not flags.workdir:
+        raise UsageError("Which model describes images? Give the --workdir of a run.")
+    sampling = _sampling(flags, flags.temperature or 0.0)
     writer = captions.CaptionWriter.load(flags.workdir, flags.step, flags.replica)
     search = Search.configured(writer.config.data)
-    if flags.temperature is not None:
-        sampling = Sampling(flags.temperature, flags.top_k, flags.top_p, flags.min_p)
-        search = dataclasses.replace(search, sampling=sampling, beams=1 if flags.temperature else search.beams)
+    beams = 1 if sampling.temperature else search.beams
+    length = search.max_length if flags.tokens is None else min(flags.tokens, search.max_length)
+    search = dataclasses.replace(search, sampling=sampling, beams=beams, max_length=length)
     return writer.captions(flags.image, search, flags.seed)
 
 
 @cli.program(
     __doc__,
-    cli.flag("--workdir", type=Path, required=True, help="the run's folder"),
+    cli.flag("--workdir", type=Path, help="the run's folder"),
+    cli.flag("--published", metavar="DIR|NAME", help="folder of a published model, or its name on the hub"),
     cli.flag("--prompt", action="append", default=[], help="text to continue; may be given again"),
     cli.flag("--prompts", metavar="FILE", type=Path, help="text file with a prompt a line"),
     cli.flag("--image", action="append", default=[], type=Path, help="image to describe; may be given again"),
-    cli.flag("--tokens", type=int, default=100, help="number of tokens to add"),
-    cli.flag("--temperature", type=float, help="of the draws, 1 without it; 0 takes the most probable token"),
+    cli.flag("--tokens", type=int, help="number of tokens to add, 100 without it; of a caption the most"),
+    cli.flag("--temperature", type=float, help="of the draws, 1 without it; 0 draws nothing, as captions without it"),
     cli.flag("--top-k", type=int, default=0, help="draw from the N most probable tokens; 0 is all"),
     cli.flag("--top-p", type=float, default=1.0, help="draw from the most probable tokens of this total probability"),
     cli.flag("--min-p", type=float, default=0.0, help="draw only tokens of this share of the highest probability"),
@@ -203,17 +219,14 @@ def main(flags: argparse.Namespace) -> None:
         return
     given = flags.prompt + [line for line in (files.lines(flags.prompts) if flags.prompts else ()) if line.strip()]
     prompts = [prompt for prompt in given for _ in range(flags.samples)]
-    temperature = 1.0 if flags.temperature is None else flags.temperature
-    sampling = Sampling(temperature, flags.top_k, flags.top_p, flags.min_p, flags.repetition_penalty)
+    sampling = _sampling(flags, 1.0 if flags.temperature is None else flags.temperature)
     stream = Stream(flags.stop)
     texts = continuations(
-        flags.workdir,
+        _language(flags),
         prompts,
-        flags.tokens,
+        100 if flags.tokens is None else flags.tokens,
         sampling,
         flags.seed,
-        flags.step,
-        flags.replica,
         flags.stop,
         stream if len(prompts) == 1 else lambda place, text: None,
         flags.chat,

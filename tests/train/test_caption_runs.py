@@ -65,6 +65,8 @@ def test_a_file_of_another_size_and_colour_is_described_as_its_image_is(run, tmp
     files = [f"--image={tmp_path / name}" for name in ("same.png", "large.png")]
     assert generate.main([f"--workdir={run}", *files]) == 0
     assert capsys.readouterr().out.splitlines() == [same, large]
+    assert generate.main([f"--workdir={run}", *files, "--tokens=2"]) == 0
+    assert capsys.readouterr().out.splitlines() == [same.split()[0], large.split()[0]]  # and the end
 
 
 def test_each_word_has_a_map_that_sums_to_one_and_the_picture_is_drawn(run, tmp_path):
@@ -81,6 +83,8 @@ def test_each_word_has_a_map_that_sums_to_one_and_the_picture_is_drawn(run, tmp_
     [
         (["--image=none.png"], "cannot be read"),
         (["--image=none.png", "--prompt=a"], "give one of both"),
+        (["--image=none.png", "--top-k=3"], "restrict draws, and none is made; add --temperature"),
+        (["--image=none.png", "--tokens=0"], "max_length must be at least 1"),
         (["--prompt=a"], "only models of language_modelling generate text"),
     ],
 )

@@ -164,6 +164,11 @@ def test_answers_leave_out_the_prompt():
         (["--prompt", "x" * 17], "has 17 tokens, but the model was trained on 16 at a time"),
         (["--prompt", "x", "--step", "7"], "--step=7 has no checkpoint; choose last, best or one of"),
         (["--prompt", "x", "--top-p", "2"], "top_p must be above 0 and at most 1"),
+        (
+            ["--prompt", "x", "--top-p", "0.9", "--temperature", "0"],
+            "restrict draws, and none is made; add --temperature",
+        ),
+        (["--prompt", "x", "--published", "y"], "Give the --workdir of a run, or a --published model"),
         (["--prompt", "x", "--chat"], "started from no published model, so it has no chat template"),
         (["--prompt", "x", "--tokens", "0"], "At least one token must be asked for"),
         (["--prompt", "x", "--samples", "0"], "There is no prompt; give at least one, and --samples of at least 1"),

@@ -1,5 +1,7 @@
 """The harness lm-eval on a run: its numbers against sums over the model's own logits."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,8 +10,10 @@ import pytest
 from models.gpt import GPTConfig
 from models.published import pretrained
 from tests.models.small import small
+from train import generate
 from train.data.tokenisers.plain import ByteTokeniser
 from train.decode.language_models import LanguageModel, start_of
+from train.decode.sampling import Sampling
 
 
 @pytest.fixture(scope="module")
@@ -49,19 +53,36 @@ def test_scores_are_sums_over_the_logits_whatever_else_is_in_the_batch(language)
     assert found[-1][1]
 
 
-def test_a_published_folder_is_a_language_model(tmp_path):
+def published(folder, **settings):
+    """A folder of a tiny GPT-2 of bytes, and the same model with its weights."""
     config = GPTConfig(
         depth=1, width=16, heads=2, mlp=16, positions="learned", attention_bias=True, activation="gelu_tanh"
     )
     model = config.build(ByteTokeniser.size, 8)
     params = model.init(jax.random.key(1), jnp.zeros((1, 1), jnp.int32))["params"]
-    texts = {"tokenizer.json": ByteTokeniser().dumps()}
-    pretrained.export(str(tmp_path / "gpt2"), config, params, {"end": 259}, 8, lambda architecture: texts)
-    language = LanguageModel.of(str(tmp_path / "gpt2"))
+    texts = {"tokenizer.json": ByteTokeniser().dumps(), "tokenizer_config.json": json.dumps(settings)}
+    pretrained.export(str(folder), config, params, {"end": 259}, 8, lambda architecture: texts)
+    return str(folder), LanguageModel(model, params, ByteTokeniser(), 8, -1, start_of(ByteTokeniser()), "")
+
+
+def test_a_published_folder_is_a_language_model(tmp_path):
+    folder, same = published(tmp_path / "gpt2")
+    language = LanguageModel.of(folder)
     tokens = np.arange(5, dtype=np.int32)
-    same = LanguageModel(model, params, ByteTokeniser(), 8, -1, start_of(ByteTokeniser()), "")
     assert language.scores([(tokens, 2)])[0] == pytest.approx(same.scores([(tokens, 2)])[0])
-    assert (language.context, language.published) == (8, str(tmp_path / "gpt2"))
+    assert (language.context, language.published) == (8, folder)
+
+
+def test_a_published_folder_answers_without_a_run(tmp_path, capsys):
+    folder, same = published(tmp_path / "gpt2", chat_template="<{{ messages[0]['content'] }}>")
+    greedy = ["--tokens=3", "--temperature=0"]
+    assert generate.main([f"--published={folder}", "--chat", "--prompt=ab", *greedy]) == 0
+    whole = generate.continuations(same, ["<ab>"], 3, Sampling(0.0))[0]
+    assert capsys.readouterr().out == f"{whole.removeprefix('<ab>')}\n"
+    assert generate.main([f"--published={folder}", "--prompt=<ab>", *greedy]) == 0
+    assert capsys.readouterr().out == f"{whole}\n"
+    assert generate.main([f"--published={folder}", "--prompt=a", "--step=last"]) == 2
+    assert "leave out --step and --replica" in capsys.readouterr().err
 
 
 def test_the_harness_runs_a_task_made_here(language, monkeypatch, tmp_path):
