@@ -14,6 +14,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
+
 from analysis import flops, report
 from analysis import runs as finished
 from analysis.metrics import METRICS
@@ -36,7 +38,7 @@ from benchmarks import (
 from benchmarks import train_step as training
 from benchmarks.compilers import gpu
 from docs import address
-from studies import declared, digits, ledger, precision, replication, runs, translations
+from studies import declared, digits, ledger, manual, precision, replication, runs, translations
 from train import cli, mechanisms
 
 ROOT = Path(__file__).parent.parent
@@ -99,11 +101,13 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "inference", lambda: inference.table(load("inference")["rows"] + load("inference_cifar100")["rows"])
     yield "flops settings", lambda: flops.settings_table(load("flops")["settings"])
     yield "flops averages", lambda: flops.averages_table(load("flops")["averages"])
-    yield "digits", lambda: digits.table(load("digits")["runs"])
+    for table in (digits.TABLE, manual.TABLE):
+        yield table.name, lambda table=table: table.markdown(load(table.name)["runs"])
     for name in translations.SETS:
         yield f"translation {name}", lambda name=name: translations.table(load(name)["runs"])
     yield "wikitext2 in short", wikitext2_in_short
     yield "caches", caches
+    yield "parity", lambda: parity(load("parity")["families"])
     yield "channel attention", lambda: channel_attention(load("cnn_digits")["runs"])
     yield (
         "tour",
@@ -126,6 +130,7 @@ def numbers() -> Iterator[tuple[str, str]]:
     yield from of_training_and_translation()
     yield from of_inference()
     yield from of_operations()
+    yield from of_blocks()
     yield from schedules.numbers(load("schedules_tpu"))
     for spec in ("dot_product", "neural(dim=2)|dot_product"):
         yield f"wikitext2 {spec.partition('|')[0]}", f"{mean_reached('wikitext2_gpt', spec, 'perplexity'):.1f}"
@@ -146,6 +151,39 @@ def numbers() -> Iterator[tuple[str, str]]:
     yield "digits fewer parameters", f"{100 * (1 - ours / baseline):.0f}"
     for spec in ("dot_product", "optimised", "efficient", "super"):
         yield f"imdb {spec}", f"{100 * mean_reached('imdb', spec, 'accuracy', **{'model.heads': 4}):.2f} %"
+
+
+def of_blocks() -> Iterator[tuple[str, str]]:
+    """Yields the bits per byte of GPTs with two kinds of blocks, after as many seconds of training as the faster took.
+
+    Between two evaluations they are those on the line through them.
+    """
+    curves: dict[int, dict[str, Any]] = {}
+    for group in finished.find([ROOT / "benchmarks/results/gpt_blocks_cpu.json"]).groups:
+        name = "modern" if group.settings["model.norm_type"] == "rms" else "plain"
+        for run in group.runs:
+            curves.setdefault(run.seed, {})[name] = run.curve("bits_per_byte")
+    ends = {seed: min(curve[-1][1] for curve in both.values()) for seed, both in curves.items()}
+    for name in ("plain", "modern"):
+        bits = [at_time(curves[seed][name], end) for seed, end in ends.items()]
+        yield f"blocks {name}", f"{mean(bits):.3f} ({min(bits):.3f} to {max(bits):.3f})"
+        last = mean(both[name][-1][2] for both in curves.values())
+        yield f"blocks {name} at the end", f"{last:.3f}"
+    yield "blocks seconds", f"{min(ends.values()):.0f} to {max(ends.values()):.0f}"
+
+
+def at_time(curve: Sequence[tuple[int, float, float]], seconds: float) -> float:
+    """Returns the value of a curve of steps, seconds and values at a time."""
+    return float(np.interp(seconds, [point[1] for point in curve], [point[2] for point in curve]))
+
+
+def parity(families: dict[str, dict[str, Any]]) -> str:
+    """Compares families of published models with transformers'."""
+    rows = (
+        (f"`{name}`", row["compared"], f"{row['largest']:.1f}", f"{row['difference']:.1e}")
+        for name, row in families.items()
+    )
+    return plain_markdown(("family of `transformers`", "compared", "largest value", "largest difference"), rows)
 
 
 def cores() -> dict[str, dict[str, Any]]:

@@ -39,7 +39,12 @@ def result(workdir: Path) -> dict[str, Any] | None:
 def write(name: str, about: Mapping[str, Any], some: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
     """Writes a study's JSON: what it is, where some run of it was made, and what is kept of all."""
     record = {**about, "versions": some["versions"], "devices": some["devices"], "runs": kept}
-    (ROOT / f"benchmarks/results/{name}_cpu.json").write_text(json.dumps(record, indent=2) + "\n")
+    file_of(name).write_text(json.dumps(record, indent=2) + "\n")
+
+
+def file_of(name: str) -> Path:
+    """Returns where the JSON of a study is."""
+    return ROOT / f"benchmarks/results/{name}_cpu.json"
 
 
 def with_figures(text: str, figure: Callable[[str], str | None]) -> str:

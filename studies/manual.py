@@ -1,0 +1,51 @@
+"""Every mechanism in a small GPT on Python's manual, for a short time, as a table of bits per byte.
+
+    python -m studies.manual --runs=runs/all-on-the-manual
+
+It shows that each learns in a decoder, where no token sees the next; it is too short to compare them. Trains what has
+no result yet, a process for each CPU at a time, and writes it into `benchmarks/results/manual_cpu.json` and the table
+in `docs/mechanisms.md`, beside what is there already.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from models.mechanisms import MECHANISMS, resolve
+from studies import precision, rows, runs
+from train import cli
+
+LEARNED = ("--config.model.positions=learned",)
+LENGTH = ("--config.train.length=100 steps", "--config.optimizer.warmup=20 steps")
+
+
+def positions(spec: str) -> tuple[str, ...]:
+    """Learned positions where the mechanism has no queries and keys that could turn without its values."""
+    (row,) = resolve(spec, 1)
+    return LEARNED if "none" in (row.query, row.key) or row.value == "tied" else ()
+
+
+TABLE = rows.Table(
+    "manual",
+    runs.ROOT / "docs/mechanisms.md",
+    tuple(MECHANISMS),
+    ("--config=configs/gpt_pydoc.py", *precision.SMALLER, *precision.RARELY, *LENGTH),
+    "bits per byte, test",
+    lambda result: result["best"]["test"]["bits_per_byte"],
+    positions,
+)
+
+
+@cli.program(
+    __doc__,
+    cli.flag("--runs", type=Path, default=Path("runs/all-on-the-manual"), help="where the work directories are"),
+    cli.flag("--seeds", type=cli.count, default=1, help="of each, from 0 on"),
+    cli.flag("--only", nargs="*", default=TABLE.specs, help="rows"),
+)
+def main(flags: argparse.Namespace) -> None:
+    """Trains, then writes both files."""
+    TABLE.make(flags.only, flags.seeds, flags.runs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

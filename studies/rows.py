@@ -1,0 +1,110 @@
+"""Tables with a row for each mechanism, trained alike in one model; what was trained earlier is kept."""
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from analysis.tables import plain_markdown
+from attention.errors import UsageError
+from models import mechanisms
+from models.files import read_json
+from studies import runs
+from train.grids import pool
+
+KEPT = ("seed", "best", "best_step", "steps", "parameters", "git")
+Found = dict[str, list[dict[str, Any]]]  # from a spec string to what each of its seeds came to
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """What is trained, and how it is shown.
+
+    Attributes:
+      name: Of the JSON in `benchmarks/results` and of the figure in the page.
+      page: Where the table stands.
+      specs: Its rows, in order.
+      flags: Of every run, beside `--config.model.attention` and `--config.seed`.
+      title: Of the column that is compared.
+      value: The number of a run that stands there.
+      special: Flags that one spec string needs.
+    """
+
+    name: str
+    page: Path
+    specs: Sequence[str]
+    flags: Sequence[str]
+    title: str
+    value: Callable[[dict[str, Any]], float]
+    special: Callable[[str], Sequence[str]] = lambda spec: ()
+
+    def make(self, only: Sequence[str], seeds: int, folder: Path) -> None:
+        """Trains what has no result yet, then writes the JSON and the page.
+
+        Args:
+          only: Which spec strings are trained.
+          seeds: How many of each, from 0 on.
+          folder: Where the work directories are.
+
+        Raises:
+          UsageError: a mechanism that is none, nothing that has finished, or rows kept from other versions.
+        """
+        for spec in only:
+            mechanisms.resolve(spec, 1)
+        todo = {
+            place(spec, seed, folder): (
+                *self.flags,
+                *self.special(spec),
+                f"--config.model.attention={spec}",
+                f"--config.seed={seed}",
+            )
+            for seed in range(seeds)
+            for spec in only
+        }
+        runs.train_all(todo, lambda result: f"{self.value(result):.2f}")
+        found = {spec: done for spec in self.specs if (done := results(spec, folder))}
+        if not found:
+            raise UsageError(f"Nothing has finished in {folder}; the logs there say why.")
+        self.write(found)
+
+    def write(self, found: Found) -> None:
+        """Writes the JSON and the page: what has been found, and what the JSON has of other rows and seeds."""
+        some, file = next(iter(found.values()))[0], runs.file_of(self.name)
+        before = read_json(file) if file.exists() else {"versions": some["versions"], "runs": {}}
+        if before["versions"] != some["versions"]:
+            raise UsageError(f"{file.name} has rows of other versions; move it away, and train all rows again.")
+        kept = self._merged(before["runs"], found)
+        command = " ".join(["python -m train.main", *self.flags, "--config.model.attention=SPEC --config.seed=SEED"])
+        about = {"command": f"python -m studies.{self.name}", "each": f"{command}, one CPU a run"}
+        runs.write(self.name, about, some, kept)
+        runs.put(self.page, self.name, self.markdown(kept))
+
+    def _merged(self, before: Found, found: Found) -> Found:
+        """Returns the rows in order, and the seeds of each; a run keeps its own commit."""
+        merged = {}
+        for spec in self.specs:
+            by_seed = {run["seed"]: run for run in (*before.get(spec, ()), *found.get(spec, ()))}
+            merged[spec] = [{key: by_seed[seed][key] for key in KEPT} for seed in sorted(by_seed)]
+        return {spec: done for spec, done in merged.items() if done}
+
+    def markdown(self, kept: Found) -> str:
+        """The table: mean and range over seeds, and parameters."""
+        rows = []
+        for spec, done in kept.items():
+            values = [self.value(run) for run in done]
+            spread = f"{min(values):.2f} – {max(values):.2f}"
+            cells = f"{statistics.mean(values):.2f}", spread, len(done), f"{done[0]['parameters']:,}"
+            rows.append((f"`{spec}`", *cells))
+        return plain_markdown(("mechanism", self.title, "lowest – highest", "seeds", "parameters"), rows)
+
+
+def place(spec: str, seed: int, folder: Path) -> Path:
+    """The work directory of one run."""
+    return folder / f"{pool.name_of(spec)}-{seed}"
+
+
+def results(spec: str, folder: Path) -> list[dict[str, Any]]:
+    """What each finished seed of one mechanism reached."""
+    found = {seed: runs.result(place(spec, seed, folder)) for seed in range(100)}
+    return [{"seed": seed} | result for seed, result in found.items() if result]
