@@ -41,6 +41,7 @@ def test_pytorch_computes_the_same_and_its_gradients(causal):
     chex.assert_trees_all_close(wanted, [turned(x) for x in gradients], atol=1e-5)
 
 
+@pytest.mark.more
 def test_every_row_of_the_table_is_measured_or_shares_its_core():
     rows = mechanisms.MECHANISMS
     core = lambda row: (row.score, row.align, row.value == "tied")  # noqa: E731
@@ -136,6 +137,7 @@ def test_a_causal_mask_halves_the_work_of_pairs_and_no_other():
     assert 2 * attention.useful(neural, SHAPE).flops == neural.score.cost(SHAPE.sizes, 9, 9).flops + once
 
 
+@pytest.mark.more
 def test_nothing_is_run_that_needs_more_memory_than_allowed(monkeypatch, capsys):
     flags = "attention --length=16 --heads=2 --width=8 --rounds=1 --only neural --growth --memory=0.00000001"
     monkeypatch.setattr(sys, "argv", flags.split())

@@ -4,12 +4,14 @@ import json
 import sys
 
 import jax
+import pytest
 
 from benchmarks import layers
 from train.config import loading
 from train.state import count_parameters
 
 
+@pytest.mark.more
 def test_small_ones_are_measured(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(layers, "CONTEXT", 8)
     monkeypatch.setattr(layers, "VOCABULARY", 11)

@@ -43,6 +43,7 @@ def started(**changes):
         return setup.replicas.start(setup.trainer, setup.task, setup.initial)
 
 
+@pytest.mark.more
 def test_parameters_are_those_that_the_other_run_evaluates(before):
     _, params = trained.load(before, "best")
     state, remark = started(train__init_from=before, train__ema=0.9)

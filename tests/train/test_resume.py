@@ -114,6 +114,7 @@ def test_best_is_the_last_highest_validation_accuracy_and_is_kept(uninterrupted)
     assert (uninterrupted / "checkpoints" / str(best["step"])).is_dir()
 
 
+@pytest.mark.more
 def test_an_epochs_line_averages_all_of_its_steps(uninterrupted, tmp_path):
     workdir = tmp_path / "run"
     assert main.main(arguments(workdir, **OPTIONS, train__log_every="1 step")) == 0

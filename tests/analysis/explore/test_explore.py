@@ -189,6 +189,7 @@ def test_mistakes_are_one_sentence(run, command, message, tmp_path, monkeypatch,
     assert printed.count("\n") == 1
 
 
+@pytest.mark.more
 def test_models_of_different_contexts_are_set_beside_each_other_without_random_tokens(run, looked):
     wide = extraction.of_run(run("wide"), extraction.Wanted(texts=("return it",), step="last"))
     assert len(looked.examples) == len(wide.examples) == 2

@@ -37,6 +37,7 @@ def test_eq24_gives_the_papers_averages_in_the_order_of_its_text():
     assert average(eq24, 2, shifted, shifted) == pytest.approx(average(eq24, 2))
 
 
+@pytest.mark.more
 def test_true_counts_say_more_and_hardly_depend_on_heads():
     by_heads = [average(analytic, heads) for heads in HEADS]
     assert all(average(eq24, heads) < true for heads, true in zip(HEADS, by_heads, strict=True))

@@ -91,6 +91,7 @@ def test_only_the_additions_and_what_is_named_too_are_trained(run):
     assert changed == {f"{place}/{name}" for place in places for name in low_rank.NAMES} | {"norm/scale"}
 
 
+@pytest.mark.more
 def test_the_first_step_starts_from_the_model_as_it_was():
     plain, adapted = setup_of(optimizer__lora=""), setup_of()
     batch, key = small_tasks.batch_of(plain.task), jax.random.key(0)
@@ -98,6 +99,7 @@ def test_the_first_step_starts_from_the_model_as_it_was():
     assert losses[0] == losses[1]
 
 
+@pytest.mark.more
 def test_what_is_evaluated_exported_and_started_from_is_merged(run, tmp_path):
     trained_on = json.loads((run / "result.json").read_text())["final"]["test"]["loss"]
     assert evaluate.evaluate(run, "last", "test")[1]["loss"] == pytest.approx(trained_on, rel=1e-6)

@@ -97,6 +97,7 @@ def test_two_processes_equal_one(alone, two):
         np.testing.assert_allclose(list(line.values())[2:], list(other.values())[2:], rtol=1e-4)
 
 
+@pytest.mark.more
 def test_when_one_is_killed_all_end_and_the_last_line_says_which(killed):
     _, done = killed
     assert done.returncode == 1

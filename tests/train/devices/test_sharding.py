@@ -88,7 +88,8 @@ def test_models_train_alike_on_every_mesh(run_python, model):
 SHARED = ("gpt of one layer", "gpt", "masked_lm", "text_classifier", "encoder_decoder")
 
 
-@pytest.mark.parametrize("model", once(SHARED, SHARED[:1]))
+@pytest.mark.more
+@pytest.mark.parametrize("model", SHARED)
 def test_devices_that_share_tokens_train_as_one(run_python, model):
     done = run_python("-m", "tests.train.devices.on_meshes", model, "1x1x1", "2x1x1x4", devices=8)
     alone, shared = json.loads(done.stdout).values()

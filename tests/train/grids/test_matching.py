@@ -74,6 +74,7 @@ def test_seeds_are_trained_apart_where_they_cannot_be_together(monkeypatch):
         matching.prepare([buckets], [0], "", 3, "yes")
 
 
+@pytest.mark.more
 def test_what_was_chosen_is_checked_too(monkeypatch):
     checked = []
     monkeypatch.setattr("train.grids.matching._check", checked.append)
@@ -81,6 +82,7 @@ def test_what_was_chosen_is_checked_too(monkeypatch):
     assert checked[-1] == request("super").but(prepared.chosen["super"])
 
 
+@pytest.mark.more
 def test_hidden_units_stay_divisible_over_the_mesh():
     split = request("super", **{"mesh.tensor": "2", "model.mlp": "66"})
     chosen = matching.match_parameters(split, request("dot_product"))

@@ -61,6 +61,7 @@ def task_of(folder, name, **changes):
     return tasks.find(config.task)(config)
 
 
+@pytest.mark.more
 def test_an_indifferent_model_has_the_perplexity_of_its_vocabulary(folder, name):
     task = task_of(folder, name)
     metrics = measured(task, zero(task))
@@ -95,6 +96,7 @@ def test_sums_are_those_of_each_pair_alone(folder, name):
     assert float(sums["accuracy"]) == sum(correct)
 
 
+@pytest.mark.more
 def test_accuracy_with_padding_counts_it_as_right(folder, name):
     metrics = measured(task_of(folder, name), noisy(task_of(folder, name)))
     task = task_of(folder, name)
