@@ -121,7 +121,9 @@ def test_generation_continues_prompts_and_follows_its_seed(gpt, capsys):
     assert printed[0] == printed[1] != printed[2]
     assert printed[0].startswith("The ")
     assert printed[0].count("\n\nClass") == 2
-    assert generate.main([*flags, "--temperature", "0", "--top-k", "5", "--top-p", "0.9", "--step", "last"]) == 0
+    assert generate.main([*flags, "--temperature", "0.5", "--top-k", "5", "--top-p", "0.9", "--step", "last"]) == 0
+    assert generate.main([*flags, "--temperature", "0", "--top-k", "5"]) == 2
+    assert "none is made; add --temperature=1." in capsys.readouterr().err
 
 
 def test_prompts_of_a_file_are_continued_until_a_stop_string(gpt, tmp_path, capsys):

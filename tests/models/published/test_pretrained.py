@@ -239,7 +239,7 @@ def test_another_architecture_is_refused_with_both_values(exported, changes, sen
     ("changes", "sentence"),
     [
         ({"vocab_size": 12}, "the vocabulary is 11 but there 12"),
-        ({"model_type": "albert"}, "is a model of type 'albert'; only 'roberta', 'bert' can be loaded"),
+        ({"model_type": "albert"}, "is a model of type 'albert'; only 'roberta', 'bert', 'modernbert' can be loaded"),
         ({"is_decoder": True}, "has is_decoder=True; only False can be loaded"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'; only 'absolute'"),
         ({"hidden_act": "mish"}, "hidden_act='mish'; choose one with gelu"),
