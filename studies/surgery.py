@@ -7,7 +7,7 @@ core each. What is fine-tuned on is the other half of the data.
 from studies import pretraining
 from studies.definitions import Study
 
-COMMIT = "5c9e999806169338a05daba0e6cd2ac9f6955e30"  # whose code trains them
+COMMIT = "e487ec79f11a9a57f6702793c32d00abb5fe81ea"  # whose code trains them
 RATES = "optimizer.learning_rate=5e-4,2e-3,8e-3"
 AGAIN = "train.fresh=/(key|value)/"
 TUNED = (
