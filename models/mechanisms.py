@@ -112,7 +112,10 @@ class Mechanism:
         for piece, valid in PROJECTIONS.items():
             if getattr(self, piece) not in valid:
                 raise unknown(f"{piece} projection", getattr(self, piece), valid)
-        if not (dataclasses.is_dataclass(self.score) and type(self.score).__dataclass_params__.frozen):
+        if isinstance(self.score, type):
+            raise UsageError(f"The score must be an object, not a class; write {self.score.__name__}().")
+        declared = vars(type(self.score)).get("__dataclass_params__")  # its own, not an ancestor's
+        if not (declared and declared.frozen):
             raise UsageError(
                 f"The score {type(self.score).__name__} must be a frozen dataclass; its fields are options."
             )

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from attention.errors import UsageError
 from attention.forms import At
 from attention.kernels.call import ScoreCall, check_rows
 from attention.kernels.plan import TileAt
@@ -16,6 +17,17 @@ from attention.mask import Mask
 from attention.parameters import Params, Sizes
 
 AXES = ("heads", "queries", "keys")
+
+
+def one_number(score: Any, params: Params, query: Any, key: Any, at: At) -> jax.Array:
+    """Returns the score of one pair; raises UsageError if `pair` returns more than a number."""
+    found = score.pair(params, query, key, at)
+    if jnp.shape(found):
+        raise UsageError(
+            f"{type(score).__name__}.pair must return one number for a pair, not an array of shape {jnp.shape(found)}; "
+            "an array with a part for each head is declared with over=('heads',)."
+        )
+    return found
 
 
 def split_params(score: Any, params: Params) -> tuple[Params, Params, Params]:
@@ -96,7 +108,7 @@ def _of_head(
     tables = {name: x.squeeze(axes) for (name, x), axes in zip(tables.items(), single, strict=True)}
 
     def scored(query, key, tables, i, j):
-        return score.pair(shared | own | tables, query, key, At(i, j, head, *place))
+        return one_number(score, shared | own | tables, query, key, At(i, j, head, *place))
 
     over_keys = jax.vmap(scored, (None, 0, by_key, None, 0))
     return jax.vmap(over_keys, (0, None, by_query, 0, None))(query, key, tables, rows, columns)
@@ -155,7 +167,7 @@ def units(score: Any, shapes: tuple[Any, ...]) -> int:
     """Returns how many numbers the widest array has that `pair` computes, for prepared shapes of one pair."""
     query, key, params = jax.tree.unflatten(*shapes)
     zero = jax.ShapeDtypeStruct((), jnp.int32)
-    pair = lambda params, q, k, i, j, n: score.pair(params, q, k, At(i, j, n, 1, i, 1))  # noqa: E731
+    pair = lambda params, q, k, i, j, n: one_number(score, params, q, k, At(i, j, n, 1, i, 1))  # noqa: E731
     program = jax.make_jaxpr(pair)(params, query, key, zero, zero, zero)
     return max([1, *(v.aval.size for e in program.jaxpr.eqns for v in e.outvars)])
 

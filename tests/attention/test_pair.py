@@ -16,12 +16,16 @@ from attention import Mask, UsageError, reference
 from attention.activations import ACTIVATIONS
 from attention.normaliser import NORMALISERS, normaliser_of
 from attention.parameters import Parameter, Sizes
+from attention.recurrences.linear import Delta, LinearAttention
 from attention.score import Score
 from attention.scores.differential import Differential
 from attention.scores.dot import DotProduct
+from attention.scores.forgetting import Forgetting
+from attention.scores.native_sparse import NativeSparse
 from attention.scores.pairwise import Neural
 from attention.scores.positional import Positional
 from attention.scores.relative import Relative
+from models.mechanisms import MECHANISMS
 from tests.attention.cases import CASES, HEADS, LENGTH, WIDTH, causal_mask, inputs, mask_of, outcome
 from tests.sizes import once
 
@@ -299,6 +303,18 @@ def _read(name, state, q):
         return state @ (q if name == "state space" else _unit_silu(q)) * (ROOT if name == "kimi delta" else 1)
     out = state @ q * ROOT
     return out / np.sqrt(np.mean(out**2) + 1e-6) if name == "retention" else out
+
+
+ELSEWHERE = (DotProduct, Forgetting, NativeSparse, Differential, LinearAttention, Delta)  # with tests of their own
+
+
+@pytest.mark.parametrize("row", MECHANISMS)
+def test_every_row_has_its_papers_own_form(row):
+    kind, names = type(MECHANISMS[row].score), {row, row.replace("_", " ")}
+    if kind not in ELSEWHERE:
+        assert names & {*CASES}, f"Add {kind.__name__} as {row!r} to CASES of tests/attention/cases.py."
+        forms = {*SCORES, *STEPS}
+        assert names & forms, f"Write {row!r} from its paper in SCORES, or its step in STEPS, of this file."
 
 
 @pytest.mark.parametrize("name", STEPS)

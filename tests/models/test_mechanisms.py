@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import attention
 from attention import Mask, UsageError, reference
+from attention.parameters import Parameter
 from attention.score import Score
 from attention.scores.dot import DotProduct
 from attention.scores.gaussian import Gaussian
@@ -387,3 +389,25 @@ def test_an_option_of_a_score_does_not_hide_what_rows_and_scores_have(option):
     kind = dataclasses.make_dataclass("Mine", [(option, float, 0.1)], bases=(DotProduct,), frozen=True)
     with pytest.raises(UsageError, match=f"The score Mine cannot have an option {option}"):
         Mechanism("mine", "this test", score=kind())
+
+
+def test_a_score_is_an_object_of_a_frozen_dataclass(unchecked_shapes):
+    class Undecorated(DotProduct):
+        pass
+
+    with pytest.raises(UsageError, match=r"The score must be an object, not a class; write DotProduct\(\)"):
+        Mechanism("mine", "here", score=DotProduct)
+    with pytest.raises(UsageError, match="The score Undecorated must be a frozen dataclass"):
+        Mechanism("mine", "here", score=Undecorated())
+
+
+def test_a_pair_has_one_number():
+    class Mine(Score):
+        def parameters(self, sizes):
+            return {"slope": Parameter((sizes.heads,), jax.nn.initializers.ones)}
+
+        def pair(self, params, query, key, at):
+            return query @ key * params["slope"]
+
+    with pytest.raises(UsageError, match=r"Mine\.pair must return one number for a pair, not an array of shape \(4,\)"):
+        attention.attend(Mine(), {"slope": jnp.ones(4)}, *jnp.ones((3, 1, 2, 4, 6)))
