@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import functools
 import graphlib
 import re
 from pathlib import Path
@@ -12,9 +13,24 @@ from tests.conftest import ROOT
 
 # Each imports itself and what stands before it.
 ORDER = ("attention", "models", "train", "analysis", "studies", "benchmarks", "docs", "notebooks")
-FILES = {path.relative_to(ROOT): ast.parse(path.read_text()) for room in ORDER for path in ROOT.glob(f"{room}/**/*.py")}
-MODULES = {".".join(path.with_suffix("").parts).removesuffix(".__init__"): tree for path, tree in FILES.items()}
 FULL, LONG_FILE, LONG_FUNCTION = 16, 500, 60
+
+
+pytestmark = pytest.mark.xdist_group(__name__)  # one process reads all files, once
+
+
+@functools.cache
+def files() -> dict[Path, ast.Module]:
+    """What each file holds."""
+    return {
+        path.relative_to(ROOT): ast.parse(path.read_text()) for room in ORDER for path in ROOT.glob(f"{room}/**/*.py")
+    }
+
+
+@functools.cache
+def modules() -> dict[str, ast.Module]:
+    """The same by the modules' names."""
+    return {".".join(path.with_suffix("").parts).removesuffix(".__init__"): tree for path, tree in files().items()}
 
 
 def imported(tree: ast.Module) -> set[str]:
@@ -25,13 +41,13 @@ def imported(tree: ast.Module) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             below = {f"{node.module}.{alias.name}" for alias in node.names}
-            names |= below & MODULES.keys() or {node.module}
-    return names & MODULES.keys()
+            names |= below & modules().keys() or {node.module}
+    return names & modules().keys()
 
 
 def test_a_class_has_a_name_of_its_own():
     places = collections.defaultdict(list)
-    for path, tree in FILES.items():
+    for path, tree in files().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(path.as_posix())
@@ -39,7 +55,7 @@ def test_a_class_has_a_name_of_its_own():
 
 
 def test_no_room_is_too_full():
-    rooms = collections.Counter(path.parent.as_posix() for path in FILES)
+    rooms = collections.Counter(path.parent.as_posix() for path in files())
     tests = collections.Counter(path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/**/*.py"))
     assert {room: number for room, number in (rooms + tests).items() if number > FULL} == {}
 
@@ -58,7 +74,7 @@ def lines(path: Path) -> int:
 def test_no_function_is_too_long():
     functions = (
         (f"{module}.{node.name}", node.end_lineno - node.lineno + 1 - lines_of_docstring(node))
-        for module, tree in MODULES.items()
+        for module, tree in modules().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef)
     )
@@ -72,7 +88,7 @@ def lines_of_docstring(function: ast.FunctionDef) -> int:
 def test_imports_point_one_way():
     backward = {
         f"{module} imports {name}"
-        for module, tree in MODULES.items()
+        for module, tree in modules().items()
         for name in imported(tree)
         if ORDER.index(name.partition(".")[0]) > ORDER.index(module.partition(".")[0])
     }
@@ -81,7 +97,7 @@ def test_imports_point_one_way():
 
 def test_imports_close_no_circle():
     """A package's own file may gather what is in it, and what is in it may need the package: that is no circle."""
-    graph = {module: imported(tree) - {module} for module, tree in MODULES.items()}
+    graph = {module: imported(tree) - {module} for module, tree in modules().items()}
     apart = {module: {name for name in names if not module.startswith(f"{name}.")} for module, names in graph.items()}
     graphlib.TopologicalSorter(apart).prepare()
 
@@ -89,6 +105,6 @@ def test_imports_close_no_circle():
 def test_contributing_shows_the_tree():
     tree = (ROOT / "CONTRIBUTING.md").read_text().partition("```text\n")[2].partition("```")[0]
     assert 8 <= len(tree.splitlines()) <= 10
-    rooms = {path.parent.name for path in FILES}
+    rooms = {path.parent.name for path in files()}
     programs = {path.stem for path in ROOT.glob("train/*.py") if "__main__" in path.read_text()}
     assert (rooms | programs) - set(re.findall(r"\w+", tree)) == set()
