@@ -60,6 +60,11 @@ class MaskedLMConfig(BlockConfig):
 
     DROPS_HIDDEN: ClassVar[bool] = False
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.norm == "post" and not self.norm_first:
+            raise UsageError("model.norm_first=False is for norms before layers; set model.norm=pre or sandwich.")
+
     def build(self, vocabulary: int, length: int, dtype: DTypeLike = jnp.float32) -> "MaskedLM":
         """See `ModelConfig`."""
         return MaskedLM(self, vocabulary, length, dtype)

@@ -1,9 +1,9 @@
 """Studies that were declared before anything was trained: sizes and lengths here, questions in a JSON file each.
 
 The trainings run from a clone at `COMMIT`, those of `studies.surgery` at its own, whatever the code becomes. Sizes were
-chosen to fit about 26 core-hours in all, five sessions of two cores, from the seconds of the studies before; the most
-telling come first, and the surgeries, two hours more, last. Every run is kept as it ends, the first seeds of all
-settings before the next. Rates are tuned: three values, one seed, a third of the length.
+chosen to fit about 26 core-hours in all, from the seconds of the studies before; the most telling come first, and the
+surgeries, two hours more, last. Every run is kept as it ends, the first seeds of all settings before the next. Rates
+are tuned: three values, one seed, a third of the length.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """What is kept of a study in `docs/replication`: a file for each run and each trial of its tuning, as soon as it ends.
 
-So a study may take many short sessions on many machines. The first ten studies are kept in one file each.
+So a study can stop at any time, and go on elsewhere. The first ten studies are kept in one file each.
 """
 
 import dataclasses

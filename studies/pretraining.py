@@ -142,7 +142,7 @@ def train(name: str, sets: Path, above: Path) -> None:
     """Trains a model that is not there yet, and keeps what it came to.
 
     Raises:
-      UsageError: it failed or was stopped; the same command goes on.
+      UsageError: it failed or was stopped, and the same command goes on; or another model is kept than is here.
     """
     model, workdir = MODELS[name], folder(name, above)
     if not pool.is_finished(workdir):
@@ -150,9 +150,14 @@ def train(name: str, sets: Path, above: Path) -> None:
         runs.train_all({workdir: flags}, lambda result: f"{result['best']['test'][model.metric]:.2f} {model.metric}")
     if not pool.is_finished(workdir):
         raise UsageError(f"{name} has not been pretrained; see {pool.log_of(workdir)}. The same command goes on.")
-    out = kept.KEPT / FOLDER / f"{name}.json"
+    out, there = kept.KEPT / FOLDER / f"{name}.json", archive.find([workdir])
+    if out.is_file() and [run.results for run in archive.find([out]).entries] != [run.results for run in there.entries]:
+        raise UsageError(
+            f"{name} came to other results in {workdir} than in {out}, and all runs of a study start from one model; "
+            "copy its folder from where it was trained, or move what is kept of the study and of the model away."
+        )
     out.parent.mkdir(parents=True, exist_ok=True)
-    archive.write(archive.find([workdir]), out, above)
+    archive.write(there, out, above)
 
 
 if __name__ == "__main__":

@@ -74,9 +74,9 @@ def train(given: list[str], folder: Path, sets: Path) -> bool:
       UsageError: a mistake in what the sweep is given, such as data that are not there.
       KeyboardInterrupt: it was stopped.
     """
-    if start := ALL[folder.name].start:
-        pretraining.train(start, sets, folder.parent)
     kept.put_back(folder)
+    if (start := ALL[folder.name].start) and kept.keep(folder)[0] < ALL[folder.name].runs:
+        pretraining.train(start, sets, folder.parent)
     done = not sweep.run(sweep.main.parser().parse_args(given), lambda directory: kept.keep_one(folder, directory))
     if done and kept.keep(folder)[0] < ALL[folder.name].runs:
         raise KeyboardInterrupt

@@ -1,13 +1,14 @@
 """Tables with a row for each mechanism, trained alike in one model; what was trained earlier is kept."""
 
 import dataclasses
+import shlex
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from analysis.tables import plain_markdown
-from attention.errors import UsageError
+from attention.errors import UsageError, unknown
 from models import mechanisms
 from models.files import read_json
 from studies import runs
@@ -52,6 +53,8 @@ class Table:
         """
         for spec in only:
             mechanisms.resolve(spec, 1)
+            if spec not in self.specs:
+                raise unknown("row of this table", spec, self.specs)
         todo = {
             place(spec, seed, folder): (
                 *self.flags,
@@ -72,11 +75,11 @@ class Table:
         """Writes the JSON and the page: what has been found, and what the JSON has of other rows and seeds."""
         some, file = next(iter(found.values()))[0], runs.file_of(self.name)
         before = read_json(file) if file.exists() else {"versions": some["versions"], "runs": {}}
-        if before["versions"] != some["versions"]:
+        if any(run["versions"] != before["versions"] for done in found.values() for run in done):
             raise UsageError(f"{file.name} has rows of other versions; move it away, and train all rows again.")
         kept = self._merged(before["runs"], found)
-        command = " ".join(["python -m train.main", *self.flags, "--config.model.attention=SPEC --config.seed=SEED"])
-        about = {"command": f"python -m studies.{self.name}", "each": f"{command}, one CPU a run"}
+        command = shlex.join(["python", "-m", "train.main", *self.flags, "--config.model.attention=SPEC"])
+        about = {"command": f"python -m studies.{self.name}", "each": f"{command} --config.seed=SEED, one CPU a run"}
         runs.write(self.name, about, some, kept)
         runs.put(self.page, self.name, self.markdown(kept))
 

@@ -199,7 +199,11 @@ def _captions(flags: argparse.Namespace) -> list[str]:
     cli.flag("--prompts", metavar="FILE", type=Path, help="text file with a prompt a line"),
     cli.flag("--image", action="append", default=[], type=Path, help="image to describe; may be given again"),
     cli.flag("--tokens", type=int, help="number of tokens to add, 100 without it; of a caption the most"),
-    cli.flag("--temperature", type=float, help="of the draws, 1 without it; 0 draws nothing, as captions without it"),
+    cli.flag(
+        "--temperature",
+        type=float,
+        help="of the draws, 1 if left out; 0 takes the most probable token, as captions do",
+    ),
     cli.flag("--top-k", type=int, default=0, help="draw from the N most probable tokens; 0 is all"),
     cli.flag("--top-p", type=float, default=1.0, help="draw from the most probable tokens of this total probability"),
     cli.flag("--min-p", type=float, default=0.0, help="draw only tokens of this share of the highest probability"),

@@ -76,6 +76,8 @@ class Setup:
                     f"train.fresh={pattern!r} is for a model whose weights are loaded; set model.pretrained or "
                     "train.init_from."
                 )
+            if self._start != Fresh():
+                raise UsageError("train.fresh and train.exchanged both say how arrays start; give one of them.")
             optimizer.check_matched("train.fresh", pattern, optimizer.matching(pattern, self.shapes.params))
 
     def initial(self, params: Params) -> tuple[Params, str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from attention.errors import UsageError
 from attention.specs import joined
 from models.masked_lm import MaskedLMConfig
 from models.published import decoders
@@ -23,12 +24,14 @@ def read(theirs: Fields) -> dict[str, Any]:
     """Returns our fields, beside those that are only named otherwise.
 
     Raises:
-      UsageError: a field has a wrong type.
+      UsageError: a field has a wrong type, or layers are of other kinds.
     """
     decoders.check_types(theirs)
     often = theirs.get("global_attn_every_n_layers") or 3
     kinds = [SLIDING if layer % often else FULL for layer in range(theirs["num_hidden_layers"])]
-    kinds = theirs.get("layer_types") or kinds
+    kinds, depth = theirs.get("layer_types") or kinds, len(kinds)
+    if len(kinds) != depth or {*map(str, kinds)} - {SLIDING, FULL}:
+        raise UsageError(f"layer_types={kinds} cannot be loaded; only {depth} times {SLIDING} or {FULL} can.")
     window = (theirs.get("local_attention") or 128) // 2 + 1  # tokens on each side, and the query's own
     options = [{"window": window if kind == SLIDING else 0} for kind in kinds]
     ropes = {kind: {"rope_theta": theirs.get(name) or base} for kind, (name, base) in BASES.items()}
@@ -57,7 +60,7 @@ def unpack(arrays: Arrays, theirs: Fields) -> Arrays:
         if not whole:
             cut[f"head.{name}" if name.startswith(OUTPUT) else name] = array
             continue
-        names = [name.replace(whole, part) for part in JOINED[whole]]
+        names = [name.replace(whole, piece) for piece in JOINED[whole]]
         cut |= zip(names, np.split(array, len(names)), strict=True)
     return cut
 
@@ -66,12 +69,12 @@ def pack(arrays: Arrays, theirs: Fields) -> Arrays:
     """Undoes `unpack`."""
     whole = {}
     for name, array in arrays.items():
-        joint = next((joint for joint, parts in JOINED.items() if any(part in name for part in parts)), "")
+        joint = next((joint for joint, pieces in JOINED.items() if any(piece in name for piece in pieces)), "")
         if not joint:
             whole[name.removeprefix("head.") if name.startswith(HEADS) else name] = array
         elif JOINED[joint][0] in name:
-            parts = [arrays[name.replace(JOINED[joint][0], part)] for part in JOINED[joint]]
-            whole[name.replace(JOINED[joint][0], joint)] = np.concatenate(parts)
+            rows = [arrays[name.replace(JOINED[joint][0], piece)] for piece in JOINED[joint]]
+            whole[name.replace(JOINED[joint][0], joint)] = np.concatenate(rows)
     return whole
 
 

@@ -176,6 +176,8 @@ def test_mistakes_are_one_sentence():
         dataclasses.replace(CONFIG, padding_token=-1)
     with pytest.raises(UsageError, match=r"model\.token_types must be at least 0, but it is -1"):
         dataclasses.replace(CONFIG, token_types=-1)
+    with pytest.raises(UsageError, match=r"norm_first=False is for norms before layers; set model\.norm=pre"):
+        dataclasses.replace(CONFIG, norm_first=False)
     model, params = build(length=5)
     with pytest.raises(UsageError, match="Positions were learned for 5 tokens, but this sequence has 9"):
         apply(model, params, TOKENS)

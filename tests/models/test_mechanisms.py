@@ -203,6 +203,7 @@ def test_a_score_may_read_the_queries_alone():
             dataclasses.replace(row, **wrong)
 
 
+@dataclasses.dataclass(frozen=True)
 class KeysAlone(Score):
     reads_query = False
 

@@ -97,6 +97,15 @@ def test_the_code_that_trains_declared_studies_is_in_the_history():
     assert not history() or {declared.COMMIT, surgery.COMMIT} <= {*history()}
 
 
+@pytest.mark.parametrize("name", replication.DECLARED)
+def test_that_code_has_the_study(name):
+    commit = surgery.COMMIT if name in surgery.SURGERIES else declared.COMMIT
+    if not history():
+        pytest.skip("the history is not here")
+    file = f"{commit}:studies/declarations/{name}.json"
+    assert subprocess.run(["git", "cat-file", "-e", file], cwd=ROOT, check=False).returncode == 0, file
+
+
 @pytest.mark.parametrize("name", pretraining.MODELS)
 def test_a_study_that_starts_from_a_model_trains_the_same_model(name, tmp_path):
     """Its runs differ from the model's in mechanisms, data and lengths alone, and read its tokeniser and weights."""
@@ -117,7 +126,8 @@ def test_a_study_that_starts_from_a_model_trains_the_same_model(name, tmp_path):
 
 def test_a_study_first_trains_the_model_that_it_starts_from(page, swept, trained, write_run, monkeypatch):  # noqa: F811
     order = []
-    monkeypatch.setitem(replication.ALL, "mnist", dataclasses.replace(SMALL, start="translator"))
+    study = dataclasses.replace(SMALL, start="translator")
+    monkeypatch.setitem(replication.ALL, "mnist", dataclasses.replace(study, seeds=study.seeds + 1))
 
     def train_all(todo, say):
         order.extend(todo)
@@ -125,9 +135,18 @@ def test_a_study_first_trains_the_model_that_it_starts_from(page, swept, trained
 
     monkeypatch.setattr(pretraining.runs, "train_all", train_all)
     for _ in range(2):
-        assert replication.train(["--config=c", f"--workdir={swept}"], swept, "sets")
+        with pytest.raises(KeyboardInterrupt):  # not all runs are in
+            replication.train(["--config=c", f"--workdir={swept}"], swept, "sets")
     assert order == [swept.parent / "pretrained/translator"]  # once
     assert archive.read(kept.KEPT / "pretrained/translator.json").entries[0].path.name == "translator"
+    out = kept.KEPT / "pretrained/translator.json"
+    other = json.loads(out.read_text())
+    other["runs"][0]["results"][0]["steps"] += 1
+    out.write_text(json.dumps(other))
+    with pytest.raises(UsageError, match=r"translator came to other results in .* all runs of a study start from one"):
+        pretraining.train("translator", "sets", swept.parent)
+    monkeypatch.setitem(replication.ALL, "mnist", study)
+    assert replication.train(["--config=c", f"--workdir={swept}"], swept, "sets")  # all are in: no model is needed
     monkeypatch.setattr(pretraining.runs, "train_all", lambda todo, say: None)
     (swept.parent / "pretrained/translator/result.json").unlink()
     with pytest.raises(UsageError, match="translator has not been pretrained; see "):

@@ -141,6 +141,7 @@ def test_heads_are_where_transformers_looks_for_them(tmp_path):
         ("vit", {"model_type": "deit"}, "cannot be loaded: its second token, of distillation"),
         ("modernbert", {"classifier_bias": True}, "classifier_bias=True; only False can be loaded"),
         ("modernbert", {"local_attention": "wide"}, "has a value that cannot be"),
+        ("modernbert", {"layer_types": ["full_attention"]}, "cannot be loaded; only 2 times sliding_attention or full"),
         ("vit", {"image_size": [6, 4]}, r"image_size=\[6, 4\] and patch_size=2, but only whole"),
         ("bloom", {"apply_residual_connection_post_layernorm": True}, "layernorm=True; only False can be loaded"),
         ("diffllama", {"num_key_value_heads": 1}, "heads with 1 key heads cannot be loaded"),
