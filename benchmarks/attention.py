@@ -28,7 +28,7 @@ from attention.forms import Tokens
 from attention.operations import Cost
 from attention.options import Options
 from attention.parameters import Sizes
-from benchmarks import measure, plots
+from benchmarks import measure, plots, schedules
 from models import mechanisms
 from models.mechanisms import MECHANISMS, Mechanism
 from train import cli
@@ -112,6 +112,8 @@ def run(flags: argparse.Namespace) -> None:
     for what in PASSES:
         result[what] = compare(contestants, shape, what, roof, flags)
         print(f"\n{what}\n\n{table(result[what])}", flush=True)
+    if beside := schedules.against(result, jax.devices()[0].device_kind):
+        print(f"\nagainst the compiler's schedules, without stalls\n\n{beside}")
     if flags.growth:
         result["growth"] = list(growth(shape, flags, {row["name"]: row for row in result["forward+backward"]}))
         print(f"\nforward+backward by length\n\n{growth_table(result['growth'])}")

@@ -25,6 +25,8 @@ from train import cli
 
 CHIPS = ("v5e", "v6e")
 CLOCK = 1.5e9  # of a v5e: 197 TFLOP/s are 4 units of 128 x 128 multiply-adds
+KINDS = {"TPU v5 lite": "v5e", "TPU v5e": "v5e"}  # as jax names chips whose clock is known
+RECORD = ROOT / "benchmarks/results/schedules_tpu.json"
 PUBLISHED = 6.0994e-3  # seconds of the product of 8,192 x 8,192 in bfloat16 on a v5e: JAX's page on Pallas matmul
 NETWORKS = {"neural(dim=2)": (2, 1), "neural(dim=16)": (16, 8), "neural(dim=None)": (64, 32)}
 LENGTHS = (1024, 4096, 16384)
@@ -148,6 +150,32 @@ def roofline_table(result: dict[str, Any]) -> str:
                 lines.append((chip, f"`{spec}`", which, f"{taken:.4f}", *units, unit, ratio, spills(rows[spec], which)))
     titles = ("chip", "", "pass", "cycles a pair", "vectors", "exponentials", "products", "bound", "× bound", "spills")
     return plain_markdown(titles, lines)
+
+
+def against(measured: dict[str, Any], kind: str) -> str:
+    """Returns what `benchmarks.attention` measured of our kernels on a TPU beside what their schedules predict.
+
+    Args:
+      measured: Its result, with `shape` and rows of either pass.
+      kind: What jax calls the device.
+
+    Returns:
+      A table; '' where nothing was predicted of the device or the shape: bfloat16, causal, heads of 64.
+    """
+    chip, shape = KINDS.get(kind), measured["shape"]
+    like = (shape["dtype"], shape["causal"], shape["width"]) == ("bfloat16", True, 64) and shape["length"] in LENGTHS
+    if chip is None or not like:
+        return ""
+    rows, tokens, lines = by_name(json.loads(RECORD.read_text(encoding="utf-8")), chip), shape["length"], []
+    pairs = shape["batch"] * shape["heads"] * tokens * (tokens + 1) / 2
+    for what, which in (("forward", "forward"), ("forward+backward", "")):
+        for row in measured[what]:
+            spec = {"neural": "neural(dim=2)"}.get(name := row["name"].removesuffix(", pallas"), name)
+            if name != row["name"] and "seconds" in row and spec in rows:
+                least = cycles(rows[spec], tokens, which) * pairs / CLOCK
+                seconds = (f"{1e3 * x:.3f}" for x in (row["seconds"], least))
+                lines.append((f"`{spec}`", what, *seconds, f"{row['seconds'] / least:.2f}"))
+    return plain_markdown(("", "pass", "measured ms", "predicted ms", "measured / predicted"), lines)
 
 
 def check(result: dict[str, Any]) -> tuple[float, float]:

@@ -86,3 +86,17 @@ def test_an_sm_holds_as_many_blocks_as_its_registers_and_shared_memory_allow():
     assert gpu.occupancy(registers=255, shared=10_000, warps=4) == 2
     assert gpu.occupancy(registers=128, shared=100 * 1024, warps=4) == 2
     assert gpu.occupancy(registers=64, shared=0, warps=4) == 8
+
+
+def test_what_a_tpu_takes_stands_beside_what_was_predicted(result):
+    shape = {"batch": 2, "length": 4096, "heads": 8, "width": 64, "dtype": "bfloat16", "causal": True}
+    kernels = schedules.by_name(result, "v5e")["neural(dim=2)"]["kernels"]
+    bundles_of_a_head = sum(kernel["tokens"]["4096"]["bundles"] for kernel in kernels)
+    seconds = 3 * 16 * bundles_of_a_head / 1.5e9
+    rows = [{"name": "neural, pallas", "seconds": seconds}, {"name": "neural, xla", "seconds": 1.0}]
+    measured = {"shape": shape, "forward": [{"name": "neural(dim=16), pallas"}], "forward+backward": rows}
+    lines = schedules.against(measured, "TPU v5 lite").strip().splitlines()
+    taken, least = f"{1e3 * seconds:.3f}", f"{1e3 * seconds / 3:.3f}"
+    assert lines[2:] == [f"| `neural(dim=2)` | forward+backward | {taken} | {least} | 3.00 |"]
+    assert schedules.against(measured, "cpu") == ""
+    assert schedules.against(measured | {"shape": shape | {"dtype": "float32"}}, "TPU v5 lite") == ""
