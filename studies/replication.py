@@ -95,8 +95,15 @@ def put(name: str) -> None:
         return
     declared = declaration.read(DECLARATIONS / f"{name}.json")
     style.save(effects.figure(verdicts.judge(found, declared), declared), kept.KEPT / f"{name}_effects.svg")
+    groups, metric = _curves(name, found)
+    style.save(curves.figure(groups, (metric,), axes=("step",)), kept.KEPT / f"{name}.svg")
+
+
+def _curves(name: str, found: Found) -> tuple[curves.Groups, str]:
+    """Returns the records by setting, and the study's first metric that they have on validation data."""
     groups = {group.label: [run.record for run in group.runs] for group in found.groups}
-    style.save(curves.figure(groups, ALL[name].metrics[:1], axes=("step",)), kept.KEPT / f"{name}.svg")
+    measured = curves.metrics_of(groups)
+    return groups, next(metric for metric in ALL[name].metrics if metric in measured)
 
 
 def text(name: str) -> str:
@@ -107,7 +114,7 @@ def text(name: str) -> str:
     if found is None:
         return f"{progress}\n"
     declared = declaration.read(DECLARATIONS / f"{name}.json")
-    return "\n\n".join([progress, *_parts(found, name), _pictures(name, declared.question)])
+    return "\n\n".join([progress, *_parts(found, name), _pictures(name, declared.question, _curves(name, found)[1])])
 
 
 def _parts(found: Found, name: str) -> list[str]:
@@ -121,8 +128,8 @@ def _parts(found: Found, name: str) -> list[str]:
     return [made.introduction, *(tables.markdown(table).strip() for table in shown if table.rows)]
 
 
-def _pictures(name: str, question: str) -> str:
-    title = METRICS[ALL[name].metrics[0]].title
+def _pictures(name: str, question: str, metric: str) -> str:
+    title = METRICS[metric].title
     shown = f"![{question} Each comparison with its interval](replication/{name}_effects.svg)"
     return f"{shown}\n\n![{title} by step of training](replication/{name}.svg)"
 
