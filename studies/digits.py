@@ -6,13 +6,11 @@ Trains what has no result yet, a process for each CPU at a time, and writes it i
 and the table in `docs/mechanisms.md`, beside what is there already. Stopped at any moment, it goes on where it was.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
 from models.mechanisms import MECHANISMS
 from studies import rows, runs
-from train import cli
 
 CAUSAL = ("forgetting",)  # needs a causal mask, which an encoder's is not
 # Beside the rows of the table: what the papers used, or what design choices are worth a look.
@@ -25,17 +23,7 @@ TABLE = rows.Table(
     "test accuracy, %",
     lambda result: 100 * result["best"]["test"]["accuracy"],
 )
-
-
-@cli.program(
-    __doc__,
-    cli.flag("--runs", type=Path, default=Path("runs/all-on-digits"), help="where the work directories are"),
-    cli.flag("--seeds", type=cli.count, default=3, help="of each, from 0 on"),
-    cli.flag("--only", nargs="*", default=TABLE.specs, help="spec strings"),
-)
-def main(flags: argparse.Namespace) -> None:
-    """Trains, then writes both files."""
-    TABLE.make(flags.only, flags.seeds, flags.runs)
+main = rows.program(__doc__, TABLE, Path("runs/all-on-digits"), seeds=3)
 
 
 if __name__ == "__main__":

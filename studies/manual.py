@@ -7,13 +7,11 @@ no result yet, a process for each CPU at a time, and writes it into `benchmarks/
 in `docs/mechanisms.md`, beside what is there already.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
 from models.mechanisms import MECHANISMS, resolve
 from studies import precision, rows, runs
-from train import cli
 
 LEARNED = ("--config.model.positions=learned",)
 LENGTH = ("--config.train.length=100 steps", "--config.optimizer.warmup=20 steps")
@@ -34,17 +32,7 @@ TABLE = rows.Table(
     lambda result: result["best"]["test"]["bits_per_byte"],
     positions,
 )
-
-
-@cli.program(
-    __doc__,
-    cli.flag("--runs", type=Path, default=Path("runs/all-on-the-manual"), help="where the work directories are"),
-    cli.flag("--seeds", type=cli.count, default=1, help="of each, from 0 on"),
-    cli.flag("--only", nargs="*", default=TABLE.specs, help="rows"),
-)
-def main(flags: argparse.Namespace) -> None:
-    """Trains, then writes both files."""
-    TABLE.make(flags.only, flags.seeds, flags.runs)
+main = rows.program(__doc__, TABLE, Path("runs/all-on-the-manual"), seeds=1)
 
 
 if __name__ == "__main__":

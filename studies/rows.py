@@ -1,5 +1,6 @@
 """Tables with a row for each mechanism, trained alike in one model; what was trained earlier is kept."""
 
+import argparse
 import dataclasses
 import shlex
 import statistics
@@ -12,6 +13,7 @@ from attention.errors import UsageError, unknown
 from models import mechanisms
 from models.files import read_json
 from studies import runs
+from train import cli
 from train.grids import pool
 
 KEPT = ("seed", "best", "best_step", "steps", "parameters", "git")
@@ -100,6 +102,22 @@ class Table:
             cells = f"{statistics.mean(values):.2f}", spread, len(done), f"{done[0]['parameters']:,}"
             rows.append((f"`{spec}`", *cells))
         return plain_markdown(("mechanism", self.title, "lowest – highest", "seeds", "parameters"), rows)
+
+
+def program(doc: str | None, table: Table, folder: Path, seeds: int) -> Callable[..., int]:
+    """Returns the `main` of the program that makes a table, in which `folder` and `seeds` are the defaults."""
+
+    @cli.program(
+        doc,
+        cli.flag("--runs", type=Path, default=folder, help="where the work directories are"),
+        cli.flag("--seeds", type=cli.count, default=seeds, help="of each, from 0 on"),
+        cli.flag("--only", nargs="*", default=table.specs, help="rows"),
+    )
+    def main(flags: argparse.Namespace) -> None:
+        """Trains, then writes both files."""
+        table.make(flags.only, flags.seeds, flags.runs)
+
+    return main
 
 
 def place(spec: str, seed: int, folder: Path) -> Path:

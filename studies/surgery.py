@@ -9,7 +9,8 @@ from studies.definitions import Study
 
 COMMIT = "e487ec79f11a9a57f6702793c32d00abb5fe81ea"  # whose code trains them
 RATES = "optimizer.learning_rate=5e-4,2e-3,8e-3"
-AGAIN = "train.fresh=/(key|value)/"
+# Beside the mechanisms: the control, whose linear projections start anew, and MLPs that start as these were.
+BESIDE = ("argument=dot_product,train.fresh=/(key|value)/", "argument=mlp_kv,train.exchanged=like")
 TUNED = (
     "train.init_from={start}",
     "data.train_split=train[50%:]",
@@ -31,7 +32,7 @@ SURGERIES = {
             "data.buckets=",
         ),
         ("bleu", "chrf", "loss"),
-        beside=(f"argument=dot_product,{AGAIN}", "argument=mlp_kv,train.exchanged=like"),
+        beside=BESIDE,
         seeds=5,
         tune=RATES,
         hours=0.7,
@@ -42,7 +43,7 @@ SURGERIES = {
         ("argument=dot_product,mlp_kv",),
         (*pretraining.WRITER, *TUNED, "data.tokeniser=file:{start}/tokeniser.json"),
         ("loss", "perplexity", "bits_per_byte"),
-        beside=(f"argument=dot_product,{AGAIN}", "argument=mlp_kv,train.exchanged=like"),
+        beside=BESIDE,
         seeds=5,
         tune=RATES,
         hours=1.3,
