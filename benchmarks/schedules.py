@@ -10,7 +10,9 @@ requirements-tpu.txt, in an environment of its own.
 
 import argparse
 import importlib.util
+import itertools
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,8 +32,11 @@ RECORD = ROOT / "benchmarks/results/schedules_tpu.json"
 PUBLISHED = 6.0994e-3  # seconds of the product of 8,192 x 8,192 in bfloat16 on a v5e: JAX's page on Pallas matmul
 NETWORKS = {"neural(dim=2)": (2, 1), "neural(dim=16)": (16, 8), "neural(dim=None)": (64, 32)}
 LENGTHS = (1024, 4096, 16384)
+SHORT = 256  # tokens, of dot products alone
+BY_XLA = ("dot_product, xla", "dot_product, chunked", *(f"{spec}, chunked" for spec in NETWORKS))
 WIDE = {"v5e": 128, "v6e": 256}  # rows and columns of a matrix unit
 PASSES = ("forward", "backward")
+NAMES = ("pallas", "xla", "chunked")
 VECTOR, TRANSCENDENTAL = 4 * 1024, 1024  # numbers that a bundle's vector slots, and its exponential slot, take
 
 
@@ -50,13 +55,13 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
         raise UsageError("The TPU compiler is not installed: pip install -r requirements-tpu.txt -c constraints.txt.")
     result: dict[str, Any] = {"compiler": {name: metadata.version(name) for name in ("jaxlib", "libtpu")}, "chips": {}}
     for chip in flags.chips:
-        result["chips"][chip] = list(compiled(chip, flags.only))
+        result["chips"][chip] = [row for module in ("tpu", "estimates") for row in compiled(module, chip, flags.only)]
         yield result, f"{chip}\n\n{table(result, chip)}\n"
 
 
-def compiled(chip: str, names: list[str]) -> Iterator[dict[str, Any]]:
-    """Yields what `benchmarks.compilers.tpu` prints for one chip."""
-    command = [sys.executable, "-m", "benchmarks.compilers.tpu", chip, *names]
+def compiled(module: str, chip: str, names: list[str]) -> Iterator[dict[str, Any]]:
+    """Yields what a module of `benchmarks.compilers` prints for one chip, in a process of its own."""
+    command = [sys.executable, "-m", f"benchmarks.compilers.{module}", chip, *names]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         yield from map(json.loads, process.stdout or ())
     if process.returncode:
@@ -65,7 +70,7 @@ def compiled(chip: str, names: list[str]) -> Iterator[dict[str, Any]]:
 
 def by_name(result: dict[str, Any], chip: str) -> dict[str, dict[str, Any]]:
     """Returns the contestants of a chip that compiled."""
-    return {row["name"]: row for row in result["chips"][chip] if "refused" not in row}
+    return {row["name"]: row for row in result["chips"][chip] if "kernels" in row}
 
 
 def cycles(row: dict[str, Any], tokens: int, which: str = "") -> float:
@@ -90,6 +95,35 @@ def best(result: dict[str, Any], chip: str, tokens: int) -> str:
     """Returns the name of the fastest of flash and splash attention."""
     rows = {n: cycles(r, tokens) for n, r in by_name(result, chip).items() if n.startswith(("flash", "splash"))}
     return min((n for n, x in rows.items() if x == x), key=rows.__getitem__)
+
+
+def predicted(result: dict[str, Any], chip: str) -> dict[tuple[str, int], dict[str, float]]:
+    """Returns for each mechanism and number of tokens the cycles a pair of each implementation, both passes.
+
+    `pallas` by the schedules of its kernels, which for dot products are JAX's splash attention; `xla` and `chunked` by
+    XLA's estimates of its own instructions.
+    """
+    kernels, cases = by_name(result, chip), {}
+    estimates = {row["name"]: row["estimates"] for row in result["chips"][chip] if "estimates" in row}
+    for spec, tokens in itertools.product(("dot_product", *NETWORKS), (SHORT, *LENGTHS)):
+        name = f"splash({min(tokens, 512)})" if spec == "dot_product" else spec
+        found = {"pallas": cycles(kernels[name], tokens)} if name in kernels else {}
+        for name, by_tokens in estimates.items():
+            if name.startswith(f"{spec}, "):
+                found[name.removeprefix(f"{spec}, ")] = by_tokens[str(tokens)] / (tokens * (tokens + 1) / 2)
+        if found.get("pallas", math.nan) == found.get("pallas") and len(found) > 1:
+            cases[spec, tokens] = found
+    return cases
+
+
+def choices(result: dict[str, Any]) -> str:
+    """Returns the predictions among which `auto` chooses on a TPU."""
+    lines = [
+        (chip, f"`{spec}`", f"{tokens:,}", *(f"{found[name]:.4f}" if name in found else "" for name in NAMES))
+        for chip in result["chips"]
+        for (spec, tokens), found in predicted(result, chip).items()
+    ]
+    return plain_markdown(("chip", "", "tokens", *(f"`{name}`" for name in NAMES)), lines)
 
 
 def roofline(result: dict[str, Any], chip: str, spec: str, which: str) -> dict[str, float]:

@@ -94,6 +94,7 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
         yield f"compiling {part}", lambda part=part: compiling.table(load("compiling")[part])
     for chip in load("schedules_tpu")["chips"]:
         yield f"schedules {chip}", lambda chip=chip: schedules.table(load("schedules_tpu"), chip)
+    yield "schedules choices", lambda: schedules.choices(load("schedules_tpu"))
     yield "schedules roofline", lambda: schedules.roofline_table(load("schedules_tpu"))
     yield "schedules h100", lambda: gpu.table(load("schedules_gpu"))
     yield "pods", lambda: pods.table(load("pods")["rows"])

@@ -12,6 +12,7 @@ from attention.forms import DotForm, PairNetwork
 from attention.kernels import chunked, cudnn, pair_pallas, pairs, reference, ring, tiles, xla
 from attention.kernels.call import Call, DotCall, PairCall, ScoreCall, check_implementation, common
 from attention.kernels.reference import score_dtype, spread_heads
+from attention.kernels.tpu import splash
 from attention.mesh import CONTEXT, devices, kernels_left_out, platform
 from attention.options import Options
 from attention.parameters import Params
@@ -70,7 +71,7 @@ def _kernel(call: Call, name: str) -> Kernel:
     if name in ring.NAMES and devices(*CONTEXT) > 1 and not ring.why_not(call):
         return ring.attend
     if isinstance(call, DotCall):
-        named = {"xla": xla.dot, "chunked": chunked.attend, "cudnn": cudnn.dot}
+        named = {"xla": xla.dot, "chunked": chunked.attend, "cudnn": cudnn.dot, "pallas": splash.attend}
         return _best_dot(call) if name == "auto" else named[name]
     if isinstance(call, PairCall):
         named = {"chunked": chunked.attend, "pallas": pair_pallas.pair}
@@ -96,6 +97,9 @@ def by_definition(call: ScoreCall) -> tuple[jax.Array, jax.Array]:
 def _best_dot(call: DotCall) -> Kernel:
     if not cudnn.why_not(call):
         return cudnn.dot
+    long = min(call.scores_shape[-2:]) >= splash.FEWEST
+    if platform() == "tpu" and long and not (kernels_left_out() or splash.why_not(call)):
+        return splash.attend
     # On a CPU the cache decides; elsewhere one large product for each batch beats many small ones while it fits.
     small = platform() != "cpu" and _score_bytes(call) <= MOST
     return xla.dot if small or tiles.why_not(call) else chunked.attend

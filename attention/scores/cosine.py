@@ -18,7 +18,7 @@ from attention.score import Score
 class Cosine(Score):
     """score = cos(q, k) / τ, with one τ for each head, at least 0.01 and 0.1 at first."""
 
-    kernels = ("cudnn",)
+    kernels = ("cudnn", "pallas")
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns −log τ."""

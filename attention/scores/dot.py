@@ -77,7 +77,7 @@ class DotProduct(Score):
     qk_norm: str = ""
     precision: Any = dataclasses.field(default=None, kw_only=True)
     title = "Dot-product attention"
-    kernels = ("cudnn",)
+    kernels = ("cudnn", "pallas")
 
     def __post_init__(self):
         super().__post_init__()

@@ -86,7 +86,7 @@ class Bilinear(Score):
 
     per_head: bool = False
     title = "Luong attention"
-    kernels = ("cudnn",)
+    kernels = ("cudnn", "pallas")
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns W_a, initialised so that scores have the variance of scaled dot products."""

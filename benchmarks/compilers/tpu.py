@@ -33,11 +33,12 @@ from attention.kernels.pair_tile import Network, PairPlan
 from attention.kernels.tpu.forms import STRIP
 from attention.kernels.tpu.tile import rows_together
 from benchmarks.compilers import bundles
-from benchmarks.schedules import LENGTHS, NETWORKS
+from benchmarks.schedules import LENGTHS, NETWORKS, SHORT
 from train.devices import topology
 
 COMPILED, HEADS, WIDTH = 4096, 2, 64  # heads run one after another; a schedule is the same for every length
 BLOCKS = (128, 512, 1024)
+OF_SPLASH = (SHORT, 512, 1024)
 MATRIX = (512, 1024, 1024)  # rows, contraction and columns of a block of the matrix product that is checked
 
 
@@ -99,13 +100,13 @@ def opponents() -> Iterator[Contestant]:
         trips = lambda kernel, tokens, size=size: causal(tokens, size, size)  # noqa: E731
         tokens = tuple(n for n in LENGTHS if n > size)
         yield Contestant(f"flash({size})", jax.grad(both, (0, 1, 2)), (x, x, x), trips, tokens)
-    for size in BLOCKS[1:]:
+    for size in OF_SPLASH:
         sizes = splash.BlockSizes(size, size, size, size, size, size, use_fused_bwd_kernel=True)
         mask = masks.MultiHeadMask([masks.CausalMask((COMPILED, COMPILED))] * HEADS)
         kernel = splash.make_splash_mha_single_device(mask, block_sizes=sizes)
         both = lambda q, k, v, kernel=kernel: jax.vmap(kernel)(q, k, v).astype(jnp.float32).sum()  # noqa: E731
         trips = lambda kernel, tokens, size=size: causal(tokens, size, size)  # noqa: E731
-        tokens = tuple(n for n in LENGTHS if n > size)
+        tokens = tuple(n for n in (SHORT, *LENGTHS) if n >= size)
         yield Contestant(f"splash({size})", jax.grad(both, (0, 1, 2)), (x, x, x), trips, tokens)
 
 

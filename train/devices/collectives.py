@@ -52,6 +52,12 @@ class Collective:
 
 def of(text: str, count: int) -> list[Collective]:
     """Returns the collectives of an optimised program's HLO text for `count` devices."""
+    found = (_collective(line, count, times) for line, times in lines_of(text))
+    return [collective for collective in found if collective]
+
+
+def lines_of(text: str) -> Iterator[tuple[str, int]]:
+    """Yields the lines of an optimised program's HLO text that run, each with how often, by the known trip counts."""
     where, lines = "", defaultdict(list)
     for line in text.splitlines():
         if named := _COMPUTATION.match(line.strip()):
@@ -59,11 +65,8 @@ def of(text: str, count: int) -> list[Collective]:
         elif where:
             lines[where].append(line)
     entry = re.search(r"^ENTRY %?([\w.\-]+)", text, re.MULTILINE)
-    times = _times(lines, entry[1]) if entry else defaultdict(int)
-    collectives = (
-        _collective(line, count, times[name]) for name, inside in lines.items() for line in inside if times[name]
-    )
-    return [collective for collective in collectives if collective]
+    times = _times(lines, entry[1]) if entry else {}
+    yield from ((line, times[name]) for name in lines if times.get(name) for line in lines[name])
 
 
 def _times(lines: dict[str, list[str]], entry: str) -> dict[str, int]:

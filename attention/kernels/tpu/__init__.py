@@ -1,1 +1,1 @@
-"""The pairwise family's kernels on TPUs: how a strip is scored, a tile of pairs, and both passes over tiles."""
+"""Kernels for TPUs: those of the pairwise family (a strip, a tile, both passes), and JAX's splash attention."""

@@ -1,0 +1,134 @@
+"""`implementation='pallas'` of dot products: JAX's splash attention, a kernel for TPUs; on a CPU it is interpreted.
+
+Tiles that causality or a window exclude are skipped, and the backward pass is one kernel, which recomputes the weights.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from attention import mesh
+from attention.errors import UnsupportedError
+from attention.kernels.call import DotCall
+from attention.kernels.plan import even
+from attention.mesh import BATCH, CONTEXT, HEADS, devices, free_axes
+from attention.normaliser import SOFTMAX
+
+LANES = 128  # tiles are multiples of it
+LARGEST = 512  # queries and keys of a tile; 1,024 takes as many cycles
+# Fewest queries and keys for which `auto` takes the kernel. By the compiler's figures it needs less than half of XLA's
+# cycles from here on; below, starting it costs as much as it saves (benchmarks/README.md).
+FEWEST = 256
+
+
+def why_not(call: DotCall) -> str:
+    """Returns the reasons why the kernel does not support the call, as part of a sentence; '' if it does."""
+    platform, mask = mesh.platform(), call.mask
+    queries, keys = call.scores_shape[-2:]
+    batch, kv_heads = math.prod(call.scores_shape[:-3]), call.key.shape[-2]
+    over_batch, over_heads = devices(*BATCH), devices(*HEADS)
+    odd = {str(x.dtype) for x in (call.query, call.key, call.value)} - {"float32", "bfloat16"}
+    near = mask.causal or mask.window > 0
+    reasons = {
+        f"its dot products need a TPU and this is {platform}": platform == "gpu",
+        "its weights are those of the softmax": call.normaliser != SOFTMAX,
+        "it adds no bias": call.bias is not None,
+        "it takes no dense mask": mask.dense is not None,
+        "it drops no attention weights": call.dropout_rate > 0,
+        "it returns no weights": call.return_weights,
+        "it has no choice of precision": call.precision is not None,
+        f"it holds float32 or bfloat16, not {' and '.join(sorted(odd))}": bool(odd),
+        "causality and windows need as many queries as keys, at the same positions": near
+        and not mask.in_step(queries, keys),
+        f"its tiles are multiples of {LANES} queries and keys, not {call.block}": call.block is not None
+        and any(size % LANES for size in call.block),
+        "tokens are split among devices": devices(*CONTEXT) > 1,
+        f"{batch} sequences do not divide among {over_batch} devices": bool(batch % over_batch),
+        f"{kv_heads} heads of keys do not divide among {over_heads} devices": bool(kv_heads % over_heads),
+    }
+    return "; ".join(reason for reason, holds in reasons.items() if holds)
+
+
+def attend(call: DotCall) -> tuple[jax.Array, None]:
+    """Returns the output `(*B, T, N, V)`, without weights.
+
+    Raises:
+      UnsupportedError: `why_not` has a reason.
+    """
+    if reason := why_not(call):
+        raise UnsupportedError(f"implementation='pallas' cannot do this call: {reason}; use 'xla' or 'auto'.")
+    queries, keys = call.scores_shape[-2:]
+    block = call.block or tuple(even(size, LARGEST, LANES) for size in (queries, keys))
+    query, key, value = (
+        jnp.pad(x.reshape(-1, *x.shape[-3:]).swapaxes(1, 2), ((0, 0), (0, 0), (0, -x.shape[-3] % size), (0, 0)))
+        for x, size in ((call.query * call.scale, block[0]), (call.key, block[1]), (call.value, block[1]))
+    )
+    run = functools.partial(_on_a_device, block, call.mask.causal, call.mask.window)
+    out = _on_mesh(run, query, key, value, _segments(call, query.shape[-2], key.shape[-2]))
+    out = out.swapaxes(1, 2)[:, :queries].reshape(*call.query.shape[:-1], -1)
+    return _without_blind(call, out), None
+
+
+def _segments(call: DotCall, queries: int, keys: int) -> tuple[jax.Array, jax.Array] | None:
+    """Returns the segments of queries `(B, T')` and keys `(B, S')`, padding in its own; None if all are one."""
+    mask, (real_queries, real_keys) = call.mask, call.scores_shape[-2:]
+    padded = keys > real_keys and not mask.causal  # causality hides padding, which comes last
+    if not ({"key_lengths", "segments"} & mask.parts() or padded):
+        return None
+    batch = math.prod(call.scores_shape[:-3])
+    rows, columns = (
+        jnp.zeros((batch, size), jnp.int32) if x is None else call.flat(x, 1).astype(jnp.int32)
+        for x, size in ((mask.query_segments, real_queries), (mask.key_segments, real_keys))
+    )
+    if mask.key_lengths is not None:
+        nobody = jnp.iinfo(jnp.int32).min
+        columns = jnp.where(jnp.arange(real_keys)[None] < call.flat(mask.key_lengths, 0)[:, None], columns, nobody)
+    rows = jnp.pad(rows, ((0, 0), (0, queries - real_queries)))
+    return rows, jnp.pad(columns, ((0, 0), (0, keys - real_keys)), constant_values=jnp.iinfo(jnp.int32).min)
+
+
+def _without_blind(call: DotCall, out: jax.Array) -> jax.Array:
+    """Sets the output of queries that see no key to zero; the kernel gives them the mean of some values."""
+    if not {"key_lengths", "segments"} & call.mask.parts():
+        return out
+    seen = call.allowed().any(-1)  # (*B, 1 or N, 1 or T)
+    return jnp.where(jnp.moveaxis(seen, -2, -1)[..., None], out, jnp.zeros((), out.dtype))
+
+
+def _on_a_device(block, causal, window, query, key, value, segments) -> jax.Array:
+    """Runs the kernel on `(B, N, T, H)`, `(B, K, S, H)` and `(B, K, S, V)`, and returns `(B, N, T, V)`."""
+    # Pallas takes longer to import than JAX, so it waits for a use.
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    shape = query.shape[-2], key.shape[-2]
+    sides = window - 1 if window else None, 0 if causal else window - 1 if window else None
+    mask = masks.LocalMask(shape, sides, 0) if causal or window else masks.FullMask(shape)
+    rows, across = block
+    kernel = splash.make_splash_mha_single_device(
+        masks.MultiHeadMask([mask] * query.shape[1]),
+        block_sizes=splash.BlockSizes(rows, across, across, rows, across, across, use_fused_bwd_kernel=True),
+        interpret=mesh.platform() == "cpu",
+    )
+    if segments is None:
+        return jax.vmap(kernel)(query, key, value)
+    return jax.vmap(lambda q, k, v, ids: kernel(q, k, v, splash.SegmentIds(*ids)))(query, key, value, segments)
+
+
+def _on_mesh(run, query, key, value, segments) -> jax.Array:
+    """Runs the kernel on each device's sequences and heads, because JAX cannot partition it."""
+    if devices() == 1:
+        return run(query, key, value, segments)
+    batch, heads = free_axes(*BATCH), free_axes(*HEADS)
+    whole, ids = P(batch, heads), None if segments is None else (P(batch), P(batch))
+    local = jax.shard_map(
+        run,
+        in_specs=(whole, whole, whole, ids),
+        out_specs=whole,
+        axis_names=frozenset(free_axes()),
+        check_vma=False,
+    )
+    return local(query, key, value, segments)

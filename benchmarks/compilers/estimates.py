@@ -1,0 +1,69 @@
+"""Compile `xla` and `chunked` for one described TPU, and add up XLA's own estimates of the cycles of its instructions.
+
+    python -m benchmarks.compilers.estimates CHIP [NAME ...]
+
+`benchmarks.schedules` starts it, in a process of its own. Prints JSON.
+"""
+
+import json
+import re
+import sys
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import SingleDeviceSharding
+
+import attention
+from attention import Mask, mesh
+from benchmarks.schedules import BY_XLA, LENGTHS, SHORT
+from train.devices import collectives, topology
+
+WIDTH = 64
+
+
+def by_xla(name: str, device: Any) -> dict[str, Any]:
+    """Returns the cycles of one head by XLA's own estimates of what it makes of `xla` or `chunked`, both passes.
+
+    Args:
+      name: A mechanism and an implementation, such as `dot_product, xla`.
+      device: The chip.
+    """
+    spec, implementation = name.rsplit(", ", 1)
+    place, start = SingleDeviceSharding(device), time.perf_counter()
+
+    def loss(params, query, key, value):
+        mask = Mask(causal=True)
+        out = attention.attend(spec, params, query, key, value, mask=mask, implementation=implementation)
+        return out.astype(jnp.float32).sum()
+
+    cycles = {}
+    for tokens in (SHORT, *LENGTHS):
+        heads = min(8, 2 * max(LENGTHS) // tokens)
+        params = jax.eval_shape(lambda heads=heads: attention.init(spec, jax.random.key(0), heads, WIDTH))
+        shaped = lambda x: jax.ShapeDtypeStruct(x.shape, jnp.bfloat16, sharding=place)  # noqa: E731
+        x = shaped(jax.ShapeDtypeStruct((1, tokens, heads, WIDTH), jnp.bfloat16))
+        with mesh.compiled_for(device):
+            lowered = jax.jit(jax.grad(loss, (0, 1, 2, 3))).lower(jax.tree.map(shaped, params), x, x, x)
+            program = lowered.compile().as_text()
+        found = (
+            (times, re.search(r'"estimated_cycles":"(\d+)"', line)) for line, times in collectives.lines_of(program)
+        )
+        cycles[tokens] = sum(times * int(estimate[1]) for times, estimate in found if estimate) / heads
+    return {"name": name, "estimates": cycles, "seconds": time.perf_counter() - start}
+
+
+def main(chip: str, names: list[str]) -> None:
+    """Prints one line of JSON for each mechanism and implementation."""
+    device = topology.devices(f"{chip}:2x2")[0]
+    for name in [name for name in BY_XLA if not names or name in names]:
+        try:
+            result = by_xla(name, device)
+        except jax.errors.JaxRuntimeError as error:
+            result = {"name": name, "refused": str(error).splitlines()[0]}
+        print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

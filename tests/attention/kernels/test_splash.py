@@ -1,0 +1,127 @@
+"""Dot products by JAX's kernel for TPUs: against the definition, chosen by `auto`, and refused in a sentence."""
+
+import types
+
+import chex
+import jax
+import jax.numpy as jnp
+import pytest
+
+from attention import Mask, UnsupportedError, dot_product_attention, mesh
+from attention.kernels import choose
+from attention.kernels.tpu import splash
+from tests.sizes import more
+
+LENGTHS = jnp.array([150, 0])
+SEGMENTS = jnp.repeat(jnp.array([[0, 1, 2], [5, 5, 7]]), 60, axis=1)
+
+
+def arrays(queries=180, keys=180, heads=2, kv_heads=1):
+    random = jax.random.split(jax.random.key(0), 3)
+    shapes = (2, queries, heads, 8), (2, keys, kv_heads, 8), (2, keys, kv_heads, 4)
+    return [jax.random.normal(k, shape) for k, shape in zip(random, shapes, strict=True)]
+
+
+def outcome(implementation, mask, query, key, value):
+    def loss(*x):
+        out = dot_product_attention(*x, mask=mask, implementation=implementation)
+        return jnp.sum(jnp.sin(out.astype(jnp.float32))), out
+
+    (_, out), gradients = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(query, key, value)
+    return out, gradients
+
+
+@pytest.mark.parametrize(
+    ("mask", "keys"),
+    [
+        (Mask(causal=True, key_lengths=LENGTHS), 180),
+        more(Mask(), 100),
+        more(Mask(key_lengths=LENGTHS), 250),
+        more(Mask(causal=True), 180),
+        more(Mask(causal=True, window=40), 180),
+        more(Mask(window=40), 180),
+        more(Mask(query_segments=SEGMENTS, key_segments=SEGMENTS[::-1]), 180),
+        more(Mask(causal=True, query_segments=SEGMENTS, key_segments=SEGMENTS, key_lengths=LENGTHS), 180),
+    ],
+)
+def test_equals_the_definition_in_output_and_gradients(mask, keys):
+    """Two query heads on one of keys; tiles of 128 are padded, and a whole sequence is padding."""
+    given = arrays(keys=keys)
+    chex.assert_trees_all_close(outcome("pallas(128, 128)", mask, *given), outcome("xla", mask, *given), atol=2e-5)
+
+
+@pytest.mark.more
+def test_padding_has_no_effect_even_if_it_is_not_a_number():
+    query, key, value = arrays()
+    given = query, key.at[:, 150:].set(jnp.nan), value.at[:, 150:].set(jnp.nan)
+    mask = Mask(causal=True, key_lengths=jnp.array([150, 150]))
+    chex.assert_trees_all_close(outcome("pallas", mask, *given), outcome("xla", mask, *given), atol=2e-5)
+
+
+@pytest.mark.more
+def test_half_precision_stays_near_single():
+    given = [x.astype(jnp.bfloat16).astype(jnp.float32) for x in arrays()]
+    exact, half = (
+        outcome("pallas", Mask(causal=True), *(x.astype(kind) for x in given)) for kind in (jnp.float32, jnp.bfloat16)
+    )
+    chex.assert_trees_all_equal_dtypes(half[0], jnp.zeros((), jnp.bfloat16))
+    chex.assert_trees_all_close(jax.tree.map(lambda x: x.astype(jnp.float32), half), exact, atol=0.1)
+
+
+@pytest.mark.more
+def test_sequences_and_heads_may_be_on_several_devices(run_python):
+    done = run_python("-m", "tests.attention.kernels.test_splash", devices=4)
+    assert float(done.stdout) < 1e-5
+
+
+def on_devices():
+    """Prints the largest difference between four devices and one."""
+    mask, whole = Mask(causal=True, key_lengths=LENGTHS), jax.sharding.PartitionSpec("data", None, "tensor")
+    given = arrays(heads=4, kv_heads=2)
+    alone = outcome("pallas", mask, *given)
+    auto = (jax.sharding.AxisType.Auto,) * 2
+    devices = jax.make_mesh((2, 2), ("data", "tensor"), axis_types=auto)
+    with jax.set_mesh(devices):
+        split = jax.device_put(given, jax.sharding.NamedSharding(devices, whole))
+        shared = jax.device_get(outcome("pallas", mask, *split))
+        with pytest.raises(UnsupportedError, match="3 heads of keys do not divide among 2 devices"):
+            dot_product_attention(*arrays(heads=3, kv_heads=3), implementation="pallas")
+    print(max(jax.tree.leaves(jax.tree.map(lambda x, y: float(jnp.abs(x - y).max()), jax.device_get(alone), shared))))
+
+
+@pytest.mark.parametrize(
+    ("reason", "options"),
+    [
+        ("adds no bias", {"bias": jnp.zeros((1, 1, 180, 180))}),
+        ("takes no dense mask", {"mask": Mask(dense=jnp.ones((1, 1, 180, 180), bool))}),
+        ("drops no attention weights", {"dropout_rate": 0.1, "dropout_key": jax.random.key(0)}),
+        ("returns no weights", {"return_weights": True}),
+        ("no choice of precision", {"precision": "highest"}),
+        ("as many queries as keys", {"mask": Mask(causal=True, query_offset=3)}),
+        (r"multiples of 128 queries and keys, not \(64, 128\)", {"implementation": "pallas(64, 128)"}),
+    ],
+)
+def test_what_it_cannot_do_is_a_sentence(reason, options):
+    with pytest.raises(UnsupportedError, match=rf"'pallas' cannot do this call: .*{reason}.*; use 'xla' or 'auto'"):
+        dot_product_attention(*arrays(), **({"implementation": "pallas"} | options))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "options", "taken"),
+    [
+        (splash.FEWEST, {}, True),
+        (splash.FEWEST - 1, {}, False),
+        (splash.FEWEST, {"return_weights": True}, False),
+    ],
+)
+def test_auto_takes_it_on_a_tpu_for_long_sequences(monkeypatch, tokens, options, taken):
+    asked = []
+    monkeypatch.setattr(splash, "attend", lambda call: asked.append(call) or choose.xla.dot(call))
+    with mesh.compiled_for(types.SimpleNamespace(platform="tpu")):
+        dot_product_attention(*arrays(tokens, tokens), **options)
+    dot_product_attention(*arrays(tokens, tokens), **options)  # on a CPU it is interpreted, if it is named
+    assert len(asked) == taken
+
+
+if __name__ == "__main__":
+    on_devices()
