@@ -204,7 +204,8 @@ def against(measured: dict[str, Any], kind: str) -> str:
     pairs = shape["batch"] * shape["heads"] * tokens * (tokens + 1) / 2
     for what, which in (("forward", "forward"), ("forward+backward", "")):
         for row in measured[what]:
-            spec = {"neural": "neural(dim=2)"}.get(name := row["name"].removesuffix(", pallas"), name)
+            kernel = {"neural": "neural(dim=2)", "dot_product": "splash(512)"}
+            spec = kernel.get(name := row["name"].removesuffix(", pallas"), name)
             if name != row["name"] and "seconds" in row and spec in rows:
                 least = cycles(rows[spec], tokens, which) * pairs / CLOCK
                 seconds = (f"{1e3 * x:.3f}" for x in (row["seconds"], least))

@@ -1,9 +1,16 @@
 """Schedules of the TPU compiler, read from dumps, and what is made of them."""
 
 import json
+import types
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+import attention
+from attention import Mask, mesh
+from attention.kernels import chunked, pair_pallas, xla
+from attention.kernels.tpu import splash
 from benchmarks import schedules
 from benchmarks.compilers import bundles, gpu
 from tests.conftest import ROOT
@@ -58,6 +65,29 @@ def test_no_kernel_takes_less_than_its_roofline(result):
             for which in schedules.PASSES:
                 least = max(schedules.roofline(result, chip, spec, which).values())
                 assert least < schedules.cycles(rows[spec], 16384, which), (chip, spec, which)
+
+
+def test_auto_takes_on_a_tpu_what_is_predicted_to_need_fewest_cycles(result, monkeypatch):
+    taken = []
+    served = {
+        "pallas": ((splash, "attend"), (pair_pallas, "pair")),
+        "xla": ((xla, "dot"),),
+        "chunked": ((chunked, "attend"),),
+    }
+    for name, functions in served.items():
+        for module, function in functions:
+            stub = lambda call, name=name: taken.append(name) or (jnp.zeros_like(call.value), None)  # noqa: E731
+            monkeypatch.setattr(module, function, stub)
+    for chip in result["chips"]:
+        cases = schedules.predicted(result, chip)
+        assert {("dot_product", 256), ("neural(dim=2)", 16384)} <= cases.keys()
+        for (spec, tokens), cycles in cases.items():
+            x = jax.ShapeDtypeStruct((1, tokens, 8, 64), jnp.bfloat16)
+            params = jax.eval_shape(lambda spec=spec: attention.init(spec, jax.random.key(0), 8, 64))
+            with mesh.compiled_for(types.SimpleNamespace(platform="tpu")):
+                attend = lambda params, x, spec=spec: attention.attend(spec, params, x, x, x, mask=Mask(causal=True))  # noqa: E731
+                jax.eval_shape(attend, params, x)
+            assert taken.pop() == min(cycles, key=cycles.get), (chip, spec, tokens, cycles)
 
 
 # A loop over tiles of 6 instructions, in which another of 2 visits units; then a loop that waits.

@@ -50,11 +50,11 @@ def run(*arguments, **options):
     )
 
 
-SPECS = ("neural(dim=2)", "neural(dim=16)", "neural(dim=None)", "additive(units=16)")
+SPECS = ("dot_product", "neural(dim=2)", "neural(dim=16)", "neural(dim=None)", "additive(units=16)")
 
 
 @pytest.mark.parametrize(
-    ("generation", "specs"), [("v5e:2x2", SPECS[:1]), more("v5e:2x2", SPECS[1:]), more("v6e:2x2", SPECS)]
+    ("generation", "specs"), [("v5e:2x2", SPECS[:2]), more("v5e:2x2", SPECS[2:]), more("v6e:2x2", SPECS)]
 )
 def test_every_kernel_passes_mosaic_forward_and_backward(generation, specs):
     done = run("-c", PROGRAM, generation, repr(specs), "(1024,)")
