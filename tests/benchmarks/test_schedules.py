@@ -67,6 +67,10 @@ def test_no_kernel_takes_less_than_its_roofline(result):
                 assert least < schedules.cycles(rows[spec], 16384, which), (chip, spec, which)
 
 
+# Where the two kinds of figures are too close for a rule of its own: benchmarks/README.md says so.
+STAYS = {("v6e", "neural(dim=None)", 16384): "pallas"}
+
+
 def test_auto_takes_on_a_tpu_what_is_predicted_to_need_fewest_cycles(result, monkeypatch):
     taken = []
     served = {
@@ -87,7 +91,9 @@ def test_auto_takes_on_a_tpu_what_is_predicted_to_need_fewest_cycles(result, mon
             with mesh.compiled_for(types.SimpleNamespace(platform="tpu")):
                 attend = lambda params, x, spec=spec: attention.attend(spec, params, x, x, x, mask=Mask(causal=True))  # noqa: E731
                 jax.eval_shape(attend, params, x)
-            assert taken.pop() == min(cycles, key=cycles.get), (chip, spec, tokens, cycles)
+            least = min(cycles, key=cycles.get)
+            assert taken.pop() == STAYS.get((chip, spec, tokens), least), (chip, spec, tokens, cycles)
+            assert (chip, spec, tokens) not in STAYS or least != STAYS[chip, spec, tokens]
 
 
 # A loop over tiles of 6 instructions, in which another of 2 visits units; then a loop that waits.
