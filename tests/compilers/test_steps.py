@@ -13,15 +13,23 @@ import pytest
 from tests.conftest import ROOT
 
 PACKAGES = {"v5e:2x2": "libtpu", "h100x4": "jax_cuda12_plugin"}
-# Megabytes of gradients and activations on a device that jax-cuda12-plugin 0.10.2 planned; a tenth more is allowed, and
-# another version of a compiler may need other figures. Those of the other steps are yet to be recorded.
+# Megabytes of gradients and activations on a device that libtpu 0.0.42.1 and jax-cuda12-plugin 0.10.2 planned; a tenth
+# more is allowed, and another version of a compiler may need other figures.
 PLANNED = {
+    ("v5e:2x2", "vit_digits.py"): 19.1,
+    ("v5e:2x2", "gpt_pydoc.py:neural(dim=2)"): 15.3,
+    ("v5e:2x2", "mlm_pydoc.py"): 15.6,
+    ("v5e:2x2", "classify_imdb.py"): 5.65,
+    ("v5e:2x2", "translate_dates.py"): 13.6,
+    ("v5e:2x2", "seq2seq_dates.py"): 9.94,
+    ("v5e:2x2", "cnn_digits.py"): 0.0036,
     ("h100x4", "vit_digits.py"): 3.69,
     ("h100x4", "gpt_pydoc.py:neural(dim=2)"): 34.5,
     ("h100x4", "mlm_pydoc.py"): 37.1,
     ("h100x4", "classify_imdb.py"): 5.2,
     ("h100x4", "translate_dates.py"): 35.7,
     ("h100x4", "seq2seq_dates.py"): 68.6,
+    ("h100x4", "cnn_digits.py"): 1.29,
 }
 CONFIGS = (
     "vit_digits.py",
@@ -58,5 +66,4 @@ def test_a_step_of_every_kind_of_model_compiles_and_takes_no_more_memory_than_it
         name: sizes["gradients and activations"] / 1e6 for name, sizes in map(json.loads, done.stdout.splitlines())
     }
     assert planned.keys() == set(CONFIGS)
-    bounds = {name: 1.1 * PLANNED[chips, name] for name in planned if (chips, name) in PLANNED}
-    assert {name: planned[name] for name, bound in bounds.items() if planned[name] > bound} == {}
+    assert {name: size for name, size in planned.items() if size > 1.1 * PLANNED[chips, name]} == {}
