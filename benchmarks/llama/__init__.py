@@ -1,0 +1,1 @@
+"""A Llama of 100 M parameters against `transformers`: decoding with a cache, and a training step."""

@@ -1,0 +1,193 @@
+"""A Llama of 100 M parameters: decoding with a cache and a training step, here and in Hugging Face's transformers.
+
+    python -m benchmarks.llama --against=transformers --out=benchmarks/results/llama_cpu.json
+    python -m benchmarks.llama --parts=training --against=transformers --against=transformers_compiled
+
+All have the same random weights and take turns in every round. Decoding is greedy. Compiling is not counted.
+"""
+
+import argparse
+import dataclasses
+import importlib
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from analysis import measurements
+from analysis.tables import plain_markdown
+from benchmarks import measure
+from benchmarks.train_step import COMPILED, step_of
+from models.gpt import GPT
+from models.published import pretrained
+from train import cli, losses, optimizer
+from train.config import loading
+from train.config.schema import Config
+from train.decode.decoding import Sampling, generate
+from train.step import Trainer
+
+CONFIG = "configs/gpt_modern_pydoc.py:dot_product(kv_heads=4)"
+SIZES = {"model.depth": "12", "model.width": "768", "model.heads": "12", "model.mlp": "2048", "model.dropout": "0.0"}
+AGAINST = ("transformers", f"transformers{COMPILED}")
+BUDGET = 120.0  # seconds for each contestant
+
+Decode = Callable[[np.ndarray, int], np.ndarray]
+Step = Callable[[np.ndarray, np.ndarray], float]
+
+
+@measurements.program(
+    __doc__,
+    cli.flag("--against", action="append", choices=AGAINST, help="see requirements-parity.txt; may be given again"),
+    cli.flag("--parts", nargs="*", default=["decoding", "training"], choices=("decoding", "training"), help="of it"),
+    cli.flag("--prompt", type=cli.count, default=16, help="tokens of every prompt"),
+    cli.flag("--tokens", type=cli.count, default=64, help="that are decoded after it"),
+    cli.flag("--batches", nargs="*", type=cli.count, default=(1, 16), help="prompts that are decoded together"),
+    cli.flag("--sequences", type=cli.count, default=2, help="of a training step"),
+    cli.flag("--length", type=cli.count, default=256, help="tokens of each of these sequences"),
+    cli.flag("--vocabulary", type=cli.count, default=32_000, help="tokens that there are"),
+    measure.rounds(3),
+    cli.OVERRIDES,
+)
+def main(flags: argparse.Namespace) -> measurements.Measured:
+    """Yields the figures of decoding, then those of training."""
+    others = flags.against or []
+    result = measure.with_versions(("torch", "transformers") if others else (), "requirements-parity.txt")
+    config, _ = loading.resolve(CONFIG, SIZES | flags.overrides)
+    model = config.model.build(flags.vocabulary, max(flags.length, flags.prompt + flags.tokens))
+    params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
+    result |= {"model": dataclasses.asdict(config.model), "parameters": sum(x.size for x in jax.tree.leaves(params))}
+    with tempfile.TemporaryDirectory() as folder:
+        theirs = f"{folder}/llama"
+        pretrained.export(theirs, config.model, params, length=model.length)
+        if "decoding" in flags.parts:
+            result |= {"prompt": flags.prompt, "tokens": flags.tokens, "decoding": []}
+            for row in decodings(model, params, theirs, flags):
+                result["decoding"].append(row)
+                yield result, table(result["decoding"][-1:])
+        if "training" in flags.parts:
+            result["training"] = training(config, model, params, theirs, flags)
+            yield result, training_table(result["training"])
+
+
+def decodings(model: GPT, params: dict, theirs: str, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yields for each batch the tokens a second of all, the ratios to theirs, and the speed of a step.
+
+    A step is one token of each sequence; reading the prompts is in its time. Its bytes are those of the weights, all of
+    which it reads; those of the caches, which are fewer, are not counted.
+    """
+    calls = {"bench": ours(model, params)} | {
+        name: twins().make_decoding(theirs, name.endswith(COMPILED)) for name in flags.against or ()
+    }
+    roof, weights = measure.Roof.measured(jnp.float32), measure.bytes_of(params)
+    for batch in flags.batches:
+        prompts = tokens_of(model, batch, flags.prompt)
+        written: dict[str, np.ndarray] = {}
+        runs = {name: lambda name=name: written.update({name: calls[name](prompts, flags.tokens)}) for name in calls}  # noqa: B023
+        times = measure.in_turn(runs, flags.rounds, BUDGET)
+        step = statistics.median(times["bench"]) / flags.tokens
+        yield {
+            "batch": batch,
+            "tokens_per_second": {
+                name: batch * flags.tokens / statistics.median(seconds) for name, seconds in times.items()
+            },
+            "times_faster": ratios(times),
+            "same_tokens": min(float(np.mean(written["bench"] == tokens)) for tokens in written.values()),
+            "milliseconds_a_step": 1e3 * step,
+            "weight_bytes_a_step": weights,
+            "gigabytes_per_second": weights / step / 1e9,
+            "of_bandwidth": weights / step / roof.bandwidth,
+            "of_flops": 2 * batch * weights / 4 / step / roof.flops,
+        }
+
+
+def twins() -> Any:
+    """Returns the module that has the opponents, which needs PyTorch."""
+    return importlib.import_module("benchmarks.peers.llama_torch")
+
+
+def tokens_of(model: GPT, batch: int, length: int) -> np.ndarray:
+    """Returns random tokens `(batch, length)`."""
+    return np.random.default_rng(0).integers(0, model.vocabulary, (batch, length))
+
+
+def ours(model: GPT, params: dict) -> Decode:
+    """Returns our greedy decoding, from prompts `(B, T)` and a number of tokens to that many new ones."""
+
+    def decode(prompts: np.ndarray, tokens: int) -> np.ndarray:
+        rows = generate(model, params, list(prompts), tokens, Sampling(temperature=0), jax.random.key(0))
+        return np.stack(rows)[:, prompts.shape[1] :]
+
+    return decode
+
+
+def ratios(times: measure.Times) -> dict[str, dict[str, float]]:
+    """Returns how many times as long as ours each opponent takes: median, least and greatest of the rounds."""
+    found = {name: measure.ratio(times, name, "bench") for name in times if name != "bench"}
+    return {name: dataclasses.asdict(ratio) for name, ratio in found.items() if ratio}
+
+
+def training(config: Config, model: GPT, params: dict, theirs: str, flags: argparse.Namespace) -> dict[str, Any]:
+    """Measures steps of plain AdamW on the same batch, without dropout: tokens a second, ratios, and all losses."""
+    rate = config.optimizer.learning_rate
+    steps = {"bench": step_here(config, model, params)} | {
+        name: twins().make_step(theirs, rate, name.endswith(COMPILED)) for name in flags.against or ()
+    }
+    read = tokens_of(model, flags.sequences, flags.length)
+    targets = np.roll(read, -1, axis=1)
+    loss_of: dict[str, list[float]] = {name: [] for name in steps}
+    runs = {name: lambda name=name: loss_of[name].append(steps[name](read, targets)) for name in steps}
+    times = measure.in_turn(runs, flags.rounds, BUDGET)
+    return {
+        "sequences": flags.sequences,
+        "length": flags.length,
+        "tokens_per_second": {name: read.size / statistics.median(seconds) for name, seconds in times.items()},
+        "times_faster": ratios(times),
+        "losses": loss_of,
+    }
+
+
+def step_here(config: Config, model: GPT, params: dict) -> Step:
+    """Returns our training step, from tokens and the next tokens, both (B, T), to the mean loss."""
+
+    def loss(params: dict, batch: tuple, key: jax.Array | None) -> dict[str, jax.Array]:
+        read, targets = batch
+        logits = model.apply({"params": params}, read, True, rngs={"dropout": key})
+        return losses.sums(losses.in_nats(logits, targets), jnp.ones(targets.shape))
+
+    plain = dataclasses.replace(config.optimizer, schedule="constant", clip=0.0, weight_decay=0.0)
+    rate = optimizer.schedule(plain, 0, 1)
+    take = step_of(Trainer(loss, optimizer.optimizer(plain, rate), rate, accumulate=1, ema=0.0), params)
+    return lambda *arrays: take(tuple(x.astype(np.int32) for x in arrays))
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Returns the speed of decoding, a row for each batch."""
+    names = list(rows[0]["tokens_per_second"])
+    faster = (f"× {name}" for name in names[1:])
+    titles = ("batch", *(f"{name}, tokens/s" for name in names), *faster, "ms a step", "weights GB/s")
+    return plain_markdown((*titles, "of bandwidth", "of FLOP/s"), map(_cells, rows))
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    speeds = (f"{speed:,.1f}" for speed in row["tokens_per_second"].values())
+    shares = (f"{100 * row[name]:.0f} %" for name in ("of_bandwidth", "of_flops"))
+    figures = (f"{row['milliseconds_a_step']:.1f}", f"{row['gigabytes_per_second']:.1f}", *shares)
+    return [str(row["batch"]), *speeds, *map(measure.spread, row["times_faster"].values()), *figures]
+
+
+def training_table(result: dict[str, Any]) -> str:
+    """Returns the speed of training steps, a row for each contestant."""
+    rows = (
+        (name, f"{speed:,.0f}", measure.spread(result["times_faster"].get(name)))
+        for name, speed in result["tokens_per_second"].items()
+    )
+    return plain_markdown(("", "tokens/s", "times as long as the bench"), rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

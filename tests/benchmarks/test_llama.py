@@ -1,0 +1,34 @@
+"""That the command measures decoding and training; transformers, with the same tokens and losses, only where it is."""
+
+import importlib.util
+import json
+
+import pytest
+
+from benchmarks.llama import __main__ as llama
+
+SMALL = [f"--config.model.{size}" for size in ("depth=1", "width=16", "heads=8", "mlp=24")]
+SHORT = ["--prompt=3", "--tokens=5", "--batches", "1", "2", "--sequences=2", "--length=6", "--vocabulary=40"]
+THERE = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
+OTHERS = pytest.param("transformers", marks=pytest.mark.skipif(not THERE, reason="needs requirements-parity.txt"))
+
+
+@pytest.mark.parametrize("against", [pytest.param("", marks=pytest.mark.more), OTHERS])
+def test_the_command_measures_decoding_and_training(against, tmp_path, capsys):
+    out = tmp_path / "llama.json"
+    chosen = [f"--against={against}"] if against else []
+    assert llama.main([*SMALL, *SHORT, "--rounds=1", f"--out={out}", *chosen]) == 0
+    result = json.loads(out.read_text())
+    contestants = {"bench", against} - {""}
+    # Queries and outputs, half as many keys and values, three arrays of the MLP, three norms; embeddings.
+    assert result["parameters"] == 2 * 16 * 16 + 2 * 16 * 8 + 3 * 16 * 24 + 3 * 16 + 40 * 16
+    assert [row["batch"] for row in result["decoding"]] == [1, 2]
+    for row in result["decoding"]:
+        assert set(row["tokens_per_second"]) == contestants
+        assert row["same_tokens"] == 1.0
+        assert row["weight_bytes_a_step"] == 4 * result["parameters"]
+    losses = result["training"]["losses"]
+    assert set(losses) == contestants
+    for ours, theirs in zip(losses["bench"], losses[against or "bench"], strict=False):
+        assert ours == pytest.approx(theirs, abs=1e-4)
+    assert f"{result['decoding'][0]['milliseconds_a_step']:.1f}" in capsys.readouterr().out
