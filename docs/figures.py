@@ -37,6 +37,7 @@ from benchmarks import (
 )
 from benchmarks import train_step as training
 from benchmarks.compilers import gpu
+from benchmarks.llama import __main__ as llama
 from docs import address
 from studies import declared, digits, ledger, manual, precision, replication, runs, translations
 from train import cli, mechanisms
@@ -89,6 +90,8 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "replicas", lambda: replicas.markdown(load("replicas"))
     yield "translation", lambda: marian.table(load("translation")["searches"])
     yield "decoding", lambda: decoding.table(load("decoding")["mechanisms"])
+    yield "llama", lambda: llama.table(load("llama")["decoding"] + load("llama_16")["decoding"])
+    yield "llama training", lambda: llama.training_table(load("llama_step")["training"])
     yield "endurance", lambda: endurance.markdown(load("endurance"))
     for part in ("depths", "layers", "chunks"):
         yield f"compiling {part}", lambda part=part: compiling.table(load("compiling")[part])
