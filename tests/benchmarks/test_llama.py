@@ -13,7 +13,8 @@ THERE = all(importlib.util.find_spec(name) for name in ("torch", "transformers")
 OTHERS = pytest.param("transformers", marks=pytest.mark.skipif(not THERE, reason="needs requirements-parity.txt"))
 
 
-@pytest.mark.parametrize("against", [pytest.param("", marks=pytest.mark.more), OTHERS])
+@pytest.mark.more
+@pytest.mark.parametrize("against", ["", OTHERS])
 def test_the_command_measures_decoding_and_training(against, tmp_path, capsys):
     out = tmp_path / "llama.json"
     chosen = [f"--against={against}"] if against else []
