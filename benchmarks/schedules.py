@@ -106,7 +106,7 @@ def predicted(result: dict[str, Any], chip: str) -> dict[tuple[str, int], dict[s
     kernels, cases = by_name(result, chip), {}
     estimates = {row["name"]: row["estimates"] for row in result["chips"][chip] if "estimates" in row}
     for spec, tokens in itertools.product(("dot_product", *NETWORKS), (SHORT, *LENGTHS)):
-        name = f"splash({min(tokens, 512)})" if spec == "dot_product" else spec
+        name = spec if spec != "dot_product" else f"splash({min(tokens, 512)})" + ", two passes" * (tokens > 4096)
         found = {"pallas": cycles(kernels[name], tokens)} if name in kernels else {}
         for name, by_tokens in estimates.items():
             if name.startswith(f"{spec}, "):

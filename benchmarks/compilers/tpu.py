@@ -7,6 +7,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -100,14 +101,16 @@ def opponents() -> Iterator[Contestant]:
         trips = lambda kernel, tokens, size=size: causal(tokens, size, size)  # noqa: E731
         tokens = tuple(n for n in LENGTHS if n > size)
         yield Contestant(f"flash({size})", jax.grad(both, (0, 1, 2)), (x, x, x), trips, tokens)
-    for size in OF_SPLASH:
-        sizes = splash.BlockSizes(size, size, size, size, size, size, use_fused_bwd_kernel=True)
+    for size, fused in [*itertools.product(OF_SPLASH, (True,)), (512, False)]:
+        dq = () if fused else (size, size)
+        sizes = splash.BlockSizes(*(size,) * 6, *dq, use_fused_bwd_kernel=fused)
         mask = masks.MultiHeadMask([masks.CausalMask((COMPILED, COMPILED))] * HEADS)
         kernel = splash.make_splash_mha_single_device(mask, block_sizes=sizes)
         both = lambda q, k, v, kernel=kernel: jax.vmap(kernel)(q, k, v).astype(jnp.float32).sum()  # noqa: E731
         trips = lambda kernel, tokens, size=size: causal(tokens, size, size)  # noqa: E731
         tokens = tuple(n for n in (SHORT, *LENGTHS) if n >= size)
-        yield Contestant(f"splash({size})", jax.grad(both, (0, 1, 2)), (x, x, x), trips, tokens)
+        name = f"splash({size})" if fused else f"splash({size}), two passes"
+        yield Contestant(name, jax.grad(both, (0, 1, 2)), (x, x, x), trips, tokens)
 
 
 def product(size: int) -> Contestant:

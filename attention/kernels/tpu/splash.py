@@ -1,6 +1,6 @@
 """`implementation='pallas'` of dot products: JAX's splash attention, a kernel for TPUs; on a CPU it is interpreted.
 
-Tiles that causality or a window exclude are skipped, and the backward pass is one kernel, which recomputes the weights.
+Tiles that causality or a window exclude are skipped, and the backward pass recomputes the weights.
 """
 
 import functools
@@ -19,6 +19,9 @@ from attention.normaliser import SOFTMAX
 
 LANES = 128  # tiles are multiples of it
 LARGEST = 512  # queries and keys of a tile; 1,024 takes as many cycles
+# Most tiles of keys for which the backward pass is one kernel, which writes a gradient of all queries for each of them.
+# Two kernels take a quarter more cycles.
+MOST_PARTS = 8
 # Fewest queries and keys for which `auto` takes the kernel. By the compiler's figures it needs less than half of XLA's
 # cycles from here on; below, starting it costs as much as it saves (benchmarks/README.md).
 FEWEST = 256
@@ -108,9 +111,11 @@ def _on_a_device(block, causal, window, query, key, value, segments) -> jax.Arra
     sides = window - 1 if window else None, 0 if causal else window - 1 if window else None
     mask = masks.LocalMask(shape, sides, 0) if causal or window else masks.FullMask(shape)
     rows, across = block
+    one = shape[1] // across <= MOST_PARTS
+    forward, backward = (rows, across, across), (rows, across, across, *(() if one else block))
     kernel = splash.make_splash_mha_single_device(
         masks.MultiHeadMask([mask] * query.shape[1]),
-        block_sizes=splash.BlockSizes(rows, across, across, rows, across, across, use_fused_bwd_kernel=True),
+        block_sizes=splash.BlockSizes(*forward, *backward, use_fused_bwd_kernel=one),
         interpret=mesh.platform() == "cpu",
     )
     if segments is None:
