@@ -77,7 +77,7 @@ class Storm:
                 else:
                     self._until(process, lambda step=step, n=starts: self._starts() > n and self._step() >= step)
                 if kind == "write":
-                    self._until(process, self._writing)
+                    self._until(process, self._writing, pause=0.001)
                 time.sleep(draw.uniform(0, 0.02))
                 assert process.poll() is None, f"it ended before signal {index + 1}, of step {step}"
                 os.kill(self._victim(process, kind, draw), self.number)
@@ -110,12 +110,12 @@ class Storm:
             return process.pid
         return int(children[0] if kind == "write" else draw.choice(children))
 
-    def _until(self, process: subprocess.Popen, condition: Callable[[], bool]) -> None:
+    def _until(self, process: subprocess.Popen, condition: Callable[[], bool], pause: float = 0.01) -> None:
         deadline = time.monotonic() + PATIENCE
         while not condition():
             assert process.poll() is None, f"it ended with {process.returncode} before its moment"
             assert time.monotonic() < deadline, "nothing happens"
-            time.sleep(0.001)
+            time.sleep(pause)
 
     def _step(self) -> int:
         """The last step in the record."""

@@ -5,11 +5,12 @@ import pickle
 import pytest
 
 from attention.errors import MESSAGE, WORD, UsageError, unknown
+from tests.sizes import more
 from train import main
 from train.run import terminal
 
 
-@pytest.mark.parametrize("given", ["x" * 10**6, "x y " * 10**6, ("x" * 500 + " ") * 10**4])
+@pytest.mark.parametrize("given", ["x" * 10**6, more("x y " * 10**6), more(("x" * 500 + " ") * 10**4)])
 def test_a_megabyte_is_cut_and_the_sentence_keeps_its_beginning_and_its_end(given):
     for error in (unknown("thing", given, ["one", "two"]), pickle.loads(pickle.dumps(unknown("thing", given, "ab")))):
         assert len(str(error)) <= MESSAGE

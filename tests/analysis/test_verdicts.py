@@ -78,6 +78,7 @@ def test_the_rules_are_those_of_intervals(claim):
     assert {"equal", "does not hold", "undecided"} <= seen
 
 
+@pytest.mark.more
 def test_a_claim_at_the_margin_holds_as_rarely_as_the_level_says():
     rng = np.random.default_rng(1)
     declared = Declaration("?", "accuracy", 0.01, [Comparison("a", ["a"], ["b"], "better")])

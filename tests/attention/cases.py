@@ -9,6 +9,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.dtypes import canonicalize_dtype
 
 import attention
 from attention import Mask
@@ -75,9 +76,9 @@ class Case:
 
     def weights(self, dtype: Any = jnp.float64, seed: int = 7) -> dict[str, jax.Array]:
         """Random weights; biases are positive, so that no ReLU is dead for all pairs."""
-        keys = jax.random.split(jax.random.key(seed), len(self.shapes) + 1)
-        drawn = {n: jax.random.normal(k, s, dtype) for k, (n, s) in zip(keys, self.shapes.items(), strict=False)}
-        return {n: jnp.abs(x) + 0.3 if "bias" in n else x for n, x in drawn.items()}
+        draw, dtype = np.random.default_rng(seed), canonicalize_dtype(dtype)
+        drawn = {name: draw.standard_normal(shape) for name, shape in self.shapes.items()}
+        return {n: jnp.asarray(np.abs(x) + 0.3 if "bias" in n else x, dtype) for n, x in drawn.items()}
 
 
 def neural(
@@ -277,8 +278,8 @@ def mask_of(case: Case, mask: Mask | None = None) -> Mask:
 def inputs(queries=LENGTH, keys=LENGTH, key_heads=HEADS, dtype=jnp.float64, batch=(2,), seed=0):
     """Query, key and value."""
     shapes = [(*batch, queries, HEADS, WIDTH), (*batch, keys, key_heads, WIDTH), (*batch, keys, key_heads, WIDTH)]
-    keys_ = jax.random.split(jax.random.key(seed), 3)
-    return tuple(jax.random.normal(k, s, dtype) for k, s in zip(keys_, shapes, strict=True))
+    draw = np.random.default_rng(seed)  # JAX's would compile a program for each shape
+    return tuple(jnp.asarray(draw.standard_normal(shape), canonicalize_dtype(dtype)) for shape in shapes)
 
 
 def causal_mask(lengths: tuple[int, int] = (LENGTH - 3, LENGTH)) -> Mask:
@@ -299,7 +300,7 @@ def outcome(name, implementation, arrays, weights, mask=None, *, direction=None,
     It is compiled once for each kind of mask and options; what they hold may change.
     """
     if direction is None:
-        direction = jax.random.normal(jax.random.key(11), (*arrays[0].shape[:-1], arrays[2].shape[-1]))
+        direction = np.random.default_rng(11).standard_normal((*arrays[0].shape[:-1], arrays[2].shape[-1]))
     rate = options.pop("dropout_rate", 0.0)
     mask = mask_of(CASES[name], mask)
     return _compiled(name, implementation, rate)(weights, *arrays, mask, direction.astype(arrays[0].dtype), options)

@@ -76,6 +76,7 @@ def test_equals_the_reference_under_every_mask(mask):
     check(inputs(), other="reference", mask=MASKS[mask]())
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("small_tiles", "x64")
 @pytest.mark.parametrize("mask", once(MASKS, ["causal window"]))
 def test_the_dot_family_equals_the_reference_under_every_mask(mask):
@@ -92,6 +93,7 @@ def test_bias_and_its_gradient_with_dropout(shape):
     check(inputs(), jax.random.normal(jax.random.key(3), shape), mask=Mask(causal=True, query_offset=4), rate=0.3)
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("small_tiles", "x64")
 @pytest.mark.parametrize("activation", once(ACTIVATIONS, ["relu"]))
 @pytest.mark.parametrize("hidden", [(4, 3), more((9, 7))])  # unit by unit, and as products
@@ -100,12 +102,14 @@ def test_every_activation_with_weights_of_each_head(activation, hidden):
     check(arrays, activation=activation, mask=Mask(causal=True, query_offset=4), rate=0.2)
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("hidden", [more((5,)), more((40,)), (3, 2, 4), more((8, 6, 5))])
 def test_depths_and_shared_key_heads_with_tiles_by_rule(hidden):
     check(inputs(hidden, key_heads=2), activation="tanh")
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("sequences", once([1, 2, 3, 6], [3]))
 def test_sequences_together_change_nothing(monkeypatch, sequences):
@@ -114,6 +118,7 @@ def test_sequences_together_change_nothing(monkeypatch, sequences):
     check(arrays, jax.random.normal(jax.random.key(3), (1, HEADS, T, S)), mask=Mask(key_lengths=jnp.arange(6) + 3))
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("small_tiles")
 def test_float32_and_bfloat16_are_close_to_float64():
     with jax.enable_x64(True):
@@ -198,5 +203,6 @@ with jax.set_mesh(mesh):
 """
 
 
+@pytest.mark.more
 def test_a_sharded_batch_stays_where_it_is(run_python):
     run_python("-c", SHARDED, devices=8)

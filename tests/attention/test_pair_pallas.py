@@ -17,7 +17,7 @@ from attention.kernels.call import PairCall, common
 from attention.kernels.reference import precise
 from attention.options import Options
 from tests.attention.cases import assert_close
-from tests.sizes import once
+from tests.sizes import more, once
 
 BLOCK = (16, 16)
 # What is compared runs for milliseconds: most of a test's time would go into making it fast.
@@ -130,6 +130,7 @@ def test_in_float32():
     assert_close(both_passes(interpreted, arrays, **options), both_passes(all_pairs, arrays, **options), 1e-5)
 
 
+@pytest.mark.more
 def test_in_bfloat16_is_as_near_to_float32_as_xla():
     arrays, options = inputs((3, 2), dtype=jnp.bfloat16), {"mask": Mask(causal=True), "activation": "tanh"}
     single = jax.tree.map(lambda x: x.astype(jnp.float32), arrays)
@@ -140,6 +141,7 @@ def test_in_bfloat16_is_as_near_to_float32_as_xla():
     assert_close(actual, exact, 0.02)
 
 
+@pytest.mark.more
 def test_rows_with_nothing_allowed_are_zero_with_zero_gradient():
     arrays = inputs()
     arrays["value"] = arrays["value"].at[0].set(jnp.nan)
@@ -201,7 +203,7 @@ CUSTOM_CALLS = [jax.export.DisabledSafetyCheck.custom_call("mosaic_gpu_v2")]  # 
 @pytest.mark.parametrize("case", once(LOWERED, ["neural"]))
 @pytest.mark.parametrize(
     ("platform", "name", "target", "kernels"),
-    [("tpu", "tpu", "tpu_custom_call", 2), ("cuda", "gpu", "mosaic_gpu_v2", 3)],
+    [more("tpu", "tpu", "tpu_custom_call", 2), ("cuda", "gpu", "mosaic_gpu_v2", 3)],
 )
 def test_both_passes_lower_to_mosaic(platform, name, target, kernels, case):
     shapes, options = LOWERED[case]

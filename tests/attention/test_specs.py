@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 from attention import UsageError, specs
+from attention.normaliser import normaliser_of
+from attention.scores.dot import DotProduct
 from attention.specs import SpecItem, parse
 from models.cnn import CNNConfig
 from models.gpt import GPTConfig
@@ -41,3 +43,18 @@ def test_a_config_reads_its_specs_once(monkeypatch):
     for model, x in ((gpt.build(11, 4), jnp.ones((1, 4), int)), (cnn.build((4, 4, 1), 3), jnp.ones((1, 4, 4, 1)))):
         jax.eval_shape(model.init, jax.random.key(0), x)
     assert min(gpt.cost(11, 4).flops, cnn.cost((4, 4, 1), 3).flops) > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("softmx", "Unknown normaliser 'softmx'. Did you mean 'softmax'"),
+        ("sink(learn=True)", "Unknown option of the normaliser sink 'learn'. Did you mean 'learned'"),
+        ("sink|sigmoid", "There is one normaliser, not 'sink|sigmoid'"),
+    ],
+)
+def test_mistakes_in_normalisers_are_one_sentence(text, message):
+    with pytest.raises(UsageError, match=message.replace("(", r"\(").replace("|", r"\|")):
+        normaliser_of(text)
+    with pytest.raises(UsageError):
+        DotProduct(normaliser=text)

@@ -9,10 +9,10 @@ from attention import Mask, UnsupportedError, UsageError, dot_product_attention
 from attention.kernels import plan
 from attention.kernels.call import DotCall, parse_implementation
 from tests.attention.test_contract import CASES, inputs, outcome, run
-from tests.sizes import once
+from tests.sizes import more, once
 
 
-@pytest.mark.parametrize("name", ["dot_product", "neural", "gaussian"])
+@pytest.mark.parametrize("name", ["dot_product", "neural", more("gaussian")])
 @pytest.mark.parametrize("sizes", once(["(3, 2)", "(100, 4)"], ["(3, 2)"]))
 def test_any_sizes_compute_the_same(x64, name, sizes):
     weights, mask = CASES[name].weights(), Mask(causal=True)

@@ -31,6 +31,7 @@ def site(tmp_path_factory):
     return folder
 
 
+@pytest.mark.more
 def test_the_site_is_whole_without_a_network(site):
     made = sorted(site.rglob("*.html"))
     assert len(made) > 25
@@ -41,6 +42,7 @@ def test_the_site_is_whole_without_a_network(site):
         assert [address for address in fetched if re.match(r"(https?:)?//", address)] == [], page.name
 
 
+@pytest.mark.more
 def test_the_site_shows_what_is_written_and_no_marks(site):
     pages = {name: (site / name).read_text(encoding="utf-8") for name in ("mechanisms.html", "measurements.html")}
     assert "<!-- " not in pages["mechanisms.html"].partition("<article")[2].partition("</article")[0]
@@ -50,6 +52,7 @@ def test_the_site_shows_what_is_written_and_no_marks(site):
     assert "return_weights" in (site / "api" / "attention.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.more
 def test_every_equation_is_an_element_for_katex_whose_files_are_all_there(site):
     written = re.findall(r"^\$\$(.+)\$\$$", (ROOT / "docs/mechanisms.md").read_text(encoding="utf-8"), re.MULTILINE)
     page = (site / "mechanisms.html").read_text(encoding="utf-8")
@@ -76,6 +79,7 @@ def test_katex_reads_every_equation():
     assert int(ran.stdout) > 30
 
 
+@pytest.mark.more
 def test_equations_are_shown_from_a_disk_and_fit_a_narrow_screen(site, page):
     page.set_viewport_size({"width": 420, "height": 900})
     page.goto((site / "mechanisms.html").as_uri())
@@ -85,6 +89,7 @@ def test_equations_are_shown_from_a_disk_and_fit_a_narrow_screen(site, page):
     assert page.evaluate("document.documentElement.scrollWidth") == 420
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_picture_takes_the_ground_of_the_page_and_its_ink_stands_out(site, page, scheme):
     page.emulate_media(color_scheme=scheme)
@@ -120,6 +125,7 @@ def test_flags_stay_whole_and_drawings_have_their_sizes():
     assert 'class="wide"' in hooks.on_page_content('<img alt="" src="images/surface.svg" />', page, None, None)
 
 
+@pytest.mark.more
 def test_the_first_picture_fits_a_telephone_and_wide_ones_scroll_by_themselves(site, page):
     page.set_viewport_size({"width": 420, "height": 900})
     for name, least, most in (("index", 300, 390), ("pictures", 900, 930)):
@@ -163,6 +169,7 @@ def test_an_address_is_where_links_to_source_files_lead(monkeypatch, tmp_path):
         assert (config.repo_url, config.repo_name) == (address, name)
 
 
+@pytest.mark.more
 def test_lists_and_tables_are_as_python_markdown_wants_them():
     written = "words\n- one\n  more\n\n  ```sh\n  ls\n  ```\n  - inner\n    still\n\n1. first\n   more"
     made = "words\n\n- one\n    more\n\n    ```sh\n    ls\n    ```\n    - inner\n        still\n\n1. first\n    more"

@@ -35,7 +35,7 @@ def apply(model, params, *arrays, **options):
     return jax.jit(lambda *arrays: model.apply(*arrays, **options))(params, *arrays)
 
 
-@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("encoder", once(ENCODERS, ENCODERS[:1]))
 def test_a_word_depends_on_the_words_before_and_on_every_pixel(encoder):
     model, params = build(encoder=encoder)
 
@@ -54,6 +54,7 @@ def test_a_word_depends_on_the_words_before_and_on_every_pixel(encoder):
     assert jnp.all(jnp.abs(logits[:, 3] - changed[:, 3]).max(-1) > 1e-4)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("encoder", "spec"),
     [(ENCODERS[0], "dot_product"), more(ENCODERS[1], "super"), more(ENCODERS[0], "neural(dim=2)|additive")],
@@ -68,6 +69,7 @@ def test_steps_with_caches_give_what_the_whole_caption_gives(encoder, spec):
         chex.assert_trees_all_close(logits[:, 0], whole[:, step], atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.more
 def test_a_greedy_caption_has_the_most_probable_words_and_does_not_depend_on_other_images():
     model, params = build()
 
@@ -85,7 +87,7 @@ def test_a_greedy_caption_has_the_most_probable_words_and_does_not_depend_on_oth
     chex.assert_trees_all_equal(tokens[1:2], written(IMAGES[1:2]))
 
 
-@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("encoder", once(ENCODERS, ENCODERS[1:]))
 def test_products_are_those_of_the_traced_program(encoder):
     config = dataclasses.replace(CONFIG, encoder=encoder, implementation="xla")
     model = config.build(SHAPE, VOCABULARY, LENGTH)

@@ -96,7 +96,11 @@ OPTIONS += (
 LINEAR = dict.fromkeys(("linear", "linear(normalise=False)", "delta"), "reference")  # xla is all pairs at once
 
 
-@pytest.mark.parametrize("spec", [*MECHANISMS, *OPTIONS])
+# Of each way to count: products of all pairs, an MLP of each, an alignment, a table, a running state, its update.
+KEPT = ("dot_product", "neural", "super", "positional", "linear", "delta")
+
+
+@pytest.mark.parametrize("spec", once([*MECHANISMS, *OPTIONS], KEPT))
 def test_products_of_a_layer_are_exactly_the_programs(spec):
     function, arguments, cost = layer(spec, LINEAR.get(spec, "xla"))
     out = jax.eval_shape(function, *arguments)
@@ -126,11 +130,7 @@ LEAST["stick_breaking"] = 0.82  # XLA counts a running sum as if each number wer
 LEAST |= dict.fromkeys(("mlp_qkv", "mlp_kv", "dual_linear", "mlp_marian"), 0.97)
 
 
-# Of each way to count: products of all pairs, an MLP of each, an alignment, a table, a running state, its update.
-KEPT = ("dot_product", "neural", "super", "positional", "linear", "delta")
-
-
-@pytest.mark.parametrize("spec", once([*MECHANISMS, *OPTIONS], KEPT))
+@pytest.mark.parametrize("spec", once([*MECHANISMS, *OPTIONS], ["dot_product", "delta"]))
 def test_operations_of_a_layer_are_xlas(spec, monkeypatch):
     scan = jax.lax.scan
     monkeypatch.setattr(jax.lax, "scan", lambda *arrays, **options: scan(*arrays, **options | {"unroll": True}))
@@ -210,7 +210,7 @@ def learning(module, inputs):
     return function, both_passes(function), params, jax.eval_shape(function, params)
 
 
-@pytest.mark.parametrize("model", once([*MODELS, *VARIANTS], [*MODELS, "qkv", "location"]))
+@pytest.mark.parametrize("model", once([*MODELS, *VARIANTS], MODELS))
 def test_products_of_a_model_are_exactly_the_programs(model):
     module, inputs, cost = whole(model)
     function, trained, params, out = learning(module, inputs)

@@ -9,6 +9,7 @@ import pytest
 from models.gpt import GPT
 from models.mechanisms import MECHANISMS, resolve
 from models.vit import ViT
+from tests.sizes import more
 from train.config import loading
 from train.mechanisms import cache_bytes, layer_parameters, table
 from train.state import count_parameters
@@ -24,9 +25,9 @@ def config_of(file, attention):
     [
         ("dot_product", 46_527_812),
         ("neural|dot_product", 46_528_087),
-        ("neural(dim=2)|dot_product", 46_528_087),
-        ("neural(dim=16)|dot_product", 46_530_565),
-        ("neural(dim=None)|dot_product", 46_538_181),
+        more("neural(dim=2)|dot_product", 46_528_087),
+        more("neural(dim=16)|dot_product", 46_530_565),
+        more("neural(dim=None)|dot_product", 46_538_181),
     ],
 )
 def test_gpt_of_digiugno(attention, count):
@@ -38,9 +39,9 @@ def test_gpt_of_digiugno(attention, count):
 @pytest.mark.parametrize(
     ("attention", "classes", "count"),
     [
-        ("dot_product", 10, 47_402_506),
-        ("dot_product", 100, 47_471_716),
-        ("neural(dim=3)|dot_product", 10, 47_403_115),
+        more("dot_product", 10, 47_402_506),
+        more("dot_product", 100, 47_471_716),
+        more("neural(dim=3)|dot_product", 10, 47_403_115),
         ("neural(dim=3)|dot_product", 100, 47_472_325),
     ],
 )

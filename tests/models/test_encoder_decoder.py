@@ -134,6 +134,7 @@ def test_weights_of_every_attention():
     chex.assert_shape(found["attention"]["decoder_0"]["attention"]["weights"], (3, 2, 5, 5))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("changes", [more({}), {"cross_attention": "super", "attention": "super", "norm": "pre"}])
 def test_no_gradient_of_padding_and_finite_ones_of_all_else(changes):
     model, params = build(**changes)
@@ -155,6 +156,7 @@ def count(config, vocabularies, lengths):
     return count_parameters(shapes), shapes["params"]
 
 
+@pytest.mark.more
 def test_parameters_of_marian():
     """opus-mt's architecture: published counts add 524,288 for two tables of 512 sinusoids, and no bias of the output.
 
@@ -194,6 +196,7 @@ def test_operations_are_those_of_the_layers():
     assert config.cost(v, v, s, t).flops == encoder + decoder + 2 * t * d * v
 
 
+@pytest.mark.more
 def test_outputs_are_tied_to_the_targets_embeddings_and_may_have_a_bias():
     model, params = build(output_bias=True)
     plain, _ = build()
@@ -220,6 +223,7 @@ def test_each_layer_of_either_side_has_its_implementation():
     assert rest == [["reference", "chunked(8, 16)", "chunked(8, 16)"]] * 2
 
 
+@pytest.mark.more
 def test_bfloat16_is_close():
     model, params = build()
     low = EncoderDecoder(CONFIG, 11, 13, 6, 7, jnp.bfloat16)

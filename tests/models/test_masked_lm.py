@@ -137,6 +137,7 @@ def test_types_choose_among_their_embeddings():
     assert np.abs(zeros - ones).max() > 1e-3
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("place", once(["embedding_dropout", "dropout", "attention_dropout"], ["dropout"]))
 def test_dropout_is_off_in_evaluation_and_keyed_in_training(place):
     model, params = build(**{place: 0.3})

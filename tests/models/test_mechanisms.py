@@ -114,6 +114,7 @@ def test_one_alignment_per_head_is_wider_and_differs():
     assert jnp.abs(apply(module, {"params": params}, x) - one).max() > 0.1
 
 
+@pytest.mark.more
 def test_alignment_starts_glorot_uniform_without_bias():
     module = MultiHeadAttention(resolve("super", 1)[0], 4, 200)
     params = module.init(jax.random.key(0), jnp.zeros((1, 200, 8)))["params"]
@@ -229,6 +230,7 @@ def test_decomposable_compares_one_mlp_of_both():
     chex.assert_trees_all_close(apply(layer("decomposable"), {"params": params}, x), expected, atol=1e-4)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "spec",
     once(

@@ -99,7 +99,7 @@ def by_hand(config, params, source, target):
     return np.array(logits), np.array(alignment)
 
 
-@pytest.mark.parametrize(("variant", "cell"), BOTH)
+@pytest.mark.parametrize(("variant", "cell"), once(BOTH, BOTH[:1] + BOTH[-2:]))
 def test_equations_of_001_and_padding_that_is_as_if_it_were_not_there(variant, cell):
     model, params = build(attention=variant, cell=cell)
     logits, found = apply(model, params, SOURCE, LENGTHS, TARGET, mutable="attention")
@@ -158,6 +158,7 @@ def test_teacher_forcing_of_0_feeds_its_own_argmax():
         np.testing.assert_array_equal(token[:, 0], own[:, i])
 
 
+@pytest.mark.more
 def test_teacher_forcing_between_draws_each_token():
     model, params = build(teacher_forcing=0.5)
     memory, state = apply(model, params, SOURCE, LENGTHS, method="encode")
@@ -172,6 +173,7 @@ def test_teacher_forcing_between_draws_each_token():
     assert np.any(one != other)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("variant", "ratio"), once([("qkv", 0.5), ("location", 1.0)], [("qkv", 0.5)]))
 def test_gradients_are_finite_and_none_is_of_padding(variant, ratio):
     model, params = build(attention=variant, teacher_forcing=ratio, dropout=0.2)
@@ -187,6 +189,7 @@ def test_gradients_are_finite_and_none_is_of_padding(variant, ratio):
     assert all(np.any(leaf) for leaf in jax.tree.leaves(gradients))
 
 
+@pytest.mark.more
 def test_parameters_of_the_drawing_of_001():
     """Embedding 300, 500 neurons, dictionaries of 9k and 10k, sentences of 100; a GRU has one bias more of its state.
 
@@ -227,6 +230,7 @@ def test_operations_are_those_of_the_layers():
     assert cost("encoder_dot") == recurrences + t * s * (2 * e + 2 * h + 4)
 
 
+@pytest.mark.more
 def test_location_attention_of_many_heads_equals_its_definition():
     query, value = (jax.random.normal(jax.random.key(i), (2, n, 3, 4)) for i, n in enumerate((5, 6)))
     kernel, bias = jax.random.normal(jax.random.key(2), (4, 8)), jnp.arange(8.0) / 4

@@ -58,7 +58,7 @@ def test_attention_layers_of_hosseinis_amazon_models(attention, layer):
     assert [count_parameters(params[f"block_{i}"]["attention"]) for i in range(3)] == [layer] * 3
 
 
-@pytest.mark.parametrize("pool", ["mean", "class_token"])
+@pytest.mark.parametrize("pool", ["mean", more("class_token")])
 @pytest.mark.parametrize(
     "attention", once(["dot_product", "optimised", "efficient", "super", "neural", "linear"], ["super"])
 )
@@ -69,7 +69,7 @@ def test_padding_after_a_text_is_as_if_it_were_not_there(attention, pool):
     np.testing.assert_allclose(logits[1:2], alone, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("pool", ["mean", "class_token"])
+@pytest.mark.parametrize("pool", [more("mean"), "class_token"])
 @pytest.mark.parametrize("changes", [more({}), {"attention": "super"}, more({"norm": "pre", "positions": "rotary"})])
 def test_nothing_of_padding_reaches_a_logit_or_a_gradient(changes, pool):
     model, params = build(pool=pool, **changes)
@@ -123,6 +123,7 @@ def test_the_head_is_one_layer_or_two():
     chex.assert_shape(two["head"]["kernel"], (20, 3))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("place", once(["embedding_dropout", "dropout", "attention_dropout"], ["embedding_dropout"]))
 def test_dropout_is_off_in_evaluation_and_keyed_in_training(place):
     model, params = build(**{place: 0.3})

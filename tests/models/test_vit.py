@@ -52,6 +52,7 @@ def test_parameters_of_cifar100s_super_model():
     assert count_parameters(params) == 8 * block + (12 * 256 + 256) + 256 + 257 * 256 + 512 + (256 * 100 + 100)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "changes",
     [{"norm": "post"}, *map(more, [{"positions": "sinusoidal"}, {"positions": "none"}, {"activation": "relu"}])],
@@ -85,6 +86,7 @@ def test_each_layer_has_the_mechanism_of_its_place():
     ]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("place", once(["embedding_dropout", "dropout", "attention_dropout"], ["attention_dropout"]))
 def test_dropout_is_off_in_evaluation_and_keyed_in_training(place):
     model, variables = build(**{place: 0.2})

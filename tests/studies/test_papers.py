@@ -15,6 +15,7 @@ from models.layers.projections import MlpProjection
 from models.mechanisms import resolve
 from models.text_classifier import TextClassifier
 from models.vit import ViT
+from tests.sizes import more
 from train.config import loading
 from train.mechanisms import layer_parameters
 from train.state import count_parameters
@@ -90,6 +91,7 @@ def test_projection_attention_is_not_cubic():
     assert np.linalg.norm(scaled, axis=-1).max() <= 4 * np.linalg.norm(points, axis=-1).max()
 
 
+@pytest.mark.more
 def test_repeated_projection_collapses_to_a_point():
     """Sanger §4: what the residual keeps from happening."""
     points = noisy_circle(24)
@@ -108,7 +110,7 @@ def test_two_linear_layers_around_a_layer_norm_are_not_linear():
     assert np.abs(at(2 * x) - 2 * at(x)).max() > 0.1
 
 
-@pytest.mark.parametrize("width", [32, 64, 128, 256])
+@pytest.mark.parametrize("width", [32, *map(more, (64, 128, 256))])
 def test_super_saves_a_projection_as_long_as_the_text_is_no_longer_than_the_width(width):
     """Hosseini's Remark 3, which counts no biases, holds with them, and no further."""
     saved = lambda length: layer("dot_product", width, length) - layer("super", width, length)  # noqa: E731
@@ -145,6 +147,7 @@ def classifier(config, words, classes, length):
     return count_parameters(jax.eval_shape(model.init, jax.random.key(0), tokens, jnp.array([length])))
 
 
+@pytest.mark.more
 def test_sizes_of_hosseinis_models():
     """It prints 300K, 650K, 2.6M, 60M; its Table 7's last two differ by nine alignments whatever else is in them."""
     assert vit("vit_mnist", 10, 32, 1, 64) == 276_874

@@ -69,6 +69,7 @@ def test_a_file_of_another_size_and_colour_is_described_as_its_image_is(run, tmp
     assert capsys.readouterr().out.splitlines() == [same.split()[0], large.split()[0]]  # and the end
 
 
+@pytest.mark.more
 def test_each_word_has_a_map_that_sums_to_one_and_the_picture_is_drawn(run, tmp_path):
     (maps,) = attention_maps.of_captions(run, [2])
     assert maps.looks.shape == (len(maps.words), 2, 5)

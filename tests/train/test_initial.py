@@ -129,6 +129,7 @@ def test_mistakes_are_said_before_anything_is_written(before, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.more
 def test_a_run_goes_on_without_the_run_that_it_started_from(before, tmp_path):
     source = tmp_path / "source"
     shutil.copytree(before, source)

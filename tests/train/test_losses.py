@@ -10,7 +10,7 @@ import pytest
 
 from models.layers.output import Output
 from tests.jaxprs import equations
-from tests.sizes import once
+from tests.sizes import more, once
 from tests.train import small_tasks
 from train import losses
 from train.run.progress import averages
@@ -38,7 +38,7 @@ def sums(chunk, smoothing=0.0):
     return jax.jit(jax.value_and_grad(of, has_aux=True))
 
 
-@pytest.mark.parametrize(("transposed", "bias"), [(False, True), (True, True), (True, False)])
+@pytest.mark.parametrize(("transposed", "bias"), [(False, True), more(True, True), (True, False)])
 @pytest.mark.parametrize("smoothing", once([0.0, 0.1], [0.1]))
 def test_chunks_change_nothing(transposed, bias, smoothing):
     (_, expected), gradient = sums(0, smoothing)(output(transposed, bias))

@@ -155,6 +155,7 @@ def test_checkpoints_of_before_replicas_are_refused():
         loop.restore_or_start("run", setup, checkpoints, None)
 
 
+@pytest.mark.more
 def test_a_finished_run_again_changes_no_number(uninterrupted, tmp_path):
     workdir = tmp_path / "run"
     shutil.copytree(uninterrupted, workdir)

@@ -159,6 +159,7 @@ def test_seeds_that_are_trained_together_are_one_run(tmp_path):
     }
 
 
+@pytest.mark.more
 def test_what_was_matched_is_written_and_kept(tmp_path, here, monkeypatch, capsys):
     assert sweep.main(asked(tmp_path / "s", "--print", "--equal=flops", seeds=1)) == 0
     first = capsys.readouterr().out

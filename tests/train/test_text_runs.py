@@ -126,6 +126,7 @@ def test_generation_continues_prompts_and_follows_its_seed(gpt, capsys):
     assert "none is made; add --temperature=1." in capsys.readouterr().err
 
 
+@pytest.mark.more
 def test_prompts_of_a_file_are_continued_until_a_stop_string(gpt, tmp_path, capsys):
     (tmp_path / "prompts.txt").write_text("The \n\nClass\n")
     flags = ["--workdir", str(gpt), "--prompts", str(tmp_path / "prompts.txt"), "--tokens", "11"]
@@ -185,6 +186,7 @@ def test_mistakes_of_generation_are_one_sentence(gpt, capsys, flags, message):
     assert printed.count("\n") == 1
 
 
+@pytest.mark.more
 def test_more_tokens_than_were_trained_on_are_said_to_be(gpt, capsys):
     assert generate.main(["--workdir", str(gpt), "--prompt", "x", "--tokens", "16"]) == 0
     assert "17 tokens are more than the 16 of training" in capsys.readouterr().err

@@ -114,6 +114,7 @@ def test_sentences_and_files_are_translated_alike(finished, tmp_path, capsys):
     assert (tmp_path / "out.txt").read_text(encoding="utf-8").splitlines() == printed * 20
 
 
+@pytest.mark.more
 def test_the_command_translates_as_well_as_the_run_measured(finished):
     _, workdir = finished
     translator = translate.Translator.load(workdir, "last")
@@ -139,6 +140,7 @@ def test_long_sentences_are_named_and_counted(transformer, tmp_path, capsys):
     assert written[1] == ""
 
 
+@pytest.mark.more
 def test_translations_of_nothing_are_empty(finished, tmp_path):
     _, workdir = finished
     (tmp_path / "in.txt").write_text(f"\n{SENTENCES[0]}\n \n", encoding="utf-8")
@@ -148,6 +150,7 @@ def test_translations_of_nothing_are_empty(finished, tmp_path):
     assert [bool(line) for line in written] == [False, True, False, False]
 
 
+@pytest.mark.more
 def test_the_alignment_is_drawn(finished, tmp_path):
     _, workdir = finished
     picture = tmp_path / "alignment.png"

@@ -50,6 +50,7 @@ def test_xlas_count_of_the_compiled_program_is_the_analytic_one_within_four_perc
     assert analytic(name, 48, 64, 2) == pytest.approx(compiled(name, 48, 64, 2), rel=0.04)
 
 
+@pytest.mark.more
 def test_the_command_writes_tables_and_pictures(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(command.COUNTS, "compiled", analytic)
     monkeypatch.setattr(command, "compiled", analytic)

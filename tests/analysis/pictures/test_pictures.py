@@ -16,6 +16,7 @@ from attention.scores.pairwise import Neural
 from models.attention_weights import attention_weights
 from tests.analysis.untrained import untrained
 from tests.conftest import ROOT
+from tests.sizes import more, once
 from train import translate
 from train.decode import trained
 from train.decode.search import Search
@@ -50,10 +51,17 @@ SENTENCE = "en de 12/31/1999"
 def runs(tmp_path_factory):
     """A tiny run of each kind of model as it is before its first step: training would show nothing more here."""
     folder = tmp_path_factory.mktemp("runs")
-    for name, changes in RUNS.items():
-        untrained(folder / name, model__depth=2, **changes)
+    for name in ("vit", "gpt"):
+        untrained(folder / name, model__depth=2, **RUNS[name])
         (folder / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES))
     return folder
+
+
+@pytest.fixture(scope="module")
+def dates(runs):
+    """The same with a run of a translator beside them."""
+    untrained(runs / "dates", model__depth=2, **RUNS["dates"])
+    return runs
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +77,9 @@ def texts(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(("name", "inputs"), [("vit", np.ones((1, 8, 8, 1), np.float32)), ("gpt", np.arange(8)[None])])
+@pytest.mark.parametrize(
+    ("name", "inputs"), [more("vit", np.ones((1, 8, 8, 1), np.float32)), ("gpt", np.arange(8)[None])]
+)
 def test_weights_are_those_of_the_definition_and_their_rows_sum_to_1(runs, name, inputs):
     """Of dot products before Super Attention's alignment, and of a pair's MLP."""
     task, params = trained.load(runs / name, "last")
@@ -82,6 +92,7 @@ def test_weights_are_those_of_the_definition_and_their_rows_sum_to_1(runs, name,
         np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
 
 
+@pytest.mark.more
 def test_an_images_maps_are_the_class_tokens_weights(runs):
     maps = attention_maps.of_images(runs / "vit", [3, 1], split="validation", step="last")
     task, params = trained.load(runs / "vit", "last")
@@ -134,9 +145,9 @@ def test_models_of_whole_texts_look_both_ways(texts, name, words):
 
 
 @pytest.mark.more
-def test_a_translations_maps_are_its_alignment(runs):
-    maps = attention_maps.of_translation(runs / "dates", SENTENCE, step="last")
-    translator = translate.Translator.load(runs / "dates", "last")
+def test_a_translations_maps_are_its_alignment(dates):
+    maps = attention_maps.of_translation(dates / "dates", SENTENCE, step="last")
+    translator = translate.Translator.load(dates / "dates", "last")
     (ids,) = translator.tokens([SENTENCE], Search.configured(translator.config.data))
     found = translator.align(SENTENCE, ids)
     assert (maps.rows, maps.columns) == (found.target, found.source)
@@ -145,9 +156,9 @@ def test_a_translations_maps_are_its_alignment(runs):
 
 @pytest.mark.more
 @pytest.mark.parametrize(("stack", "layers", "side"), [("encoder", 2, "columns"), ("decoder", 1, "rows")])
-def test_each_side_of_a_translator_looks_at_itself(runs, stack, layers, side):
-    cross = attention_maps.of_translation(runs / "dates", SENTENCE, step="last")
-    maps = attention_maps.of_translation(runs / "dates", SENTENCE, stack, "last")
+def test_each_side_of_a_translator_looks_at_itself(dates, stack, layers, side):
+    cross = attention_maps.of_translation(dates / "dates", SENTENCE, step="last")
+    maps = attention_maps.of_translation(dates / "dates", SENTENCE, stack, "last")
     assert maps.rows == getattr(cross, side)
     assert maps.columns == (maps.rows if stack == "encoder" else ["<s>", *maps.rows[:-1]])
     assert list(maps.layers) == [f"{stack}_{layer}/attention" for layer in range(layers)]
@@ -172,15 +183,16 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_kind_is_drawn(runs, name, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(runs)
+@pytest.mark.parametrize("name", once(COMMANDS, ["curves", "text", "surface"]))
+def test_every_kind_is_drawn(request, name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(request.getfixturevalue("dates" if "dates" in COMMANDS[name] else "runs"))
     assert pictures.main([*shlex.split(COMMANDS[name]), f"--out={tmp_path / name}"]) == 0
     assert str(tmp_path / f"{name}.png") in capsys.readouterr().out
     assert matplotlib.image.imread(tmp_path / f"{name}.png").std() > 0.05
     assert "</svg>" in (tmp_path / f"{name}.svg").read_text()
 
 
+@pytest.mark.more
 def test_a_picture_of_tokens_shows_every_head_and_the_rollout(runs):
     maps = attention_maps.of_text(runs / "gpt", "return it", step="last")
     shown = [axes for axes in heads.of_tokens(maps).axes if axes.get_visible()]
@@ -211,24 +223,26 @@ def test_an_image_is_shown_once_with_its_class_and_what_the_model_says(runs):
             "Unknown setting 'supr'. Did you mean 'super'",
         ),
         ("attention --workdir=nothing", "has no config.json"),
-        ("attention --workdir=vit --step=last --examples 360", "There is no example 360 of test; there are 0 to 359."),
-        ("attention --workdir=vit --step=last --split=tests", "Unknown split 'tests'. Did you mean 'test'"),
+        more(
+            "attention --workdir=vit --step=last --examples 360", "There is no example 360 of test; there are 0 to 359."
+        ),
+        more("attention --workdir=vit --step=last --split=tests", "Unknown split 'tests'. Did you mean 'test'"),
         ("attention --workdir=vit --text=a", "give --examples in place of --text"),
         ("attention --workdir=gpt", "give the --text"),
         ("attention --workdir=gpt --step=last --text=aaaaaaaaaaaaaaaaa", "has 17 tokens, but it must have 1 to 16"),
         ("attention --workdir=gpt --text=a", "gpt has no result.json: the run has not finished"),
-        ("attention --workdir=dates --text=a --step=7", "--step=7 has no checkpoint"),
+        more("attention --workdir=dates --text=a --step=7", "--step=7 has no checkpoint"),
         ("surface --workdir=vit --step=last", "Layer 0 of vit scores pairs with no MLP"),
         ("surface --workdir=gpt --step=last --layers 5", "has no layer 5"),
-        ("surface --workdir=dates --step=last", "dates is of a model with two sides or none"),
+        more("surface --workdir=dates --step=last", "dates is of a model with two sides or none"),
         ("surface --workdir=gpt --step=last --extent=-1", "must be a number above 0"),
         ("curves gpt --metrics acuracy", "Unknown metric"),
         ("projection --points=1", "at least 2 points"),
         ("projection --out=vit/config.json/picture", "cannot be drawn"),
     ],
 )
-def test_mistakes_are_one_sentence(runs, command, message, monkeypatch, capsys):
-    monkeypatch.chdir(runs)
+def test_mistakes_are_one_sentence(request, command, message, monkeypatch, capsys):
+    monkeypatch.chdir(request.getfixturevalue("dates" if "dates" in command else "runs"))
     assert pictures.main(shlex.split(command)) == 2
     printed = capsys.readouterr().err
     assert message in printed

@@ -17,6 +17,7 @@ from attention.scores.dot import DotProduct
 from attention.scores.native_sparse import NativeSparse
 from attention.scores.pairwise import Additive
 from tests.attention.cases import HEADS, LENGTH, WIDTH, inputs
+from tests.sizes import more
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group(__name__)]
 SIZE, TOP = 2, 3
@@ -48,6 +49,7 @@ def test_moba_is_its_papers(size, top):
     chex.assert_trees_all_close(out, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.more
 def test_its_gradient_is_that_of_attention_to_the_chosen_keys():
     arrays, score = inputs(), DotProduct(normaliser=f"blocks(size={SIZE}, top={TOP})")
     causal = Mask(causal=True)
@@ -123,7 +125,7 @@ def native_sparse(w, source, query, key, value, near):
     return out
 
 
-@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("groups", [more(1), 2])
 def test_native_sparse_attention_is_its_papers(groups):
     score, near = NativeSparse(SIZE, TOP, near=3), 3
     query, key, value = (np.asarray(x) for x in inputs(key_heads=groups))
@@ -143,6 +145,7 @@ def test_native_sparse_attention_is_its_papers(groups):
         chex.assert_trees_all_close(attention.attend(score, *arrays, **options), expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.more
 def test_the_weights_of_native_sparse_attention_sum_to_its_gates():
     score, arrays, causal = NativeSparse(SIZE, TOP, near=3), inputs(), Mask(causal=True)
     w = {n: x.astype(jnp.float64) for n, x in attention.init(score, jax.random.key(2), HEADS, WIDTH).items()}

@@ -82,7 +82,7 @@ def decoded(module, params, x, room=LENGTH + 2):
     return jnp.concatenate(outs, axis=1)
 
 
-@pytest.mark.parametrize("kind", once([*ABSORBED, *PLAIN], ["published", "turned heads"]))
+@pytest.mark.parametrize("kind", once([*ABSORBED, *PLAIN], ["turned heads"]))
 def test_tokens_read_latents_as_they_are_where_scores_are_products(kind):
     """Moved projections give the same; no array of the step has numbers for each slot, head and column."""
     room = LENGTH + 4  # no other size

@@ -17,7 +17,7 @@ from models.layers import stack
 from models.vit import ViT, ViTConfig
 from tests.jaxprs import equations
 from tests.models.small import apply, random_params, small
-from tests.sizes import once
+from tests.sizes import more, once
 
 DROPOUT = {"embedding_dropout": 0.1, "dropout": 0.2, "attention_dropout": 0.2}
 SIZES = {"width": 8, "mlp": 12, "depth": 2, "implementation": "xla"}
@@ -84,6 +84,7 @@ def test_scanned_is_unrolled(family):
     assert losses[0, -1] < 0.9 * losses[0, 0]
 
 
+@pytest.mark.more
 def test_scanned_layers_keep_their_numbers():
     """Differential attention starts to subtract more from layer to layer, here in the second to the fourth."""
     starts = [0.8 - 0.6 * math.exp(-0.3 * layer) for layer in (1, 2, 3)]
@@ -117,7 +118,7 @@ def descend(step, params):
     return losses
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", [jnp.float32, more(jnp.bfloat16)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_runs_of_one_mechanism_are_scanned(family, dtype):
     model, inputs = build(family, scan=True, implementation="reference")

@@ -115,9 +115,9 @@ def test_a_folder_describes_the_model_to_build(exported):
     ("mechanism", "skipped", "new"),
     [
         ("mlp_marian", {"q_proj", "k_proj", "out_proj"}, {"query", "key", "out"}),
-        ("mlp_qkv", {"q_proj", "k_proj", "v_proj"}, {"query", "key", "value"}),
-        ("mlp_kv", {"k_proj", "v_proj"}, {"key", "value"}),
-        ("dual_linear", {"k_proj", "v_proj"}, {"key", "value"}),
+        more("mlp_qkv", {"q_proj", "k_proj", "v_proj"}, {"query", "key", "value"}),
+        more("mlp_kv", {"k_proj", "v_proj"}, {"key", "value"}),
+        more("dual_linear", {"k_proj", "v_proj"}, {"key", "value"}),
         ("neural", set(), {"score"}),
         ("super", {"k_proj", "v_proj"}, {"align_kernel", "align_bias"}),
     ],

@@ -19,6 +19,7 @@ from models.published.hugging_face import BIN, CONFIG, MSGPACK, SAFETENSORS, SHA
 from tests.models.small import apply, random_params
 from tests.models.test_masked_lm import CONFIG as MODEL
 from tests.models.test_masked_lm import TOKENS, build
+from tests.sizes import more
 
 BLOCK = "roberta.encoder.layer.0.attention.self."
 
@@ -84,8 +85,8 @@ def test_a_folder_describes_the_model_to_build(exported):
     ("attention", "skipped", "new"),
     [
         ("mlp_roberta", {"query", "key", "value"}, {"query", "key", "value"}),
-        ("mlp_qkv", {"query", "key", "value"}, {"query", "key", "value"}),
-        ("mlp_kv", {"key", "value"}, {"key", "value"}),
+        more("mlp_qkv", {"query", "key", "value"}, {"query", "key", "value"}),
+        more("mlp_kv", {"key", "value"}, {"key", "value"}),
         ("efficient", {"key", "value"}, set()),
         ("super", {"key", "value"}, {"align_kernel", "align_bias"}),
         ("neural", set(), {"score"}),

@@ -68,6 +68,7 @@ def loaded(folder, attention):
     return model, *pretrained.load(str(folder), model.config, fresh)
 
 
+@pytest.mark.more
 def test_only_what_the_exchanged_layer_adds_is_new(folder):
     _, params, report = loaded(folder, f"neural(dim=2, kv_heads=2)|{SPEC}")
     assert report.new
@@ -82,6 +83,7 @@ def value_of(folder):
     return np.asarray(params["block_0"]["attention"]["value"]["kernel"])
 
 
+@pytest.mark.more
 def test_keys_and_values_for_more_heads_are_copies_which_give_the_same_logits(folder):
     grouped, whole = loaded(folder, SPEC), loaded(folder, "dot_product(window=4)")
     expected, logits = (model.apply({"params": params}, TOKENS) for model, params, _ in (grouped, whole))
@@ -90,6 +92,7 @@ def test_keys_and_values_for_more_heads_are_copies_which_give_the_same_logits(fo
     assert "Repeated or averaged for another number of heads: block_*/attention/key/kernel (3)" in str(whole[2])
 
 
+@pytest.mark.more
 def test_keys_and_values_for_fewer_heads_are_averages(folder):
     _, params, report = loaded(folder, f"dot_product(kv_heads=1)|{SPEC}")
     np.testing.assert_allclose(

@@ -113,7 +113,7 @@ TASKS = {
 }
 
 
-@pytest.mark.parametrize("name", once(TASKS, ["vit_digits", "gpt_pydoc", "translate_dates"]))
+@pytest.mark.parametrize("name", once(TASKS, ["vit_digits", "gpt_pydoc", "seq2seq_dates"]))
 def test_every_leaf_is_read(tmp_path, tiny, name):
     changes, unneeded = TASKS[name]
     if "data.source" not in changes and not name.endswith("_digits"):

@@ -118,6 +118,7 @@ def test_greedy_is_that_of_whole_forward_passes(mechanism):
     check(run(model, params, search), expected)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("variant", once(VARIANTS, ["qkv"]))
 def test_greedy_of_recurrent_models_too(variant):
     search = Search(1, 1.0, 5)
@@ -138,6 +139,7 @@ def test_beams_take_every_kind_of_cache_along(mechanism):
     check(run(model, params, search), [beams(forward(model, params), row, search) for row in range(3)])
 
 
+@pytest.mark.more
 def test_beams_take_recurrent_states_along():
     search = Search(3, 1.0, 5)
     model, params = recurrent.build(attention="luong_general", cell="lstm")
@@ -172,6 +174,7 @@ def test_beams_are_those_of_plain_python(search):
     assert len(ends) > 1 or search.min_length == search.max_length
 
 
+@pytest.mark.more
 def test_one_beam_is_greedy_where_long_sequences_have_no_advantage():
     search, special = Search(1, 0.0, 6), Special(*(jnp.asarray(token, jnp.int32) for token in (START, END, PAD)))
     model, params = build()
@@ -187,6 +190,7 @@ def test_one_beam_is_greedy_where_long_sequences_have_no_advantage():
     chex.assert_trees_all_close(jax.device_get(one_beam), run(model, params, search), atol=1e-5)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("penalty", [more(0.0), 1.0])
 def test_enough_beams_find_the_best_of_all_sequences(penalty):
     """Four words and the end, three places, the last of which is the end's."""
@@ -205,6 +209,7 @@ def test_enough_beams_find_the_best_of_all_sequences(penalty):
     check(found, [max(ranked(row, sequence) for sequence in sequences)[1:] for row in range(3)])
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "search", [more(Search(1, 1.0, 7)), Search(4, 1.0, 7), more(Search(1, 1.0, 7, sampling=Sampling()))]
 )
@@ -243,6 +248,7 @@ def test_draws_depend_on_the_key_and_the_place():
     assert not np.isin(one.tokens[one.tokens != PAD], [START]).any()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("k", [more(1), 3])
 def test_search_stops_when_all_are_finished(k):
     model, params = build(by=8.0)
@@ -255,6 +261,7 @@ def test_search_stops_when_all_are_finished(k):
     assert steps(Search(k, 0.0, 30, min_length=30))[1] == 30
 
 
+@pytest.mark.more
 def test_padding_may_be_the_end():
     model, params = build()
     apart, same = (run(model, params, Search(3, 1.0, 7), pad=pad) for pad in (PAD, END))

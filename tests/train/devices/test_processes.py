@@ -14,6 +14,7 @@ import pytest
 
 from tests import storm
 from tests.conftest import ROOT
+from tests.sizes import more
 from tests.train.conftest import arguments, record
 from tests.train.devices import agreeing
 from tests.train.tasks.test_translation import PAIRS
@@ -132,7 +133,7 @@ def test_saved_by_two_processes_on_four_devices_it_continues_on_eight(killed, al
     assert_same_losses(alone, workdir)
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", [more("SIGTERM"), pytest.param("SIGINT", marks=pytest.mark.long)])
 def test_a_signal_to_one_stops_all_at_one_step_and_saves(tmp_path, name):
     workdir = tmp_path / "run"
     never = {f"train__{what}_every": "0 steps" for what in ("log", "eval", "checkpoint")}

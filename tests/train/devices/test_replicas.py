@@ -329,7 +329,7 @@ def test_every_replicas_best_checkpoint_is_kept_and_no_other(pair):
     assert {int(p.name) for p in (pair / "checkpoints").iterdir() if p.name.isdigit()} == best | {12}
 
 
-@pytest.mark.parametrize("step", ["best", "last"])
+@pytest.mark.parametrize("step", ["best", more("last")])
 def test_evaluate_gets_the_same_numbers(pair, capsys, step):
     assert evaluate.main(["--workdir", str(pair), "--step", step]) == 0
     printed = capsys.readouterr().out.splitlines()
@@ -385,6 +385,7 @@ def test_it_is_another_run_with_another_number_of_replicas(pair, tmp_path):
         trained(tmp_path / "run", seed=3, train__replicas=3)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("training", "message"),
     [

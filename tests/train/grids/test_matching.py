@@ -62,6 +62,7 @@ def test_seeds_are_trained_apart_on_cpus_unless_asked_for():
     assert matching.prepare([request("super", seed="7")], [0], "", 3, "no").seed == 7
 
 
+@pytest.mark.more
 def test_seeds_are_trained_apart_where_they_cannot_be_together(monkeypatch):
     """On accelerators they are together by themselves, but batches of several lengths cannot be stacked."""
     monkeypatch.setattr("jax.default_backend", lambda: "gpu")

@@ -95,6 +95,7 @@ def test_durations_as_a_person_reads_them(seconds, text):
     assert duration_text(seconds) == text
 
 
+@pytest.mark.more
 def test_a_terminal_gets_a_bar(tmp_path):
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))

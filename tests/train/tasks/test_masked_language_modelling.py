@@ -44,6 +44,7 @@ def test_loss_does_not_depend_on_batches_and_their_padding(folder):
         assert other == pytest.approx(results[0], rel=1e-5)
 
 
+@pytest.mark.more
 def test_only_chosen_tokens_count_and_padding_is_not_attended_to(folder):
     task = task_of(folder)
     params = noisy(task)
@@ -91,6 +92,7 @@ def test_a_tokeniser_without_a_mask_is_refused(folder):
         task_of(folder, data__tokeniser="words(size=9)")
 
 
+@pytest.mark.more
 def test_training_starts_from_published_weights_and_says_what_was_loaded(folder, tmp_path, capsys):
     task = task_of(folder)
     params = noisy(task)

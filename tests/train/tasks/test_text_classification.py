@@ -38,6 +38,7 @@ def test_loss_does_not_depend_on_batches_and_their_padding(folder):
         assert other == pytest.approx(results[0], rel=1e-5)
 
 
+@pytest.mark.more
 def test_sums_are_those_of_each_text_alone(folder):
     task = task_of(folder)
     params, batch = noisy(task), first(task.eval_batches("test", 0, 1))

@@ -68,6 +68,7 @@ def test_an_indifferent_model_has_the_perplexity_of_its_vocabulary(folder, name)
     assert metrics["perplexity"] == pytest.approx(task.corpus.tokeniser.size, rel=1e-5)
 
 
+@pytest.mark.more
 def test_nothing_depends_on_batches_and_their_padding(folder, name):
     params = noisy(task_of(folder, name))
     changes = ({}, {"data__eval_batch_size": 7}, {"data__buckets": "10"})
@@ -76,7 +77,7 @@ def test_nothing_depends_on_batches_and_their_padding(folder, name):
         assert other == pytest.approx(results[0], rel=1e-5)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", once(SMALL, ["encoder_decoder"]))
 def test_sums_are_those_of_each_pair_alone(folder, name):
     task = task_of(folder, name)
     params, batch = noisy(task), first(task.eval_batches("test", 0, 1))
@@ -106,7 +107,7 @@ def test_accuracy_with_padding_counts_it_as_right(folder, name):
     assert metrics["accuracy_with_padding"] == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", once(SMALL, ["seq2seq"]))
 def test_scores_are_of_the_models_own_translations(folder, name):
     task = task_of(folder, name)
     params = noisy(task)
@@ -138,6 +139,7 @@ def test_groups_of_source_lengths_have_scores_of_their_own(folder, name):
         task_of(folder, name, data__by_length="12,9")
 
 
+@pytest.mark.more
 def test_long_pairs_are_remarked_upon(folder, name):
     task = task_of(folder, name, data__source_length=16)
     assert task.remarks() == [
@@ -161,6 +163,7 @@ MARIAN = {
 }
 
 
+@pytest.mark.more
 def test_published_weights_are_where_training_starts(folder, tmp_path):
     before = task_of(folder, "encoder_decoder", **MARIAN)
     params, special = noisy(before), before.corpus.tokeniser.special

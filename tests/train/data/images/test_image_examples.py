@@ -42,6 +42,7 @@ class TestOrder:
             assert sorted(epoch) == list(range(21))
         assert len({tuple(epoch) for epoch in epochs}) == 8
 
+    @pytest.mark.more
     def test_seeds_give_different_orders(self, photos, defaults):
         """Neighbouring seeds must not give the same order an epoch later either, as adding them to an epoch would."""
         orders = [stream(train_batches(photos, defaults, seed), 42)["index"].reshape(16, 21) for seed in range(4)]
@@ -96,6 +97,7 @@ class TestSameStream:
         assert all(len(block["label"]) == 8 // processes for block in blocks)
         assert_same(expected, {key: np.concatenate([block[key] for block in blocks]) for key in expected})
 
+    @pytest.mark.more
     def test_workers(self, photos, mixed, expected):
         """Workers leave the state as it is, too: one run may start with them and go on without."""
         batches = train_batches(photos, dataclasses.replace(mixed, workers=2), seed=5)
@@ -152,6 +154,7 @@ class TestMixup:
             if mix < 0.99:
                 assert photos[int(np.argmin(distances))]["label"] == other_label
 
+    @pytest.mark.more
     def test_the_weight_is_beta_distributed(self, photos, mixed):
         mix = stream(train_batches(photos, dataclasses.replace(mixed, batch_size=100, mixup=0.4), seed=0), 10)["mix"]
         np.testing.assert_allclose(mix.mean(), 0.5, atol=0.03)

@@ -179,6 +179,7 @@ class TestInterruption:
         assert all(name == "texts" or name.endswith(".lock") for name in everything(tmp_path))
         assert len(build(tmp_path)) == 4
 
+    @pytest.mark.more
     def test_a_limit_on_the_size_of_files(self, tmp_path, run_python):
         """The nearest to a full disk that needs no disk: writing fails half-way."""
         program = LIMITED.format(limit=20_000, cache=str(tmp_path / "cache"))
@@ -226,6 +227,7 @@ print(tokenise(Rows("t", "abc", read), make("bytes"), False, Path(sys.argv[1])).
         command = [sys.executable, "-c", self.CHILD, str(tmp_path / "cache"), str(tmp_path / "log")]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
+    @pytest.mark.more
     def test_one_builds_and_the_others_wait(self, tmp_path):
         children = [self.start(tmp_path) for _ in range(3)]
         sums = {child.communicate(timeout=60)[0].strip() for child in children}
@@ -234,6 +236,7 @@ print(tokenise(Rows("t", "abc", read), make("bytes"), False, Path(sys.argv[1])).
         assert sums == {str(expected)}
         assert (tmp_path / "log").read_text() == "read "
 
+    @pytest.mark.more
     def test_another_goes_on_after_one_was_killed(self, tmp_path):
         first = self.start(tmp_path)
         while not (tmp_path / "log").exists():

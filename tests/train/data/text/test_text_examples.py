@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from attention.errors import UsageError
+from tests.sizes import more
 from tests.train.data.streams import assert_same, eval_batches, stream, take, train_batches
 from train.data.text.section import LabelledTextData, MaskedTextData, TextData
 
@@ -105,6 +106,7 @@ class TestMasked:
         assert (out["weight"][:, [0, -1]] == 0).all()
         assert (out["weight"].sum(axis=1) >= 1).all()
 
+    @pytest.mark.more
     def test_masks_are_new_every_epoch(self, make):
         """At the same start, which comes again with the same cut."""
         data, examples = make("masked", batch_size=1)
@@ -236,7 +238,7 @@ print(digest.hexdigest())
 """
 
 
-@pytest.mark.parametrize("tokeniser", ["bpe(size=300)", "wordpiece(size=90)"])
+@pytest.mark.parametrize("tokeniser", ["bpe(size=300)", more("wordpiece(size=90)")])
 def test_a_fresh_process_with_an_empty_cache_goes_on_bit_by_bit(make, run_python, tmp_path, tokeniser):
     """Subwords are trained again there, so training them must not depend on chance."""
     data, examples = make("masked", tokeniser=tokeniser)
