@@ -4,7 +4,8 @@
 
 libtpu compiles every Pallas kernel of the pairwise family, and JAX's own flash and splash attention, for described
 chips; nothing runs. A schedule is a list of bundles, of which a chip runs one a cycle. Bundles times how often they run
-are cycles without stalls: waiting for memory, and whatever XLA does around the kernels, do not count. Needs
+are cycles without stalls: waiting for memory, and whatever XLA does around the kernels, do not count. Beside them stand
+XLA's own estimates for `xla` and `chunked`. Needs
 requirements-tpu.txt, in an environment of its own.
 """
 
@@ -32,7 +33,7 @@ RECORD = ROOT / "benchmarks/results/schedules_tpu.json"
 PUBLISHED = 6.0994e-3  # seconds of the product of 8,192 x 8,192 in bfloat16 on a v5e: JAX's page on Pallas matmul
 NETWORKS = {"neural(dim=2)": (2, 1), "neural(dim=16)": (16, 8), "neural(dim=None)": (64, 32)}
 LENGTHS = (1024, 4096, 16384)
-SHORT = 256  # tokens, of dot products alone
+SHORT = 256  # tokens, for which the pairwise kernels have no schedule
 BY_XLA = ("dot_product, xla", "dot_product, chunked", *(f"{spec}, chunked" for spec in NETWORKS))
 WIDE = {"v5e": 128, "v6e": 256}  # rows and columns of a matrix unit
 PASSES = ("forward", "backward")
@@ -106,7 +107,7 @@ def predicted(result: dict[str, Any], chip: str) -> dict[tuple[str, int], dict[s
     kernels, cases = by_name(result, chip), {}
     estimates = {row["name"]: row["estimates"] for row in result["chips"][chip] if "estimates" in row}
     for spec, tokens in itertools.product(("dot_product", *NETWORKS), (SHORT, *LENGTHS)):
-        name = spec if spec != "dot_product" else f"splash({min(tokens, 512)})" + ", two passes" * (tokens > 4096)
+        name = _row(spec, tokens)
         found = {"pallas": cycles(kernels[name], tokens)} if name in kernels else {}
         for name, by_tokens in estimates.items():
             if name.startswith(f"{spec}, "):
@@ -114,6 +115,13 @@ def predicted(result: dict[str, Any], chip: str) -> dict[tuple[str, int], dict[s
         if found.get("pallas", math.nan) == found.get("pallas") and len(found) > 1:
             cases[spec, tokens] = found
     return cases
+
+
+def _row(spec: str, tokens: int) -> str:
+    """Returns the name of the row of a mechanism's kernels for so many tokens."""
+    if spec == "dot_product":
+        return f"splash({min(tokens, 512)})" + ", two passes" * (tokens > 4096)
+    return "neural(dim=2)" if spec == "neural" else spec
 
 
 def choices(result: dict[str, Any]) -> str:
@@ -204,8 +212,7 @@ def against(measured: dict[str, Any], kind: str) -> str:
     pairs = shape["batch"] * shape["heads"] * tokens * (tokens + 1) / 2
     for what, which in (("forward", "forward"), ("forward+backward", "")):
         for row in measured[what]:
-            kernel = {"neural": "neural(dim=2)", "dot_product": "splash(512)"}
-            spec = kernel.get(name := row["name"].removesuffix(", pallas"), name)
+            spec = _row(name := row["name"].removesuffix(", pallas"), tokens)
             if name != row["name"] and "seconds" in row and spec in rows:
                 least = cycles(rows[spec], tokens, which) * pairs / CLOCK
                 seconds = (f"{1e3 * x:.3f}" for x in (row["seconds"], least))

@@ -136,6 +136,8 @@ def numbers() -> Iterator[tuple[str, str]]:
     yield from of_operations()
     yield from of_blocks()
     yield from schedules.numbers(load("schedules_tpu"))
+    for row in load("llama")["decoding"] + load("llama_16")["decoding"]:
+        yield f"llama {row['batch']}", f"{row['times_faster']['transformers']['median']:.2f}"
     for spec in ("dot_product", "neural(dim=2)|dot_product"):
         yield f"wikitext2 {spec.partition('|')[0]}", f"{mean_reached('wikitext2_gpt', spec, 'perplexity'):.1f}"
     for spec in ("dot_product", "neural(dim=2)|dot_product"):

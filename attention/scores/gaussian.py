@@ -47,7 +47,8 @@ def gaussian_attention(
       squared: False follows eq. 14 as printed, with ‖q−k‖ in place of its square; the gradient at q = k is then zero.
       decay: λ ≥ 0. It adds −λ(i−j) for query i and key j, which fades the past (Sanger's outlook); it needs a causal
         mask.
-      **options: The fields of `attention.options.Options`, `cudnn` only with `normalise` and `squared`, without decay.
+      **options: The fields of `attention.options.Options`, `cudnn` and
+        `pallas` only with `normalise` and `squared`, without decay.
 
     Returns:
       The output, and the weights if `return_weights` is set.
@@ -89,8 +90,8 @@ class Gaussian(Score):
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """Returns cuDNN where it applies: it would round a bias of keys, and distances are not dot products."""
-        return ("cudnn",) if self.squared and self.normalise and not self.decay else ()
+        """Returns those of dot products where they apply: a bias of keys would be rounded, and distances are none."""
+        return ("cudnn", "pallas") if self.squared and self.normalise and not self.decay else ()
 
     @property
     def needs_causal(self) -> bool:

@@ -220,7 +220,7 @@ def _weights_by_hand(name, scores, allowed):
 
 @pytest.mark.parametrize("name", [*NORMALISERS, "sink(learned=True)"])
 def test_a_normaliser_is_what_it_says(name):
-    query, key, value = inputs(seed=1)  # no row of whose scores sums to nearly 0
+    query, key, value = inputs(seed=1)  # whose scores sum to nearly 0 in no row
     dense = jax.random.bernoulli(jax.random.key(9), 0.7, (2, HEADS, LENGTH, LENGTH)).at[:, :, 2].set(False)
     params = {"sink": jnp.full(HEADS, 0.4)} if "learned" in name else {}
     score = DotProduct(normaliser=name)

@@ -67,7 +67,7 @@ def test_no_kernel_takes_less_than_its_roofline(result):
                 assert least < schedules.cycles(rows[spec], 16384, which), (chip, spec, which)
 
 
-# Where the two kinds of figures are too close for a rule of its own: benchmarks/README.md says so.
+# Where chips differ, and no rule tells them apart: benchmarks/README.md says so.
 STAYS = {("v6e", "neural(dim=None)", 16384): "pallas"}
 
 

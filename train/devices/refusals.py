@@ -80,7 +80,7 @@ def without_refused_kernels(make: Callable[[], Callable[..., Any]]) -> Callable[
             if not reason or mesh.kernels_left_out():
                 explain(error)
                 raise
-        print(f"The compiler refuses a kernel, so attention is computed in tiles by XLA: {reason}.", file=sys.stderr)
+        print(f"The compiler refuses a kernel, so XLA computes attention: {reason}.", file=sys.stderr)
         mesh.leave_kernels_out()
         made[0] = make()
         return call(*arguments)

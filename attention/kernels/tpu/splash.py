@@ -5,6 +5,7 @@ Tiles that causality or a window exclude are skipped, and the backward pass reco
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +23,8 @@ LARGEST = 512  # queries and keys of a tile; 1,024 takes as many cycles
 # Most tiles of keys for which the backward pass is one kernel, which writes a gradient of all queries for each of them.
 # Two kernels take a quarter more cycles.
 MOST_PARTS = 8
-# Fewest queries and keys for which `auto` takes the kernel. By the compiler's figures it needs less than half of XLA's
-# cycles from here on; below, starting it costs as much as it saves (benchmarks/README.md).
+# Fewest queries and keys for which `auto` takes the kernel: the shortest length at which the compiler's figures have it
+# ahead of XLA (benchmarks/README.md). Below, it was not compiled, and much of a tile may be padding.
 FEWEST = 256
 
 
@@ -35,7 +36,10 @@ def why_not(call: DotCall) -> str:
     over_batch, over_heads = devices(*BATCH), devices(*HEADS)
     odd = {str(x.dtype) for x in (call.query, call.key, call.value)} - {"float32", "bfloat16"}
     near = mask.causal or mask.window > 0
+    sharp = call.scale > 1 and math.frexp(call.scale)[0] != 0.5 and call.query.dtype == jnp.bfloat16
     reasons = {
+        "it has no queries, keys, heads, sequences or values": 0 in (*call.scores_shape, *call.value.shape),
+        f"bfloat16 queries times {call.scale:g} would round scores that are this sharp": sharp,
         f"its dot products need a TPU and this is {platform}": platform == "gpu",
         "its weights are those of the softmax": call.normaliser != SOFTMAX,
         "it adds no bias": call.bias is not None,
@@ -65,14 +69,19 @@ def attend(call: DotCall) -> tuple[jax.Array, None]:
         raise UnsupportedError(f"implementation='pallas' cannot do this call: {reason}; use 'xla' or 'auto'.")
     queries, keys = call.scores_shape[-2:]
     block = call.block or tuple(even(size, LARGEST, LANES) for size in (queries, keys))
+    kind = jnp.result_type(call.query, call.key, call.value)
     query, key, value = (
-        jnp.pad(x.reshape(-1, *x.shape[-3:]).swapaxes(1, 2), ((0, 0), (0, 0), (0, -x.shape[-3] % size), (0, 0)))
+        _whole_tiles(x.astype(kind).reshape(-1, *x.shape[-3:]).swapaxes(1, 2), size)
         for x, size in ((call.query * call.scale, block[0]), (call.key, block[1]), (call.value, block[1]))
     )
     run = functools.partial(_on_a_device, block, call.mask.causal, call.mask.window)
     out = _on_mesh(run, query, key, value, _segments(call, query.shape[-2], key.shape[-2]))
     out = out.swapaxes(1, 2)[:, :queries].reshape(*call.query.shape[:-1], -1)
     return _without_blind(call, out), None
+
+
+def _whole_tiles(x: jax.Array, size: int) -> jax.Array:
+    return jnp.pad(x, ((0, 0), (0, 0), (0, -x.shape[-2] % size), (0, 0)))
 
 
 def _segments(call: DotCall, queries: int, keys: int) -> tuple[jax.Array, jax.Array] | None:
@@ -107,11 +116,9 @@ def _on_a_device(block, causal, window, query, key, value, segments) -> jax.Arra
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-    shape = query.shape[-2], key.shape[-2]
-    sides = window - 1 if window else None, 0 if causal else window - 1 if window else None
-    mask = masks.LocalMask(shape, sides, 0) if causal or window else masks.FullMask(shape)
+    mask = _mask((query.shape[-2], key.shape[-2]), causal, window)
     rows, across = block
-    one = shape[1] // across <= MOST_PARTS
+    one = key.shape[-2] // across <= MOST_PARTS
     forward, backward = (rows, across, across), (rows, across, across, *(() if one else block))
     kernel = splash.make_splash_mha_single_device(
         masks.MultiHeadMask([mask] * query.shape[1]),
@@ -121,6 +128,15 @@ def _on_a_device(block, causal, window, query, key, value, segments) -> jax.Arra
     if segments is None:
         return jax.vmap(kernel)(query, key, value)
     return jax.vmap(lambda q, k, v, ids: kernel(q, k, v, splash.SegmentIds(*ids)))(query, key, value, segments)
+
+
+@functools.cache  # JAX compiles a kernel again for every new mask, even an equal one
+def _mask(shape: tuple[int, int], causal: bool, window: int) -> Any:
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    if not (causal or window):
+        return masks.FullMask(shape)
+    return masks.LocalMask(shape, (window - 1 if window else None, 0 if causal else window - 1), 0)
 
 
 def _on_mesh(run, query, key, value, segments) -> jax.Array:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from attention import Mask, UnsupportedError, dot_product_attention, mesh
+from attention import Mask, UnsupportedError, dot_product_attention, gaussian_attention, mesh
 from attention.kernels import choose
 from attention.kernels.tpu import splash
 from tests.sizes import more
@@ -99,12 +99,44 @@ def on_devices():
         ("returns no weights", {"return_weights": True}),
         ("no choice of precision", {"precision": "highest"}),
         ("as many queries as keys", {"mask": Mask(causal=True, query_offset=3)}),
+        ("it has no queries", {"value": jnp.zeros((2, 180, 1, 0))}),
         (r"multiples of 128 queries and keys, not \(64, 128\)", {"implementation": "pallas(64, 128)"}),
     ],
 )
 def test_what_it_cannot_do_is_a_sentence(reason, options):
+    query, key, value = arrays()
+    given = {"value": value, "implementation": "pallas"} | options
     with pytest.raises(UnsupportedError, match=rf"'pallas' cannot do this call: .*{reason}.*; use 'xla' or 'auto'"):
-        dot_product_attention(*arrays(), **({"implementation": "pallas"} | options))
+        dot_product_attention(query, key, **given)
+
+
+@pytest.mark.parametrize(
+    ("mask", "tokens", "kernels"),
+    [
+        (Mask(causal=True, key_lengths=jnp.array([300, 7])), 300, 2),
+        more(Mask(), 256, 2),
+        more(Mask(causal=True, window=40), 8192, 3),
+    ],
+)
+def test_every_kernel_lowers_for_a_tpu(mask, tokens, kernels):
+    """Two kernels, or three beyond eight tiles of keys; values and scores of other dtypes, as `cosine` has them."""
+    *others, value = (jax.ShapeDtypeStruct((2, tokens, heads, 64), jnp.float32) for heads in (4, 2, 2))
+    value = jax.ShapeDtypeStruct(value.shape, jnp.bfloat16)
+
+    def loss(*x):
+        return dot_product_attention(*x, mask=mask).astype(jnp.float32).sum()
+
+    with mesh.compiled_for(types.SimpleNamespace(platform="tpu")):
+        program = jax.export.export(jax.jit(jax.grad(loss, (0, 1, 2))), platforms=("tpu",))(*others, value)
+    assert program.mlir_module().count("stablehlo.custom_call @tpu_custom_call(") == kernels
+
+
+def test_scores_too_sharp_to_round_are_refused():
+    """σ = 0.05 scales by 400, and one rounding more would move scores by more than 1."""
+    query, key, value = (x.astype(jnp.bfloat16) for x in arrays(256, 256))
+    options = {"mask": Mask(causal=True), "implementation": "pallas"}
+    with pytest.raises(UnsupportedError, match="times 400 would round scores that are this sharp"):
+        gaussian_attention(query, key, value[..., :1].repeat(8, -1), sigma=0.05, **options)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def again_and_again(model, params, tokens, penalty=1.0):
 
 @pytest.mark.parametrize(
     "attention",
-    once([*MECHANISMS, "neural|delta", "super(per_head=True)", "gaussian(decay=0.1)"], ["super"]),
+    once([*MECHANISMS, "neural|delta", "super(per_head=True)", "gaussian(decay=0.1)"], ["super", "neural|delta"]),
 )
 def test_greedy_is_the_argmax_of_whole_forward_passes(attention):
     model, params = build(attention=attention, depth=1 + ("|" in attention))
