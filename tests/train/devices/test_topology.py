@@ -145,7 +145,7 @@ def test_auto_goes_on_without_a_kernel_that_is_refused_and_says_so(capsys):
         assert [step(1), step(2)] == [2, 3]
 
     contextvars.copy_context().run(twice)
-    assert capsys.readouterr().err.count("a kernel, so attention is computed in tiles by XLA: Bad lhs type.") == 1
+    assert capsys.readouterr().err.count("refuses a kernel, so XLA computes attention: Bad lhs type.") == 1
     assert not mesh.kernels_left_out()
 
 
