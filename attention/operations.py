@@ -182,8 +182,9 @@ def _inputs(mixer: Any, sizes: Sizes, queries: int, keys: int) -> list[Any]:
     """Returns the shapes of the arrays, and of the tokens with their sources, of queries and of keys."""
     params = {name: _array(*p.shape) for name, p in mixer.arrays(sizes).items()}
     read = (queries, mixer.reads_query), (keys, mixer.reads_key)
-    head, model = (sizes.heads, sizes.head), (sizes.model,)
-    return [params, *((_array(tokens, *head) if reads else None, _array(tokens, *model)) for tokens, reads in read)]
+    wide = mixer.widths(sizes.heads, sizes.heads, sizes.head).values()
+    given = [_array(tokens, *shape) if reads else None for (tokens, reads), shape in zip(read, wide, strict=True)]
+    return [params, *((x, _array(tokens, sizes.model)) for x, (tokens, _) in zip(given, read, strict=True))]
 
 
 def _prepared(mixer: Any, params: Any, of_query: Any, of_key: Any) -> tuple[Any, Any]:

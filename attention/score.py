@@ -63,6 +63,14 @@ class Mixer:
         """Returns all learnable arrays, those of the normaliser too."""
         return self.parameters(sizes)
 
+    def widths(self, heads: int, groups: int, head: int) -> dict[str, tuple[int, int]]:
+        """Returns how many queries and keys a token has and how wide they are, for N and K heads of width H."""
+        return {"query": (heads, head), "key": (groups, head)}
+
+    def check_shapes(self, query: jax.Array, key: jax.Array, value: jax.Array) -> None:
+        """Raises UsageError unless the arrays fit together."""
+        check_shapes(query, key, value)
+
     def query_gain(self, head: int) -> float:
         """Returns the factor of the query projection's initial weights that makes initial scores of order 1."""
         return 1.0
@@ -210,7 +218,7 @@ def attend(
     params: Params,
     query: Float[Array, "*B T N H"],
     key: Float[Array, "*B S K H"] | None,
-    value: Float[Array, "*B S K V"] | None,
+    value: Float[Array, "*B S M V"] | None,
     *,
     source: Float[Array, "*B S D"] | None = None,
     **options: Any,
@@ -225,7 +233,7 @@ def attend(
       params: The arrays that `score.arrays` declares.
       query: Queries; of a score that reads none, only their shape counts.
       key: Keys, K divides N; None for a score that reads none.
-      value: Values; None for prepared keys as values.
+      value: Values, M = K but for a score with groups of its own; None for prepared keys as values.
       source: The inputs of the keys, and in self-attention of the queries, for scores with gates that are projected
         from them.
       **options: The fields of `attention.options.Options`; implementations are `auto` and `score.implementations`.
@@ -259,7 +267,7 @@ def _check_given(score: Mixer, params: Params, query: Any, key: Any, value: Any,
     if value is None and not (score.reads_key and score.ties_values):
         raise UsageError(f"The keys of {score.title} cannot be its values; give values.")
     if key is not None:
-        check_shapes(query, key, key if value is None else value)
+        score.check_shapes(query, key, key if value is None else value)
     if source is not None and source.shape[:-1] != key.shape[:-2]:
         raise UsageError(f"A source has the keys' batch and length {key.shape[:-2]}, but its shape is {source.shape}.")
     heads, head = query.shape[-2:]

@@ -1,7 +1,7 @@
 """A decoder-only language model (Radford et al. 2018; DiGiugno §4.1) with any causal mechanism in each layer.
 
-Its fields span GPT-2, BLOOM, Llama, DiffLlama, Mistral, Qwen, Gemma and DeepSeek-V2, whose weights
-`models.published` loads.
+Its fields span GPT-2, BLOOM, Llama, DiffLlama, Mistral, Qwen, Gemma, DeepSeek-V2 and Mamba-2, whose
+weights `models.published` loads.
 """
 
 import dataclasses

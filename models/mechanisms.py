@@ -10,6 +10,7 @@ prints the table of all.
 
 import dataclasses
 import keyword
+import math
 from typing import Any
 
 from attention import operations, specs
@@ -186,11 +187,14 @@ class Mechanism:
         cost = self.score.cost(Sizes(width, heads, wide, max(length, keys)), length, keys)
         cost += operations.weighted(length, keys, heads, self.rotary) * -1  # values are H wide
         key = self.query if self.key == "shared" else self.key
-        few, inner, of_query = head * (self.kv_heads or heads), self.latent or width, self.query_latent or width
+        inner, of_query, few = self.latent or width, self.query_latent or width, self.kv_heads or heads
+        of_keys = math.prod(self.score.widths(heads, few, head)["key"])
+        of_queries = math.prod(self.score.widths(heads, few, wide)["query"])
         for tokens, outputs in ((keys, self.latent), (keys, self.rotary), (length, self.query_latent)):
             cost += operations.linear(tokens, width, outputs) * bool(outputs)
-        pieces = (key, keys, inner, few), (self.value, keys, inner, few), (self.out, length, head * heads, width)
-        for kind, tokens, inputs, outputs in ((self.query, length, of_query, wide * heads), *pieces):
+        pieces = (key, keys, inner, of_keys), (self.value, keys, inner, head * few)
+        pieces = (self.query, length, of_query, of_queries), *pieces, (self.out, length, head * heads, width)
+        for kind, tokens, inputs, outputs in pieces:
             cost += _projection_cost(kind, tokens, inputs, outputs)
         return cost + operations.align(keys, heads, head) * (self.align is not None)
 

@@ -51,7 +51,7 @@ class TransformerConfig(ModelConfig):
     depth: int = field(4, "Number of blocks.", least=1, most=LAYERS)
     width: int = field(64, "D.", least=1, multiple_of="heads", matched="parameters")
     heads: int = field(4, "N.", least=1)
-    mlp: int = field(128, "Hidden units of each block's MLP.", least=1, matched="parameters")
+    mlp: int = field(128, "Hidden units of each block's MLP; 0 is none.", least=0, matched="parameters")
     norm: str = field(
         "pre",
         "Where norms are: before each layer (`pre`), after each residual (`post`), or before and after each layer "
@@ -187,7 +187,8 @@ class TransformerConfig(ModelConfig):
         if self.gated:
             mlp += operations.linear(length, self.width, self.mlp) + operations.Cost(0, length * self.mlp)
         layers = self.mechanisms[stack]
-        return sum((layer.cost(length, self.width, self.heads, head=self.head) + mlp for layer in layers), Cost())
+        rest = mlp if self.mlp else Cost()
+        return sum((layer.cost(length, self.width, self.heads, head=self.head) + rest for layer in layers), Cost())
 
     def init_caches(
         self, layers: Sequence[MultiHeadAttention], batch: int, max_length: int, longest: int
@@ -229,7 +230,7 @@ class TransformerConfig(ModelConfig):
         mlp = Mlp(self.mlp, self.activation, *rates, dtype, self.gated, self.mlp_bias, parent=None)
         return BLOCKS[self.remat](
             attention=attention,
-            mlp=mlp,
+            mlp=mlp if self.mlp else None,
             norm=self.norm,
             epsilon=self.norm_epsilon,
             dropout=self.dropout,

@@ -81,7 +81,8 @@ class Recurrence(Mixer):
         """Returns empty states, `(*B, N, …)`, at least in float32."""
         kind = jnp.promote_types(dtype, jnp.float32)
         spread = lambda x: jnp.broadcast_to(x, (*batch, sizes.heads, *x.shape)).astype(kind)  # noqa: E731
-        return jax.tree.map(spread, self.begin(sizes.head, sizes.head))
+        _, wide = self.widths(sizes.heads, sizes.heads, sizes.head)["key"]
+        return jax.tree.map(spread, self.begin(wide, sizes.head))
 
     def attend(self, params: Params, query: Any, key: Any, value: Any, options: Options) -> Any:
         """Returns the output `(*B, T, N, V)`, and `weights` if the options ask for them."""
@@ -211,7 +212,7 @@ class Recurrence(Mixer):
 
     def _over_heads(self, function: Any, params: Params, rank: int, axes: tuple, heads: int) -> Any:
         """Returns a function of one head as one of arrays `(*B, N, …)`."""
-        over = {name: declared.over for name, declared in self.parameters(Sizes(1, 1, 1, 1)).items()}
+        over = {name: declared.over for name, declared in self.parameters(Sizes(1, heads, 1, 1)).items()}
         own = {name: precise(x) for name, x in params.items() if over.get(name)}
         shared = {name: precise(x) for name, x in params.items() if name not in own}
         one = lambda own, *arrays: function(shared | own, *arrays)  # noqa: E731

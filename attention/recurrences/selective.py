@@ -19,7 +19,7 @@ class StateSpace(Surrounded):
     """W ← exp(−Δ exp(a)) W + Δ v kᵀ and W q, Δ = softplus(w·x + b), one of each a head (Dao & Gu 2024, 2405.21060).
 
     This is Mamba-2's state space duality, section 7, with queries, keys and values as its C, B and X. Its layer has
-    `conv=4, gate='gate_first', skip=True`.
+    `groups=1, state=128, conv=4, gate='gate_first', skip=True`.
     """
 
     title = "Attention as a state space"
@@ -69,7 +69,7 @@ class KimiDelta(GatedDelta):
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns W₁, W₂, b, a, and W_β."""
         rest = super().parameters(sizes)
-        forget = low_rank_parameters(sizes, sizes.head, -4.0)
+        forget = low_rank_parameters(dataclasses.replace(sizes, head=self.state or sizes.head), sizes.head, -4.0)
         return forget | {name: rest[name] for name in ("strength_kernel", "forget_rate")} | self.surroundings(sizes)
 
     def gates(self, params: Params, source: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jax.nn import initializers
 
 from attention.activations import inverse_rms
-from attention.errors import unknown
+from attention.errors import UsageError, unknown
 from attention.forms import Tokens
+from attention.kernels.call import check_shapes
 from attention.kernels.reference import precise, spread_heads
 from attention.mask import Mask
 from attention.options import Options
@@ -28,16 +29,22 @@ class Surrounded(Recurrence):
       conv: The tokens of a causal convolution of each number of each head's queries, keys and values, before their
         SiLU; 0 means none. The state then keeps the last tokens too.
       gate: What follows the output o of a head: `norm_first` is norm(o) silu(W x), as in Qwen3-Next; `gate_first` is
-        norm(o silu(W x)), as in Mamba-2, with a learned scale of the norm; '' means neither.
+        norm(o silu(W x)), as in Mamba-2, with a learned scale of the norm; '' means neither. The norm is of a head; of
+        all heads of a group, if `gate_first` has groups.
       epsilon: ε of that norm.
       skip: Whether the value of the query's token times a learned number of each head is added to the output before
         that, as in Mamba-2.
+      groups: G, how many queries and keys a token has, each for the values of N/G heads, as in Mamba-2 and Qwen3-Next;
+        0 means one for each head.
+      state: P, how wide queries and keys are; 0 means as wide as values.
     """
 
     conv: Size = dataclasses.field(default=0, kw_only=True)
     gate: str = dataclasses.field(default="", kw_only=True)
     epsilon: Positive = dataclasses.field(default=1e-6, kw_only=True)
     skip: bool = dataclasses.field(default=False, kw_only=True)
+    groups: Size = dataclasses.field(default=0, kw_only=True)
+    state: Size = dataclasses.field(default=0, kw_only=True)
     silent: ClassVar[tuple[str, ...]] = ()  # the parts whose SiLU `write` and `read` have
     title = ""
 
@@ -51,16 +58,50 @@ class Surrounded(Recurrence):
         """Returns whether it supports cross-attention: not where it looks at the query's own token or those before."""
         return not (self.conv or self.gate or self.skip)
 
+    def widths(self, heads: int, groups: int, head: int) -> dict[str, tuple[int, int]]:
+        """See `Mixer`.
+
+        Raises:
+          UsageError: the groups do not divide the heads, or there are fewer heads of values.
+        """
+        if self.groups and heads % self.groups:
+            raise UsageError(f"groups={self.groups} does not divide {heads} heads; choose a divisor.")
+        if self.groups and groups != heads:
+            raise UsageError(f"groups={self.groups} are of queries and keys with a value a head; leave out kv_heads.")
+        wide = self.state or head
+        return {"query": (self.groups or heads, wide), "key": (self.groups or groups, wide)}
+
+    def check_shapes(self, query: jax.Array, key: jax.Array, value: jax.Array) -> None:
+        """Raises UsageError unless the arrays fit together, values `(*B, S, N, V)` with keys of their groups."""
+        check_shapes(query, key, key if self.groups else value)
+        heads, head = value.shape[-2:]
+        wanted = self.widths(heads, heads, head)["query"]
+        if self.groups and (query.shape[-2:] != wanted or key.shape[-3] != value.shape[-3]):
+            shapes = f"query {query.shape}, key {key.shape}, value {value.shape}"
+            raise UsageError(f"Queries and keys must end in {wanted}, and keys be as many as values: {shapes}.")
+
     def surroundings(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns the arrays of convolutions, gate, norm and skip."""
         width = sizes.heads, sizes.head
-        taps = Parameter((self.conv, *width), initializers.variance_scaling(1 / 3, "fan_in", "uniform", 0, (), (1, 2)))
-        bias = Parameter(width, initializers.zeros)
-        around = {f"{part}_{name}": p for part in PARTS for name, p in (("taps", taps), ("taps_bias", bias))}
+        around = {}
+        for part, wide in self._convolves(sizes).items():
+            init = initializers.variance_scaling(1 / 3, "fan_in", "uniform", 0, (), (1, 2))
+            around |= {f"{part}_taps": Parameter((self.conv, *wide), init)}
+            around |= {f"{part}_taps_bias": Parameter(wide, initializers.zeros)}
         gate = Parameter((sizes.model, *width), initializers.lecun_normal(in_axis=0, out_axis=(1, 2)))
-        behind = {"gate_kernel": gate, "gate_scale": Parameter((sizes.head,), initializers.ones)}
+        scale = Parameter(width if self._norms_groups else width[1:], initializers.ones)
+        behind = {"gate_kernel": gate, "gate_scale": scale}
         skip = {"skip": Parameter((sizes.heads,), initializers.ones)}
         return (around if self.conv else {}) | (behind if self.gate else {}) | (skip if self.skip else {})
+
+    def _convolves(self, sizes: Sizes) -> dict[str, tuple[int, int]]:
+        """Returns what is convolved, with its heads and their width."""
+        wide = self.widths(sizes.heads, sizes.heads, sizes.head) | {"value": (sizes.heads, sizes.head)}
+        return {part: wide[part] for part in PARTS}
+
+    @property
+    def _norms_groups(self) -> bool:
+        return self.gate == "gate_first" and self.groups > 0
 
     def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> Any:
         """Returns the queries, and W x if there is a gate."""
@@ -74,8 +115,9 @@ class Surrounded(Recurrence):
         empty = super().start(sizes, batch, dtype)
         if not self.conv:
             return empty
-        tokens = jnp.zeros((*batch, self.conv - 1, sizes.heads, sizes.head), jnp.promote_types(dtype, jnp.float32))
-        return empty, dict.fromkeys(PARTS, tokens)
+        kind = jnp.promote_types(dtype, jnp.float32)
+        wide = self._convolves(sizes).items()
+        return empty, {part: jnp.zeros((*batch, self.conv - 1, *shape), kind) for part, shape in wide}
 
     def attend(self, params: Params, query: Any, key: Any, value: jax.Array, options: Options) -> Any:
         """Returns the output, and `weights` of the convolved values, without the skip, if the options ask for them."""
@@ -83,6 +125,7 @@ class Surrounded(Recurrence):
         if self.conv:
             query, key, value = self._convolved(params, query, key, value, {})[0]
             value = options.mask.without_unreachable(value, query.shape[-3], value.ndim)
+        query = self._spread(query, value)
         found = super().attend(params, query, key, value, options)
         rows = options.mask.query_offset + jnp.arange(query.shape[-3])
         own = jnp.take(value, rows, axis=-3, mode="fill", fill_value=0) if self.skip else None
@@ -97,8 +140,13 @@ class Surrounded(Recurrence):
         if self.conv:
             before, last = before
             (query, key, value), last = self._convolved(params, query, key, value, last)
+        query = self._spread(query, value)
         out, after = super().advance(params, query, key, value, before, mask)
         return self._behind(params, out, value, gate), (after, last) if self.conv else after
+
+    def _spread(self, query: jax.Array, value: jax.Array) -> jax.Array:
+        """Returns a query for each head."""
+        return spread_heads(query, value.shape[-2]) if self.groups else query
 
     def _convolved(
         self, params: Params, query: jax.Array, key: Any, value: jax.Array, last: dict[str, jax.Array]
@@ -107,7 +155,7 @@ class Surrounded(Recurrence):
         keys, gates = key if isinstance(key, tuple) else (key, None)
         done, after = {}, {}
         for part, x in zip(PARTS, (query, keys, value), strict=True):
-            x = spread_heads(x, query.shape[-2])
+            x = spread_heads(x, params[f"{part}_taps"].shape[-2])
             lead = last.get(part, jnp.zeros((*x.shape[:-3], self.conv - 1, *x.shape[-2:]), x.dtype))
             wide = jnp.concatenate([lead, precise(x)], axis=-3)
             rows = [jax.lax.slice_in_dim(wide, tap, tap + x.shape[-3], axis=-3) for tap in range(self.conv)]
@@ -126,5 +174,11 @@ class Surrounded(Recurrence):
             return wide.astype(out.dtype)
         factor = jax.nn.silu(precise(gate))
         wide = wide * factor if self.gate == "gate_first" else wide
-        wide = wide * inverse_rms(wide, self.epsilon) * lift(params["gate_scale"], out.ndim)
+        normed = self._by_group(wide) if self._norms_groups else wide
+        wide = (normed * inverse_rms(normed, self.epsilon)).reshape(wide.shape)
+        wide *= lift(params["gate_scale"], out.ndim)
         return (wide * factor if self.gate == "norm_first" else wide).astype(out.dtype)
+
+    def _by_group(self, x: jax.Array) -> jax.Array:
+        """Returns `(…, N, H)` with the heads of each group beside each other."""
+        return x.reshape(*x.shape[:-2], self.groups, -1)

@@ -70,7 +70,7 @@ class Block(nn.Module):
 
     Attributes:
       attention: The attention layer, unbound.
-      mlp: The MLP, unbound.
+      mlp: The MLP, unbound, or None.
       norm: `pre` (of a layer's inputs), `post` (of the sum with its outputs), or `sandwich` (of its inputs, and of its
         outputs before the sum, as in Gemma 2).
       epsilon: The norms' ε.
@@ -82,7 +82,7 @@ class Block(nn.Module):
     """
 
     attention: MultiHeadAttention
-    mlp: Mlp
+    mlp: Mlp | None
     norm: str
     epsilon: float
     dropout: float
@@ -124,7 +124,7 @@ class Block(nn.Module):
 
         layers = {"attention": attend, "cross": cross, "mlp": lambda x: self.mlp(x, train=train)}
         for name, layer in layers.items():
-            if name == "cross" and self.cross is None:
+            if getattr(self, name) is None:
                 continue
             norm = functools.partial(NORM_TYPES[self.norm_type], self.epsilon, dtype=self.dtype)
             first = (lambda x: x) if self.bare and name == "attention" else norm(name=f"norm_{name}")

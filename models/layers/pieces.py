@@ -14,6 +14,7 @@ import attention
 from attention.errors import UsageError
 from attention.kernels.call import check_implementation
 from attention.parameters import Params, Sizes
+from attention.score import Mixer
 from attention.scores.dot import DotProduct
 from attention.scores.rotary import Rotary
 from models.layers.cache import Cache, PreparedSource
@@ -98,6 +99,10 @@ class AttentionPieces(nn.Module):
                 f"{mechanism.name} splits its inputs among the heads, so {self.heads} heads of a width {width} cannot "
                 f"be {self.head} wide; leave out model.head."
             )
+        sizes = self.heads, self.groups(), self.head_width(width)
+        sides, plain = mechanism.score.widths(*sizes), Mixer.widths(mechanism.score, *sizes)
+        if "identity" in (mechanism.query, mechanism.key) and sides != plain:
+            raise UsageError(f"{mechanism.name} splits its inputs among the heads; leave out groups and state.")
         if source is None:
             return
         if self.rotary:
@@ -226,8 +231,8 @@ class AttentionPieces(nn.Module):
         head += mechanism.rotary if piece == "query" else 0
         gain = mechanism.score.query_gain(head) if piece == "query" else 1.0
         gain = gain**0.5 if mechanism.key == "shared" else gain
-        heads = self.groups() if piece in ("key", "value") else self.heads
-        outputs, inputs = ((width,), 2) if piece == "out" else ((heads, head), 1)
+        wide = mechanism.score.widths(self.heads, self.groups(), head) | {"value": (self.groups(), head)}
+        outputs, inputs = ((width,), 2) if piece == "out" else (wide[piece], 1)
         return projection(kind, outputs, inputs, self.bias, self.epsilon, gain, self.dtype, name=piece)
 
     def values_are_keys(self) -> bool:

@@ -29,6 +29,7 @@ from models.published.bloom import BLOOM
 from models.published.decoders import DECODERS, GPT2
 from models.published.deepseek import DEEPSEEK
 from models.published.diffllama import DIFFLLAMA
+from models.published.mamba2 import MAMBA2
 from models.published.marian import MARIAN
 from models.published.modernbert import MODERNBERT
 from models.published.t5 import T5
@@ -36,7 +37,7 @@ from models.published.vit import VIT
 from models.surgery import exchange
 from models.transformer import TransformerConfig
 
-ARCHITECTURES = (ROBERTA, BERT, MODERNBERT, VIT, MARIAN, T5, GPT2, BLOOM, *DECODERS, DIFFLLAMA, DEEPSEEK)
+ARCHITECTURES = (ROBERTA, BERT, MODERNBERT, VIT, MARIAN, T5, GPT2, BLOOM, *DECODERS, DIFFLLAMA, DEEPSEEK, MAMBA2)
 EXPERTS = ("gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v3", "olmoe")
 REFUSED = {
     **dict.fromkeys(EXPERTS, "its MLPs are experts, and ours are one MLP in each block"),

@@ -51,6 +51,8 @@ VARIANTS = (
     "gated_delta(kv_heads=1)",
     "gated_delta(conv=3, gate='norm_first', kv_heads=1)",
     "state_space(conv=3, gate='gate_first', skip=True)",
+    "state_space(conv=3, gate='gate_first', skip=True, groups=1, state=5)",
+    "kimi_delta(groups=1, state=5, gate='norm_first')",
     "neural(latent=3, kv_heads=1)",
     "gaussian(latent=5)",
     "gated_delta(latent=3)",
@@ -391,6 +393,40 @@ def test_grouped_heads_have_fewer_keys_and_values_in_parameters_and_cache():
     assert cache.key.shape == cache.value.shape == (3, LENGTH, 2, 2)
     with pytest.raises(UsageError, match="kv_heads=3 does not divide 4 heads"):
         MultiHeadAttention("dot_product(kv_heads=3)", 4, LENGTH).init(jax.random.key(0), jnp.zeros((1, LENGTH, WIDTH)))
+
+
+def test_groups_of_queries_and_keys_have_fewer_and_wider_parameters_and_states():
+    """As of Mamba-2: C and B of a group, X of each head, and a matrix P × H a head as the state."""
+    spec = "state_space(groups=2, state=5, conv=3, gate='gate_first', skip=True)"
+    module = MultiHeadAttention(spec, heads=4, length=LENGTH, bias=False, head=3)
+    params = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, LENGTH, WIDTH)))["params"]
+    shapes = {name: params[name]["kernel"].shape for name in ("query", "key", "value", "out")}
+    assert shapes == {"query": (WIDTH, 2, 5), "key": (WIDTH, 2, 5), "value": (WIDTH, 4, 3), "out": (4, 3, WIDTH)}
+    assert params["score"]["key_taps"].shape == (3, 2, 5)
+    assert params["score"]["gate_scale"].shape == (4, 3)
+    state, last = module.init_cache(6, LENGTH, WIDTH).state
+    assert state.shape == (6, 4, 3, 5)
+    assert {part: x.shape for part, x in last.items()} == {
+        **dict.fromkeys(("query", "key"), (6, 2, 2, 5)),
+        "value": (6, 2, 4, 3),
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ("state_space(groups=3)", "groups=3 does not divide 4 heads"),
+        (
+            "state_space(groups=2, kv_heads=2)",
+            "groups=2 are of queries and keys with a value a head; leave out",
+        ),
+        ("gated_delta(groups=2, key='identity')", "leave out groups and state"),
+        ("gated_delta(state=3, query='identity')", "leave out groups and state"),
+    ],
+)
+def test_groups_that_cannot_be(spec, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        MultiHeadAttention(spec, 4, LENGTH).init(jax.random.key(0), jnp.zeros((1, LENGTH, WIDTH)))
 
 
 def test_a_latent_is_all_that_a_cache_keeps():

@@ -24,7 +24,11 @@ BETWEEN = {"truncate": False, "attention_factor": 0.8}
 MSCALES = {"mscale": 0.9, "mscale_all_dim": 0.6}
 DEEPSEEK = SIZES | {"first_k_dense_replace": 3, "max_position_embeddings": 32, "kv_lora_rank": 10, "q_lora_rank": None}
 DEEPSEEK |= {"qk_nope_head_dim": 6, "v_head_dim": 6, "qk_rope_head_dim": 4}
+MAMBA2 = {"vocab_size": 13, "hidden_size": 16, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 8, "expand": 2}
+MAMBA2 |= {"state_size": 6, "n_groups": 1, "conv_kernel": 3, "chunk_size": 4}
 FAMILIES = {
+    "mamba2": ("Mamba2", MAMBA2),
+    "mamba2 with groups": ("Mamba2", MAMBA2 | {"n_groups": 2, "tie_word_embeddings": True, "layer_norm_epsilon": 1e-3}),
     "gpt2": ("GPT2", {"vocab_size": 13, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 12}),
     "bloom": ("Bloom", {"vocab_size": 13, "hidden_size": 24, "n_layer": 2, "n_head": 6}),
     "diffllama": ("DiffLlama", COMMON | {"head_dim": 6}),

@@ -20,6 +20,7 @@ mamba = pytest.importorskip("transformers.models.mamba2.modeling_mamba2", reason
 
 BATCH, LENGTH, HEADS, HEAD, MODEL, FIRST = 2, 11, 3, 8, 5, 6
 SIZES = Sizes(MODEL, HEADS, HEAD, LENGTH)
+TAPS = ("taps", "taps_bias")
 
 
 def arrays(score):
@@ -116,42 +117,50 @@ def compare(family, theirs, spec, params, x):
     assert_close(jnp.concatenate(outs, 1), expected, family, rtol=0, what="layer")
 
 
-def heads_of(kernel):
+def heads_of(kernel, heads=HEADS):
     """`(D, N·H)` as `(D, N, H)`."""
-    return kernel.reshape(kernel.shape[0], HEADS, HEAD)
+    return kernel.reshape(kernel.shape[0], heads, -1)
 
 
-def taps(w, biased):
-    """The convolutions `(3·N·H, 1, taps)` of theirs as ours, for parts in their order."""
-    kernels = [x.reshape(HEADS, HEAD, -1).transpose(2, 0, 1) for x in jnp.split(w["conv1d.weight"], 3)]
-    biases = jnp.split(w["conv1d.bias"] if biased else jnp.zeros(3 * HEADS * HEAD), 3)
-    return kernels, [x.reshape(HEADS, HEAD) for x in biases]
+def taps(w, heads):
+    """The convolutions of theirs `(channels, 1, taps)` as ours, for parts with these heads in their order."""
+    ends = np.cumsum([number * HEAD for number in heads])[:-1]
+    bias = w.get("conv1d.bias", jnp.zeros(sum(heads) * HEAD))
+    sides = zip(jnp.split(w["conv1d.weight"], ends), jnp.split(bias, ends), heads, strict=True)
+    return [(x.reshape(number, HEAD, -1).transpose(2, 0, 1), b.reshape(number, HEAD)) for x, b, number in sides]
 
 
-def named(parts, kernels, biases):
-    arrays = zip(parts, kernels, biases, strict=True)
-    return {f"{part}_{name}": x for part, kernel, bias in arrays for name, x in (("taps", kernel), ("taps_bias", bias))}
+def named(parts, arrays):
+    return {
+        f"{part}_{name}": x
+        for part, pair in zip(parts, arrays, strict=True)
+        for name, x in zip(TAPS, pair, strict=True)
+    }
 
 
-def test_a_layer_of_qwen3_next_is_a_row():
-    sizes = {"linear_num_key_heads": HEADS, "linear_num_value_heads": HEADS, "hidden_size": MODEL}
+@pytest.mark.parametrize("groups", [1, HEADS])
+def test_a_layer_of_qwen3_next_is_a_row(groups):
+    sizes = {"linear_num_key_heads": groups, "linear_num_value_heads": HEADS, "hidden_size": MODEL}
     sizes |= {"linear_key_head_dim": HEAD, "linear_value_head_dim": HEAD, "num_hidden_layers": 1}
     config = transformers.Qwen3NextConfig(**sizes, layer_types=["linear_attention"])
     layer, w = drawn(qwen.Qwen3NextGatedDeltaNet(config, 0))
-    query, key, value, gate = jnp.split(w["in_proj_qkvz.weight"].T.reshape(MODEL, HEADS, -1), 4, -1)
-    strength, forget = jnp.moveaxis(w["in_proj_ba.weight"].T.reshape(MODEL, HEADS, 2), -1, 0)
-    score = {"forget_kernel": forget, "strength_kernel": strength, "forget_rate": w["A_log"]}
-    score |= {"forget_bias": w["dt_bias"], "gate_kernel": gate, "gate_scale": w["norm.weight"]}
-    score |= named(("query", "key", "value"), *taps(w, False))
-    params = {"query": {"kernel": query}, "key": {"kernel": key}, "value": {"kernel": value}, "score": score}
+    wide = HEAD * HEADS // groups
+    ends = [HEAD, 2 * HEAD, 2 * HEAD + wide]
+    query, key, value, gate = jnp.split(w["in_proj_qkvz.weight"].T.reshape(MODEL, groups, -1), ends, -1)
+    strength, forget = jnp.split(w["in_proj_ba.weight"].T.reshape(MODEL, groups, -1), 2, -1)
+    score = {"forget_kernel": forget.reshape(MODEL, HEADS), "strength_kernel": strength.reshape(MODEL, HEADS)}
+    score |= {"forget_rate": w["A_log"], "forget_bias": w["dt_bias"]}
+    score |= {"gate_kernel": heads_of(gate), "gate_scale": w["norm.weight"]}
+    score |= named(("query", "key", "value"), taps(w, (groups, groups, HEADS)))
+    params = {"query": {"kernel": query}, "key": {"kernel": key}, "value": {"kernel": heads_of(value)}, "score": score}
     params["out"] = {"kernel": w["out_proj.weight"].T.reshape(HEADS, HEAD, MODEL)}
     # Their queries are divided by √H, which is a factor H of the norm's ε.
-    spec = f"gated_delta(conv=4, gate='norm_first', epsilon={config.rms_norm_eps * HEAD})"
+    spec = f"gated_delta(groups={groups}, conv=4, gate='norm_first', epsilon={config.rms_norm_eps * HEAD})"
     compare("Qwen3Next", layer, spec, {"params": params}, np.random.default_rng(1).normal(size=(BATCH, LENGTH, MODEL)))
 
 
 def test_a_layer_of_mamba_2_is_a_row():
-    """With a norm and a group of its own for each head."""
+    """With a norm and a group of its own for each head; whole models of any groups are among the decoders."""
     inner = HEADS * HEAD
     sizes = {"num_heads": HEADS, "head_dim": HEAD, "state_size": HEAD, "n_groups": HEADS, "num_hidden_layers": 1}
     config = transformers.Mamba2Config(**sizes, hidden_size=inner, expand=1, chunk_size=4)
@@ -161,7 +170,7 @@ def test_a_layer_of_mamba_2_is_a_row():
     gate, value, key, query, step = jnp.split(w["in_proj.weight"].T, [inner, 2 * inner, 3 * inner, 4 * inner], -1)
     score = {"step_kernel": step, "step_bias": w["dt_bias"], "forget_rate": w["A_log"], "skip": w["D"]}
     score |= {"gate_kernel": heads_of(gate), "gate_scale": w["norm.weight"][:HEAD]}
-    score |= named(("value", "key", "query"), *taps(w, True))
+    score |= named(("value", "key", "query"), taps(w, (HEADS,) * 3))
     pieces = {"query": query, "key": key, "value": value}
     params = {name: {"kernel": heads_of(kernel)} for name, kernel in pieces.items()} | {"score": score}
     params["out"] = {"kernel": w["out_proj.weight"].T.reshape(HEADS, HEAD, inner)}

@@ -1,5 +1,7 @@
 """What layers have around a recurrence, in NumPy, around the recurrence alone, which has a test of its own."""
 
+import dataclasses
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -78,3 +80,23 @@ def test_an_unknown_gate_is_one_sentence():
 def test_what_looks_at_the_tokens_of_queries_is_not_for_cross_attention(options):
     assert not GatedDelta(**options).cross
     assert GatedDelta().cross
+
+
+@pytest.mark.parametrize("score", [StateSpace(groups=1), GatedDelta(groups=1, conv=TAPS)])
+@pytest.mark.parametrize("implementation", ["reference", "chunked"])
+def test_queries_and_keys_of_a_group_are_those_of_all_its_heads(score, implementation):
+    """Whatever their width, which a matrix from keys to values need not share."""
+    alone, wide = type(score)(conv=score.conv), WIDTH + 1
+    sizes = Sizes(HEADS * WIDTH, HEADS, WIDTH, LENGTH)
+    score = dataclasses.replace(score, state=wide)
+    draw = np.random.default_rng(0).normal
+    w = {name: jnp.asarray(draw(size=p.shape)) for name, p in score.parameters(sizes).items()}
+    query, key = (jnp.asarray(draw(size=(2, LENGTH, 1, wide))) for _ in range(2))
+    value, source = inputs()[2], jnp.asarray(draw(size=(2, LENGTH, HEADS * WIDTH)))
+    options = {"source": source, "mask": Mask(causal=True), "implementation": implementation}
+    found = attention.attend(score, w, query, key, value, **options)
+    spread = {n: jnp.repeat(x, HEADS, -2) if n.startswith(("query", "key")) else x for n, x in w.items()}
+    query, key = (jnp.repeat(x, HEADS, -2) for x in (query, key))
+    chex.assert_trees_all_close(found, attention.attend(alone, spread, query, key, value, **options), atol=1e-12)
+    with pytest.raises(UsageError, match=r"Queries and keys must end in \(1, "):
+        attention.attend(score, w, query, key, value, **options)

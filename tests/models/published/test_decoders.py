@@ -28,6 +28,11 @@ GPTS = {
         "attention": f"{LATENT}, scale=0.5)",
         "positions": f"rotary(base=500.0, scaling={YARN!r})",
     },
+    "mamba2": {
+        "attention": "state_space(groups=2, state=6, conv=3, gate='gate_first', skip=True, epsilon=1e-05)",
+        **{"mlp": 0, "head": 8, "norm_epsilon": 1e-5, "positions": "none", "tied_output": False},
+        **{"gated": False, "mlp_bias": True},
+    },
     "llama": {"attention": "dot_product(kv_heads=2)", "tied_output": False},
     "mistral": {"attention": "dot_product(kv_heads=2, window=5)"},
     "qwen2": {"attention_bias": True},
@@ -46,7 +51,7 @@ def build(**fields):
     return config, model.init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
 
 
-@pytest.mark.parametrize("kind", once(GPTS, ["llama", "deepseek_v2"]))
+@pytest.mark.parametrize("kind", once(GPTS, ["llama", "deepseek_v2", "mamba2"]))
 def test_a_gpt_goes_out_as_what_it_is_and_comes_back(kind, tmp_path):
     config, params = build(**GPTS[kind])
     pretrained.export(str(tmp_path / "out"), config, params, length=8)

@@ -1,0 +1,157 @@
+"""Mamba-2 (Dao & Gu 2024) as `transformers` has it: blocks of a state space alone.
+
+One matrix of theirs projects the inputs to gate, values, keys, queries and steps, in this order, and one convolution is
+of values, keys and queries.
+"""
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from attention.errors import UsageError
+from attention.recurrences.selective import StateSpace
+from models.gpt import GPTConfig
+from models.published.architectures import Architecture, Arrays, Fields
+from models.published.decoders import spec
+
+FUSED = ("gate", "value", "key", "query", "step")
+CONVOLVED = ("value", "key", "query")
+DEFAULTS = {  # of `Mamba2Config`; there is no longest sequence
+    "num_heads": 128,
+    "head_dim": 64,
+    "hidden_size": 4096,
+    "state_size": 128,
+    "num_hidden_layers": 64,
+    "layer_norm_epsilon": 1e-5,
+    "expand": 2,
+    "conv_kernel": 4,
+    "n_groups": 8,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 2048,
+}
+UNLIMITED = [0.0, {"__float__": "Infinity"}]  # as transformers 5 writes what others write as Infinity
+SCORE = {
+    "step_kernel": "step",
+    "step_bias": "dt_bias",
+    "forget_rate": "A_log",
+    "skip": "D",
+    "gate_kernel": "gate",
+    "gate_scale": "norm.weight",
+    **{f"{side}_taps{bias}": f"{side}_taps{bias}" for side in CONVOLVED for bias in ("", "_bias")},
+}
+
+
+def complete(theirs: Fields) -> Fields:
+    """Returns their fields with those that files may leave out."""
+    unlimited = theirs.get("time_step_limit") == [0.0, float("inf")]
+    return DEFAULTS | dict(theirs) | ({"time_step_limit": UNLIMITED} if unlimited else {})
+
+
+def read(theirs: Fields) -> dict[str, Any]:
+    """Returns our fields that several of theirs decide."""
+    inner, heads = theirs["expand"] * theirs["hidden_size"], theirs["num_heads"]
+    if inner != heads * theirs["head_dim"]:
+        raise UsageError(f"{heads} heads of {theirs['head_dim']} do not make up expand * hidden_size = {inner}.")
+    options = {"groups": theirs["n_groups"], "state": theirs["state_size"], "conv": theirs["conv_kernel"]}
+    options |= {"gate": "gate_first", "skip": True, "epsilon": theirs["layer_norm_epsilon"]}
+    return {"attention": spec("state_space", options)}
+
+
+def write(config: GPTConfig) -> dict[str, Any]:
+    """Returns the fields that `read` reads."""
+    score, inner = config.mechanisms["attention"][0].score, config.heads * config.head
+    if not isinstance(score, StateSpace) or not (score.groups and score.state and score.conv) or inner % config.width:
+        raise UsageError("Only state_space with groups, state and conv can be exported as Mamba-2.")
+    sizes = {"n_groups": score.groups, "state_size": score.state, "conv_kernel": score.conv}
+    return sizes | {"expand": inner // config.width}
+
+
+def unpack(arrays: Arrays, theirs: Fields) -> Arrays:
+    """Cuts the projection and the convolution into ours."""
+    sizes, cut = _sizes(theirs), {}
+    for name, array in arrays.items():
+        layer, _, fused = name.rpartition("mixer.")
+        if fused == "in_proj.weight":
+            sides = dict(zip(FUSED, np.split(array, _ends(sizes[side] for side in FUSED)), strict=True))
+            cut |= {f"{layer}mixer.{side}.weight": sides[side] for side in CONVOLVED}
+            cut |= {f"{layer}mixer.{side}": sides[side].T.reshape(-1) for side in ("gate", "step")}
+        elif fused in ("conv1d.weight", "conv1d.bias"):
+            bias = "_bias" if fused.endswith("bias") else ""
+            parts = np.split(array.reshape(len(array), -1), _ends(sizes[side] for side in CONVOLVED))
+            cut |= {f"{layer}mixer.{s}_taps{bias}": x.T.reshape(-1) for s, x in zip(CONVOLVED, parts, strict=True)}
+        else:
+            cut[name.replace("embedding.", "embeddings.")] = array
+    return cut
+
+
+def pack(arrays: Arrays, theirs: Fields) -> Arrays:
+    """Undoes `unpack`."""
+    joined, sizes = dict(arrays), _sizes(theirs)
+    for name in [name for name in arrays if name.endswith("mixer.step")]:
+        layer = name.removesuffix("step")
+        sides = {side: joined.pop(f"{layer}{side}.weight") for side in CONVOLVED}
+        sides |= {side: joined.pop(f"{layer}{side}").reshape(-1, sizes[side]).T for side in ("gate", "step")}
+        joined[f"{layer}in_proj.weight"] = np.concatenate([sides[side] for side in FUSED])
+        for theirs_name, bias in (("weight", ""), ("bias", "_bias")):
+            taps = [joined.pop(f"{layer}{side}_taps{bias}").reshape(-1, sizes[side]).T for side in CONVOLVED]
+            whole = np.concatenate(taps)
+            joined[f"{layer}conv1d.{theirs_name}"] = whole[:, 0] if bias else whole[:, None]
+    return joined
+
+
+def _sizes(theirs: Fields) -> dict[str, int]:
+    inner, heads = theirs["expand"] * theirs["hidden_size"], theirs["num_heads"]
+    state = theirs["n_groups"] * theirs["state_size"]
+    return {"gate": inner, "value": inner, "key": state, "query": state, "step": heads}
+
+
+def _ends(sizes: Any) -> list[int]:
+    return list(itertools.accumulate(sizes))[:-1]
+
+
+MAMBA2 = Architecture(
+    title="Mamba-2",
+    model_type="mamba2",
+    transformers="Mamba2ForCausalLM",
+    config=GPTConfig,
+    fields={
+        "depth": "num_hidden_layers",
+        "width": "hidden_size",
+        "heads": "num_heads",
+        "head": "head_dim",
+        "norm_epsilon": "layer_norm_epsilon",
+        "activation": "hidden_act",
+        "tied_output": "tie_word_embeddings",
+    },
+    dropouts={},
+    fixed={
+        "mlp": 0,
+        "norm": "pre",
+        "norm_type": "rms",
+        "norm_embedding": False,
+        "positions": "none",
+        "attention_bias": False,
+        "scale_embeddings": False,
+        "output_bias": False,
+        "logit_cap": 0.0,
+    },
+    standard={"use_bias": False, "use_conv_bias": True, "time_step_limit": UNLIMITED},
+    modules={"embed": "backbone.embeddings", "norm": "backbone.norm_f", "head": "lm_head"},
+    blocks={"block": "backbone.layers"},
+    block_modules={
+        "norm_attention": "norm",
+        "attention/out": "mixer.out_proj",
+        **{f"attention/{side}": f"mixer.{side}" for side in CONVOLVED},
+        **{f"attention/score/{ours}": f"mixer.{theirs}" for ours, theirs in SCORE.items()},
+    },
+    body="backbone.",
+    head="lm_head.",
+    tied={"lm_head.weight": "backbone.embeddings.weight"},
+    complete=complete,
+    read=read,
+    write=write,
+    unpack=unpack,
+    pack=pack,
+)
