@@ -1,9 +1,9 @@
 """Studies that were declared before anything was trained: sizes and lengths here, questions in a JSON file each.
 
 The trainings run from a clone at `COMMIT`, those of `studies.surgery` at its own, whatever the code becomes. Sizes were
-chosen to fit about 26 core-hours in all, from the seconds of the studies before; the most telling come first, and the
+chosen to fit about 29 core-hours, from the seconds of the studies before; the most telling come first, and the
 surgeries, two hours more, last. Every run is kept as it ends, the first seeds of all settings before the next. Rates
-are tuned: three values, one seed, a third of the length.
+are tuned: three values, one seed, a third of the length; those of the GPT again at the whole length, two values.
 """
 
 import dataclasses
@@ -93,8 +93,9 @@ TUNED = {
         GPT,
         ("loss", "perplexity", "bits_per_byte"),
         seeds=4,
-        tune=f"{RATE}1e-3,3e-3,9e-3",
-        hours=7.5,
+        tune=f"{RATE}3e-3,9e-3",
+        tuning=("--tune-length=1", "--tune-beyond=0"),
+        hours=10,
     ),
     "mnist_tuned": Study(
         "configs/vit_mnist.py",

@@ -26,6 +26,7 @@ class Study:
       equal: What is matched with the baseline; '' is nothing.
       beside: Settings beside the grid: `FIELD=VALUE,FIELD=VALUE` of `train.sweep --also`.
       tune: `FIELD=VALUE,VALUE` of `train.sweep --tune`; '' is nothing.
+      tuning: Further flags on how it is tuned.
       declared: Name of the file in `studies/declarations` that says what is asked; '' is none.
       hours: Of one core, as expected before anything was trained.
       start: The model of `studies.pretraining` from which all runs start; '' is none.
@@ -39,6 +40,7 @@ class Study:
     equal: str = ""
     beside: tuple[str, ...] = ()
     tune: str = ""
+    tuning: tuple[str, ...] = ()
     declared: str = ""
     hours: float = 0
     start: str = ""
@@ -56,7 +58,7 @@ class Study:
         over = [part for text in self.over for part in ("--over", text)]
         more = [f"--also={text}" for text in self.beside]
         more += [f"--equal={self.equal}"] if self.equal else []
-        more += [f"--tune={self.tune}"] if self.tune else []
+        more += [f"--tune={self.tune}", *self.tuning] if self.tune else []
         more += [f"--declare={os.path.relpath(DECLARATIONS / f'{self.declared}.json')}"] if self.declared else []
         where = f"--workdir={folder}"
         return [f"--config={self.config}", *fields, *over, f"--seeds={self.seeds}", *more, "--replicas=no", where]

@@ -129,7 +129,8 @@ def asked(flags: argparse.Namespace) -> grid.Sweep:
         taken = {*overrides, *over, *grid.DECIDED, *(field for setting in also for field in setting)}
         field, _, values = flags.tune.partition("=")
         values = grid.split(values) if values else []
-        tune = tuning.read(field, values, flags.tune_length, flags.tune_seeds, cells[0], taken)
+        spent = (flags.tune_length, flags.tune_seeds, int(flags.tune_beyond))
+        tune = tuning.read(field, values, *spent, cells[0], taken)
         sweep = dataclasses.replace(sweep, tune=tune)
     if flags.declare:
         declared = declaration.read(flags.declare)
@@ -253,6 +254,8 @@ def run(flags: argparse.Namespace, ended: Ended = lambda path: None) -> int:
     prepared = _tuned(sweep, prepared, tried)
     _write(flags, sweep, prepared, tried)
     todo = runs(sweep, prepared, flags.workdir)
+    if sweep.tune and not prints:
+        tuning.reuse(sweep.tune, prepared.chosen, todo)
     return _give(todo, flags) if prints else _summed(run_all(todo, jobs, flags.workdir, ended), flags.workdir)
 
 
@@ -286,6 +289,9 @@ main = cli.program(
     cli.flag("--tune", default="", metavar="FIELD=VALUE,...", help="values to try; each setting trains with its best"),
     cli.flag("--tune-length", default="1/3", metavar="PART", help="length of a trial, as a part of the run's"),
     cli.flag("--tune-seeds", type=cli.count, default=1, help="number of seeds of each value that is tried"),
+    cli.flag(
+        "--tune-beyond", default=str(tuning.BEYOND), choices=("0", "1", "2"), help="values that may be added at ends"
+    ),
     cli.flag("--declare", type=Path, metavar="FILE", help="a JSON file with the question and the comparisons"),
     cli.flag("--print", action="store_true", help="print one command for each run, and train nothing"),
     cli.flag("--slurm", nargs="?", const="", metavar="NAME=VALUE,...", help="submit the runs with submitit"),

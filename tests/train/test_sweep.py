@@ -254,15 +254,17 @@ metrics = {"validation": {"accuracy": accuracy, "loss": 1.0}, "test": {"accuracy
 path.mkdir(parents=True)
 (path / "result.json").write_text(json.dumps({"best": metrics}))
 """
-TUNED = ("--tune=optimizer.learning_rate=0.01,0.03,0.1", "--tune-length=1/4", "--jobs=2")
+TUNED = ("--tune=optimizer.learning_rate=0.01,0.03,0.1", "--jobs=2")
 
 
 def standing_in(own, path):
     return [sys.executable, "-c", STAND_IN, str(path), *own]
 
 
-def tuned(workdir, *more, seeds=2):
-    return asked(workdir, *TUNED, *more, over="model.attention=dot_product,super", seeds=seeds)
+def tuned(workdir, *more, length="1/4", seeds=2):
+    return asked(
+        workdir, *TUNED, f"--tune-length={length}", *more, over="model.attention=dot_product,super", seeds=seeds
+    )
 
 
 def test_every_setting_is_tried_alike_and_trained_with_its_best(tmp_path, here, monkeypatch, capsys):
@@ -299,6 +301,23 @@ def test_a_tuned_sweep_is_resumed_and_extended_with_what_was_chosen(tmp_path, he
     assert [line.rpartition("/")[2] for line in lines] == ["seed2", "seed2"]
     assert sweep.main(asked(tmp_path / "s", "--print", over="model.attention=dot_product,super")) == 2
     assert "holds another sweep, which differs in tune" in capsys.readouterr().err
+
+
+def test_a_trial_as_long_as_a_run_is_not_trained_again(tmp_path, here, monkeypatch, capsys):
+    trained = []
+
+    def standing_in_once(flags, path):
+        trained.append(path.relative_to(tmp_path / "s"))
+        return standing_in(flags, path)
+
+    monkeypatch.setattr(pool, "command", standing_in_once)
+    assert sweep.main(tuned(tmp_path / "s", "--tune-beyond=0", length="1")) == 0
+    assert "4 of 4 runs have finished, 0 failed." in capsys.readouterr().out
+    first = tmp_path / "s/attention=super/seed0"
+    tried = tmp_path / "s/tuning/attention=super/learning_rate=0.03/seed0"
+    assert (first / "result.json").read_bytes() == (tried / "result.json").read_bytes()
+    assert sum(path.parts[0] == "tuning" for path in trained) == 6
+    assert sweep.main(tuned(tmp_path / "s", "--tune-beyond=0", length="1")) == 0  # and goes on as it was
 
 
 def test_a_trial_that_fails_for_another_reason_is_not_counted(tmp_path, here, monkeypatch, capsys):

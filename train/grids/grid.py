@@ -19,7 +19,7 @@ from train.config.loading import name_of
 from train.grids import pool
 from train.grids.declaration import Declaration
 from train.grids.matching import Request
-from train.grids.tuning import Tuning
+from train.grids.tuning import BEYOND, Tuning
 from train.run.files import write_json, writing
 
 FILE = "sweep.json"
@@ -219,6 +219,7 @@ def read(directory: Path) -> dict[str, Any] | None:
         names = ("cells", *(field.name for field in dataclasses.fields(Sweep)))
         if not is_record(record, names):
             raise UsageError(f"{path} is no record of a sweep; choose another --workdir.")
+        record["tune"] = record["tune"] and {"beyond": BEYOND} | record["tune"]
         return {name: record[name] for name in names}
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UsageError(f"{directory} is not empty and holds no {FILE}; choose another --workdir.")

@@ -3,6 +3,7 @@
 import dataclasses
 import fractions
 import math
+import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -14,12 +15,12 @@ from train.grids.matching import Request
 from train.run.workdir import read_result
 
 FOLDER = "tuning"  # of a sweep, which reports pass over
-MOST = 2  # values that may be tried beyond the grid
+BEYOND = 2  # values that may be tried beyond the grid, unless something else is asked for
 RULE = (
     "Every setting is tried with every value. The best mean over seeds of the metric, on validation data at the best "
-    f"step, is chosen. A choice at an end of the grid adds a value there, at the same ratio, for all settings, {MOST} "
-    "at most."
+    "step, is chosen."
 )
+EXTENDED = " A choice at an end of the grid adds a value there, at the same ratio, for all settings, {} at most."
 # From a setting and a value to the metric of each seed; None where the loss was not finite.
 Tried = Mapping[str, Mapping[str, Sequence[float | None]]]
 
@@ -35,6 +36,7 @@ class Tuning:
       seeds: How many each value is tried with, from the config's on.
       metric: What chooses.
       highest: Whether its highest value is the best, or its lowest.
+      beyond: How many values may be added to the grid.
       rule: In words.
     """
 
@@ -44,18 +46,26 @@ class Tuning:
     seeds: int
     metric: str
     highest: bool
-    rule: str = RULE
+    beyond: int = BEYOND
+    rule: str = RULE + EXTENDED.format(BEYOND)
+
+    @property
+    def whole(self) -> bool:
+        """Whether a trial is as long as a run, and so is the run of its value and seed."""
+        return fractions.Fraction(self.length) == 1
 
     def grid(self, tried: Tried) -> list[str]:
         """The values to try, those beyond the ends that were declared included, as far as what was tried says."""
         values = list(self.values)
-        while len(values) < len(self.values) + MOST and all(set(values) <= set(scores) for scores in tried.values()):
+        while len(values) < len(self.values) + self.beyond and all(
+            set(values) <= set(scores) for scores in tried.values()
+        ):
             best = {self.best({value: scores[value] for value in values}) for scores in tried.values()}
             beyond = [_beyond(values, end) for end in (0, -1) if values[end] in best]
             if not beyond:
                 break
             values = sorted([*values, *beyond], key=float)
-        return values[: len(self.values) + MOST]
+        return values[: len(self.values) + self.beyond]
 
     def best(self, scores: Mapping[str, Sequence[float | None]]) -> str:
         """The value that is chosen."""
@@ -70,7 +80,13 @@ class Tuning:
 
 
 def read(
-    field: str, values: Sequence[str], length: str, seeds: int, example: Request, taken: Collection[str]
+    field: str,
+    values: Sequence[str],
+    length: str,
+    seeds: int,
+    beyond: int,
+    example: Request,
+    taken: Collection[str],
 ) -> Tuning:
     """What `--tune` and the flags beside it say.
 
@@ -79,6 +95,7 @@ def read(
       values: Texts of numbers.
       length: Such as `1/3`.
       seeds: Of each value.
+      beyond: How many values may be added.
       example: One of the settings, whose task names the metric.
       taken: Fields that something else decides.
 
@@ -102,7 +119,8 @@ def read(
     for value in values:
         config, _ = loading.resolve(example.spec, {**example.overrides, field: value})
     task = tasks.find(config.task)
-    return Tuning(field, tuple(values), length, seeds, task.best, task.best_is_highest)
+    rule = RULE + EXTENDED.format(beyond) * (beyond > 0)
+    return Tuning(field, tuple(values), length, seeds, task.best, task.best_is_highest, beyond, rule)
 
 
 def trials(tuning: Tuning, requests: Iterable[Request], tried: Tried, seed: int, directory: Path) -> dict:
@@ -137,6 +155,21 @@ def scores(
     return found
 
 
+def reuse(tuning: Tuning, chosen: Mapping[str, Mapping[str, str]], runs: Iterable[Path]) -> None:
+    """Copies trials that are runs to where these are to be, so that nothing is trained twice.
+
+    Args:
+      tuning: What was tried.
+      chosen: The fields of each setting, the tuned one among them.
+      runs: Work directories, as `DIRECTORY/SETTING/SEED`.
+    """
+    for run in runs:
+        name = run.parent.name
+        trial = _folder(tuning, name, chosen[name][tuning.field], run.parents[1]) / run.name
+        if tuning.whole and pool.is_finished(trial) and not run.exists():
+            shutil.copytree(trial, run)
+
+
 def check_finite(name: str, values: Mapping[str, Sequence[float | None]]) -> None:
     """Raises a UsageError where no value of a setting can be trained with."""
     if all(None in seeds for seeds in values.values()):
@@ -144,13 +177,19 @@ def check_finite(name: str, values: Mapping[str, Sequence[float | None]]) -> Non
 
 
 def _trial(tuning: Tuning, request: Request, value: str, seed: int, directory: Path) -> tuple[Path, list[str]]:
-    length = durations.Duration.parse(loading.resolve(request.spec, request.overrides)[0].train.length, "train.length")
-    amount = length.amount * fractions.Fraction(tuning.length)
-    fields = {**request.overrides, "train.length": f"{float(amount):.4f} {length.unit}"}
+    fields = {**request.overrides, **({} if tuning.whole else {"train.length": _shorter(tuning, request)})}
     fields |= {tuning.field: value, "seed": str(seed)}
-    leaf = f"{tuning.field.rpartition('.')[2]}={pool.name_of(value)}"
-    path = directory / FOLDER / request.name / leaf / f"seed{seed}"
+    path = _folder(tuning, request.name, value, directory) / f"seed{seed}"
     return path, [f"--config={request.spec}", *(f"--config.{field}={text}" for field, text in fields.items())]
+
+
+def _shorter(tuning: Tuning, request: Request) -> str:
+    length = durations.Duration.parse(loading.resolve(request.spec, request.overrides)[0].train.length, "train.length")
+    return f"{float(length.amount * fractions.Fraction(tuning.length)):.4f} {length.unit}"
+
+
+def _folder(tuning: Tuning, name: str, value: str, directory: Path) -> Path:
+    return directory / FOLDER / name / f"{tuning.field.rpartition('.')[2]}={pool.name_of(value)}"
 
 
 def _score(tuning: Tuning, path: Path) -> float | None:

@@ -1,5 +1,6 @@
 """Which values are tried, which is chosen, and what is refused before."""
 
+import dataclasses
 import json
 
 import pytest
@@ -12,8 +13,8 @@ from train.grids.tuning import Tuning
 REQUEST = Request("a", "configs/vit_digits.py", {"train.length": "60 epochs"})
 
 
-def rates():
-    return tuning.read("optimizer.learning_rate", ("1e-4", "1e-3", "1e-2"), "1/3", 1, REQUEST, ())
+def rates(beyond=2):
+    return tuning.read("optimizer.learning_rate", ("1e-4", "1e-3", "1e-2"), "1/3", 1, beyond, REQUEST, ())
 
 
 def scored(*scores):
@@ -22,7 +23,9 @@ def scored(*scores):
 
 def test_the_task_says_what_is_best():
     assert (rates().metric, rates().highest) == ("accuracy", True)
-    text = tuning.read("optimizer.learning_rate", ("1e-4", "1e-3"), "1", 2, Request("", "configs/gpt_pydoc.py", {}), ())
+    text = tuning.read(
+        "optimizer.learning_rate", ("1e-4", "1e-3"), "1", 2, 2, Request("", "configs/gpt_pydoc.py", {}), ()
+    )
     assert (text.metric, text.highest, text.seeds) == ("loss", False, 2)
 
 
@@ -50,6 +53,33 @@ def test_two_values_at_most_are_added():
     further = scored(0.1, 0.2, 0.3)
     assert rates().grid({"a": further | {"0.1": [0.4]}})[3:] == ["0.1", "1"]
     assert rates().grid({"a": further | {"0.1": [0.4], "1": [0.5]}})[3:] == ["0.1", "1"]
+
+
+def test_none_is_added_where_the_grid_is_kept_to():
+    assert rates(0).grid({"a": scored(0.1, 0.2, 0.3)}) == ["1e-4", "1e-3", "1e-2"]
+    assert "at an end" not in rates(0).rule
+    assert rates(1).rule.endswith("for all settings, 1 at most.")
+
+
+def test_a_trial_as_long_as_a_run_is_the_run_of_its_value_and_seed(tmp_path):
+    whole = dataclasses.replace(rates(0), length="2/2")
+    paths = tuning.trials(whole, [REQUEST], {}, 3, tmp_path)
+    ((trial, flags),) = paths["a", "1e-3"].items()
+    assert "--config.train.length=60 epochs" in flags
+    run, further = tmp_path / "a/seed3", tmp_path / "a/seed4"
+    chosen = {"a": {"optimizer.learning_rate": "1e-3"}}
+    tuning.reuse(whole, chosen, [run, further])
+    assert not run.exists()  # the trial has not finished
+    trial.mkdir(parents=True)
+    (trial / "result.json").write_text("{}")
+    tuning.reuse(rates(), chosen, [run])  # a shorter trial is no run
+    assert not run.exists()
+    tuning.reuse(whole, chosen, [run, further])
+    assert pool.is_finished(run)
+    assert not further.exists()
+    (run / "result.json").write_text('{"best": {}}')
+    tuning.reuse(whole, chosen, [run])
+    assert (run / "result.json").read_text() == '{"best": {}}'
 
 
 def test_trials_are_shorter_runs_of_what_was_not_tried(tmp_path):
@@ -90,4 +120,4 @@ def test_what_came_of_trials_is_read_but_for_those_that_stopped(tmp_path):
 )
 def test_mistakes_are_one_sentence(field, values, length, message):
     with pytest.raises(UsageError, match=message):
-        tuning.read(field, values, length, 1, REQUEST, ("model.width",))
+        tuning.read(field, values, length, 1, 2, REQUEST, ("model.width",))
