@@ -15,7 +15,7 @@ from studies.definitions import DECLARATIONS, Study
 from studies.surgery import SURGERIES
 from train.grids import declaration
 
-COMMIT = "23d98f285571b95c573deb244673c051d0bc9fb9"  # whose code trains them all
+COMMIT = "300481df698cc2849315ed2c3885af578d2c6ef8"  # whose code trains them all
 RATE = "optimizer.learning_rate="
 GPT = (
     "data.context=128",
