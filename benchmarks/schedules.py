@@ -22,7 +22,7 @@ from typing import Any
 
 from analysis import measurements
 from analysis.tables import plain_markdown
-from attention.errors import UsageError
+from attention.errors import UsageError, unknown
 from benchmarks.measure import ROOT
 from train import cli
 
@@ -50,13 +50,16 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
     """Yields the schedules, compiled for each chip in a process of its own.
 
     Raises:
-      UsageError: The compiler is not installed.
+      UsageError: The compiler is not installed, or there is no such row.
     """
     if importlib.util.find_spec("libtpu") is None:
         raise UsageError("The TPU compiler is not installed: pip install -r requirements-tpu.txt -c constraints.txt.")
     result: dict[str, Any] = {"compiler": {name: metadata.version(name) for name in ("jaxlib", "libtpu")}, "chips": {}}
     for chip in flags.chips:
         result["chips"][chip] = [row for module in ("tpu", "estimates") for row in compiled(module, chip, flags.only)]
+        for name in flags.only:
+            if all(name != row["name"] for row in result["chips"][chip]):
+                raise unknown("row", name, by_name(json.loads(RECORD.read_text()), chip))
         yield result, f"{chip}\n\n{table(result, chip)}\n"
 
 

@@ -33,13 +33,14 @@ import attention
 from analysis import measurements
 from analysis.tables import plain_markdown
 from attention import Mask, mesh
-from attention.errors import UsageError
+from attention.errors import UsageError, unknown
 from attention.kernels import pair_gpu
 from attention.kernels.pair_tile import Network
 from train import cli
 from train.devices import topology
 
 SPECS = {"neural(dim=2)": (2, 1), "neural(dim=16)": (16, 8), "additive": (64,)}
+OF_JAX = "JAX's dot product"
 TOKENS, HEADS, WIDTH = 1024, 8, 64
 WARPS, WARP = 4, 32  # of a warpgroup; threads of a warp
 REGISTERS, SHARED, SLOTS, THREADS = 2**16, 228 * 2**10, 32, 2048  # of an SM; a block reserves 1 KiB more
@@ -133,8 +134,10 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
     """Yields the kernels of each contestant.
 
     Raises:
-      UsageError: A compiler is not installed.
+      UsageError: A compiler is not installed, or there is no such row.
     """
+    for name in {*flags.only} - {*SPECS, OF_JAX}:
+        raise unknown("row", name, (*SPECS, OF_JAX))
     ptxas, nvdisasm = found_tools()
     result: dict[str, Any] = {"compiler": {name: metadata.version(name) for name in PACKAGES}, "rows": []}
     with tempfile.TemporaryDirectory() as folder:
@@ -195,7 +198,7 @@ def contestants() -> Iterator[GpuCase]:
         for dtype in ("float32", "bfloat16"):
             both = jax.grad(_ours(spec), (0, 1, 2, 3))
             yield GpuCase(spec, dtype, both, shapes, pair_gpu.ROWS * pair_gpu.columns_of(network), units[0])
-    yield GpuCase("JAX's dot product", "float16", _mosaic, (x, x, x), 64 * 128)
+    yield GpuCase(OF_JAX, "float16", _mosaic, (x, x, x), 64 * 128)
 
 
 def _ours(spec: str) -> Callable:

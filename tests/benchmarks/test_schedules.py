@@ -136,3 +136,8 @@ def test_what_a_tpu_takes_stands_beside_what_was_predicted(result):
     assert lines[2:] == [f"| `neural(dim=2)` | forward+backward | {taken} | {least} | 3.00 |"]
     assert schedules.against(measured, "cpu") == ""
     assert schedules.against(measured | {"shape": shape | {"dtype": "float32"}}, "TPU v5 lite") == ""
+
+
+def test_a_row_that_is_not_there_is_refused_before_anything_is_compiled(capsys):
+    assert gpu.main(["--only", "additve"]) == 2
+    assert "Unknown row 'additve'. Did you mean 'additive'?" in capsys.readouterr().err
