@@ -18,7 +18,7 @@ VARIANTS = ("neural(dim=16)", "neural(dim=None)", "gaussian(sigma=0.05)", "linea
 TABLE = rows.Table(
     "digits",
     runs.ROOT / "docs/mechanisms.md",
-    (*(name for name in MECHANISMS if name not in CAUSAL), *VARIANTS),
+    (*(name for name in MECHANISMS if name not in CAUSAL), *VARIANTS, *rows.TODAY),
     (),
     "test accuracy, %",
     lambda result: 100 * result["best"]["test"]["accuracy"],

@@ -26,7 +26,7 @@ def positions(spec: str) -> tuple[str, ...]:
 TABLE = rows.Table(
     "manual",
     runs.ROOT / "docs/mechanisms.md",
-    tuple(MECHANISMS),
+    (*MECHANISMS, *rows.TODAY),
     ("--config=configs/gpt_pydoc.py", *precision.SMALLER, *precision.RARELY, *LENGTH),
     "bits per byte, test",
     lambda result: result["best"]["test"]["bits_per_byte"],

@@ -17,6 +17,9 @@ from train import cli
 from train.grids import pool
 
 KEPT = ("seed", "best", "best_step", "steps", "parameters", "git")
+# Options of today's models, which stand beside the mechanisms: shared keys and values, a latent, norms, a window.
+OPTIONS = ("kv_heads=1", "latent=16", "qk_norm='rms'", "window=8")
+TODAY = tuple(f"dot_product({option})" for option in OPTIONS)
 Found = dict[str, list[dict[str, Any]]]  # from a spec string to what each of its seeds came to
 
 
