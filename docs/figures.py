@@ -183,11 +183,12 @@ def at_time(curve: Sequence[tuple[int, float, float]], seconds: float) -> float:
     return float(np.interp(seconds, [point[1] for point in curve], [point[2] for point in curve]))
 
 
-def parity(families: dict[str, dict[str, Any]]) -> str:
+def parity(families: dict[str, dict[str, dict[str, float]]]) -> str:
     """Compares families of published models with transformers'."""
     rows = (
-        (f"`{name}`", row["compared"], f"{row['largest']:.1f}", f"{row['difference']:.1e}")
-        for name, row in families.items()
+        (f"`{name}`", what, f"{row['largest']:.1f}", f"{row['difference']:.1e}")
+        for name, compared in families.items()
+        for what, row in compared.items()
     )
     return plain_markdown(("family of `transformers`", "compared", "largest value", "largest difference"), rows)
 

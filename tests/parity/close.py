@@ -1,6 +1,8 @@
 """What may differ from transformers, and with PARITY=FILE a record of the largest difference of each family.
 
-PARITY=benchmarks/results/parity_cpu.json python -m pytest tests/parity
+PARITY=../parity_cpu.json python -m pytest tests/parity
+
+FILE stands outside the checkout, or the record says that this was changed.
 """
 
 import importlib.metadata
@@ -28,9 +30,10 @@ def keep(file, family, what, found, expected):
     """Adds one comparison to the record of this commit; that of another commit makes room."""
     kept, record = json.loads(file.read_text()) if file.exists() else {}, about()
     record = kept if kept.get("git") == record["git"] else record
-    before = record["families"].get(family, {"compared": what, "largest": 0.0, "difference": 0.0})
+    compared = record["families"].setdefault(family, {})
+    before = compared.get(what, {"largest": 0.0, "difference": 0.0})
     now = {"largest": float(np.abs(expected).max()), "difference": float(np.abs(found - expected).max())}
-    record["families"][family] = before | {name: float(np.maximum(before[name], now[name])) for name in now}
+    compared[what] = {name: float(np.maximum(before[name], now[name])) for name in now}
     file.write_text(json.dumps(record, indent=2) + "\n")
 
 
