@@ -52,14 +52,14 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
     Raises:
       UsageError: The compiler is not installed, or there is no such row.
     """
+    rows = [*BY_XLA, *(row["name"] for chip in CHIPS for row in json.loads(RECORD.read_text())["chips"][chip])]
+    for name in {*flags.only} - {*rows}:
+        raise unknown("row", name, {*rows})
     if importlib.util.find_spec("libtpu") is None:
         raise UsageError("The TPU compiler is not installed: pip install -r requirements-tpu.txt -c constraints.txt.")
     result: dict[str, Any] = {"compiler": {name: metadata.version(name) for name in ("jaxlib", "libtpu")}, "chips": {}}
     for chip in flags.chips:
         result["chips"][chip] = [row for module in ("tpu", "estimates") for row in compiled(module, chip, flags.only)]
-        for name in flags.only:
-            if all(name != row["name"] for row in result["chips"][chip]):
-                raise unknown("row", name, by_name(json.loads(RECORD.read_text()), chip))
         yield result, f"{chip}\n\n{table(result, chip)}\n"
 
 

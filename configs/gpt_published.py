@@ -3,8 +3,8 @@
     python -m train.main --config=configs/gpt_published.py
 
 The argument is a folder, or a name on the Hugging Face hub such as `Qwen/Qwen3-0.6B-Base`, with a GPT-2, a BLOOM,
-a Llama, a DiffLlama, a Mistral, a Qwen 2 or 3, a Gemma 1 to 3, or a DeepSeek-V2 without experts. Without one it is
-SmolLM2, a Llama of 135 million parameters.
+a Llama, a DiffLlama, a Mistral, a Qwen 2 or 3, a Gemma 1 to 3, a DeepSeek-V2 without experts, or a Mamba-2.
+Without one it is SmolLM2, a Llama of 135 million parameters.
 `--config.model.attention` replaces its attention, and `--config.data.source` its text. All settings are ours.
 """
 

@@ -254,7 +254,7 @@ def run(flags: argparse.Namespace, ended: Ended = lambda path: None) -> int:
     prepared = _tuned(sweep, prepared, tried)
     _write(flags, sweep, prepared, tried)
     todo = runs(sweep, prepared, flags.workdir)
-    if sweep.tune and not prints:
+    if sweep.tune:
         tuning.reuse(sweep.tune, prepared.chosen, todo)
     return _give(todo, flags) if prints else _summed(run_all(todo, jobs, flags.workdir, ended), flags.workdir)
 
@@ -289,9 +289,7 @@ main = cli.program(
     cli.flag("--tune", default="", metavar="FIELD=VALUE,...", help="values to try; each setting trains with its best"),
     cli.flag("--tune-length", default="1/3", metavar="PART", help="length of a trial, as a part of the run's"),
     cli.flag("--tune-seeds", type=cli.count, default=1, help="number of seeds of each value that is tried"),
-    cli.flag(
-        "--tune-beyond", default=str(tuning.BEYOND), choices=("0", "1", "2"), help="values that may be added at ends"
-    ),
+    cli.flag("--tune-beyond", default=str(tuning.BEYOND), choices=("0", "2"), help="values that may be added at ends"),
     cli.flag("--declare", type=Path, metavar="FILE", help="a JSON file with the question and the comparisons"),
     cli.flag("--print", action="store_true", help="print one command for each run, and train nothing"),
     cli.flag("--slurm", nargs="?", const="", metavar="NAME=VALUE,...", help="submit the runs with submitit"),

@@ -19,7 +19,7 @@ class StateSpace(Surrounded):
     """W ← exp(−Δ exp(a)) W + Δ v kᵀ and W q, Δ = softplus(w·x + b), one of each a head (Dao & Gu 2024, 2405.21060).
 
     This is Mamba-2's state space duality, section 7, with queries, keys and values as its C, B and X. Its layer has
-    `groups=1, state=128, conv=4, gate='gate_first', skip=True`.
+    `groups=1, state=128, conv=4, gate='gate_first', skip=True, epsilon=1e-5`.
     """
 
     title = "Attention as a state space"

@@ -75,8 +75,9 @@ class Surrounded(Recurrence):
         """Raises UsageError unless the arrays fit together, values `(*B, S, N, V)` with keys of their groups."""
         check_shapes(query, key, key if self.groups else value)
         heads, head = value.shape[-2:]
-        wanted = self.widths(heads, heads, head)["query"]
-        if self.groups and (query.shape[-2:] != wanted or key.shape[-3] != value.shape[-3]):
+        alone = query.shape[-2], self.state or query.shape[-1]
+        wanted = self.widths(heads, heads, head)["query"] if self.groups else alone
+        if query.shape[-2:] != wanted or key.shape[-3] != value.shape[-3]:
             shapes = f"query {query.shape}, key {key.shape}, value {value.shape}"
             raise UsageError(f"Queries and keys must end in {wanted}, and keys be as many as values: {shapes}.")
 

@@ -56,16 +56,18 @@ def read(theirs: Fields) -> dict[str, Any]:
         raise UsageError(f"{heads} heads of {theirs['head_dim']} do not make up expand * hidden_size = {inner}.")
     options = {"groups": theirs["n_groups"], "state": theirs["state_size"], "conv": theirs["conv_kernel"]}
     options |= {"gate": "gate_first", "skip": True, "epsilon": theirs["layer_norm_epsilon"]}
-    return {"attention": spec("state_space", options)}
+    head = theirs["head_dim"] if inner != theirs["hidden_size"] else 0
+    return {"attention": spec("state_space", options), "head": head}
 
 
 def write(config: GPTConfig) -> dict[str, Any]:
     """Returns the fields that `read` reads."""
-    score, inner = config.mechanisms["attention"][0].score, config.heads * config.head
+    head = config.head or config.width // config.heads
+    score, inner = config.mechanisms["attention"][0].score, config.heads * head
     if not isinstance(score, StateSpace) or not (score.groups and score.state and score.conv) or inner % config.width:
         raise UsageError("Only state_space with groups, state and conv can be exported as Mamba-2.")
     sizes = {"n_groups": score.groups, "state_size": score.state, "conv_kernel": score.conv}
-    return sizes | {"expand": inner // config.width}
+    return sizes | {"head_dim": head, "expand": inner // config.width}
 
 
 def unpack(arrays: Arrays, theirs: Fields) -> Arrays:
@@ -120,14 +122,13 @@ MAMBA2 = Architecture(
         "depth": "num_hidden_layers",
         "width": "hidden_size",
         "heads": "num_heads",
-        "head": "head_dim",
         "norm_epsilon": "layer_norm_epsilon",
-        "activation": "hidden_act",
         "tied_output": "tie_word_embeddings",
     },
     dropouts={},
     fixed={
         "mlp": 0,
+        "activation": "silu",  # of the convolution, which ours always has
         "norm": "pre",
         "norm_type": "rms",
         "norm_embedding": False,
@@ -137,7 +138,7 @@ MAMBA2 = Architecture(
         "output_bias": False,
         "logit_cap": 0.0,
     },
-    standard={"use_bias": False, "use_conv_bias": True, "time_step_limit": UNLIMITED},
+    standard={"hidden_act": "silu", "use_bias": False, "use_conv_bias": True, "time_step_limit": UNLIMITED},
     modules={"embed": "backbone.embeddings", "norm": "backbone.norm_f", "head": "lm_head"},
     blocks={"block": "backbone.layers"},
     block_modules={

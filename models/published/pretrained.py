@@ -2,7 +2,7 @@
 
 BERT, RoBERTa and ModernBERT are loaded into `models.masked_lm`, ViT into `models.vit`, Marian and T5 into
 `models.encoder_decoder`, and the decoders into `models.gpt`: GPT-2, BLOOM, Llama, DiffLlama, Mistral, Qwen, Gemma and
-DeepSeek-V2.
+DeepSeek-V2 and Mamba-2.
 """
 
 import collections
@@ -187,11 +187,17 @@ def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[s
     loaded = {path: name for path, name in named.items() if path not in new}
     if missing := sorted(set(loaded.values()) - set(arrays)):
         raise UsageError(f"{source} lacks {drawn_together(tuple(missing))}; it is not whole.")
-    layers, values = exchange.exchanged(config, _mechanisms_of(there, config)), {}
+    source_config = _mechanisms_of(there, config)
+    layers, values = exchange.exchanged(config, source_config), {}
+    states = {layer: getattr(row.score, "state", 0) for layer, row in source_config.by_path().items()}
     carried = [path for path in loaded if exchange.within(path, layers)]
     for path, name in loaded.items():
         array, row = arrays[name][: _positions(fresh)] if path in POSITIONS else arrays[name], path in architecture.rows
-        there = _shape_there(path, array, fresh[path].shape) if path in carried else fresh[path].shape
+        there = fresh[path].shape
+        if path in carried:
+            if _of_state(path, states) not in (0, there[-1]):
+                continue
+            there = _shape_there(path, array, there)
         if array.shape != (shape := _to_theirs(path, np.broadcast_to(np.zeros(()), there), row).shape):
             if path in carried:
                 continue
@@ -367,9 +373,12 @@ def _differences(architecture: Architecture, config: TransformerConfig, flat: Ma
     absent = [path for path in flat if not architecture.array(path)]
     lost = tuple(path for path in absent if np.any(flat[path] != architecture.absent.get(path.partition("/")[2], 0.0)))
     fields = [field for field in ours if ours[field] != theirs[field]]
-    return [f"model.{field} is {ours[field]!r}, there {theirs[field]!r}" for field in fields] + (
-        [f"it lacks {drawn_together(lost)}"] if lost else []
-    )
+    bare = not config.mlp and architecture.fixed.get("mlp") != 0
+    return [
+        *(f"model.{field} is {ours[field]!r}, there {theirs[field]!r}" for field in fields),
+        *(["model.mlp is 0, and blocks there have an MLP"] if bare else []),
+        *([f"it lacks {drawn_together(lost)}"] if lost else []),
+    ]
 
 
 def _check_values(source: str, architecture: Architecture, theirs: dict[str, Any]) -> None:
@@ -380,6 +389,8 @@ def _check_values(source: str, architecture: Architecture, theirs: dict[str, Any
         kind, value = type(defaults[field]), theirs[name]
         if not (type(value) is kind or (kind is float and type(value) is int)):
             raise UsageError(f"{source} has {name}={value!r}, which must be of type {kind.__name__}.")
+        if field == "mlp" and not value:
+            raise UsageError(f"{source} has {name}=0; only blocks with an MLP can be loaded.")
         if kind is not str:  # names of activations are translated first
             declarations[field].check(f"{name} of {source}", value)
     for name in (architecture.vocabulary, architecture.length, *architecture.special.values()):
@@ -417,6 +428,12 @@ def _canonical(
         if table is not None and not np.allclose(table, sinusoids_in_halves(*table.shape), atol=0.01):
             raise UsageError(f"{source} has a {name} that is no table of sinusoids, but the model has no other.")
     return arrays
+
+
+def _of_state(path: str, states: Mapping[str, int]) -> int:
+    """Returns the width of queries and keys of a layer there, 0 of other arrays or where it is that of a head."""
+    layer, _, piece = path.removesuffix("/kernel").rpartition("/")
+    return states.get(layer, 0) if piece in ("query", "key") else 0
 
 
 def _shape_there(path: str, array: np.ndarray, here: tuple[int, ...]) -> tuple[int, ...]:

@@ -103,7 +103,9 @@ def _norm_before(config: TransformerConfig, path: str, piece: str, flat: Flat) -
     elif layer == "cross":
         name = f"{block}/norm_attention"
     else:
-        name = f"{stack}_{int(number) - 1}/norm_mlp" if int(number) else "norm_embedding"
+        before = f"{stack}_{int(number) - 1}"
+        last = next((last for last in ("mlp", "cross", "attention") if f"{before}/norm_{last}/scale" in flat), "")
+        name = f"{before}/norm_{last}" if int(number) else "norm_embedding"
     if f"{name}/scale" not in flat:
         return None
     scale = np.asarray(flat[f"{name}/scale"], np.float64) + (config.norm_type == "rms_offset")

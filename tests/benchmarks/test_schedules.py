@@ -141,3 +141,5 @@ def test_what_a_tpu_takes_stands_beside_what_was_predicted(result):
 def test_a_row_that_is_not_there_is_refused_before_anything_is_compiled(capsys):
     assert gpu.main(["--only", "additve"]) == 2
     assert "Unknown row 'additve'. Did you mean 'additive'?" in capsys.readouterr().err
+    assert schedules.main(["--only", "splash(51)"]) == 2
+    assert "Did you mean 'splash(512)'?" in capsys.readouterr().err

@@ -171,6 +171,7 @@ def _knobs(config: Config) -> dict[str, int]:
     """Returns the fields that make a model larger, coarse ones first, each with the step by which it may change."""
     model, tensor = config.model, max(config.mesh.tensor, 1)
     sizes = {name: leaf for name, leaf in declared(type(model)).items() if leaf.matched == "parameters"}
+    sizes = {name: leaf for name, leaf in sizes.items() if getattr(model, name)}  # what it lacks stays out
     if not sizes:
         raise UsageError(f"--equal=parameters knows no sizes of {type(model).__name__}; match something else.")
     pairs = 2 if any(getattr(model, "rotaries", ())) else 1  # rotary positions need an even width of a head

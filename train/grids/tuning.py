@@ -167,7 +167,11 @@ def reuse(tuning: Tuning, chosen: Mapping[str, Mapping[str, str]], runs: Iterabl
         name = run.parent.name
         trial = _folder(tuning, name, chosen[name][tuning.field], run.parents[1]) / run.name
         if tuning.whole and pool.is_finished(trial) and not run.exists():
-            shutil.copytree(trial, run)
+            copy = trial.with_name(f"{trial.name}.copy")  # renamed when it is whole
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(trial, copy)
+            run.parent.mkdir(parents=True, exist_ok=True)
+            copy.rename(run)
 
 
 def check_finite(name: str, values: Mapping[str, Sequence[float | None]]) -> None:

@@ -76,6 +76,14 @@ def test_an_unknown_gate_is_one_sentence():
         GatedDelta(gate="silu")
 
 
+def test_queries_and_keys_are_as_wide_as_the_state():
+    x = jnp.zeros((2, LENGTH, HEADS, WIDTH))
+    with pytest.raises(UsageError, match=r"Queries and keys must end in \(\d, 9\)"):
+        StateSpace(state=9).check_shapes(x, x, x)
+    wide = jnp.zeros((2, LENGTH, HEADS, 9))
+    StateSpace(state=9).check_shapes(wide, wide, x)
+
+
 @pytest.mark.parametrize("options", [{"conv": 3}, {"gate": "norm_first"}, {"skip": True}])
 def test_what_looks_at_the_tokens_of_queries_is_not_for_cross_attention(options):
     assert not GatedDelta(**options).cross

@@ -57,6 +57,20 @@ def build(family, **changes):
     return make(dataclasses.replace(config, **changes)), inputs
 
 
+@pytest.mark.parametrize("norm", ["pre", "post", "sandwich"])
+def test_blocks_without_mlps_are_attention_alone(norm):
+    """Scanned or not; and where attention gives zeros, no token sees another."""
+    bare = {"mlp": 0, "norm": norm, "attention": "dot_product", "attention_bias": False}
+    (model, inputs), (scanned, _) = build("gpt", **bare), build("gpt", **bare, scan=True, remat="block")
+    params = random_params(model, *inputs)
+    flat = flax.traverse_util.flatten_dict(params, sep="/")
+    assert not any("mlp" in path for path in flat)
+    chex.assert_trees_all_close(model.apply(params, *inputs), scanned.apply(params, *inputs), rtol=1e-5, atol=1e-6)
+    flat = {path: x * ("/out/" not in path) for path, x in flat.items()}
+    logits = model.apply(flax.traverse_util.unflatten_dict(flat, sep="/"), jnp.array([[3, 5], [4, 5]]))
+    chex.assert_trees_all_equal(logits[0, 1], logits[1, 1])
+
+
 def loss_of(model, inputs):
     """A loss with dropout, as a function of parameters and a key."""
 

@@ -33,6 +33,11 @@ GPTS = {
         **{"mlp": 0, "head": 8, "norm_epsilon": 1e-5, "positions": "none", "tied_output": False},
         **{"gated": False, "mlp_bias": True},
     },
+    "mamba2 with heads of D/N": {
+        "attention": "state_space(groups=4, state=5, conv=2, gate='gate_first', skip=True, epsilon=1e-05)",
+        **{"mlp": 0, "norm_epsilon": 1e-5, "positions": "none"},
+        **{"gated": False, "mlp_bias": True},
+    },
     "llama": {"attention": "dot_product(kv_heads=2)", "tied_output": False},
     "mistral": {"attention": "dot_product(kv_heads=2, window=5)"},
     "qwen2": {"attention_bias": True},
@@ -153,6 +158,8 @@ def test_unknown_scalings_are_refused(tmp_path):
         more("qwen3", {"rms_norm_eps": 1e-5}, "rms_norm_eps=1e-05 is of queries and keys too"),
         more("gemma2", {"layer_types": ["full_attention"]}, "only 2 times sliding_attention or full_attention can"),
         ("gemma3_text", {"use_bidirectional_attention": True}, "a GPT is causal"),
+        ("mamba2", {"hidden_act": "gelu"}, "hidden_act='gelu'; only 'silu' can be loaded"),
+        ("llama", {"intermediate_size": 0}, "intermediate_size=0; only blocks with an MLP can be loaded"),
     ],
 )
 def test_what_our_gpt_has_not_is_refused(kind, change, message, tmp_path):
@@ -161,6 +168,27 @@ def test_what_our_gpt_has_not_is_refused(kind, change, message, tmp_path):
     (tmp_path / CONFIG).write_text(json.dumps(theirs | change))
     with pytest.raises(UsageError, match=message):
         pretrained.describe(str(tmp_path))
+
+
+def test_a_gpt_without_mlps_is_none_of_those_that_have_them(tmp_path):
+    config, params = build(**GPTS["llama"] | {"mlp": 0, "gated": False, "mlp_bias": True})
+    with pytest.raises(UsageError, match=r"model\.mlp is 0, and blocks there have an MLP"):
+        pretrained.export(str(tmp_path), config, params)
+
+
+def test_a_mamba_with_another_activation_is_not_theirs(tmp_path):
+    with pytest.raises(UsageError, match=r"model\.activation is 'gelu', there 'swish'"):
+        pretrained.export(str(tmp_path), *build(**GPTS["mamba2"] | {"activation": "gelu"}))
+
+
+def test_the_wide_keys_of_mamba_are_no_heads_of_dot_products(tmp_path):
+    config, params = build(**GPTS["mamba2"] | {"attention": GPTS["mamba2"]["attention"].replace("state=6", "state=16")})
+    pretrained.export(str(tmp_path), config, params, length=8)
+    exchanged, fresh = build(**GPTS["mamba2"] | {"attention": "dot_product"})
+    _, report = pretrained.load(str(tmp_path), exchanged, fresh)
+    assert report.regrouped == ()
+    carried = {path.split("/")[2] for path in report.carried}
+    assert carried == {"out", "value"}
 
 
 @pytest.mark.more

@@ -5,6 +5,7 @@ import pytest
 from attention import UsageError
 from attention.operations import linear, mlp
 from models.mechanisms import resolve
+from train.config import loading
 from train.grids import matching
 from train.grids.matching import Request, nearest
 
@@ -81,6 +82,11 @@ def test_what_was_chosen_is_checked_too(monkeypatch):
     monkeypatch.setattr("train.grids.matching._check", checked.append)
     prepared = matching.prepare(list(map(request, ("dot_product", "super"))), [0, 0], "parameters", 1, "no")
     assert checked[-1] == request("super").but(prepared.chosen["super"])
+
+
+def test_a_model_without_mlps_gets_none():
+    config = loading.resolve("configs/gpt_pydoc.py", {"model.mlp": "0"})[0]
+    assert [*matching._knobs(config)] == ["width"]
 
 
 @pytest.mark.more
