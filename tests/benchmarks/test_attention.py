@@ -98,6 +98,7 @@ def test_ratios_are_within_a_round_and_a_budget_ends_a_contestant():
     assert measure.ratio(times, "triple", "base") is None
 
 
+@pytest.mark.more
 def test_the_command_writes_what_it_prints(tmp_path, monkeypatch, capsys):
     out = tmp_path / "attention.json"
     flags = f"attention --length=16 --heads=2 --width=8 --rounds=1 --only dot_product neural --growth 16 32 --out={out}"

@@ -34,6 +34,7 @@ def test_efficient_attention_keeps_keys_that_are_values_once():
     assert parts["key"] > 0 == parts["value"]
 
 
+@pytest.mark.more
 def test_the_command_times_both_ways(tmp_path, monkeypatch, capsys):
     out = tmp_path / "decoding.json"
     small = ["--config.model.depth=1", "--config.model.width=16", "--config.model.heads=2", "--config.model.mlp=16"]

@@ -32,6 +32,7 @@ def closed_form(name, width, hidden):
     return (4 + 1 + 16) * width + block + 2 * width + 10 * width + 10
 
 
+@pytest.mark.more
 def test_parameters_match_within_1_percent():
     prepared = matching.prepare(list(map(request, ("dot_product", "super"))), [0, 0], "parameters", 2, "auto")
     assert prepared.chosen["dot_product"] == {}

@@ -121,6 +121,7 @@ def test_published_weights_that_do_not_fit_are_refused_before_anything_is_writte
         task_of(folder, model__pretrained=tmp_path / "published", data__tokeniser="words(size=8, marks=True)")
 
 
+@pytest.mark.more
 def test_a_run_is_exported_with_its_tokeniser_and_a_card_that_tells_of_it(folder, tmp_path, capsys):
     data = {"data.source": f"file:{folder}", "data.tokeniser": "words(marks=True)", "model.padding_token": "0"}
     changes = TINY | data | {"train.length": "1 step", "train.ema": "0.5"}
