@@ -15,7 +15,7 @@ from studies.definitions import DECLARATIONS, Study
 from studies.surgery import SURGERIES
 from train.grids import declaration
 
-COMMIT = "300481df698cc2849315ed2c3885af578d2c6ef8"  # whose code trains them, but for four trials of gpt_tuned
+COMMIT = "19a065a05a058e36dac76c01c860c4d608c2aeb2"  # whose code trains them, but for four trials of gpt_tuned
 RATE = "optimizer.learning_rate="
 GPT = (
     "data.context=128",
