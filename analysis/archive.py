@@ -17,7 +17,7 @@ from typing import Any
 from flax.traverse_util import unflatten_dict
 
 from analysis.metrics import COSTS
-from attention.errors import UsageError, printable
+from attention.errors import UsageError, listed, printable
 from models.files import read_json
 from train import cli
 from train.config.leaves import completed, flatten
@@ -98,8 +98,7 @@ def find(places: Sequence[Path]) -> Finished:
 
 def passed_over(names: Sequence[str]) -> str:
     """Returns the line on what holds no run, which names the first."""
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"Passed over, since there is no run: {', '.join(names[:NAMED])}{more}."
+    return f"Passed over, since there is no run: {listed(names, NAMED)}."
 
 
 def write(found: Finished, out: Path, above: Path = Path()) -> None:

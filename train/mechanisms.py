@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 
 from attention import Mask
 from attention.errors import UsageError
@@ -26,35 +25,28 @@ COSTS = ("name", "parameters", "MFLOP", "source")
 CACHES = ("name", "cache in bfloat16: bytes a token", "bytes a sequence")
 
 
-def parser() -> cli.Parser:
-    """Returns the parser of the flags."""
-    parser = cli.Parser(__doc__)
-    parser.add_argument("specs", nargs="*", help="spec strings such as 'neural(dim=16)'; all rows without any")
-    parser.add_argument("--width", type=cli.count, default=256, help="width of the model, D")
-    parser.add_argument("--heads", type=cli.count, default=8, help="heads of each layer, N")
-    parser.add_argument("--length", type=cli.count, default=257, help="number of tokens in a sequence")
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code."""
-    return cli.run(lambda: _run(parser().parse_args(arguments)))
-
-
-def _run(flags: argparse.Namespace) -> None:
+@cli.program(
+    __doc__,
+    cli.flag("specs", nargs="*", help="spec strings such as 'neural(dim=16)'; all rows without any"),
+    cli.flag("--width", type=cli.count, default=256, help="width of the model, D"),
+    cli.flag("--heads", type=cli.count, default=8, help="heads of each layer, N"),
+    cli.flag("--length", type=cli.count, default=257, help="number of tokens in a sequence"),
+)
+def main(flags: argparse.Namespace) -> None:
+    """Prints the tables of the mechanisms."""
     specs = flags.specs or list(MECHANISMS)
     print(table(specs, flags.width, flags.heads, flags.length))
     rows = [(spec, *(f"{held:,}" for held in cache_bytes(spec, flags.width, flags.heads))) for spec in specs]
     print("\n" + _aligned([CACHES, *rows]))
 
 
-def cache_bytes(spec: str, width: int, heads: int, dtype: DTypeLike = jnp.bfloat16) -> tuple[int, int]:
-    """Returns the bytes that a layer's decode cache holds for each token, and for a sequence of any length.
+def cache_bytes(spec: str, width: int, heads: int) -> tuple[int, int]:
+    """Returns the bytes in bfloat16 that a layer's decode cache holds a token, and for a sequence of any length.
 
     Raises:
       UsageError: the mechanism is unknown, or the heads do not divide the width.
     """
-    layer = MultiHeadAttention(spec, heads, length=2, dtype=dtype)
+    layer = MultiHeadAttention(spec, heads, length=2, dtype=jnp.bfloat16)
     caches = (layer.init_cache(1, tokens, width) for tokens in (1, 2))
     one, two = (sum(x.nbytes for x in jax.tree.leaves(cache) if x.ndim) for cache in caches)  # without the length
     return two - one, 2 * one - two

@@ -117,7 +117,7 @@ def schedule(config: OptimizerConfig, warmup: int, total: int) -> optax.Schedule
 
 def decay_mask(params: optax.Params) -> optax.Params:
     """Returns a tree that is True at the leaves that weight decay applies to: kernels and embeddings."""
-    return path_aware_map(lambda path, _: bool(DECAYED.search("/".join(path))), params)
+    return matching(DECAYED, params)
 
 
 def optimizer(config: OptimizerConfig, learning_rate: optax.Schedule) -> optax.GradientTransformation:
@@ -143,7 +143,7 @@ def optimizer(config: OptimizerConfig, learning_rate: optax.Schedule) -> optax.G
     return optax.partition({"trained": chain, "frozen": optax.set_to_zero()}, labels)
 
 
-def matching(pattern: str, params: optax.Params) -> optax.Params:
+def matching(pattern: str | re.Pattern, params: optax.Params) -> optax.Params:
     """Returns a tree that is True at the leaves whose path a pattern matches; none of them for ''."""
     return path_aware_map(lambda path, _: bool(pattern) and bool(re.search(pattern, "/".join(path))), params)
 

@@ -1,9 +1,17 @@
-"""Optional packages that only some data need."""
+"""Optional packages: whether they are there, and what is said where they are not."""
 
-import importlib
+import importlib.util
 from types import ModuleType
 
 from attention.errors import UsageError
+
+
+def is_installed(name: str) -> bool:
+    """Returns whether a package could be imported by a name; nothing is imported."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # the folder that holds it is missing
+        return False
 
 
 def load(name: str, need: str) -> ModuleType:

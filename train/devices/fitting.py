@@ -30,6 +30,7 @@ def report(load: Callable[[dict[str, str]], Config], devices: list[jax.Device]) 
     except TooLarge as error:
         needed = error
     yield f"It does not fit: {needed}"
+    needs = f"A step needs {scaled(needed.used, 'B')} of a device's {scaled(needed.limit, 'B')}"
     alone = remedies(run)
     together = {field: text for remedy in alone for field, text in remedy.items()}
     for remedy in [*alone, *([together] if len(alone) > 1 else [])]:
@@ -39,14 +40,8 @@ def report(load: Callable[[dict[str, str]], Config], devices: list[jax.Device]) 
             continue
         yield f"Tried {words}: {scaled(size, 'B')}"
         if fits:
-            raise UsageError(
-                f"A step needs {scaled(needed.used, 'B')} of a device's {scaled(needed.limit, 'B')}; with {words} it "
-                f"needs {scaled(size, 'B')}."
-            )
-    raise UsageError(
-        f"A step needs {scaled(needed.used, 'B')} of a device's {scaled(needed.limit, 'B')}, and nothing that was "
-        "tried makes it fit; use more devices."
-    )
+            raise UsageError(f"{needs}; with {words} it needs {scaled(size, 'B')}.")
+    raise UsageError(f"{needs}, and nothing that was tried makes it fit; use more devices.")
 
 
 def remedies(run: dry.DryRun) -> list[dict[str, str]]:
@@ -54,21 +49,14 @@ def remedies(run: dry.DryRun) -> list[dict[str, str]]:
     config, mesh = run.setup.config, run.setup.replicas.mesh
     over_batch = mesh.shape["data"] * mesh.shape["fsdp"]
     examples = config.data.batch_size // over_batch
-    fields = {
-        "mesh": mesh.shape["data"] > 1,
-        "loss_chunk": not config.train.loss_chunk,
-        "remat": getattr(config.model, "remat", "block") != "block",
-        "scan": not getattr(config.model, "scan", True),
-        "accumulate": examples > config.train.accumulate,
-    }
-    overrides = {
-        "mesh": {"mesh.data": "1", "mesh.fsdp": str(over_batch)},
-        "loss_chunk": {"train.loss_chunk": LOSS_CHUNK},
-        "remat": {"model.remat": "block"},
-        "scan": {"model.scan": "True"},
-        "accumulate": {"train.accumulate": str(examples)},
-    }
-    return [overrides[name] for name, helps in fields.items() if helps]
+    all_of_them = (
+        (mesh.shape["data"] > 1, {"mesh.data": "1", "mesh.fsdp": str(over_batch)}),
+        (not config.train.loss_chunk, {"train.loss_chunk": LOSS_CHUNK}),
+        (getattr(config.model, "remat", "block") != "block", {"model.remat": "block"}),
+        (not getattr(config.model, "scan", True), {"model.scan": "True"}),
+        (examples > config.train.accumulate, {"train.accumulate": str(examples)}),
+    )
+    return [overrides for helps, overrides in all_of_them if helps]
 
 
 def _tried(

@@ -5,7 +5,6 @@ so a process may fail before it has any, and the others learn why.
 """
 
 import contextlib
-import importlib.util
 import itertools
 import os
 import sys
@@ -18,6 +17,7 @@ from jax._src import distributed as _jax  # the store has no public name; Orbax 
 
 from attention.errors import UsageError
 from train import cli
+from train.data import packages
 
 FLAGS = ("--coordinator", "--num-processes", "--process-id")
 HEARTBEAT = 30  # seconds of silence after which a process counts as dead, and the others end
@@ -69,16 +69,12 @@ def in_cluster(environment: Mapping[str, str]) -> bool:
     if "TPU_WORKER_HOSTNAMES" in environment or "TPU_PROCESS_ADDRESSES" in environment:
         return "," in environment.get("TPU_PROCESS_ADDRESSES", environment.get("TPU_WORKER_HOSTNAMES", ""))
     if "KUBERNETES_SERVICE_HOST" in environment and "JOB_COMPLETION_INDEX" in environment:
-        return _installed("kubernetes")  # JAX needs it; without it the pods of a job may be separate runs
-    if not _installed("libtpu"):
+        return packages.is_installed("kubernetes")  # JAX needs it; without it the pods of a job may be separate runs
+    if not packages.is_installed("libtpu"):
         return False
     from jax._src.clusters import GceTpuCluster  # of machines of a Cloud TPU slice, which may have only one
 
     return GceTpuCluster.is_env_present()
-
-
-def _installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
 
 
 def is_first() -> bool:

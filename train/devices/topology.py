@@ -1,6 +1,5 @@
 """Described TPUs and GPUs: their real compilers compile for them on any machine, and nothing runs."""
 
-import importlib.util
 import os
 import re
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import jax
 
 from attention.errors import UsageError, unknown
+from train.data import packages
 from train.devices import refusals
 from train.devices.chips import CHIPS, H100, TPUS
 
@@ -71,7 +71,7 @@ def _described(name: str, chip: str, platform: str, options: dict[str, Any]) -> 
     from jax.experimental import topologies
 
     package, requirements = PACKAGES[platform]
-    if not _installed(package):
+    if not packages.is_installed(package):
         what = {"tpu": "TPU", "cuda": "GPU"}[platform]
         raise UsageError(f"Compiling for {name} needs the {what} compiler: pip install {requirements}.")
     jax.config.update("jax_platforms", "cpu")
@@ -87,10 +87,3 @@ def _none(name: str, chip: str) -> UsageError:
     return unknown(
         "topology", name, [chip + rest for rest in ([f":{shape}" for shape in SHAPES.get(chip, ())] or numbers)]
     )
-
-
-def _installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # the folder that holds it is missing
-        return False

@@ -8,7 +8,7 @@ import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import NamedSharding, PartitionSpec
 
-from attention.errors import UsageError
+from attention.errors import UsageError, listed
 from models.files import at_home
 from models.published.pretrained import LoadReport
 from models.surgery import exchange, low_rank
@@ -87,8 +87,7 @@ def load(directory: str, params: Params, files: Mapping[str, str]) -> tuple[Para
         f"step {step} of {directory}", tuple(fitting), (), left, new, regrouped=tuple(sorted(regrouped))
     )
     differ = [f"{path} is {there[path]} there and {fresh[path].shape} here" for path in new if path in there]
-    more = f" and {len(differ) - _NAMED} more" if len(differ) > _NAMED else ""
-    shapes = f"\nOf other shapes, so new: {', '.join(differ[:_NAMED])}{more}." if differ else ""
+    shapes = f"\nOf other shapes, so new: {listed(differ, _NAMED)}." if differ else ""
     return unflatten_dict(fresh | loaded, sep="/"), f"{report}{shapes}"
 
 

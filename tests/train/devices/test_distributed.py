@@ -11,6 +11,7 @@ from attention.errors import UsageError
 from tests.conftest import ROOT
 from tests.sizes import once
 from train import cli, launch
+from train.data import packages
 from train.devices import processes
 
 SLURM = {
@@ -36,7 +37,7 @@ KUBERNETES = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     ],
 )
 def test_a_scheduler_is_noticed(environment, monkeypatch):
-    monkeypatch.setattr(processes, "_installed", lambda package: package == "kubernetes")
+    monkeypatch.setattr(packages, "is_installed", lambda package: package == "kubernetes")
     assert processes.in_cluster(environment)
 
 

@@ -17,7 +17,7 @@ import PIL
 from jaxtyping import Int32, UInt8
 from PIL import Image, ImageOps
 
-from attention.errors import UsageError
+from attention.errors import UsageError, listed
 from train.data.rows.rows import Picture, Rows, brief, digest
 from train.data.store import blocks
 from train.data.store.blocks import CheckedArray
@@ -145,10 +145,9 @@ def _of_one_size(pictures: Rows, size: Shape | None) -> Iterator[tuple[Picture, 
         if not failures:
             yield picture, decoded.pixels
     if failures:
-        more = f" and {len(failures) - _NAMED} more" if len(failures) > _NAMED else ""
         raise UsageError(
-            f"Of {pictures.name}, {len(failures)} of the images cannot be read: {', '.join(failures[:_NAMED])}{more}; "
-            "mend or remove them."
+            f"Of {pictures.name}, {len(failures)} of the images cannot be read: {listed(failures, _NAMED)}; mend or "
+            "remove them."
         )
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from attention.errors import UsageError
+from attention.errors import UsageError, listed
 
 
 def ordered(names: Iterable[str]) -> tuple[str, ...]:
@@ -35,7 +35,6 @@ def numbers(names: Iterable[str], classes: Sequence[str], part: str, field: str)
     return tuple(number_of[name] for name in names)
 
 
-def remark(names: Sequence[str], most: int = 10) -> str:
+def remark(names: Sequence[str]) -> str:
     """Returns a line that names the classes, the first of them where there are many."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"Classes: {', '.join(names[:most])}{more}"
+    return f"Classes: {listed(names, 10)}"

@@ -2,7 +2,6 @@
 again where they are no longer as they were written.
 """
 
-import errno
 import fcntl
 import os
 import shutil
@@ -13,6 +12,7 @@ from pathlib import Path
 from attention.errors import UsageError
 from models.files import at_home
 from train.data.store import blocks
+from train.run.files import FULL
 
 
 def root(path: str) -> Path:
@@ -55,8 +55,7 @@ def make_once(target: Path, build: Callable[[Path], None]) -> None:
             finally:
                 _remove(partial)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        advice = "free some space there, or" if full else "mend that, or"
+        advice = "free some space there, or" if error.errno in FULL else "mend that, or"
         raise UsageError(
             f"Cannot cache in {target.parent} ({error.strerror or error}): {advice} set data.cache_dir or "
             "ATTENTION_BENCH_CACHE to another folder; nothing half-written was left."
