@@ -72,8 +72,8 @@ class CaptionWriter:
         Raises:
           UsageError: a file is no image.
         """
-        chain, unused = transforms.parse(self.config.data.eval_transforms), np.random.default_rng(0)
-        images = [transforms.apply(chain, stored.read(file, stated(self.config)), unused) for file in files]
+        chain, shape = transforms.parse(self.config.data.eval_transforms), stated(self.config)
+        images = [transforms.apply(chain, stored.read(file, shape), transforms.UNUSED) for file in files]
         key, rows = trained.key_of(seed), []
         for first in range(0, len(images), TOGETHER):
             batch = jnp.stack(images[first : first + TOGETHER])

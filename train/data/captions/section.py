@@ -44,11 +44,6 @@ class CaptionData(WrittenTextData, ImageSection):
 
     learned: ClassVar[Mapping[str, tuple[str, ...]]] = {"target_tokeniser": ("target",)}
 
-    @property
-    def lengths(self) -> dict[str, int]:
-        """The tokens of a blank caption, which has the greatest length with its end token."""
-        return {"target": self.target_length - 1}
-
     def load(self) -> Corpus:
         """Loads the captions; see `train.data.store.corpus.load`.
 
@@ -56,7 +51,7 @@ class CaptionData(WrittenTextData, ImageSection):
           UsageError: that raises it, the tokeniser lacks a special token, or images have another size than stated.
         """
         corpus = load(self, sources.load, functools.partial(order_of, key_of=sources.key_of))
-        self.check_marks(self.target_tokeniser, corpus.tokeniser.special)
+        self.check_marks(corpus)
         for rows in corpus.rows.values():
             section.check_stated("image_shape", self.image_shape, "x".join(map(str, rows.image_shape)))
         return corpus

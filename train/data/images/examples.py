@@ -8,9 +8,6 @@ from train.data import pipeline
 from train.data.images import transforms
 from train.data.pipeline import Example, Examples
 
-# Evaluation transforms draw nothing.
-_UNUSED = np.random.default_rng(0)
-
 
 @dataclasses.dataclass(frozen=True)
 class ImageExamples(Examples):
@@ -37,7 +34,7 @@ class ImageExamples(Examples):
 
     def evaluate(self, index: int) -> Example:
         """Returns an example of evaluation; see `train.data.pipeline.Examples`."""
-        return self._example(index, self.data.eval_transforms, _UNUSED) | {"weight": np.float32(1)}
+        return self._example(index, self.data.eval_transforms, transforms.UNUSED) | {"weight": np.float32(1)}
 
     def _example(self, index: int, chain: str, rng: np.random.Generator) -> Example:
         record = self.split[int(index)]

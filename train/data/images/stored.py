@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import PIL
@@ -22,7 +22,7 @@ from train.data.rows.rows import Picture, Rows, brief, digest
 from train.data.store import blocks
 from train.data.store.blocks import CheckedArray
 from train.data.store.cache import make_once
-from train.data.store.tokens import Lazy, progress
+from train.data.store.tokens import ABOUT, StoredRows, progress
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # of Pillow, by the number of channels
 _FORMAT = 1  # the version of the folders; with another number they are made again
@@ -31,25 +31,17 @@ _NAMED = 5  # images that an error names
 _GREY = ("1", "L", "LA")
 
 Shape = tuple[int, int, int]
-
-
-class _Decoded(NamedTuple):
-    """An image, or why it cannot be read."""
-
-    pixels: UInt8[np.ndarray, "h w c"] | None
-    why: str = ""
+_Pixels = UInt8[np.ndarray, "h w c"]
 
 
 @dataclasses.dataclass(frozen=True)
-class StoredImages(Lazy):
+class StoredImages(StoredRows):
     """Records of images on disk, as `{'image': uint8 (H, W, C), 'label': int}`.
 
     Attributes:
-      folder: The folder of the arrays.
       numbers: The number of each of its classes; () is their order.
     """
 
-    folder: str
     numbers: tuple[int, ...] = ()
 
     def __getitem__(self, index: int) -> dict[str, Any]:
@@ -60,24 +52,9 @@ class StoredImages(Lazy):
         return self.about["shape"][0]
 
     @property
-    def content(self) -> str:
-        """A digest of pixels and classes, which does not depend on where the images were read."""
-        return self.about["content"]
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The names of the classes, in the source's order, or else in the order of their first images."""
-        return tuple(self.about["class_names"])
-
-    @property
     def image_shape(self) -> Shape:
         """(H, W, C) of every image."""
         return tuple(self.about["shape"][1:])
-
-    @functools.cached_property
-    def about(self) -> dict[str, Any]:
-        """The description of the arrays."""
-        return json.loads(blocks.read(Path(self.folder), "about.json"))
 
     @functools.cached_property
     def _pixels(self) -> CheckedArray:
@@ -123,27 +100,26 @@ def _write(folder: Path, pictures: Rows, shape: str) -> None:
         raise UsageError(f"There is no image in {pictures.name}; give a source that has some.")
     identity = digest([content.hexdigest(), *classes])
     about = {"name": pictures.name, "shape": [count, *size], "class_names": list(classes), "content": identity}
-    (folder / "about.json").write_text(json.dumps(about, indent=2), encoding="utf-8")
+    (folder / ABOUT).write_text(json.dumps(about, indent=2), encoding="utf-8")
 
 
-def _of_one_size(pictures: Rows, size: Shape | None) -> Iterator[tuple[Picture, UInt8[np.ndarray, "h w c"]]]:
+def _of_one_size(pictures: Rows, size: Shape | None) -> Iterator[tuple[Picture, _Pixels]]:
     """Yields images; raises UsageError, at the end, for those that cannot be read, or at once for another size."""
     first, failures = None, []
     for picture, decoded in _decoded(pictures, size):
-        if decoded.pixels is None:
-            failures.append(f"{picture.where} ({decoded.why})")
+        if isinstance(decoded, str):
+            failures.append(f"{picture.where} ({decoded})")
             continue
-        first = first or (picture.where, decoded.pixels.shape)
-        if decoded.pixels.shape != first[1]:
-            one, other = (
-                f"{where} is {'x'.join(map(str, s))}" for where, s in (first, (picture.where, decoded.pixels.shape))
-            )
+        here = picture.where, decoded.shape
+        first = first or here
+        if here[1] != first[1]:
+            one, other = (f"{where} is {'x'.join(map(str, shape))}" for where, shape in (first, here))
             raise UsageError(
                 f"The images differ in size: {one} and {other}; set data.image_shape to the size that they shall have, "
                 "such as 64x64x3."
             )
         if not failures:
-            yield picture, decoded.pixels
+            yield picture, decoded
     if failures:
         raise UsageError(
             f"Of {pictures.name}, {len(failures)} of the images cannot be read: {listed(failures, _NAMED)}; mend or "
@@ -151,35 +127,36 @@ def _of_one_size(pictures: Rows, size: Shape | None) -> Iterator[tuple[Picture, 
         )
 
 
-def _decoded(pictures: Rows, size: Shape | None) -> Iterator[tuple[Picture, _Decoded]]:
+def _decoded(pictures: Rows, size: Shape | None) -> Iterator[tuple[Picture, _Pixels | str]]:
     rows = progress(pictures.read(), f"Decoding {pictures.name}")
     with ThreadPoolExecutor() as threads:
         while batch := list(itertools.islice(rows, _TOGETHER)):
             yield from zip(batch, threads.map(functools.partial(_decode, size=size), batch), strict=True)
 
 
-def read(path: Path, shape: Shape) -> UInt8[np.ndarray, "h w c"]:
+def read(path: Path, shape: Shape) -> _Pixels:
     """Returns an image, made to have a shape as `store` does it; raises UsageError where it cannot be read."""
     decoded = _decode(Picture(str(path), "", str(path)), shape)
-    if decoded.pixels is None:
-        raise UsageError(f"The image {str(path)!r} cannot be read ({decoded.why}); give another file.")
-    return decoded.pixels
+    if isinstance(decoded, str):
+        raise UsageError(f"The image {str(path)!r} cannot be read ({decoded}); give another file.")
+    return decoded
 
 
-def _decode(picture: Picture, size: Shape | None) -> _Decoded:
+def _decode(picture: Picture, size: Shape | None) -> _Pixels | str:
+    """Returns an image, or why it cannot be read."""
     encoded = picture.image
     try:
         with Image.open(io.BytesIO(encoded) if isinstance(encoded, bytes) else encoded) as image:
             if size:  # a JPEG is then decoded at a fraction of its size, at least twice what is wanted
                 image.draft(None, (2 * max(size[:2]), 2 * max(size[:2])))
-            return _Decoded(_converted(image, size))
+            return _converted(image, size)
     except PIL.UnidentifiedImageError:
-        return _Decoded(None, "no kind of image")
+        return "no kind of image"
     except Exception as error:  # what broken files make Pillow raise has no common base
-        return _Decoded(None, brief(error))
+        return brief(error)
 
 
-def _converted(image: Image.Image, size: Shape | None) -> UInt8[np.ndarray, "h w c"]:
+def _converted(image: Image.Image, size: Shape | None) -> _Pixels:
     if image.mode.startswith("I;16"):  # which Pillow would cut off at 255
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):

@@ -22,6 +22,7 @@ from attention.errors import UsageError, unknown
 from train.data import options
 
 _BILINEAR = Image.Resampling.BILINEAR
+UNUSED = np.random.default_rng(0)  # for chains that draw nothing
 Pixels = Num[np.ndarray, "_ _ _"]
 # Sizes that stand for "any": tiny, and long either way.
 _TRIALS = ((1, 1, 3), (40, 900, 3), (1200, 30, 3))

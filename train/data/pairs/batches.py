@@ -109,7 +109,31 @@ def parse_bounds(text: str, longest: int, field: str = "data.buckets") -> tuple[
 
 
 @dataclasses.dataclass(frozen=True)
-class Sentences(pipeline.Examples):
+class FittingExamples(pipeline.Examples):
+    """The base of examples with a text that a model writes: the rows of a split that are short enough.
+
+    Attributes:
+      data: The section of the config, whose `limits` are the most tokens of each text.
+      split: The `TokenisedSplit` of all rows.
+    """
+
+    def __len__(self) -> int:
+        return len(self.fitting)
+
+    @property
+    def too_long(self) -> int:
+        """How many rows are left out."""
+        return len(self.split) - len(self)
+
+    @functools.cached_property
+    def fitting(self) -> Int64[np.ndarray, " n"]:
+        """The indices of the rows that are short enough, end tokens included."""
+        fits = [self.split.lengths(side) + 1 <= most for side, most in self.data.limits.items()]
+        return np.flatnonzero(np.all(fits, axis=0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences(FittingExamples):
     """The pairs of a split that are short enough.
 
     Batches hold `source` int32 (B, S), with an end token and padding, `source_length` int32 (B,), `tokens` int32
@@ -125,24 +149,10 @@ class Sentences(pipeline.Examples):
 
     special: Mapping[str, Mapping[str, int]]
 
-    def __len__(self) -> int:
-        return len(self.fitting)
-
     @property
     def example_bytes(self) -> int:
         """The bytes of one of the longest examples."""
         return 4 * (self.data.limits["source"] + 3 * self.data.limits["target"])  # tokens, targets and their weights
-
-    @property
-    def too_long(self) -> int:
-        """How many pairs are left out."""
-        return len(self.split) - len(self)
-
-    @functools.cached_property
-    def fitting(self) -> Int64[np.ndarray, " n"]:
-        """The indices of the pairs that are short enough, end tokens included."""
-        fits = [self.split.lengths(side) + 1 <= most for side, most in self.data.limits.items()]
-        return np.flatnonzero(np.all(fits, axis=0))
 
     @functools.cached_property
     def source_lengths(self) -> Int64[np.ndarray, " n"]:

@@ -1,7 +1,6 @@
 """The `data` section of configs for translation."""
 
 import dataclasses
-from collections.abc import Mapping
 
 from attention.errors import UsageError
 from models.fields import field
@@ -31,14 +30,25 @@ class WrittenTextData(CachedTextSection):
         1.0, "Of beam search: the power of the length that log-probabilities are divided by.", may_change=True
     )
 
-    def check_marks(self, spec: str, special: Mapping[str, int]) -> None:
+    @property
+    def limits(self) -> dict[str, int]:
+        """The most tokens of each text of a row, its end token included."""
+        return {"target": self.target_length}
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The tokens of a blank row, whose texts have the greatest lengths with their end tokens."""
+        return {side: length - 1 for side, length in self.limits.items()}
+
+    def check_marks(self, corpus: Corpus) -> None:
         """Raises UsageError where a tokeniser lacks a start or an end token."""
-        missing = [name for name in ("start", "end") if name not in special]
-        if missing:
-            raise UsageError(
-                f"A text that is written needs a start and an end token, but {spec!r} has no {missing[0]}; for words, "
-                "write words(marks=True)."
-            )
+        for side, tokeniser in corpus.tokenisers.items():
+            if missing := [name for name in ("start", "end") if name not in tokeniser.special]:
+                spec = getattr(self, f"{side}_tokeniser") or self.source_tokeniser
+                raise UsageError(
+                    f"A text that is written needs a start and an end token, but {spec!r} has no {missing[0]}; for "
+                    "words, write words(marks=True)."
+                )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +118,7 @@ class TranslationData(WrittenTextData):
     @property
     def limits(self) -> dict[str, int]:
         """The most tokens of each side, its end token included."""
-        return {"source": self.source_length, "target": self.target_length}
+        return {"source": self.source_length, **super().limits}
 
     @property
     def groups(self) -> tuple[int, ...]:
@@ -122,11 +132,6 @@ class TranslationData(WrittenTextData):
             return {"source_tokeniser": ("source",), "target_tokeniser": ("target",)}
         return {"source_tokeniser": ("source", "target")}
 
-    @property
-    def lengths(self) -> dict[str, int]:
-        """The tokens of a blank pair, which has the greatest length with its end tokens."""
-        return {side: length - 1 for side, length in self.limits.items()}
-
     def load(self) -> Corpus:
         """Loads the pairs; see `train.data.store.corpus.load`.
 
@@ -134,8 +139,7 @@ class TranslationData(WrittenTextData):
           UsageError: that raises it, or a tokeniser lacks a special token.
         """
         corpus = load(self, sources.load, sources.order_of)
-        for side, tokeniser in corpus.tokenisers.items():
-            self.check_marks(getattr(self, f"{side}_tokeniser") or self.source_tokeniser, tokeniser.special)
+        self.check_marks(corpus)
         return corpus
 
     def examples(self, corpus: Corpus) -> dict[str, Sentences]:

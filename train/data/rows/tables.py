@@ -5,6 +5,7 @@ the text `NA` is none, and changes the ends of lines.
 """
 
 import csv
+import functools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -88,16 +89,10 @@ def _csv_rows(file: Path, **options: Any) -> Iterator[tuple[str, dict[str, str]]
         raise UsageError(f"{str(file)!r}, line {rows.line_num} is not as CSV should be ({error}); mend it.") from error
 
 
-def _tsv_rows(file: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yields the rows of TSV, where a quotation mark is part of the text."""
-    return _csv_rows(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-
-
 def _json_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(lines(file), 1):
-        if not line.strip():
-            continue
-        yield f"line {number}", parse_json(line, f"{str(file)!r}, line {number}", "write one object a line")
+        if line.strip():
+            yield f"line {number}", parse_json(line, f"{str(file)!r}, line {number}", "write one object a line")
 
 
 def _parquet_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -115,4 +110,9 @@ def _parquet_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         raise UsageError(f"{str(file)!r} cannot be read as Parquet ({error}); write it again.") from error
 
 
-_TABLES = {".csv": _csv_rows, ".tsv": _tsv_rows, ".parquet": _parquet_rows, ".jsonl": _json_rows}
+_TABLES = {
+    ".csv": _csv_rows,
+    ".tsv": functools.partial(_csv_rows, delimiter="\t", quoting=csv.QUOTE_NONE),  # a quotation mark is text there
+    ".parquet": _parquet_rows,
+    ".jsonl": _json_rows,
+}

@@ -20,7 +20,7 @@ from train.data.store.cache import make_once
 from train.data.tokenisers import Tokeniser
 
 _FORMAT = 2  # the version of the folders; with another number they are made again
-_ABOUT = "about.json"
+ABOUT = "about.json"  # the description in a folder
 # Documents are encoded together up to so many, or so many characters, which bounds memory.
 _BATCH_DOCUMENTS, _BATCH_CHARACTERS = 1024, 1_000_000
 
@@ -38,18 +38,41 @@ def _mapped(name: str) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class Stored(Lazy):
+class StoredRows(Lazy):
+    """Rows as arrays on disk, and a file that describes them.
+
+    Attributes:
+      folder: The folder of both.
+    """
+
+    folder: str
+
+    @functools.cached_property
+    def about(self) -> dict[str, Any]:
+        """The description."""
+        return json.loads(blocks.read(Path(self.folder), ABOUT))
+
+    @property
+    def content(self) -> str:
+        """A digest of all rows and their classes, which does not depend on where or when they were read."""
+        return self.about["content"]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, in the source's order, or else in the order of their first rows."""
+        return tuple(self.about["class_names"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored(StoredRows):
     """A tokenised text.
 
     Attributes:
-      folder: The folder of its arrays.
       ids: The ids of all documents, end to end, `(tokens,)`; uint16 where they fit, else uint32.
       token_offsets: Document i has the tokens `token_offsets[i]` to `token_offsets[i + 1]`; int64 `(documents + 1,)`.
       byte_offsets: Likewise its bytes of the text in UTF-8.
       labels: Each document's class, an index of `class_names`; int32 `(documents,)`.
     """
-
-    folder: str
 
     token_offsets = _mapped("token_offsets")
     byte_offsets = _mapped("byte_offsets")
@@ -64,22 +87,8 @@ class Stored(Lazy):
         """Returns the number of documents."""
         return len(self.token_offsets) - 1
 
-    @functools.cached_property
-    def class_names(self) -> tuple[str, ...]:
-        """The names of the classes in the source's order, or else in the order of their first documents."""
-        return tuple(self._about["class_names"])
-
-    @property
-    def content(self) -> str:
-        """A digest of tokens, documents and classes, which does not depend on where or when they were read."""
-        return self._about["content"]
-
-    @functools.cached_property
-    def _about(self) -> dict[str, Any]:
-        return json.loads(blocks.read(Path(self.folder), _ABOUT))
-
     def _array(self, name: str) -> CheckedArray:
-        return blocks.mapped(Path(self.folder), name, self._about["arrays"][name]["dtype"])
+        return blocks.mapped(Path(self.folder), name, self.about["arrays"][name]["dtype"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +146,7 @@ def _write(folder: Path, documents: Rows, tokeniser: Tokeniser, end: bool) -> No
             digests.append(hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest())
     content = digest([*digests, *class_names])
     about = {"name": documents.name, "content": content, "class_names": class_names, "arrays": arrays}
-    (folder / _ABOUT).write_text(json.dumps(about, indent=2), encoding="utf-8")
+    (folder / ABOUT).write_text(json.dumps(about, indent=2), encoding="utf-8")
 
 
 def _fill(append: Callable[[str, Any], object], documents: Rows, tokeniser: Tokeniser, end: bool) -> list[str]:

@@ -47,7 +47,7 @@ class CachedTextSection(section.Section):
         """Returns a row of zeros, which replaces the corpus in a dry run.
 
         Raises:
-          UsageError: a size is not section.
+          UsageError: a size is not stated.
         """
         blank = {c: self._blank_tokeniser(field) for field, columns in self.learned.items() for c in columns}
         texts = {column: BlankText(length=length) for column, length in self.lengths.items()}
