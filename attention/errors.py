@@ -3,7 +3,7 @@
 import difflib
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 WORD, MESSAGE = 400, 4000  # the most characters of one word, and of all words; a path may have 255 in each of its parts
 
@@ -36,6 +36,12 @@ def shortened(text: str) -> str:
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}[... {len(text)} characters ...]{text[-most // 4 :]}"
+
+
+def check_known(kind: str, value: str, valid: Collection[str]) -> None:
+    """Raises the error of `unknown` where a name is not in `valid`."""
+    if value not in valid:
+        raise unknown(kind, value, valid)
 
 
 def listed(names: Sequence[str], most: int) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attention.errors import UsageError, shortened, unknown
+from attention.errors import UsageError, check_known, shortened, unknown
 from train.run import terminal
 
 DONE, FAILED, MISTAKE, ALONE, DIVERGED, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -284,8 +284,7 @@ class Parser(argparse.ArgumentParser):
         flags = given[: given.index("--")] if "--" in given else given
         names = [argument.partition("=")[0] for argument in flags if argument.startswith("--")]
         for name in names:
-            if name not in self._names():
-                raise unknown("argument", name, self._names())
+            check_known("argument", name, self._names())
             if self.once.get(name) and names.count(name) > 1:
                 raise UsageError(f"{name} is given twice; give it once.")
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError, check_known
 from train import cli, setup, tasks
 from train.config import loading
 from train.config.leaves import CHANGEABLE
@@ -49,8 +49,7 @@ def evaluate(
         config = loading.validate(_config(directory, overrides or {}))
         task = tasks.of(config)
         workdir.check_files(task.files(), directory)
-        if split not in task.sources:
-            raise unknown("split", split, task.sources)
+        check_known("split", split, task.sources)
         mesh = sharding.make_mesh(config.mesh)
         setup.check_evaluation(config, mesh)
         setup.check_context(config, task, mesh)

@@ -10,7 +10,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from attention import specs
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError, check_known, unknown
 from train import tasks
 from train.config.keeping import keep
 from train.config.leaves import LEAVES, flatten
@@ -98,8 +98,7 @@ def override(config: ConfigDict, field: str, text: str) -> None:
       UsageError: there is no such leaf, or the value has another type.
     """
     leaves = flatten(config.to_dict())
-    if field not in leaves:
-        raise unknown("config field", f"--config.{field}", [f"--config.{name}" for name in leaves])
+    check_known("config field", f"--config.{field}", [f"--config.{name}" for name in leaves])
     config.update_from_flattened_dict({field: _read(text, type(leaves[field]), field)})
 
 

@@ -6,7 +6,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError, check_known
 from attention.specs import NUMBERS
 from models.fields import BOOKKEEPING, HARDWARE, Declared, field
 from models.surgery import starts
@@ -175,8 +175,7 @@ def build(cls: type[T], values: Mapping[str, Any], path: str, sections: Mapping[
     hints = typing.get_type_hints(cls)
     hints = {field.name: sections.get(field.name, hints[field.name]) for field in dataclasses.fields(cls)}
     for name in values:
-        if name not in hints:
-            raise unknown("config field", path + name, [path + valid for valid in hints])
+        check_known("config field", path + name, [path + valid for valid in hints])
     for name in hints:
         if name not in values:
             raise UsageError(f"The config field {path + name} is missing; {cls.__name__} needs it.")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from attention import specs
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError, check_known, unknown
 
 
 def _is_number(value: Any) -> bool:
@@ -52,8 +52,7 @@ def check_names(item: specs.SpecItem, maker: Callable) -> None:
     """Raises UsageError for an option that is no parameter of `maker`, or is `texts`, which tokenisers learn from."""
     valid = inspect.signature(maker).parameters.keys() - {"texts"}
     for option in item.options:
-        if option not in valid:
-            raise unknown(f"option of {item.name}", option, valid)
+        check_known(f"option of {item.name}", option, valid)
 
 
 def check(item: specs.SpecItem, maker: Callable) -> None:

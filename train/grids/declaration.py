@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError, check_known, unknown
 from models.files import read_json
 
 CLAIMS = ("better", "worse", "equal", "")
@@ -58,8 +58,7 @@ class Declaration:
         """Raises a UsageError where a comparison is of settings that the sweep does not have."""
         for comparison in self.family:
             for name in (*comparison.settings, *comparison.baselines):
-                if name not in settings:
-                    raise unknown(f"setting of the comparison {comparison.name!r}", name, settings)
+                check_known(f"setting of the comparison {comparison.name!r}", name, settings)
 
 
 def read(file: Path) -> Declaration:
@@ -98,8 +97,7 @@ def _build(kind: type, found: Any, place: str) -> Any:
     if not isinstance(found, Mapping):
         raise UsageError(f"{place} must be an object with {', '.join(fields)}, not {found!r}.")
     for name, value in found.items():
-        if name not in fields:
-            raise unknown(f"field of {place}", name, fields)
+        check_known(f"field of {place}", name, fields)
         wanted = {str: str, float: int | float}.get(fields[name].type, list)
         if not isinstance(value, wanted) or isinstance(value, bool):
             raise UsageError(f"{place}: {name} cannot be {value!r}.")

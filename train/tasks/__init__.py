@@ -1,6 +1,6 @@
 """Tasks by name. A task's file defines its data, its models and its loss."""
 
-from attention.errors import unknown
+from attention.errors import check_known
 from train.config.schema import Config
 from train.tasks.captioning import Captioning
 from train.tasks.image_classification import ImageClassification
@@ -26,8 +26,7 @@ def find(name: str) -> type[Task]:
     Raises:
       UsageError: there is no task of that name.
     """
-    if name not in TASKS:
-        raise unknown("task", name, TASKS)
+    check_known("task", name, TASKS)
     return TASKS[name]
 
 

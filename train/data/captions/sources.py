@@ -5,7 +5,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError, check_known, unknown
 from train.data.captions.digits import CaptionedDigits
 from train.data.images.stored import store
 from train.data.rows import source
@@ -68,8 +68,7 @@ def load(data: Any, part: str) -> CaptionRows:
 
 
 def _digits(part: str) -> CaptionRows:
-    if part not in PARTS:
-        raise unknown("split of caption_digits", part, PARTS)
+    check_known("split of caption_digits", part, PARTS)
     images = CaptionedDigits(part)
     read = functools.partial(_of_digits, images)
     return CaptionRows(f"{part} of caption_digits", images.content, read, (), images, images[0]["image"].shape)

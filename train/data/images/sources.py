@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Integer, UInt8
 from PIL import Image
 
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError, check_known, unknown
 from models.files import Arrays
 from train.data.images.stored import MODES, store
 from train.data.rows import classes, source, splits, tfds
@@ -161,8 +161,7 @@ def digits_indices() -> dict[str, Integer[np.ndarray, " n"]]:
 
 def read_digits(split: str) -> LabelledImages:
     """Returns scikit-learn's digits of a split; raises UsageError where there is none of the name."""
-    if split not in digits_indices():
-        raise unknown("split of digits", split, digits_indices())
+    check_known("split of digits", split, digits_indices())
     (package,) = importlib.util.find_spec("sklearn").submodule_search_locations
     rows = np.loadtxt(Path(package, "datasets", "data", "digits.csv.gz"), np.uint8, delimiter=",")
     *pixels, labels = rows[digits_indices()[split]].T
@@ -202,8 +201,7 @@ def _renumbered(images: LabelledImages, training: LabelledImages, part: str) -> 
 def _read_numpy(path: str, split: str) -> LabelledImages:
     arrays = Arrays(Path(path), "data.source names it: write SPLIT_image and SPLIT_label with numpy.savez")
     for key in (f"{split}_image", f"{split}_label"):
-        if key not in arrays:
-            raise unknown(f"array in {path}:", key, arrays)
+        check_known(f"array in {path}:", key, arrays)
     try:
         images, labels = arrays[f"{split}_image"], arrays[f"{split}_label"]
         # A split may lack the highest class, so the classes of all of them count.

@@ -112,7 +112,7 @@ def _of_one_size(pictures: Rows, size: Shape | None) -> Iterator[tuple[Picture, 
             continue
         here = picture.where, decoded.shape
         first = first or here
-        if here[1] != first[1]:
+        if decoded.shape != first[1]:
             one, other = (f"{where} is {'x'.join(map(str, shape))}" for where, shape in (first, here))
             raise UsageError(
                 f"The images differ in size: {one} and {other}; set data.image_shape to the size that they shall have, "

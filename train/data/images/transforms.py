@@ -18,7 +18,7 @@ from jaxtyping import Float, Float32, Num, UInt8
 from PIL import Image
 
 from attention import specs
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError, check_known
 from train.data import options
 
 _BILINEAR = Image.Resampling.BILINEAR
@@ -324,8 +324,7 @@ def output_shape(transforms: tuple[Transform, ...], image_shape: tuple[int, int,
 
 
 def _build(item: specs.SpecItem) -> Transform:
-    if item.name not in TRANSFORMS:
-        raise unknown("image transform", item.name, TRANSFORMS)
+    check_known("image transform", item.name, TRANSFORMS)
     options.check(item, TRANSFORMS[item.name])
     for option, value in item.options.items():
         if any(abs(number) > MOST for number in (value if isinstance(value, tuple) else (value,))):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import babel.dates
 import babel.localedata
 
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError, check_known, unknown
 from train.data.rows.rows import Pair, Rows, digest
 from train.data.rows.splits import PARTS
 
@@ -50,8 +50,7 @@ class Dates:
         for locale in (*self.sources, *self.targets):
             _check_locale(locale)
         for form in self.forms:
-            if form not in FORMS:
-                raise unknown("form of dates", form, FORMS)
+            check_known("form of dates", form, FORMS)
         if not self.languages:
             raise UsageError(
                 f"dates(sources={self.sources!r}, targets={self.targets!r}) has no two languages; add one."
@@ -75,8 +74,7 @@ class Dates:
         Raises:
           UsageError: the split has another name.
         """
-        if split not in PARTS:
-            raise unknown("split of dates", split, PARTS)
+        check_known("split of dates", split, PARTS)
         content = digest([dataclasses.astuple(self), split, babel.__version__])
         return Rows(f"{split} of dates", content, functools.partial(self._pairs, split))
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError, check_known, unknown
 from models.files import at_home
 from train.data import packages
 from train.data.rows.rows import DataColumn, OpenedSplit, brief, digest
@@ -55,8 +55,8 @@ def _found(column: DataColumn, features: Mapping[str, Any], where: str) -> DataC
     fitting = {name: feature for name, feature in features.items() if isinstance(feature, kind)}
     if column.guessed and column.name not in features and len(fitting) == 1:
         column = dataclasses.replace(column, name=next(iter(fitting)))
-    if column.is_image and column.name not in fitting:
-        raise unknown(f"{column.field} for {where}", column.name, fitting)
+    if column.is_image:
+        check_known(f"{column.field} for {where}", column.name, fitting)
     return column.of(getattr(column.require(features, where), "names", ()))
 
 

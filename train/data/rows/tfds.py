@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError, check_known, unknown
 from train.data import packages
 from train.data.rows.rows import DataColumn, OpenedSplit, brief, digest
 from train.data.rows.splits import MissingSplitError
@@ -39,8 +39,7 @@ class TfdsSplit:
     def check_feature(self, field: str, key: str, kind: type) -> None:
         """Raises UsageError unless the feature `key`, which the config field `field` names, is of that kind."""
         fitting = [name for name, feature in self.features.items() if isinstance(feature, kind)]
-        if key not in fitting:
-            raise unknown(f"{field} for tfds:{self.name}", key, fitting)
+        check_known(f"{field} for tfds:{self.name}", key, fitting)
 
     def of(self, columns: Sequence[DataColumn]) -> OpenedSplit:
         """Opens columns; raises UsageError where they are not text or a class, and where `records` raises it."""

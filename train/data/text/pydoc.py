@@ -5,7 +5,7 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from attention.errors import unknown
+from attention.errors import check_known
 from train.data.rows.rows import Document, Rows, digest
 
 HELD_OUT = {"test": 0.1, "validation": 0.1}
@@ -19,8 +19,7 @@ def read(split: str) -> Rows:
     Raises:
       UsageError: the split has another name.
     """
-    if split not in splits():
-        raise unknown("split of pydoc", split, splits())
+    check_known("split of pydoc", split, splits())
     texts = [_topics()[name] for name in splits()[split]]
     return Rows(f"{split} of pydoc", digest(texts), lambda: map(Document, texts))
 
