@@ -211,9 +211,7 @@ def _captions(flags: argparse.Namespace) -> list[str]:
     cli.flag("--stop", action="append", default=[], help="text before which to end; may be given again"),
     cli.flag("--chat", action="store_true", help="prompts are turns of a user, in the published model's template"),
     cli.flag("--samples", type=int, default=1, help="number of continuations of each prompt"),
-    cli.flag("--seed", type=int, default=0, help="seed of the draws"),
-    cli.flag("--step", default="best", help="best, last or the number of a step with a checkpoint"),
-    cli.flag("--replica", type=int, default=0, help="number of a replica"),
+    *trained.FLAGS,
 )
 def main(flags: argparse.Namespace) -> None:
     """Prints the continuations, a single one as it grows; or the captions of images, a line each."""

@@ -55,16 +55,10 @@ class Translator:
 
     @classmethod
     def load(cls, directory: Path, step: str = "best", replica: int = 0) -> "Translator":
-        """Loads the model of a run.
-
-        Args:
-          directory: The work directory of a run of the task `translation`.
-          step: `best` (needs a finished run), `last` or a step that has a checkpoint.
-          replica: The number of the replica, where the run has several.
+        """Loads the model of a run; see `trained.load_params`.
 
         Raises:
-          UsageError: there is no such run, replica or checkpoint, or the run has another task or a tokeniser of
-            another size.
+          UsageError: that raises it, or the run has another task than `translation`.
         """
         config = trained.config_of(directory, "translation", "translate")
         names = ("source_tokeniser.json", "target_tokeniser.json")
@@ -179,9 +173,7 @@ def translate_file(translator: Translator, source: Path, target: Path, search: S
     cli.flag("--beams", type=int, default=0, help="number of beams, 1 is greedy; the run's without it"),
     cli.flag("--length-penalty", type=float, help="of beam search; the run's without it"),
     cli.flag("--temperature", type=float, default=0.0, help="of the draws; 0 takes the most probable token"),
-    cli.flag("--seed", type=int, default=0, help="seed of the draws"),
-    cli.flag("--step", default="best", help="best, last or the number of a step with a checkpoint"),
-    cli.flag("--replica", type=int, default=0, help="number of a replica"),
+    *trained.FLAGS,
 )
 def main(flags: argparse.Namespace) -> int:
     """Translates sentences or a file; returns 1 where some lines were too long."""

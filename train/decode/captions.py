@@ -40,16 +40,10 @@ class CaptionWriter:
 
     @classmethod
     def load(cls, directory: Path, step: str = "best", replica: int = 0) -> "CaptionWriter":
-        """Loads the model of a run.
-
-        Args:
-          directory: The work directory of a run of the task `captioning`.
-          step: `best` (needs a finished run), `last` or a step that has a checkpoint.
-          replica: The number of the replica, where the run has several.
+        """Loads the model of a run; see `trained.load_params`.
 
         Raises:
-          UsageError: there is no such run, replica or checkpoint, or the run has another task or a tokeniser of
-            another size.
+          UsageError: that raises it, or the run has another task than `captioning`.
         """
         config = trained.config_of(directory, "captioning", "write captions of images")
         tokeniser = tokenisers.loads(workdir.read_file(directory, TOKENISER))

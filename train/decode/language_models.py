@@ -49,17 +49,10 @@ class LanguageModel:
 
     @classmethod
     def of_run(cls, directory: Path, step: str = "best", replica: int = 0, purpose: str = "") -> "LanguageModel":
-        """Returns the model of a run.
-
-        Args:
-          directory: The work directory of a run of the task `language_modelling`.
-          step: `best` (needs a finished run), `last` or a step that has a checkpoint.
-          replica: The number of the replica, where the run has several.
-          purpose: What it is for, for the message.
+        """Returns the model of a run, for a purpose that a message names; see `trained.load_params`.
 
         Raises:
-          UsageError: there is no such run, replica or checkpoint, or the run has another task or a tokeniser of another
-            size.
+          UsageError: that raises it, or the run has another task than `language_modelling`.
         """
         config = trained.config_of(directory, "language_modelling", purpose or "are language models")
         tokeniser = tokenisers.loads(workdir.read_file(directory, TOKENISER))
@@ -74,24 +67,23 @@ class LanguageModel:
         return cls(model, params, tokeniser, config.data.context, end, first, source)
 
     @classmethod
-    def of_published(cls, source: str, context: int = 0) -> "LanguageModel":
-        """Returns a published model.
+    def of_published(cls, source: str) -> "LanguageModel":
+        """Returns a published model, for as many tokens as it supports.
 
         Args:
           source: A Hugging Face folder, or a name on the hub.
-          context: The most tokens of a sequence; by default those that the model supports.
 
         Raises:
           UsageError: it cannot be read, or is no GPT that can be loaded.
         """
         described = pretrained.describe(source, GPTS)
         config = GPTConfig(**{"name": "gpt", "pretrained": source} | described.fields)
-        length = min(context or described.length, described.length)
-        model = config.build(described.vocabulary, length)
+        model = config.build(described.vocabulary, described.length)
         shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"])
         params, _ = pretrained.load(source, config, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
         tokeniser = tokenisers.loads(read_text(hugging_face.find(source, "tokenizer.json"), "give another model"))
-        return cls(model, params, tokeniser, length, tokeniser.special.get("end", -1), start_of(tokeniser), source)
+        end, first = tokeniser.special.get("end", -1), start_of(tokeniser)
+        return cls(model, params, tokeniser, described.length, end, first, source)
 
     @classmethod
     def of(cls, place: str) -> "LanguageModel":

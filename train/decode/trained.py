@@ -9,13 +9,20 @@ from jax.sharding import Mesh
 
 from attention.errors import UsageError
 from models.surgery import low_rank
-from train import tasks
+from train import cli, tasks
 from train.config import loading, schema
 from train.devices import sharding
 from train.devices.replicas import Replicas
 from train.run import workdir
 from train.run.checkpoints import Checkpoints
 from train.tasks.task import Task
+
+# The flags of programs that let a model write.
+FLAGS = (
+    cli.flag("--seed", type=int, default=0, help="seed of the draws"),
+    cli.flag("--step", default="best", help="best, last or the number of a step with a checkpoint"),
+    cli.flag("--replica", type=int, default=0, help="number of a replica"),
+)
 
 
 def config_of(directory: Path, task: str, purpose: str) -> schema.Config:
@@ -91,8 +98,9 @@ def load_params(
     abstract = replicas.abstract(shapes)
     with Checkpoints(directory, config.train.keep) as checkpoints:
         chosen = checkpoints.choose(step, replica)
+        there = checkpoints.shapes(chosen) if vocabularies else {}
         for name, (file, size) in vocabularies.items():
-            trained = checkpoints.shape(chosen, "params", name, "embedding")[-2]
+            trained = there.get(f"{name}/embedding", (size, 0))[-2]  # one that is missing cannot be loaded below
             if trained != size:
                 raise UsageError(
                     f"{directory / file} has {size} tokens, but the parameters of step {chosen} are for {trained}; put "

@@ -9,7 +9,6 @@ import errno
 import functools
 import json
 import logging
-import operator
 import re
 import shutil
 import sys
@@ -175,22 +174,12 @@ class Checkpoints(contextlib.AbstractContextManager):
         with self._telling_of_damage(step):
             return self._read(step, {name: abstract}, partial=True)[0][name]
 
-    def shape(self, step: int, *path: str) -> tuple[int, ...]:
-        """Returns the shape of one array of one step; nothing is loaded.
-
-        Args:
-          step: One of `steps`.
-          path: The array's path, such as `params`, `embed`, `embedding`.
+    def shapes(self, step: int) -> dict[str, tuple[int, ...]]:
+        """Returns the shape of every parameter of one step by its path; nothing is loaded.
 
         Raises:
           DamagedError: the checkpoint is damaged or missing.
         """
-        with self._telling_of_damage(step):
-            leaf = functools.reduce(operator.getitem, path, ocp.metadata(self._folder / str(step)).metadata)
-            return tuple(leaf.shape)
-
-    def shapes(self, step: int) -> dict[str, tuple[int, ...]]:
-        """Returns the shape of every parameter of one step by its path; nothing is loaded. See `shape`."""
         with self._telling_of_damage(step):
             tree = ocp.metadata(self._folder / str(step)).metadata["params"]
             return {path: tuple(leaf.shape) for path, leaf in flatten_dict(tree, sep="/").items()}
