@@ -149,12 +149,10 @@ class Setup:
 
     def check_memory(self) -> None:
         """Raises a UsageError where state and batch cannot fit on the devices; see `memory.check`."""
-        count, sizes = len(self.replicas), {n: getattr(self.config.data, n) for n in ("batch_size", "eval_batch_size")}
-        batch = (
-            max(count * sizes["batch_size"], sizes["eval_batch_size"]) * self.task.sources["validation"].example_bytes
-        )
-        given = {"train.replicas": count} | {f"data.{name}": size for name, size in sizes.items()}
-        memory.check(self.replicas.abstract(self.shapes), batch, given, self.replicas.mesh)
+        count, training, evaluation = len(self.replicas), self.config.data.batch_size, self.config.data.eval_batch_size
+        largest = max(count * training, evaluation) * self.task.sources["validation"].example_bytes
+        given = {"train.replicas": count, "data.batch_size": training, "data.eval_batch_size": evaluation}
+        memory.check(self.replicas.abstract(self.shapes), largest, given, self.replicas.mesh)
 
     @functools.cached_property
     def about(self) -> dict[str, Any]:

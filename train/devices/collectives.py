@@ -19,7 +19,7 @@ _COLLECTIVE = re.compile(rf"= (.+?) ({'|'.join(KINDS)})(-start)?\(")
 _CALLED = re.compile(r"(?:calls|to_apply|body|called_computations|branch_computations)=(\{[^}]*\}|%?[\w.\-]+)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _IOTA = re.compile(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
-_LISTED = re.compile(r"replica_groups=\{(\{[\d,{}]*\})\}")
+_LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,16 +114,11 @@ def _groups(line: str, count: int) -> np.ndarray:
         return ids.reshape(int(groups), int(devices))
     if listed := _LISTED.search(line):
         return np.array([[int(n) for n in group.split(",")] for group in re.findall(r"\{([\d,]+)\}", listed[1])])
-    if pairs := re.search(r"source_target_pairs=\{(\{[\d,{}]*\})\}", line):
-        return np.array([[int(n) for n in pair.split(",")] for pair in re.findall(r"\{([\d,]+)\}", pairs[1])])
     return np.arange(count)[None]
 
 
 def _bytes(dtype: str, shape: str) -> int:
-    size = BYTES.get(dtype, 0)
-    for axis in filter(None, shape.split(",")):
-        size *= int(axis)
-    return size
+    return BYTES.get(dtype, 0) * math.prod(map(int, filter(None, shape.split(","))))
 
 
 def lines(text: str, devices: Sequence[jax.Device]) -> Iterator[str]:

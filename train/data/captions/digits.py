@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from train.data.images import sources
-from train.data.images.sources import LabelledImages
 from train.data.rows.rows import digest
 from train.data.rows.splits import PARTS
 
@@ -17,6 +16,7 @@ WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight",
 MOST = 4  # digits of an image
 SIDE = 8  # pixels of a scan
 SHAPE = (16, 40, 1)
+_scans = functools.cache(sources.read_digits)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,22 +41,18 @@ class CaptionedDigits(Sequence):
         scans, gaps, heights = self._drawn(index)
         image = np.zeros(SHAPE, np.uint8)
         for scan, left, top in zip(scans, gaps, heights, strict=True):
-            image[top : top + SIDE, left : left + SIDE] = self._scans[scan]["image"]
+            image[top : top + SIDE, left : left + SIDE] = _scans(self.part)[scan]["image"]
         return {"image": image}
 
     @property
     def content(self) -> str:
         """A digest of the scans and of how images are made of them."""
-        return digest(["caption_digits", self._scans.content, self.part, len(self), MOST, *SHAPE])
+        return digest(["caption_digits", _scans(self.part).content, self.part, len(self), MOST, *SHAPE])
 
     def captions(self) -> Iterator[str]:
         """Yields the words of each image."""
         for index in range(len(self)):
-            yield " ".join(WORDS[self._scans[scan]["label"]] for scan in self._drawn(index)[0])
-
-    @property
-    def _scans(self) -> LabelledImages:
-        return _scans(self.part)
+            yield " ".join(WORDS[_scans(self.part)[scan]["label"]] for scan in self._drawn(index)[0])
 
     def _drawn(self, index: int) -> tuple[list[int], list[int], list[int]]:
         """Returns the scans of an image, and the left and the upper edge of each."""
@@ -67,9 +63,4 @@ class CaptionedDigits(Sequence):
         before = sorted(next(draws) % (free + 1) for _ in range(count))
         lefts = [SIDE * place + gap for place, gap in enumerate(before)]
         tops = [next(draws) % (SHAPE[0] - SIDE + 1) for _ in range(count)]
-        return [next(draws) % len(self._scans) for _ in range(count)], lefts, tops
-
-
-@functools.cache
-def _scans(part: str) -> LabelledImages:
-    return sources.read_digits(part)
+        return [next(draws) % len(_scans(self.part)) for _ in range(count)], lefts, tops

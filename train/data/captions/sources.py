@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from attention.errors import UsageError, check_known, unknown
 from train.data.captions.digits import CaptionedDigits
+from train.data.images.sources import IMAGE_KEY
 from train.data.images.stored import store
 from train.data.rows import source
 from train.data.rows.rows import DataColumn, Picture, Rows, digest
@@ -59,8 +60,8 @@ def load(data: Any, part: str) -> CaptionRows:
     names = (data.image_key, data.target_column)
     if "" in names or names[0] == names[1]:
         raise UsageError(f"{' and '.join(FIELDS)} must name two columns, but they are {names}.")
-    image, text = (DataColumn(field, name) for field, name in zip(FIELDS, names, strict=True))
-    image = dataclasses.replace(image, is_image=True, guessed=data.image_key == "image")
+    image = DataColumn(FIELDS[0], data.image_key, is_image=True, guessed=data.image_key == IMAGE_KEY)
+    text = DataColumn(FIELDS[1], data.target_column)
     rows = source.open_split(data, part, [image, text]).rows(_captions, names)
     pictures = Rows(rows.name, digest([rows.content, "images"]), functools.partial(_pictures, rows))
     images = store(pictures, data.image_shape, cache.root(data.cache_dir))

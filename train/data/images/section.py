@@ -40,9 +40,7 @@ class ImageSection(section.Section):
         reads=_check_shape,
         size_of=("source", "image_key"),
     )
-    image_key: str = field(
-        sources.DEFAULT_KEYS["image_key"], "Column of the image, or of its path. A hub set's only one has any name."
-    )
+    image_key: str = field(sources.IMAGE_KEY, "Column of the image, or of its path. A hub set's only one has any name.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -84,7 +82,7 @@ class ImageData(ImageSection):
         0.0, "α of the Beta(α, α) that mixes pairs of training images (Zhang et al. 2018).", above=0, special={0: "off"}
     )
     classes: int = field(10, **section.CLASSES)
-    label_key: str = field(sources.DEFAULT_KEYS["label_key"], "Column of the class, likewise.")
+    label_key: str = field(sources.LABEL_KEY, "Column of the class, likewise.")
     revision: str = field("", "Of a hub set: a branch, tag or commit; '' is the default one.")
     cache_dir: str = field(
         "",

@@ -24,7 +24,7 @@ from train.data.store import cache
 
 KINDS = ("digits", "folder:DIR", "file:TABLE", "hf:NAME", "numpy:FILE.npz", "tfds:NAME")
 DECODED = ("folder:", "file:", "hf:")  # which have images of any size and mode
-DEFAULT_KEYS = {"image_key": "image", "label_key": "label"}
+IMAGE_KEY, LABEL_KEY = "image", "label"  # the defaults, which stand for the only column of their kind
 MOST_CLASSES = 2**24
 
 
@@ -171,12 +171,8 @@ def read_digits(split: str) -> LabelledImages:
 
 def _read_pictures(data: Any, part: str) -> LabelledImages:
     """Opens images of any kind of file, which are decoded once."""
-    image, label = (
-        DataColumn(f"data.{key}", name, guessed=name == DEFAULT_KEYS[key], is_class=key == "label_key")
-        for key in DEFAULT_KEYS
-        for name in [getattr(data, key)]
-    )
-    image = dataclasses.replace(image, is_image=True)
+    image = DataColumn("data.image_key", data.image_key, is_image=True, guessed=data.image_key == IMAGE_KEY)
+    label = DataColumn("data.label_key", data.label_key, is_class=True, guessed=data.label_key == LABEL_KEY)
     rows = source.open_split(data, part, [image, label]).rows(_pictures, (image.name, label.name))
     records = store(rows, data.image_shape, cache.root(data.cache_dir))
     names = rows.class_names or classes.ordered(records.class_names)
