@@ -158,6 +158,17 @@ def _choice(name: str, choices: Collection[str], default: Any) -> Callable[[str]
     return read
 
 
+def _written(action: argparse.Action, placeholder: str) -> str:
+    """Returns a flag or an argument as a user writes it."""
+    several = " ..." if action.nargs in ("*", "+") else ""
+    if not action.option_strings:
+        return action.metavar or f"{action.dest.upper()}{several}"
+    name, value = action.option_strings[-1], action.metavar or placeholder
+    if action.nargs == 0:
+        return name
+    return f"{name} {value}{several}" if several else f"{name}={value}"
+
+
 NUMBERS = {"int": "a whole number", "float": "a number"}
 PLACEHOLDERS = {int: "N", count: "N", float: "X", Path: "PATH", new_file: "FILE"}
 
@@ -193,16 +204,12 @@ class Parser(argparse.ArgumentParser):
         self, *names: str, help: str, section: str = "", choices: Collection[str] | None = None, **options: Any
     ) -> argparse.Action:
         """Adds a flag or an argument as argparse does. Its row in the help goes to `section`."""
-        kind, default, is_flag = options.get("type"), options.get("default"), names[0].startswith("-")
-        placeholder = "|".join(choices or ()) or PLACEHOLDERS.get(kind, "VALUE")
+        default, is_flag = options.get("default"), names[0].startswith("-")
+        placeholder = "|".join(choices or ()) or PLACEHOLDERS.get(options.get("type"), "VALUE")
         if choices is not None:
             options["type"] = _choice(names[-1] if is_flag else options["metavar"], choices, default)
         action = super().add_argument(*names, **options)
-        several = " ..." if action.nargs in ("*", "+") else ""
-        value = action.metavar or (placeholder if is_flag else f"{action.dest.upper()}{several}")
-        name = names[-1] if is_flag and action.nargs != 0 else ""
-        written = f"{name} {value}{several}" if name and several else f"{name}={value}" if name else ""
-        written = written or (names[-1] if is_flag else value)
+        written = _written(action, placeholder)
         shown = isinstance(default, str | int | float) and default not in ("", False, argparse.SUPPRESS)
         explained = f"{help}; {default} without it" if shown and "without" not in help else help
         self.sections.setdefault(section or ("Flags" if is_flag else "Arguments"), []).append((written, explained))

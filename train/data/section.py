@@ -17,7 +17,9 @@ class Section(Declared):
     """The place of the data, their splits and their batches."""
 
     source: str = field("", "Which data.")
-    data_dir: str = field("", "Where they are.", role=BOOKKEEPING)
+    data_dir: str = field(
+        "", "Where TFDS sets or the hub's downloads are; '' is the libraries' own default.", role=BOOKKEEPING
+    )
     train_split: str = _split("train", "What is learned from.")
     validation_split: str = _split("validation", 'What "best" is chosen on.')
     test_split: str = _split("test", "What is measured at the end.")
@@ -41,6 +43,13 @@ CLASSES = {
     "special": {0: LEFT},
     "size_of": ("source", "label_key", "label_column"),
 }
+
+
+def cache_dir(what: str) -> Any:
+    """Declares where something is kept, such as `tokenised text is`."""
+    return field(
+        "", f"Where {what} kept; '' is ATTENTION_BENCH_CACHE, else ~/.cache/attention_bench.", role=BOOKKEEPING
+    )
 
 
 def vocabulary(help: str, *tokenisers: str) -> Any:

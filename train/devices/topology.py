@@ -24,8 +24,8 @@ QUIET = {  # what libtpu reads: no metadata server, and no lock against a second
     "TPU_STDERR_LOG_LEVEL": "3",
 }
 PACKAGES = {
-    "tpu": ("libtpu", "-r requirements-tpu.txt"),
-    "cuda": ("jax_plugins.xla_cuda12", "--no-deps -r requirements-gpu.txt"),
+    "tpu": ("TPU", "libtpu", "-r requirements-tpu.txt"),
+    "cuda": ("GPU", "jax_plugins.xla_cuda12", "--no-deps -r requirements-gpu.txt"),
 }
 
 
@@ -70,9 +70,8 @@ def _gpus(name: str, chip: str) -> list[jax.Device]:
 def _described(name: str, chip: str, platform: str, options: dict[str, Any]) -> list[jax.Device]:
     from jax.experimental import topologies
 
-    package, requirements = PACKAGES[platform]
+    what, package, requirements = PACKAGES[platform]
     if not packages.is_installed(package):
-        what = {"tpu": "TPU", "cuda": "GPU"}[platform]
         raise UsageError(f"Compiling for {name} needs the {what} compiler: pip install {requirements}.")
     jax.config.update("jax_platforms", "cpu")
     try:

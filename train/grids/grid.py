@@ -37,6 +37,7 @@ SHAPES = {
     "seeds": [[int]],
     "equal": str,
     "also": [TEXTS],
+    "cells": {"*": {"chosen": TEXTS}},
 }
 LONGEST = 200  # characters in a folder's name; file systems allow 255
 
@@ -230,16 +231,13 @@ def is_record(value: Any, names: Sequence[str] = ("over",)) -> bool:
     """Says whether a value has entries of these names, and those of a `sweep.json` that it has are of their types."""
     if not isinstance(value, dict) or not value.keys() >= set(names):
         return False
-    tune, cells = value.get("tune"), value.get("cells", {})
-    tuned = (
-        [cell["tried"] for cell in cells.values() if "tried" in cell] if _is(cells, {"*": {"chosen": TEXTS}}) else None
-    )
-    return (
-        all(_is(value[name], shape) for name, shape in SHAPES.items() if name in value)
-        and tuned is not None
-        and all(_is(tried, TRIED) and all(map(_is_decimal, tried)) for tried in tuned)
-        and (tune is None or ("cells" in value and _is(tune, TUNE)))
-    )
+    if not all(_is(value[name], shape) for name, shape in SHAPES.items() if name in value):
+        return False
+    tried = [cell["tried"] for cell in value.get("cells", {}).values() if "tried" in cell]
+    if not all(_is(scores, TRIED) and all(map(_is_decimal, scores)) for scores in tried):
+        return False
+    tune = value.get("tune")
+    return tune is None or ("cells" in value and _is(tune, TUNE))
 
 
 def _is(value: Any, shape: Any) -> bool:

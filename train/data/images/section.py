@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from attention.errors import UsageError
-from models.fields import BOOKKEEPING, field
+from models.fields import field
 from train.data import section
 from train.data.images import sources, transforms
 from train.data.images.examples import ImageExamples
@@ -73,7 +73,6 @@ class ImageData(ImageSection):
         "`train.data.images.sources.open_part`.",
         reads=sources.check,
     )
-    data_dir: str = field("", "Where TFDS sets or the hub's downloads are; '' is the libraries' own default.")
     train_split: str = field("train", "Such as `train[:90%]`; see `train.data.rows.splits`.")
     batch_size: int = 64
     eval_batch_size: int = 256
@@ -84,11 +83,7 @@ class ImageData(ImageSection):
     classes: int = field(10, **section.CLASSES)
     label_key: str = field(sources.LABEL_KEY, "Column of the class, likewise.")
     revision: str = field("", "Of a hub set: a branch, tag or commit; '' is the default one.")
-    cache_dir: str = field(
-        "",
-        "Where images of one size are kept; '' is ATTENTION_BENCH_CACHE, else ~/.cache/attention_bench.",
-        role=BOOKKEEPING,
-    )
+    cache_dir: str = section.cache_dir("images of one size are")
 
     streaming = False  # no field here
 

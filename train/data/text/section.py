@@ -24,7 +24,6 @@ class CachedTextSection(section.Section):
       lengths: The tokens of each column of one blank row.
     """
 
-    data_dir: str = field("", "Where TFDS sets or the hub's downloads are; '' is the libraries' own default.")
     workers: int = field(0, "Processes that prepare batches; a thread is fast enough for text.")
     revision: str = field(
         "", "Of a hub set: a branch, tag or commit, such as `refs/convert/parquet`; '' is the default one."
@@ -34,11 +33,7 @@ class CachedTextSection(section.Section):
         "Whether a hub set is read from the network as it is encoded, in place of being downloaded first.",
         role=BOOKKEEPING,
     )
-    cache_dir: str = field(
-        "",
-        "Where tokenised text is kept; '' is ATTENTION_BENCH_CACHE, else ~/.cache/attention_bench.",
-        role=BOOKKEEPING,
-    )
+    cache_dir: str = section.cache_dir("tokenised text is")
 
     label_column, end_token = "", False  # no fields here
     learned: ClassVar[Mapping[str, tuple[str, ...]]] = {"tokeniser": ("text",)}
