@@ -29,7 +29,7 @@ if importlib.util.find_spec("attention") is None:
 # %% [markdown]
 # # Every attention mechanism, side by side
 #
-# Twenty mechanisms of five papers, each as its equation, as the few lines of code that define it here, and as a map of what it learns to look at on one small puzzle. It takes about three minutes on a CPU.
+# This notebook shows twenty mechanisms of five papers: the equation of each, the few lines of code that define it here, and a map of what it learns to attend to in a small puzzle. It takes about three minutes on a CPU.
 
 # %%
 import dataclasses
@@ -60,11 +60,11 @@ print(f"{jax.device_count()} x {jax.devices()[0].device_kind}, JAX {jax.__versio
 # %% [markdown]
 # ## One attention, four pieces
 #
-# For one head, with inputs $x$ that look and $z$ that are looked at (in self-attention they are the same):
+# For one head, with queries from the inputs $x$, and keys and values from the inputs $z$ (in self-attention they are the same):
 #
 # $$q = P_q(x) \qquad k = P_k(z) \qquad v = A\,P_v(z) \qquad s_{ij} = \mathrm{score}(q_i, k_j) \qquad w_i = \mathrm{normalise}(s_i) \qquad y_i = P_o\Big(\sum_j w_{ij} v_j\Big)$$
 #
-# Each mechanism is a choice of projections $P$, score, normaliser and alignment $A$. The normaliser is nearly always a softmax. This is its definition:
+# Each mechanism is a choice of projections $P$, score, normaliser and alignment $A$. The normaliser is nearly always a softmax, which is defined here as:
 
 
 # %%
@@ -77,7 +77,7 @@ show(reference.masked_softmax)
 # %% [markdown]
 # ## The puzzle
 #
-# Twelve tokens: each of six letters stands twice, in any order. For every token the model must say where its twin stands. Letters and order are new in each puzzle, so what to look at follows from content, not from position.
+# A puzzle has twelve tokens: each of six letters occurs twice, in any order. For every token the model must say where its twin is. The order is new in each puzzle, so the answer follows from content, not from position.
 
 # %%
 LETTERS, TOKENS, WIDTH, STEPS = "ABCDEF", 12, 32, 500
@@ -96,7 +96,7 @@ print("token  ", *(f"{word:>2}" for word in words))
 print("twin at", *(f"{twin:>2}" for twin in twins))
 
 # %% [markdown]
-# The model is the smallest that can do it: an embedding of letters and of positions, one attention layer with one head, one linear layer. Only the attention differs from picture to picture.
+# The model is as small as can be: an embedding of letters and of positions, one attention layer with one head, and one linear layer. Only the attention differs from picture to picture.
 
 
 # %%
@@ -152,7 +152,7 @@ def trained(spec):
 
 
 # %% [markdown]
-# `maps` draws what each mechanism looks at in the puzzle above. Row $i$ is where token $i$ looks, and the greatest weight of a map is black. The twin can be told by looking at it (one dark square in a row), at both places of a letter (two), or at everything else (two white ones). Above each map is how many twins of 500 new puzzles are found; guessing finds 9 %.
+# `maps` draws what each mechanism attends to in the puzzle above. Row $i$ shows the weights of token $i$, and the greatest weight of a map is black. A model can find the twin in three ways: it attends to the twin (one dark square in a row), to both places of the letter (two dark squares), or to everything else (two white squares). The number above each map is the share of twins that are found in 500 new puzzles; guessing finds 9 %.
 
 
 # %%
@@ -181,7 +181,7 @@ def maps(*specs, weights=weights_of, columns=4):
 # %% [markdown]
 # ## Dot products
 #
-# `dot_product` (Vaswani et al.), and Luong's scores without the factor and with a matrix between:
+# These are `dot_product` (Vaswani et al.), Luong's score without the factor $1/\sqrt H$, and Luong's score with a matrix between query and key:
 #
 # $$s_{ij} = \frac{q_i \cdot k_j}{\sqrt H} \qquad\qquad s_{ij} = q_i \cdot k_j \qquad\qquad s_{ij} = q_i^\top W k_j$$
 
@@ -192,11 +192,11 @@ show(reference.dot_score, reference.luong_score)
 maps("dot_product", "luong_dot", "luong_general")
 
 # %% [markdown]
-# All three find the twins by looking away: their weight is spread over all tokens but the two of their letter, and what is missing says where these are.
+# All three find the twins by looking away: the weights are spread over all tokens but the two of the letter, and the gap says where these two are.
 #
 # ## Fewer projections, and an alignment
 #
-# Hosseini takes the projections away one by one: `optimised` has the input itself as values, `efficient` as keys too. `super` mixes those values over tokens by a learned matrix before the weights are applied:
+# Hosseini & Hosseini (arXiv:2403.01643) remove the projections one by one: in `optimised`, the input itself is the values; in `efficient`, it is also the keys. `super` mixes these values over tokens with a learned matrix before the weights are applied:
 #
 # $$V' = W^A V + b \qquad\qquad y_i = \sum_j w_{ij} V'_j$$
 
@@ -207,15 +207,15 @@ show(reference.standard_layer, reference.optimised_layer, reference.efficient_la
 maps("optimised", "efficient", "super")
 
 # %% [markdown]
-# `efficient` looks away too, the others look at the twin. The weights of `super` are for the *aligned* values, each of which is a mixture of all tokens.
+# `efficient` looks away too; the other two attend to the twin. The weights of `super` are for the *aligned* values, each of which is a mixture of all tokens.
 #
 # ## MLPs as projections
 #
-# Zhang puts an MLP in the place of linear projections, and `decomposable` (Parikh et al.) compares one MLP of both sides:
+# Zhang (arXiv:2310.11398) puts MLPs in the place of linear projections. `decomposable` (Parikh et al.) applies the same MLP to both sides and compares the results:
 #
 # $$\mathrm{MLP}(x) = W_2\,\mathrm{ReLU}(\mathrm{LayerNorm}(W_1 x + b_1)) + b_2 \qquad\qquad s_{ij} = F(x_i) \cdot F(z_j)$$
 #
-# The score stays a dot product, so there is no new reference code: `resolve` says which pieces each has.
+# The score stays a dot product, so there is no new reference code. `resolve` says which pieces each mechanism has:
 
 # %%
 MLPS = ("mlp_qkv", "mlp_kv", "dual_linear", "mlp_marian", "mlp_roberta", "decomposable")
@@ -227,11 +227,11 @@ for name in MLPS:
 maps(*MLPS, columns=3)
 
 # %% [markdown]
-# Five of the six look at the twin itself. `decomposable` compares what one MLP makes of both sides, so a token is as like its twin as itself, and both get half.
+# Five of the six attend to the twin itself. In `decomposable`, the same MLP makes queries and keys, so a token is as similar to its twin as to itself, and both get half of the weight.
 #
 # ## An MLP on each pair
 #
-# `additive` (Bahdanau et al.) and `luong_concat` score a pair with a hidden layer of tanh units; `neural` (DiGiugno) with a whole MLP behind a projection to $d'$ numbers, by default two:
+# `additive` (Bahdanau et al.) and `luong_concat` score a pair with a hidden layer of tanh units. `neural` (DiGiugno & Mahmood, arXiv:2502.17206) scores it with a whole MLP, after a projection to $d'$ numbers, by default two:
 #
 # $$s_{ij} = v^\top \tanh(W q_i + U k_j + b) \qquad\qquad s_{ij} = w \cdot \sigma\big(W_2\,\sigma(W_1 [q'_i; k'_j] + b_1) + b_2\big) + b_a$$
 
@@ -243,11 +243,11 @@ PAIRS = ("additive", "luong_concat", "neural", "neural(dim=16)")
 maps(*PAIRS)
 
 # %% [markdown]
-# `additive`, `luong_concat` and `neural(dim=16)` look away. Two numbers a token and an MLP of three units tell six letters apart only in part, so `neural` finds some of the twins.
+# `additive`, `luong_concat` and `neural(dim=16)` look away. Two numbers for each token and an MLP of three units cannot tell all six letters apart, so `neural` finds only some of the twins.
 #
 # ### The scores as a surface
 #
-# Figure 1 of the paper by DiGiugno et al.: query and key are put at the same point $(x, y)$, and the score is drawn over it. A dot product is a paraboloid whatever it learns, while an MLP takes the shape that training gives it. Where $d' > 2$ the other coordinates are zero.
+# This is Figure 1 of the paper by DiGiugno & Mahmood: query and key are the same point $(x, y)$, and the score is drawn over this point. A dot product is a paraboloid whatever it learns, while an MLP takes the shape that training gives it. If $d' > 2$, the other coordinates are zero.
 
 # %%
 model, start, params, _ = trained("neural(dim=16)")
@@ -257,11 +257,11 @@ for title, found in (("neural(dim=16), untrained", start), ("trained", params)):
 surfaces.figure(drawn)
 
 # %% [markdown]
-# Left, the dot product. Middle and right, the MLP before and after training: flat where ReLU cuts off, steep where it does not, a shape that no dot product has.
+# The dot product is on the left; the MLP before and after training is in the middle and on the right. The MLP is flat where the ReLU cuts off and steep where it does not, a shape that no dot product has.
 #
 # ## Projection attention
 #
-# Sanger weighs keys by their distance, and takes the keys as values, so that a query becomes a mean of the keys near it:
+# Sanger weights keys by their distance from the query and uses the keys as values, so a query becomes a mean of the keys near it:
 #
 # $$s_{ij} = -\frac{\lVert q_i - k_j \rVert^2}{2\sigma^2} \qquad\qquad y_i = \sum_j w_{ij} k_j$$
 
@@ -272,19 +272,19 @@ show(reference.gaussian_score, reference.unit)
 maps("gaussian", "gaussian(sigma=0.3)", "gaussian(sigma=0.1)")
 
 # %% [markdown]
-# The smaller σ, the fewer keys count. At 1 all do nearly alike, since queries and keys have norm 1 and are at most 2 apart; at 0.1 all weight is on the twin.
+# The smaller σ is, the fewer keys count. With σ = 1 all keys count nearly alike, since queries and keys have norm 1 and are at most 2 apart. With σ = 0.1 all weight is on the twin.
 #
-# What the paper means by projection is seen on points: noisy ones around a circle, before and after they attend to each other.
+# The next picture shows what the paper means by projection: noisy points around a circle, before and after they attend to each other.
 
 # %%
 projection.figure(projection.noisy_circle())
 
 # %% [markdown]
-# Left, one point, its neighbours and where it goes. Then all points (blue) and where they go (red): with few neighbours nothing moves, with the right number they move onto the circle, with all of them to its middle.
+# The first panel shows one point, its neighbours and where it goes. The others show all points (blue) and where they go (red). If only few neighbours count, nothing moves; with the right number of neighbours, the points move onto the circle; if all points count, they move to its middle.
 #
 # ## Positions alone
 #
-# `positional` has a learned table of scores, `positional_factorised` one of low rank. No query and no key is computed:
+# `positional` has a learned table of scores, and `positional_factorised` has a table of low rank. No query and no key is computed:
 #
 # $$s_{ij} = P_{ij} \qquad\qquad s_{ij} = u_i \cdot w_j$$
 
@@ -292,11 +292,11 @@ projection.figure(projection.noisy_circle())
 maps("positional", "positional_factorised")
 
 # %% [markdown]
-# They are the control of this experiment. The puzzle needs content, and they guess, whatever their maps look like.
+# These two are the control of the experiment. The puzzle needs content, so they can only guess, whatever their maps look like.
 #
 # ## Running states
 #
-# `linear` has no softmax, so a sum over keys can be kept in place of the keys; `delta` also takes off what is already known of a key before it writes:
+# `linear` has no softmax, so it can keep a sum over keys in place of the keys. `delta`, before it writes a value, also subtracts what the state already returns for the key:
 #
 # $$y_i = \frac{\sum_j \varphi(q_i) \cdot \varphi(k_j)\, v_j}{\sum_j \varphi(q_i) \cdot \varphi(k_j)} \qquad\qquad W_j = W_{j-1} + \beta_j \left(v_j - W_{j-1}\,\varphi(k_j)\right) \varphi(k_j)^\top, \quad y_i = W_i\,\varphi(q_i)$$
 
@@ -304,7 +304,7 @@ maps("positional", "positional_factorised")
 show(reference.elu_feature, reference.linear_head, reference.delta_head)
 
 # %% [markdown]
-# Neither has weights to return. Values that say which token they are of bring them to light: what comes out for token $i$ is how much it takes of each.
+# Neither computes weights of pairs. To see how much of each value is in each output, we give each token a value that marks this token alone. The output of token $i$ is then its share of each value:
 
 
 # %%
@@ -322,15 +322,15 @@ def taken(spec):
 maps("linear", "delta", weights=taken)
 
 # %% [markdown]
-# Both find every twin without a softmax, `linear` by looking away, `delta` by looking there. What `delta` takes may be less than nothing, which is white here.
+# Both find every twin without a softmax, `linear` by looking away and `delta` by attending to the twin. The shares of `delta` may be negative; these are white here.
 #
-# ## Channels and places
+# ## Channels and positions
 #
-# In networks of convolutions attention is a weight between 0 and 1 for each channel, or for each place of a feature map, with means $\bar z$ over the map, and mean and maximum $m, n$ over channels:
+# In convolutional networks, attention is a weight between 0 and 1 for each channel, or for each position of a feature map $x$. Here $\bar z$ is the mean of a channel over the map, and $m$ and $n$ are the mean and the maximum of a position over the channels:
 #
 # $$x \cdot \sigma(W_2\,\mathrm{ReLU}(W_1 \bar z)) \qquad\qquad x \cdot \sigma(\mathrm{conv}([m; n]))$$
 #
-# Their functions are short enough to be their own definition.
+# These functions are short enough to be their own definitions.
 
 # %%
 show(squeeze_excitation, spatial_attention)
@@ -338,7 +338,7 @@ show(squeeze_excitation, spatial_attention)
 # %% [markdown]
 # ## All together
 #
-# What each found of the twins, and what its layer has to learn at the sizes of this puzzle.
+# The table shows the share of twins that each mechanism found, and the number of parameters of its layer at the sizes of this puzzle.
 
 # %%
 rows = [(spec, trained(spec)[-1], layer_parameters(resolve(spec, 1)[0], WIDTH, 1, TOKENS)) for spec in SHOWN]
@@ -352,4 +352,4 @@ ResultTable(
 )
 
 # %% [markdown]
-# One seed and one puzzle: this shows that each works and what each can express, not which is better. Notebook 02 compares two of them with seeds and tests, `docs/mechanisms.md` has every option, cost and source, and notebook 04 adds one of your own.
+# With one seed and one puzzle, this shows that each mechanism works and what it can express, not which is better. Notebook 02 compares two mechanisms with seeds and tests, notebook 04 adds one of your own, and `docs/mechanisms.md` has every option, cost and source.

@@ -29,9 +29,9 @@ if importlib.util.find_spec("attention") is None:
 # %% [markdown]
 # # Super Attention against dot product, on a GPU
 #
-# Trains a Vision Transformer on CIFAR-100 with each of two mechanisms (Hosseini, Table 6), three seeds each, and says what may be said of the difference. On Colab choose *Runtime > Change runtime type > GPU* first. Runs are kept on Google Drive and continue after a disconnection.
+# This notebook trains a Vision Transformer on CIFAR-100 with each of two mechanisms (Hosseini & Hosseini, arXiv:2403.01643, Table 6), with three seeds each, and reports what can be claimed about the difference. On Colab choose *Runtime > Change runtime type > GPU* first. Runs are kept on Google Drive, where the same cells continue them after a disconnection.
 #
-# Without a GPU the same cells run at reduced size: a smaller ViT and 15 epochs, on scikit-learn's 8x8 digits. **The outputs below were made so, on a CPU;** none of them is a result on CIFAR-100.
+# Without a GPU the same cells run at a reduced size: a smaller ViT and 15 epochs, on scikit-learn's 8x8 digits. **The outputs below were made at this size, on a CPU;** none of them is a result on CIFAR-100.
 
 # %%
 import shutil
@@ -55,7 +55,7 @@ print(f"{jax.device_count()} x {jax.devices()[0].device_kind}, {'reduced size' i
 # %% [markdown]
 # ## Where runs are kept
 #
-# On Colab, on your Drive: the machine may vanish, the folder stays. Elsewhere, in `runs/` of the current folder.
+# On Colab, runs are kept on your Drive: the machine may vanish, but the folder stays. Elsewhere, they are kept in `runs/` of the current folder.
 
 # %%
 RUNS = Path("runs/super_against_dot_product")
@@ -68,7 +68,7 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # ## What is trained
 #
-# A config file says nearly all, and the mechanism is its argument. `train.replicas` trains several seeds in one program, which keeps a GPU busy. On first use TensorFlow Datasets fetches and prepares CIFAR-100 (160 MB), which needs TensorFlow once (`pip install -r requirements-prepare.txt`).
+# A config file holds nearly all settings, and the mechanism is its argument. `train.replicas` trains several seeds in one program, which keeps a GPU busy. On first use TensorFlow Datasets fetches and prepares CIFAR-100 (160 MB). This needs TensorFlow once (`pip install -r requirements-prepare.txt`).
 
 # %%
 MECHANISMS = ("dot_product", "super")
@@ -89,7 +89,7 @@ def train(mechanism):
 # %% [markdown]
 # ## Training
 #
-# The header says what is trained and what it takes of the device. Then comes a line for each evaluation, and at the end what the test data say, at the last step and at the one that is best on validation data.
+# The header says what is trained and how much of the device it needs. Then comes a line for each evaluation, and at the end the test results, at the last step and at the step that is best on validation data.
 
 # %%
 first = train("dot_product")
@@ -100,7 +100,7 @@ second = train("super")
 # %% [markdown]
 # ## After a disconnection
 #
-# Run all cells again. A run that was cut off continues after its last checkpoint; a finished one only measures its test data again. On a CPU the numbers are then the very ones of a run that was never cut off. To see it, at reduced size, the next cell takes away what the last run wrote after its last but one checkpoint, as if the machine had vanished there.
+# Run all cells again. A run that was cut off continues after its last checkpoint; a finished run only measures its test data again. On a CPU the numbers are then exactly those of a run that was never cut off. To show this, at reduced size, the next cell removes what the last run wrote after its last but one checkpoint, as if the machine had vanished there.
 
 # %%
 if SMALL:
@@ -110,27 +110,27 @@ if SMALL:
     print("The same result, to the last bit:", again["mean"]["best"]["test"] == second["mean"]["best"]["test"])
 
 # %% [markdown]
-# ## What may be said
+# ## What you can claim
 #
-# The report has means over seeds with 95 % intervals, ranks in brackets, costs, and a sentence for the difference. The test is paired by seed, and where it cannot tell, it says so.
+# The report has means over seeds with 95 % intervals, ranks in brackets, costs, and a sentence on the difference. The test is paired by seed. If it cannot tell, the sentence says so.
 
 # %%
 report(runs.find([RUNS]))
 
 # %% [markdown]
-# `test accuracy` is the figure to look at; the sentence under *Differences* says whether the seeds allow a claim. Three seeds allow only large ones. At reduced size 15 epochs are the beginning of a training, so a difference says which learns faster, not which ends higher.
+# Look at `test accuracy` first; the sentence under *Differences* says whether the seeds allow a claim. Three seeds only allow claims of large differences. At reduced size, 15 epochs are only the beginning of a training, so a difference says which mechanism learns faster, not which one ends higher.
 #
 # ## Curves
 #
-# Against steps and against seconds of training. Solid lines are validation data, dotted ones training data; a band is one standard deviation over seeds to either side. The outputs below were made while other programs ran, so do not compare their times.
+# The curves are drawn over steps and over seconds of training. Solid lines are validation data, dotted lines training data; a band is one standard deviation over seeds to either side. The outputs below were made while other programs ran, so do not compare their times.
 
 # %%
 curves.figure(curves.read([str(RUNS / mechanism) for mechanism in MECHANISMS]))
 
 # %% [markdown]
-# ## What the heads look at
+# ## What the heads attend to
 #
-# One test image. Each row is a layer, each column a head; orange is where the weights are. The last column is the rollout, what all layers up to there take of each patch together, W^A included.
+# The picture shows one test image. Each row is a layer and each column a head; orange marks the weights. The last column is the rollout: how much of each patch reaches this layer through all layers so far, W^A included.
 
 # %%
 heads.of_heads(attention_maps.of_images(RUNS / "super", [3]))

@@ -29,9 +29,9 @@ if importlib.util.find_spec("attention") is None:
 # %% [markdown]
 # # A GPT on a TPU, sharded
 #
-# Trains the GPT of DiGiugno et al. on WikiText-103 with Neural Attention in its first layer, over all devices there are: a TPU VM, a Colab TPU or several GPUs. One mesh and one table of rules say where everything lies; the model's code knows nothing of devices.
+# This notebook trains the GPT of DiGiugno & Mahmood (arXiv:2502.17206) on WikiText-103, with Neural Attention in its first layer, on all devices of a TPU VM, a Colab TPU or a machine with several GPUs. A mesh and a table of rules say where everything is placed; the model's code knows nothing of devices.
 #
-# On a CPU the same cells run at reduced size: eight pretended devices (threads of the one CPU), a smaller GPT of bytes, and the Python manual that comes with Python as text. **The outputs below were made on a CPU, not on a TPU;** on TPUs this notebook has not been run yet.
+# On a CPU the same cells run at a reduced size: eight fake devices (threads of the one CPU), a smaller GPT of bytes, and the text of the Python manual, which comes with Python. **The outputs below were made on a CPU, not on a TPU;** this notebook has not been run on TPUs yet.
 
 # %%
 import sys
@@ -59,7 +59,7 @@ print(f"{DEVICES} x {jax.devices()[0].device_kind}, {'pretended, reduced size' i
 # %% [markdown]
 # ## The mesh
 #
-# Three axes: `data` splits the batch, `fsdp` the batch and the parameters, `tensor` heads and hidden units. Their product is the number of devices, and -1 takes what the others leave.
+# The mesh here has three axes: `data` splits the batch, `fsdp` the batch and the parameters, `tensor` heads and hidden units. Their product is the number of devices, and -1 takes what the others leave. (A fourth axis, `context`, splits long sequences.)
 
 # %%
 TENSOR = 2 if DEVICES % 2 == 0 else 1
@@ -70,7 +70,7 @@ print(f"data {DEVICES // (FSDP * TENSOR)} x fsdp {FSDP} x tensor {TENSOR}")
 # %% [markdown]
 # ## The experiment
 #
-# At full size, the paper's: 8 layers, width 512, contexts of 1,024 word pieces. WikiText-103 and the tokeniser come from the Hugging Face hub on first use. `neural(dim=2)|dot_product` is Neural Attention in the first layer and dot products in all others.
+# The full size is that of the paper: 8 layers, width 512, contexts of 1,024 word pieces. WikiText-103 and the tokeniser come from the Hugging Face hub on first use. `neural(dim=2)|dot_product` is Neural Attention in the first layer and dot products in all others.
 
 # %%
 ATTENTION = "neural(dim=2)|dot_product"
@@ -87,16 +87,16 @@ config, plain = loading.resolve(SPEC, CHANGES | MESH | {"train.length": f"{STEPS
 # %% [markdown]
 # ## Does it fit?
 #
-# A dry run compiles one training step for these devices and says what it takes of each, without data and without training.
+# A dry run compiles one training step for these devices and says how much memory it needs on each, without data and without training.
 
 # %%
 planned = dry.DryRun.of(config)
 print("\n".join(planned.report()))
 
 # %% [markdown]
-# ## Where parameters lie
+# ## Where parameters are
 #
-# The rules look at a parameter's path alone. Each line is a parameter of the first block, its shape, how the mesh splits its axes, and the shape that one device holds. What is small, such as the MLP on pairs, is whole on every device.
+# The rules depend on a parameter's path alone. Each line shows a parameter of the first block, its shape, how the mesh splits its axes, and the shape that one device holds. Small parameters, such as the MLP on pairs, are whole on every device.
 
 # %%
 for path, array in jax.tree_util.tree_leaves_with_path(planned.setup.shapes.params["block_0"]):
@@ -109,7 +109,7 @@ for path, array in jax.tree_util.tree_leaves_with_path(planned.setup.shapes.para
 # %% [markdown]
 # ## Training
 #
-# The same loop as on one device. The work directory holds everything; the same call continues it, on another mesh too. On Colab it lies on Drive.
+# This is the same loop as on one device. The work directory holds everything; the same call continues the run, also on another mesh. On Colab the work directory is on Drive.
 
 # %%
 RUN = Path("runs/gpt")
@@ -122,17 +122,17 @@ if "google.colab" in sys.modules:
 result = loop.train_and_evaluate(config, plain, RUN)
 
 # %% [markdown]
-# `bits_per_byte` does not depend on the tokeniser; `perplexity` is of a token, here of a byte on a CPU and of a word piece at full size. *Baselines* are n-grams of the same text; after so short a training on a CPU they are still better.
+# `bits_per_byte` does not depend on the tokeniser. `perplexity` is per token: per byte on a CPU, and per word piece at full size. *Baselines* are n-grams of the same text; after so short a training on a CPU they are still better.
 
 # %%
 curves.figure(curves.read([str(RUN)]), axes=("step", "seconds"))
 
 # %% [markdown]
-# The loss on validation data (solid) and training data (dotted), by step and by seconds of training.
+# The curves are the loss on validation data (solid) and training data (dotted), by step and by seconds of training.
 #
-# ## It writes
+# ## Generation
 #
-# Tokens are decoded one by one from a cache, which for the layer of Neural Attention keeps each key's share of the first hidden layer in place of the key. After a minute of training on a CPU it has learned how words look, and no more.
+# Tokens are decoded one by one with a cache. For the layer with Neural Attention, the cache keeps each key's share of the first hidden layer in place of the key. After a minute of training on a CPU, the model has learned what words look like, and no more.
 
 # %%
 prompt = "The return statement" if SMALL else "The history of"
@@ -141,4 +141,4 @@ print(continuations(LanguageModel.of_run(RUN), [prompt], TOKENS, Sampling(temper
 # %% [markdown]
 # ## On a pod
 #
-# A slice of several machines needs one process on each, which a notebook is not: `docs/scaling.md` has the command for TPU pods, SLURM and others. The mesh, the rules and the run's folder are the same.
+# A slice of several machines needs one process on each machine, and a notebook is only one process. `docs/scaling.md` has the commands for TPU pods, SLURM and others. The mesh, the rules and the run's folder are the same.

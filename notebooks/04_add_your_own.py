@@ -29,7 +29,7 @@ if importlib.util.find_spec("attention") is None:
 # %% [markdown]
 # # A mechanism of your own, from idea to comparison
 #
-# Sanger weighs keys by their squared distance to the query. What if the distance is the sum of absolute differences, the way one walks in Manhattan? It grows more slowly, so that far keys count more. This notebook writes that down, checks it, trains it and compares it, in two minutes on a CPU. `docs/adding_a_mechanism.md` is the same path for a mechanism that is to stay.
+# Sanger weights keys by their squared distance from the query. What if the distance is the sum of absolute differences, as for walks in Manhattan? It grows more slowly, so far keys count more. This notebook writes such a mechanism, checks it, trains it and compares it, in two minutes on a CPU. `docs/adding_a_mechanism.md` takes the same path for a mechanism that is to stay.
 
 # %%
 import dataclasses
@@ -66,7 +66,7 @@ print(f"{jax.device_count()} x {jax.devices()[0].device_kind}, {'reduced size' i
 #
 # ## 2. The score
 #
-# A `Score` is a function of one pair: one query and one key of one head. Its fields are the options of spec strings, `parameters` is what there is to learn, and `over=("heads",)` gives `pair` the number of its own head. Mask, softmax, dropout, caches, tiles and their gradients follow from `pair`.
+# A `Score` is a function of one pair: one query and one key of one head. Its fields are the options of spec strings. `parameters` returns what is learned, and `over=("heads",)` gives `pair` the part of its own head. Masks, softmax, dropout, caches, tiles and their gradients follow from `pair`.
 
 
 # %%
@@ -84,7 +84,7 @@ class Manhattan(Score):
 # %% [markdown]
 # ## 3. The row
 #
-# `register` makes it known by name, in this process. Projections, an alignment, other mechanisms in other layers: all that can be said of the others can be said of it.
+# `register` gives the mechanism a name in this process. A spec string can then combine it with other projections, an alignment, or other mechanisms in other layers, like any other mechanism.
 
 # %%
 register(Mechanism("manhattan", "this notebook", score=Manhattan()))
@@ -94,7 +94,7 @@ print(table(SPECS, width=64, heads=4, length=16))
 # %% [markdown]
 # ## 4. Is it right?
 #
-# Three checks that take a line each. The tiles equal the definition, one pair at a time. A causal mask hides the future. Decoding token by token from a cache equals the full pass.
+# Three short checks: the tiles equal the definition, which computes one pair at a time; a causal mask hides the future; and decoding token by token from a cache equals the full pass.
 
 # %%
 (mechanism,) = resolve("manhattan", depth=1)
@@ -115,7 +115,7 @@ print("decoded - full pass:", float(jnp.abs(last[:, 0] - full[:, 15]).max()))
 # %% [markdown]
 # ## 5. Training
 #
-# The Vision Transformer of `configs/vit_digits.py` on scanned digits, against the dot product and against projection attention, which it was made from. Three seeds of each are trained together. On a CPU the model has two layers and few epochs.
+# The new mechanism is trained in the Vision Transformer of `configs/vit_digits.py` on scanned digits, beside dot product and projection attention, from which it was derived. Three seeds of each are trained together. On a CPU the model has two layers and trains for few epochs.
 
 # %%
 MECHANISMS = ("dot_product", "gaussian", "manhattan")
@@ -129,19 +129,19 @@ for name in MECHANISMS:
 # %% [markdown]
 # ## 6. Comparison
 #
-# Each line of *Differences* is tested over seeds against the baseline, and corrected for the number of tests. The outputs below were made while other programs ran, so do not compare their times.
+# Each line of *Differences* has a test over seeds against the baseline, corrected for the number of tests. The outputs below were made while other programs ran, so do not compare their times.
 
 # %%
 report(runs.find([Path("runs/own")]), wanted="dot_product")
 
 # %% [markdown]
-# The sentence in the last column is what may be said; with three seeds only large differences can be claimed. The curves say how they got there: solid is validation data, dotted training data, a band one standard deviation over seeds.
+# The sentence in the last column is what you can claim; with three seeds only large differences can be claimed. The curves show the training: solid lines are validation data, dotted lines training data, and bands one standard deviation over seeds.
 
 # %%
 curves.figure(curves.read([f"runs/own/{name}" for name in MECHANISMS]), axes=("step",))
 
 # %% [markdown]
-# And this is what its heads look at in one test image: rows are layers, orange is where the weights are.
+# This is what the heads of the new mechanism attend to in one test image: rows are layers, and orange marks the weights.
 
 # %%
 heads.of_heads(attention_maps.of_images(Path("runs/own/manhattan"), [3]))
@@ -149,4 +149,4 @@ heads.of_heads(attention_maps.of_images(Path("runs/own/manhattan"), [3]))
 # %% [markdown]
 # ## 7. If it is to stay
 #
-# Then `Manhattan` becomes a file in `attention/scores/`, and the row goes into `MECHANISMS` in `models/mechanisms.py`. The tests of layers, decoding and sharding find the row there by themselves, and `python -m train.sweep` trains it in grids. `docs/adding_a_mechanism.md` has each step.
+# Put `Manhattan` into a file in `attention/scores/`, and its row into `MECHANISMS` in `models/mechanisms.py`. The tests of layers, decoding and sharding then find the row by themselves, and `python -m train.sweep` trains it in grids. `docs/adding_a_mechanism.md` has each step.

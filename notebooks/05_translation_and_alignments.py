@@ -27,11 +27,11 @@ if importlib.util.find_spec("attention") is None:
         IPython.get_ipython().kernel.do_shutdown(restart=True)
 
 # %% [markdown]
-# # Translation, and what a translator looks at
+# # Translation, and what a translator attends to
 #
-# Attention was invented for translation, to find the word that is being translated. Here a recurrent encoder-decoder with Bahdanau's attention learns to translate dates from English to French, and draws where it looks; then two other attentions, and a Transformer. All text is made by Babel, so nothing is fetched.
+# Attention was invented for translation, to find the word that is being translated. In this notebook a recurrent encoder-decoder with Bahdanau's attention learns to translate dates from English to French, and a picture shows where it looks. Two other attentions and a Transformer follow. Babel makes all text, so nothing is downloaded.
 #
-# On a CPU the recurrent models are smaller, dates are those of fifty years in place of two hundred, and each model trains for about a minute; on a GPU or TPU all have the sizes of their configs.
+# On a CPU the recurrent models are smaller, dates are from fifty years in place of two hundred, and each model trains for about a minute. On a GPU or TPU all models have the sizes of their configs.
 
 # %%
 import itertools
@@ -57,7 +57,7 @@ print(f"{jax.device_count()} x {jax.devices()[0].device_kind}, {'reduced size' i
 # %% [markdown]
 # ## The text
 #
-# Each source says its language and the target's, then a date in one of four forms. The order of day, month and year changes, and so there is something to align. No date of the test data is in the training data, in whatever form. Here are six of two hundred years.
+# Each source names its language and that of the target, and then has a date in one of four forms. The order of day, month and year changes, so there is something to align. No date of the test data is in the training data, in any form. Here are six pairs from two hundred years:
 
 # %%
 for pair in itertools.islice(Dates(sources=("en",), targets=("fr",)).read("train").read(), 6):
@@ -66,7 +66,7 @@ for pair in itertools.islice(Dates(sources=("en",), targets=("fr",)).read("train
 # %% [markdown]
 # ## The model
 #
-# One recurrent layer reads, $h_j = E(x_j, h_{j-1})$, another writes. For each token that it writes, attention compares the writer's last state with every state of the reader, and the weighted sum of those is what it writes from:
+# One recurrent layer, the encoder, reads the source: $h_j = E(x_j, h_{j-1})$. Another, the decoder, writes the target. For each token that it writes, attention compares the decoder's last state with every state of the encoder. The decoder then writes from the weighted sum of the encoder's states:
 #
 # $$s_{ij} = v^\top \tanh(W d_{i-1} + U h_j + b) \qquad w_i = \mathrm{softmax}(s_i) \qquad c_i = \sum_j w_{ij} h_j \qquad d_i = D([t_i; c_i], d_{i-1})$$
 
@@ -91,11 +91,11 @@ def train(spec, changes):
 additive, found = train("configs/seq2seq_dates.py:additive", RECURRENT)
 
 # %% [markdown]
-# `exact_match` on test data is the share of dates that come out right to the last letter, `bleu` and `chrf` count parts.
+# `exact_match` is the share of test dates that are right to the last letter; `bleu` and `chrf` also count parts that are right.
 #
-# ## It translates
+# ## Translating
 #
-# Greedy, one piece of a word after the other.
+# The search is greedy, one piece of a word after the other.
 
 # %%
 TEXTS = ("en fr Monday, March 2, 2020", "en fr March 2, 2020", "en fr 3/2/2020", "en fr Friday, July 14, 1989")
@@ -106,7 +106,7 @@ for text, translated in zip(TEXTS, additive.translations(TEXTS, search), strict=
 # %% [markdown]
 # ## Where it looks
 #
-# One row for each piece of the translation, one column for each piece of the source; dark is much weight. Pieces are of a vocabulary of 400 that was learned from the text, and ␣ is a space.
+# The map has a row for each piece of the translation and a column for each piece of the source; dark squares are large weights. The pieces are from a vocabulary of 400 that was learned from the text, and ␣ is a space.
 
 
 # %%
@@ -126,11 +126,11 @@ def alignments(translators, text, width):
 alignments({f"additive, {found:.0%} exact": additive}, TEXTS[0], 3.6)
 
 # %% [markdown]
-# Nobody has told the model which word says what. For *lundi* it looks around *Monday*, for *mars* at *March*. For day and year it looks at the beginning, where there is nothing of them: the writer starts from the reader's last state, so that it can know them without looking.
+# Nobody has told the model which words belong together. For *lundi* it looks around *Monday*, for *mars* at *March*. For day and year it looks at the beginning, where neither is found: the decoder starts from the encoder's last state, so it can know them without looking.
 #
 # ## Other attentions
 #
-# `luong_general` scores with $d^\top W h$. `location` (Luong et al.) never compares anything with the source: a linear layer on what is being written says where to look, and the recurrent states must do the rest. It is the control.
+# `luong_general` scores with $d^\top W h$. `location` (Luong et al.) is the control: it never compares anything with the source. A linear layer on the decoder's state says where to look, and the recurrent states must do the rest.
 
 # %%
 general, found_general = train("configs/seq2seq_dates.py:luong_general", RECURRENT)
@@ -147,11 +147,11 @@ compared = {
 alignments(compared, TEXTS[0], 2.9)
 
 # %% [markdown]
-# The same date in all three. `luong_general` looks at one place for the weekday, one for day and month, one or two for the year; the reader's state there has just seen them. `location` does as well: dates are so regular that one need not search. Percentages are exact translations of the test data, one seed each, so small differences mean nothing.
+# The maps show the same date with all three attentions. `luong_general` looks at one place for the weekday, one for day and month, and one or two for the year; at these places the encoder's state has just seen them. `location` does as well as the others: dates are so regular that no search is needed. Percentages are exact translations of the test data, with one seed each, so small differences mean nothing.
 #
 # ## A Transformer
 #
-# Two layers read and two write; every head of every layer that writes looks at the source. The text and its pieces are the same as above.
+# The encoder and the decoder have two layers each; every head of every decoder layer attends to the source. The text and its pieces are the same as above.
 
 # %%
 SAME_PIECES = {
@@ -169,8 +169,8 @@ maps = attention_maps.of_translation(Path("runs/translate_dates"), TEXTS[0])
 heads.of_tokens(maps)
 
 # %% [markdown]
-# Rows of pictures are layers, columns heads. Here the heads share the work: a day, a month or a year may be looked for by one head of either layer and not by the others.
+# Rows are layers and columns are heads. Here the heads share the work: the day, the month or the year may be found by one head of one layer and by no other head.
 #
 # ## Further
 #
-# Any mechanism goes into all three attentions of the Transformer (`configs/translate_dates.py:gaussian`), your own pairs are `data.source=file:PATH`, and `python -m train.translate --workdir=... --alignment=FILE.png` draws such a picture from a terminal. `docs/translation.md` says more.
+# The Transformer takes any mechanism in all three attentions (`configs/translate_dates.py:gaussian`). For your own pairs, set `data.source=file:PATH`. In a terminal, `python -m train.translate --workdir=... --alignment=FILE.png` draws such a picture. `docs/translation.md` says more.
