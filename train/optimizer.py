@@ -105,11 +105,11 @@ def schedule(config: OptimizerConfig, warmup: int, total: int) -> optax.Schedule
     """Returns the learning rate as a function of the step, from 0 to `total`."""
     peak, rest = config.learning_rate, max(total - warmup, 1)
     after = {
-        "constant": lambda: optax.constant_schedule(peak),
-        "cosine": lambda: optax.cosine_decay_schedule(peak, rest, alpha=config.end),
-        "linear": lambda: optax.linear_schedule(peak, peak * config.end, rest),
-        "rsqrt": lambda: lambda step: peak * (max(warmup, 1) / (max(warmup, 1) + step)) ** 0.5,
-    }[config.schedule]()
+        "constant": optax.constant_schedule(peak),
+        "cosine": optax.cosine_decay_schedule(peak, rest, alpha=config.end),
+        "linear": optax.linear_schedule(peak, peak * config.end, rest),
+        "rsqrt": lambda step: peak * (max(warmup, 1) / (max(warmup, 1) + step)) ** 0.5,
+    }[config.schedule]
     if not warmup:
         return after
     return optax.join_schedules([optax.linear_schedule(0.0, peak, warmup), after], [warmup])
