@@ -12,7 +12,6 @@ import numpy as np
 from train.config.schema import Config
 from train.data import tokenisers
 from train.data.images import stored, transforms
-from train.data.section import needed
 from train.decode import trained
 from train.decode.decoding import translate
 from train.decode.search import Search
@@ -47,7 +46,7 @@ class CaptionWriter:
         """
         config = trained.config_of(directory, "captioning", "write captions of images")
         tokeniser = tokenisers.loads(workdir.read_file(directory, TOKENISER))
-        shape = transforms.output_shape(transforms.parse(config.data.eval_transforms), stated(config))
+        shape = transforms.output_shape(transforms.parse(config.data.eval_transforms), config.data.stated_shape)
         sizes = (shape, tokeniser.size, config.data.target_length)
         model = config.model.build(*sizes, dtype=jnp.dtype(config.train.precision))
         init = lambda key: model.init(key, jnp.zeros((1, *shape)), None, jnp.zeros((1, 1), jnp.int32))["params"]  # noqa: E731
@@ -66,7 +65,7 @@ class CaptionWriter:
         Raises:
           UsageError: a file is no image.
         """
-        chain, shape = transforms.parse(self.config.data.eval_transforms), stated(self.config)
+        chain, shape = transforms.parse(self.config.data.eval_transforms), self.config.data.stated_shape
         images = [transforms.apply(chain, stored.read(file, shape), transforms.UNUSED) for file in files]
         key, rows = trained.key_of(seed), []
         for first in range(0, len(images), TOGETHER):
@@ -77,9 +76,3 @@ class CaptionWriter:
             )
             rows += list(np.asarray(output.tokens))
         return [self.tokeniser.decode(row) for row in rows]
-
-
-def stated(config: Config) -> tuple[int, int, int]:
-    """Returns (H, W, C) of the images before transforms; raises UsageError where the run's config does not say it."""
-    height, width, channels = map(int, needed("image_shape", config.data.image_shape).split("x"))
-    return height, width, channels

@@ -62,7 +62,7 @@ class CaptionData(WrittenTextData, ImageSection):
         Raises:
           UsageError: they differ between training and evaluation, or between splits.
         """
-        given = {rows.image_shape for rows in corpus.rows.values()} or {self._stated()}
+        given = {rows.image_shape for rows in corpus.rows.values()} or {self.stated_shape}
         chains = {"data.train_transforms": self.train_transforms, "data.eval_transforms": self.eval_transforms}
         shapes = {
             (name, transforms.output_shape(transforms.parse(chain), shape))
@@ -77,7 +77,7 @@ class CaptionData(WrittenTextData, ImageSection):
     def examples(self, corpus: Corpus) -> dict[str, Captions]:
         """Returns the captioned images that batches are made of, by split."""
         special = tokenisers.marks(corpus.tokeniser.special)
-        blank = [{"image": np.zeros(self._stated(), np.uint8)}] if not corpus.rows else []
+        blank = [{"image": np.zeros(self.stated_shape, np.uint8)}] if not corpus.rows else []
         images = {name: rows.images for name, rows in corpus.rows.items()}
         captions = {
             part: Captions(self, split, special, images.get(split.split.name, blank))
@@ -90,6 +90,3 @@ class CaptionData(WrittenTextData, ImageSection):
                     "widen the split."
                 )
         return captions
-
-    def _stated(self) -> tuple[int, ...]:
-        return tuple(map(int, section.needed("image_shape", self.image_shape).split("x")))

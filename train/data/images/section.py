@@ -62,6 +62,16 @@ class ImageSection(section.Section):
                 f"use only {fixed}."
             )
 
+    @property
+    def stated_shape(self) -> tuple[int, int, int]:
+        """(H, W, C) of the images before transforms; a side of 0 varies.
+
+        Raises:
+          UsageError: the config does not state it.
+        """
+        height, width, channels = map(int, section.needed("image_shape", self.image_shape).split("x"))
+        return height, width, channels
+
 
 @dataclasses.dataclass(frozen=True)
 class ImageData(ImageSection):
@@ -105,7 +115,7 @@ class ImageData(ImageSection):
         Raises:
           UsageError: a size is not stated.
         """
-        height, width, channels = map(int, section.needed("image_shape", self.image_shape).split("x"))
+        height, width, channels = shape = self.stated_shape
         image = np.zeros((height or _ANY, width or _ANY, channels), np.uint8)
-        classes, shape = section.needed("classes", self.classes), (height, width, channels)
+        classes = section.needed("classes", self.classes)
         return ImageExamples(self, sources.LabelledImages([{"image": image, "label": 0}], classes, shape, range(1)))
