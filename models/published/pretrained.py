@@ -26,9 +26,10 @@ from models.published import hugging_face
 from models.published.architectures import ACTIVATIONS, Architecture
 from models.published.bert import BERT, ROBERTA
 from models.published.bloom import BLOOM
-from models.published.decoders import DECODERS, GPT2
+from models.published.decoders import DECODERS
 from models.published.deepseek import DEEPSEEK
 from models.published.diffllama import DIFFLLAMA
+from models.published.gpt2 import GPT2
 from models.published.mamba2 import MAMBA2
 from models.published.marian import MARIAN
 from models.published.modernbert import MODERNBERT
