@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from models.masked_lm import MaskedLMConfig
-from models.published.architectures import Architecture, Arrays, Fields
+from models.published.architectures import DROPOUTS, SIDES, SIZES, Architecture, Arrays, Fields
 
 FIXED = {"norm": "post", "norm_type": "layer", "norm_first": True, "positions": "learned", "head": 0}
 FIXED |= {"attention_bias": True, "mlp_bias": True, "gated": False}
@@ -27,20 +27,13 @@ def _encoder(
         transformers=name,
         config=MaskedLMConfig,
         fields={
-            "depth": "num_hidden_layers",
-            "width": "hidden_size",
-            "heads": "num_attention_heads",
-            "mlp": "intermediate_size",
+            **SIZES,
             "norm_epsilon": "layer_norm_eps",
             "activation": "hidden_act",
             "padding_token": "pad_token_id",
             "token_types": "type_vocab_size",
         },
-        dropouts={
-            "embedding_dropout": "hidden_dropout_prob",
-            "dropout": "hidden_dropout_prob",
-            "attention_dropout": "attention_probs_dropout_prob",
-        },
+        dropouts=DROPOUTS,
         fixed=FIXED | {"skip_padding": skip_padding},
         standard={"is_decoder": False, "position_embedding_type": "absolute", "tie_word_embeddings": True, **standard},
         modules={
@@ -54,9 +47,7 @@ def _encoder(
         },
         blocks={"block": f"{kind}.encoder.layer"},
         block_modules={
-            "attention/query": "attention.self.query",
-            "attention/key": "attention.self.key",
-            "attention/value": "attention.self.value",
+            **{f"attention/{side}": f"attention.self.{side}" for side in SIDES},
             "attention/out": "attention.output.dense",
             "norm_attention": "attention.output.LayerNorm",
             "mlp/up": "intermediate.dense",

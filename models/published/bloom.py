@@ -2,13 +2,11 @@
 
 from typing import Any
 
-import numpy as np
-
 from models.gpt import GPTConfig
-from models.published.architectures import Architecture, Arrays, Fields
+from models.published.architectures import SIDES, Architecture, Arrays, Fields, swapped
+from models.published.gpt2 import FIXED
 
-FUSED = "query_key_value"
-SIDES = ("query", "key", "value")
+FUSED = ".query_key_value."
 OTHER_NAMES = {"n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "hidden_size": "n_embed"}
 
 
@@ -19,28 +17,15 @@ def complete(theirs: Fields) -> dict[str, Any]:
 
 
 def unpack(arrays: Arrays, theirs: Fields) -> Arrays:
-    """Cuts arrays that have query, key and value of each head one after the other."""
-    cut: Arrays = {}
-    for name, array in arrays.items():
-        if FUSED not in name:
-            cut[name] = array
-            continue
-        heads = array.reshape(theirs["n_head"], len(SIDES), -1, *array.shape[1:])
-        for index, side in enumerate(SIDES):
-            cut[name.replace(FUSED, side)] = heads[:, index].reshape(-1, *array.shape[1:])
-    return cut
+    """Puts the queries of all heads before all keys and values, of which files have those of a head together."""
+    sizes = theirs["n_head"], len(SIDES), -1
+    return {name: swapped(array, *sizes) if FUSED in name else array for name, array in arrays.items()}
 
 
 def pack(arrays: Arrays, theirs: Fields) -> Arrays:
     """Undoes `unpack`."""
-    joined = {name: array for name, array in arrays.items() if not any(f".{side}." in name for side in SIDES)}
-    for name in arrays.keys() - joined.keys():
-        if ".query." in name:
-            sides = [arrays[name.replace("query", side)] for side in SIDES]
-            heads = [side.reshape(theirs["n_head"], -1, *side.shape[1:]) for side in sides]
-            whole = np.stack(heads, axis=1)
-            joined[name.replace("query", FUSED)] = whole.reshape(-1, *whole.shape[3:])
-    return joined
+    sizes = len(SIDES), theirs["n_head"], -1
+    return {name: swapped(array, *sizes) if FUSED in name else array for name, array in arrays.items()}
 
 
 BLOOM = Architecture(
@@ -51,19 +36,11 @@ BLOOM = Architecture(
     fields={"depth": "n_layer", "width": "hidden_size", "heads": "n_head", "norm_epsilon": "layer_norm_epsilon"},
     dropouts={"dropout": "hidden_dropout", "attention_dropout": "attention_dropout"},
     fixed={
+        **FIXED,
         "attention": "alibi",
-        "norm": "pre",
-        "norm_type": "layer",
         "norm_embedding": True,
         "positions": "none",
         "activation": "gelu_new",
-        "gated": False,
-        "attention_bias": True,
-        "mlp_bias": True,
-        "scale_embeddings": False,
-        "tied_output": True,
-        "head": 0,
-        "logit_cap": 0.0,
     },
     standard={"apply_residual_connection_post_layernorm": False, "tie_word_embeddings": True},
     modules={
@@ -88,4 +65,5 @@ BLOOM = Architecture(
     read=lambda theirs: {"mlp": 4 * theirs["hidden_size"]},
     unpack=unpack,
     pack=pack,
+    joined={FUSED: [f".{side}." for side in SIDES]},
 )

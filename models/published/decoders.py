@@ -5,7 +5,7 @@ Their `config.json` says in many fields what ours says in spec strings: `read` a
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attention.errors import UsageError
@@ -13,9 +13,7 @@ from attention.scores.rotary import Rotary
 from attention.specs import joined
 from models.gpt import GPTConfig
 from models.mechanisms import Mechanism
-from models.published.architectures import ACTIVATIONS, Architecture, Table
-
-Fields = Mapping[str, Any]
+from models.published.architectures import ACTIVATION_NAMES, SIZES, Architecture, Fields, Table
 
 # The names of the options of rotary scalings, ours and theirs.
 SCALINGS: dict[str, Table] = {
@@ -130,11 +128,16 @@ def _kinds(theirs: Fields) -> list[str]:
     if not window or theirs.get("use_sliding_window") is False:
         return [FULL] * depth
     if kinds := theirs.get("layer_types"):
-        if len(kinds) != depth or {*map(str, kinds)} - {SLIDING, FULL}:
-            raise UsageError(f"layer_types={kinds} cannot be loaded; only {depth} times {SLIDING} or {FULL} can.")
+        check_kinds(kinds, depth)
         return list(kinds)
     pattern, full = theirs.get("sliding_window_pattern") or depth + 1, theirs.get("max_window_layers", 0)
     return [SLIDING if (layer + 1) % pattern and layer >= full else FULL for layer in range(depth)]
+
+
+def check_kinds(kinds: Sequence[str], depth: int) -> None:
+    """Raises UsageError unless `layer_types` names a kind for each layer."""
+    if len(kinds) != depth or {*map(str, kinds)} - {SLIDING, FULL}:
+        raise UsageError(f"layer_types={kinds} cannot be loaded; only {depth} times {SLIDING} or {FULL} can.")
 
 
 def read(theirs: Fields, family: Family) -> dict[str, Any]:
@@ -221,7 +224,7 @@ def write(config: GPTConfig) -> dict[str, Any]:
         "mlp_bias": config.mlp_bias,
         "tie_word_embeddings": config.tied_output,
     }
-    activation = {ours: name for name, ours in ACTIVATIONS.items()}[config.activation]
+    activation = ACTIVATION_NAMES[config.activation]
     return theirs | {"hidden_act": activation, "hidden_activation": activation}
 
 
@@ -256,16 +259,8 @@ def _decoder(
         model_type=kind,
         transformers=name,
         config=GPTConfig,
-        fields={
-            "depth": "num_hidden_layers",
-            "width": "hidden_size",
-            "heads": "num_attention_heads",
-            "mlp": "intermediate_size",
-            "norm_epsilon": "rms_norm_eps",
-        },
-        dropouts={},
+        fields=SIZES | {"norm_epsilon": "rms_norm_eps"},
         fixed=common | fixed,
-        standard={},
         modules={"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"},
         blocks={"block": "model.layers"},
         block_modules=BLOCK | (block or {}),
@@ -299,9 +294,10 @@ GEMMA_3 = Family(
     "hidden_activation",
     TANH | {"sliding_window": 4096, "sliding_window_pattern": 6, "rope_theta": 1e6, "rope_local_base_freq": 10_000.0},
 )
+LLAMA = _decoder("Llama", "llama", "LlamaForCausalLM", Family(BIASES))
 DECODERS = (  # where a model fits several, it is exported as the first
     _decoder("Qwen 2", "qwen2", "Qwen2ForCausalLM", Family(WINDOWS, defaults=QWEN), absent=OUT, attention_bias=True),
-    _decoder("Llama", "llama", "LlamaForCausalLM", Family(BIASES)),
+    LLAMA,
     _decoder("Mistral", "mistral", "MistralForCausalLM", Family(WINDOWS[:1], defaults=SILU | {"sliding_window": 4096})),
     _decoder("Qwen 3", "qwen3", "Qwen3ForCausalLM", Family(("attention_bias", *WINDOWS), "rms", defaults=QWEN), NORMS),
     _decoder("Gemma", "gemma", "GemmaForCausalLM", GEMMA_1, **GEMMA),

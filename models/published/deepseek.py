@@ -11,8 +11,8 @@ from attention.scores.rotary import Yarn
 from models.gpt import GPTConfig
 from models.published import decoders
 from models.published.architectures import Arrays, Fields
+from models.published.decoders import LLAMA
 
-LLAMA = next(architecture for architecture in decoders.DECODERS if architecture.title == "Llama")
 FAMILY = decoders.Family(("mlp_bias",))
 # Their sizes by the options of our rows, and how many digits of a scale are read.
 SIZES = {"latent": "kv_lora_rank", "query_latent": "q_lora_rank", "rotary": "qk_rope_head_dim"}
@@ -38,8 +38,7 @@ def read(theirs: Fields) -> dict[str, Any]:
     fields = decoders.read({**theirs, "head_dim": head, "num_key_value_heads": None}, FAMILY)
     sizes = {option: theirs.get(name) or 0 for option, name in SIZES.items()}
     options = {**sizes, "latent_norm": True, "scale": _scale(theirs, head + sizes["rotary"])}
-    given = ", ".join(f"{option}={value!r}" for option, value in options.items() if value)
-    return fields | {"attention": f"dot_product({given})"}
+    return fields | {"attention": decoders.spec("dot_product", options)}
 
 
 def _scale(theirs: Fields, width: int) -> float:

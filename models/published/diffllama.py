@@ -12,9 +12,9 @@ import numpy as np
 from attention.errors import UsageError
 from models.gpt import GPTConfig
 from models.published import decoders
-from models.published.architectures import Arrays, Fields
+from models.published.architectures import Arrays, Fields, swapped
+from models.published.decoders import LLAMA
 
-LLAMA = next(architecture for architecture in decoders.DECODERS if architecture.title == "Llama")
 FAMILY = decoders.Family(("attention_bias",))
 PAIRED = re.compile(r"\.[qkv]_proj\.")
 LAMBDA = re.compile(r"\.lambda_[qk]([12])$")
@@ -46,7 +46,7 @@ def unpack(arrays: Arrays, theirs: Fields) -> Arrays:
     paired: Arrays = {}
     for name, array in arrays.items():
         if PAIRED.search(name):
-            paired[name] = array.reshape(2, -1, width, *array.shape[1:]).swapaxes(0, 1).reshape(array.shape)
+            paired[name] = swapped(array, 2, -1, width)
         elif not LAMBDA.search(name):
             paired[name] = array
         elif name.endswith("1"):
@@ -59,8 +59,7 @@ def pack(arrays: Arrays, theirs: Fields) -> Arrays:
     apart: Arrays = {}
     for name, array in arrays.items():
         if PAIRED.search(name):
-            pairs = array.reshape(-1, 2, theirs["head_dim"], *array.shape[1:])
-            apart[name] = pairs.swapaxes(0, 1).reshape(array.shape)
+            apart[name] = swapped(array, -1, 2, theirs["head_dim"])
         elif ".lambda_" in name:
             apart |= {f"{name}{number}": half for number, half in enumerate(np.split(array, 2), start=1)}
         else:

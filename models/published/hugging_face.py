@@ -13,6 +13,7 @@ from flax import serialization, traverse_util
 
 from attention.errors import UsageError
 from models.files import at_home, read_json
+from models.published.architectures import LEAVES, Arrays
 
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
@@ -22,9 +23,6 @@ MSGPACK = "flax_model.msgpack"
 BIN = "pytorch_model.bin"
 
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
-FROM_FLAX = {"kernel": "weight", "scale": "weight", "embedding": "weight"}
-
-Arrays = dict[str, np.ndarray]
 
 
 def find(source: str, *names: str) -> Path:
@@ -120,8 +118,8 @@ def write(folder: Path, documents: Mapping[str, dict[str, Any]], weights: Arrays
     from safetensors.numpy import save_file
 
     contiguous = {name: np.ascontiguousarray(array) for name, array in weights.items()}
-    writers = {name: functools.partial(_write_json, document) for name, document in documents.items()}
-    writers |= {name: functools.partial(_write_text, text) for name, text in texts.items()}
+    dumped = {name: json.dumps(text, ensure_ascii=False, indent=2) + "\n" for name, text in documents.items()}
+    writers = {name: functools.partial(_write_text, text) for name, text in {**dumped, **texts}.items()}
     writers[SAFETENSORS] = lambda path: save_file(contiguous, path, metadata={"format": "pt"})
     write_files(folder, writers)
 
@@ -156,10 +154,6 @@ def _write_text(text: str, path: Path) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _write_json(document: Mapping[str, Any], path: Path) -> None:
-    path.write_text(json.dumps(document, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-
-
 def _read_safetensors(path: Path) -> Arrays:
     try:
         from safetensors.flax import load_file
@@ -182,7 +176,7 @@ def _is_name(value: Any) -> bool:
 
 def _read_msgpack(path: Path) -> Arrays:
     flat = traverse_util.flatten_dict(serialization.msgpack_restore(path.read_bytes()))
-    names = {(*key[:-1], FROM_FLAX.get(key[-1], key[-1])): key for key in flat}
+    names = {(*key[:-1], LEAVES.get(key[-1], key[-1])): key for key in flat}
     return {".".join(name): flat[key].T if key[-1] == "kernel" else flat[key] for name, key in names.items()}
 
 

@@ -125,7 +125,6 @@ MAMBA2 = Architecture(
         "norm_epsilon": "layer_norm_epsilon",
         "tied_output": "tie_word_embeddings",
     },
-    dropouts={},
     fixed={
         "mlp": 0,
         "activation": "silu",  # of the convolution, which ours always has

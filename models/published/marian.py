@@ -68,7 +68,7 @@ MARIAN = Architecture(
         "decoder_vocab_size": "vocab_size",
     },
     special={"pad": "pad_token_id", "start": "decoder_start_token_id", "end": "eos_token_id"},
-    modules={"embed": "model.shared"},
+    modules={"embed": "model.shared", "head_bias": "final_logits_bias"},
     blocks={"encoder": "model.encoder.layers", "decoder": "model.decoder.layers"},
     block_modules={
         **{f"attention/{ours}": f"self_attn.{theirs}" for ours, theirs in PROJECTIONS.items()},
@@ -86,7 +86,6 @@ MARIAN = Architecture(
         "model.decoder.embed_tokens.weight": "model.shared.weight",
         "lm_head.weight": "model.shared.weight",
     },
-    rows={"head_bias": "final_logits_bias"},
     sinusoids=("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
     generation=generation,
 )

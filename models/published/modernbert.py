@@ -5,17 +5,12 @@ Every third layer sees all tokens, the others those nearby; each of the two kind
 
 from typing import Any
 
-import numpy as np
-
-from attention.errors import UsageError
 from attention.specs import joined
 from models.masked_lm import MaskedLMConfig
 from models.published import decoders
-from models.published.architectures import Architecture, Arrays, Fields
+from models.published.architectures import SIDES, SIZES, Architecture, Arrays, Fields
 from models.published.decoders import FULL, SLIDING
 
-# Their arrays that hold several of ours, one below the other.
-JOINED = {"attn.Wqkv.": ("attn.query.", "attn.key.", "attn.value."), "mlp.Wi.": ("mlp.gate.", "mlp.up.")}
 OUTPUT, HEADS = "decoder.", "head.decoder."  # of the head, as in the other encoders
 BASES = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}
 
@@ -30,8 +25,7 @@ def read(theirs: Fields) -> dict[str, Any]:
     often = theirs.get("global_attn_every_n_layers") or 3
     kinds = [SLIDING if layer % often else FULL for layer in range(theirs["num_hidden_layers"])]
     kinds, depth = theirs.get("layer_types") or kinds, len(kinds)
-    if len(kinds) != depth or {*map(str, kinds)} - {SLIDING, FULL}:
-        raise UsageError(f"layer_types={kinds} cannot be loaded; only {depth} times {SLIDING} or {FULL} can.")
+    decoders.check_kinds(kinds, depth)
     window = (theirs.get("local_attention") or 128) // 2 + 1  # tokens on each side, and the query's own
     options = [{"window": window if kind == SLIDING else 0} for kind in kinds]
     ropes = {kind: {"rope_theta": theirs.get(name) or base} for kind, (name, base) in BASES.items()}
@@ -53,29 +47,13 @@ def write(config: MaskedLMConfig) -> dict[str, Any]:
 
 
 def unpack(arrays: Arrays, theirs: Fields) -> Arrays:
-    """Cuts joined arrays."""
-    cut: Arrays = {}
-    for name, array in arrays.items():
-        whole = next((whole for whole in JOINED if whole in name), "")
-        if not whole:
-            cut[f"head.{name}" if name.startswith(OUTPUT) else name] = array
-            continue
-        names = [name.replace(whole, piece) for piece in JOINED[whole]]
-        cut |= zip(names, np.split(array, len(names)), strict=True)
-    return cut
+    """Puts the output's arrays into the head."""
+    return {f"head.{name}" if name.startswith(OUTPUT) else name: array for name, array in arrays.items()}
 
 
 def pack(arrays: Arrays, theirs: Fields) -> Arrays:
     """Undoes `unpack`."""
-    whole = {}
-    for name, array in arrays.items():
-        joint = next((joint for joint, pieces in JOINED.items() if any(piece in name for piece in pieces)), "")
-        if not joint:
-            whole[name.removeprefix("head.") if name.startswith(HEADS) else name] = array
-        elif JOINED[joint][0] in name:
-            rows = [arrays[name.replace(JOINED[joint][0], piece)] for piece in JOINED[joint]]
-            whole[name.replace(JOINED[joint][0], joint)] = np.concatenate(rows)
-    return whole
+    return {name.removeprefix("head.") if name.startswith(HEADS) else name: x for name, x in arrays.items()}
 
 
 MODERNBERT = Architecture(
@@ -84,10 +62,7 @@ MODERNBERT = Architecture(
     transformers="ModernBertForMaskedLM",
     config=MaskedLMConfig,
     fields={
-        "depth": "num_hidden_layers",
-        "width": "hidden_size",
-        "heads": "num_attention_heads",
-        "mlp": "intermediate_size",
+        **SIZES,
         "norm_epsilon": "norm_eps",
         "activation": "hidden_activation",
         "padding_token": "pad_token_id",
@@ -111,11 +86,12 @@ MODERNBERT = Architecture(
         "norm": "model.final_norm",
         "head": HEADS.removesuffix("."),
         "head/dense": "head.dense",
+        "head/dense/bias": "",  # which it does not have
         "head/norm": "head.norm",
     },
     blocks={"block": "model.layers"},
     block_modules={
-        **{f"attention/{side}": f"attn.{side}" for side in ("query", "key", "value")},
+        **{f"attention/{side}": f"attn.{side}" for side in SIDES},
         **{f"mlp/{side}": f"mlp.{side}" for side in ("gate", "up")},
         "attention/out": "attn.Wo",
         "mlp/down": "mlp.Wo",
@@ -125,9 +101,9 @@ MODERNBERT = Architecture(
     body="model.",
     head="head.",
     tied={f"{HEADS}weight": "model.embeddings.tok_embeddings.weight"},
-    arrays={"head/dense/bias": ""},  # which it does not have
     read=read,
     write=write,
     unpack=unpack,
     pack=pack,
+    joined={"attn.Wqkv.": ("attn.query.", "attn.key.", "attn.value."), "mlp.Wi.": ("mlp.gate.", "mlp.up.")},
 )

@@ -1,7 +1,7 @@
 """Loads published weights into our models, with any mechanism whose arrays fit, and exports them.
 
 BERT, RoBERTa and ModernBERT are loaded into `models.masked_lm`, ViT into `models.vit`, Marian and T5 into
-`models.encoder_decoder`, and the decoders into `models.gpt`: GPT-2, BLOOM, Llama, DiffLlama, Mistral, Qwen, Gemma and
+`models.encoder_decoder`, and the decoders into `models.gpt`: GPT-2, BLOOM, Llama, DiffLlama, Mistral, Qwen, Gemma,
 DeepSeek-V2 and Mamba-2.
 """
 
@@ -23,7 +23,7 @@ from models.gpt import GPTConfig
 from models.layers.positions import rotary_layers, sinusoids_in_halves
 from models.mechanisms import resolve
 from models.published import hugging_face
-from models.published.architectures import ACTIVATIONS, Architecture
+from models.published.architectures import ACTIVATION_NAMES, ACTIVATIONS, Architecture, Arrays
 from models.published.bert import BERT, ROBERTA
 from models.published.bloom import BLOOM
 from models.published.decoders import DECODERS
@@ -193,13 +193,13 @@ def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[s
     states = {layer: getattr(row.score, "state", 0) for layer, row in source_config.by_path().items()}
     carried = [path for path in loaded if exchange.within(path, layers)]
     for path, name in loaded.items():
-        array, row = arrays[name][: _positions(fresh)] if path in POSITIONS else arrays[name], path in architecture.rows
+        array = arrays[name][: _positions(fresh)] if path in POSITIONS else arrays[name]
         there = fresh[path].shape
         if path in carried:
             if _of_state(path, states) not in (0, there[-1]):
                 continue
             there = _shape_there(path, array, there)
-        if array.shape != (shape := _to_theirs(path, np.broadcast_to(np.zeros(()), there), row).shape):
+        if array.shape != (shape := _to_theirs(path, np.broadcast_to(np.zeros(()), there)).shape):
             if path in carried:
                 continue
             raise UsageError(f"{name} of {source} must have the shape {shape}, but it has {array.shape}.")
@@ -250,7 +250,7 @@ def export(
     flat = {path: np.asarray(value) for path, value in traverse_util.flatten_dict(params, sep="/").items()}
     architecture = _exportable(config, special, flat)
     named = {path: architecture.array(path) for path in flat}
-    weights = {name: _to_theirs(path, flat[path], path in architecture.rows) for path, name in named.items() if name}
+    weights = {name: _to_theirs(path, flat[path]) for path, name in named.items() if name}
     theirs = _config_json(architecture, config) | {
         architecture.vocabulary: _outputs(flat),
         architecture.length: _positions(flat) or length,
@@ -261,7 +261,7 @@ def export(
     documents = {hugging_face.CONFIG: dict(finished)}
     if architecture.generation:
         documents[hugging_face.GENERATION] = architecture.generation(special, length)
-    hugging_face.write(at_home(folder), documents, architecture.pack(weights, theirs), texts(architecture))
+    hugging_face.write(at_home(folder), documents, architecture.join(weights, theirs), texts(architecture))
 
 
 def check_fit(
@@ -403,20 +403,15 @@ def _config_json(architecture: Architecture, config: TransformerConfig) -> dict[
     """Returns a model's `config.json` without sizes and tokens."""
     theirs = {name: getattr(config, ours) for ours, name in (architecture.fields | architecture.dropouts).items()}
     if "activation" in architecture.fields:
-        names = {ours: name for name, ours in ACTIVATIONS.items()}
-        theirs[architecture.fields["activation"]] = names[config.activation]
-    if architecture.write:
-        theirs |= architecture.write(config)
+        theirs[architecture.fields["activation"]] = ACTIVATION_NAMES[config.activation]
     kind = {"model_type": architecture.model_type, "architectures": [architecture.transformers]}
-    return theirs | architecture.standard | kind
+    return theirs | architecture.write(config) | architecture.standard | kind
 
 
-def _canonical(
-    source: str, architecture: Architecture, config: TransformerConfig, arrays: hugging_face.Arrays
-) -> hugging_face.Arrays:
+def _canonical(source: str, architecture: Architecture, config: TransformerConfig, arrays: Arrays) -> Arrays:
     """Renames arrays as in a model with a head, and removes copies of tied arrays and tables of sinusoids."""
     theirs = architecture.complete(hugging_face.read_config(source))
-    body, head, arrays = architecture.body, architecture.head, architecture.unpack(arrays, theirs)
+    body, head, arrays = architecture.body, architecture.head, architecture.cut(arrays, theirs)
     if not any(name.startswith(body) for name in arrays):  # of a model without a head
         arrays = {name if name.startswith(head) else f"{body}{name}": value for name, value in arrays.items()}
     for copy, original in (architecture.tied if getattr(config, "tied_output", True) else {}).items():
@@ -450,13 +445,13 @@ def _to_ours(path: str, array: np.ndarray, there: tuple[int, ...], fresh: jax.Ar
     return jax.device_put(array.astype(fresh.dtype), fresh.sharding)
 
 
-def _to_theirs(path: str, array: np.ndarray, row: bool) -> np.ndarray:
+def _to_theirs(path: str, array: np.ndarray) -> np.ndarray:
     """Converts one of our arrays to PyTorch's shape: kernels as (outputs, inputs), with heads concatenated."""
     if path.endswith("/out/kernel"):
         return array.reshape(-1, array.shape[-1]).T
     if path.endswith("/kernel"):
         return array.reshape(len(array), -1).T
-    if row:
+    if path == "head_bias":
         return array[None]
     if path.endswith("/table"):
         return array[0]

@@ -11,7 +11,7 @@ import numpy as np
 
 from attention.errors import UsageError
 from models.encoder_decoder import EncoderDecoderConfig
-from models.published.architectures import ACTIVATIONS, Architecture, Arrays, Fields
+from models.published.architectures import ACTIVATION_NAMES, Architecture, Arrays, Fields
 from models.published.marian import MARIAN
 
 BIASES = "layer.0.SelfAttention.relative_attention_bias"
@@ -66,7 +66,7 @@ def read(theirs: Fields) -> dict[str, Any]:
 def write(config: EncoderDecoderConfig) -> dict[str, Any]:
     """Returns the fields that `read` reads."""
     score = config.mechanisms["attention"][0].score
-    activation = {ours: name for name, ours in ACTIVATIONS.items()}[config.activation]
+    activation = ACTIVATION_NAMES[config.activation]
     gated = "gated-gelu" if activation == "gelu_new" else f"gated-{activation}"
     return {
         "relative_attention_num_buckets": getattr(score, "buckets", 32),

@@ -4,14 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from attention.errors import UsageError
-from models.published.architectures import Architecture
+from models.published.architectures import DROPOUTS, SIDES, SIZES, Architecture, Arrays, Fields
 from models.vit import ViTConfig
-
-Arrays = dict[str, np.ndarray]
-Fields = Mapping[str, Any]
 
 KERNEL = "vit.embeddings.patch_embeddings.projection.weight"
 TOKEN, POSITIONS = "vit.embeddings.cls_token", "vit.embeddings.position_embeddings"
@@ -65,35 +60,32 @@ VIT = Architecture(
     transformers="ViTForImageClassification",
     config=ViTConfig,
     fields={
-        "depth": "num_hidden_layers",
-        "width": "hidden_size",
-        "heads": "num_attention_heads",
-        "mlp": "intermediate_size",
+        **SIZES,
         "norm_epsilon": "layer_norm_eps",
         "activation": "hidden_act",
         "patch": "patch_size",
     },
-    dropouts={
-        "embedding_dropout": "hidden_dropout_prob",
-        "dropout": "hidden_dropout_prob",
-        "attention_dropout": "attention_probs_dropout_prob",
-    },
+    dropouts=DROPOUTS,
     fixed={"norm": "pre", "positions": "learned", "attention_bias": True, "pool": "class_token"},
     standard={"qkv_bias": True},
-    modules={"embed": "vit.embeddings.patch_embeddings.projection", "norm": "vit.layernorm", "head": "classifier"},
+    modules={
+        "embed": "vit.embeddings.patch_embeddings.projection",
+        "class_token": TOKEN,
+        "positions/table": POSITIONS,
+        "norm": "vit.layernorm",
+        "head": "classifier",
+    },
     blocks={"block": "vit.encoder.layer"},
     block_modules={
-        **{f"attention/{side}": f"attention.attention.{side}" for side in ("query", "key", "value")},
+        **{f"attention/{side}": f"attention.attention.{side}" for side in SIDES},
         "attention/out": "attention.output.dense",
         "mlp/up": "intermediate.dense",
         "mlp/down": "output.dense",
         "norm_attention": "layernorm_before",
         "norm_mlp": "layernorm_after",
     },
-    arrays={"class_token": TOKEN, "positions/table": POSITIONS},
     body="vit.",
     head="classifier.",
-    tied={},
     vocabulary=CLASSES,
     length=TOKENS,
     complete=complete,
