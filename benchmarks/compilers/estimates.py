@@ -12,11 +12,8 @@ import time
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax.sharding import SingleDeviceSharding
 
-import attention
-from attention import Mask, mesh
+from benchmarks.compilers import described
 from benchmarks.schedules import BY_XLA, LENGTHS, SHORT
 from train.devices import collectives, topology
 
@@ -31,22 +28,13 @@ def by_xla(name: str, device: Any) -> dict[str, Any]:
       device: The chip.
     """
     spec, implementation = name.rsplit(", ", 1)
-    place, start = SingleDeviceSharding(device), time.perf_counter()
-
-    def loss(params, query, key, value):
-        mask = Mask(causal=True)
-        out = attention.attend(spec, params, query, key, value, mask=mask, implementation=implementation)
-        return out.astype(jnp.float32).sum()
-
-    cycles = {}
+    start, cycles = time.perf_counter(), {}
     for tokens in (SHORT, *LENGTHS):
         heads = min(8, 2 * max(LENGTHS) // tokens)
-        params = jax.eval_shape(lambda heads=heads: attention.init(spec, jax.random.key(0), heads, WIDTH))
-        shaped = lambda x: jax.ShapeDtypeStruct(x.shape, jnp.bfloat16, sharding=place)  # noqa: E731
-        x = shaped(jax.ShapeDtypeStruct((1, tokens, heads, WIDTH), jnp.bfloat16))
-        with mesh.compiled_for(device):
-            lowered = jax.jit(jax.grad(loss, (0, 1, 2, 3))).lower(jax.tree.map(shaped, params), x, x, x)
-            program = lowered.compile().as_text()
+        x = (1, tokens, heads, WIDTH)
+        shapes = described.parameters(spec, heads, WIDTH), x, x, x
+        both = described.gradients(spec, implementation)
+        program = described.compiled(both, shapes, "bfloat16", device).as_text()
         found = (
             (times, re.search(r'"estimated_cycles":"(\d+)"', line)) for line, times in collectives.lines_of(program)
         )

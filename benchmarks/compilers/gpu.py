@@ -26,16 +26,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax.sharding import SingleDeviceSharding
 
-import attention
 from analysis import measurements
 from analysis.tables import plain_markdown
-from attention import Mask, mesh
 from attention.errors import UsageError, unknown
 from attention.kernels import pair_gpu
 from attention.kernels.pair_tile import Network
+from benchmarks.compilers import described
 from train import cli
 from train.devices import topology
 
@@ -192,21 +189,12 @@ def contestants() -> Iterator[GpuCase]:
     """Yields our mechanisms with both passes, and JAX's own attention kernels."""
     x = (1, TOKENS, HEADS, WIDTH)
     for spec, units in SPECS.items():
-        params = jax.eval_shape(lambda spec=spec: attention.init(spec, jax.random.key(0), HEADS, WIDTH))
-        shapes = {name: param.shape for name, param in params.items()}, x, x, x
+        shapes = described.parameters(spec, HEADS, WIDTH), x, x, x
         network = Network(units, (True,) * (len(units) - 1), "relu")
         for dtype in ("float32", "bfloat16"):
-            both = jax.grad(_ours(spec), (0, 1, 2, 3))
+            both = described.gradients(spec, "pallas")
             yield GpuCase(spec, dtype, both, shapes, pair_gpu.ROWS * pair_gpu.columns_of(network), units[0])
     yield GpuCase(OF_JAX, "float16", _mosaic, (x, x, x), 64 * 128)
-
-
-def _ours(spec: str) -> Callable:
-    def loss(params, query, key, value):
-        out = attention.attend(spec, params, query, key, value, mask=Mask(causal=True), implementation="pallas")
-        return out.astype(jnp.float32).sum()
-
-    return loss
 
 
 def _mosaic(query, key, value):
@@ -219,12 +207,9 @@ def _mosaic(query, key, value):
 def compiled(case: GpuCase, folder: Path, ptxas: str, nvdisasm: str) -> dict[str, Any]:
     """Returns what the compilers say of each kernel of a contestant, or why one refused it."""
     device, row = topology.devices("h100")[0], {"name": case.name, "dtype": case.dtype}
-    place, began = SingleDeviceSharding(device), time.process_time()
-    leaf = lambda x: isinstance(x, tuple) and all(isinstance(size, int) for size in x)  # noqa: E731
-    shape = lambda x: jax.ShapeDtypeStruct(x, case.dtype, sharding=place)  # noqa: E731
+    began = time.process_time()
     try:
-        with mesh.compiled_for(device):
-            jax.jit(case.function).lower(*jax.tree.map(shape, case.shapes, is_leaf=leaf)).compile()
+        described.compiled(case.function, case.shapes, case.dtype, device)
     except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError, RuntimeError) as error:
         return row | {"refused": str(error).splitlines()[0]}
     row["cpu_seconds"] = time.process_time() - began
@@ -279,19 +264,8 @@ def table(result: dict[str, Any]) -> str:
             name = PASSES.get(kernel["name"], "forward")
             fixed = (kernel["registers"], kernel["spills"], kernel["shared"] // 1024, warps)
             lines.append((f"`{row['name']}`", row["dtype"], name, *fixed, *counts, f"{cycles[unit]:.4f}", unit))
-    titles = (
-        "",
-        "",
-        "pass",
-        "registers",
-        "bytes of spills",
-        "KiB shared",
-        "warps an SM",
-        *KINDS,
-        "cycles a pair",
-        "bound",
-    )
-    return plain_markdown(titles, lines)
+    titles = ("", "", "pass", "registers", "bytes of spills", "KiB shared", "warps an SM")
+    return plain_markdown((*titles, *KINDS, "cycles a pair", "bound"), lines)
 
 
 if __name__ == "__main__":

@@ -25,15 +25,12 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas.ops.tpu import flash_attention as flash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
-from jax.sharding import SingleDeviceSharding
 
-import attention
-from attention import Mask, mesh
 from attention.kernels import pair_tpu
 from attention.kernels.pair_tile import Network, PairPlan
 from attention.kernels.tpu.forms import STRIP
 from attention.kernels.tpu.tile import rows_together
-from benchmarks.compilers import bundles
+from benchmarks.compilers import bundles, described
 from benchmarks.schedules import LENGTHS, NETWORKS, SHORT
 from train.devices import topology
 
@@ -75,11 +72,6 @@ def causal(tokens: int, rows: int, across: int, turned: bool = False, together: 
 
 def ours(spec: str) -> Contestant:
     """Returns a mechanism with both passes of the Pallas kernels."""
-    params = jax.eval_shape(lambda: attention.init(spec, jax.random.key(0), HEADS, WIDTH))
-
-    def loss(params, query, key, value):
-        out = attention.attend(spec, params, query, key, value, mask=Mask(causal=True), implementation="pallas")
-        return out.astype(jnp.float32).sum()
 
     def trips(kernel, tokens):
         network, turned = Network(NETWORKS[spec], (True,), "relu"), "backward" in kernel
@@ -88,8 +80,8 @@ def ours(spec: str) -> Contestant:
         return causal(tokens, *(block[::-1] if turned else block), turned, rows_together(plan, turned))
 
     x = (1, COMPILED, HEADS, WIDTH)
-    shapes = ({name: x.shape for name, x in params.items()}, x, x, x)
-    return Contestant(spec, jax.grad(loss, argnums=(0, 1, 2, 3)), shapes, trips)
+    shapes = described.parameters(spec, HEADS, WIDTH), x, x, x
+    return Contestant(spec, described.gradients(spec, "pallas"), shapes, trips)
 
 
 def opponents() -> Iterator[Contestant]:
@@ -163,13 +155,7 @@ def contestants() -> Iterator[Contestant]:
 def compiled(contestant: Contestant, device: Any, folder: Path) -> dict[str, Any]:
     """Returns the regions of its kernels and the bundles of one head for each number of tokens."""
     start = time.perf_counter()
-    place = SingleDeviceSharding(device)
-    leaf = lambda x: isinstance(x, tuple) and all(isinstance(size, int) for size in x)  # noqa: E731
-    arrays = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x, jnp.bfloat16, sharding=place), contestant.shapes, is_leaf=leaf
-    )
-    with mesh.compiled_for(device):
-        jax.jit(contestant.function).lower(*arrays).compile()
+    described.compiled(contestant.function, contestant.shapes, "bfloat16", device)
     kernels = []
     for name, regions in bundles.read(folder):
         kernel = {"name": re.sub(r"_*(\.\d+)?$", "", name), "regions": [dataclasses.asdict(x) for x in regions]}

@@ -1,0 +1,43 @@
+"""What is compiled for a described chip: causal attention with its gradients, and any function of arrays."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import SingleDeviceSharding
+
+import attention
+from attention import Mask, mesh
+
+
+def gradients(spec: str, implementation: str) -> Callable:
+    """Returns the gradients of a mechanism's summed output, of parameters, queries, keys and values."""
+
+    def loss(params, query, key, value):
+        out = attention.attend(spec, params, query, key, value, mask=Mask(causal=True), implementation=implementation)
+        return out.astype(jnp.float32).sum()
+
+    return jax.grad(loss, (0, 1, 2, 3))
+
+
+def parameters(spec: str, heads: int, width: int) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of a mechanism's parameters, for heads of a width."""
+    params = jax.eval_shape(lambda: attention.init(spec, jax.random.key(0), heads, width))
+    return {name: param.shape for name, param in params.items()}
+
+
+def compiled(function: Callable, shapes: Any, dtype: str, device: Any) -> jax.stages.Compiled:
+    """Compiles a function for a device.
+
+    Args:
+      function: What is compiled.
+      shapes: The shapes of its arguments.
+      dtype: Of its arguments.
+      device: The chip.
+    """
+    place = SingleDeviceSharding(device)
+    leaf = lambda x: isinstance(x, tuple) and all(isinstance(size, int) for size in x)  # noqa: E731
+    arrays = jax.tree.map(lambda shape: jax.ShapeDtypeStruct(shape, dtype, sharding=place), shapes, is_leaf=leaf)
+    with mesh.compiled_for(device):
+        return jax.jit(function).lower(*arrays).compile()
