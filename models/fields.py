@@ -129,14 +129,9 @@ def check(config: Declared) -> None:
     declarations = declared(type(config))
     for name, declaration in declarations.items():
         declaration.check(config.PATH + name, getattr(config, name))
-    for name, declaration in declarations.items():
-        if declaration.multiple_of:
-            _check_divides(config, declaration.multiple_of, name)
-
-
-def _check_divides(config: Declared, divisor: str, name: str) -> None:
-    number, value = getattr(config, divisor), getattr(config, name)
-    if value % number:
-        raise UsageError(
-            f"{config.PATH}{divisor}={number} does not divide {config.PATH}{name}={value}; choose a divisor of {value}."
-        )
+    divisors = {name: declaration.multiple_of for name, declaration in declarations.items() if declaration.multiple_of}
+    for name, divisor in divisors.items():
+        number, value = getattr(config, divisor), getattr(config, name)
+        if value % number:
+            said = f"{config.PATH}{divisor}={number} does not divide {config.PATH}{name}={value}"
+            raise UsageError(f"{said}; choose a divisor of {value}.")

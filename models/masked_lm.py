@@ -21,7 +21,7 @@ from models.layers import stack
 from models.layers.dropout import Dropout
 from models.layers.norms import NORM_TYPES
 from models.layers.output import Output
-from models.layers.positions import ANY, Positions, after_padding
+from models.layers.positions import ANY, Positions, after_padding, check_learned
 from models.layers.projections import Dense, look_up
 from models.transformer import PRETRAINED, BlockConfig
 
@@ -148,10 +148,7 @@ class MaskedLM(nn.Module):
         config = self.config
         if config.positions != "learned" or not config.skip_padding:
             return Positions(config.positions, self.length, name="positions")(x)
-        if tokens.shape[1] > self.length:
-            raise UsageError(
-                f"Positions were learned for {self.length} tokens, but this sequence has {tokens.shape[1]}."
-            )
+        check_learned(tokens.shape[1], self.length)
         rows = config.padding_token + 1 + self.length
         table = nn.Embed(rows, config.width, dtype=self.dtype, embedding_init=INITIAL, name="positions")
         return x + look_up(table, after_padding(tokens, config.padding_token))

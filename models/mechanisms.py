@@ -42,7 +42,7 @@ PROJECTIONS = {
     "query": (*ANY, "none"),
     "key": (*ANY, "shared", "none"),
     "value": (*ANY, "tied"),
-    "out": ("linear", "identity", "mlp", "mlp_without_norm", "mlp_without_relu"),
+    "out": ANY,
 }
 OPTIONS = ("kv_heads", "latent", "latent_norm", "query_latent", "rotary", "window")  # of rows, 0 or False for none
 OF_ROWS = ("align", *OPTIONS)  # what spec strings may say of a row beside projections and the score's options
@@ -115,18 +115,18 @@ class Mechanism:
                 raise unknown(f"{piece} projection", getattr(self, piece), valid)
         if isinstance(self.score, type):
             raise UsageError(f"The score must be an object, not a class; write {self.score.__name__}().")
-        declared = vars(type(self.score)).get("__dataclass_params__")  # its own, not an ancestor's
+        kind = type(self.score)
+        declared = vars(kind).get("__dataclass_params__")  # its own, not an ancestor's
         if not (declared and declared.frozen):
-            raise UsageError(
-                f"The score {type(self.score).__name__} must be a frozen dataclass; its fields are options."
-            )
-        if taken := sorted({*PROJECTIONS, *OF_ROWS} & set(_fields(self.score))):
-            raise UsageError(f"The score {type(self.score).__name__} cannot have an option {taken[0]}: rows have it.")
+            raise UsageError(f"The score {kind.__name__} must be a frozen dataclass; its fields are options.")
+        options = set(_fields(self.score))
+        if taken := sorted({*PROJECTIONS, *OF_ROWS} & options):
+            raise UsageError(f"The score {kind.__name__} cannot have an option {taken[0]}: rows have it.")
         bases = [base for base in (Mixer, Score, Recurrence) if isinstance(self.score, base)]
         inherited = {name for base in bases for name in dir(base)} - {"normaliser"}
-        if taken := sorted(inherited & set(_fields(self.score))):
-            kind = type(self.score).__name__
-            raise UsageError(f"The score {kind} cannot have an option {taken[0]}: {bases[-1].__name__} has it already.")
+        if taken := sorted(inherited & options):
+            has = bases[-1].__name__
+            raise UsageError(f"The score {kind.__name__} cannot have an option {taken[0]}: {has} has it already.")
         for piece, read in {"query": self.score.reads_query, "key": self.score.reads_key}.items():
             if (getattr(self, piece) == "none") == read:
                 what = "needs a" if read else "looks at no"

@@ -77,6 +77,12 @@ def _rotary(item: specs.SpecItem) -> Rotary | None:
     return specs.build(item, {"rotary": Rotary}, "position encoding")
 
 
+def check_learned(tokens: int, length: int) -> None:
+    """Raises UsageError unless positions were learned for so many tokens."""
+    if tokens > length:
+        raise UsageError(f"Positions were learned for {length} tokens, but this sequence has {tokens}.")
+
+
 class Positions(nn.Module):
     """Adds a position encoding.
 
@@ -100,7 +106,6 @@ class Positions(nn.Module):
             return x + WAVES[self.kind](tokens, width, first)[None].astype(x.dtype)
         if self.kind != "learned":
             return x
-        if tokens > self.length:
-            raise UsageError(f"Positions were learned for {self.length} tokens, but this sequence has {tokens}.")
+        check_learned(tokens, self.length)
         table = self.param("table", nn.initializers.normal(0.02), (1, self.length, width))
         return x + jax.lax.dynamic_slice_in_dim(table, first, tokens, axis=1).astype(x.dtype)
