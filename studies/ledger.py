@@ -200,15 +200,9 @@ def table(paper: str) -> str:
 def in_short() -> str:
     """Returns the rows that stand at the top."""
     rows = [
-        (
-            claim.paper,
-            f"{claim.says} ({claim.place})",
-            f"**{claim.verdict}**",
-            _escaped(claim.measured),
-            claim.kind or "–",
-        )
-        for claim in claims()
-        if claim.headline
+        (c.paper, f"{c.says} ({c.place})", f"**{c.verdict}**", _escaped(c.measured), c.kind or "–")
+        for c in claims()
+        if c.headline
     ]
     return tables.plain_markdown(("paper", "claim", "verdict", "effect with interval, measured here", "class"), rows)
 

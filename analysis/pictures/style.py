@@ -17,16 +17,8 @@ from attention.errors import UsageError
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart, without yellow, which is too light for a line.
 # Black is not quite black, since an SVG does not say which areas are black, and `ON_DARK` could not change them.
-BLACK, ORANGE, SKY, GREEN, BLUE, RED, PURPLE = (
-    "#1a1a1a",
-    "#e69f00",
-    "#56b4e9",
-    "#009e73",
-    "#0072b2",
-    "#d55e00",
-    "#cc79a7",
-)
-COLOURS = (BLACK, RED, BLUE, GREEN, ORANGE, SKY, PURPLE)
+COLOURS = ("#1a1a1a", "#d55e00", "#0072b2", "#009e73", "#e69f00", "#56b4e9", "#cc79a7")
+BLACK, RED, BLUE, GREEN, ORANGE, SKY, PURPLE = COLOURS
 MARKERS = ("o", "s", "^", "D", "v")
 SHADES = (0.0, 0.35, 0.6)  # how much white the colours of variants of one mechanism have
 # Colours of weights: 0 is transparent, and the greatest nearly covers what is below; negative ones are blue.

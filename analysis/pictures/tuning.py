@@ -25,15 +25,8 @@ def figure(sweep: Mapping[str, Any]) -> Figure:
         values.sort(key=float)
         means = [np.mean(cell["tried"][value]) * metric.scale for value in values]
         colour, marker = looks[name]
-        axes.plot(
-            [float(value) for value in values],
-            means,
-            marker,
-            ls="-",
-            color=colour,
-            mfc="white",
-            label=style.plain(name),
-        )
+        tried = [float(value) for value in values]
+        axes.plot(tried, means, marker, ls="-", color=colour, mfc="white", label=style.plain(name))
         chosen = cell["chosen"].get(tune["field"])
         if chosen in values:
             axes.plot(float(chosen), means[values.index(chosen)], marker, color=colour)
