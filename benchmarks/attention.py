@@ -10,10 +10,9 @@ same core (such as `optimised` and `dot_product`) are measured once. PyTorch tak
 import argparse
 import dataclasses
 import importlib.util
-import json
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -32,6 +31,7 @@ from benchmarks import measure, plots, schedules
 from models import mechanisms
 from models.mechanisms import MECHANISMS, Mechanism
 from train import cli
+from train.run import workdir
 
 BASELINE, OWN, PYTORCH = "dot_product, jax.nn", "dot_product, chunked", "dot_product, PyTorch"
 SPECS = (*MECHANISMS, "neural(dim=16)", "neural(dim=None)")
@@ -90,59 +90,45 @@ class Core:
     cost: Cost
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code."""
-    return cli.run(lambda: run(parser().parse_args(arguments)))
-
-
-def run(flags: argparse.Namespace) -> None:
-    """Measures, prints tables, writes JSON and a plot."""
-    measurements.use(flags.device)
+@measurements.program(
+    __doc__,
+    cli.flag("--batch", type=cli.count, default=1, help="sequences"),
+    cli.flag("--length", type=cli.count, default=1024, help="tokens of each"),
+    cli.flag("--heads", type=cli.count, default=8, help="of attention"),
+    cli.flag("--width", type=cli.count, default=64, help="of a head"),
+    cli.flag("--dtype", default="float32", choices=("float32", "bfloat16"), help="of queries, keys and values"),
+    cli.flag("--full", action="store_true", help="not causal"),
+    cli.flag("--only", nargs="*", default=SPECS, help="mechanism spec strings"),
+    cli.flag("--growth", nargs="*", type=int, default=(256, 1024, 4096, 16384), help="lengths to try"),
+    measure.rounds(9),
+    cli.flag("--budget", type=float, default=10.0, help="seconds for one contestant, all rounds"),
+    cli.flag("--memory", type=float, default=4.0, help="GB; what needs more is not run, its memory reported"),
+    measurements.DEVICE,
+    cli.flag("--plot", type=cli.new_file, help="where the picture of growth goes"),
+)
+def main(flags: argparse.Namespace) -> measurements.Measured:
+    """Yields the figures of both passes, then those by length, and draws the latter."""
     shape = Shape(flags.batch, flags.length, flags.heads, flags.width, flags.dtype, not flags.full)
-    result = measurements.header("python -m benchmarks.attention") | {"shape": dataclasses.asdict(shape)}
     contestants = list(cores(shape, flags.only))  # before the roof, so that a misspelt mechanism is refused at once
-    peer = peer_of()
+    peer, about = peer_of(), workdir.environment()
+    result: dict[str, Any] = {"shape": dataclasses.asdict(shape)}
     if peer is None:
         print(f"{PYTORCH} is left out: it is for CPUs, and needs pip install -r requirements-bench.txt.", flush=True)
     else:
-        result["versions"] |= {"torch": peer.VERSION}
+        result["versions"] = about["versions"] | {"torch": peer.VERSION}
     roof = measure.Roof.measured(flags.dtype)
     result["roof"] = dataclasses.asdict(roof)
-    print(f"{result['devices']}, {roof.flops / 1e9:.0f} GFLOP/s, {roof.bandwidth / 1e9:.0f} GB/s; {shape}", flush=True)
+    print(f"{about['devices']}, {roof.flops / 1e9:.0f} GFLOP/s, {roof.bandwidth / 1e9:.0f} GB/s; {shape}", flush=True)
     for what in PASSES:
         result[what] = compare(contestants, shape, what, roof, flags)
-        print(f"\n{what}\n\n{table(result[what])}", flush=True)
+        yield result, f"\n{what}\n\n{table(result[what])}"
     if beside := schedules.against(result, jax.devices()[0].device_kind):
-        print(f"\nagainst the compiler's schedules, without stalls\n\n{beside}")
+        yield result, f"\nagainst the compiler's schedules, without stalls\n\n{beside}"
     if flags.growth:
         result["growth"] = list(growth(shape, flags, {row["name"]: row for row in result["forward+backward"]}))
-        print(f"\nforward+backward by length\n\n{growth_table(result['growth'])}")
-    if flags.out:
-        flags.out.write_text(json.dumps(result, indent=1) + "\n")
+        yield result, f"\nforward+backward by length\n\n{growth_table(result['growth'])}"
     if flags.plot:
         plots.growth(result["growth"], flags.plot)
-
-
-def parser() -> cli.Parser:
-    """Returns the parser of the program's flags."""
-    parser = cli.Parser(__doc__)
-    parser.add_argument("--batch", type=cli.count, default=1, help="sequences")
-    parser.add_argument("--length", type=cli.count, default=1024, help="tokens of each")
-    parser.add_argument("--heads", type=cli.count, default=8, help="of attention")
-    parser.add_argument("--width", type=cli.count, default=64, help="of a head")
-    parser.add_argument(
-        "--dtype", default="float32", choices=("float32", "bfloat16"), help="of queries, keys and values"
-    )
-    parser.add_argument("--full", action="store_true", help="not causal")
-    parser.add_argument("--only", nargs="*", default=SPECS, help="mechanism spec strings")
-    parser.add_argument("--growth", nargs="*", type=int, default=(256, 1024, 4096, 16384), help="lengths to try")
-    parser.add_argument("--rounds", type=cli.count, default=9, help="of measuring, in which all take turns")
-    parser.add_argument("--budget", type=float, default=10.0, help="seconds for one contestant, all rounds")
-    parser.add_argument("--memory", type=float, default=4.0, help="GB; what needs more is not run, its memory reported")
-    parser.add_argument("--device", default="", choices=measurements.DEVICES, help="what jax chooses without it")
-    parser.add_argument("--out", type=cli.new_file, help="where the JSON goes")
-    parser.add_argument("--plot", type=cli.new_file, help="where the picture of growth goes")
-    return parser
 
 
 def cores(shape: Shape, specs: tuple[str, ...]) -> Iterator[Core]:
@@ -300,7 +286,7 @@ def _row(
     against = {name: measure.ratio(times, core.name, name) for name in (*YARDSTICKS, own_form(core.name))}
     row |= {"seconds": seconds, "rounds": len(times[core.name]), "flops_per_second": work["flops"] / seconds}
     row["roofline"] = roof.seconds(work["flops"], work["bytes"]) / seconds
-    return row | {"ratios": {name: dataclasses.asdict(ratio) for name, ratio in against.items() if ratio}}
+    return row | {"ratios": {name: ratio for name, ratio in against.items() if ratio}}
 
 
 def _memory(program: measure.Program) -> dict[str, int]:

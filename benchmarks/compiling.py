@@ -7,7 +7,6 @@ compile time is in seconds of all cores, which other programs hardly change.
 """
 
 import argparse
-import dataclasses
 import functools
 import statistics
 import sys
@@ -75,7 +74,7 @@ def measured(
         times = measure.in_turn(calls, rounds, budget=60.0)
         for number, row in enumerate(filled):
             row["seconds"] = statistics.median(times[str(number)])
-            row["times_the_first"] = dataclasses.asdict(measure.ratio(times, str(number), "0"))
+            row["times_the_first"] = measure.ratio(times, str(number), "0")
     return filled
 
 

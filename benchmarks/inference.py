@@ -9,7 +9,6 @@ the fewer samples: nothing is scaled up.
 """
 
 import argparse
-import dataclasses
 import functools
 import itertools
 import statistics
@@ -66,7 +65,7 @@ def measured(task: str, heads: int, batch: int, flags: argparse.Namespace) -> It
             "seconds": statistics.median(times[spec]),
             "least": min(times[spec]),
             "greatest": max(times[spec]),
-            "ratio": dataclasses.asdict(measure.ratio(times, spec, "dot_product")),
+            "ratio": measure.ratio(times, spec, "dot_product"),
             "paper_seconds": paper.get(spec),
         }
 

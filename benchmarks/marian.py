@@ -9,7 +9,6 @@ caches, and Sanger's model with `gaussian` and with `dot_product`.
 import argparse
 import dataclasses
 import importlib
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -22,15 +21,14 @@ import numpy as np
 from analysis import measurements
 from analysis.tables import plain_markdown
 from benchmarks import measure
-from benchmarks.train_step import step_of
+from benchmarks.train_step import plain_step
 from models.encoder_decoder import EncoderDecoder
 from models.published import pretrained
-from train import cli, losses, optimizer
+from train import cli, losses
 from train.config import loading
 from train.config.schema import Config
 from train.decode.decoding import translate
 from train.decode.search import Search, Special, with_beams
-from train.step import Trainer
 
 CONFIG, PROJECTION = "configs/translate_iwslt.py", "configs/translate_anki.py"
 BATCHES, BEAMS = (1, 16), (1, 4)
@@ -135,18 +133,14 @@ def searches(marian: Marian, theirs: str, flags: argparse.Namespace) -> Iterator
             source = marian.sentences(batch)
             runs = {name: lambda call=call: call(source, beams, flags.tokens) for name, call in calls.items()}  # noqa: B023
             times = measure.in_turn(runs, flags.rounds, BUDGET)
-            step = statistics.median(times["bench"]) / flags.tokens
+            seconds = measure.medians(times)
             yield {
                 "beams": beams,
                 "batch": batch,
-                "sentences_per_second": {name: batch / statistics.median(seconds) for name, seconds in times.items()},
-                "times_faster": _ratio(times, "transformers", "bench"),
+                "sentences_per_second": {name: batch / x for name, x in seconds.items()},
+                "times_faster": measure.ratio(times, "transformers", "bench"),
                 "same_tokens": _same(runs),
-                "milliseconds_a_step": 1e3 * step,
-                "weight_bytes_a_step": weights,
-                "gigabytes_per_second": weights / step / 1e9,
-                "of_bandwidth": weights / step / roof.bandwidth,
-                "of_flops": 2 * batch * beams * weights / 4 / step / roof.flops,
+                **roof.of_step(seconds["bench"] / flags.tokens, weights, batch * beams),
             }
 
 
@@ -195,8 +189,8 @@ def again(marian: Marian, flags: argparse.Namespace) -> dict[str, Any]:
     times = measure.in_turn(runs, min(flags.rounds, 3), BUDGET)
     return {
         "tokens": flags.again,
-        "seconds": {name: statistics.median(seconds) for name, seconds in times.items()},
-        "times_faster": _ratio(times, "again", "cached"),
+        "seconds": measure.medians(times),
+        "times_faster": measure.ratio(times, "again", "cached"),
         "same_tokens": _same(runs),
     }
 
@@ -216,8 +210,8 @@ def training(marian: Marian, theirs: str, flags: argparse.Namespace) -> dict[str
     runs = {name: lambda name=name: loss_of[name].append(steps[name]()) for name in steps}
     times = measure.in_turn(runs, flags.rounds, BUDGET)
     return {
-        "tokens_per_second": {name: 2 * source.size / statistics.median(took) for name, took in times.items()},
-        "times_faster": _ratio(times, "transformers", "bench"),
+        "tokens_per_second": {name: 2 * source.size / x for name, x in measure.medians(times).items()},
+        "times_faster": measure.ratio(times, "transformers", "bench"),
         "losses": loss_of,
     }
 
@@ -233,8 +227,8 @@ def projection(overrides: dict[str, str], flags: argparse.Namespace) -> dict[str
         runs[attention] = _step(config, model, params, draw[0], draw[1], draw[1])
     times = measure.in_turn(runs, 2 * flags.rounds + 1, BUDGET)
     return {
-        "seconds": {name: statistics.median(seconds) for name, seconds in times.items()},
-        "gaussian_over_dot_product": _ratio(times, "gaussian", "dot_product"),
+        "seconds": measure.medians(times),
+        "gaussian_over_dot_product": measure.ratio(times, "gaussian", "dot_product"),
         "paper": 129 / 174,
     }
 
@@ -248,17 +242,9 @@ def _step(
         logits = model.apply({"params": params}, *batch[:3], True, rngs={"dropout": key})
         return losses.sums(losses.of_classes(logits, batch[3]), jnp.ones(batch[3].shape))
 
-    plain = dataclasses.replace(config.optimizer, schedule="constant", clip=0.0, weight_decay=0.0)
-    rate = optimizer.schedule(plain, 0, 1)
-    trainer = Trainer(loss, optimizer.optimizer(plain, rate), rate, accumulate=1, ema=0.0)
     lengths = np.full(len(source), source.shape[1])
-    take, batch = step_of(trainer, params), tuple(x.astype(np.int32) for x in (source, lengths, read, target))
+    take, batch = plain_step(config, loss, params), tuple(x.astype(np.int32) for x in (source, lengths, read, target))
     return lambda: take(batch)
-
-
-def _ratio(times: measure.Times, name: str, baseline: str) -> dict[str, float] | None:
-    ratio = measure.ratio(times, name, baseline)
-    return ratio and dataclasses.asdict(ratio)
 
 
 def markdown(result: dict[str, Any]) -> str:

@@ -64,16 +64,8 @@ class Program:
         return cls(lambda: compiled(*arguments), memory.temp_size_in_bytes, whole)
 
 
-@dataclasses.dataclass(frozen=True)
-class Ratio:
-    """The ratio between two contestants of the same rounds."""
-
-    median: float
-    least: float
-    greatest: float
-
-
 Times = dict[str, list[float]]
+Ratio = dict[str, float]  # median, least and greatest of the rounds
 
 
 def in_turn(calls: Mapping[str, Callable[[], Any]], rounds: int, budget: float) -> Times:
@@ -97,13 +89,18 @@ def in_turn(calls: Mapping[str, Callable[[], Any]], rounds: int, budget: float) 
     return times
 
 
+def medians(times: Times) -> dict[str, float]:
+    """Returns the median seconds of each call."""
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
+
+
 def ratio(times: Times, name: str, baseline: str) -> Ratio | None:
     """Returns the ratio of seconds, round by round; None where one of the two has no times."""
     pairs = list(zip(times.get(name, ()), times.get(baseline, ()), strict=False))
     if not pairs:
         return None
     ratios = [seconds / baseline_seconds for seconds, baseline_seconds in pairs]
-    return Ratio(statistics.median(ratios), min(ratios), max(ratios))
+    return {"median": statistics.median(ratios), "least": min(ratios), "greatest": max(ratios)}
 
 
 def _repeats(call: Callable[[], Any]) -> int:
@@ -166,7 +163,17 @@ class Roof:
         """Returns the least time in which this work can be done."""
         return max(flops / self.flops, bytes_ / self.bandwidth)
 
+    def of_step(self, seconds: float, weights: int, tokens: int) -> dict[str, float]:
+        """Returns what a step of decoding so many tokens comes to, which reads bytes of float32 weights."""
+        return {
+            "milliseconds_a_step": 1e3 * seconds,
+            "weight_bytes_a_step": weights,
+            "gigabytes_per_second": weights / seconds / 1e9,
+            "of_bandwidth": weights / seconds / self.bandwidth,
+            "of_flops": 2 * tokens * weights / 4 / seconds / self.flops,
+        }
 
-def spread(ratio: Mapping[str, float] | None) -> str:
+
+def spread(ratio: Ratio | None) -> str:
     """Returns the median of ratios with the least and the greatest; '' without ratios."""
     return f"{ratio['median']:.2f} ({ratio['least']:.2f} – {ratio['greatest']:.2f})" if ratio else ""

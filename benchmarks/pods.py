@@ -136,17 +136,8 @@ def overrides(case: Case, devices: int) -> dict[str, str]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Returns a row for each model and mechanism, with gigabytes a chip."""
-    titles = (
-        "",
-        "attention",
-        "parameters",
-        "examples a step",
-        "smallest slice",
-        "GB a chip",
-        "of it state",
-        "on the next smaller",
-    )
-    return plain_markdown(titles, map(_cells, rows))
+    titles = ("", "attention", "parameters", "examples a step", "smallest slice", "GB a chip", "of it state")
+    return plain_markdown((*titles, "on the next smaller"), map(_cells, rows))
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -155,18 +146,9 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     count = math.prod(map(int, shape.split("x")))
     slice_of = f"{count} chip{'s' if count > 1 else ''} (`{row['topology']}`)"
     smaller = f"{row['smaller'][-1]['needs'] / 1e9:.1f}" if row["smaller"] else ""
-    total = f"{sum(row['memory'].values()) / 1e9:.2f}"
-    name, batch = row["name"], f"{row['examples']:,}"
-    return (
-        name,
-        f"`{row['attention']}`",
-        f"{row['parameters']:,}",
-        batch,
-        slice_of,
-        total,
-        f"{state / 1e9:.2f}",
-        smaller,
-    )
+    counts = (f"{row[name]:,}" for name in ("parameters", "examples"))
+    gigabytes = (f"{size / 1e9:.2f}" for size in (sum(row["memory"].values()), state))
+    return row["name"], f"`{row['attention']}`", *counts, slice_of, *gigabytes, smaller
 
 
 if __name__ == "__main__":

@@ -7,9 +7,7 @@ from start to end with compilation; the cache of compiled programs is empty at f
 """
 
 import argparse
-import dataclasses
 import os
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable
@@ -59,8 +57,7 @@ def steady(config: Config, count: int, rounds: int) -> dict[str, Any]:
             "apart": _step(config, [Replicas([config.seed + number], mesh) for number in range(count)]),
         }
         times = measure.in_turn(steps, rounds, budget=float("inf"))
-    seconds = {name: statistics.median(values) for name, values in times.items()}
-    return {"seconds": seconds, "together_over_apart": dataclasses.asdict(measure.ratio(times, "together", "apart"))}
+    return {"seconds": measure.medians(times), "together_over_apart": measure.ratio(times, "together", "apart")}
 
 
 def _step(config: Config, contestants: list[Replicas]) -> Callable[[], Any]:

@@ -27,7 +27,7 @@ from analysis import measurements
 from analysis.tables import plain_markdown
 from attention.errors import unknown
 from benchmarks import measure
-from train import cli, tasks
+from train import cli, optimizer, tasks
 from train.config import loading
 from train.config.schema import Config
 from train.devices import sharding
@@ -36,7 +36,7 @@ from train.run.meter import Meter
 from train.run.recorder import Recorder
 from train.setup import Setup
 from train.state import Params, TrainState
-from train.step import Trainer, step_key
+from train.step import LossFunction, Trainer, step_key
 from train.tasks import Task
 
 Step = Callable[[np.ndarray, np.ndarray], float]
@@ -77,10 +77,7 @@ def loop_against_step(config: Config, rounds: int, steps: int) -> dict[str, Any]
             times["step"].append(_bare(training, batch, steps))
             times["loop"].append(training.take(steps))
     ratios = [b / a for a, b in zip(times["step"], times["loop"], strict=True)]
-    return {
-        "seconds": {name: statistics.median(values) for name, values in times.items()},
-        "loop_over_step": spread_of(ratios),
-    }
+    return {"seconds": measure.medians(times), "loop_over_step": spread_of(ratios)}
 
 
 def spread_of(ratios: list[float]) -> dict[str, float]:
@@ -183,6 +180,13 @@ def step_of(trainer: Trainer, params: Params, seed: int = 0) -> Callable[[Any], 
         return float(report["sums"]["loss"] / report["sums"]["weight"])
 
     return step
+
+
+def plain_step(config: Config, loss: LossFunction, params: Params) -> Callable[[Any], float]:
+    """Returns `step_of` a loss with a config's optimizer, without a schedule, clipping and weight decay."""
+    plain = dataclasses.replace(config.optimizer, schedule="constant", clip=0.0, weight_decay=0.0)
+    rate = optimizer.schedule(plain, 0, 1)
+    return step_of(Trainer(loss, optimizer.optimizer(plain, rate), rate, accumulate=1, ema=0.0), params)
 
 
 def _ours(config: Config, task: Task, params: Params) -> Step:

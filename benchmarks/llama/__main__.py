@@ -9,7 +9,6 @@ All have the same random weights and take turns in every round. Decoding is gree
 import argparse
 import dataclasses
 import importlib
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -22,14 +21,13 @@ import numpy as np
 from analysis import measurements
 from analysis.tables import plain_markdown
 from benchmarks import measure
-from benchmarks.train_step import COMPILED, step_of
+from benchmarks.train_step import COMPILED, plain_step
 from models.gpt import GPT
 from models.published import pretrained
-from train import cli, losses, optimizer
+from train import cli, losses
 from train.config import loading
 from train.config.schema import Config
 from train.decode.decoding import Sampling, generate
-from train.step import Trainer
 
 CONFIG = "configs/gpt_modern_pydoc.py:dot_product(kv_heads=4)"
 SIZES = {"model.depth": "12", "model.width": "768", "model.heads": "12", "model.mlp": "2048", "model.dropout": "0.0"}
@@ -89,19 +87,13 @@ def decodings(model: GPT, params: dict, theirs: str, flags: argparse.Namespace) 
         written: dict[str, np.ndarray] = {}
         runs = {name: lambda name=name: written.update({name: calls[name](prompts, flags.tokens)}) for name in calls}  # noqa: B023
         times = measure.in_turn(runs, flags.rounds, BUDGET)
-        step = statistics.median(times["bench"]) / flags.tokens
+        seconds = measure.medians(times)
         yield {
             "batch": batch,
-            "tokens_per_second": {
-                name: batch * flags.tokens / statistics.median(seconds) for name, seconds in times.items()
-            },
+            "tokens_per_second": {name: batch * flags.tokens / x for name, x in seconds.items()},
             "times_faster": ratios(times),
             "same_tokens": min(float(np.mean(written["bench"] == tokens)) for tokens in written.values()),
-            "milliseconds_a_step": 1e3 * step,
-            "weight_bytes_a_step": weights,
-            "gigabytes_per_second": weights / step / 1e9,
-            "of_bandwidth": weights / step / roof.bandwidth,
-            "of_flops": 2 * batch * weights / 4 / step / roof.flops,
+            **roof.of_step(seconds["bench"] / flags.tokens, weights, batch),
         }
 
 
@@ -125,10 +117,9 @@ def ours(model: GPT, params: dict) -> Decode:
     return decode
 
 
-def ratios(times: measure.Times) -> dict[str, dict[str, float]]:
-    """Returns how many times as long as ours each opponent takes: median, least and greatest of the rounds."""
-    found = {name: measure.ratio(times, name, "bench") for name in times if name != "bench"}
-    return {name: dataclasses.asdict(ratio) for name, ratio in found.items() if ratio}
+def ratios(times: measure.Times) -> dict[str, measure.Ratio]:
+    """Returns how many times as long as ours each opponent takes."""
+    return {name: measure.ratio(times, name, "bench") for name in times if name != "bench"}
 
 
 def training(config: Config, model: GPT, params: dict, theirs: str, flags: argparse.Namespace) -> dict[str, Any]:
@@ -145,7 +136,7 @@ def training(config: Config, model: GPT, params: dict, theirs: str, flags: argpa
     return {
         "sequences": flags.sequences,
         "length": flags.length,
-        "tokens_per_second": {name: read.size / statistics.median(seconds) for name, seconds in times.items()},
+        "tokens_per_second": {name: read.size / seconds for name, seconds in measure.medians(times).items()},
         "times_faster": ratios(times),
         "losses": loss_of,
     }
@@ -159,9 +150,7 @@ def step_here(config: Config, model: GPT, params: dict) -> Step:
         logits = model.apply({"params": params}, read, True, rngs={"dropout": key})
         return losses.sums(losses.in_nats(logits, targets), jnp.ones(targets.shape))
 
-    plain = dataclasses.replace(config.optimizer, schedule="constant", clip=0.0, weight_decay=0.0)
-    rate = optimizer.schedule(plain, 0, 1)
-    take = step_of(Trainer(loss, optimizer.optimizer(plain, rate), rate, accumulate=1, ema=0.0), params)
+    take = plain_step(config, loss, params)
     return lambda *arrays: take(tuple(x.astype(np.int32) for x in arrays))
 
 
