@@ -129,8 +129,8 @@ def asked(flags: argparse.Namespace) -> grid.Sweep:
         taken = {*overrides, *over, *grid.DECIDED, *(field for setting in also for field in setting)}
         field, _, values = flags.tune.partition("=")
         values = grid.split(values) if values else []
-        spent = (flags.tune_length, flags.tune_seeds, int(flags.tune_beyond))
-        tune = tuning.read(field, values, *spent, cells[0], taken)
+        length, seeds, beyond = flags.tune_length, flags.tune_seeds, int(flags.tune_beyond)
+        tune = tuning.read(field, values, length, seeds, beyond, cells[0], taken)
         sweep = dataclasses.replace(sweep, tune=tune)
     if flags.declare:
         declared = declaration.read(flags.declare)

@@ -31,7 +31,8 @@ def _source(config: ConfigDict, field: str) -> str:
     """Returns the spec string of the model whose weights are loaded."""
     if directory := config.train.init_from:
         model = read_json(at_home(directory) / "config.json", "set train.init_from to a run's folder").get("model")
-        if not isinstance(spec := model.get(field) if isinstance(model, dict) else None, str):
+        spec = model.get(field) if isinstance(model, dict) else None
+        if not isinstance(spec, str):
             raise UsageError(f"train.init_from={directory!r} is a run without model.{field}; name its mechanisms.")
         return spec
     if source := config.model.get("pretrained"):

@@ -105,9 +105,8 @@ class LanguageModel:
         order = sorted(range(len(rows)), key=lambda place: len(rows[place][0]))
         for first in range(0, len(rows), TOGETHER):
             places = order[first : first + TOGETHER]
-            padded = np.zeros(
-                (min(TOGETHER, len(rows)), self._padded(max(len(rows[at][0]) for at in places))), np.int32
-            )
+            longest = max(len(rows[at][0]) for at in places)
+            padded = np.zeros((min(TOGETHER, len(rows)), self._padded(longest)), np.int32)
             for row, at in zip(padded, places, strict=False):
                 row[: len(rows[at][0])] = rows[at][0]
             for at, logs, highest in zip(places, *jax.device_get(_next(self.model, self.params, padded)), strict=False):

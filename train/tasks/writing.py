@@ -108,8 +108,8 @@ class WritingTask(TextTask):
         return params["encoder_0"]["attention"] if "encoder_0" in params else params.get("coefficients", {})
 
     def _source(self, batch: Batch) -> tuple[Any, Any]:
-        source, lengths = (*(batch[name] for name in self.source), None)[:2]
-        return source, lengths
+        source, *lengths = (batch[name] for name in self.source)
+        return source, lengths[0] if lengths else None
 
     @functools.cache  # noqa: B019  a task lives as long as its program, and this reads the whole source
     def _references(self, split: str, indices: tuple[int, ...]) -> list[str]:
