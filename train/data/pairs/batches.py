@@ -180,13 +180,7 @@ class Sentences(FittingExamples):
         )
 
     def eval_batches(self, process_index: int = 0, process_count: int = 1, most: int = 0) -> pipeline.BatchIterator:
-        """Yields every pair once, bucket by bucket, and pads the last batches with weight 0.
-
-        Args:
-          process_index: This process takes the `process_index`-th block of each global batch.
-          process_count: How many processes share it.
-          most: How many pairs to take, from the first on; 0 is all.
-        """
+        """Yields every pair once, bucket by bucket, the last batches padded; see `train.data.pipeline.Examples`."""
         share = pipeline.per_process(self.data.eval_batch_size, process_count, "data.eval_batch_size")
         batches = Buckets(self.lengths[: most or None], self.data.bounds, self.data.eval_batch_size).evaluation()
         columns = slice(process_index * share, (process_index + 1) * share)
