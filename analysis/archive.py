@@ -276,7 +276,7 @@ def _sweep(directory: Path) -> dict[Path, Mapping[str, Any]]:
 
 @cli.program(
     __doc__,
-    cli.flag("folder", type=Path, help="of finished runs, or a folder above them"),
+    cli.flag("folder", type=Path, help="folder with finished runs in or below it"),
     cli.flag("--out", required=True, type=Path, help=f"the file, whose name ends in {SUFFIX}"),
 )
 def main(flags: argparse.Namespace) -> None:

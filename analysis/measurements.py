@@ -15,7 +15,7 @@ from train import cli
 from train.run import workdir
 
 DEVICES = ("cpu", "gpu", "tpu")
-DEVICE = cli.flag("--device", default="", choices=DEVICES, help="what jax chooses without it")
+DEVICE = cli.flag("--device", default="", choices=DEVICES, help="the device; default the one that JAX chooses")
 OUT = cli.flag("--out", type=cli.new_file, help="where the JSON goes")
 
 # What has been measured so far, and the tables of what is new in it.

@@ -35,11 +35,11 @@ def _draw(found: Found, wanted: str, names: Sequence[str], out: Path) -> None:
 
 @cli.program(
     __doc__,
-    cli.flag("places", nargs="+", type=Path, help="folders of finished runs or above them, or archives"),
-    cli.flag("--baseline", default="", help="a value such as dot_product, or FIELD=VALUE"),
-    cli.flag("--metric", default="", help="what to compare, such as accuracy,loss"),
+    cli.flag("places", nargs="+", type=Path, help="folders with finished runs in or below them, or archives"),
+    cli.flag("--baseline", default="", help="the setting to compare with: a value such as dot_product, or FIELD=VALUE"),
+    cli.flag("--metric", default="", help="the metrics to compare, such as accuracy,loss"),
     cli.flag("--at", default="", help=f"compare validation curves at equal {', '.join(compare.BUDGETS)}"),
-    cli.flag("--out", type=Path, help="where the files go; without it, the folder, or the one that holds all of them"),
+    cli.flag("--out", type=Path, help="folder for the files; default the folder that holds all the runs"),
 )
 def main(flags: argparse.Namespace) -> None:
     """Writes, draws and prints the report."""

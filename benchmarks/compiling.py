@@ -37,9 +37,9 @@ CHUNKS = [{"loss_chunk": chunk} for chunk in (0, 64, 256)]
 @measurements.program(
     __doc__,
     measure.rounds(5),
-    cli.flag("--vocabulary", type=cli.count, default=28_996, help="of the chunked loss"),
-    cli.flag("--batch", type=cli.count, default=16, help="of the chunked loss"),
-    cli.flag("--context", type=cli.count, default=1024, help="of the chunked loss"),
+    cli.flag("--vocabulary", type=cli.count, default=28_996, help="vocabulary of the chunked loss"),
+    cli.flag("--batch", type=cli.count, default=16, help="batch of the chunked loss"),
+    cli.flag("--context", type=cli.count, default=1024, help="context of the chunked loss"),
     cli.flag("--time-chunks", action="store_true", help="run the chunked loss too, not only compile it"),
 )
 def main(flags: argparse.Namespace) -> measurements.Measured:

@@ -30,10 +30,10 @@ from train.decode.decoding import Sampling, generate
 @measurements.program(
     __doc__,
     cli.flag("--config", default="configs/gpt_pydoc.py", metavar="FILE[:ARGUMENT]", help="the model"),
-    cli.flag("--attention", action="append", help="a mechanism; may be given again; all without it"),
-    cli.flag("--length", type=cli.count, default=1024, help="tokens generated, and of the context run again"),
+    cli.flag("--attention", action="append", help="a mechanism; may be given again; default all"),
+    cli.flag("--length", type=cli.count, default=1024, help="number of tokens generated, or of context run again"),
     cli.flag("--batch", type=cli.count, default=1, help="sequences at a time"),
-    cli.flag("--vocabulary", type=cli.count, default=260, help="tokens that there are"),
+    cli.flag("--vocabulary", type=cli.count, default=260, help="size of the vocabulary"),
     measure.rounds(3),
     cli.OVERRIDES,
 )

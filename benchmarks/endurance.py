@@ -27,7 +27,7 @@ MODELS = {
 
 
 @measurements.program(
-    __doc__, measure.rounds(5), cli.flag("--seconds", type=float, default=2.0, help="of steps in half a round")
+    __doc__, measure.rounds(5), cli.flag("--seconds", type=float, default=2.0, help="seconds of steps in half a round")
 )
 def main(flags: argparse.Namespace) -> measurements.Measured:
     """Yields what saving costs with a small and a middling checkpoint."""

@@ -160,10 +160,10 @@ WHOSE = f"whose models: {', '.join(TASKS)}"
 @measurements.program(
     __doc__,
     cli.flag("--tasks", nargs="*", default=list(TASKS), choices=TASKS, metavar="TASK", help=WHOSE),
-    cli.flag("--attention", nargs="*", default=MECHANISMS, help="beside dot_product"),
-    cli.flag("--heads", nargs="*", type=cli.count, default=HEADS, help="of the layer"),
+    cli.flag("--attention", nargs="*", default=MECHANISMS, help="mechanisms besides dot_product"),
+    cli.flag("--heads", nargs="*", type=cli.count, default=HEADS, help="numbers of heads"),
     cli.flag("--batches", nargs="*", type=cli.count, default=(1, 64), help="samples at a time"),
-    cli.flag("--samples", type=cli.count, default=5000, help="of a pass; the last batch is filled up"),
+    cli.flag("--samples", type=cli.count, default=5000, help="samples in a pass; the last batch is filled up"),
     measure.rounds(5),
     cli.flag("--budget", type=float, default=600.0, help="seconds for one model, three rounds at least"),
     measure.PRECISION,

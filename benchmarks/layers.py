@@ -45,10 +45,10 @@ GB = 1e9
 
 @measurements.program(
     __doc__,
-    cli.flag("--models", nargs="*", default=["gpt", "vit"], choices=("gpt", "vit"), help="whose sizes"),
+    cli.flag("--models", nargs="*", default=["gpt", "vit"], choices=("gpt", "vit"), help="models to measure"),
     cli.flag("--specs", nargs="*", default=SPECS, help="spec strings"),
     cli.flag("--batch", type=cli.count, default=1, help="sequences at a time"),
-    cli.flag("--implementation", default="auto", help="of every layer"),
+    cli.flag("--implementation", default="auto", help="implementation of every layer"),
     cli.flag("--remat", default="none", help="none, block or dots"),
     measure.PRECISION,
     measure.rounds(5),

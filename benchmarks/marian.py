@@ -78,11 +78,11 @@ class Marian:
 
 @measurements.program(
     __doc__,
-    cli.flag("--against", choices=["transformers"], help="see requirements-parity.txt; nothing without it"),
+    cli.flag("--against", choices=["transformers"], help="see requirements-parity.txt; default nothing"),
     cli.flag("--source", type=cli.count, default=32, help="tokens of a source, and of a target in training"),
-    cli.flag("--tokens", type=cli.count, default=64, help="of every target that is searched, neither more nor less"),
+    cli.flag("--tokens", type=cli.count, default=64, help="tokens of every target that is searched, exactly"),
     cli.flag("--again", type=cli.count, default=128, help="tokens of the target that is searched without caches"),
-    cli.flag("--vocabulary", type=cli.count, default=58_101, help="tokens that there are"),
+    cli.flag("--vocabulary", type=cli.count, default=58_101, help="size of the vocabulary"),
     measure.rounds(5),
     cli.OVERRIDES,
 )

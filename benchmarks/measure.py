@@ -21,12 +21,12 @@ ROOT = Path(__file__).parent.parent  # the checkout, in which programs are start
 SHORTEST = 0.02  # seconds; a shorter call is repeated within a round
 SHORT = 1.0  # seconds; a shorter call runs once, uncounted, before it is timed
 
-PRECISION = cli.flag("--precision", default="float32", choices=("float32", "bfloat16"), help="of computing")
+PRECISION = cli.flag("--precision", default="float32", choices=("float32", "bfloat16"), help="precision of computing")
 
 
 def rounds(default: int) -> Callable[[cli.Parser], Any]:
     """Returns the flag `--rounds`."""
-    return cli.flag("--rounds", type=cli.count, default=default, help="of measuring, in which all take turns")
+    return cli.flag("--rounds", type=cli.count, default=default, help="rounds of measuring, in which all take turns")
 
 
 def with_versions(packages: Iterable[str], file: str) -> dict[str, Any]:

@@ -79,7 +79,7 @@ CASES = {
 
 @measurements.program(
     __doc__,
-    cli.flag("--only", metavar="MODEL", choices=list(CASES), help="one of the table; all without it"),
+    cli.flag("--only", metavar="MODEL", choices=list(CASES), help="one model of the table; default all"),
     cli.flag("--keep", type=Path, metavar="FILE", help="results whose rows are taken and not compiled again"),
 )
 def main(flags: argparse.Namespace) -> measurements.Measured:

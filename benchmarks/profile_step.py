@@ -30,7 +30,7 @@ INSTRUCTION = re.compile(r"%([\w.\-]+) = .*")
 @cli.program(
     __doc__,
     cli.flag("--config", default="configs/vit_digits.py", metavar="FILE[:ARGUMENT]", help="the model"),
-    cli.flag("--steps", type=cli.count, default=3, help="that are traced"),
+    cli.flag("--steps", type=cli.count, default=3, help="number of steps that are traced"),
     cli.OVERRIDES,
 )
 def main(flags: argparse.Namespace) -> None:

@@ -32,8 +32,8 @@ CONFIGS = ("configs/vit_digits.py", "configs/gpt_pydoc.py")
     __doc__,
     cli.flag("--configs", nargs="*", default=CONFIGS, help="files, each with its model"),
     cli.flag("--replicas", type=cli.count, default=5, help="seeds trained together"),
-    cli.flag("--rounds", type=cli.count, default=7, help="of the steady step"),
-    cli.flag("--steps", type=int, default=200, help="of each whole run; 0 is no whole runs"),
+    cli.flag("--rounds", type=cli.count, default=7, help="rounds of timing steps"),
+    cli.flag("--steps", type=int, default=200, help="steps of each whole run; 0 means no whole runs"),
     cli.OVERRIDES,
 )
 def main(flags: argparse.Namespace) -> measurements.Measured:

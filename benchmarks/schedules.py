@@ -43,8 +43,8 @@ VECTOR, TRANSCENDENTAL = 4 * 1024, 1024  # numbers that a bundle's vector slots,
 
 @measurements.program(
     __doc__,
-    cli.flag("--chips", nargs="+", default=CHIPS, choices=CHIPS, help="to compile for; all without it"),
-    cli.flag("--only", nargs="+", default=[], help="rows, such as splash(512); all without it"),
+    cli.flag("--chips", nargs="+", default=CHIPS, choices=CHIPS, help="chips to compile for; default all"),
+    cli.flag("--only", nargs="+", default=[], help="rows, such as splash(512); default all"),
 )
 def main(flags: argparse.Namespace) -> measurements.Measured:
     """Yields the schedules, compiled for each chip in a process of its own.

@@ -181,9 +181,9 @@ def put_head(script: Path) -> None:
 def parser() -> cli.Parser:
     """The flags."""
     made = cli.Parser(__doc__)
-    made.add_argument("names", nargs="*", help="how names begin, such as 01; all without any")
+    made.add_argument("names", nargs="*", help="how names begin, such as 01; default all")
     made.add_argument("--heads", action="store_true", help="only write the first two cells, after a change of address")
-    made.add_argument("--check", action="store_true", help="only say which have other cells than their scripts")
+    made.add_argument("--check", action="store_true", help="only name notebooks that differ from their scripts")
     return made
 
 

@@ -45,7 +45,7 @@ TRAININGS = {
 @cli.program(
     __doc__,
     cli.flag("--runs", type=Path, default=Path("runs/precision"), help="where the work directories are"),
-    cli.flag("--seeds", type=cli.count, default=3, help="of each, from 0 on"),
+    cli.flag("--seeds", type=cli.count, default=3, help="number of seeds of each setting, from 0"),
     measurements.OUT,
 )
 def main(flags: argparse.Namespace) -> None:

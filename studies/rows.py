@@ -113,8 +113,8 @@ def program(doc: str | None, table: Table, folder: Path, seeds: int) -> Callable
     @cli.program(
         doc,
         cli.flag("--runs", type=Path, default=folder, help="where the work directories are"),
-        cli.flag("--seeds", type=cli.count, default=seeds, help="of each, from 0 on"),
-        cli.flag("--only", nargs="*", default=table.specs, help="rows"),
+        cli.flag("--seeds", type=cli.count, default=seeds, help="number of seeds of each row, from 0"),
+        cli.flag("--only", nargs="*", default=table.specs, help="rows to train"),
     )
     def main(flags: argparse.Namespace) -> None:
         """Trains, then writes both files."""

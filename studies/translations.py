@@ -71,7 +71,7 @@ SETS = {
 
 @cli.program(
     __doc__,
-    cli.flag("--set", choices=SETS, required=True, help="which pairs"),
+    cli.flag("--set", choices=SETS, required=True, help="the set of pairs"),
     cli.flag("--data", type=Path, required=True, help="the file or folder of pairs"),
     cli.flag("--runs", type=Path, required=True, help="where the work directories are"),
 )

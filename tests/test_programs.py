@@ -194,7 +194,7 @@ def test_help_is_made_of_the_docstring(parser):
     text = parser.format_help()
     assert text.startswith("Makes.\n\nMore words.\n\nUsage:\n  python -m a.b WORDS ... [flags]\n")
     assert "--count=N" in text
-    assert "how many; 3 without it" in text
+    assert "how many; default 3" in text
     assert text.endswith("Examples:\n  python -m a.b --count=1 'a b'\n")
 
 

@@ -211,7 +211,7 @@ class Parser(argparse.ArgumentParser):
         action = super().add_argument(*names, **options)
         written = _written(action, placeholder)
         shown = isinstance(default, str | int | float) and default not in ("", False, argparse.SUPPRESS)
-        explained = f"{help}; {default} without it" if shown and "without" not in help else help
+        explained = f"{help}; default {default}" if shown and "default" not in help else help
         self.sections.setdefault(section or ("Flags" if is_flag else "Arguments"), []).append((written, explained))
         if action.required or not is_flag:
             self.needed.append(written)

@@ -79,7 +79,7 @@ def parser() -> cli.Parser:
     parser.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="the run's folder")
     parser.add_argument("--step", default="last", help="last, best or the number of a step with a checkpoint")
     parser.add_argument("--split", default="test", help="the data: train, validation or test")
-    parser.add_argument("--replica", type=int, help="number of a replica; all without it")
+    parser.add_argument("--replica", type=int, help="number of a replica; default all")
     parser.add_overrides()
     return parser
 

@@ -31,11 +31,11 @@ def parser() -> cli.Parser:
     parser.add_argument(
         "--workdir",
         metavar="DIR",
-        help="the run's folder; runs/<config>-<time> without it; continued where it has a run",
+        help="the run's folder, default runs/<config>-<time>; a run that it holds is continued",
     )
     text = "compile a step for the mesh on fake devices, without data, and print what it takes"
     parser.add_argument("--dry-run", action="store_true", help=text)
-    parser.add_argument("--devices", type=cli.count, help="of --dry-run; as many as the mesh has without it")
+    parser.add_argument("--devices", type=cli.count, help="number of devices for --dry-run; default the mesh's")
     text = "of --dry-run: chips to compile for with their own compiler, such as v5e:4x4 or h100x8; see docs/scaling.md"
     parser.add_argument("--topology", metavar="NAME", help=text)
     several = "One of several processes (SLURM, Open MPI, GKE and Cloud TPU need no flags)"

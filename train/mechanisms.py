@@ -27,7 +27,7 @@ CACHES = ("name", "cache in bfloat16: bytes a token", "bytes a sequence")
 
 @cli.program(
     __doc__,
-    cli.flag("specs", nargs="*", help="spec strings such as 'neural(dim=16)'; all rows without any"),
+    cli.flag("specs", nargs="*", help="spec strings such as 'neural(dim=16)'; default all rows"),
     cli.flag("--width", type=cli.count, default=256, help="width of the model, D"),
     cli.flag("--heads", type=cli.count, default=8, help="heads of each layer, N"),
     cli.flag("--length", type=cli.count, default=257, help="number of tokens in a sequence"),

@@ -273,7 +273,7 @@ main = cli.program(
     ),
     cli.flag("--seeds", type=cli.count, default=1, help="number of seeds of each setting, from the config's on"),
     cli.flag(
-        "--jobs", type=cli.count, default=0, help="runs at a time; without it one for each CPU, or one with a GPU"
+        "--jobs", type=cli.count, default=0, help="runs at a time; default one for each CPU, or one on an accelerator"
     ),
     cli.flag(
         "--replicas", default="auto", choices=REPLICAS, help="train seeds together; auto does so, but not on CPUs"

@@ -170,9 +170,9 @@ def translate_file(translator: Translator, source: Path, target: Path, search: S
     cli.flag("--input", type=Path, help="a file with one sentence a line, in place of sentences"),
     cli.flag("--output", type=Path, help="the file for its translations, one a line"),
     cli.flag("--alignment", type=Path, help="a picture of what the first translation attends to"),
-    cli.flag("--beams", type=int, default=0, help="number of beams, 1 is greedy; the run's without it"),
-    cli.flag("--length-penalty", type=float, help="of beam search; the run's without it"),
-    cli.flag("--temperature", type=float, default=0.0, help="of the draws; 0 takes the most probable token"),
+    cli.flag("--beams", type=int, default=0, help="number of beams, 1 is greedy; default the run's"),
+    cli.flag("--length-penalty", type=float, help="length penalty of beam search; default the run's"),
+    cli.flag("--temperature", type=float, default=0.0, help="temperature of draws; 0 takes the most probable token"),
     *trained.FLAGS,
 )
 def main(flags: argparse.Namespace) -> int:

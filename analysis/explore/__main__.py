@@ -22,11 +22,11 @@ from train.run.files import write_text
 
 @cli.program(
     __doc__,
-    cli.flag("runs", nargs="*", type=Path, metavar="RUN ...", help="more runs, to set beside the first"),
+    cli.flag("runs", nargs="*", type=Path, metavar="RUN ...", help="more runs, to show beside the first"),
     cli.flag("--workdir", type=Path, required=True, metavar="RUN", help="the run's folder"),
     cli.flag("--text", action="append", default=[], help="what a model of text reads; may be given several times"),
-    cli.flag("--examples", nargs="+", type=int, default=[0, 1, 2], help="of the data, from 0; 0 1 2 without it"),
-    cli.flag("--split", default="test", help="of the examples: train, validation or test"),
+    cli.flag("--examples", nargs="+", type=int, default=[0, 1, 2], help="numbers of examples, from 0; default 0 1 2"),
+    cli.flag("--split", default="test", help="split of the examples: train, validation or test"),
     cli.flag("--tokens", type=cli.count, default=64, help="the most tokens of an example of text"),
     cli.flag("--step", default="best", help="best, last or a step that has a checkpoint"),
     cli.flag("--out", type=cli.new_file, default="explorer.html", help="the page"),

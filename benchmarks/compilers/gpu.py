@@ -126,7 +126,7 @@ def least(kernel: dict[str, Any]) -> dict[str, float]:
     return {kind: x / kernel["pairs"] for kind, x in (cycles | {"products": kernel["products"]}).items()}
 
 
-@measurements.program(__doc__, cli.flag("--only", nargs="+", default=[], help="rows, such as additive; all without it"))
+@measurements.program(__doc__, cli.flag("--only", nargs="+", default=[], help="rows, such as additive; default all"))
 def main(flags: argparse.Namespace) -> measurements.Measured:
     """Yields the kernels of each contestant.
 

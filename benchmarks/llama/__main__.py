@@ -41,13 +41,13 @@ Step = Callable[[np.ndarray, np.ndarray], float]
 @measurements.program(
     __doc__,
     cli.flag("--against", action="append", choices=AGAINST, help="see requirements-parity.txt; may be given again"),
-    cli.flag("--parts", nargs="*", default=["decoding", "training"], choices=("decoding", "training"), help="of it"),
+    cli.flag("--parts", nargs="*", default=["decoding", "training"], choices=("decoding", "training"), help="parts"),
     cli.flag("--prompt", type=cli.count, default=16, help="tokens of every prompt"),
-    cli.flag("--tokens", type=cli.count, default=64, help="that are decoded after it"),
+    cli.flag("--tokens", type=cli.count, default=64, help="tokens that are decoded after the prompt"),
     cli.flag("--batches", nargs="*", type=cli.count, default=(1, 16), help="prompts that are decoded together"),
-    cli.flag("--sequences", type=cli.count, default=2, help="of a training step"),
+    cli.flag("--sequences", type=cli.count, default=2, help="sequences in a training step"),
     cli.flag("--length", type=cli.count, default=256, help="tokens of each of these sequences"),
-    cli.flag("--vocabulary", type=cli.count, default=32_000, help="tokens that there are"),
+    cli.flag("--vocabulary", type=cli.count, default=32_000, help="size of the vocabulary"),
     measure.rounds(3),
     cli.OVERRIDES,
 )
