@@ -1,4 +1,4 @@
-"""Archives finished runs in one file, which holds what reports and curves need, without checkpoints.
+"""Keep what reports and curves need of finished runs in one file, without checkpoints.
 
 python -m analysis.archive runs/mnist --out=mnist.json
 python -m analysis.report mnist.json

@@ -1,4 +1,4 @@
-"""Operations of Hosseini's four mechanisms: by the paper's eq. 24, by an analytic count, and as XLA compiles them.
+"""Count the operations of Hosseini's four mechanisms: by the paper's eq. 24, by our count, and by XLA's count.
 
     python -m analysis.flops --out=flops
 

@@ -1,4 +1,4 @@
-"""Tables of finished runs, with the conclusions that their differences allow.
+"""Compare finished runs: tables, tests, and the conclusions that the differences allow.
 
 python -m analysis.report runs/digits
 python -m analysis.report runs/digits --baseline=dot_product --metric=accuracy,loss --out=report

@@ -1,10 +1,10 @@
-"""Time and memory of every mechanism and implementation, beside PyTorch's and `jax.nn`'s attention and the papers'.
+"""Time and memory of every mechanism and implementation, beside those of PyTorch, `jax.nn` and the papers' forms.
 
     python -m benchmarks.attention --out=benchmarks/results/attention_cpu.json
 
-It measures cores, from projected queries, keys and values to a head's output, without projections. Mechanisms with the
-same core (such as `optimised` and `dot_product`) are measured once. PyTorch takes part on a CPU where it is installed
-(`requirements-bench.txt`); how much memory it takes is not known.
+It measures the core of attention, from projected queries, keys and values to a head's output, without projections.
+Mechanisms with the same core (such as `optimised` and `dot_product`) are measured once. PyTorch is measured too, on a
+CPU, if it is installed (`requirements-bench.txt`); its memory is not known.
 """
 
 import argparse

@@ -2,10 +2,10 @@
 
     python -m benchmarks.inference --out=benchmarks/results/inference_cpu.json
 
-In a round each mechanism in turn passes over all samples, batch by batch; ratios are to dot-product attention in the
-same round. Models are those of the configs with random weights, and samples are random and of full length. Translation
-reads source and target at once, as in training, and generates nothing. With fewer `--samples` the seconds are those of
-the fewer samples: nothing is scaled up.
+In each round, every mechanism passes over all samples, batch by batch; ratios are to dot-product attention in the same
+round. Models are those of the configs with random weights, and samples are random and of full length. Translation reads
+source and target at once, as in training, and generates nothing. With fewer `--samples`, the seconds are those of these
+samples; they are not scaled up.
 """
 
 import argparse

@@ -3,7 +3,8 @@
     python -m benchmarks.layers --out=benchmarks/results/layers_cpu.json
 
 The paper measures training, with Neural Attention in the first of 8 (GPT, 1024 tokens) or 12 (ViT, 785 tokens) layers.
-This program measures loss and gradient, without dropout and optimizer, with it in the first layer and in all layers.
+This program measures loss and gradient, without dropout and without the optimizer, with Neural Attention in the first
+layer and in all layers.
 """
 
 import argparse

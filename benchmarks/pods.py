@@ -2,8 +2,9 @@
 
     python -m benchmarks.pods --keep=benchmarks/results/pods_cpu.json --out=benchmarks/results/pods_cpu.json
 
-It needs requirements-tpu.txt, in an environment of its own. The configs are those of the papers' sizes, and two GPTs
-of today's block on 8,192 tokens. Slices whose memory the state and the gradients alone exceed are not compiled for.
+It needs requirements-tpu.txt, in a separate environment. The models are those of the configs with the papers' sizes,
+and two GPTs with the block of today's models on 8,192 tokens. Slices that are too small for the state and the gradients
+alone are skipped.
 """
 
 import argparse

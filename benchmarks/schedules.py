@@ -4,9 +4,8 @@
 
 libtpu compiles every Pallas kernel of the pairwise family, and JAX's own flash and splash attention, for described
 chips; nothing runs. A schedule is a list of bundles, of which a chip runs one a cycle. Bundles times how often they run
-are cycles without stalls: waiting for memory, and whatever XLA does around the kernels, do not count. Beside them stand
-XLA's own estimates for `xla` and `chunked`. Needs
-requirements-tpu.txt, in an environment of its own.
+are cycles without stalls: waiting for memory, and what XLA does around the kernels, do not count. Beside them are XLA's
+own estimates for `xla` and `chunked`. The program needs requirements-tpu.txt, in a separate environment.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""Makes each notebook of its script, with what its cells print and draw; all of them take minutes.
+"""Build each notebook from its script, with what its cells print and draw; all of them take minutes.
 
     python -m notebooks.build
     python -m notebooks.build 01 04
     python -m notebooks.build --heads
     python -m notebooks.build --check
 
-The scripts, in jupytext's percent format, are what is edited. All begin with the same two cells, which come from here.
+Edit the scripts, which are in jupytext's percent format. All begin with the same two cells, which come from this file.
 """
 
 import argparse

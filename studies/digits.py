@@ -1,9 +1,10 @@
-"""Every mechanism in the digits ViT, trained with `python -m train.main`, as a table with mean and spread over seeds.
+"""Train every mechanism in the ViT for digits, and write a table with means and spreads over seeds.
 
     python -m studies.digits --runs=runs/all-on-digits
 
-Trains what has no result yet, a process for each CPU at a time, and writes it into `benchmarks/results/digits_cpu.json`
-and the table in `docs/mechanisms.md`, beside what is there already. Stopped at any moment, it goes on where it was.
+The program trains only rows without a result, with `python -m train.main`, one process on each CPU. It adds the results
+to `benchmarks/results/digits_cpu.json` and to the table in `docs/mechanisms.md`. You can stop it at any moment; the
+same command continues.
 """
 
 import sys

@@ -1,10 +1,10 @@
-"""Every mechanism in a small GPT on Python's manual, for a short time, as a table of bits per byte.
+"""Train every mechanism for a short time in a small GPT on Python's manual, and write a table of bits per byte.
 
     python -m studies.manual --runs=runs/all-on-the-manual
 
-It shows that each learns in a decoder, where no token sees the next; it is too short to compare them. Trains what has
-no result yet, a process for each CPU at a time, and writes it into `benchmarks/results/manual_cpu.json` and the table
-in `docs/mechanisms.md`, beside what is there already.
+The table shows that each mechanism learns in a decoder, where no token sees the next; the training is too short to
+compare mechanisms. The program trains only rows without a result, one process on each CPU. It adds the results to
+`benchmarks/results/manual_cpu.json` and to the table in `docs/mechanisms.md`.
 """
 
 import sys

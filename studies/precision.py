@@ -1,8 +1,9 @@
-"""What short trainings in bfloat16 and in float32 reach on test data, as a mean over seeds.
+"""Compare the test results of short trainings in bfloat16 and in float32, as means over seeds.
 
     python -m studies.precision --runs=runs/precision --out=benchmarks/results/precision_cpu.json
 
-Trains what has no result yet, a process for each CPU at a time. Stopped at any moment, it goes on where it was.
+The program trains only what has no result yet, one process on each CPU. You can stop it at any moment; the same command
+continues.
 """
 
 import argparse

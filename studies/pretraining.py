@@ -1,12 +1,13 @@
-"""Small models that are pretrained here in the place of published ones, for studies that start from trained weights.
+"""Train the small models from which studies start that need trained weights, in place of published models.
 
     python -m studies.pretraining --data=data --runs=runs/replication
 
-Trains what is not there yet: a Marian of 2 + 2 blocks on the first half of Multi30k's captions, and a GPT of 4 blocks
-on the first half of WikiText-2's articles. The weights stay in `RUNS/pretrained/NAME`, out of git; what each has come
-to is kept in `docs/replication/pretrained/NAME.json`. `python -m studies.replication` does the same for a study that
-needs one. Elsewhere the same training rounds otherwise and gives another model, as good: a study that goes on there
-compares within each of its seeds, which all settings have from one model.
+The models are a Marian of 2 + 2 blocks on the first half of Multi30k's captions, and a GPT of 4 blocks on the first
+half of WikiText-2's articles. Only missing models are trained. The weights stay in `RUNS/pretrained/NAME`, out of git;
+the results of each model are kept in `docs/replication/pretrained/NAME.json`. `python -m studies.replication` trains
+the model that a study needs in the same way. Another machine rounds differently, so the same training gives another
+model there, of the same quality. A study that goes on there compares within each seed, for which all settings start
+from one model.
 """
 
 import argparse

@@ -3,11 +3,11 @@
     python -m studies.replication --data=DATA --runs=runs/replication --only gpt_tuned
     python -m studies.replication --tables
 
-Trains what has no result yet with `train.sweep`. Each run and each trial is kept in `docs/replication/NAME/` as it
-ends, and what is kept there is not trained again, on any machine. So stop it when you like, commit that folder, and
-give the same command later. The page's tables and pictures are made of what is kept. DATA is a folder with `tfds/`
-(mnist, cifar100), `imdb/`, `wikitext2/`, `spa_eng/` and `multi30k/`; results name it, so give it from here.
-`--archive` trains nothing: it keeps what a killed process left.
+The program trains what has no result yet, with `train.sweep`. It keeps each run and each trial in
+`docs/replication/NAME/` as it ends, and does not train again what is kept there, on any machine. So you can stop it,
+commit that folder, and give the same command later. The page's tables and pictures are made of what is kept. DATA is a
+folder with `tfds/` (mnist, cifar100), `imdb/`, `wikitext2/`, `spa_eng/` and `multi30k/`; results record this path, so
+give it relative to the project's folder. `--archive` trains nothing: it keeps what a killed process left.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Studies of layers exchanged in trained models, as Zhang does: each run starts from a model of `studies.pretraining`.
 
-They were declared before anything of them was trained but those models, and are small enough for about an hour of a
-core each. What is fine-tuned on is the other half of the data.
+The studies were declared before any of their runs was trained; only the models existed. Each takes about an hour of one
+core. Fine-tuning uses the half of the data that the model has not seen.
 """
 
 from studies import pretraining

@@ -1,11 +1,11 @@
-"""Translation with several mechanisms, trained with `python -m train.main`, as tables with BLEU and accuracy.
+"""Train translators with several mechanisms, and write tables with BLEU and accuracy.
 
     python -m studies.translations --set=anki --data=spa.txt.xz --runs=runs/anki
     python -m studies.translations --set=multi30k --data=FOLDER --runs=runs/multi30k
 
-Trains what has no result yet, a process for each CPU at a time, writes `benchmarks/results/SET_cpu.json` and the table
-in `docs/translation.md`. There is no table before the dot product has reached the set's floor of BLEU on test data:
-mechanisms are not compared in models that cannot translate.
+The program trains what has no result yet, with `python -m train.main`, one process on each CPU. It writes
+`benchmarks/results/SET_cpu.json` and the table in `docs/translation.md`. There is no table until dot product has
+reached the least BLEU that the set demands on test data: mechanisms are not compared in models that cannot translate.
 """
 
 import argparse

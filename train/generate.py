@@ -1,4 +1,4 @@
-r"""Let a trained model write: a language model continue prompts, or a captioning model say what images show.
+r"""Generate text with a trained model: a language model continues prompts, and a captioner describes images.
 
 python -m train.generate --workdir=runs/gpt --prompt="The return statement" --tokens=100 --temperature=0.8 --top-p=0.95
 python -m train.generate --workdir=runs/gpt --prompts=questions.txt --stop=$'\n' --min-p=0.05 --repetition-penalty=1.2

@@ -1,8 +1,8 @@
 """Start several processes of a training on this machine, which find one another and end together.
 
-What stands behind -- goes to `train.main`. The first process's output is passed on, and the others' errors with their
-number in front. SIGTERM and SIGINT go to all. When one process dies, the others are ended, and the last line says which
-it was.
+The arguments after -- go to `train.main`. The output of the first process is passed on, and so are the errors of the
+others, with their number in front. SIGTERM and SIGINT go to all processes. When one process dies, the others are ended,
+and the last line says which one died.
 
 python -m train.launch --processes=2 -- --config=configs/vit_digits.py --workdir=runs/two
 python -m train.launch --processes=2 --devices-per-process=4 -- --config.mesh.data=4 --config.mesh.tensor=2

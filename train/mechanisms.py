@@ -1,4 +1,4 @@
-"""Pieces, parameters, operations and decode caches of attention mechanisms, a line for each.
+"""Print pieces, parameters, operations and decode caches of attention mechanisms, one line for each.
 
 python -m train.mechanisms --width=128 --heads=4 --length=64
 python -m train.mechanisms "neural(dim=16)" "super(per_head=True)"

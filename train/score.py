@@ -1,4 +1,4 @@
-"""Translations against references, as `sacrebleu` measures them.
+"""Compare translations with references, by the metrics of `sacrebleu`.
 
 python -m train.score --translations=FILE --references=FILE
 """

@@ -1,4 +1,4 @@
-"""A grid of runs, each setting with several seeds.
+"""Train a grid of settings, each with several seeds.
 
 python -m train.sweep --config=configs/vit_digits.py --over model.attention=dot_product,super --seeds=5 --workdir=runs/a
 python -m train.sweep --config=configs/vit_digits.py --over "model.attention=neural(dim=2)|dot_product,super" \
@@ -8,8 +8,8 @@ python -m train.sweep --config=configs/vit_mnist.py --over argument=dot_product,
 python -m train.sweep --config=configs/vit_mnist.py --over model.attention=dot_product,super --workdir=runs/d \
     --tune=optimizer.learning_rate=3e-4,1e-3,3e-3 --tune-length=1/3 --declare=study.json
 
-Commas inside brackets and quotes do not split. --over argument=A,B gives the config file its argument. The same
-command again continues; with more values or seeds it extends the sweep.
+Commas inside brackets and quotes do not split. --over argument=A,B varies the argument of the config file. The same
+command continues a sweep that was stopped; with more values or seeds it extends the sweep.
 """
 
 import argparse

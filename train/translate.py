@@ -1,4 +1,4 @@
-"""Let a trained model translate: a sentence, or a file of one sentence a line into another file.
+"""Translate with a trained model: sentences, or a file with one sentence a line.
 
 python -m train.translate --workdir=runs/dates "fr de lundi 2 mars 2020"
 python -m train.translate --workdir=runs/recurrent "en fr Monday, March 2, 2020" --alignment=alignment.png

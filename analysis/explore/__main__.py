@@ -1,12 +1,12 @@
-"""A page that shows what the heads of trained models attend to; it opens in any browser, without a network.
+"""Write a page that shows what the heads of trained models attend to; it opens in any browser, without a network.
 
 python -m analysis.explore --workdir=runs/gpt --text="for each line in the file, read the line"
 python -m analysis.explore --workdir=runs/vit --examples 3 5 10 --out=digits.html
 python -m analysis.explore --workdir=runs/dates --text="en de 12/31/1999" --text="fr de lundi 2 mars 2020"
 python -m analysis.explore --workdir=runs/digits/super runs/digits/neural
 
-Texts and translations come from --text, or like images from the run's data. Runs that read the same tokens can be set
-side by side.
+Texts come from --text or from the run's data; images come from the run's data. Two runs that read the same tokens can
+be shown side by side.
 """
 
 import argparse

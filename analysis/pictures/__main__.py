@@ -1,4 +1,4 @@
-"""Pictures of finished runs, each as PNG and SVG.
+"""Draw pictures of finished runs, each as PNG and SVG.
 
 python -m analysis.pictures curves runs/super-0 runs/super-1 runs/efficient-0 runs/efficient-1 --out=curves
 python -m analysis.pictures comparison runs/digits --metric=accuracy --out=comparison

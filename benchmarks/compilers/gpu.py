@@ -4,8 +4,8 @@
 
 XLA's plugin for CUDA and ptxas compile our kernels and JAX's own dot product for sm_90a; nothing runs. Instructions are
 those of one tile of pairs and one warp, loops included. Divided by what an SM issues a cycle, they are the least cycles
-that the SM needs: waiting for memory, barriers and results does not count. Needs requirements-gpu.txt, and `nvdisasm`,
-which the package triton has, in an environment of their own, where JAX_PLATFORMS=cpu is set.
+that the SM needs: waiting for memory, barriers and results does not count. The program needs requirements-gpu.txt and
+`nvdisasm`, which the package triton has, in a separate environment with JAX_PLATFORMS=cpu.
 """
 
 import argparse
