@@ -19,7 +19,7 @@ from PIL import Image
 from analysis import archive, comparison, runs
 from models.gpt import GPT, GPTConfig
 from models.published import hugging_face, pretrained
-from models.published.decoders import GPT2
+from models.published.gpt2 import GPT2
 from tests.fuzz.harness import answers, changed, damaged, fuzzed, texts_of
 from tests.fuzz.test_files import LINE, RESULT, SWEEP, config, subwords, write_run
 from tests.fuzz.test_files import used as used_tokeniser
