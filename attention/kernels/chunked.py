@@ -16,6 +16,7 @@ from attention.activations import ACTIVATIONS
 from attention.errors import UnsupportedError
 from attention.kernels import pairs, plan, tiles
 from attention.kernels.call import Call, DotCall, PairCall, ScoreCall
+from attention.kernels.plan import TileAt, TileScore
 from attention.kernels.reference import precise, score_dtype
 
 # Layers up to these sizes are computed unit by unit. Compared with matrix products, hidden layers of (2, 1) and (4, 4)
@@ -35,18 +36,18 @@ def attend(call: DotCall | PairCall | ScoreCall) -> tuple[jax.Array, None]:
     return tiles.attend_in_tiles(call, call.query, call.key, weights, score, plan.rule(call, units), tables), None
 
 
-def of_tiles(call: Call) -> tuple[Any, plan.TileScore, int, Any]:
+def of_tiles(call: Call) -> tuple[Any, TileScore, int, Any]:
     """Returns the weights, the score of a tile, the numbers for each pair in the widest layer, and the tables."""
     if isinstance(call, DotCall):
         return (), DotScore(call.scale, call.precision), 1, ()
     if isinstance(call, PairCall):
         score = (NarrowScore if is_narrow(call) else WideScore)(call.activation, per_head=call.vector.ndim == 2)
         return (call.layers, call.vector), score, widest(call), ()
-    shared, own, tables = pairs.split_params(call.score, call.params)
+    shared, own, tables = pairs.split_params(call)
     for name in tiles.normaliser_arrays(call):
         shared.pop(name)
     score = pairs.PairTiles(call.score, call.scores_shape[-3], call.depth)
-    return (shared, own), score, pairs.widest(call), pairs.cut_tables(call, tables)
+    return (shared, own), score, pairs.widest(call), tables
 
 
 def widest(call: PairCall) -> int:
@@ -61,7 +62,7 @@ def is_narrow(call: PairCall) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class DotScore:
+class DotScore(TileScore):
     """Scores that are products of rows and columns, times a scale.
 
     Attributes:
@@ -76,17 +77,13 @@ class DotScore:
         """Returns `x` unchanged."""
         return x
 
-    def join(self, parts: jax.Array) -> jax.Array:
-        """Returns the array unchanged."""
-        return parts
-
-    def __call__(self, rows: jax.Array, columns: jax.Array, weights: Any, at: plan.TileAt) -> jax.Array:
+    def __call__(self, rows: jax.Array, columns: jax.Array, weights: Any, at: TileAt) -> jax.Array:
         """Returns scores `(b, K, R, C)` of `(b, K, R, H)` and `(b, K, C, H)`."""
         if score_dtype(rows) == rows.dtype:
             return self._product("bkrh,bkch->bkrc", rows * self.scale, columns)
         return self._product("bkrh,bkch->bkrc", rows, columns) * self.scale  # scaling the rows would round them again
 
-    def vjp(self, rows: jax.Array, columns: jax.Array, weights: Any, at: plan.TileAt) -> tuple[jax.Array, Callable]:
+    def vjp(self, rows: jax.Array, columns: jax.Array, weights: Any, at: TileAt) -> tuple[jax.Array, Callable]:
         """Returns the scores and their pullback, which rounds gradients of scores to the dtype of rows."""
 
         def pull(gradient: jax.Array) -> tuple[jax.Array, jax.Array, Any, Any]:
@@ -105,7 +102,7 @@ class DotScore:
 
 
 @dataclasses.dataclass(frozen=True)
-class WideScore:
+class WideScore(TileScore):
     """The MLP on each pair as matrix products, with the axis of units last.
 
     Attributes:
@@ -116,26 +113,12 @@ class WideScore:
     activation: str
     per_head: bool
 
-    def split(self, x: jax.Array) -> Any:
-        """Returns `x` in the precision of the scores."""
-        return precise(x)
-
-    def join(self, parts: Any) -> jax.Array:
-        """Returns the array unchanged."""
-        return parts
-
-    def __call__(self, rows: Any, columns: Any, weights: Any, at: plan.TileAt) -> jax.Array:
+    def __call__(self, rows: Any, columns: Any, weights: Any, at: TileAt) -> jax.Array:
         """Returns the scores `(b, N, R, C)`."""
         score = functools.partial(self._one_head, ACTIVATIONS[self.activation])
         if self.per_head:
             score = jax.vmap(score, in_axes=(1, 1, 0), out_axes=1)
         return score(rows, columns, weights)
-
-    def vjp(self, rows: Any, columns: Any, weights: Any, at: plan.TileAt) -> tuple[jax.Array, Any]:
-        """Returns the scores and their pullback."""
-        return jax.vjp(
-            lambda *arrays: self(*arrays[:3], at._replace(tables=arrays[3])), rows, columns, weights, at.tables
-        )
 
     def _one_head(self, activation, rows, columns, weights):
         layers, vector = weights
@@ -156,7 +139,7 @@ class NarrowScore(WideScore):
 
     def split(self, x: jax.Array) -> Any:
         """Returns one array for each unit."""
-        return [super(NarrowScore, self).split(x[..., unit]) for unit in range(x.shape[-1])]
+        return [precise(x[..., unit]) for unit in range(x.shape[-1])]
 
     def join(self, parts: Any) -> jax.Array:
         """Stacks the arrays of the units."""

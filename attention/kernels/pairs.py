@@ -11,12 +11,10 @@ import jax.numpy as jnp
 from attention.errors import UsageError
 from attention.forms import At
 from attention.kernels.call import ScoreCall, check_rows
-from attention.kernels.plan import TileAt
+from attention.kernels.plan import TileAt, TileScore
 from attention.kernels.reference import precise, spread_heads
 from attention.mask import Mask
-from attention.parameters import Params, Sizes
-
-AXES = ("heads", "queries", "keys")
+from attention.parameters import OVER, Params, Sizes
 
 
 def one_number(score: Any, params: Params, query: Any, key: Any, at: At) -> jax.Array:
@@ -30,45 +28,41 @@ def one_number(score: Any, params: Params, query: Any, key: Any, at: At) -> jax.
     return found
 
 
-def split_params(score: Any, params: Params) -> tuple[Params, Params, Params]:
+def split_params(call: ScoreCall) -> tuple[Params, Params, Params]:
     """Returns the arrays that all pairs share, those of each head, and the tables over positions.
 
-    Tables get the axes `(N, L, L, …)`, of size 1 where they do not depend on the head, the query or the key.
+    Tables get the axes `(N, T, S, …)`, of size 1 where they do not depend on the head, the query or the key.
     """
-    over = {name: declared.over for name, declared in score.parameters(Sizes(1, 1, 1, 1)).items()}
-    shared = {name: x for name, x in params.items() if not over.get(name)}
-    heads = {name: x for name, x in params.items() if over.get(name) == ("heads",)}
-    tables = {
-        name: jnp.expand_dims(x, [axis for axis, what in enumerate(AXES) if what not in over[name]])
-        for name, x in params.items()
-        if name not in shared and name not in heads
-    }
-    return shared, heads, tables
+    over = _over(call)
+    shared = {name: x for name, x in call.params.items() if not over[name]}
+    heads = {name: x for name, x in call.params.items() if over[name] == ("heads",)}
+    rest = call.params.keys() - shared.keys() - heads.keys()
+    return shared, heads, {name: _cut(call, x, over[name]) for name, x in call.params.items() if name in rest}
 
 
-def cut_tables(call: ScoreCall, tables: Params) -> Params:
-    """Returns the rows of the tables from the mask's query offset on, one a query, and one column a key."""
+def _over(call: ScoreCall) -> dict[str, tuple[str, ...]]:
+    """Returns what the leading axes of each array count; those of the normaliser have none here."""
+    declared = call.score.parameters(Sizes(1, 1, 1, 1))
+    return {name: declared[name].over if name in declared else () for name in call.params}
+
+
+def _cut(call: ScoreCall, x: jax.Array, over: tuple[str, ...]) -> jax.Array:
+    """Returns the rows of a table from the mask's query offset on, one a query, and one column a key."""
     queries, keys = call.scores_shape[-2:]
-
-    over = {name: declared.over for name, declared in call.score.parameters(Sizes(1, 1, 1, 1)).items()}
     why = "weights are a table over token positions"
-
-    def cut(name, x):
-        if "queries" in over[name]:
-            check_rows(call.score.title, why, x.shape[1], call.mask, queries, 0)
-            x = jax.lax.dynamic_slice_in_dim(x, call.mask.query_offset, queries, 1)
-        if "keys" in over[name]:
-            check_rows(call.score.title, why, x.shape[2], Mask(), 0, keys)
-        return x[:, :, :keys]
-
-    return {name: cut(name, x) for name, x in tables.items()}
+    x = jnp.expand_dims(x, [axis for axis, what in enumerate(OVER) if what not in over])
+    if "queries" in over:
+        check_rows(call.score.title, why, x.shape[1], call.mask, queries, 0)
+        x = jax.lax.dynamic_slice_in_dim(x, call.mask.query_offset, queries, 1)
+    if "keys" in over:
+        check_rows(call.score.title, why, x.shape[2], Mask(), 0, keys)
+    return x[:, :, :keys]
 
 
 def scores(call: ScoreCall) -> jax.Array:
     """Returns the scores `(*B, N, T, S)` of all pairs, at least in float32; without queries and keys B is 1."""
     *batch, heads, queries, keys = call.scores_shape
-    shared, own, tables = split_params(call.score, call.params)
-    shared, own, tables = jax.tree.map(precise, (shared, own, cut_tables(call, tables)))
+    shared, own, tables = jax.tree.map(precise, split_params(call))
     by_head = lambda tree: jax.tree.map(lambda x: jnp.moveaxis(precise(x), len(batch) + 1, len(batch)), tree)  # noqa: E731
     query, key = by_head(call.query), by_head(spread_heads(call.key, heads))
     positions = call.mask.query_offset + jnp.arange(queries), jnp.arange(keys)
@@ -104,8 +98,7 @@ def _of_head(
     `place` has the number of heads, that of the layer, and that of layers.
     """
     by_query, by_key = ({name: None if x.shape[axis] == 1 else 0 for name, x in tables.items()} for axis in (0, 1))
-    single = [tuple(axis for axis in (0, 1) if x.shape[axis] == 1) for x in tables.values()]
-    tables = {name: x.squeeze(axes) for (name, x), axes in zip(tables.items(), single, strict=True)}
+    tables = {name: x.squeeze(tuple(a for a in (0, 1) if x.shape[a] == 1)) for name, x in tables.items()}
 
     def scored(query, key, tables, i, j):
         return one_number(score, shared | own | tables, query, key, At(i, j, head, *place))
@@ -115,7 +108,7 @@ def _of_head(
 
 
 @dataclasses.dataclass(frozen=True)
-class PairTiles:
+class PairTiles(TileScore):
     """The scores of a tile by `pair`, and their gradient by `jax.vjp`.
 
     Attributes:
@@ -127,14 +120,6 @@ class PairTiles:
     score: Any
     heads: int
     depth: int
-
-    def split(self, x: Any) -> Any:
-        """Returns queries or keys in the precision of the scores."""
-        return jax.tree.map(precise, x)
-
-    def join(self, parts: Any) -> Any:
-        """Returns the arrays unchanged."""
-        return parts
 
     def __call__(self, rows: Any, columns: Any, weights: tuple[Params, Params], at: TileAt) -> jax.Array:
         """Returns scores `(b, K, G·R, C)` of queries `(b, K, G·R, …)` and keys `(b, K, C, …)`."""
@@ -174,8 +159,8 @@ def units(score: Any, shapes: tuple[Any, ...]) -> int:
 
 def widest(call: ScoreCall) -> int:
     """Returns `units` of a call."""
-    over = {name: len(declared.over) for name, declared in call.score.parameters(Sizes(1, 1, 1, 1)).items()}
+    over = _over(call)
     token = lambda x: jax.ShapeDtypeStruct(x.shape[len(call.scores_shape) - 1 :], x.dtype)  # noqa: E731
-    params = {name: jax.ShapeDtypeStruct(x.shape[over.get(name, 0) :], x.dtype) for name, x in call.params.items()}
+    params = {name: jax.ShapeDtypeStruct(x.shape[len(over[name]) :], x.dtype) for name, x in call.params.items()}
     leaves, tree = jax.tree.flatten((*jax.tree.map(token, (call.query, call.key)), params))
     return units(call.score, (tree, tuple(leaves)))

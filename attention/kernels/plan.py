@@ -3,37 +3,18 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from attention.dropout import RowWords
 from attention.kernels.call import Call
-from attention.kernels.reference import score_dtype
+from attention.kernels.reference import precise, score_dtype
 from attention.mesh import platform
 from attention.normaliser import Normaliser
 
 SHORT = 64  # queries and keys of a tile, if a causal sequence would fit into one
-
-
-@runtime_checkable
-class TileScore(Protocol):
-    """A score of pairs of rows and columns. Scores are equal by value, so that plans are too."""
-
-    def split(self, x: jax.Array) -> Any:
-        """Returns queries or keys `(..., L, H)` in its layout: a tree of arrays `(..., L)` or `(..., L, any)`."""
-
-    def join(self, parts: Any) -> jax.Array:
-        """Returns the arrays of `split` as `(..., L, H)`; it is the inverse."""
-
-    def __call__(self, rows: Any, columns: Any, weights: Any, at: "TileAt") -> jax.Array:
-        """Returns float32 or float64 scores `(b, K, R, C)` of queries `(b, K, R, ...)` and keys `(b, K, C, ...)`."""
-
-    def vjp(self, rows: Any, columns: Any, weights: Any, at: "TileAt") -> tuple[jax.Array, Callable]:
-        """Returns the scores of keys as rows and queries as columns, and a function from their gradient to those of
-        rows, columns, weights and tables.
-        """
 
 
 class TileAt(NamedTuple):
@@ -52,6 +33,29 @@ class TileAt(NamedTuple):
     shape: tuple[int, int]
     tables: Any
     layer: jax.Array
+
+
+class TileScore:
+    """Base of the scores of pairs of rows and columns. They are equal by value, so that plans are too."""
+
+    def split(self, x: Any) -> Any:
+        """Returns queries or keys `(..., L, H)` in its layout: a tree of arrays `(..., L)` or `(..., L, any)`."""
+        return jax.tree.map(precise, x)
+
+    def join(self, parts: Any) -> Any:
+        """Returns the arrays of `split` as `(..., L, H)`; it is the inverse."""
+        return parts
+
+    def __call__(self, rows: Any, columns: Any, weights: Any, at: TileAt) -> jax.Array:
+        """Returns float32 or float64 scores `(b, K, R, C)` of queries `(b, K, R, ...)` and keys `(b, K, C, ...)`."""
+        raise NotImplementedError
+
+    def vjp(self, rows: Any, columns: Any, weights: Any, at: TileAt) -> tuple[jax.Array, Callable]:
+        """Returns the scores of keys as rows and queries as columns, and a function from their gradient to those of
+        rows, columns, weights and tables; a score that tells rows from columns has its own.
+        """
+        score = lambda rows, columns, weights, tables: self(rows, columns, weights, at._replace(tables=tables))  # noqa: E731
+        return jax.vjp(score, rows, columns, weights, at.tables)
 
 
 @dataclasses.dataclass(frozen=True)
