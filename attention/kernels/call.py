@@ -22,38 +22,24 @@ SPELLING = re.compile(r"(\w+)\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Call:
-    """The part of a call that does not depend on how the scores are computed.
+class Call(Options):
+    """The part of a call that does not depend on how the scores are computed: its options, and more.
 
     Attributes:
       scores_shape: `(*B, N, T, S)`.
       value: `(*B, S, K, V)`, K divides N.
-      mask: Which query may attend to which key.
-      bias: Added to the scores, broadcasts to `(*B, N, T, S)`, or None.
-      dropout_rate: Rate of dropout on the weights; 0 means none.
       dropout_seed: Two words, or None if the rate is 0.
-      return_weights: Whether to return the weights `(*B, N, T, S)` too.
       block: Queries and keys of a tile; None means the implementation's rule.
-      normaliser: How scores become weights.
+      normaliser: How scores become weights; it may draw from the key of dropout too.
       params: The arrays of the normaliser, and those of the score where it is one of pairs.
-      dropout_key: The key of dropout, from which a normaliser may draw too; or None.
-      layer: The number of the layer among those of its stack, from 0 on.
-      depth: The number of layers.
     """
 
     scores_shape: tuple[int, ...]
     value: Float[Array, "*B S K V"]
-    mask: Mask
-    bias: Float[Array, "*#B #N #T #S"] | None
-    dropout_rate: float
     dropout_seed: Seed | None
-    return_weights: bool
     block: tuple[int, int] | None = None
     normaliser: Normaliser = SOFTMAX
     params: Params = dataclasses.field(default_factory=dict)
-    dropout_key: jax.Array | None = None
-    layer: int | jax.Array = 0
-    depth: int = 1
 
     def allowed(self) -> jax.Array | None:
         """Returns the mask as an array that broadcasts to the scores, or None if everything is allowed."""
@@ -131,18 +117,8 @@ def common(queries: int, heads: int, value: Float[Array, "*B S K V"], options: O
     """
     scores_shape = (*value.shape[:-3], heads, queries, value.shape[-3])
     check_parts(options.mask, options.bias, scores_shape)
-    return {
-        "scores_shape": scores_shape,
-        "value": value,
-        "mask": options.mask,
-        "bias": options.bias,
-        "dropout_rate": options.dropout_rate,
-        "dropout_seed": seed_of(options.dropout_key) if options.dropout_rate else None,
-        "return_weights": options.return_weights,
-        "dropout_key": options.dropout_key,
-        "layer": options.layer,
-        "depth": options.depth,
-    }
+    seed = seed_of(options.dropout_key) if options.dropout_rate else None
+    return vars(options) | {"scores_shape": scores_shape, "value": value, "dropout_seed": seed}
 
 
 def check_parts(mask: Mask, bias: jax.Array | None, scores_shape: tuple[int, ...]) -> None:
