@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from attention.errors import UsageError
-from attention.parameters import lift
+from attention.parameters import lift, trail
 
 Bounds = tuple[int | jax.Array | None, int | jax.Array | None]
+BY_POSITION = {"causal", "key_lengths"}  # the kinds of mask that a mechanism without scores of pairs honours
 
 
 def near(query: jax.Array, key: jax.Array, causal: bool, window: int) -> list[jax.Array]:
@@ -163,16 +164,12 @@ class Mask:
             return self.materialise(queries, keys, rank).any(axis=(-3, -2))
         if "segments" in kinds:
             return self._reachable_by_blocks(queries, keys, rank)
-        near = self._reachable_positions(queries, keys)
-        return self.real_keys(keys) & lift(near, rank - 2) if self.key_lengths is not None else lift(near, rank - 2)
-
-    def _reachable_positions(self, queries: int, keys: int) -> Bool[Array, "*S"]:
-        """Returns the reachable keys under causality and window alone: an interval of queries may see each key."""
         lowest, highest = queries_in_sight(jax.lax.iota(jnp.int32, keys), 1, self.causal, self.window)
-        first, last = self.query_offset, self.query_offset + queries - 1
+        last = first + queries - 1
         first = first if lowest is None else jnp.maximum(first, lowest)
         last = last if highest is None else jnp.minimum(last, highest)
-        return jnp.broadcast_to(first <= last, (keys,))
+        seen = jnp.broadcast_to(first <= last, (keys,))
+        return lift(seen, rank - 2) if self.key_lengths is None else self.real_keys(keys) & lift(seen, rank - 2)
 
     def _reachable_by_blocks(self, queries: int, keys: int, rank: int) -> Bool[Array, "*B S"]:
         """Returns the reachable keys, from the mask of one block of queries at a time to bound the memory."""
@@ -197,10 +194,11 @@ class Mask:
         *batch, keys = x.shape[: rank - 2]
         self.check(tuple(batch), queries, keys)
         reachable = self.reachable_keys(queries, keys, rank)
-        if reachable is None:
-            return x
-        aligned = reachable.reshape(*reachable.shape, *(1,) * (x.ndim - reachable.ndim))
-        return jnp.where(aligned, x, jnp.zeros((), x.dtype))
+        return x if reachable is None else jnp.where(trail(reachable, x.ndim), x, jnp.zeros((), x.dtype))
+
+    def at_queries(self, x: Float[Array, ...], queries: int, axis: int) -> Float[Array, ...]:
+        """Returns the tokens of `x`, an axis of keys, at the positions of the queries; zeros beyond them."""
+        return jnp.take(x, self.query_offset + jnp.arange(queries), axis=axis, mode="fill", fill_value=0)
 
 
 def in_blocks(x: Array, size: int) -> Array:

@@ -59,6 +59,11 @@ def lift(x: jax.Array | np.ndarray, rank: int) -> jax.Array | np.ndarray:
     return x.reshape((1,) * (rank - x.ndim) + x.shape)
 
 
+def trail(x: jax.Array, rank: int) -> jax.Array:
+    """Returns an array with axes of 1 behind its own, up to that rank."""
+    return x.reshape(x.shape + (1,) * (rank - x.ndim))
+
+
 class Valid(NamedTuple):
     """What an option may be, as metadata of its type.
 
@@ -69,6 +74,11 @@ class Valid(NamedTuple):
 
     what: str
     holds: Callable[[Any], bool]
+
+
+def text_like(example: str) -> Valid:
+    """Returns what an option may be that is a string, such as the example."""
+    return Valid(f"a string such as {example!r}", lambda x: isinstance(x, str))
 
 
 def check_options(options: Any) -> None:

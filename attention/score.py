@@ -5,10 +5,9 @@ its normaliser makes weights of them; recurrences, which keep a state instead, a
 """
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention import operations
@@ -20,7 +19,7 @@ from attention.mask import Mask
 from attention.normaliser import Normaliser, normaliser_of
 from attention.operations import Cost
 from attention.options import Options, takes_options
-from attention.parameters import Parameter, Params, Sizes, check_options
+from attention.parameters import Parameter, Params, Sizes, check_options, text_like
 
 
 class Mixer:
@@ -67,9 +66,7 @@ class Mixer:
         """Returns how many queries and keys a token has and how wide they are, for N and K heads of width H."""
         return {"query": (heads, head), "key": (groups, head)}
 
-    def check_shapes(self, query: jax.Array, key: jax.Array, value: jax.Array) -> None:
-        """Raises UsageError unless the arrays fit together."""
-        check_shapes(query, key, value)
+    check_shapes = staticmethod(check_shapes)
 
     def query_gain(self, head: int) -> float:
         """Returns the factor of the query projection's initial weights that makes initial scores of order 1."""
@@ -132,14 +129,12 @@ class Score(Mixer):
     """
 
     title = ""
-    normaliser: str = dataclasses.field(default="softmax", kw_only=True)
+    normaliser: Annotated[str, text_like("sigmoid")] = dataclasses.field(default="softmax", kw_only=True)
     kernels: ClassVar[tuple[str, ...]] = ()  # the implementations that its forms add
     needs_causal: ClassVar[bool] = False
 
     def __post_init__(self):
         super().__post_init__()
-        if not isinstance(self.normaliser, str):
-            raise UsageError(f"The option normaliser must be a string such as 'sigmoid', not {self.normaliser!r}.")
         normaliser_of(self.normaliser)
 
     @property
@@ -249,15 +244,10 @@ def attend(
     check_parts(mask, checked.bias, (*query.shape[:-3], query.shape[-2], query.shape[-3], keys))
     reachable = lambda x: mask.without_unreachable(x, query.shape[-3], query.ndim)  # noqa: E731
     key, value, source = jax.tree.map(reachable, (key, value, source))
-    inputs = query if source is None or score.cross else _rows(source, mask.query_offset, query.shape[-3])
+    inputs = query if source is None or score.cross else mask.at_queries(source, query.shape[-3], -2)
     query = score.prepare_query(params, query, Tokens(mask.query_offset, inputs))
     key = score.prepare_key(params, key, Tokens(0, key if source is None else source))
     return score.attend(params, query, key, key if value is None else value, checked)
-
-
-def _rows(source: jax.Array, first: int | jax.Array, count: int) -> jax.Array:
-    """Returns the inputs of queries, which in self-attention are among those of the keys; zeros beyond them."""
-    return jnp.take(source, first + jnp.arange(count), axis=-2, mode="fill", fill_value=0)
 
 
 def _check_given(score: Mixer, params: Params, query: Any, key: Any, value: Any, source: Any) -> None:

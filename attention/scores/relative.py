@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ from jax.nn import initializers
 
 from attention.errors import UsageError
 from attention.forms import At
-from attention.parameters import Count, NotNegative, Parameter, Params, Sizes
+from attention.parameters import Count, NotNegative, Parameter, Params, Sizes, Valid
 from attention.score import Score
 
 
@@ -24,15 +25,13 @@ class Relative(Score):
       scale: The factor of q·k; 0 means 1/√H.
     """
 
-    buckets: Count = 32
+    buckets: Annotated[Count, Valid("a multiple of 4 above 0", lambda x: x % 4 == 0)] = 32
     distance: Count = 128
     ahead: bool = True
     scale: NotNegative = 0.0
 
     def __post_init__(self):
         super().__post_init__()
-        if self.buckets % 4:
-            raise UsageError(f"The option buckets must be a multiple of 4 above 0, not {self.buckets!r}.")
         if self.distance <= self.buckets:
             raise UsageError(
                 f"The option distance must be a number above {self.buckets} buckets, not {self.distance!r}."

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from attention import specs
 from attention.errors import UsageError
-from attention.parameters import NotNegative, Positive, Valid, check_options, is_number
+from attention.parameters import NotNegative, Positive, Valid, check_options, is_number, text_like
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,12 +136,10 @@ class Rotary:
 
     base: Annotated[float | int, Valid("a number above 1", lambda x: is_number(x) and x > 1)] = 10_000.0
     fraction: Annotated[float | int, Valid("above 0 and at most 1", lambda x: is_number(x) and 0 < x <= 1)] = 1.0
-    scaling: str = "none"
+    scaling: Annotated[str, text_like("linear(factor=4)")] = "none"
 
     def __post_init__(self):
         check_options(self)
-        if not isinstance(self.scaling, str):
-            raise UsageError(f"The option scaling must be a string such as 'linear(factor=4)', not {self.scaling!r}.")
         _ = self.rule
 
     @property
