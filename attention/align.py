@@ -5,10 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention.kernels.call import check_rows, check_weight
-from attention.mask import Mask
+from attention.mask import BY_POSITION, Mask
 from attention.parameters import lift
-
-HONOURED = {"causal", "key_lengths"}
 
 
 def align_values(
@@ -40,7 +38,7 @@ def align_values(
         are of another batch.
     """
     mask = mask or Mask()
-    mask.require(HONOURED, by="Super Attention (an aligned mechanism)")
+    mask.require(BY_POSITION, by="Super Attention (an aligned mechanism)")
     length, heads, _ = value.shape[-3:]
     built = kernel.shape[-1]
     check_weight("kernel (W^A)", kernel, (built, built), (heads, built, built))
@@ -65,10 +63,6 @@ def align_values(
     aligned = jnp.einsum(equation, kernel.astype(value.dtype), value)
     if bias is None:
         return aligned
-    return aligned + _per_token(cut(bias, bias.ndim - 1).astype(value.dtype), aligned.ndim)
-
-
-def _per_token(bias: Float[Array, "*N L"], rank: int) -> Float[Array, "..."]:
-    """Returns the bias `(L,)` or `(N, L)` with the rank of the values, so that it broadcasts to `(*B, L, N, H)`."""
+    bias = cut(bias, bias.ndim - 1).astype(value.dtype)
     by_token = bias.T if bias.ndim == 2 else bias[:, None]
-    return by_token.reshape((1,) * (rank - 3) + (*by_token.shape, 1))
+    return aligned + lift(by_token[..., None], aligned.ndim)

@@ -29,6 +29,11 @@ def low_rank(params: Params, source: jax.Array) -> jax.Array:
     return logits + lift(params["forget_bias"], logits.ndim)
 
 
+def forget_rates(key: Any, shape: tuple[int], dtype: Any) -> jax.Array:
+    """Returns initial rates a, log 1 … 16."""
+    return jnp.log(jnp.linspace(1, 16, *shape, dtype=dtype))
+
+
 @dataclasses.dataclass(frozen=True)
 class GatedLinear(Recurrence):
     """W ← W diag(α) + v kᵀ and W q/√H, α = σ(W₂ W₁ x + b)^(1/16) for each column (Yang et al. 2023, 2312.06635, eq. 3).
@@ -74,12 +79,12 @@ class GatedDelta(Surrounded):
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns W_α, b and a, and W_β."""
         kernel = Parameter((sizes.model, sizes.heads), initializers.lecun_normal())
-        rate = lambda key, shape, dtype: jnp.log(jnp.linspace(1, 16, shape[0], dtype=dtype))  # noqa: E731
-        rates = {
-            "forget_rate": Parameter((sizes.heads,), rate),
+        return {
+            "forget_kernel": kernel,
+            "strength_kernel": kernel,
+            "forget_rate": Parameter((sizes.heads,), forget_rates),
             "forget_bias": Parameter((sizes.heads,), initializers.constant(-4.0)),
-        }
-        return {"forget_kernel": kernel, "strength_kernel": kernel} | rates | self.surroundings(sizes)
+        } | self.surroundings(sizes)
 
     def gates(self, params: Params, source: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns log α and β, `(*B, S, N, 1)` and `(*B, S, N)`."""
@@ -87,9 +92,7 @@ class GatedDelta(Surrounded):
         decay = -jnp.exp(lift(params["forget_rate"], source.ndim)) * amount
         return decay[..., None], jax.nn.sigmoid(source @ params["strength_kernel"])
 
-    def write(
-        self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: tuple[jax.Array, jax.Array]
-    ) -> jax.Array:
+    def write(self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: Any) -> jax.Array:
         """Returns the faded W with the value in the place of what W stored for the key."""
         (decay, strength), key = gates, unit(jax.nn.silu(key))
         faded = jnp.exp(decay)[None] * state  # a gate of the head, or one of each column

@@ -12,14 +12,12 @@ from attention.errors import UnsupportedError
 from attention.forms import Tokens
 from attention.kernels.call import check_implementation
 from attention.kernels.reference import precise, spread_heads
-from attention.mask import Mask
+from attention.mask import BY_POSITION, Mask
 from attention.mesh import platform
 from attention.options import Options
-from attention.parameters import Params, Sizes
+from attention.parameters import Params, Sizes, trail
 from attention.recurrences.state import NARROW_CHUNK, Writes, all_pairs, from_state, in_chunks
 from attention.score import Mixer
-
-HONOURED = {"causal", "key_lengths"}
 
 
 class Recurrence(Mixer):
@@ -79,10 +77,12 @@ class Recurrence(Mixer):
 
     def start(self, sizes: Sizes, batch: tuple[int, ...], dtype: Any) -> Any:
         """Returns empty states, `(*B, N, …)`, at least in float32."""
-        kind = jnp.promote_types(dtype, jnp.float32)
-        spread = lambda x: jnp.broadcast_to(x, (*batch, sizes.heads, *x.shape)).astype(kind)  # noqa: E731
         _, wide = self.widths(sizes.heads, sizes.heads, sizes.head)["key"]
-        return jax.tree.map(spread, self.begin(wide, sizes.head))
+        return self._start((*batch, sizes.heads), wide, sizes.head, dtype)
+
+    def _start(self, lead: tuple[int, ...], head: int, value: int, dtype: Any) -> Any:
+        kind = jnp.promote_types(dtype, jnp.float32)
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (*lead, *x.shape)).astype(kind), self.begin(head, value))
 
     def attend(self, params: Params, query: Any, key: Any, value: Any, options: Options) -> Any:
         """Returns the output `(*B, T, N, V)`, and `weights` if the options ask for them."""
@@ -139,11 +139,11 @@ class Recurrence(Mixer):
                 raise UnsupportedError(
                     f"{self.title} has no {what}: it keeps a running state and never scores a pair; ask for none."
                 )
-        options.mask.require(HONOURED, by=self.title)
+        options.mask.require(BY_POSITION, by=self.title)
 
     def advance(self, params: Params, query: Any, key: Any, value: Any, before: Any, mask: Mask) -> tuple[Any, Any]:
         """Returns the causal output of the next tokens and the states after them."""
-        mask.require(HONOURED, by=self.title)
+        mask.require(BY_POSITION, by=self.title)
         if "chunked" in self.implementations:
             out, after = from_state(self._writes(params, query, key, value, mask), before)
             return self.finish(out).astype(value.dtype), after
@@ -156,10 +156,7 @@ class Recurrence(Mixer):
         """Returns what queries at the mask's offset read, or queries when all keys are written; see `_scan`."""
         *batch, keys, _, width = value.shape
         queries, heads, head = jax.tree.leaves(query)[0].shape[-3:]
-        state = jax.tree.map(
-            lambda x: jnp.broadcast_to(x, (*batch, heads, *x.shape)).astype(precise(value).dtype),
-            self.begin(head, width),
-        )
+        state = self._start((*batch, heads), head, width, value.dtype)
         if mask.causal and mask.in_step(queries, keys):
             return self._scan(params, query, key, value, state, mask.key_lengths, read=read)[0]
         after, last = self._scan(params, None, key, value, state, mask.key_lengths, every=mask.causal)
@@ -202,7 +199,7 @@ class Recurrence(Mixer):
             after = jax.tree.map(lambda x, dtype: x.astype(dtype), write(state, key, value, gates), kind)
             if lengths is not None:
                 real = position < lengths
-                after = jax.tree.map(lambda x, y: jnp.where(_aligned(real, x), x, y), after, state)
+                after = jax.tree.map(lambda x, y: jnp.where(trail(real, x.ndim), x, y), after, state)
             if query is None:
                 return after, after if every else None
             return after, read(after, query)
@@ -231,7 +228,3 @@ def _unless_differentiated(alone: Callable, differentiated: Callable) -> Callabl
     function = jax.custom_vjp(lambda *inputs: alone(*inputs))  # not the method itself, whose defaults JAX would add
     function.defvjp(lambda *inputs: jax.vjp(differentiated, *inputs), lambda pull, gradient: pull(gradient))
     return function
-
-
-def _aligned(real: jax.Array, x: jax.Array) -> jax.Array:
-    return real.reshape(*real.shape, *(1,) * (x.ndim - real.ndim))

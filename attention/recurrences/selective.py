@@ -10,7 +10,7 @@ from jax.nn import initializers
 
 from attention.kernels.reference import spread_heads
 from attention.parameters import Parameter, Params, Sizes, lift
-from attention.recurrences.gated import GatedDelta, low_rank, low_rank_parameters
+from attention.recurrences.gated import GatedDelta, forget_rates, low_rank, low_rank_parameters
 from attention.recurrences.surrounded import Surrounded
 
 
@@ -27,11 +27,10 @@ class StateSpace(Surrounded):
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns the projection of Δ with b, whose softplus is from 0.001 to 0.1 at first, and a = log 1 … 16."""
         steps = lambda key, shape, dtype: jnp.log(jnp.expm1(jnp.geomspace(1e-3, 0.1, *shape, dtype=dtype)))  # noqa: E731
-        rates = lambda key, shape, dtype: jnp.log(jnp.linspace(1, 16, *shape, dtype=dtype))  # noqa: E731
         return {
             "step_kernel": Parameter((sizes.model, sizes.heads), initializers.lecun_normal()),
             "step_bias": Parameter((sizes.heads,), steps),
-            "forget_rate": Parameter((sizes.heads,), rates),
+            "forget_rate": Parameter((sizes.heads,), forget_rates),
         } | self.surroundings(sizes)
 
     def gates(self, params: Params, source: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -39,9 +38,7 @@ class StateSpace(Surrounded):
         step = jax.nn.softplus(source @ params["step_kernel"] + lift(params["step_bias"], source.ndim))
         return -(step * jnp.exp(lift(params["forget_rate"], source.ndim)))[..., None], step[..., None]
 
-    def write(
-        self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: tuple[jax.Array, jax.Array]
-    ) -> jax.Array:
+    def write(self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: Any) -> jax.Array:
         """Returns the faded W with the value in proportion to the step."""
         decay, step = gates
         return jnp.exp(decay)[None] * state + jnp.outer(step * value, key)

@@ -40,7 +40,7 @@ class Writes(NamedTuple):
       query: Features that read, `(*B, N, T, H)`, or None if nothing is read.
       key: Features that write, `(*B, N, S, H)`; zero where nothing is written.
       value: `(*B, N, S, V)`.
-      strength: β, `(*B, N, S)`, or None if values are written unchanged.
+      strength: β, `(*B, N, S, 1)`, or None if values are written unchanged.
       decay: log α, `(*B, N, S, 1)` or `(*B, N, S, H)`, before each key is written; None if nothing fades.
     """
 
@@ -53,24 +53,14 @@ class Writes(NamedTuple):
     @classmethod
     def of(cls, query, key, value, strength, decay, mask: Mask) -> Writes:
         """Builds them from arrays in the layout of `jax.nn`; keys beyond the mask's lengths write nothing."""
+        writing = key, value, None if strength is None else strength[..., None], decay
         if mask.key_lengths is not None:
-            real = mask.real_keys(key.shape[-3])[..., None]
-            key, value = (jnp.where(real[..., None], x, 0) for x in (key, value))
-            strength = None if strength is None else jnp.where(real, strength, 0)
-            decay = None if decay is None else jnp.where(real[..., None], decay, 0)
-        heads = query.shape[-2]
-        decay = None if decay is None else jnp.moveaxis(precise(spread_heads(decay, heads)), -2, -3)
-        if strength is not None:
-            strength = jnp.moveaxis(spread_heads(precise(strength)[..., None], heads)[..., 0], -1, -2)
-        arrays = (*by_head(query, key, value), strength, decay)
-        dtype = jnp.result_type(*(x for x in arrays if x is not None))
-        return cls(*(x if x is None else x.astype(dtype) for x in arrays))
-
-
-def by_head(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns the arrays as `(*B, N, L, H)`, with key heads repeated for their query heads, at least in float32."""
-    heads = query.shape[-2]
-    return tuple(jnp.moveaxis(precise(spread_heads(x, heads)), -2, -3) for x in (query, key, value))
+            real = mask.real_keys(key.shape[-3])[..., None, None]
+            writing = jax.tree.map(lambda x: jnp.where(real, x, 0), writing)
+        spread = spread_heads((query, *writing), query.shape[-2])
+        by_head = jax.tree.map(lambda x: jnp.moveaxis(precise(x), -2, -3), spread)
+        dtype = jnp.result_type(*jax.tree.leaves(by_head))
+        return cls(*jax.tree.map(lambda x: x.astype(dtype), by_head))
 
 
 def all_pairs(writes: Writes, mask: Mask) -> jax.Array:
@@ -108,7 +98,7 @@ def _scan(writes: Writes, before: jax.Array) -> tuple[jax.Array | None, jax.Arra
     """Returns what the queries read, with the axis of chunks first, or None without queries, and the last state."""
     wide = writes.decay is None or writes.decay.shape[-1] == 1
     chunk = min(CHUNK if wide else NARROW_CHUNK, writes.key.shape[-2])
-    chunks = Writes(*(_chunks(x, axis, chunk) for x, axis in zip(writes, (-2, -2, -2, -1, -2), strict=True)))
+    chunks = jax.tree.map(lambda x: _chunks(x, chunk), writes)
 
     def step(state, chunk_writes: Writes):
         query, key, _, _, decay = chunk_writes
@@ -166,10 +156,9 @@ def _written(writes: Writes, state: jax.Array | None, sums: jax.Array | None) ->
     """Returns u_j of each key, `(*B, N, S, V)`, given the state before them; None is an empty state."""
     if writes.strength is None:
         return writes.value
-    strength = writes.strength[..., None]
     known = 0.0 if state is None else jnp.einsum("...sh,...vh->...sv", _faded(writes.key, sums), state)
-    overlap = strength * jnp.tril(_pairs(writes.key, writes.key, sums), -1)
-    rest = strength * (writes.value - known)
+    overlap = writes.strength * jnp.tril(_pairs(writes.key, writes.key, sums), -1)
+    rest = writes.strength * (writes.value - known)
     return _solved(overlap, rest)
 
 
@@ -205,10 +194,8 @@ def _inverse(lower: jax.Array) -> jax.Array:
     return inverse[..., 0, :length, :length]
 
 
-def _chunks(x: jax.Array | None, axis: int, chunk: int) -> jax.Array | None:
-    """Pads the axis of tokens with zeros, which write nothing, and cuts it into chunks, whose axis comes first."""
-    if x is None:
-        return None
-    axis += x.ndim
-    padded = jnp.pad(x, [(0, -x.shape[axis] % chunk if i == axis else 0) for i in range(x.ndim)])
-    return jnp.moveaxis(padded.reshape(*x.shape[:axis], -1, chunk, *x.shape[axis + 1 :]), axis, 0)
+def _chunks(x: jax.Array, chunk: int) -> jax.Array:
+    """Pads the tokens of `(*B, N, L, H)` with zeros, which write nothing, and cuts them to `(chunks, *B, N, C, H)`."""
+    *lead, length, width = x.shape
+    padded = jnp.pad(x, [(0, 0)] * len(lead) + [(0, -length % chunk), (0, 0)])
+    return jnp.moveaxis(padded.reshape(*lead, -1, chunk, width), -3, 0)

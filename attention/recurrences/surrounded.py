@@ -97,8 +97,7 @@ class Surrounded(Recurrence):
 
     def _convolves(self, sizes: Sizes) -> dict[str, tuple[int, int]]:
         """Returns what is convolved, with its heads and their width."""
-        wide = self.widths(sizes.heads, sizes.heads, sizes.head) | {"value": (sizes.heads, sizes.head)}
-        return {part: wide[part] for part in PARTS}
+        return self.widths(sizes.heads, sizes.heads, sizes.head) | {"value": (sizes.heads, sizes.head)}
 
     @property
     def _norms_groups(self) -> bool:
@@ -128,8 +127,7 @@ class Surrounded(Recurrence):
             value = options.mask.without_unreachable(value, query.shape[-3], value.ndim)
         query = self._spread(query, value)
         found = super().attend(params, query, key, value, options)
-        rows = options.mask.query_offset + jnp.arange(query.shape[-3])
-        own = jnp.take(value, rows, axis=-3, mode="fill", fill_value=0) if self.skip else None
+        own = options.mask.at_queries(value, query.shape[-3], -3) if self.skip else None
         if options.return_weights:
             return self._behind(params, found[0], own, gate), found[1]
         return self._behind(params, found, own, gate)
@@ -153,7 +151,7 @@ class Surrounded(Recurrence):
         self, params: Params, query: jax.Array, key: Any, value: jax.Array, last: dict[str, jax.Array]
     ) -> tuple[tuple[Any, ...], dict[str, jax.Array]]:
         """Returns convolved queries, keys with gates, and values, given the tokens before; and the last tokens."""
-        keys, gates = key if isinstance(key, tuple) else (key, None)
+        keys, gates = key
         done, after = {}, {}
         for part, x in zip(PARTS, (query, keys, value), strict=True):
             x = spread_heads(x, params[f"{part}_taps"].shape[-2])
@@ -164,7 +162,7 @@ class Surrounded(Recurrence):
             out += lift(params[f"{part}_taps_bias"], x.ndim)
             done[part] = (out if part in self.silent else jax.nn.silu(out)).astype(x.dtype)
             after[part] = wide[..., x.shape[-3] :, :, :]
-        return (done["query"], done["key"] if gates is None else (done["key"], gates), done["value"]), after
+        return (done["query"], (done["key"], gates), done["value"]), after
 
     def _behind(self, params: Params, out: jax.Array, value: jax.Array | None, gate: jax.Array | None) -> jax.Array:
         """Returns the output of the heads after the skip and the gated norm."""
@@ -175,11 +173,7 @@ class Surrounded(Recurrence):
             return wide.astype(out.dtype)
         factor = jax.nn.silu(precise(gate))
         wide = wide * factor if self.gate == "gate_first" else wide
-        normed = self._by_group(wide) if self._norms_groups else wide
+        normed = wide.reshape(*wide.shape[:-2], self.groups, -1) if self._norms_groups else wide
         wide = (normed * inverse_rms(normed, self.epsilon)).reshape(wide.shape)
         wide *= lift(params["gate_scale"], out.ndim)
         return (wide * factor if self.gate == "norm_first" else wide).astype(out.dtype)
-
-    def _by_group(self, x: jax.Array) -> jax.Array:
-        """Returns `(…, N, H)` with the heads of each group beside each other."""
-        return x.reshape(*x.shape[:-2], self.groups, -1)
