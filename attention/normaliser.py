@@ -20,11 +20,6 @@ from attention.parameters import Count, Parameter, Params, Sizes, check_options,
 State = tuple[jax.Array, ...]
 
 
-def half(dtype: Any) -> Any:
-    """Returns half the lowest number, relative to which a row of masked scores has weights exp(lowest − half) = 0."""
-    return jnp.finfo(dtype).min / 2
-
-
 @dataclasses.dataclass(frozen=True)
 class Normaliser:
     """Base: weights that are a function of each score alone.
@@ -34,6 +29,7 @@ class Normaliser:
       in_tiles: Whether it is computed in tiles too.
       counts: Whether it needs the number of keys that a query may attend to.
       lowest: Whether the lowest score has the weight 0; otherwise the score 0 has it.
+      random: Whether a random key chooses the weights in training.
       flops: Operations on each score.
     """
 
@@ -41,15 +37,11 @@ class Normaliser:
     in_tiles: ClassVar[bool] = True
     counts: ClassVar[bool] = False
     lowest: ClassVar[bool] = True
+    random: ClassVar[bool] = False
     flops: ClassVar[int] = 1
 
     def __post_init__(self):
         check_options(self)
-
-    @property
-    def random(self) -> bool:
-        """Returns whether a random key chooses the weights in training."""
-        return False
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns the learnable arrays by name, each with N numbers."""
@@ -133,7 +125,8 @@ class Softmax(Normaliser):
 
     def start(self, params: Params, shape: tuple[int, ...], count: jax.Array, dtype: Any) -> State:
         """Returns the highest score and the sum of exponentials."""
-        return jnp.full(shape, half(dtype), dtype), jnp.zeros(shape, dtype)
+        half = jnp.finfo(dtype).min / 2  # relative to it, a row of masked scores has weights exp(lowest - half) = 0
+        return jnp.full(shape, half, dtype), jnp.zeros(shape, dtype)
 
     def add(self, state: State, scores: jax.Array, first: bool) -> tuple[State, jax.Array | None, jax.Array]:
         """Returns the new maximum and sum, and exponentials relative to that maximum."""
@@ -153,9 +146,8 @@ class Softmax(Normaliser):
 
     def finish(self, state: State) -> tuple[jax.Array, jax.Array]:
         """Returns the sum, and the logarithm of the sum of exponentials."""
-        highest, total = state
-        total = jnp.where(total == 0, 1, total)
-        return total, highest + jnp.log(total)
+        total = _nonzero(state[1])
+        return total, state[0] + jnp.log(total)
 
     def weights(self, scores: jax.Array, row: jax.Array) -> tuple[jax.Array, Any]:
         """Returns exp(s − log-sum-exp)."""
@@ -259,7 +251,8 @@ class Sum(Normaliser):
 
     def finish(self, state: State) -> tuple[jax.Array, jax.Array]:
         """Returns the sum twice."""
-        return _nonzero(state[0]), _nonzero(state[0])
+        total = _nonzero(state[0])
+        return total, total
 
     def weights(self, scores: jax.Array, row: jax.Array) -> tuple[jax.Array, Any]:
         """Returns the scores over the sum."""
@@ -291,7 +284,7 @@ class Hard(Normaliser):
         """Returns the one-hot weights."""
         if self.sampled and key is not None:
             scores = scores + jax.random.gumbel(key, scores.shape, scores.dtype)
-        soft = Softmax().weigh(params, scores, allowed)
+        soft = SOFTMAX.weigh(params, scores, allowed)
         best = jax.nn.one_hot(jnp.argmax(soft, -1), scores.shape[-1], dtype=soft.dtype)
         best = jnp.where(soft.sum(-1, keepdims=True) > 0, best, 0)
         return best + (soft - jax.lax.stop_gradient(soft))

@@ -16,9 +16,7 @@ from attention.parameters import Parameter, Params, Sizes, Valid, is_number, lif
 from attention.score import Mixer
 from attention.scores.dot import DotProduct
 
-
-def _is_share(value: Any) -> bool:
-    return is_number(value) and 0 <= value < 1
+Share = Annotated[float | int, Valid("a number of at least 0 and below 1", lambda x: is_number(x) and 0 <= x < 1)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Differential(Mixer):
       initial: λ₀ of all layers; 0 means the paper's 0.8 − 0.6 exp(−0.3 (l − 1)) in layer l from 1 on.
     """
 
-    initial: Annotated[float | int, Valid("a number of at least 0 and below 1", _is_share)] = 0
+    initial: Share = 0
     title = "Differential attention"
     normalises = "softmax"
     implementations = ("reference", "xla", "chunked")  # its values are wider than its halves, which cuDNN refuses
@@ -41,10 +39,9 @@ class Differential(Mixer):
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns a and b of both softmaxes, shared by the heads as in the published code, and the norm's scale."""
         _check_even(sizes.head)
-        vectors = {
-            name: Parameter((2, sizes.head // 2), initializers.normal(0.1)) for name in ("query_vector", "key_vector")
-        }
-        return vectors | {"scale": Parameter((sizes.head,), initializers.ones)}
+        vectors = Parameter((2, sizes.head // 2), initializers.normal(0.1))
+        scale = Parameter((sizes.head,), initializers.ones)
+        return {"query_vector": vectors, "key_vector": vectors, "scale": scale}
 
     def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> jax.Array:
         """Returns the query, with each of its halves turned."""

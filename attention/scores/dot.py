@@ -125,7 +125,10 @@ class DotProduct(Score):
             wide = precise(x)
             x = (wide * inverse_rms(wide, EPSILON) * lift(weights, x.ndim)).astype(x.dtype)
         x = at.turn(x)
-        return _down(params, side, x) if self.dim else x
+        if not self.dim:
+            return x
+        kernel, bias = (params[f"down_{side}_{name}"].astype(x.dtype) for name in ("kernel", "bias"))
+        return x @ kernel + lift(bias, x.ndim)
 
     def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
         """Returns q·k · scale."""
@@ -134,8 +137,3 @@ class DotProduct(Score):
     def as_dot(self, params: Params, query: jax.Array, key: jax.Array) -> DotForm:
         """Returns the scores as they are."""
         return DotForm(query, key, self.scale or query.shape[-1] ** -0.5, precision=self.precision)
-
-
-def _down(params: Params, side: str, x: jax.Array) -> jax.Array:
-    kernel, bias = (params[f"down_{side}_{name}"].astype(x.dtype) for name in ("kernel", "bias"))
-    return x @ kernel + lift(bias, x.ndim)

@@ -251,19 +251,15 @@ class Neural(PairScore):
         """Returns the Pallas kernels, which have no unique pairs."""
         return () if self.unique else ("pallas",)
 
-    def _widths(self, sizes: Sizes) -> list[int]:
-        """Returns the widths of concat(q', k') and of each layer after it."""
-        dim = self.dim or sizes.head
-        return [2 * dim, *(self.hidden or (dim, max(1, dim // 2))), 1]
-
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns kernel and bias of the projections down and of each layer."""
         heads = {"heads": sizes.heads} if self.per_head else {}
         pairs = {"queries": sizes.length, "keys": sizes.length} if self.unique else {}
-        declared = {}
+        dim, declared = self.dim or sizes.head, {}
+        widths = 2 * dim, *(self.hidden or (dim, max(1, dim // 2))), 1
         for side in ("query", "key") if self.dim is not None else ():
             declared |= _layer(f"down_{side}", heads, sizes.head, self.dim)
-        for index, (inputs, outputs) in enumerate(itertools.pairwise(self._widths(sizes))):
+        for index, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
             declared |= _layer(f"layer_{index}", heads | pairs, inputs, outputs)
         return declared
 
@@ -271,7 +267,11 @@ class Neural(PairScore):
         """Returns kernel and bias of each layer, the last times the scale; the public function may leave biases out."""
         count = sum(name.startswith("layer_") and name.endswith("_kernel") for name in params)
         *layers, last = ((params[f"layer_{i}_kernel"], params.get(f"layer_{i}_bias")) for i in range(count))
-        return (*layers, jax.tree.map(lambda x: x * self._factor(params), last) if self.scale else last)
+        if self.scale:
+            down = params.get("down_query_kernel")
+            head = params["layer_0_kernel"].shape[-2] // 2 if down is None else down.shape[-2]
+            last = jax.tree.map(lambda x: x * head**-0.5, last)
+        return *layers, last
 
     def project(self, params: Params, x: jax.Array, side: str) -> jax.Array:
         """Returns queries or keys projected down."""
@@ -279,10 +279,6 @@ class Neural(PairScore):
             return x
         kernel, bias = params[f"down_{side}_kernel"], params.get(f"down_{side}_bias")
         return _affine(x, kernel, bias, "n" if self.per_head else "")
-
-    def _factor(self, params: Params) -> float:
-        kernel = params["layer_0_kernel"] if self.dim is None else params["down_query_kernel"]
-        return (kernel.shape[-2] // (2 if self.dim is None else 1)) ** -0.5
 
 
 @dataclasses.dataclass(frozen=True)
