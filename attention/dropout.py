@@ -43,16 +43,7 @@ def keep_columns(words: RowWords, columns: UInt32[Array, "..."], rate: float) ->
 
 
 def keep(seed: Seed, rate: float, shape: tuple[int, ...]) -> Bool[Array, "*S"]:
-    """Returns True with probability 1 - rate for each element of an array with at least one axis.
-
-    Args:
-      seed: The words that `seed_of` returns.
-      rate: Probability of False, in [0, 1).
-      shape: Shape of the array.
-
-    Returns:
-      Booleans of that shape.
-    """
+    """Returns True with probability 1 - rate, in (0, 1], for each element of an array with at least one axis."""
     words = jax.tree.map(lambda word: word[..., None], row_words(seed, shape[:-1]))
     columns = jax.lax.broadcasted_iota(jnp.uint32, (1,) * (len(shape) - 1) + shape[-1:], len(shape) - 1)
     return keep_columns(words, columns, rate)
@@ -62,15 +53,12 @@ def keep(seed: Seed, rate: float, shape: tuple[int, ...]) -> Bool[Array, "*S"]:
 def dropout(x: Float[Array, "*S"], rate: float, seed: Seed) -> Float[Array, "*S"]:
     """Zeroes each element with probability `rate` and divides the rest by 1 - rate (Srivastava et al., 2014).
 
-    The backward pass draws the same bits again instead of storing them.
+    The mean over seeds is `x`. The backward pass draws the same bits again instead of storing them.
 
     Args:
       x: An array of at least one axis.
       rate: Probability of a zero, in [0, 1).
       seed: The words that `seed_of` returns.
-
-    Returns:
-      An array like `x`, whose mean over seeds is `x`.
     """
     return jnp.where(keep(seed, rate, x.shape), x / (1.0 - rate), jnp.zeros((), x.dtype))
 

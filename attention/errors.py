@@ -61,9 +61,6 @@ def unknown(kind: str, value: object, valid: Iterable[str]) -> UsageError:
       kind: The kind of thing that is named, as it reads in a sentence ("attention mechanism").
       value: The given name.
       valid: The accepted names.
-
-    Returns:
-      The error, which the caller raises.
     """
     valid = sorted(valid)
     nearest = difflib.get_close_matches(str(value), valid, n=1)

@@ -126,13 +126,7 @@ class Mask:
     def materialise(self, queries: int, keys: int, rank: int) -> Bool[Array, "*B N T S"] | None:
         """Returns the whole mask as one array that broadcasts to scores `(*B, N, T, S)` of the given rank.
 
-        Args:
-          queries: T.
-          keys: S.
-          rank: Rank of the scores.
-
-        Returns:
-          A boolean array of that rank, or None where every query may attend to every key.
+        None means that every query may attend to every key.
         """
         conditions = []
         if self.causal or self.window:

@@ -129,14 +129,8 @@ def _taps(length: int, kernel: int, stride: int) -> int:
 def of_pairs(score: Any, sizes: Sizes, queries: int, keys: int) -> Cost:
     """Returns the cost of a score from its definition, counted in the program that JAX makes of it.
 
-    That is the preparation of queries and keys, their scores as dot products where the score has that form and else by
-    `pair`, the normaliser, and the weighted values.
-
-    Args:
-      score: A `Score`.
-      sizes: Its `Sizes`.
-      queries: T.
-      keys: S.
+    That is the preparation of T queries and S keys, their scores as dot products where the score has that form and else
+    by `pair`, the normaliser, and the weighted values.
     """
 
     def scores(params, *tokens):
@@ -159,14 +153,9 @@ def of_pairs(score: Any, sizes: Sizes, queries: int, keys: int) -> Cost:
 
 
 def of_program(mixer: Any, sizes: Sizes, queries: int, keys: int, implementation: str) -> Cost:
-    """Returns the cost of what is no score, such as a recurrence, counted in the program of an implementation.
+    """Returns the cost of a `Mixer` that is no score, such as a recurrence, for T queries and S keys.
 
-    Args:
-      mixer: A `Mixer`.
-      sizes: Its `Sizes`.
-      queries: T.
-      keys: S.
-      implementation: The name of one that does no more than the definition says.
+    It is counted in the program of an implementation, which must do no more than the definition says.
     """
 
     def attend(value, params, *tokens):

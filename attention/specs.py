@@ -25,12 +25,6 @@ def parse(text: str) -> tuple[SpecItem, ...]:
 
     It evaluates nothing: only names and calls with literal keyword values are valid.
 
-    Args:
-      text: The spec string.
-
-    Returns:
-      The items from left to right.
-
     Raises:
       UsageError: the text is no spec string.
     """
@@ -115,13 +109,7 @@ def _value(node: ast.expr) -> Any:
 
 
 def one_each(text: str, build: Callable[[SpecItem], T], of: str, count: int) -> tuple[T, ...]:
-    """Returns what `build` makes for each of `count` layers or stages; the last item of the spec string repeats.
-
-    Args:
-      text: The spec string.
-      build: Returns the object for an item, or raises a UsageError.
-      of: The singular noun for what is counted, such as `layer`.
-      count: Number of layers or stages.
+    """Returns what `build` makes of the items of a spec string, as `spread` gives them to layers or stages.
 
     Raises:
       UsageError: there is no item, or there are more than `count`.
@@ -139,7 +127,7 @@ def spread(items: Sequence[T], text: str, of: str, count: int) -> tuple[T, ...]:
       items: At least one item.
       text: The spec string that gave the items.
       of: The singular noun for what is counted, such as `layer`.
-      count: Number of layers or stages.
+      count: How many there are.
 
     Raises:
       UsageError: there are more items than `count`.

@@ -123,13 +123,7 @@ def _tile_of(position: Any, size: int) -> jax.Array:
 def tiles_of_keys(plan: PairPlan, first: Any, rows: int, offset: Any, length: Any, size: int) -> tuple[Any, Any]:
     """Returns the first and the last tile of keys that some of a number of queries sees; none if the last is less.
 
-    Args:
-      plan: The plan.
-      first: The number of the first query.
-      rows: The number of queries.
-      offset: The mask's query offset.
-      length: The number of real keys.
-      size: Keys of a tile.
+    Queries are numbered from the mask's offset on, `length` is the number of real keys, and `size` the keys of a tile.
     """
     bounds = keys_in_sight(offset + first, rows, plan.causal, plan.window)
     first, last = _tiles(bounds, size, -(-plan.keys // size))
