@@ -197,10 +197,7 @@ class Score(Mixer):
         """Returns the output `(*B, T, N, V)`, and the weights if the options ask for them."""
         if self.needs_causal and not options.mask.causal:
             raise UnsupportedError(f"{self.title} needs a causal mask with these options: the past is what fades.")
-        tokens, heads = jax.tree.leaves(query)[0].shape[value.ndim - 3 : value.ndim - 1]
-        query = query if self.reads_query else None
-        key = key if self.reads_key else None
-        return choose.attend(self, params, query, key, value, options, tokens, heads)
+        return choose.attend(self, params, query, key, value, options)
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> Cost:
         """Returns the cost of preparation, of `pair` for each pair, the normaliser, and weighted values."""

@@ -24,11 +24,11 @@ MOST = 2**30
 Kernel = Callable[[Any], tuple[jax.Array, jax.Array | None]]
 
 
-def attend(
-    score: Any, params: Params, query: Any, key: Any, value: jax.Array, options: Options, queries: int, heads: int
-) -> Any:
-    """Returns what `Score.attend` returns, for prepared queries and keys of `queries` tokens and `heads` heads."""
+def attend(score: Any, params: Params, query: Any, key: Any, value: jax.Array, options: Options) -> Any:
+    """Returns what `Score.attend` returns."""
     name, block = check_implementation(options.implementation, score.implementations, score.title)
+    queries, heads = jax.tree.leaves(query)[0].shape[value.ndim - 3 : value.ndim - 1]
+    query, key = query if score.reads_query else None, key if score.reads_key else None
     fields = common(queries, heads, value, options) | {"block": block, "normaliser": score.weighing, "params": params}
     call = _call(score, params, query, key, fields, name)
     out, weights = _kernel(call, name)(call)

@@ -16,8 +16,9 @@ from attention.activations import ACTIVATIONS
 from attention.errors import UnsupportedError
 from attention.kernels import pairs, plan, tiles
 from attention.kernels.call import Call, DotCall, PairCall, ScoreCall
-from attention.kernels.plan import TileAt, TileScore
+from attention.kernels.plan import TileAt, TileScore, Weights
 from attention.kernels.reference import precise, score_dtype
+from attention.parameters import Sizes
 
 # Layers up to these sizes are computed unit by unit. Compared with matrix products, hidden layers of (2, 1) and (4, 4)
 # were 1.5 to 3 times as fast, and (16, 8) and one layer of 64 half as fast.
@@ -32,22 +33,22 @@ def attend(call: DotCall | PairCall | ScoreCall) -> tuple[jax.Array, None]:
     """
     if reason := tiles.why_not(call):
         raise UnsupportedError(f"implementation='chunked' cannot do this call: {reason}; use 'xla' or 'auto'.")
-    weights, score, units, tables = of_tiles(call)
-    return tiles.attend_in_tiles(call, call.query, call.key, weights, score, plan.rule(call, units), tables), None
+    weights, score, units = of_tiles(call)
+    return tiles.attend_in_tiles(call, weights, score, plan.rule(call, units)), None
 
 
-def of_tiles(call: Call) -> tuple[Any, TileScore, int, Any]:
-    """Returns the weights, the score of a tile, the numbers for each pair in the widest layer, and the tables."""
+def of_tiles(call: Call) -> tuple[Weights, TileScore, int]:
+    """Returns the weights, the score of a tile, and the numbers for each pair in the widest layer."""
+    normaliser = {name: call.params[name] for name in call.normaliser.parameters(Sizes(1, 1, 1, 1))}
     if isinstance(call, DotCall):
-        return (), DotScore(call.scale, call.precision), 1, ()
+        return Weights((), (), normaliser), DotScore(call.scale, call.precision), 1
     if isinstance(call, PairCall):
         score = (NarrowScore if is_narrow(call) else WideScore)(call.activation, per_head=call.vector.ndim == 2)
-        return (call.layers, call.vector), score, widest(call), ()
+        return Weights((call.layers, call.vector), (), normaliser), score, widest(call)
     shared, own, tables = pairs.split_params(call)
-    for name in tiles.normaliser_arrays(call):
-        shared.pop(name)
+    shared = {name: x for name, x in shared.items() if name not in normaliser}
     score = pairs.PairTiles(call.score, call.scores_shape[-3], call.depth)
-    return (shared, own), score, pairs.widest(call), tables
+    return Weights((shared, own), tables, normaliser), score, pairs.widest(call)
 
 
 def widest(call: PairCall) -> int:

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 from attention.dropout import Seed, words_of
 from attention.kernels import chunked, tiles
 from attention.kernels.call import Call
-from attention.kernels.plan import Rules, Tensors, TilePlan, Weights, rule, zeros
+from attention.kernels.plan import Rules, Tensors, TilePlan, rule, zeros
 from attention.kernels.reference import precise
 from attention.mesh import CONTEXT, devices
 
@@ -120,22 +120,21 @@ def why_not(call: Call) -> str:
         "it takes no dense mask": mask.dense is not None,
         "queries and keys start together and are as many": ordered and not mask.in_step(queries, keys),
         "it counts no keys": call.normaliser.counts,
-        "it has no tables over positions": bool(jax.tree.leaves(chunked.of_tiles(call)[-1])),
+        "it has no tables over positions": bool(jax.tree.leaves(chunked.of_tiles(call)[0].tables)),
     }
     return "; ".join(reason for reason, holds in reasons.items() if holds)
 
 
 def attend(call: Call) -> tuple[jax.Array, None]:
     """Returns the output `(*B, T, N, V)`, without weights, of a call for which `why_not` has no reason."""
-    weights, score, units, tables = chunked.of_tiles(call)
+    weights, score, units = chunked.of_tiles(call)
     *batch, heads, queries, keys = call.scores_shape
     count, size, mask = devices(*CONTEXT), math.prod(batch), call.mask
     stretch = dataclasses.replace(call, scores_shape=(*batch, heads, queries // count, keys // count))
     form = mask.causal, mask.window, call.dropout_rate
     plan = TilePlan(score, call.normaliser, rule(stretch, units), queries // count, heads, *form)
     flat = lambda x: x.reshape(size, *x.shape[len(batch) :])  # noqa: E731
-    shared = Weights(weights, tables, {name: call.params[name] for name in tiles.normaliser_arrays(call)})
-    tensors = Tensors(*jax.tree.map(flat, (call.query, call.key, call.value)), None, shared)
+    tensors = Tensors(*jax.tree.map(flat, (call.query, call.key, call.value)), None, weights)
     segments = call.flat(mask.query_segments, 1), call.flat(mask.key_segments, 1)
     layer, here = jnp.asarray(call.layer, jnp.int32), jnp.arange(count, dtype=jnp.int32)
     rules = RingRules(call.flat(mask.key_lengths, 0), *segments, call.dropout_seed, layer, here)

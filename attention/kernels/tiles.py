@@ -19,7 +19,6 @@ from attention.kernels.block import TiledSequences
 from attention.kernels.call import Call
 from attention.kernels.plan import Rules, Tensors, TilePlan, TileScore, Tiling, Weights, zeros
 from attention.mesh import BATCH, devices
-from attention.parameters import Sizes
 
 
 def why_not(call: Call) -> str:
@@ -30,20 +29,8 @@ def why_not(call: Call) -> str:
     return "; ".join(reason for reason, holds in reasons.items() if holds)
 
 
-def attend_in_tiles(
-    call: Call, query: Any, key: Any, weights: Any, score: TileScore, tiling: Tiling, tables: Any = ()
-) -> jax.Array:
-    """Returns the output `(*B, T, N, V)` of a call whose scores are `score` of `query`, `key` and `weights`.
-
-    Args:
-      call: The call, which gives values, mask, bias, dropout and the normaliser.
-      query: A tree of queries `(*B, T, N, H)`.
-      key: A tree of keys `(*B, S, K, H)`.
-      weights: The weights of the score.
-      score: The score.
-      tiling: The sizes of a tile; sequences are padded to whole tiles.
-      tables: Weights of each pair, a tree of arrays `(N, T, S, ...)`, in which N may be 1.
-    """
+def attend_in_tiles(call: Call, weights: Weights, score: TileScore, tiling: Tiling) -> jax.Array:
+    """Returns the output `(*B, T, N, V)` of a call with this score; sequences are padded to whole tiles."""
     *batch, heads, queries, _ = call.scores_shape
     mask = call.mask
     size = math.prod(batch)
@@ -58,16 +45,11 @@ def attend_in_tiles(
         jnp.zeros((), jnp.int32),
         jnp.asarray(call.layer, jnp.int32),
     )
-    query, key, value = jax.tree.map(lambda x: x.reshape(size, *x.shape[len(batch) :]), (query, key, call.value))
+    arrays = call.query, call.key, call.value
+    query, key, value = jax.tree.map(lambda x: x.reshape(size, *x.shape[len(batch) :]), arrays)
     plan = TilePlan(score, call.normaliser, tiling, queries, heads, mask.causal, mask.window, call.dropout_rate)
-    shared = Weights(weights, tables, {name: call.params[name] for name in normaliser_arrays(call)})
-    out = _attend(plan, Tensors(query, key, value, call.flat(call.bias, 3), shared), rules)
+    out = _attend(plan, Tensors(query, key, value, call.flat(call.bias, 3), weights), rules)
     return out.reshape(*batch, *out.shape[1:])
-
-
-def normaliser_arrays(call: Call) -> list[str]:
-    """Returns the names of the normaliser's arrays."""
-    return list(call.normaliser.parameters(Sizes(1, 1, 1, 1)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -76,11 +58,7 @@ def _attend(plan: TilePlan, tensors: Tensors, rules: Rules) -> jax.Array:
 
 
 def _forward(plan: TilePlan, tensors: Tensors, rules: Rules) -> tuple[jax.Array, Any]:
-    def group(arguments, _):
-        tensors_, rules_ = arguments
-        return TiledSequences(plan, tensors_._replace(weights=tensors.weights), rules_).forward(), None
-
-    (out, log_sums), _ = _over_sequences(plan, group, (tensors._replace(weights=None), rules), None)
+    out, log_sums = _of_all(TiledSequences.forward, plan, tensors, rules)
     return out, (tensors, rules, out, log_sums)
 
 
@@ -92,10 +70,15 @@ def _backward(plan: TilePlan, residuals: Any, gradient: jax.Array) -> tuple[Tens
 
 def partial(plan: TilePlan, tensors: Tensors, rules: Rules) -> tuple[jax.Array, Any]:
     """Returns `TiledSequences.partial` of all sequences."""
+    return _of_all(TiledSequences.partial, plan, tensors, rules)
+
+
+def _of_all(method: Callable, plan: TilePlan, tensors: Tensors, rules: Rules) -> tuple[jax.Array, Any]:
+    """Returns what a method of `TiledSequences` gives, of all sequences."""
 
     def group(arguments, _):
         tensors_, rules_ = arguments
-        return TiledSequences(plan, tensors_._replace(weights=tensors.weights), rules_).partial(), None
+        return method(TiledSequences(plan, tensors_._replace(weights=tensors.weights), rules_)), None
 
     return _over_sequences(plan, group, (tensors._replace(weights=None), rules), None)[0]
 
