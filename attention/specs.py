@@ -19,6 +19,10 @@ class SpecItem:
     name: str
     options: dict[str, Any] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        return f"{self.name}({options})" if options else self.name
+
 
 def parse(text: str) -> tuple[SpecItem, ...]:
     """Reads `a|b(x=1)` as `(SpecItem('a', {}), SpecItem('b', {'x': 1}))`; an empty string gives ().
@@ -40,7 +44,7 @@ def parse(text: str) -> tuple[SpecItem, ...]:
 
 def items(text: str) -> list[str]:
     """Returns the texts of a spec string's items, such as `['a', 'b(x=1)']`; raises as `parse` does."""
-    return [_written(item) for item in parse(text)]
+    return [str(item) for item in parse(text)]
 
 
 def joined(items: Sequence[str]) -> str:
@@ -135,11 +139,6 @@ def spread(items: Sequence[T], text: str, of: str, count: int) -> tuple[T, ...]:
     if len(items) > count:
         raise UsageError(f"{text!r} names {len(items)} {of}s, but the model has {count}; name at most {count}.")
     return tuple(items[min(index, len(items) - 1)] for index in range(count))
-
-
-def _written(item: SpecItem) -> str:
-    options = ", ".join(f"{name}={value!r}" for name, value in item.options.items())
-    return f"{item.name}({options})" if options else item.name
 
 
 def _alternatives(node: ast.expr) -> list[ast.expr]:

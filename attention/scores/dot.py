@@ -87,14 +87,11 @@ class DotProduct(Score):
             raise UsageError("Dot-product scores have a further layer (dim) or a norm (qk_norm), not both.")
 
     @property
-    def ties_values(self) -> bool:
-        """Returns whether keys are as wide as values, which the further layer and the norm's weights change."""
-        return self.keeps_keys
-
-    @property
     def keeps_keys(self) -> bool:
         """Returns whether keys are stored unchanged, without the further layer and the norm."""
         return not (self.dim or self.qk_norm)
+
+    ties_values = keeps_keys
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns kernel and bias of the further layers, and the weights of the norm, which all heads share."""
