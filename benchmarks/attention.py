@@ -20,6 +20,7 @@ import jax.numpy as jnp
 
 import attention
 from analysis import measurements
+from analysis.pictures import style
 from analysis.tables import plain_markdown
 from attention import operations
 from attention.errors import UnsupportedError
@@ -128,7 +129,7 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
         result["growth"] = list(growth(shape, flags, {row["name"]: row for row in result["forward+backward"]}))
         yield result, f"\nforward+backward by length\n\n{growth_table(result['growth'])}"
     if flags.plot:
-        plots.growth(result["growth"], flags.plot)
+        style.save(plots.growth(result["growth"]), flags.plot)
 
 
 def cores(shape: Shape, specs: tuple[str, ...]) -> Iterator[Core]:

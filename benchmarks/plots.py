@@ -1,6 +1,5 @@
 """Plots of measurements."""
 
-from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -8,19 +7,13 @@ from matplotlib.figure import Figure
 from analysis.pictures import style
 
 
-def growth(rows: list[dict[str, Any]], path: Path) -> None:
-    """Plots time and temporary memory against the number of tokens, both axes logarithmic.
+@style.quiet
+def growth(rows: list[dict[str, Any]]) -> Figure:
+    """Draws time and temporary memory against the number of tokens, both axes logarithmic.
 
     Args:
       rows: The rows of `benchmarks.attention.growth`.
-      path: The picture's file; see `style.save`.
     """
-    style.save(growth_figure(rows), path)
-
-
-@style.quiet
-def growth_figure(rows: list[dict[str, Any]]) -> Figure:
-    """Draws what `growth` writes."""
     figure = Figure(figsize=(7.6, 3.4))
     time, memory = figure.subplots(1, 2)
     lengths = [row["length"] for row in rows]

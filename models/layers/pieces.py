@@ -19,7 +19,7 @@ from attention.scores.dot import DotProduct
 from attention.scores.rotary import Rotary
 from models.layers.cache import Cache, PreparedSource
 from models.layers.norms import RmsNorm
-from models.layers.projections import Dense, projection
+from models.layers.projections import MLPS, Dense, MlpProjection
 from models.mechanisms import Mechanism, resolve
 
 LATENT_EPSILON = 1e-6  # of the norms of DeepSeek-V2's latents
@@ -233,7 +233,12 @@ class AttentionPieces(nn.Module):
         gain = gain**0.5 if mechanism.key == "shared" else gain
         wide = mechanism.score.widths(self.heads, self.groups(), head) | {"value": (self.groups(), head)}
         outputs, inputs = ((width,), 2) if piece == "out" else (wide[piece], 1)
-        return projection(kind, outputs, inputs, self.bias, self.epsilon, gain, self.dtype, name=piece)
+        more = {"gain": gain, "dtype": self.dtype, "name": piece}
+        if kind == "linear":
+            return Dense(outputs, inputs, self.bias, **more)
+        if kind in MLPS:
+            return MlpProjection(outputs, inputs, **MLPS[kind], epsilon=self.epsilon, **more)
+        return lambda x: x.reshape(*x.shape[:-inputs], *outputs)  # `identity` and `none`
 
     def values_are_keys(self) -> bool:
         """Returns whether a cache need not hold values because they are the prepared keys."""

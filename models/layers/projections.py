@@ -1,7 +1,6 @@
 """Projections: dense layers to heads and from them, the MLPs that can replace them, and embeddings."""
 
 import math
-from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -92,35 +91,6 @@ class MlpProjection(nn.Module):
 
 
 MLPS = {"mlp": {}, "mlp_without_norm": {"norm": False}, "mlp_without_relu": {"relu": False}}
-
-
-def projection(
-    kind: str,
-    outputs: tuple[int, ...],
-    inputs: int,
-    bias: bool,
-    epsilon: float,
-    gain: float,
-    dtype: DTypeLike,
-    name: str,
-) -> Callable[[Float[Array, "..."]], Float[Array, "..."]]:
-    """Returns a projection of a kind of `models.mechanisms`, as a submodule of the module that calls it.
-
-    Args:
-      kind: `linear`, an MLP, or `identity` and `none`, which only split the inputs into heads.
-      outputs: Sizes of the output axes.
-      inputs: How many of the last axes are inputs.
-      bias: Whether a linear projection has a bias.
-      epsilon: ε of an MLP's LayerNorm.
-      gain: Factor of the initial kernel.
-      dtype: Compute dtype.
-      name: Name of the submodule.
-    """
-    if kind == "linear":
-        return Dense(outputs, inputs, bias, gain, dtype, name=name)
-    if kind in MLPS:
-        return MlpProjection(outputs, inputs, **MLPS[kind], epsilon=epsilon, gain=gain, dtype=dtype, name=name)
-    return lambda x: x.reshape(*x.shape[:-inputs], *outputs)
 
 
 def look_up(embed: nn.Embed, tokens: Int[Array, "..."]) -> Float[Array, "... D"]:
