@@ -4,7 +4,7 @@ One matrix of theirs projects the inputs to gate, values, keys, queries and step
 of values, keys and queries.
 """
 
-import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -76,13 +76,13 @@ def unpack(arrays: Arrays, theirs: Fields) -> Arrays:
     for name, array in arrays.items():
         layer, _, fused = name.rpartition("mixer.")
         if fused == "in_proj.weight":
-            sides = dict(zip(FUSED, np.split(array, _ends(sizes[side] for side in FUSED)), strict=True))
+            sides = _split(array, FUSED, sizes)
             cut |= {f"{layer}mixer.{side}.weight": sides[side] for side in CONVOLVED}
             cut |= {f"{layer}mixer.{side}": sides[side].T.reshape(-1) for side in ("gate", "step")}
         elif fused in ("conv1d.weight", "conv1d.bias"):
             bias = "_bias" if fused.endswith("bias") else ""
-            parts = np.split(array.reshape(len(array), -1), _ends(sizes[side] for side in CONVOLVED))
-            cut |= {f"{layer}mixer.{s}_taps{bias}": x.T.reshape(-1) for s, x in zip(CONVOLVED, parts, strict=True)}
+            sides = _split(array.reshape(len(array), -1), CONVOLVED, sizes)
+            cut |= {f"{layer}mixer.{side}_taps{bias}": taps.T.reshape(-1) for side, taps in sides.items()}
         else:
             cut[name.replace("embedding.", "embeddings.")] = array
     return cut
@@ -109,8 +109,10 @@ def _sizes(theirs: Fields) -> dict[str, int]:
     return {"gate": inner, "value": inner, "key": state, "query": state, "step": heads}
 
 
-def _ends(sizes: Any) -> list[int]:
-    return list(itertools.accumulate(sizes))[:-1]
+def _split(array: np.ndarray, names: Sequence[str], sizes: dict[str, int]) -> dict[str, np.ndarray]:
+    """Returns the rows of each name, which are below each other."""
+    ends = np.cumsum([sizes[name] for name in names])[:-1]
+    return dict(zip(names, np.split(array, ends), strict=True))
 
 
 MAMBA2 = Architecture(
