@@ -22,6 +22,7 @@ from typing import Any
 from analysis import measurements
 from analysis.tables import plain_markdown
 from attention.errors import UsageError, unknown
+from benchmarks.compilers.bundles import SPILLS
 from benchmarks.measure import ROOT
 from train import cli
 
@@ -91,13 +92,13 @@ def _pass(kernel: str) -> str:
 def spills(row: dict[str, Any], which: str = "") -> int:
     """Returns the spilled registers in one run of the regions that visit pairs."""
     chosen = [k for k in row["kernels"] if not which or _pass(k["name"]) == which]
-    return sum(max(r["slots"][8] for r in kernel["regions"]) for kernel in chosen)
+    return sum(max(r["slots"][SPILLS] for r in kernel["regions"]) for kernel in chosen)
 
 
 def best(result: dict[str, Any], chip: str, tokens: int) -> str:
     """Returns the name of the fastest of flash and splash attention."""
     rows = {n: cycles(r, tokens) for n, r in by_name(result, chip).items() if n.startswith(("flash", "splash"))}
-    return min((n for n, x in rows.items() if x == x), key=rows.__getitem__)
+    return min((n for n, x in rows.items() if not math.isnan(x)), key=rows.__getitem__)
 
 
 def predicted(result: dict[str, Any], chip: str) -> dict[tuple[str, int], dict[str, float]]:
@@ -114,7 +115,7 @@ def predicted(result: dict[str, Any], chip: str) -> dict[tuple[str, int], dict[s
         for name, by_tokens in estimates.items():
             if name.startswith(f"{spec}, "):
                 found[name.removeprefix(f"{spec}, ")] = by_tokens[str(tokens)] / (tokens * (tokens + 1) / 2)
-        if found.get("pallas", math.nan) == found.get("pallas") and len(found) > 1:
+        if len(found) > 1 and not math.isnan(found.get("pallas", math.nan)):
             cases[spec, tokens] = found
     return cases
 
@@ -173,7 +174,8 @@ def table(result: dict[str, Any], chip: str) -> str:
             continue
         times = [cycles(row, tokens) for tokens in LENGTHS]
         ratios = [cycles(row, tokens) / cycles(rows[best(result, chip, tokens)], tokens) for tokens in LENGTHS]
-        shown = [f"{x:.4f}" if x == x else "" for x in times] + [f"{x:.2f}" if x == x else "" for x in ratios]
+        shown = ["" if math.isnan(x) else f"{x:.4f}" for x in times]
+        shown += ["" if math.isnan(x) else f"{x:.2f}" for x in ratios]
         lines.append((f"`{name}`", *shown, spills(row)))
     titles = ("", *(f"cycles a pair, {n:,}" for n in LENGTHS), *(f"× best, {n:,}" for n in LENGTHS), "spills")
     return plain_markdown(titles, lines)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SLOTS = ("MXU", "XLU", "VALU", "VPOP", "EUP", "VLOAD", "FILL", "VSTORE", "SPILL", "SALU")
-EXPONENTIALS = SLOTS.index("EUP")
+EXPONENTIALS, SPILLS = SLOTS.index("EUP"), SLOTS.index("SPILL")
 LINE = re.compile(r"\s*(?:0x[0-9a-f]+|0)\s+(?:(LH|LB|LE|PB|PF|CT):?)?[\s:>]*\{(.*)")
 
 
