@@ -10,7 +10,7 @@ from typing import Any
 
 from attention.errors import UsageError
 from attention.scores.rotary import Rotary
-from attention.specs import joined
+from attention.specs import SpecItem, joined
 from models.gpt import GPTConfig
 from models.mechanisms import Mechanism
 from models.published.architectures import ACTIVATION_NAMES, SIZES, Architecture, Fields, Table
@@ -71,8 +71,7 @@ class Family:
 
 def spec(name: str, options: Fields) -> str:
     """Returns a spec string, without options that are off."""
-    given = ", ".join(f"{option}={value!r}" for option, value in options.items() if value)
-    return f"{name}({given})" if given else name
+    return str(SpecItem(name, {option: value for option, value in options.items() if value}))
 
 
 def rotary_spec(rope: Fields) -> str:
