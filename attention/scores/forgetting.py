@@ -10,6 +10,7 @@ from jax.nn import initializers
 from attention.errors import UsageError
 from attention.forms import At, DotForm, Tokens
 from attention.kernels.reference import precise
+from attention.normaliser import NORMALISERS
 from attention.parameters import Parameter, Params, Sizes, lift
 from attention.scores.dot import DotProduct
 
@@ -26,7 +27,8 @@ class Forgetting(DotProduct):
     def __post_init__(self):
         super().__post_init__()
         if not self.weighing.shift_invariant:
-            raise UsageError(f"Forgetting attention has the normaliser softmax or hard, not {self.normaliser}.")
+            known = [name for name, kind in NORMALISERS.items() if kind.shift_invariant]
+            raise UsageError(f"Forgetting attention has a normaliser of {', '.join(known)}, not {self.normaliser}.")
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns w and b, and those of the dot product."""

@@ -359,6 +359,14 @@ def test_forgetting_attention_adds_the_gates_between():
         chex.assert_trees_all_close(found, (out, gradients), rtol=0, atol=1e-10)
 
 
+def test_forgetting_attention_takes_the_normalisers_that_drop_what_a_row_shares():
+    for name in ("softmax", "hard", "blocks"):
+        Forgetting(normaliser=name)
+    message = "Forgetting attention has a normaliser of softmax, hard, blocks, not sigmoid"
+    with pytest.raises(UsageError, match=message):
+        Forgetting(normaliser="sigmoid")
+
+
 @pytest.mark.parametrize(("given", "initial"), [(0, 0.8 - 0.6 * np.exp(-0.6)), more(0.3, 0.3)])
 def test_differential_attention_is_the_difference_of_two(given, initial):
     """In the third layer."""
