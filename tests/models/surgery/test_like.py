@@ -24,7 +24,7 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize(("kind", "fields", "attention"), once(CASES, CASES[::3]))
+@pytest.mark.parametrize(("kind", "fields", "attention"), once(CASES, CASES[3:]))
 def test_an_exchanged_model_computes_what_it_did(kind, fields, attention):
     config = kind(**SIZES | fields | dict.fromkeys(kind.STACKS, attention))
     original = kind(**SIZES | fields)
