@@ -8,7 +8,7 @@ import numpy as np
 from analysis import metrics, statistics
 from analysis.runs import Found, Group, Run, short
 from analysis.statistics import LEVEL
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError, check_known, unknown
 
 # The kinds of budget at which runs may be compared, and how much of each a run has spent in all.
 BUDGETS: Mapping[str, Callable[[Run], float]] = {
@@ -214,8 +214,7 @@ def at_budget(found: Found, kind: str) -> tuple[float, Measure]:
     Raises:
       UsageError: The kind is unknown, or a run had not been evaluated by then.
     """
-    if kind not in BUDGETS:
-        raise unknown("--at", kind, BUDGETS)
+    check_known("--at", kind, BUDGETS)
     spent, runs = BUDGETS[kind], [run for group in found.groups for run in group.runs]
     budget = min(map(spent, runs))
 

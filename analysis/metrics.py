@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 from analysis.statistics import LEVEL
-from attention.errors import unknown
+from attention.errors import check_known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +89,5 @@ def counted(number: int, noun: str) -> str:
 
 def find(name: str) -> Metric:
     """Returns the metric of a name; raises a UsageError where there is none."""
-    if name not in METRICS:
-        raise unknown("metric", name, METRICS)
+    check_known("metric", name, METRICS)
     return METRICS[name]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError, check_known
 
 T = TypeVar("T")
 LENGTH = 20_000  # characters of a spec string or of a value; Python's own parser has no limit but the stack
@@ -74,12 +74,10 @@ def make(text: str, classes: Mapping[str, type[T]], what: str) -> T:
 
 def build(item: SpecItem, classes: Mapping[str, type[T]], what: str) -> T:
     """Returns the object that an item names; see `make`."""
-    if item.name not in classes:
-        raise unknown(what, item.name, classes)
+    check_known(what, item.name, classes)
     valid = [option.name for option in fields(classes[item.name])]
     for option in item.options:
-        if option not in valid:
-            raise unknown(f"option of the {what} {item.name}", option, valid)
+        check_known(f"option of the {what} {item.name}", option, valid)
     return classes[item.name](**item.options)
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from analysis import measurements
 from analysis.tables import plain_markdown
-from attention.errors import unknown
+from attention.errors import check_known
 from benchmarks import measure
 from train import cli, optimizer, tasks
 from train.config import loading
@@ -58,8 +58,7 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
     config, _ = loading.resolve(flags.config, flags.overrides)
     others = [name for name in flags.against.split(",") if name]
     for name in others:
-        if name not in AGAINST:
-            raise unknown("--against", name, AGAINST)
+        check_known("--against", name, AGAINST)
     packages = sorted({name.removesuffix(COMPILED) for name in others})
     result = measure.with_versions(packages, "requirements-bench.txt")
     result["loop"] = loop_against_step(config, flags.rounds, flags.steps)

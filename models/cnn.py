@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from attention import operations, specs
 from attention.channel import Cbam, Spatial, SqueezeExcitation
-from attention.errors import unknown
+from attention.errors import check_known
 from attention.operations import Cost
 from models.config import ModelConfig
 from models.fields import LAYERS, field
@@ -47,13 +47,11 @@ def resolve(spec: str, stages: int) -> tuple[Gate | None, ...]:
 
 
 def _gate(call: specs.SpecItem) -> Gate | None:
-    if call.name not in GATES:
-        raise unknown("attention of a cnn", call.name, GATES)
+    check_known("attention of a cnn", call.name, GATES)
     kind = GATES[call.name]
     valid = [field.name for field in dataclasses.fields(kind)] if kind else []
     for option in call.options:
-        if option not in valid:
-            raise unknown(f"option of {call.name}", option, valid)
+        check_known(f"option of {call.name}", option, valid)
     return kind(**call.options) if kind else None
 
 

@@ -14,7 +14,7 @@ import math
 from typing import Any
 
 from attention import operations, specs
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError, check_known, unknown
 from attention.operations import Cost
 from attention.parameters import Size, Sizes, check_options
 from attention.recurrences.gated import GatedDelta, GatedLinear
@@ -111,8 +111,7 @@ class Mechanism:
 
     def __post_init__(self):
         for piece, valid in PROJECTIONS.items():
-            if getattr(self, piece) not in valid:
-                raise unknown(f"{piece} projection", getattr(self, piece), valid)
+            check_known(f"{piece} projection", getattr(self, piece), valid)
         if isinstance(self.score, type):
             raise UsageError(f"The score must be an object, not a class; write {self.score.__name__}().")
         kind = type(self.score)
@@ -299,8 +298,7 @@ def _build(call: specs.SpecItem) -> Mechanism:
     preset, options = MECHANISMS[name], dict(call.options)
     valid = [*PROJECTIONS, *OF_ROWS, *_fields(preset.score), *_fields(preset.align)]
     for option in options:
-        if option not in valid:
-            raise unknown(f"option of {call.name}", option, valid)
+        check_known(f"option of {call.name}", option, valid)
     score = {key: options.pop(key) for key in _fields(preset.score) if key in options}
     projections = {key: options.pop(key) for key in PROJECTIONS if key in options}
     projections |= {option: options.pop(option, getattr(preset, option)) for option in OPTIONS}

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from analysis import archive
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError, check_known
 from studies import data, kept, runs
 from train import cli
 from train.grids import pool
@@ -128,8 +128,7 @@ def main(flags: argparse.Namespace) -> None:
       UsageError: an unknown model, or one whose training failed or was stopped.
     """
     for name in flags.only:
-        if name not in MODELS:
-            raise unknown("model", name, MODELS)
+        check_known("model", name, MODELS)
     for name in flags.only:
         train(name, flags.data, flags.runs)
 

@@ -21,7 +21,7 @@ from analysis.metrics import METRICS, counted
 from analysis.pictures import curves, effects, style
 from analysis.runs import Found
 from analysis.tables import ResultTable
-from attention.errors import unknown
+from attention.errors import check_known
 from studies import kept, pretraining, runs
 from studies.declared import DECLARED
 from studies.definitions import DECLARATIONS, STUDIES
@@ -48,8 +48,7 @@ def main(flags: argparse.Namespace) -> int:
       UsageError: an unknown study, or what `train` raises.
     """
     for name in flags.only:
-        if name not in ALL:
-            raise unknown("study", name, ALL)
+        check_known("study", name, ALL)
     code = cli.DONE
     for name in flags.only:
         folder = flags.runs / name

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.tables import plain_markdown
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError, check_known
 from models import mechanisms
 from models.files import read_json
 from studies import runs
@@ -58,8 +58,7 @@ class Table:
         """
         for spec in only:
             mechanisms.resolve(spec, 1)
-            if spec not in self.specs:
-                raise unknown("row of this table", spec, self.specs)
+            check_known("row of this table", spec, self.specs)
         todo = {
             place(spec, seed, folder): (
                 *self.flags,

@@ -12,7 +12,7 @@ from flax import traverse_util
 from jaxtyping import Array, Float, Int
 
 from attention import Mask, align_values
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError, check_known
 from models.attention_weights import attention_weights, output_and_weights
 from train.config import loading
 from train.config.schema import Config
@@ -198,8 +198,7 @@ def examples_of(task: Task, split: str, indices: Sequence[int]) -> list[Example]
 
 def check_indices(task: Task, split: str, indices: Sequence[int]) -> None:
     """Raises UsageError where the task has no such split, or it has no example of such an index."""
-    if split not in task.sources:
-        raise unknown("split", split, task.sources)
+    check_known("split", split, task.sources)
     number = task.eval_examples(split)
     if wrong := [index for index in indices if not 0 <= index < number]:
         raise UsageError(f"There is no example {wrong[0]} of {split}; there are 0 to {number - 1}.")

@@ -19,7 +19,7 @@ from analysis import archive
 from analysis.metrics import counted
 from analysis.pictures import style
 from analysis.runs import of_seed
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError, check_known
 from train.run import workdir
 from train.run.files import read_record
 
@@ -187,11 +187,9 @@ def _checked(groups: Groups, metrics: Sequence[str], axes: Sequence[str], epoch:
     if not valid:
         raise UsageError("There is nothing to draw: no run has metrics of validation data that all share.")
     for metric in metrics:
-        if metric not in valid:
-            raise unknown("metric that all runs have on validation data", metric, valid)
+        check_known("metric that all runs have on validation data", metric, valid)
     for axis in axes:
-        if axis not in AXES:
-            raise unknown("axis", axis, AXES)
+        check_known("axis", axis, AXES)
     if "epoch" in axes and not 0 < epoch < np.inf:
         raise UsageError(f"The axis epoch needs the steps of an epoch, but they are {epoch:g}; give --epoch=STEPS.")
     return metrics or [name for name in USUAL if name in valid] or valid[:1]

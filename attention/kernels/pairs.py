@@ -36,8 +36,8 @@ def split_params(call: ScoreCall) -> tuple[Params, Params, Params]:
     over = _over(call)
     shared = {name: x for name, x in call.params.items() if not over[name]}
     heads = {name: x for name, x in call.params.items() if over[name] == ("heads",)}
-    rest = call.params.keys() - shared.keys() - heads.keys()
-    return shared, heads, {name: _cut(call, x, over[name]) for name, x in call.params.items() if name in rest}
+    tables = {name: x for name, x in call.params.items() if name not in shared and name not in heads}
+    return shared, heads, {name: _cut(call, x, over[name]) for name, x in tables.items()}
 
 
 def _over(call: ScoreCall) -> dict[str, tuple[str, ...]]:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.nn import initializers
 from jaxtyping import Array, Float
 
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError, check_known
 from attention.forms import At, DotForm, Tokens
 from attention.kernels.call import check_shapes, check_weight
 from attention.options import takes_options
@@ -65,8 +65,7 @@ def luong_attention(
 
 
 def _check_weights(form: str, kernel: Any, hidden_bias: Any, vector: Any) -> None:
-    if form not in FORMS:
-        raise unknown("form of Luong attention", form, FORMS)
+    check_known("form of Luong attention", form, FORMS)
     given = {"kernel": kernel is not None, "hidden_bias": hidden_bias is not None, "vector": vector is not None}
     needed = {"dot": (), "general": ("kernel",), "concat": ("kernel", "vector")}[form]
     allowed = (*needed, "hidden_bias") if form == "concat" else needed

@@ -15,7 +15,7 @@ from jax.nn import initializers
 from jaxtyping import Array, Float
 
 from attention.activations import ACTIVATIONS
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError, check_known, unknown
 from attention.forms import At, PairNetwork, Tokens
 from attention.kernels.call import check_shapes, check_weight
 from attention.kernels.reference import spread_heads
@@ -69,8 +69,7 @@ def neural_attention(
     """
     check_shapes(query, key, value)
     layers, down = tuple(layers), tuple(down)
-    if pairs not in PAIRS:
-        raise unknown("kind of pairs", pairs, PAIRS)
+    check_known("kind of pairs", pairs, PAIRS)
     _check_layers(layers, down, pairs == "unique", *query.shape[-2:])
     if scale != 1.0:
         layers = (*layers[:-1], jax.tree.map(lambda x: x * scale, layers[-1]))
@@ -238,8 +237,7 @@ class Neural(PairScore):
         super().__post_init__()
         if self.activation not in tuple(ACTIVATIONS):
             raise unknown("activation of a pair's MLP", self.activation, ACTIVATIONS)
-        if self.pairs not in PAIRS:
-            raise unknown("kind of pairs", self.pairs, PAIRS)
+        check_known("kind of pairs", self.pairs, PAIRS)
 
     @property
     def unique(self) -> bool:
