@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from attention.errors import UsageError, check_known, shortened, unknown
+from train.devices import allocation
 from train.run import terminal
 
 DONE, FAILED, MISTAKE, ALONE, DIVERGED, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -42,6 +43,7 @@ def run(program: Callable[[], int | None], speaks: Callable[[], bool] = lambda: 
       program: The program, which may return an exit code of its own.
       speaks: Returns whether this process reports the mistake, where several processes make the same one.
     """
+    allocation.keep_freed()
     with contextlib.suppress(AttributeError):  # what stands in for stdout need not be a stream of text
         sys.stdout.reconfigure(errors="backslashreplace")  # paths may have names that are not in UTF-8
     try:
