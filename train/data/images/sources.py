@@ -26,6 +26,7 @@ KINDS = ("digits", "folder:DIR", "file:TABLE", "hf:NAME", "numpy:FILE.npz", "tfd
 DECODED = ("folder:", "file:", "hf:")  # which have images of any size and mode
 IMAGE_KEY, LABEL_KEY = "image", "label"  # the defaults, which stand for the only column of their kind
 MOST_CLASSES = 2**24
+KEPT_BYTES = 2**28  # of decoded images; those of a larger TFDS set are decoded each time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,7 +237,7 @@ class TfdsRecords:
     """Records of a TFDS data source as `{'image': uint8 (H, W, C), 'label': int}`.
 
     The images are decoded here, by Pillow: TFDS would use OpenCV where it happens to be installed, whose JPEG
-    pixels differ.
+    pixels differ. Those of a small set stay decoded, since this takes seven times as long as making an example of them.
 
     Attributes:
       content: Name and version of the set.
@@ -244,6 +245,7 @@ class TfdsRecords:
       image_key: The feature that holds the image.
       label_key: The feature that holds the label.
       mode: Pillow's mode of the images.
+      kept: Decoded records by index.
     """
 
     content: str
@@ -251,8 +253,19 @@ class TfdsRecords:
     image_key: str
     label_key: str
     mode: str
+    kept: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
+        if (record := self.kept.get(index)) is None:
+            record = self._decoded(index)
+            if record["image"].nbytes * len(self.encoded) <= KEPT_BYTES:
+                self.kept[index] = record
+        return record
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"kept": {}}  # workers keep their own
+
+    def _decoded(self, index: int) -> dict[str, Any]:
         record = self.encoded[index]
         image = Image.open(io.BytesIO(record[self.image_key]))
         pixels = np.asarray(image if image.mode == self.mode else image.convert(self.mode))

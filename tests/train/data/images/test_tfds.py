@@ -17,7 +17,7 @@ from tensorflow_datasets.proto import tf_example_pb2
 
 from attention.errors import UsageError
 from tests.train.data.streams import load
-from train.data.images import transforms
+from train.data.images import sources, transforms
 from train.data.rows import tfds as sets
 
 NO_TENSORFLOW = (
@@ -89,6 +89,14 @@ class TestReading:
     def test_pickles(self, folder):
         source = load("tfds:pictures", "train[1:]", data_dir=str(folder))
         np.testing.assert_array_equal(pickle.loads(pickle.dumps(source))[1]["image"], source[1]["image"])
+
+    def test_images_of_a_small_set_stay_decoded_in_this_process_alone(self, folder, monkeypatch):
+        source = load("tfds:pictures", "train", data_dir=str(folder))
+        first = source[1]
+        assert source[1] is first
+        assert pickle.loads(pickle.dumps(source)).records.kept == {}
+        monkeypatch.setattr(sources, "KEPT_BYTES", 0)
+        assert source[0] is not source[0]
 
     def test_the_environment_names_the_folder(self, folder, monkeypatch):
         monkeypatch.setenv("TFDS_DATA_DIR", str(folder))
