@@ -16,7 +16,7 @@ from studies.definitions import DECLARATIONS, Study
 from studies.surgery import SURGERIES
 from train.grids import declaration
 
-COMMIT = "2a12d8cbecefb4e39e1a1009e65e08b540148823"  # whose code trains them, but for six trials of gpt_tuned
+COMMIT = "f93d9ac2e79908d9edf0274e9054ab1b40476502"  # whose code trains them, but for the first of gpt_tuned
 RATE = "optimizer.learning_rate="
 GPT = (
     "data.context=128",
