@@ -31,10 +31,6 @@ if CACHE:
 os.environ["ATTENTION_BENCH_CACHE"] = tempfile.mkdtemp(prefix="text-")
 atexit.register(shutil.rmtree, os.environ["ATTENTION_BENCH_CACHE"], ignore_errors=True)
 
-from train.devices import allocation
-
-allocation.keep_freed()
-
 import jax
 import jaxtyping
 import pytest
