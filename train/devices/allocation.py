@@ -1,7 +1,7 @@
 """Memory that a program frees stays with it, so that training on a CPU does not wait for the kernel.
 
 XLA asks for a step's buffers anew at every step. glibc takes large ones from the kernel and gives them back at once,
-and the kernel clears every page each time, which can take a third of a step.
+and the kernel clears every page each time, which took a quarter of a small GPT's step.
 """
 
 import ctypes
