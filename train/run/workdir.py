@@ -212,7 +212,7 @@ def environment() -> dict[str, Any]:
         "versions": {package: metadata.version(package) for package in PACKAGES},
         "matmul_precision": jax.config.jax_default_matmul_precision or "default",
         "devices": f"{jax.device_count()} {jax.devices()[0].device_kind}",
-        "git": _git_revision(),
+        "git": revision(Path(__file__).parent),
     }
 
 
@@ -234,9 +234,15 @@ def _peak_resident() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _git_revision() -> str:
+def revision(folder: Path) -> str:
+    """Returns the commit of a folder's checkout, with `-dirty` if files differ from it; `unknown` where there is none.
+
+    What differs in `docs/` does not count: studies keep their runs there while they train.
+    """
+    git = ["git", "-C", str(folder)]
+    changes = [*git, "diff", "--quiet", "HEAD", "--", ":/", ":(top,exclude)docs"]
     try:
-        command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        described = subprocess.run([*git, "describe", "--always", "--abbrev=12"], capture_output=True, check=True)
+        return described.stdout.decode().strip() + "-dirty" * bool(subprocess.run(changes).returncode)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

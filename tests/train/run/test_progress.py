@@ -50,7 +50,9 @@ def test_peak_memory_is_of_the_fullest_device_or_of_the_process(monkeypatch):
     before, more = workdir.peak_memory(), 64 * 2**20
     with open("/proc/self/statm") as file:
         resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    held = mmap.mmap(-1, before["peak_memory_bytes"] - resident + more)  # malloc may give what this process freed before
+    held = mmap.mmap(
+        -1, before["peak_memory_bytes"] - resident + more
+    )  # malloc may give what was freed before
     np.frombuffer(held, np.uint8)[:] = 1
     after = workdir.peak_memory()
     assert before["peak_memory_of"] == after["peak_memory_of"] == "process"
@@ -174,3 +176,20 @@ def test_steps_of_a_shape_that_is_new_are_apart_in_time():
     twice, thrice = "step of 2", "step of 3"
     started = [twice, twice, (1, None), (2, 2), thrice, twice, (3, None), twice, (4, 2), (5, 2)]
     assert happened == started
+
+
+def test_a_revision_is_dirty_where_files_differ_that_are_no_record_of_a_study(tmp_path):
+    assert workdir.revision(tmp_path) == "unknown"
+    git = lambda *words: subprocess.run(["git", "-C", tmp_path, *words], check=True, capture_output=True, text=True)  # noqa: E731
+    git("init")
+    for folder in ("docs", "train"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "file").write_text("1")
+    git("add", ".")
+    git("-c", "user.name=A", "-c", "user.email=a@b.c", "commit", "--message=first")
+    commit = git("rev-parse", "--short=12", "HEAD").stdout.strip()
+    assert workdir.revision(tmp_path / "train") == commit
+    (tmp_path / "docs/file").write_text("2")
+    assert workdir.revision(tmp_path / "train") == commit
+    (tmp_path / "train/file").write_text("2")
+    assert workdir.revision(tmp_path / "train") == f"{commit}-dirty"
