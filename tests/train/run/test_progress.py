@@ -50,9 +50,7 @@ def test_peak_memory_is_of_the_fullest_device_or_of_the_process(monkeypatch):
     before, more = workdir.peak_memory(), 64 * 2**20
     with open("/proc/self/statm") as file:
         resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    held = mmap.mmap(
-        -1, before["peak_memory_bytes"] - resident + more
-    )  # malloc may give what was freed before
+    held = mmap.mmap(-1, before["peak_memory_bytes"] - resident + more)  # malloc may give what was freed before
     np.frombuffer(held, np.uint8)[:] = 1
     after = workdir.peak_memory()
     assert before["peak_memory_of"] == after["peak_memory_of"] == "process"
