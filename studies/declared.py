@@ -1,7 +1,7 @@
 """Studies that were declared before anything was trained: sizes and lengths here, questions in a JSON file each.
 
 The trainings run from a clone at `COMMIT`, those of `studies.surgery` at its own, whatever the code becomes. Sizes were
-chosen to fit about 46 core-hours, from the seconds of the studies before; the most telling come first, and the
+chosen to fit about 44 core-hours, from the seconds of the studies before; the most telling come first, and the
 surgeries, two hours more, last. Every run is kept as it ends, the first seeds of all settings before the next. Rates
 are tuned at the whole length with one seed, and the trial of the rate that is chosen is that seed's run; those of the
 surgeries at a third of the length.
@@ -41,7 +41,7 @@ MNIST = (
     *data.MNIST,
     "data.validation_split=train[54000:]",
     "train.length=10 epochs",
-    "train.eval_every=0.5 epochs",
+    "train.eval_every=1 epoch",
     "train.log_every=200 steps",
 )
 ANKI = (
@@ -109,7 +109,7 @@ TUNED = {
         seeds=5,
         tune=f"{RATE}7e-4,2e-3,6e-3",
         tuning=WHOLE,
-        hours=20,
+        hours=18,
     ),
     "anki_tuned": Study(
         "configs/translate_anki.py",
