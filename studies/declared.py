@@ -16,7 +16,7 @@ from studies.definitions import DECLARATIONS, Study
 from studies.surgery import SURGERIES
 from train.grids import declaration
 
-COMMIT = "748d1f947c39173a43faca63b2b32fba59046e30"  # whose code trains them, but for the first of gpt_tuned
+COMMIT = "66e5e78ba0ba36e4fae22f4c56a3bede708ef659"  # whose code trains them, but for the first of gpt_tuned
 RATE = "optimizer.learning_rate="
 GPT = (
     "data.context=128",
