@@ -30,6 +30,7 @@ from train.grids import declaration
 from train.grids.declaration import Comparison, Declaration
 
 HOLDS, DOES_NOT, UNDECIDED, NOT_TESTED = "holds", "does not hold", "undecided", "not tested"
+BETTER, WORSE = "better", "worse"
 POWER = 0.8  # probability with which the smallest effect is found
 SIZE = Metric("effect size")
 NOTHING = statistics.Summary(*[np.array(np.nan)] * 3)
@@ -80,9 +81,10 @@ def judge(found: Found, declared: Declaration) -> list[Verdict]:
 def judge_curve(found: Found, declared: Declaration, comparison: Comparison) -> str:
     """Returns what is said of a comparison at all evaluations of training together, on validation data.
 
-    A claim holds where it holds at each of them, and does not hold where it does not at any. The evaluations are the
-    family.
+    A claim to be ahead holds where it holds at each of them, and does not hold where it does not at any: where the
+    interval excludes the margin. How much is claimed of the end plays no part. The evaluations are the family.
     """
+    comparison = dataclasses.replace(comparison, effect=0.0)
     curves = [[value for *_, value in run.curve(declared.metric)] for run in _runs(found)]
     count = min(map(len, curves), default=0)
     values = [lambda run, i=i: run.curve(declared.metric)[i][2] for i in range(count)]
@@ -168,7 +170,7 @@ def _p_values(differences: Differences, comparison: Comparison, margin: float, m
     if comparison.claim == "equal":
         return equal | {DOES_NOT: 2 * min(above(margin), below(-margin))}
     if not comparison.claim:
-        return equal | {"better": 2 * above(margin), "worse": 2 * below(-margin)}
+        return equal | {BETTER: 2 * above(margin), WORSE: 2 * below(-margin)}
     return {HOLDS: 2 * above(margin)} | equal | {DOES_NOT: 2 * below(comparison.effect or margin)}
 
 

@@ -39,7 +39,7 @@ from benchmarks import train_step as training
 from benchmarks.compilers import gpu
 from benchmarks.llama import __main__ as llama
 from docs import address
-from studies import declared, digits, ledger, manual, precision, replication, runs, translations
+from studies import declared, digits, kept, ledger, manual, precision, replication, runs, translations
 from train import cli, mechanisms
 
 ROOT = Path(__file__).parent.parent
@@ -138,8 +138,12 @@ def numbers() -> Iterator[tuple[str, str]]:
     yield from schedules.numbers(load("schedules_tpu"))
     for row in load("llama")["decoding"] + load("llama_16")["decoding"]:
         yield f"llama {row['batch']}", f"{row['times_faster']['transformers']['median']:.2f}"
-    for spec in ("dot_product", "neural(dim=2)|dot_product"):
-        yield f"wikitext2 {spec.partition('|')[0]}", f"{mean_reached('wikitext2_gpt', spec, 'perplexity'):.1f}"
+    for name, setting in (
+        ("dot_product", "dot_product"),
+        ("neural(dim=2)", "neural(dim=2)|dot_product"),
+        ("neural(dim=2) everywhere", "neural(dim=2)"),
+    ):
+        yield f"gpt_tuned {name}", f"{mean_kept('gpt_tuned', setting, 'perplexity'):.1f}"
     for spec in ("dot_product", "neural(dim=2)|dot_product"):
         yield f"cifar100 {spec.partition('|')[0]}", f"{100 * mean_reached('cifar100_neural', spec, 'accuracy'):.1f} %"
     for spec in ("dot_product", "super", "neural"):
@@ -311,6 +315,12 @@ def mean_reached(name: str, spec: str, metric: str, split: str = "test", **field
     fields = {"model.attention": spec, **fields}
     chosen = [run["results"][0] for run in load(name)["runs"] if fields.items() <= run["config"].items()]
     return mean(result["best"][split][metric] for result in chosen)
+
+
+def mean_kept(name: str, spec: str, metric: str) -> float:
+    """Returns the mean over seeds of a declared study's metric on test data, as far as its runs are in."""
+    (group,) = [group for group in kept.find(name).groups if group.settings["model.attention"] == spec]
+    return mean(run.value(metric) for run in group.runs)
 
 
 def wikitext2_in_short() -> str:

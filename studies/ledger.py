@@ -2,7 +2,8 @@
 
 `claims/*.toml` has the claims. Each names at most one ground:
 
-- `study` and `comparison`: what `analysis.verdicts` says of it, with `curve` at every evaluation together;
+- `study` and `comparison`: what `analysis.verdicts` says of it, with `curve` at every evaluation together. A comparison
+  of which nothing is declared claims some difference: it *holds* where settings are *better* or *worse*;
 - `shown`: tests that prove it, so it *holds*; `refuted`: tests that prove the opposite, so it *does not hold*;
 - `sums`: the paper's own figures. It *holds* where each comes to what is printed, to its last digit, or is above 0;
 - `ratio`: of a benchmark. A claim that it is `above` or `below` 1 *holds* where it is so in every round, *does not
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis import metrics, tables, verdicts
-from analysis.verdicts import DOES_NOT, HOLDS, NOT_TESTED, UNDECIDED, Verdict
+from analysis.verdicts import BETTER, DOES_NOT, HOLDS, NOT_TESTED, UNDECIDED, WORSE, Verdict
 from attention.errors import UsageError, unknown
 from models.files import read_json
 from studies import kept, runs
@@ -127,8 +128,10 @@ class Claim:
 
     def _of_study(self) -> str:
         verdict = self._judged()
-        if verdict is None or not self.curve:
-            return verdict.words if verdict else NOT_TESTED
+        if verdict is None:
+            return NOT_TESTED
+        if not self.curve:
+            return HOLDS if verdict.words in (BETTER, WORSE) else verdict.words
         return verdicts.judge_curve(kept.find(self.study), declared(self.study, self.metric), verdict.comparison)
 
     def _of_rounds(self) -> str:

@@ -11,27 +11,37 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from analysis.verdicts import Verdict
 from attention import UsageError
 from studies import kept, ledger
 from studies.definitions import DECLARATIONS
 from studies.ledger import Claim
 from studies.replication import ALL
 from tests.conftest import ROOT
+from train.grids.declaration import Comparison
 
 PAGE = (ROOT / "docs/replication.md").read_text(encoding="utf-8")
 LOWER = ("loss", "perplexity")
 UNITS = {"accuracy": (100, " points", 2), "bleu": (1, " BLEU", 2), "loss": (1, "", 4)}
 
 
-def values(study, metric):
-    """The values of a study's seeds by the folder of their setting, from its JSON alone."""
+def values(study, number):
+    """Numbers of a study's runs by the folder of their setting and by seed, from its JSON alone."""
     cells = {}
     whole = ROOT / f"docs/replication/{study}.json"
     files = [whole] if whole.is_file() else sorted(whole.with_suffix("").glob("*/seed*.json"))
     for run in [run for file in files for run in json.loads(file.read_text())["runs"]]:
-        cell = run["path"].split("/")[-2]
-        cells.setdefault(cell, []).append(run["results"][0]["best"]["test"][metric])
-    return {cell: np.array(seeds) for cell, seeds in cells.items()}
+        *_, cell, seed = run["path"].split("/")
+        cells.setdefault(cell, {})[seed] = number(run)
+    return cells
+
+
+def gain(row, cells, metric):
+    """How much better the settings are than their baselines, by seed and averaged over blocks."""
+    pairs = [(cells[a], cells[b]) for a, b in zip(row["settings"], row["baselines"], strict=True)]
+    seeds = sorted(set.intersection(*(set(a) & set(b) for a, b in pairs)))
+    sign = (-1 if metric in LOWER else 1) * (-1 if row.get("claim") == "worse" else 1)
+    return sign * np.mean([[a[seed] - b[seed] for seed in seeds] for a, b in pairs], axis=0)
 
 
 def tails(gain, value):
@@ -48,26 +58,48 @@ def sayings(row, gain, margin, metric):
     equal = (f"equal within {scale * margin:.{digits}f}{unit}", max(tails(gain, -margin)[0], tails(gain, margin)[1]))
     if claim == "equal":
         return [equal, ("does not hold", 2 * min(above, below))]
+    if not claim:
+        return [equal, ("better", 2 * above), ("worse", 2 * below)]
     return [("holds", 2 * above), equal, ("does not hold", 2 * tails(gain, effect or margin)[1])]
 
 
-@functools.cache
-def derived(study, metric=""):
-    """The verdicts of a study's family, with Holm's method step by step."""
-    declared = json.loads((DECLARATIONS / f"{study}.json").read_text())
-    metric = metric or declared["metric"]
-    cells, said = values(study, metric), {}
-    for row in declared["family"]:
-        pairs = zip(row["settings"], row["baselines"], strict=True)
-        gain = np.mean([cells[setting] - cells[baseline] for setting, baseline in pairs], axis=0)
-        sign = (-1 if metric in LOWER else 1) * (-1 if row.get("claim") == "worse" else 1)
-        said[row["name"]] = sayings(row, sign * gain, declared["margin"], metric)
+def step_down(said):
+    """What is said of each of a family, with Holm's method step by step."""
     words, left, open_ = dict.fromkeys(said, "undecided"), len(said), True
     for name in sorted(said, key=lambda name: min(p for _, p in said[name])):
         allowed = [word for word, p in said[name] if p * left <= 0.05] if open_ else []
         open_, left = bool(allowed), left - 1
         words[name] = allowed[0] if allowed else "undecided"
     return words
+
+
+def family(study, metric=""):
+    """A study's declaration, its comparisons by name, and the metric."""
+    declared = json.loads((DECLARATIONS / f"{study}.json").read_text())
+    return declared, {row["name"]: row for row in declared["family"]}, metric or declared["metric"]
+
+
+@functools.cache
+def derived(study, metric=""):
+    """The verdicts of a study's family."""
+    declared, compared, metric = family(study, metric)
+    cells = values(study, lambda run: run["results"][0]["best"]["test"][metric])
+    gains = {name: gain(row, cells, metric) for name, row in compared.items()}
+    return step_down({name: sayings(compared[name], gains[name], declared["margin"], metric) for name in gains})
+
+
+def derived_along(study, comparison, metric=""):
+    """The verdict on being ahead at every evaluation, whatever is claimed of the end."""
+    declared, compared, metric = family(study, metric)
+    row = {**compared[comparison], "effect": 0}
+
+    def curve(run):
+        return np.array([line[metric] for line in run["record"] if line["split"] == "validation"])
+
+    gains = gain(row, values(study, curve), metric)
+    said = step_down({i: sayings(row, gains[:, i], declared["margin"], metric) for i in range(gains.shape[1])})
+    words = set(said.values())
+    return words.pop() if len(words) == 1 else "does not hold" if "does not hold" in words else "undecided"
 
 
 def rows():
@@ -94,7 +126,8 @@ def test_verdicts_on_trained_models_follow_from_their_json(claim):
         if unfinished < ALL[claim.study].runs:
             pytest.skip("its runs are not all in")
     expected = derived(claim.study, claim.metric)[claim.comparison]
-    assert claim.verdict == ("not tested" if claim.kind == "another question" else expected)
+    ruled = "holds" if expected in ("better", "worse") else expected
+    assert claim.verdict == ("not tested" if claim.kind == "another question" else ruled)
     assert ledger.judged(claim.study, claim.metric)[claim.comparison].words == expected
 
 
@@ -136,6 +169,16 @@ def test_a_ratio_is_judged_by_all_of_its_rounds(least, greatest, claimed, verdic
     assert Claim("A", "§1", "It is.", kind="full size", ratio={"file": "a"}, claimed=claimed).verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("words", "verdict"),
+    [("worse", "holds"), ("better", "holds"), ("equal within 0.01", "equal within 0.01"), ("undecided", "undecided")],
+)
+def test_a_claim_of_any_difference_holds_whichever_is_better(words, verdict, monkeypatch):
+    row = Verdict(Comparison("every layer", ("a",), ("b",)), words, np.zeros(2), 0.1)
+    monkeypatch.setattr(ledger, "judged", lambda study, metric: {"every layer": row})
+    assert Claim("A", "§1", "It matters.", kind="reduced", study="s", comparison="every layer").verdict == verdict
+
+
 def test_a_claim_has_one_ground_and_a_known_class():
     with pytest.raises(UsageError, match="has several grounds"):
         Claim("A", "§1", "It is.", shown=["a::b"], refuted=["a::c"])
@@ -152,5 +195,7 @@ def test_measured_claims_have_a_class_and_the_tests_that_decide_exist():
 
 
 def test_claims_about_whole_curves_follow_from_all_evaluations():
-    words = {claim.place: claim.verdict for claim in ledger.claims() if claim.curve}
-    assert words == {"Fig. 9": "undecided", "Fig. 11": "does not hold", "Fig. 2b": "holds"}
+    curves = {claim.place: claim for claim in ledger.claims() if claim.curve}
+    assert set(curves) == {"Fig. 9", "Fig. 11", "Fig. 2b"}
+    for claim in curves.values():
+        assert claim.verdict == derived_along(claim.study, claim.comparison, claim.metric), claim.place
