@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis import flops, report
+from analysis import flops, report, statistics
 from analysis import runs as finished
 from analysis.metrics import METRICS
 from analysis.tables import markdown, plain_markdown
@@ -152,6 +152,11 @@ def numbers() -> Iterator[tuple[str, str]]:
         yield f"digits {spec} range", f"{min(reached):.1f} to {max(reached):.1f}"
     lead = ledger.judged("imdb", "")["super, over heads"].number(METRICS["accuracy"])
     yield "imdb lead", f"{100 * lead.value:.3f} ± {100 * lead.spread:.2f}"
+    yield "ledger summary", ledger.summary()
+    for spec in ("super", "neural"):
+        yield f"digits {spec} lead", lead_on_digits(spec)
+    lead = ledger.judged("cifar100_neural", "")["d' = 2 in the first layer"].number(METRICS["accuracy"])
+    yield "cifar100 lead", str(lead)
     most = load("wikitext2_mlm")["runs"][0]["results"][0]["baselines"]["most_frequent_accuracy"]
     yield "mlm most frequent", f"{100 * most:.2f} %"
     captions = load("caption_digits")["runs"][0]["results"][0]
@@ -321,6 +326,16 @@ def mean_kept(name: str, spec: str, metric: str) -> float:
     """Returns the mean over seeds of a declared study's metric on test data, as far as its runs are in."""
     (group,) = [group for group in kept.find(name).groups if group.settings["model.attention"] == spec]
     return mean(run.value(metric) for run in group.runs)
+
+
+def lead_on_digits(spec: str) -> str:
+    """Returns the paired difference of a mechanism's test accuracy to dot product's, in points, with its interval."""
+    ours, baseline = (
+        np.array([run["best"]["test"]["accuracy"] for run in load("digits")["runs"][name]])
+        for name in (spec, "dot_product")
+    )
+    lead = statistics.paired(100 * ours, 100 * baseline)
+    return f"{lead.mean:+.1f} ± {lead.half_width:.1f}"
 
 
 def wikitext2_in_short() -> str:

@@ -210,6 +210,20 @@ def in_short() -> str:
     return tables.plain_markdown(("paper", "claim", "verdict", "effect with interval, measured here", "class"), rows)
 
 
+def summary() -> str:
+    """Returns in words how many claims have which verdict, and which of those on trained models hold."""
+    said = [claim.verdict.partition(" within")[0] for claim in claims()]
+    words = {HOLDS: "hold", DOES_NOT: "do not hold", "equal": "are equal within a margin", UNDECIDED: "are undecided"}
+    numbers = ", ".join(f"{said.count(verdict)} {text}" for verdict, text in words.items())
+    trained = [claim for claim in claims() if claim.study]
+    held = "; ".join(f"{claim.says.rstrip('.')} ({claim.paper})" for claim in trained if claim.verdict == HOLDS)
+    return (
+        f"{len(said)} claims below, {numbers}, and {said.count(NOT_TESTED)} were not tested. Algebra, counts and "
+        f"the papers' own figures decide most of those that hold. Of the {len(trained)} on trained models these hold: "
+        f"{held}."
+    )
+
+
 def counts() -> str:
     """Returns how many rows have which verdict, in each class."""
     said = [(claim.kind or "none", claim.verdict.partition(" within")[0]) for claim in claims()]

@@ -29,6 +29,17 @@ def layer(spec, width, length, heads=1):
     return layer_parameters(resolve(spec, 1)[0], width, heads, length)
 
 
+def test_wikipedias_transposed_form_does_not_multiply():
+    """Its matrices are 300 x 100, so W_k X^T is not defined; W_k^T X^T gives what its row-wise form does."""
+    words, token = normal(0, 4, 300) / 10, normal(1, 1, 300) / 10
+    query, key, value = (normal(seed, 300, 100) for seed in (2, 3, 4))
+    with pytest.raises(TypeError, match="contracting dimension"):
+        key @ words.T
+    rows = jax.nn.softmax((token @ query) @ (words @ key).T) @ (words @ value)
+    columns = (words @ value).T @ jax.nn.softmax((key.T @ words.T).T @ (token @ query).T, axis=0)
+    np.testing.assert_allclose(columns.T, rows, rtol=1e-5, atol=1e-5)
+
+
 def test_projected_dot_products_let_all_pairs_of_elements_meet():
     """DiGiugno §1.2 and eq. 2 have only elements of one index interact; that is before the projections."""
     query, key = normal(0, 6, 4), normal(1, 6, 4)
