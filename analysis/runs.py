@@ -6,6 +6,8 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from analysis import archive, metrics
 from analysis.archive import Entry
 from attention.errors import UsageError
@@ -62,6 +64,14 @@ class Run:
         """Returns step, seconds and value of every evaluation on validation data."""
         lines = (line for line in self.record if line["split"] == "validation" and metric in line)
         return [(line["step"], line["seconds"], line[metric]) for line in lines]
+
+    def late_change(self, metric: str) -> float:
+        """Returns how a metric of validation data changed in the last fifth of training; NaN with one evaluation.
+
+        Between two evaluations it is on the line through them.
+        """
+        steps, _, values = zip(*self.curve(metric), strict=True)
+        return values[-1] - float(np.interp(0.8 * steps[-1], steps, values)) if len(steps) > 1 else np.nan
 
     def _train_line(self) -> Mapping[str, Any]:
         """Returns the last whole epoch up to the best step, or the last log line up to it where there is no epoch."""

@@ -11,10 +11,12 @@ give it relative to the project's folder. `--archive` trains nothing: it keeps w
 """
 
 import argparse
+import math
 import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from statistics import mean
 
 from analysis import report, tables, verdicts
 from analysis.metrics import METRICS, counted
@@ -27,6 +29,7 @@ from studies.declared import DECLARED
 from studies.definitions import DECLARATIONS, STUDIES
 from train import cli, sweep
 from train.grids import declaration
+from train.grids.declaration import Declaration
 
 PAGE = runs.ROOT / "docs/replication.md"
 ALL = {**DECLARED, **STUDIES}
@@ -113,7 +116,35 @@ def text(name: str) -> str:
     if found is None:
         return f"{progress}\n"
     declared = declaration.read(DECLARATIONS / f"{name}.json")
-    return "\n\n".join([progress, *_parts(found, name), _pictures(name, declared.question, _curves(name, found)[1])])
+    drawn = _curves(name, found)[1]
+    parts = [*_parts(found, name), flatness(found, declared, drawn), _pictures(name, declared.question, drawn)]
+    return "\n\n".join(filter(None, [progress, *parts]))
+
+
+def flatness(found: Found, declared: Declaration, other: str) -> str:
+    """Says how a metric of validation data changed in the last fifth of training, and whether it was flat.
+
+    It was where the mean change of every setting is within the margin. Nothing is said of single evaluations.
+
+    Args:
+      found: The runs.
+      declared: The metric and its margin.
+      other: What is told of where validation data have no such metric; then nobody knows whether it was flat.
+    """
+    known = all(run.curve(declared.metric) for group in found.groups for run in group.runs)
+    name = declared.metric if known else other
+    changes = [mean(run.late_change(name) for run in group.runs) for group in found.groups]
+    if any(map(math.isnan, changes)):
+        return ""
+    metric = METRICS[name]
+    least, greatest = (metric.text(change, "+") for change in (min(changes), max(changes)))
+    number = metric.with_unit(least if least == greatest else f"{least} to {greatest}")
+    title = metric.title.removesuffix(", %")
+    said = f"In the last fifth of training, each setting's mean validation {title} changed by {number}"
+    if not known:
+        return f"{said}."
+    flat = max(map(abs, changes)) <= declared.margin
+    return f"{said}: {'flat' if flat else 'not flat'} within the margin of {metric.text(declared.margin)}."
 
 
 def _parts(found: Found, name: str) -> list[str]:

@@ -192,6 +192,27 @@ def test_tables_are_made_of_what_is_kept(page, swept, trained):
     assert all((kept.KEPT / f"mnist{ending}.svg").stat().st_size > 1000 for ending in ("", "_effects"))
 
 
+@pytest.mark.parametrize(
+    ("curve", "late", "said"),
+    [
+        ([(50, 0.5), (80, 0.9), (100, 0.901)], 0.001, "changed by +0.10 points: flat within the margin of 0.20."),
+        ([(50, 0.5), (100, 0.9)], 0.16, "changed by +16.00 points: not flat within the margin of 0.20."),
+        ([(100, 0.9)], None, ""),
+        ([], None, "mean validation loss changed by -0.4000."),
+    ],
+)
+def test_validation_is_flat_where_the_last_fifth_changes_it_by_less_than_the_margin(curve, late, said):
+    record = [{"step": step, "seconds": 0.0, "split": "validation", "accuracy": value} for step, value in curve]
+    record += [{"step": step, "seconds": 0.0, "split": "validation", "loss": 100 / step} for step in (50, 100)]
+    run = found_runs.Run(ROOT, 0, {}, {}, record, 1)
+    if late is not None:
+        assert run.late_change("accuracy") == pytest.approx(late)
+    found = found_runs.Found((found_runs.Group("a", {}, (run,)),), ())
+    text = replication.flatness(found, declaration.Declaration("?", "accuracy", 0.002, ()), "loss")
+    assert text.endswith(said)
+    assert bool(text) == bool(said)
+
+
 def test_every_run_and_trial_is_kept_as_soon_as_it_ends(page, swept, write_run, trained, capsys):  # noqa: F811
     trial = swept / "tuning/attention=super,heads=1/learning_rate=0.1/seed0"
     write_run(trial)
