@@ -16,7 +16,7 @@ from studies.definitions import DECLARATIONS, Study
 from studies.surgery import SURGERIES
 from train.grids import declaration
 
-COMMIT = "59d67b8a85c04412d34ab00121c1293e8fba843f"  # whose code trains them, but for the first of gpt_tuned
+COMMIT = "59d67b8a85c04412d34ab00121c1293e8fba843f"  # whose code trains them, but for gpt_tuned
 RATE = "optimizer.learning_rate="
 GPT = (
     "data.context=128",
