@@ -19,7 +19,7 @@ import numpy as np
 from analysis import flops, report, statistics
 from analysis import runs as finished
 from analysis.metrics import METRICS
-from analysis.tables import markdown, plain_markdown
+from analysis.tables import Number, markdown, plain_markdown
 from attention.errors import unknown
 from benchmarks import (
     attention,
@@ -143,7 +143,7 @@ def numbers() -> Iterator[tuple[str, str]]:
         ("neural(dim=2)", "neural(dim=2)|dot_product"),
         ("neural(dim=2) everywhere", "neural(dim=2)"),
     ):
-        yield f"gpt_tuned {name}", f"{mean_kept('gpt_tuned', setting, 'perplexity'):.1f}"
+        yield f"gpt_tuned {name}", f"{mean_reached('gpt_tuned', setting, 'perplexity'):.1f}"
     for spec in ("dot_product", "neural(dim=2)|dot_product"):
         yield f"cifar100 {spec.partition('|')[0]}", f"{100 * mean_reached('cifar100_neural', spec, 'accuracy'):.1f} %"
     for spec in ("dot_product", "super", "neural"):
@@ -316,16 +316,10 @@ def of_training_and_translation() -> Iterator[tuple[str, str]]:
 
 
 def mean_reached(name: str, spec: str, metric: str, split: str = "test", **fields: int) -> float:
-    """Returns the mean over seeds of a study's metric, at the best evaluation of each run."""
+    """Returns the mean over seeds of a study's metric, at the best evaluation of each run that is in."""
     fields = {"model.attention": spec, **fields}
-    chosen = [run["results"][0] for run in load(name)["runs"] if fields.items() <= run["config"].items()]
-    return mean(result["best"][split][metric] for result in chosen)
-
-
-def mean_kept(name: str, spec: str, metric: str) -> float:
-    """Returns the mean over seeds of a declared study's metric on test data, as far as its runs are in."""
-    (group,) = [group for group in kept.find(name).groups if group.settings["model.attention"] == spec]
-    return mean(run.value(metric) for run in group.runs)
+    (group,) = [group for group in kept.find(name).groups if fields.items() <= group.settings.items()]
+    return mean(run.value(metric, split) for run in group.runs)
 
 
 def lead_on_digits(spec: str) -> str:
@@ -334,8 +328,8 @@ def lead_on_digits(spec: str) -> str:
         np.array([run["best"]["test"]["accuracy"] for run in load("digits")["runs"][name]])
         for name in (spec, "dot_product")
     )
-    lead = statistics.paired(100 * ours, 100 * baseline)
-    return f"{lead.mean:+.1f} ± {lead.half_width:.1f}"
+    lead = statistics.paired(ours, baseline)
+    return str(Number(float(lead.mean), METRICS["accuracy"], float(lead.half_width), sign="+"))
 
 
 def wikitext2_in_short() -> str:

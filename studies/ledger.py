@@ -217,10 +217,11 @@ def summary() -> str:
     numbers = ", ".join(f"{said.count(verdict)} {text}" for verdict, text in words.items())
     trained = [claim for claim in claims() if claim.study]
     held = "; ".join(f"{claim.says.rstrip('.')} ({claim.paper})" for claim in trained if claim.verdict == HOLDS)
+    exact = sum(claim.verdict == HOLDS and claim.kind == "exact" for claim in claims())
     return (
         f"{len(said)} claims below, {numbers}, and {said.count(NOT_TESTED)} were not tested. Algebra, counts and "
-        f"the papers' own figures decide most of those that hold. Of the {len(trained)} on trained models these hold: "
-        f"{held}."
+        f"the papers' own figures decide {exact} of those that hold. Of the {len(trained)} on trained models these "
+        f"hold: {held}."
     )
 
 

@@ -140,3 +140,15 @@ def test_a_report_has_the_verdicts_of_what_was_declared(tmp_path, write_run):
     lines = (tmp_path / "out/declared.csv").read_text().splitlines()
     assert lines[0] == "comparison,claim,seeds,difference,difference_plus_minus,effect size,verdict,finds"
     assert ",holds,0.0013" in lines[1]
+
+
+def test_to_be_ahead_at_every_evaluation_no_amount_is_claimed():
+    """Gains of 0.01, with a spread that leaves them undecided, are far from the amount that is claimed of the end."""
+    curves = []
+    for name, gains in (("a", (0.0, 0.01, 0.02)), ("b", (0.0, 0.0, 0.0))):
+        for seed, gain in enumerate(gains):
+            record = [{"step": step, "seconds": 0.0, "split": "validation", "accuracy": 0.5 + gain} for step in (1, 2)]
+            curves.append(Run(Path(name) / f"seed{seed}", seed, {}, {}, record, 1))
+    claimed = Comparison("a lead", ("a",), ("b",), "better", 0.5)
+    trained = Found((Group("", {}, tuple(curves)),), ())
+    assert verdicts.judge_curve(trained, Declaration("?", "accuracy", 0.001, (claimed,)), claimed) == "undecided"
