@@ -30,6 +30,7 @@ SPLITS = {"validation": "-", "train": ":"}  # with the dashes of their lines
 AXES = ("step", "epoch", "seconds")
 NO_METRICS = ("step", "split", "replica", "seconds", "examples_per_second", "tokens_per_second")
 USUAL = ("loss", "accuracy", "perplexity", "bleu")  # drawn where nothing else is asked for and all runs have them
+SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)  # ticks of accuracies
 
 
 class Band(NamedTuple):
@@ -170,7 +171,7 @@ def figure(
                 for split, dashes in SPLITS.items():
                     _draw_band(place, _curves(runs, split, metric, axis, epoch), *looks[label], dashes)
             place.set(xlabel=f"{axis} of training" if axis == "seconds" else axis)
-            place.set(yscale="log" if metric == "perplexity" else "linear")
+            _scale(place, metric)
         row[0].set_ylabel(metric)
     drawn.suptitle(style.plain(title or f"{' and '.join(metrics).capitalize()} during training"))
     _legend(drawn, groups, looks)
@@ -214,6 +215,19 @@ def _draw_band(axes: Axes, curves: list[Curve], colour: str, marker: str, dashes
     axes.plot(x, mean, dashes, color=colour, marker=few, linewidth=1.5 if dashes == "-" else 1.0)
     if seeds > 1:
         axes.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0)
+
+
+def _scale(axes: Axes, metric: str) -> None:
+    """Sets the vertical scale: logarithmic for perplexity, and logit where accuracies near 1 are to be told apart."""
+    if metric == "perplexity":
+        axes.set_yscale("log")
+    heights = np.concatenate([line.get_ydata() for line in axes.lines] or [[]])
+    inside = heights[(heights > 0) & (heights < 1)]
+    if metric == "accuracy" and inside.size and inside.max() > 0.9:
+        axes.set_yscale("logit")
+        axes.set_yticks(SHARES, [f"{share:g}" for share in SHARES])
+        axes.set_yticks([], minor=True)
+        axes.set_ylim(0.9 * inside.min(), 1 - 0.8 * (1 - inside.max()))
 
 
 def _legend(drawn: Figure, groups: Groups, looks: Mapping[str, tuple[str, str]]) -> None:
