@@ -1,5 +1,6 @@
 """Every measured figure of a document is the one that its file has."""
 
+import json
 import re
 
 import pytest
@@ -7,12 +8,19 @@ import pytest
 from attention.errors import UsageError
 from docs import address, figures
 from studies import replication, runs
+from tests.conftest import ROOT
 
 
 @pytest.mark.parametrize("page", figures.PAGES, ids=lambda page: page.name)
 def test_writing_the_figures_again_changes_nothing(page):
     text = page.read_text(encoding="utf-8")
     assert figures.written(text) == text, "run python -m docs.figures"
+
+
+def test_the_picture_of_the_digits_has_every_setting_of_their_file():
+    measured = json.loads((ROOT / "benchmarks/results/digits_cpu.json").read_text(encoding="utf-8"))["runs"]
+    shown = re.findall("<!-- (.+) -->", (ROOT / "docs/images/comparison_digits.svg").read_text(encoding="utf-8"))
+    assert set(measured) <= set(shown), "run the command in the docstring of analysis/pictures/intervals.py"
 
 
 def test_commands_begin_with_a_clone_where_there_is_an_address(monkeypatch):
