@@ -67,14 +67,15 @@ class Verdict:
         return float(statistics.paired(self.differences, np.zeros(len(self.differences))).effect)
 
 
-def judge(found: Found, declared: Declaration) -> list[Verdict]:
-    """Returns the verdict on each comparison of a declared family, of test data at the best step.
+def judge(found: Found, declared: Declaration, split: str = "test") -> list[Verdict]:
+    """Returns the verdict on each comparison of a declared family.
 
     Args:
       found: The runs of the sweep that declared it.
       declared: What it declared.
+      split: `test` or `validation` at the best step, or `train`: the last whole epoch up to it.
     """
-    differences = [_differences(found, row, lambda run: run.value(declared.metric)) for row in declared.family]
+    differences = [_differences(found, row, lambda run: run.value(declared.metric, split)) for row in declared.family]
     return _judged(declared.family, differences, declared)
 
 

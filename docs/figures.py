@@ -150,12 +150,12 @@ def numbers() -> Iterator[tuple[str, str]]:
         reached = [100 * run["best"]["test"]["accuracy"] for run in load("digits")["runs"][spec]]
         yield f"digits {spec}", f"{mean(reached):.1f}"
         yield f"digits {spec} range", f"{min(reached):.1f} to {max(reached):.1f}"
-    lead = ledger.judged("imdb", "")["super, over heads"].number(METRICS["accuracy"])
+    lead = ledger.judged("imdb")["super, over heads"].number(METRICS["accuracy"])
     yield "imdb lead", f"{100 * lead.value:.3f} ± {100 * lead.spread:.2f}"
     yield "ledger summary", ledger.summary()
     for spec in ("super", "neural"):
         yield f"digits {spec} lead", lead_on_digits(spec)
-    lead = ledger.judged("cifar100_neural", "")["d' = 2 in the first layer"].number(METRICS["accuracy"])
+    lead = ledger.judged("cifar100_neural")["d' = 2 in the first layer"].number(METRICS["accuracy"])
     yield "cifar100 lead", str(lead)
     most = load("wikitext2_mlm")["runs"][0]["results"][0]["baselines"]["most_frequent_accuracy"]
     yield "mlm most frequent", f"{100 * most:.2f} %"

@@ -2,8 +2,9 @@
 
 `claims/*.toml` has the claims. Each names at most one ground:
 
-- `study` and `comparison`: what `analysis.verdicts` says of it, with `curve` at every evaluation together. A comparison
-  of which nothing is declared claims some difference: it *holds* where settings are *better* or *worse*;
+- `study` and `comparison`: what `analysis.verdicts` says of it; with `curve` at every evaluation together, with `split`
+  of training data. A comparison of which nothing is declared claims some difference: it *holds* where settings are
+  *better* or *worse*;
 - `shown`: tests that prove it, so it *holds*; `refuted`: tests that prove the opposite, so it *does not hold*;
 - `sums`: the paper's own figures. It *holds* where each comes to what is printed, to its last digit, or is above 0;
 - `ratio`: of a benchmark. A claim that it is `above` or `below` 1 *holds* where it is so in every round, *does not
@@ -37,6 +38,7 @@ CLAIMS = Path(__file__).parent / "claims"
 PAPERS = ("digiugno", "wikipedia", "sanger", "zhang", "hosseini")
 CLASSES = ("exact", "full size", "reduced", "another question", "")
 ANOTHER = "another question"
+SPLITS = ("test", "train")
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 TITLES = ("where", "claim", "the paper's figures", "class", "verdict", "measured", "by", "remarks")
 
@@ -54,6 +56,7 @@ class Claim:
       study: A study of `studies.replication`.
       comparison: The name of one that the study's declaration has.
       metric: In place of the one that is declared.
+      split: The data that it is about, of `SPLITS`.
       curve: Whether the claim is about all evaluations.
       shown: Tests that prove it, as pytest names them.
       refuted: Tests that prove the opposite.
@@ -72,6 +75,7 @@ class Claim:
     study: str = ""
     comparison: str = ""
     metric: str = ""
+    split: str = "test"
     curve: bool = False
     shown: Sequence[str] = ()
     refuted: Sequence[str] = ()
@@ -82,9 +86,11 @@ class Claim:
     note: str = ""
 
     def __post_init__(self) -> None:
-        """Raises a UsageError where the class is unknown, or there are several grounds."""
+        """Raises a UsageError where the class or the split is unknown, or there are several grounds."""
         if self.kind not in CLASSES:
             raise unknown(f"class of the claim {self.says!r}", self.kind, CLASSES[:-1])
+        if self.split not in SPLITS:
+            raise unknown(f"split of the claim {self.says!r}", self.split, SPLITS)
         if sum(map(bool, (self.study, self.shown, self.refuted, self.sums, self.ratio))) > 1:
             raise UsageError(f"The claim {self.says!r} has several grounds; give it one, or make two claims of it.")
 
@@ -124,7 +130,7 @@ class Claim:
         return " ".join([*(f"[{name}](#evidence)" for name in tests), studied, measured, sums]).strip() or "–"
 
     def _judged(self) -> Verdict | None:
-        return judged(self.study, self.metric).get(self.comparison) if self.study else None
+        return judged(self.study, self.metric, self.split).get(self.comparison) if self.study else None
 
     def _of_study(self) -> str:
         verdict = self._judged()
@@ -144,7 +150,7 @@ class Claim:
     def _effect(self, judged: Verdict) -> str:
         metric = metrics.find(declared(self.study, self.metric).metric)
         number, seeds = judged.number(metric), len(judged.differences)
-        title = metric.title.removesuffix(", %")
+        title = "training " * (self.split == "train") + metric.title.removesuffix(", %")
         said = f"{number} {metric.unit}".strip() + f"{'' if metric.unit == title else f' of {title}'}, {seeds} seeds"
         effect = judged.comparison.effect * (-1 if metric.lower else 1)
         if judged.words == UNDECIDED:
@@ -160,17 +166,20 @@ def claims() -> tuple[Claim, ...]:
     return tuple(Claim(paper=read["paper"], **row) for read in map(_paper, PAPERS) for row in read["claim"])
 
 
-def declared(study: str, metric: str) -> Declaration:
-    """Returns what a study compares, perhaps in another metric than the declared one."""
+def declared(study: str, metric: str = "", split: str = "test") -> Declaration:
+    """Returns what a study compares; in another metric, or on other data, without the declared effects."""
     made = declaration.read(DECLARATIONS / f"{study}.json")
-    return dataclasses.replace(made, metric=metric or made.metric)
+    if metric in ("", made.metric) and split == "test":
+        return made
+    family = [dataclasses.replace(row, effect=0.0) for row in made.family]
+    return dataclasses.replace(made, metric=metric or made.metric, family=family)
 
 
 @functools.cache
-def judged(study: str, metric: str) -> dict[str, Verdict]:
+def judged(study: str, metric: str = "", split: str = "test") -> dict[str, Verdict]:
     """Returns the verdicts on what a study compares, by name; empty where no run is kept."""
     found = kept.find(study)
-    rows = verdicts.judge(found, declared(study, metric)) if found else []
+    rows = verdicts.judge(found, declared(study, metric, split), split) if found else []
     return {verdict.comparison.name: verdict for verdict in rows}
 
 

@@ -79,11 +79,22 @@ def family(study, metric=""):
     return declared, {row["name"]: row for row in declared["family"]}, metric or declared["metric"]
 
 
+def measured(run, metric, split):
+    """A metric of test data at the best step of a run, or of the last whole epoch of training up to it."""
+    result = run["results"][0]
+    if split == "test":
+        return result["best"]["test"][metric]
+    epochs = [line for line in run["record"] if line["split"] == "epoch" and line["step"] <= result["best_step"]]
+    return max(epochs, key=lambda line: line["step"])[metric]
+
+
 @functools.cache
-def derived(study, metric=""):
-    """The verdicts of a study's family."""
+def derived(study, metric="", split="test"):
+    """The verdicts of a study's family; the effects are of the declared metric, on test data."""
     declared, compared, metric = family(study, metric)
-    cells = values(study, lambda run: run["results"][0]["best"]["test"][metric])
+    if (metric, split) != (declared["metric"], "test"):
+        compared = {name: {**row, "effect": 0} for name, row in compared.items()}
+    cells = values(study, lambda run: measured(run, metric, split))
     gains = {name: gain(row, cells, metric) for name, row in compared.items()}
     return step_down({name: sayings(compared[name], gains[name], declared["margin"], metric) for name in gains})
 
@@ -125,10 +136,10 @@ def test_verdicts_on_trained_models_follow_from_their_json(claim):
         unfinished = sum(len(group.runs) for group in found.groups) if (found := kept.find(claim.study)) else 0
         if unfinished < ALL[claim.study].runs:
             pytest.skip("its runs are not all in")
-    expected = derived(claim.study, claim.metric)[claim.comparison]
+    expected = derived(claim.study, claim.metric, claim.split)[claim.comparison]
     ruled = "holds" if expected in ("better", "worse") else expected
     assert claim.verdict == ("not tested" if claim.kind == "another question" else ruled)
-    assert ledger.judged(claim.study, claim.metric)[claim.comparison].words == expected
+    assert ledger.judged(claim.study, claim.metric, claim.split)[claim.comparison].words == expected
 
 
 def test_all_other_verdicts_follow_from_their_grounds():
@@ -175,7 +186,7 @@ def test_a_ratio_is_judged_by_all_of_its_rounds(least, greatest, claimed, verdic
 )
 def test_a_claim_of_any_difference_holds_whichever_is_better(words, verdict, monkeypatch):
     row = Verdict(Comparison("every layer", ("a",), ("b",)), words, np.zeros(2), 0.1)
-    monkeypatch.setattr(ledger, "judged", lambda study, metric: {"every layer": row})
+    monkeypatch.setattr(ledger, "judged", lambda *study: {"every layer": row})
     assert Claim("A", "§1", "It matters.", kind="reduced", study="s", comparison="every layer").verdict == verdict
 
 
