@@ -190,11 +190,13 @@ def test_a_claim_of_any_difference_holds_whichever_is_better(words, verdict, mon
     assert Claim("A", "§1", "It matters.", kind="reduced", study="s", comparison="every layer").verdict == verdict
 
 
-def test_a_claim_has_one_ground_and_a_known_class():
+def test_a_claim_has_one_ground_a_known_class_and_split():
     with pytest.raises(UsageError, match="has several grounds"):
         Claim("A", "§1", "It is.", shown=["a::b"], refuted=["a::c"])
     with pytest.raises(UsageError, match="class"):
         Claim("A", "§1", "It is.", kind="exactly")
+    with pytest.raises(UsageError, match="split of the claim"):
+        Claim("A", "§1", "It leads.", split="training")
 
 
 def test_measured_claims_have_a_class_and_the_tests_that_decide_exist():
