@@ -7,6 +7,7 @@ python -m analysis.report mnist.json
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import sys
@@ -62,13 +63,13 @@ class Finished:
 
     @property
     def asked(self) -> dict[str, Sequence[Any]]:
-        """The fields that the sweeps vary, with their values."""
+        """The fields that the sweeps vary, with the values of their grids; settings beside a grid add only fields."""
         values: dict[str, dict[Any, None]] = {}
         for sweep in self.sweeps:
-            beside = [{field: [value] for field, value in setting.items()} for setting in sweep.get("also", ())]
-            for fields in (sweep["over"], *beside):
-                for field, texts in fields.items():
-                    values.setdefault(field, {}).update(dict.fromkeys(texts))
+            for field, texts in sweep["over"].items():
+                values.setdefault(field, {}).update(dict.fromkeys(texts))
+            for field in itertools.chain(*sweep.get("also", ())):
+                values.setdefault(field, {})
         return {field: list(texts) for field, texts in values.items()}
 
 
