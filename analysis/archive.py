@@ -63,7 +63,10 @@ class Finished:
 
     @property
     def asked(self) -> dict[str, Sequence[Any]]:
-        """The fields that the sweeps vary, with the values of their grids; settings beside a grid add only fields."""
+        """The fields that the sweeps vary, with the values of their grids.
+
+        Of settings beside a grid only the fields count, so that their values do not come first.
+        """
         values: dict[str, dict[Any, None]] = {}
         for sweep in self.sweeps:
             for field, texts in sweep["over"].items():

@@ -74,12 +74,16 @@ def test_what_a_sweep_varied_is_a_setting_whatever_it_is(tmp_path, write_run):
     assert [each.label for each in runs.find([tmp_path]).groups] == ["workers 1", "workers 4"]
 
 
-def test_settings_beside_a_grid_do_not_come_before_it(tmp_path, write_run):
+@pytest.mark.parametrize(
+    ("over", "order"),
+    [("model.attention", ["super", "dot_product", "linear"]), ("argument", ["dot_product", "linear", "super"])],
+)
+def test_settings_beside_a_grid_do_not_come_before_it(tmp_path, write_run, over, order):
     for spec in ("super", "linear", "dot_product"):
         write_run(tmp_path / f"{spec}/seed0", 0, model__attention=spec)
-    record = {"over": {"argument": ["dot_product", "super"]}, "also": [{"model.attention": "linear"}]}
+    record = {"over": {over: ["super", "dot_product"]}, "also": [{"model.attention": "linear"}]}
     (tmp_path / "sweep.json").write_text(json.dumps(record))
-    assert [group.label for group in runs.find([tmp_path]).groups] == ["dot_product", "linear", "super"]
+    assert [group.label for group in runs.find([tmp_path]).groups] == order
 
 
 def test_what_is_no_finished_run_is_named_and_left_out(tmp_path, write_run):
