@@ -134,7 +134,8 @@ def group(runs: Sequence[Run], asked: Mapping[str, Sequence[Any]]) -> Found:
 
     Args:
       runs: At least one.
-      asked: The fields and values of their sweeps; they come first among the keys and decide the order of groups.
+      asked: The fields of their sweeps, with the values of the grids; they come first among the keys and decide the
+        order of groups.
 
     Raises:
       UsageError: Two runs have the same settings and seed.
