@@ -151,7 +151,8 @@ class Claim:
         metric = metrics.find(declared(self.study, self.metric).metric)
         number, seeds = judged.number(metric), len(judged.differences)
         title = "training " * (self.split == "train") + metric.title.removesuffix(", %")
-        said = f"{number} {metric.unit}".strip() + f"{'' if metric.unit == title else f' of {title}'}, {seeds} seeds"
+        of = title if metric.unit and title.startswith(metric.unit) else f"{metric.unit} of {title}".strip()
+        said = f"{number} {of}, {seeds} seeds"
         effect = judged.comparison.effect * (-1 if metric.lower else 1)
         if judged.words == UNDECIDED:
             said += f"; finds {metric.text(judged.detects)}"
