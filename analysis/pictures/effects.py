@@ -1,5 +1,6 @@
 """A picture of declared comparisons: the difference of every seed, the mean, its 95 % interval, margin and claim."""
 
+import textwrap
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +12,7 @@ from analysis.verdicts import Verdict
 from train.grids.declaration import Declaration
 
 CLAIMED = {"better": 1, "worse": -1}
+WIDEST = 46  # characters in a line of a name
 
 
 @style.quiet
@@ -22,7 +24,9 @@ def figure(verdicts: Sequence[Verdict], declared: Declaration) -> Figure:
       declared: What was declared. The band around 0 is its margin, in which settings are equal.
     """
     metric = metrics.find(declared.metric)
-    drawn = Figure(figsize=(6.4, 1.1 + 0.34 * len(verdicts)), layout="constrained")
+    names = [f"{textwrap.fill(verdict.comparison.name, WIDEST)}\n{verdict.words}" for verdict in verdicts]
+    lines = sum(name.count("\n") + 1 for name in names)
+    drawn = Figure(figsize=(6.4, 1.1 + 0.17 * lines), layout="constrained")
     axes = drawn.subplots()
     margin = declared.margin * metric.scale
     axes.axvspan(-margin, margin, color="#808080", alpha=0.2, lw=0)
@@ -38,9 +42,8 @@ def figure(verdicts: Sequence[Verdict], declared: Declaration) -> Figure:
         if verdict.comparison.effect:
             side = CLAIMED.get(verdict.comparison.claim, 0) * (-1 if metric.lower else 1)
             axes.plot(side * verdict.comparison.effect * metric.scale, place, "D", color=style.RED, ms=5, mfc="none")
-    names = [style.plain(f"{verdict.comparison.name}\n{verdict.words}") for verdict in verdicts]
-    axes.set_yticks(range(len(names)), names)
-    unit = f", {metric.unit}" if metric.unit and metric.unit != metric.title else ""
+    axes.set_yticks(range(len(names)), [style.plain(name) for name in names])
+    unit = f", {metric.unit}" if metric.unit and not metric.title.startswith(metric.unit) else ""
     axes.set(ylim=(len(names) - 0.5, -0.5), xlabel=f"difference in test {metric.title.removesuffix(', %')}{unit}")
     axes.grid(axis="y", visible=False)
     drawn.suptitle("Seeds (dots), means, 95 % intervals; grey: the margin; diamonds: what is claimed", fontsize=8)

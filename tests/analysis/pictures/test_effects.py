@@ -11,8 +11,8 @@ from train.grids.declaration import Comparison, Declaration
 VALUES = np.array([0.01, 0.02, 0.06])
 
 
-def drawn(metric, claim):
-    comparison = Comparison("super", ["a"], ["b"], claim, 0.05)
+def drawn(metric, claim, name="super"):
+    comparison = Comparison(name, ["a"], ["b"], claim, 0.05)
     declared = Declaration("?", metric, 0.005, [comparison])
     return effects.figure([Verdict(comparison, "holds", VALUES, 0.02)], declared).axes[0]
 
@@ -33,3 +33,11 @@ def test_marks_are_at_the_seeds_their_mean_and_the_ends_of_its_interval():
 )
 def test_what_is_claimed_is_on_its_side(metric, claim, place):
     assert drawn(metric, claim).lines[-1].get_xdata() == [pytest.approx(place)]
+
+
+def test_the_axis_names_its_unit_once_and_a_long_name_leaves_room_for_it():
+    axes = drawn("bleu_to_48", "better", "attention against a fixed vector, sources of 19 to 48 pieces")
+    assert axes.get_xlabel() == "difference in test BLEU of sources up to 48 tokens"
+    assert max(map(len, axes.get_yticklabels()[0].get_text().split("\n"))) <= effects.WIDEST
+    axes.figure.draw_without_rendering()
+    assert axes.get_tightbbox().x1 <= axes.figure.bbox.x1
