@@ -66,7 +66,7 @@ METRICS = {
     "top5": _percentage("top-5 accuracy"),
     "bleu": Metric("BLEU", unit="BLEU"),
     "chrf": Metric("chrF", unit="chrF"),
-    **{f"bleu_to_{n}": Metric(f"BLEU of sources up to {n} tokens", unit="BLEU") for n in (10, 14, 18, 48)},
+    **{f"bleu_to_{n}": Metric(f"BLEU of the group up to {n} tokens", unit="BLEU") for n in (10, 14, 18, 48)},
     "exact_match": _percentage("exact matches"),
     "accuracy_with_padding": _percentage("accuracy with padding"),
     "loss": Metric("loss", lower=True, digits=4),

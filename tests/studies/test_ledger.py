@@ -22,7 +22,8 @@ from train.grids.declaration import Comparison
 
 PAGE = (ROOT / "docs/replication.md").read_text(encoding="utf-8")
 LOWER = ("loss", "perplexity")
-UNITS = {"accuracy": (100, " points", 2), "bleu": (1, " BLEU", 2), "loss": (1, "", 4)}
+BLEU = (1, " BLEU", 2)
+UNITS = {"accuracy": (100, " points", 2), "bleu": BLEU, "bleu_to_48": BLEU, "loss": (1, "", 4)}
 
 
 def values(study, number):
