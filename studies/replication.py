@@ -7,7 +7,8 @@ The program trains what has no result yet, with `train.sweep`. It keeps each run
 `docs/replication/NAME/` as it ends, and does not train again what is kept there, on any machine. So you can stop it,
 commit that folder, and give the same command later. The page's tables and pictures are made of what is kept. DATA is a
 folder with `tfds/` (mnist, cifar100), `imdb/`, `wikitext2/`, `spa_eng/` and `multi30k/`; results record this path, so
-give it relative to the project's folder. `--archive` trains nothing: it keeps what a killed process left.
+give it relative to the project's folder. What is kept was trained with `--data=data`. To train a study anew, or with
+another path, move `docs/replication/NAME` away. `--archive` trains nothing: it keeps what a killed process left.
 """
 
 import argparse
