@@ -225,7 +225,6 @@ def of_cores(rows: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
     yield "roof GFLOP/s", f"{roof['flops'] / 1e9:.0f}"
     yield "roof GB/s", f"{roof['bandwidth'] / 1e9:.0f}"
     yield "longest neural MB", f"{longest['neural, chunked']['temp_bytes'] / 1e6:.0f}"
-    yield "longest jax.nn MB", f"{longest[attention.BASELINE]['temp_bytes'] / 1e6:,.0f}"
     yield "longest jax.nn GB", f"{longest[attention.BASELINE]['temp_bytes'] / 1e9:.0f}"
 
 
