@@ -1,6 +1,7 @@
 """The rows of Hosseini against its definitions, its parameter counts, and what a wrong name is told."""
 
 import dataclasses
+import re
 
 import chex
 import flax.linen as nn
@@ -17,6 +18,7 @@ from attention.scores.gaussian import Gaussian
 from attention.scores.location import Location
 from models.layers.multi_head import MultiHeadAttention
 from models.mechanisms import MECHANISMS, Align, Mechanism, register, resolve
+from tests.conftest import ROOT
 from tests.models.small import apply, random_params
 from tests.sizes import once
 from train.state import count_parameters
@@ -414,3 +416,9 @@ def test_a_pair_has_one_number():
 
     with pytest.raises(UsageError, match=r"Mine\.pair must return one number for a pair, not an array of shape \(4,\)"):
         attention.attend(Mine(), {"slope": jnp.ones(4)}, *jnp.ones((3, 1, 2, 4, 6)))
+
+
+def test_the_hybrid_that_the_page_recommends_has_a_dot_product_in_every_fourth_of_eight_layers():
+    page = (ROOT / "docs/mechanisms.md").read_text(encoding="utf-8")
+    (spec,) = re.findall(r"`(kimi_delta\|[^`]+)`", page)
+    assert [layer.name for layer in resolve(spec, 8)] == [*["kimi_delta"] * 3, "dot_product"] * 2
