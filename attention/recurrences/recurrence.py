@@ -16,7 +16,7 @@ from attention.mask import BY_POSITION, Mask
 from attention.mesh import platform
 from attention.options import Options
 from attention.parameters import Params, Sizes, trail
-from attention.recurrences.state import NARROW_CHUNK, Writes, all_pairs, from_state, in_chunks
+from attention.recurrences.state import Writes, all_pairs, from_state, in_chunks
 from attention.score import Mixer
 
 
@@ -109,7 +109,7 @@ class Recurrence(Mixer):
         if name == "reference" or "chunked" not in self.implementations:
             return self._scan_all(*inputs)
         writes, whole = self._writes(*inputs), name == "xla" or not stepwise
-        if writes.decay is not None and (whole or (name == "auto" and keys <= NARROW_CHUNK)):
+        if whole and writes.decay is not None:
             return self._scan_all(*inputs)
         if name == "auto" and mask.causal and platform() == "cpu":
             return _unless_differentiated(self._scan_all, self._chunked)(*inputs)
