@@ -68,6 +68,26 @@ def test_help_and_examples_are_spelled_as_they_were_called(capsys):
     assert "python -m" not in out
 
 
+@pytest.mark.parametrize(
+    ("start", "printed"),
+    [
+        (["python3", "-m", "train.main"], "python3 -m train.main"),
+        (["/a b/python", "-X", "dev", "-m", "train.main"], "'/a b/python' -X dev -m train.main"),
+        (["/venv/bin/python", "/venv/bin/attention-bench", "train"], "attention-bench train"),
+        (["/venv/bin/python", "/elsewhere/attention-bench", "train"], "/elsewhere/attention-bench train"),
+        (["python", "-c", "from train import main; main.main(...)"], "python -m train.main"),
+        (["python"], "python -m train.main"),
+    ],
+)
+def test_a_command_is_repeated_as_it_was_typed(monkeypatch, start, printed):
+    given = ["--config.model.attention=neural(dim=2)|dot_product", "--workdir=", "--config.seed", "1"]
+    monkeypatch.setattr(sys, "orig_argv", [*start, *given])
+    monkeypatch.setattr(console.shutil, "which", lambda name: f"/venv/bin/{name}")
+    typed = console.typed("train.main", given, "--workdir=runs/a b")
+    attention = "'--config.model.attention=neural(dim=2)|dot_product'"
+    assert typed == f"{printed} {attention} --config.seed 1 '--workdir=runs/a b'"
+
+
 @pytest.fixture
 def hostile(tmp_path):
     """A folder whose files have the names of ours, and a script as an installer makes it, elsewhere."""

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from attention.errors import UsageError
 from train import cli
+from train.main import DEFAULT_CONFIG
 from train.run import console
 
 MOMENT = 5.0  # seconds that the other processes have to end by themselves, and again after SIGTERM
@@ -56,8 +57,7 @@ def parse(arguments: Sequence[str]) -> tuple[int, int, list[str]]:
 class Job:
     """The processes of one training on this machine."""
 
-    def __init__(self, command: Callable[[int], list[str]], count: int, devices: int):
-        environment = _environment(devices)
+    def __init__(self, command: Callable[[int], list[str]], count: int, environment: dict[str, str]):
         self.processes = [_start(command(index), index, environment) for index in range(count)]
         self._threads = ThreadPoolExecutor(2 * count)
         self._ends = {self._threads.submit(_watch, process): i for i, process in enumerate(self.processes)}
@@ -93,8 +93,9 @@ def _pass_on(process: subprocess.Popen, index: int) -> None:
         print(f"[{index}] {line}", end="", file=sys.stderr, flush=True)
 
 
-def _environment(devices: int) -> dict[str, str]:
-    environment = {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ  # keeps JAX's C++ from logging pages when a process ends
+def _environment(devices: int, command: str) -> dict[str, str]:
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}  # keeps JAX's C++ from logging pages when a process ends
+    environment = quiet | os.environ | {console.COMMAND: command}
     if devices:
         flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
         environment["XLA_FLAGS"] = flags.strip()
@@ -121,7 +122,9 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def launch(processes: int, devices: int, arguments: Sequence[str], module: str = "train.main") -> int:
+def launch(
+    processes: int, devices: int, arguments: Sequence[str], module: str = "train.main", command: str = ""
+) -> int:
     """Runs a module in several processes and returns the exit code, which is 0 where all ended well.
 
     Args:
@@ -129,13 +132,14 @@ def launch(processes: int, devices: int, arguments: Sequence[str], module: str =
       devices: Fake CPU devices in each; with 0 each has the real ones.
       arguments: The command line of each process.
       module: The program, which must take the flags of `train.devices.processes`.
+      command: What a user types to continue; '' if it is the same again.
     """
     place = [f"--coordinator=127.0.0.1:{free_port()}", f"--num-processes={processes}"]
 
     def process(index: int) -> list[str]:
         return [*console.command(module), *place, f"--process-id={index}", *arguments]
 
-    job = Job(process, processes, devices)
+    job = Job(process, processes, _environment(devices, command))
     with cli.signals_handled(lambda number, _: job.send(number)):
         failed = job.wait()
     if failed is None:
@@ -145,16 +149,28 @@ def launch(processes: int, devices: int, arguments: Sequence[str], module: str =
         return codes.pop()  # all raised the same error, and the first process has reported it
     code = job.processes[failed].returncode
     ending = f"died by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    print(
-        f"Process {failed} of {processes} {ending}; the same command continues from the last checkpoint.",
-        file=sys.stderr,
-    )
+    again = f"to continue: {command}" if command else "the same command continues from the last checkpoint."
+    print(f"Process {failed} of {processes} {ending}; {again}", file=sys.stderr)
     return 1
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Chooses the work directory if none is given, to say how to continue; launches, and returns the exit code."""
+    from train.config import loading
+
+    processes, devices, given = parse(arguments)
+    flags = dict(cli.taken(given, {"--config", "--workdir"}.__contains__)[0])
+    if flags.get("--workdir"):
+        return launch(processes, devices, given)
+    place = f"--workdir={loading.default_workdir(flags.get('--config') or DEFAULT_CONFIG)}"
+    behind = [place] if "--" in arguments else ["--", place]
+    _, rest = cli.taken(given, "--workdir".__eq__)
+    return launch(processes, devices, [*rest, place], command=console.typed("train.launch", arguments, *behind))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit code."""
-    return cli.run(lambda: launch(*parse(sys.argv[1:] if arguments is None else arguments)))
+    return cli.run(lambda: run(sys.argv[1:] if arguments is None else arguments))
 
 
 if __name__ == "__main__":

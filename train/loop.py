@@ -78,7 +78,7 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
             recorder.finish()
             checkpoints.wait()  # while signals are still handled, since a half-written checkpoint would be lost
         if step < timetable.total and not evaluations.exhausted:
-            recorder.say(f"Stopped after step {step} and saved; the same command continues.")
+            recorder.say(f"Stopped after step {step} and saved.")
             return None
         return report.write(directory, setup, recorder, step, evaluations.test(step, state))
 

@@ -9,14 +9,15 @@ python -m train.main --dry-run --config=configs/gpt_wikitext103.py --config.mesh
 import argparse
 import functools
 import logging
+import os
+import shlex
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from attention.errors import UsageError
 from train import cli
-from train.run import terminal
+from train.run import console, terminal
 
 DEFAULT_CONFIG = "configs/vit_digits.py"
 LIST = "list"  # in place of a config
@@ -68,9 +69,9 @@ def run(arguments: Sequence[str]) -> None:
     from train.devices import processes
 
     with processes.ending_alone():
-        arguments = processes.join(arguments)
+        own = processes.join(arguments)
         with processes.together():
-            flags, overrides = parse(arguments)
+            flags, overrides = parse(own)
             for name in ("devices", "topology"):
                 if getattr(flags, name) is not None:
                     raise UsageError(f"--{name} is for --dry-run; a run takes all devices that there are.")
@@ -83,9 +84,28 @@ def run(arguments: Sequence[str]) -> None:
                 return
             config, plain = loading.resolve(flags.config, overrides)
             compilation.keep_programs()
-            default = Path("runs") / f"{loading.name_of(flags.config)}-{time.strftime('%Y%m%d-%H%M%S')}"
-        directory = Path(processes.of_first(flags.workdir or str(default)))
-        loop.train_and_evaluate(config, plain, directory)
+        directory = Path(processes.of_first(flags.workdir or str(loading.default_workdir(flags.config))))
+        stopped = loop.train_and_evaluate(config, plain, directory) is None
+        if stopped and processes.is_first():
+            print(continuing(arguments, "" if flags.workdir else f"--workdir={directory}"), flush=True)
+
+
+def continuing(arguments: Sequence[str], place: str) -> str:
+    """Returns what a user types to continue this run, as a line.
+
+    Args:
+      arguments: Those of this process.
+      place: The flag of the work directory that the program chose; '' if it was given.
+    """
+    import jax
+
+    if command := os.environ.get(console.COMMAND):
+        return f"To continue: {command}"
+    if not place:
+        return "The same command continues."
+    if jax.process_count() > 1:  # they were started by a command that is not known here
+        return f"The same command with {shlex.quote(place)} continues."
+    return f"To continue: {console.typed('train.main', arguments, place)}"
 
 
 def dry_run(arguments: Sequence[str]) -> None:
@@ -97,11 +117,11 @@ def dry_run(arguments: Sequence[str]) -> None:
     from train.devices import processes
 
     flags, overrides = parse(arguments)
-    if flags.workdir:
-        raise UsageError("--dry-run writes nothing; leave out --workdir.")
     for name in processes.FLAGS:
         if getattr(flags, name.removeprefix("--").replace("-", "_")) not in ("", None):
             raise UsageError(f"--dry-run is of one process; leave out {name}.")
+    if flags.workdir:
+        raise UsageError("--dry-run writes nothing; leave out --workdir.")
     from attention.mesh import compiled_for
     from train.config import loading
     from train.devices import dry, fitting, topology

@@ -51,12 +51,11 @@ def files_up_to():
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def faulty(fault: str, *arguments: str, **options) -> subprocess.CompletedProcess:
+def faulty(fault: str, *arguments: str, cwd: Path = ROOT, **options) -> subprocess.CompletedProcess:
     """Runs `train.main` in a fresh process, to which something happens; see `tests/train/faulty.py`."""
     command = [sys.executable, "-m", "tests.train.faulty", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"FAULT": fault}, capture_output=True, text=True, **options
-    )
+    environment = os.environ | {"FAULT": fault, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, **options)
 
 
 @pytest.fixture

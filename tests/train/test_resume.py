@@ -3,10 +3,12 @@
 import itertools
 import json
 import re
+import shlex
 import shutil
 import signal
 import types
 
+import jax
 import numpy as np
 import pytest
 
@@ -67,6 +69,33 @@ def test_sigterm_saves_and_exits_cleanly_then_continues(uninterrupted, stopped, 
     assert main.main(arguments(workdir, **OPTIONS)) == 0
     assert f"Continuing after step {step} " in said(capsys)
     assert_same(workdir, uninterrupted)
+
+
+def test_without_a_workdir_ctrl_c_prints_the_command_that_continues(uninterrupted, tmp_path, monkeypatch, capsys):
+    given = [flag for flag in arguments("", **OPTIONS) if not flag.startswith("--workdir")]
+    process = faulty("5 SIGINT", *given, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    stopped, again = process.stdout.splitlines()[-2:]
+    assert re.fullmatch(r"Stopped after step \d+ and saved\.", stopped)
+    (workdir,) = (tmp_path / "runs").iterdir()
+    command = shlex.split(again.removeprefix("To continue: "))
+    assert command == ["python", "-m", "train.main", *given, f"--workdir=runs/{workdir.name}"]
+    monkeypatch.chdir(tmp_path)
+    assert main.main(command[3:]) == 0
+    assert "Continuing after step" in said(capsys)
+    assert list((tmp_path / "runs").iterdir()) == [workdir]
+    assert_same(workdir, uninterrupted)
+
+
+def test_with_a_workdir_the_same_command_continues(stopped):
+    _, process = stopped
+    assert process.stdout.splitlines()[-1] == "The same command continues."
+
+
+def test_of_several_processes_the_command_that_started_them_is_not_guessed(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    expected = "The same command with '--workdir=runs/a b' continues."
+    assert main.continuing(["--config=a.py"], "--workdir=runs/a b") == expected
 
 
 def test_a_signal_to_the_whole_job_leaves_its_data_workers_alone(stopped):

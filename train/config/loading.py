@@ -3,6 +3,7 @@
 import ast
 import inspect
 import runpy
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -154,3 +155,8 @@ def name_of(spec: str) -> str:
     """Returns the name of a run of this config: `configs/vit_cifar100.py:super` gives `vit_cifar100-super`."""
     path, _, argument = spec.partition(":")
     return "-".join(filter(None, (Path(path).stem, "".join(c if c.isalnum() else "_" for c in argument))))
+
+
+def default_workdir(spec: str) -> Path:
+    """Returns the work directory of a run that is given none: the name of its config, and the time."""
+    return Path("runs") / f"{name_of(spec)}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -68,12 +68,13 @@ class Checkpoints(contextlib.AbstractContextManager):
             yield
         except Exception as error:
             what = f"{self._directory} cannot be written"
+            remedy = f"free space and continue the run in {self._directory}"
             if step is not None:
                 _remove(self._folder / f"{step}{_UNFINISHED}")
                 what = f"The checkpoint of step {step} could not be written to {self._folder}"
             if isinstance(error, UsageError) or not (reason := files.why_unwritable(error)):
                 raise
-            raise UsageError(f"{what} ({reason}); {self.kept()}: free space and run the same command again.") from error
+            raise UsageError(f"{what} ({reason}); {self.kept()}: {remedy}.") from error
 
     def steps(self) -> list[int]:
         """Returns the steps that have a checkpoint, in order."""

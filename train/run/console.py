@@ -8,7 +8,10 @@ import ast
 import importlib.util
 import os
 import runpy
+import shlex
+import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from attention.errors import unknown
@@ -16,6 +19,7 @@ from train import cli
 from train.run import terminal
 
 NAME = "attention-bench"
+COMMAND = "ATTENTION_BENCH_COMMAND"  # what a user types to continue, where another program started this process
 PROGRAMS = {
     "train": "train.main",
     "sweep": "train.sweep",
@@ -36,6 +40,28 @@ def command(module: str) -> list[str]:
     """Returns what starts a program in a new process, which finds it where this process would."""
     here = sys.path[:1] in ([""], [os.getcwd()])
     return [sys.executable, *([] if here else ["-P"]), "-m", module]
+
+
+def typed(module: str, arguments: Sequence[str], *more: str) -> str:
+    """Returns the command line of this process, for the shell, with further arguments in place of a --workdir.
+
+    Args:
+      module: The program that this process runs.
+      arguments: Its arguments, as they were given.
+      more: What stands behind them.
+    """
+    _, rest = cli.taken(arguments, "--workdir".__eq__)
+    return shlex.join([*_start(module, len(arguments)), *rest, *more])
+
+
+def _start(module: str, arguments: int) -> list[str]:
+    """Returns what stands in front of so many arguments on the command line of this process."""
+    start = sys.orig_argv[: len(sys.orig_argv) - arguments]
+    if start[-2:] == ["-m", module]:
+        return start
+    if len(start) > 2 and Path(start[-2]).name == NAME:
+        return [NAME if shutil.which(NAME) == start[-2] else start[-2], start[-1]]
+    return ["python", "-m", module]  # the program was called as a function
 
 
 def main() -> int:

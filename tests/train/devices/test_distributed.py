@@ -11,8 +11,10 @@ from attention.errors import UsageError
 from tests.conftest import ROOT
 from tests.sizes import once
 from train import cli, launch
+from train.config import loading
 from train.data import packages
 from train.devices import processes
+from train.run import console
 
 SLURM = {
     "SLURM_JOB_ID": "7",
@@ -136,6 +138,31 @@ def test_launch_tells_of_mistakes(flags, message, capsys):
 def test_launch_passes_on_what_is_train_mains():
     flags = ["--processes=2", "--devices-per-process=3", "--", "--config=a.py", "--", "--help"]
     assert launch.parse(flags) == (2, 3, ["--config=a.py", "--", "--help"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "more", "again"),
+    [
+        (["--", "--config=a.py", "--workdir=runs/a"], [], ""),
+        (["--", "--config=a.py:b"], ["--workdir=runs/a-b-NOW"], "-- --config=a.py:b --workdir=runs/a-b-NOW"),
+        ([], ["--workdir=runs/vit_digits-NOW"], "-- --workdir=runs/vit_digits-NOW"),
+    ],
+)
+def test_launch_chooses_the_work_directory_if_none_is_given(monkeypatch, flags, more, again):
+    monkeypatch.setattr(loading.time, "strftime", lambda _: "NOW")
+    launched = []
+    monkeypatch.setattr(launch, "launch", lambda *given, command="": launched.append((*given, command)))
+    launch.run(["--processes=2", *flags])
+    command = f"python -m train.launch --processes=2 {again}" if again else ""
+    assert launched == [(2, 0, [*flags[1:], *more], command)]
+
+
+def test_launch_says_how_to_continue_where_it_chose_the_work_directory(program, capfd):
+    line = f"print(os.environ['{console.COMMAND}']); sys.exit(me)"
+    assert launch.launch(2, 0, [], program(line), "typed") == 1
+    out, err = capfd.readouterr()
+    assert out == "typed\n"
+    assert err == "Process 1 of 2 ended with exit code 1; to continue: typed\n"
 
 
 @pytest.fixture
