@@ -6,6 +6,7 @@ A page says where a figure goes: `<!-- figures: NAME -->` stands before it and `
 table on separate lines, or a number within a sentence. `figures()` has all names.
 """
 
+import dataclasses
 import functools
 import json
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis import flops, report, statistics
+from analysis import flops, report, statistics, verdicts
 from analysis import runs as finished
 from analysis.metrics import METRICS
 from analysis.tables import Number, markdown, plain_markdown
@@ -135,6 +136,7 @@ def numbers() -> Iterator[tuple[str, str]]:
     yield from of_inference()
     yield from of_operations()
     yield from of_blocks()
+    yield from of_surgery()
     yield from schedules.numbers(load("schedules_tpu"))
     for row in load("llama")["decoding"] + load("llama_16")["decoding"]:
         yield f"llama {row['batch']}", f"{row['times_faster']['transformers']['median']:.2f}"
@@ -185,6 +187,22 @@ def of_blocks() -> Iterator[tuple[str, str]]:
         last = mean(both[name][-1][2] for both in curves.values())
         yield f"blocks {name} at the end", f"{last:.3f}"
     yield "blocks seconds", f"{min(ends.values()):.0f} to {max(ends.values()):.0f}"
+
+
+def of_surgery() -> Iterator[tuple[str, str]]:
+    """Yields the control of the studies of surgery by seed, and what it comes to without seed 0, which is not fresh."""
+    for name, metric in (("surgery_multi30k", METRICS["bleu"]), ("surgery_wikitext2", METRICS["loss"])):
+        first, *others = (metric.text(x, "+") for x in ledger.judged(name)["fresh linear projections"].differences)
+        yield f"{name} control, seed 0", first
+        yield f"{name} control, other seeds", f"{', '.join(others[:-1])} and {others[-1]}"
+        found = kept.find(name)
+        groups = [dataclasses.replace(group, runs=[run for run in group.runs if run.seed]) for group in found.groups]
+        for verdict in verdicts.judge(
+            dataclasses.replace(found, groups=groups), ledger.declared(name, "", "test"), "test"
+        ):
+            what = f"{name} {verdict.comparison.name} without seed 0"
+            yield what, str(verdict.number(metric))
+            yield f"{what}, verdict", verdict.words
 
 
 def at_time(curve: Sequence[tuple[int, float, float]], seconds: float) -> float:
