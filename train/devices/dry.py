@@ -142,6 +142,5 @@ def batch_of(setup: Setup) -> Batch:
         example = next(batches)
     shapes = {name: (*replicas.front, size, *x.shape[1:]) for name, x in example.items()}
     split = functools.partial(batch_sharding, replicas.mesh, replicas.batch_spec(stacked=True))
-    return {
-        name: jax.ShapeDtypeStruct(shape, example[name].dtype, sharding=split(shape)) for name, shape in shapes.items()
-    }
+    held = {name: jax.dtypes.canonicalize_dtype(x.dtype) for name, x in example.items()}  # int64 is int32 on devices
+    return {name: jax.ShapeDtypeStruct(shape, held[name], sharding=split(shape)) for name, shape in shapes.items()}
