@@ -13,10 +13,17 @@ import tempfile
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+# JAX_PLATFORMS=cuda runs tests on a GPU: with exact products, memory for the processes that they start, and all
+# optimizations of XLA, since kernels are to be tested as users run them.
+ON_CPU = os.environ["JAX_PLATFORMS"] == "cpu"
+if not ON_CPU:
+    os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
 # Compiling is most of what the suite does: the short forms skip XLA's dear optimizations, the long forms have them.
 # Without fusion emitters and in one part, small programs compile in a third of the time. XLA aborts at flags that it
 # does not know, and has no promise to keep them.
-SHORT = os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true") == "true"
+SHORT = os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true" if ON_CPU else "false") == "true"
 if SHORT and importlib.metadata.version("jaxlib").startswith("0.10."):
     CHEAP = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     os.environ["XLA_FLAGS"] = f"{CHEAP} {os.environ.get('XLA_FLAGS', '')}".strip()
@@ -86,7 +93,7 @@ def run_python():
 
     def run(*arguments: str, devices: int = 1, check: bool = True, **options) -> subprocess.CompletedProcess:
         flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-        environment = os.environ | {"XLA_FLAGS": flags.strip()}
+        environment = os.environ | {"XLA_FLAGS": flags.strip()} | ({"JAX_PLATFORMS": "cpu"} if devices > 1 else {})
         done = subprocess.run(
             [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, **options
         )
