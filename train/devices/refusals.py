@@ -12,6 +12,7 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 KERNEL = re.compile(
     r"Mosaic failed|Scoped ?Vmem|space=vmem|mosaic_gpu|ptxas|tpu_custom_call|Pallas \w+ lowering", re.IGNORECASE
 )
+NO_CUDA = re.compile(r"No PTX compilation provider|libdevice not found|\./libdevice\.10\.bc")
 MEMORY = re.compile(r"[Uu]sed ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")
 TEMPORARIES = re.compile(r"HLO temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)")
 TILE = re.compile(r"Allocation \(size=(\d+)\) would exceed memory \(size=(\d+)\)")
@@ -36,9 +37,14 @@ def explain(error: BaseException) -> None:
 
     Raises:
       TooLarge: the program does not fit in the device's memory.
-      UsageError: the compiler refuses a kernel, or another process holds it.
+      UsageError: the compiler refuses a kernel, another process holds it, or a part of CUDA is not found.
     """
     text = str(error)
+    if NO_CUDA.search(text):
+        raise UsageError(
+            "CUDA's ptxas or libdevice is not found; set CUDA_ROOT to CUDA's folder, such as /usr/local/cuda, and add "
+            "its bin to PATH."
+        ) from error
     if "lockfile" in text:
         raise UsageError(
             "Another process uses the TPU compiler; wait for it, or set ALLOW_MULTIPLE_LIBTPU_LOAD=true."
@@ -55,7 +61,7 @@ def explain(error: BaseException) -> None:
 def refused_kernel(error: BaseException) -> str:
     """Returns the reason why a compiler refuses a Pallas kernel; '' if the error is another one."""
     text = str(error)
-    if not KERNEL.search(text):
+    if not KERNEL.search(text) or NO_CUDA.search(text):
         return ""
     if tile := TILE.search(text):
         return f"a tile takes {int(tile[1]) / 1e6:.0f} MB of {int(tile[2]) / 1e6:.0f} MB of the chip's vector memory"
