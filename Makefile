@@ -1,13 +1,14 @@
 # `make demo` trains the default model; `make test` tests everything once, `make test-more` has the tests' further cases
 # and `make test-long` their long forms; `make fuzz` tries strange inputs for SECONDS; `make test-compilers` compiles for
-# TPUs and GPUs, in an environment of its own. `make docs` builds the documentation into site/. All others make .venv first.
+# TPUs and GPUs, and `make test-cuda13` for GPUs with jax 0.11, in environments of their own. `make docs` builds the
+# documentation into site/. All others make .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 SECONDS ?= 600
 
-.PHONY: demo test test-more test-long test-compilers fuzz lint docs archive clean
+.PHONY: demo test test-more test-long test-compilers test-cuda13 fuzz lint docs archive clean
 
 demo: .venv/installed
 	$(BIN)/python -m train.main
@@ -26,6 +27,9 @@ fuzz: .venv/installed-test
 
 test-compilers: .venv-compilers/installed
 	.venv-compilers/bin/python -m pytest -q -p no:xdist tests/compilers
+
+test-cuda13: .venv-cuda13/installed
+	.venv-cuda13/bin/python -m pytest -q -p no:xdist tests/compilers
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .
@@ -54,11 +58,18 @@ docs: .venv/installed-docs
 archive:
 	git archive --prefix=attention-bench/ --output=attention-bench.zip HEAD
 
-.venv-compilers/installed: requirements-tpu.txt requirements-gpu.txt constraints.txt
+.venv-compilers/installed: requirements-tpu.txt requirements-cuda12.txt constraints.txt
 	$(PYTHON) -m venv .venv-compilers
 	.venv-compilers/bin/python -m pip install -q -r requirements-tpu.txt -c constraints.txt
-	.venv-compilers/bin/python -m pip install -q --no-deps -r requirements-gpu.txt
+	.venv-compilers/bin/python -m pip install -q --no-deps -r requirements-cuda12.txt
+	touch $@
+
+.venv-cuda13/installed: requirements-test.txt requirements-cuda13.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 12) and "Python 3.12 or newer is needed: make test-cuda13 PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv-cuda13
+	.venv-cuda13/bin/python -m pip install -q -r requirements-test.txt
+	.venv-cuda13/bin/python -m pip install -q --no-deps -r requirements-cuda13.txt
 	touch $@
 
 clean:
-	rm -rf .venv .venv-compilers site
+	rm -rf .venv .venv-compilers .venv-cuda13 site

@@ -4,8 +4,9 @@
 
 XLA's plugin for CUDA and ptxas compile our kernels and JAX's own dot product for sm_90a; nothing runs. Instructions are
 those of one tile of pairs and one warp, loops included. Divided by what an SM issues a cycle, they are the least cycles
-that the SM needs: waiting for memory, barriers and results does not count. The program needs requirements-gpu.txt and
-`nvdisasm`, which the package triton has, in a separate environment with JAX_PLATFORMS=cpu.
+that the SM needs: waiting for memory, barriers and results does not count. The program needs requirements-cuda12.txt
+or requirements-cuda13.txt, and `nvdisasm`, which the package triton has, in a separate environment with
+JAX_PLATFORMS=cpu. Each of the two gives other figures; the record is of CUDA 12.
 """
 
 import argparse
@@ -52,8 +53,11 @@ KINDS = {
 }
 KIND = {opcode: kind for kind, opcodes in KINDS.items() for opcode in opcodes.split()}
 PASSES = {"pair_out": "forward", "pair_d_query": "backward, queries", "pair_d_key": "backward, keys"}
-PACKAGES = ("jaxlib", "jax-cuda12-plugin", "nvidia-cuda-nvcc-cu12", "triton")
-PTX = "8.8"  # what ptxas 12.9 reads; XLA writes 9.0, and our kernels have nothing of it
+# Of each version of CUDA: what compiles, where its ptxas is, and the PTX that this ptxas reads; XLA may write a later
+# one, of which our kernels have nothing.
+PACKAGES = {"12": ("jax-cuda12-plugin", "nvidia-cuda-nvcc-cu12"), "13": ("jax-cuda13-plugin", "nvidia-cuda-nvcc")}
+PTXAS = {"12": "nvidia.cuda_nvcc", "13": "nvidia.cu13"}
+PTX = {"12": "8.8", "13": "9.0"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +140,8 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
     for name in {*flags.only} - {*SPECS, OF_JAX}:
         raise unknown("row", name, (*SPECS, OF_JAX))
     ptxas, nvdisasm = found_tools()
-    result: dict[str, Any] = {"compiler": {name: metadata.version(name) for name in PACKAGES}, "rows": []}
+    packages = ("jaxlib", *PACKAGES[topology.cuda()], "triton")
+    result: dict[str, Any] = {"compiler": {name: metadata.version(name) for name in packages}, "rows": []}
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"MOSAIC_GPU_DUMP_TO": folder, "MOSAIC_GPU_DUMP_PTX": "1", "XLA_FLAGS": f"--xla_dump_to={folder}"}
         for case in contestants():
@@ -151,15 +156,15 @@ def found_tools() -> list[str]:
     Raises:
       UsageError: One is not installed.
     """
-    paths = []
-    for package, path in (("nvidia.cuda_nvcc", "bin/ptxas"), ("triton", "backends/nvidia/bin/nvdisasm")):
+    paths, cuda = [], topology.cuda()
+    for package, path in ((PTXAS[cuda], "bin/ptxas"), ("triton", "backends/nvidia/bin/nvdisasm")):
         try:
             there = importlib.util.find_spec(package)
         except ModuleNotFoundError:
             there = None
         where = [Path(folder) / path for folder in (there.submodule_search_locations or ())] if there else []
         if not where or not where[0].is_file():
-            raise UsageError(f"{path} is not here: pip install --no-deps -r requirements-gpu.txt triton.")
+            raise UsageError(f"{path} is not here: pip install --no-deps -r requirements-cuda{cuda}.txt triton.")
         paths.append(str(where[0]))
     return paths
 
@@ -226,7 +231,7 @@ def compiled(case: GpuCase, folder: Path, ptxas: str, nvdisasm: str) -> dict[str
 def of_kernel(file: Path, case: GpuCase, ptxas: str, nvdisasm: str) -> dict[str, Any]:
     """Returns registers, spills, shared memory, blocks an SM and instructions of a tile of a dumped kernel."""
     text, binary = file.read_text(), file.with_suffix(".cubin")
-    file.write_text(re.sub(r"(?m)^\.version .*$", f".version {PTX}", text))
+    file.write_text(re.sub(r"(?m)^\.version .*$", f".version {PTX[topology.cuda()]}", text))
     said = _output(ptxas, "-arch=sm_90a", "-v", str(file), "-o", str(binary))
     registers, spills = (int(re.search(found, said)[1]) for found in (r"Used (\d+) registers", r"(\d+) bytes spill st"))
     log = file.with_suffix(".mlir-passes.log").read_text()

@@ -1,9 +1,9 @@
 """The kernels for Hopper GPUs through Mosaic GPU and ptxas, for a described H100; nothing runs.
 
-Needs the GPU compiler (requirements-gpu.txt), in an environment of its own: `make test-compilers`.
+Needs the GPU compiler (requirements-cuda12.txt or requirements-cuda13.txt), in an environment of its own:
+`make test-compilers` or `make test-cuda13`.
 """
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -14,11 +14,15 @@ import pytest
 from tests.compilers.test_tpu import PROGRAM
 from tests.conftest import ROOT
 from tests.sizes import once
+from train.data import packages
+from train.devices import topology
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("jax_cuda12_plugin") is None,
-    reason="the GPU compiler is missing: make test-compilers installs it",
+    not packages.is_installed(f"jax_plugins.xla_cuda{topology.cuda()}"),
+    reason="the GPU compiler is missing: make test-compilers or make test-cuda13 installs it",
 )
+# As on a machine without a GPU; a kernel of the cache would not be compiled, and ptxas would say nothing.
+HERE = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false", "MOSAIC_GPU_DUMP_PTXAS": "1"}
 
 
 @pytest.mark.parametrize("spec", once(["neural(dim=2)", "neural(dim=16)", "additive"], ["neural(dim=2)"]))
@@ -30,7 +34,7 @@ def test_ptxas_spills_no_register(spec):
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | {"MOSAIC_GPU_DUMP_PTXAS": "1"},
+        env=os.environ | HERE,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads$", done.stdout + done.stderr, re.MULTILINE)

@@ -1,6 +1,7 @@
 """A step of every kind of model through the real TPU and GPU compilers, for described chips; nothing runs.
 
-Needs the compilers (requirements-tpu.txt, requirements-gpu.txt), in an environment of their own: `make test-compilers`.
+Needs the compilers (requirements-tpu.txt, requirements-cuda12.txt or -cuda13.txt), in environments of their own:
+`make test-compilers` or `make test-cuda13`.
 """
 
 import importlib.util
@@ -11,8 +12,9 @@ import sys
 import pytest
 
 from tests.conftest import ROOT
+from train.devices import topology
 
-PACKAGES = {"v5e:2x2": "libtpu", "h100x4": "jax_cuda12_plugin"}
+PACKAGES = {"v5e:2x2": "libtpu", "h100x4": f"jax_cuda{topology.cuda()}_plugin"}
 # Megabytes of gradients and activations on a device that libtpu 0.0.42.1 and jax-cuda12-plugin 0.10.2 planned; a tenth
 # more is allowed, and another version of a compiler may need other figures.
 PLANNED = {

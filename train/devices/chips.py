@@ -48,6 +48,7 @@ def of(device: jax.Device) -> Chip | None:
 
 # What XLA and ptxas ask about a GPU: the H100 SXM's data sheet, and the limits of compute capability 9.0 in NVIDIA's
 # CUDA programming guide. The versions are those of the packages that compile; none of this machine's is read.
+TOOLKITS = {"12": "12.9.0", "13": "13.0.0"}  # of requirements-cuda12.txt and requirements-cuda13.txt
 H100 = """
 gpu_device_info {
   name: "NVIDIA H100 80GB HBM3"
@@ -74,9 +75,9 @@ gpu_device_info {
   thread_dim_limit_y: 1024
   thread_dim_limit_z: 64
   device_address_bits: 64
-  driver_version: "12.9.0"
-  runtime_version: "12.9.0"
-  compile_time_toolkit_version: "12.9.0"
+  driver_version: "{toolkit}"
+  runtime_version: "{toolkit}"
+  compile_time_toolkit_version: "{toolkit}"
   dnn_version: "9.10.0"
 }
 platform_name: "CUDA"

@@ -9,7 +9,7 @@ import jax
 from attention.errors import UsageError, unknown
 from train.data import packages
 from train.devices import refusals
-from train.devices.chips import CHIPS, H100, TPUS
+from train.devices.chips import CHIPS, H100, TOOLKITS, TPUS
 
 NODE = 8  # GPUs of a machine
 FLAT, SOLID = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"), ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4")
@@ -25,7 +25,7 @@ QUIET = {  # what libtpu reads: no metadata server, and no lock against a second
 }
 PACKAGES = {
     "tpu": ("TPU", "libtpu", "-r requirements-tpu.txt"),
-    "cuda": ("GPU", "jax_plugins.xla_cuda12", "--no-deps -r requirements-gpu.txt"),
+    "cuda": ("GPU", "jax_plugins.xla_cuda{0}", "--no-deps -r requirements-cuda{0}.txt"),
 }
 
 
@@ -39,6 +39,12 @@ def devices(name: str) -> list[jax.Device]:
     if not chip:
         raise unknown("topology", name, EXAMPLES)
     return _tpus(name, chip) if chip in TPUS else _gpus(name, chip)
+
+
+def cuda() -> str:
+    """Returns the version of CUDA, '12' or '13', of the GPU compiler that is here, or that goes with this jax."""
+    versions = ("13", "12") if jax.__version_info__ >= (0, 11) else ("12", "13")
+    return next((each for each in versions if packages.is_installed(f"jax_plugins.xla_cuda{each}")), versions[0])
 
 
 def _tpus(name: str, chip: str) -> list[jax.Device]:
@@ -64,13 +70,14 @@ def _gpus(name: str, chip: str) -> list[jax.Device]:
     if not count or (count > NODE and count % NODE):
         raise _none(name, chip)
     machines, of_one = max(1, count // NODE), min(count, NODE)
-    return _described(name, chip, "cuda", {"topology": f"1x{machines}x{of_one}", "target_config": H100})
+    described = H100.replace("{toolkit}", TOOLKITS[cuda()])
+    return _described(name, chip, "cuda", {"topology": f"1x{machines}x{of_one}", "target_config": described})
 
 
 def _described(name: str, chip: str, platform: str, options: dict[str, Any]) -> list[jax.Device]:
     from jax.experimental import topologies
 
-    what, package, requirements = PACKAGES[platform]
+    what, package, requirements = (text.format(cuda()) for text in PACKAGES[platform])
     if not packages.is_installed(package):
         raise UsageError(f"Compiling for {name} needs the {what} compiler: pip install {requirements}.")
     jax.config.update("jax_platforms", "cpu")

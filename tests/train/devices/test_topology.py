@@ -49,11 +49,14 @@ def test_unknown_topologies_are_one_sentence_with_the_nearest_name(name, nearest
         topology.devices(name)
 
 
+CUDA = topology.cuda()
+
+
 @pytest.mark.parametrize(
     ("name", "package", "sentence"),
     [
         ("v5e:2x2", "libtpu", r"needs the TPU compiler: pip install -r requirements-tpu\.txt"),
-        ("h100x8", "jax_cuda12_plugin", r"needs the GPU compiler: pip install --no-deps -r requirements-gpu\.txt"),
+        ("h100x8", f"jax_cuda{CUDA}_plugin", rf"GPU compiler: pip install --no-deps -r requirements-cuda{CUDA}\.txt"),
     ],
 )
 def test_without_the_compiler_a_sentence_says_what_to_install(name, package, sentence):
@@ -61,6 +64,16 @@ def test_without_the_compiler_a_sentence_says_what_to_install(name, package, sen
         pytest.skip("the compiler is installed")
     with pytest.raises(UsageError, match=sentence):
         topology.devices(name)
+
+
+@pytest.mark.parametrize(
+    ("jax_version", "there", "expected"),
+    [((0, 10, 2), (), "12"), ((0, 11, 2), (), "13"), ((0, 10, 2), ("13",), "13"), ((0, 11, 2), ("12",), "12")],
+)
+def test_the_gpu_compiler_is_that_which_is_here_or_goes_with_jax(jax_version, there, expected, monkeypatch):
+    monkeypatch.setattr(jax, "__version_info__", jax_version)
+    monkeypatch.setattr(topology.packages, "is_installed", lambda name: name.endswith(there) if there else False)
+    assert topology.cuda() == expected
 
 
 def test_kernels_are_chosen_for_what_is_compiled_for():
@@ -111,6 +124,12 @@ PALLAS = (
 )
 MOSAIC = "INTERNAL: Mosaic failed to compile TPU kernel: Bad lhs type\n\nThe MLIR operation involved:\n ..."
 
+# What jax 0.11.2 raises where CUDA is in no folder that it looks in.
+NO_PTXAS = (
+    "UNAVAILABLE: No PTX compilation provider is available. Neither ptxas/nvlink nor nvjtlink is available.\n"
+    " - ptxas_path: Couldn't find a suitable version of ptxas. The following locations were considered: /bin/ptxas"
+)
+
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
@@ -120,6 +139,8 @@ MOSAIC = "INTERNAL: Mosaic failed to compile TPU kernel: Bad lhs type\n\nThe MLI
         (HBM, r"takes 28\.8 GB of a device's 16\.9 GB"),
         (VMEM, "refuses a kernel: a tile takes 268 MB of 134 MB of the chip's vector memory; use model.implementation"),
         (PALLAS, "refuses a kernel: Unimplemented primitive in Pallas TPU lowering for tc: sort; use"),
+        (NO_PTXAS, "CUDA's ptxas or libdevice is not found; set CUDA_ROOT to CUDA's folder"),
+        ("INTERNAL: libdevice not found at ./libdevice.10.bc", "add its bin to PATH"),
         ("ABORTED: the libtpu multi-process lockfile is held", "Another process uses the TPU compiler; wait for it"),
     ],
 )
@@ -147,6 +168,7 @@ def test_auto_goes_on_without_a_kernel_that_is_refused_and_says_so(capsys):
     contextvars.copy_context().run(twice)
     assert capsys.readouterr().err.count("refuses a kernel, so XLA computes attention: Bad lhs type.") == 1
     assert not mesh.kernels_left_out()
+    assert not refusals.refused_kernel(RuntimeError(NO_PTXAS))  # which says nothing of the kernel
 
 
 def test_a_named_kernel_that_is_refused_ends_with_a_sentence():
