@@ -140,7 +140,7 @@ def cores(shape: Shape, specs: tuple[str, ...]) -> Iterator[Core]:
     fused = jax.default_backend() == "gpu" and shape.dtype == "bfloat16"  # cuDNN has no float32
     for library in ("xla", "cudnn") if fused else ("xla",):
         name = BASELINE if library == "xla" else f"dot_product, jax.nn {library}"
-        yield Core(name, _jax_nn(shape.causal, library), (), useful(mechanism_of("dot_product"), shape))
+        yield Core(name, jax_nn(shape.causal, library), (), useful(mechanism_of("dot_product"), shape))
     measured, excluded = set(), {"reference"} | ({"pallas", "cudnn"} if jax.default_backend() == "cpu" else set())
     for spec in specs:
         mechanism = mechanism_of(spec)
@@ -182,7 +182,8 @@ def useful(mechanism: Mechanism, shape: Shape) -> Cost:
     return Cost(twice.products // 2, twice.pointwise // 2, cost.bytes)
 
 
-def _jax_nn(causal: bool, implementation: str) -> Any:
+def jax_nn(causal: bool, implementation: str) -> Any:
+    """Returns JAX's own attention as a function of what a contestant takes."""
     return lambda weights, query, key, value, source: jax.nn.dot_product_attention(
         query, key, value, is_causal=causal, implementation=implementation
     )
@@ -191,6 +192,11 @@ def _jax_nn(causal: bool, implementation: str) -> Any:
 def _weights(declared: dict, key: jax.Array, dtype: str) -> dict[str, jax.Array]:
     keys = jax.random.split(key, max(1, len(declared)))
     return {name: p.init(k, p.shape, dtype) for k, (name, p) in zip(keys, declared.items(), strict=False)}
+
+
+def ours(spec: str, implementation: str, shape: Shape) -> Core:
+    """Makes a contestant of ours, with random weights."""
+    return _core(spec, mechanism_of(spec), implementation, shape)
 
 
 def _core(spec: str, mechanism: Mechanism, implementation: str, shape: Shape) -> Core:

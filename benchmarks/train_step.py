@@ -70,11 +70,16 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
 def loop_against_step(config: Config, rounds: int, steps: int) -> dict[str, Any]:
     """Returns seconds a step of the bare jitted step on one batch, and of the loop with data, logs and checks."""
     with silent_training(config) as training:
-        batch = training.replicas.to_devices(next(training.batches), stacked=True)
-        times: dict[str, list[float]] = {"step": [], "loop": []}
-        for _ in range(rounds):
-            times["step"].append(_bare(training, batch, steps))
-            times["loop"].append(training.take(steps))
+        return training_against_step(training, rounds, steps)
+
+
+def training_against_step(training: "SilentTraining", rounds: int, steps: int) -> dict[str, Any]:
+    """Returns the seconds a step of a training that is open: the bare step's and the loop's, in turn."""
+    batch = training.replicas.to_devices(next(training.batches), stacked=True)
+    times: dict[str, list[float]] = {"step": [], "loop": []}
+    for _ in range(rounds):
+        times["step"].append(_bare(training, batch, steps))
+        times["loop"].append(training.take(steps))
     ratios = [b / a for a, b in zip(times["step"], times["loop"], strict=True)]
     return {"seconds": measure.medians(times), "loop_over_step": spread_of(ratios)}
 

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# `pytest -m gpu` takes the GPU that JAX finds, all else the CPU.
+os.environ.setdefault("JAX_PLATFORMS", "" if "gpu" in sys.argv[1:] and "-m" in sys.argv else "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 # JAX_PLATFORMS=cuda runs tests on a GPU: with exact products, memory for the processes that they start, and all

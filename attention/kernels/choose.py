@@ -20,6 +20,9 @@ from attention.parameters import Params
 # Most bytes of scores for which `auto` takes XLA on a GPU or TPU. Both passes hold up to four arrays of that size
 # (scores, weights and the gradients of both), and 4 GiB is a quarter of the memory of a TPU v5e. Not measured.
 MOST = 2**30
+# Networks on pairs whose kernel for Hopper GPUs `auto` takes, by the units of their layers: those that a record of such
+# a GPU shows to be right, and faster than tiles by XLA. There is no record yet; a test holds them against it.
+FASTER_ON_GPU: frozenset[tuple[int, ...]] = frozenset()
 
 Kernel = Callable[[Any], tuple[jax.Array, jax.Array | None]]
 
@@ -75,9 +78,7 @@ def _kernel(call: Call, name: str) -> Kernel:
         return _best_dot(call) if name == "auto" else named[name]
     if isinstance(call, PairCall):
         named = {"chunked": chunked.attend, "pallas": pair_pallas.pair}
-        # On GPUs users must name `pallas` until it has been measured there.
-        on_tpu = pair_pallas.platform_here() == "tpu" and not (kernels_left_out() or pair_pallas.why_not(call))
-        return named[("pallas" if on_tpu else "chunked") if name == "auto" else name]
+        return named[("pallas" if _kernel_pays(call) else "chunked") if name == "auto" else name]
     named = {"reference": by_definition, "xla": xla.pair, "chunked": chunked.attend}
     if name == "auto":
         shared = not (call.score.reads_query or call.score.reads_key)  # then XLA computes the weights once a batch
@@ -92,6 +93,13 @@ def _kernel(call: Call, name: str) -> Kernel:
 def by_definition(call: ScoreCall) -> tuple[jax.Array, jax.Array]:
     """Returns output and weights by the definitions, one pair and one row at a time."""
     return reference.weigh_values(call, pairs.scores(call))
+
+
+def _kernel_pays(call: PairCall) -> bool:
+    """Returns whether the Pallas kernel of a network on pairs is the best choice for what is compiled for."""
+    here, units = pair_pallas.platform_here(), (call.query.shape[-1], *(kernel.shape[-1] for kernel, _ in call.layers))
+    measured = here == "tpu" or (here == "gpu" and units in FASTER_ON_GPU)
+    return measured and not (kernels_left_out() or pair_pallas.why_not(call))
 
 
 def _best_dot(call: DotCall) -> Kernel:

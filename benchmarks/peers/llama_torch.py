@@ -1,5 +1,6 @@
 """A Llama of `transformers`: its greedy decoding as a function of arrays, and its training step."""
 
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from transformers import CompileConfig, LlamaForCausalLM
 
-from benchmarks.peers.torch_layers import training_step
+from benchmarks.peers.torch_layers import Params, training_step
+from models.gpt import GPT
+from models.published import pretrained
 
 
 class TorchLlama(nn.Module):
@@ -23,29 +26,44 @@ class TorchLlama(nn.Module):
         return self.model(tokens, use_cache=False).logits
 
 
-def load(folder: str) -> LlamaForCausalLM:
-    """Returns a model with PyTorch's fused attention, in float32."""
-    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+def load(folder: str, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
+    """Returns a model with PyTorch's fused attention."""
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
+    vars(model.config).pop("layer_types", None)  # else it gets masks by layers' types, which Llama refuses
+    return model
+
+
+def twin(params: Params, model: GPT) -> nn.Module:
+    """Returns the twin of a model, in training; it starts from `params`, which a folder takes there."""
+    with tempfile.TemporaryDirectory() as folder:
+        pretrained.export(f"{folder}/llama", model.config, params, length=model.length)
+        return TorchLlama(f"{folder}/llama").train()
 
 
 def make_decoding(folder: str, compiled: bool) -> Callable[[np.ndarray, int], np.ndarray]:
-    """Returns a function from prompts `(B, T)` and a number of tokens to that many new ones `(B, tokens)`.
+    """Returns greedy decoding in float32, from prompts `(B, T)` and a number of tokens to that many new ones."""
+    return decoding_of(load(folder), compiled)
+
+
+def decoding_of(model: LlamaForCausalLM, compiled: bool) -> Callable[[np.ndarray, int], np.ndarray]:
+    """Returns a model's greedy decoding, where the model is: from prompts `(B, T)` to new tokens `(B, tokens)`.
 
     If it is compiled, the cache has slots of a fixed number, as `transformers` requires; else it grows.
     """
-    model, options = load(folder).eval(), _compiled() if compiled else {}
+    model, options = model.eval(), _compiled(model.device.type) if compiled else {}
 
     def decode(prompts: np.ndarray, tokens: int) -> np.ndarray:
-        inputs = torch.from_numpy(prompts)
+        inputs = torch.from_numpy(prompts).to(model.device)
         limits = {"min_new_tokens": tokens, "max_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
         written = model.generate(inputs, attention_mask=torch.ones_like(inputs), **limits, **options)
-        return written[:, prompts.shape[1] :].numpy()
+        return written[:, prompts.shape[1] :].cpu().numpy()
 
     return decode
 
 
-def _compiled() -> dict[str, Any]:
-    compile_config = CompileConfig(mode="default")
+def _compiled(device: str) -> dict[str, Any]:
+    how = {"mode": "reduce-overhead", "dynamic": False} if device == "cuda" else {"mode": "default"}
+    compile_config = CompileConfig(**how)
     compile_config._compile_all_devices = True  # else only GPUs compile
     return {"cache_implementation": "static", "compile_config": compile_config}
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from models.layers.positions import sinusoids
 from models.transformer import TransformerConfig
 
 Params = Mapping[str, Any]
@@ -77,20 +78,63 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
 
 
+class TorchPositions(nn.Module):
+    """What is added to embeddings: learned, sinusoidal, or nothing."""
+
+    def __init__(self, params: Params, kind: str, length: int, width: int):
+        super().__init__()
+        self.learned = tensor(params["positions"]["table"]) if kind == "learned" else None
+        table = torch.tensor(np.asarray(sinusoids(length, width))) if kind == "sinusoidal" else None
+        self.register_buffer("fixed", table, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns embeddings (batch, tokens, width) with their positions."""
+        table = self.fixed if self.learned is None else self.learned
+        return x if table is None else x + table
+
+
+def cross_entropy(model: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """Returns the mean cross-entropy of a model's logits as a function of inputs and labels."""
+    return lambda inputs, labels: functional.cross_entropy(model(inputs).flatten(0, -2), labels.flatten())
+
+
+def step_of(
+    loss: Callable[[Tensor, Tensor], Tensor], model: nn.Module, learning_rate: float, weight_decay: float
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Returns a training step with fused AdamW: from inputs and labels to their loss, for which it does not wait."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=weight_decay, fused=True)
+
+    def step(inputs: Tensor, labels: Tensor) -> Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        found = loss(inputs, labels)
+        found.backward()
+        optimizer.step()
+        return found.detach()
+
+    return step
+
+
 def training_step(
     model: nn.Module, learning_rate: float, weight_decay: float, compiled: bool
 ) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Returns a training step with fused AdamW: a function from inputs and labels to the mean cross-entropy."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=weight_decay, fused=True)
-    forward = torch.compile(model) if compiled else model
+    """Returns a training step in float32: a function from inputs and labels to the mean cross-entropy."""
+    loss = cross_entropy(torch.compile(model) if compiled else model)
+    step = step_of(loss, model, learning_rate, weight_decay)
+    return lambda inputs, labels: step(torch.from_numpy(inputs), torch.as_tensor(labels, dtype=torch.int64)).item()
 
-    def step(inputs: np.ndarray, labels: np.ndarray) -> float:
-        optimizer.zero_grad(set_to_none=True)
-        logits = forward(torch.from_numpy(inputs))
-        targets = torch.as_tensor(labels, dtype=torch.int64)
-        loss = functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
-        loss.backward()
-        optimizer.step()
-        return loss.item()
 
-    return step
+def step_in_bfloat16(
+    model: nn.Module, learning_rate: float, weight_decay: float, compiled: bool
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Returns a training step by autocast to bfloat16, of float32 parameters; inputs and labels are on their device.
+
+    What is compiled is the model with its loss, so that the logits need not be written in float32.
+    """
+    loss = torch.compile(cross_entropy(model), dynamic=False) if compiled else cross_entropy(model)
+    device = next(model.parameters()).device.type
+
+    def mixed(inputs: Tensor, labels: Tensor) -> Tensor:
+        with torch.autocast(device, torch.bfloat16):
+            return loss(inputs, labels)
+
+    return step_of(mixed, model, learning_rate, weight_decay)

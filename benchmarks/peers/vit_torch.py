@@ -6,18 +6,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.peers.torch_layers import Params, TorchBlock, linear, norm, tensor, training_step
+from benchmarks.peers.torch_layers import Params, TorchBlock, TorchPositions, linear, norm, tensor, training_step
 from models.vit import ViT, ViTConfig
 
 
 class TorchViT(nn.Module):
     """A ViT: patches, class token and positions, blocks, and a linear head on the class token."""
 
-    def __init__(self, params: Params, config: ViTConfig):
+    def __init__(self, params: Params, config: ViTConfig, length: int):
         super().__init__()
         self.patch = config.patch
         self.embed = linear(params["embed"])
-        self.class_token, self.positions = tensor(params["class_token"]), tensor(params["positions"]["table"])
+        self.class_token = tensor(params["class_token"])
+        self.positions = TorchPositions(params, config.positions, length, config.width)
         blocks = (params[f"block_{layer}"] for layer in range(config.depth))
         self.blocks = nn.Sequential(*(TorchBlock(block, config) for block in blocks))
         self.norm, self.head = norm(params["norm"], config.norm_epsilon), linear(params["head"])
@@ -27,15 +28,17 @@ class TorchViT(nn.Module):
         b, rows, columns, c = images.shape
         x = images.view(b, rows // self.patch, self.patch, columns // self.patch, self.patch, c)
         x = self.embed(x.transpose(2, 3).reshape(b, -1, self.patch**2 * c))
-        x = torch.cat([self.class_token.expand(b, -1, -1), x], 1) + self.positions
+        x = self.positions(torch.cat([self.class_token.expand(b, -1, -1), x], 1))
         return self.head(self.norm(self.blocks(x)[:, 0]))
+
+
+def twin(params: Params, model: ViT) -> nn.Module:
+    """Returns the twin of a model, in training; it starts from `params`, a nested dict of arrays."""
+    return TorchViT(params, model.config, model.length).train()
 
 
 def make_step(
     params: Params, model: ViT, learning_rate: float, weight_decay: float, compiled: bool = False
 ) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Returns a training step in PyTorch: from images (B, rows, columns, channels) and labels (B,) to the loss.
-
-    The model is the twin of `model` and starts from `params`, a nested dict of arrays.
-    """
-    return training_step(TorchViT(params, model.config).train(), learning_rate, weight_decay, compiled)
+    """Returns a training step of the twin: from images (B, rows, columns, channels) and labels (B,) to the loss."""
+    return training_step(twin(params, model), learning_rate, weight_decay, compiled)

@@ -32,7 +32,9 @@ def test_the_command_measures_decoding_and_training(against, tmp_path, capsys):
     losses = result["training"]["losses"]
     assert set(losses) == contestants
     if against:
-        assert losses["bench"] == pytest.approx(losses[against], abs=1e-4)
+        both = list(zip(losses["bench"], losses[against], strict=False))  # who is faster takes more steps
+        assert len(both) > 1
+        assert [ours for ours, _ in both] == pytest.approx([theirs for _, theirs in both], abs=1e-4)
     else:
         assert losses["bench"][0] == pytest.approx(math.log(40), abs=0.5)
         assert losses["bench"][1] < losses["bench"][0]

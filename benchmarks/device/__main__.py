@@ -1,0 +1,68 @@
+"""Everything that is worth knowing of a GPU or a TPU: what is right, what is fast, in the order of its value.
+
+    python -m benchmarks.device --seconds=540 --out=runs/device
+    python -m benchmarks.device --only core --out=runs/device
+
+Each result is written as it comes. A call ends by itself before its time is up, also in the middle; the next call with
+the same --out goes on, and skips what is there.
+"""
+
+import argparse
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from attention.errors import unknown
+from benchmarks.device import about, listing, record, report
+from benchmarks.device.items import GROUPS, Item
+from benchmarks.device.processes import Session
+from train import cli
+
+SPARE = 4.0  # seconds for writing at the end
+
+
+@cli.program(
+    __doc__,
+    cli.flag("--out", type=Path, default=Path("runs/device"), help="folder of the results"),
+    cli.flag("--seconds", type=float, default=540.0, help="after which the call ends"),
+    cli.flag("--only", nargs="*", default=[], metavar="NAME", help=f"items that begin so: {', '.join(GROUPS)}, …"),
+    cli.flag("--again", action="store_true", help="measure again what has failed"),
+    cli.flag("--tiny", action="store_true", help="toy sizes, to try the program itself"),
+    cli.flag("--list", action="store_true", help="print the names of the items and end"),
+)
+def main(flags: argparse.Namespace) -> None:
+    """Measures what is missing, and prints a table of all."""
+    end = time.monotonic() + flags.seconds - SPARE
+    wanted = chosen(listing.items(flags.tiny), flags.only)
+    if flags.list:
+        print("\n".join(item.name for item in wanted))
+        return
+    kept = record.Results(flags.out, about.call())
+    programs = Path(tempfile.gettempdir()) / f"programs-{'tiny' if flags.tiny else 'device'}"
+    record.unpack(flags.out, programs)
+    missing = kept.missing(wanted, flags.again)
+    print(f"{len(wanted) - len(missing)} of {len(wanted)} items are there already.", flush=True)
+    try:
+        Session(kept, end, flags.tiny, programs).measure(missing)
+    finally:
+        record.pack(flags.out, programs)
+    print(report.short({"calls": kept.calls, "rows": kept.rows}, [item.name for item in wanted]))
+
+
+def chosen(items: list[Item], only: list[str]) -> list[Item]:
+    """Returns the items whose names begin with one of the texts, all if there are none.
+
+    Raises:
+      UsageError: no item begins with a text.
+    """
+    for text in only:
+        if not any(item.name.startswith(text) for item in items):
+            raise unknown("item", text, list(dict.fromkeys(item.group for item in items)))
+    return [item for item in items if not only or item.name.startswith(tuple(only))]
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # which ends the process that holds the device too
+    sys.exit(main())

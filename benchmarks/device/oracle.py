@@ -1,0 +1,54 @@
+"""The definition in float64: computes what `benchmarks.device.right` compares with, on the CPU, a file for each check.
+
+python -m benchmarks.device.oracle FOLDER [--tiny] < NAMES
+"""
+
+import concurrent.futures
+import os
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from benchmarks.device import right
+
+LONG = 512  # tokens from which the definition, pair by pair, takes too much memory
+
+
+def main(folder: Path, tiny: bool) -> None:
+    """Computes each check that is asked for, several at a time."""
+    known = {check.name: check for check in right.checks(tiny)}
+    with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2)) as pool:
+        for line in sys.stdin:
+            pool.submit(write, folder, known[line.rstrip("\n")])
+
+
+def write(folder: Path, check: right.Check) -> None:
+    """Writes the arrays of one check, or why there are none."""
+    try:
+        arrays = definition(check)
+    except Exception as error:  # whatever it is, the other checks go on
+        arrays = {right.FAILED: np.array(f"{type(error).__name__}: {error}")}
+    temporary = folder / f"{right.file_of(check)}.tmp"
+    with temporary.open("wb") as file:
+        np.savez(file, **arrays)
+    temporary.replace(folder / right.file_of(check))
+
+
+def definition(check: right.Check) -> dict[str, np.ndarray]:
+    """Computes the arrays of one check, and the error of plain XLA where digits are few."""
+    arrays = compute(check, "reference" if check.length < LONG else "xla", "float64")
+    plain = 0.0
+    if check.dtype == "bfloat16":
+        plain = right.compared(check, compute(check, "xla", "bfloat16"), arrays)["error"]
+    return arrays | {right.PLAIN: np.array(plain)}
+
+
+def compute(check: right.Check, implementation: str, dtype: str) -> dict[str, np.ndarray]:
+    """Computes output and gradients of one check."""
+    return right.flat(jax.jit(right.program(check, implementation, dtype))(*right.arguments(check)))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), "--tiny" in sys.argv)

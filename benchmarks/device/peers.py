@@ -1,0 +1,167 @@
+"""Fast: the same core in PyTorch: its fused kernels, FlexAttention, and flash-linear-attention."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from benchmarks import attention
+from benchmarks.attention import Shape
+from benchmarks.device import core, timing
+from benchmarks.device.items import Item, Row, Skipped, need
+
+ALLOCATED = "seen by PyTorch's allocator"
+FLASH, CUDNN, EFFICIENT = "PyTorch flash", "PyTorch cuDNN", "PyTorch efficient"
+FLEX, FLA = "FlexAttention", "flash-linear-attention"
+OF_FLEX = ("dot_product", "alibi", "soft_cap")
+PRODUCT = "a product in PyTorch"
+PACKAGES = {FLA: "fla"}  # besides PyTorch
+
+
+class Peer(NamedTuple):
+    """A contestant that PyTorch runs.
+
+    Attributes:
+      name: Its name in tables.
+      spec: The mechanism whose work it does.
+      make: From a shape to the function and its inputs.
+    """
+
+    name: str
+    spec: str
+    make: Callable[[Shape], tuple[Callable[..., Any], list[Any]]]
+
+
+def items(tiny: bool) -> list[Item]:
+    """Lists the fused kernels, shape by shape, then what has to be compiled."""
+    known = []
+    for group, choose in {"core": fused, "peers": compiled}.items():
+        for shape, what in core.shapes(tiny):
+            for peer in choose(shape):
+                prepare = functools.partial(prepare_torch, peer, shape, what)
+                known.append(Item(core.item_name(group, shape, what, peer.name), group, "torch", prepare))
+    return [Item("core, method, torch", "core", "torch", functools.partial(method, tiny)), *known]
+
+
+def fused(shape: Shape) -> Iterator[Peer]:
+    """Yields PyTorch's own kernels, which need no compiling."""
+    names = {FLASH: "flash", CUDNN: "cuDNN"} if shape.dtype == "bfloat16" else {EFFICIENT: "efficient"}
+    for name, backend in names.items():
+        yield Peer(name, "dot_product", functools.partial(_fused, backend))
+
+
+def compiled(shape: Shape) -> Iterator[Peer]:
+    """Yields what is compiled for each shape: FlexAttention at two lengths, flash-linear-attention for heads of 64."""
+    if shape.dtype != "bfloat16" or shape.width == core.HEADS[1][1]:
+        return
+    if shape.length in (16, 1024, 4096):
+        for spec in OF_FLEX:
+            yield Peer(f"{FLEX}, {spec}", spec, functools.partial(_flex, spec))
+    for spec in core.STATES:
+        yield Peer(f"{FLA}, {spec}", spec, functools.partial(_fla, spec))
+
+
+def _fused(backend: str, shape: Shape) -> tuple[Callable[..., Any], list[Any]]:
+    from benchmarks.peers import attention_gpu
+
+    return attention_gpu.fused(backend), drawn(shape, by_head=True)
+
+
+def _flex(spec: str, shape: Shape) -> tuple[Callable[..., Any], list[Any]]:
+    from benchmarks.peers import attention_gpu
+
+    given = drawn(shape, by_head=True)
+    return attention_gpu.flex(spec, shape.length, shape.heads, given[0].device.type), given
+
+
+def _fla(spec: str, shape: Shape) -> tuple[Callable[..., Any], list[Any]]:
+    from benchmarks.peers import recurrences_fla
+
+    given = drawn(shape, by_head=False)
+    given[1] = given[1] / given[1].float().norm(dim=-1, keepdim=True).to(given[1].dtype)
+    return recurrences_fla.operation(spec), [*given, *recurrences_fla.gates(spec, given[0])]
+
+
+def drawn(shape: Shape, by_head: bool) -> list[Any]:
+    """Draws query, key and value, `(B, N, T, H)` or `(B, T, N, H)`."""
+    import torch
+
+    size = (shape.heads, shape.length) if by_head else (shape.length, shape.heads)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = getattr(torch, shape.dtype)
+    return [torch.randn(shape.batch, *size, shape.width, device=device, dtype=dtype) for _ in range(3)]
+
+
+def need_torch(name: str) -> None:
+    """Raises Skipped unless a contestant can be measured here."""
+    need("torch", name)
+    need(next((package for kind, package in PACKAGES.items() if name.startswith(kind)), "torch"), name)
+    import torch
+
+    if not torch.cuda.is_available() and name not in (FLASH, PRODUCT):
+        raise Skipped(f"PyTorch sees no GPU, so {name} is left out.")
+
+
+def prepare_torch(peer: Peer, shape: Shape, what: str) -> Callable[[], Row]:
+    """Returns what measures a contestant; PyTorch compiles at the first call."""
+
+    def measured() -> Row:
+        need_torch(peer.name)
+        import torch
+
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True  # as JAX does
+        mechanism = attention.mechanism_of(peer.spec)
+        call = _call(*peer.make(shape), what)
+        _reset_memory()
+        row = timing.measured(call, "torch")
+        contest = core.of_contest(shape, what, peer.name, attention.useful(mechanism, shape).flops)
+        return row | contest | allocated()
+
+    return measured
+
+
+def _call(function: Callable[..., Any], given: list[Any], what: str) -> Callable[[], Any]:
+    """Returns a call of the forward pass, or of both with the gradients of all inputs."""
+    import torch
+
+    def forward() -> Any:
+        with torch.no_grad():
+            return function(*given)
+
+    if what == core.FORWARD:
+        return forward
+    inputs = [x.requires_grad_() for x in given]
+    weigh = torch.randn_like(inputs[2])
+    return lambda: torch.autograd.grad(function(*inputs), inputs, weigh)
+
+
+def _reset_memory() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def allocated() -> Row:
+    """Returns the most bytes that PyTorch has held since they were reset; nothing on a CPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return {}
+    return {"bytes": torch.cuda.max_memory_allocated(), "bytes_of": ALLOCATED}
+
+
+def method(tiny: bool) -> Callable[[], Row]:
+    """Returns what measures a product in both ways, by the profiler and by the slope over chains of calls."""
+
+    def measured() -> Row:
+        need_torch(PRODUCT)
+        import torch
+
+        side = 256 if tiny else 8192
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        x, y = torch.randn(2, side, side, device=device).bfloat16()
+        scaled = y / side**0.5
+        by_profiler = timing.measured(lambda: x @ scaled, "torch")
+        return core.compared(by_profiler, timing.slope(lambda x: x @ scaled, x, "torch"))
+
+    return measured

@@ -1,0 +1,83 @@
+"""What has been measured on a device: one file of JSON with a row an item, written whole after each of them."""
+
+import json
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from attention.errors import UsageError
+from benchmarks.device.items import Item, Row
+from models.files import read_json
+from train.run.files import write_text, writing
+
+FILE, PROGRAMS = "device.json", "compiled.tar"
+MOST = 15 * 2**20  # bytes of compiled programs that are kept
+
+
+class Results:
+    """The results in a folder; a row names the call that made it, since another call may be on another machine.
+
+    Attributes:
+      calls: What each call says of itself: command, commit, versions, and the device under its stack's name.
+      rows: The rows by the names of items.
+    """
+
+    def __init__(self, folder: Path, call: dict[str, Any]):
+        self.path = folder / FILE
+        with writing(f"The folder {folder}", "choose another --out"):
+            folder.mkdir(parents=True, exist_ok=True)
+        kept = read(self.path) if self.path.exists() else {"calls": [], "rows": {}}
+        self.calls, self.rows = [*kept["calls"], call], kept["rows"]
+
+    def about(self, stack: str, device: dict[str, Any]) -> None:
+        """Notes the device that a stack found in this call."""
+        self.calls[-1][stack] = device
+
+    def add(self, name: str, row: Row) -> None:
+        """Adds a row and writes all."""
+        self.rows[name] = row | {"call": len(self.calls) - 1}
+        lines = [f"    {json.dumps(name)}: {json.dumps(row)}" for name, row in self.rows.items()]
+        calls = ",\n".join(f"    {json.dumps(call)}" for call in self.calls)
+        text = '{\n  "calls": [\n' + calls + '\n  ],\n  "rows": {\n' + ",\n".join(lines) + "\n  }\n}\n"
+        with writing(str(self.path), "choose another --out"):
+            write_text(self.path, text)
+
+    def missing(self, items: Sequence[Item], again: bool) -> list[Item]:
+        """Returns the items without a row; with `again` also those that failed."""
+        return [item for item in items if item.name not in self.rows or (again and "failed" in self.rows[item.name])]
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Reads a record.
+
+    Raises:
+      UsageError: it is damaged.
+    """
+    kept = read_json(path, "choose another --out")
+    if not (isinstance(kept.get("calls"), list) and isinstance(kept.get("rows"), dict)):
+        raise UsageError(f"{path} is no record of benchmarks.device; choose another --out.")
+    return kept
+
+
+def unpack(folder: Path, programs: Path) -> None:
+    """Puts the programs that an earlier call compiled where JAX looks for them."""
+    packed = folder / PROGRAMS
+    if packed.is_file() and not programs.exists():
+        with tarfile.open(packed) as tar:
+            tar.extractall(programs, filter="data")
+
+
+def pack(folder: Path, programs: Path) -> None:
+    """Keeps compiled programs beside the results, the newest, up to `MOST` bytes; they are compressed already."""
+    kept, size = [], 0
+    for path in sorted(programs.glob("*"), key=lambda path: path.stat().st_mtime, reverse=True):
+        size += path.stat().st_size + 1024
+        if size <= MOST:
+            kept.append(path)
+    if kept:
+        temporary = folder / f"{PROGRAMS}.tmp"
+        with tarfile.open(temporary, "w") as tar:
+            for path in kept:
+                tar.add(path, path.name)
+        temporary.replace(folder / PROGRAMS)

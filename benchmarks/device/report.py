@@ -1,0 +1,172 @@
+"""What a record says: a short table for the end of a call, the tables of the page, and what they mean for `auto`."""
+
+import collections
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from analysis.tables import plain_markdown
+from benchmarks import measure
+from benchmarks.attention import mechanism_of
+from benchmarks.device import core, right
+from benchmarks.device.items import GROUPS, Row
+from benchmarks.device.record import read
+
+Rows = dict[str, Row]
+NETWORKS = ("neural(dim=2)", "neural(dim=16)", "additive")  # pairwise scores that have kernels for GPUs
+
+
+def short(record: dict[str, Any], names: Sequence[str]) -> str:
+    """Returns the state of each group, what went wrong, and the fastest at the first shape that has figures."""
+    rows: Rows = record["rows"]
+    parts = ["", states(rows, names), *problems(rows, names)]
+    shapes = list(dict.fromkeys(shape_of(row) for row in rows.values() if "contestant" in row and "seconds" in row))
+    parts += [
+        *(core_table(rows, shape) for shape in shapes[:1]),
+        models_table({n: rows[n] for n in names if n in rows}),
+    ]
+    if missing := [name for name in names if name not in rows]:
+        parts.append(f"{len(missing)} items are left; the same command goes on.")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def page(path: Path) -> str:
+    """Returns what a page says of a record: machine, commands, and every table; or that there is none."""
+    if not path.exists():
+        return f"**Nothing has been measured yet.**\n\nThe record will be `{path.relative_to(measure.ROOT)}`."
+    record = read(path)
+    rows: Rows = record["rows"]
+    shapes = dict.fromkeys(shape_of(row) for row in rows.values() if "contestant" in row and "seconds" in row)
+    tables = [made(record["calls"]), states(rows, list(rows)), *problems(rows, rows)]
+    return "\n\n".join([*tables, *(core_table(rows, shape) for shape in shapes), models_table(rows)])
+
+
+def made(calls: Sequence[dict[str, Any]]) -> str:
+    """Returns a line for each call that measured something: device, versions, command and commit."""
+    lines = []
+    for call in calls:
+        device = call.get("jax") or call.get("torch") or {}
+        packages = ", ".join(f"{name} {version}" for name, version in call["versions"].items())
+        driver = f", driver {device['driver']}" if device.get("driver") else ""
+        if device:
+            lines.append(f"- {device['device']}{driver}, `{call['command']}` at `{call['git']}`; {packages}")
+    return "\n".join(lines)
+
+
+def models_table(rows: Rows) -> str:
+    """Returns the speed of whole models: steps, forward passes, the loop and decoding, beside their first line."""
+    lines, first = [], {}
+    for name, row in rows.items():
+        if name.startswith("models") and "units_per_second" in row:
+            what = name.removeprefix("models, ")
+            base = first.setdefault((row.get("model", what.split(",")[0]), row["batch"], what.split(",")[0]), row)
+            lines.append(_of_model(what, row, base))
+    titles = ("", "a second", "ms on the device", "times as long", "GB", "times as much")
+    return plain_markdown(titles, lines) if lines else ""
+
+
+def _of_model(what: str, row: Row, base: Row) -> list[str]:
+    seconds = row.get("device_seconds", row.get("seconds"))
+    longer = base["units_per_second"] / row["units_per_second"]
+    on_device = f"{1e3 * seconds:.1f}" if seconds else ""
+    cells = [what.replace("|", "\\|"), f"{row['units_per_second']:,.0f} {row['unit']}", on_device]
+    more = [f"{row['bytes'] / 1e9:.2f}", f"{row['bytes'] / base['bytes']:.2f}"] if "bytes" in row else ["", ""]
+    return [*cells, f"{longer:.2f}", *more]
+
+
+def states(rows: Rows, names: Sequence[str]) -> str:
+    """Returns a table of how many items of each group are done, skipped, refused, failed, wrong and left."""
+    counts = {group: collections.Counter() for group in GROUPS}
+    for name in names:
+        counts[next(group for group in GROUPS if name.startswith(group))][state(rows.get(name))] += 1
+    titles = ("done", "wrong", "failed", "refused", "skipped", "left")
+    lines = ((group, *(count[title] or "" for title in titles)) for group, count in counts.items() if count)
+    return plain_markdown(("", *titles), lines)
+
+
+def state(row: Row | None) -> str:
+    """Returns what became of an item."""
+    if row is None:
+        return "left"
+    kinds = [kind for kind in ("failed", "refused", "skipped") if kind in row]
+    return kinds[0] if kinds else "wrong" if right.is_wrong(row) else "done"
+
+
+def problems(rows: Rows, names: Iterable[str]) -> list[str]:
+    """Returns a line for each item that is wrong or has failed."""
+    lines = []
+    for name in names:
+        if state(row := rows.get(name)) == "wrong":
+            lines.append(f"- wrong: {name}: {row['worst']} is off by {row['error']:.1e}, allowed is {row['limit']:.1e}")
+        elif state(row) == "failed":
+            lines.append(f"- failed: {name}: {row['failed'].splitlines()[0][:200]}")
+    return ["\n".join(lines)] if lines else []
+
+
+def shape_of(row: Row) -> tuple[Any, ...]:
+    """Returns dtype, sequences, tokens of each, heads and their width."""
+    return tuple(row[name] for name in ("dtype", "batch", "length", "heads", "width"))
+
+
+def core_table(rows: Rows, shape: tuple[Any, ...]) -> str:
+    """Returns the contestants of one shape, the fastest in both passes first; an older version's figures have a †."""
+    by_name: dict[str, Rows] = collections.defaultdict(dict)
+    for row in rows.values():
+        if "contestant" in row and "seconds" in row and shape_of(row) == shape:
+            by_name[row["contestant"]][row["pass"]] = row
+    peak = rows.get(f"core, roof, {shape[0]}", {}).get("flops_per_second", float("nan"))
+    both = lambda passes: passes.get(core.BOTH, {}).get("seconds", float("inf"))  # noqa: E731
+    dtype, batch, length, heads, width = shape
+    title = f"{dtype}, causal, {batch} x {length:,} tokens, {heads} heads of {width}"
+    titles = (title, "forward, ms", "TFLOP/s", "of peak", "both, ms", "TFLOP/s", "of peak", "GB")
+    lines = (_cells(name, passes, peak) for name, passes in sorted(by_name.items(), key=lambda one: both(one[1])))
+    return plain_markdown(titles, lines)
+
+
+def _cells(name: str, passes: Rows, peak: float) -> list[str]:
+    cells = [name + " †" * any(is_stale(row) for row in passes.values())]
+    for what in core.PASSES:
+        row = passes.get(what)
+        if row is None:
+            cells += ["", "", ""]
+            continue
+        speed = row["flops"] / row["seconds"]
+        span = f"{1e3 * row['seconds']:.2f} ({1e3 * row['least']:.2f} – {1e3 * row['greatest']:.2f})"
+        cells += [span, f"{speed / 1e12:.0f}", f"{100 * speed / peak:.0f} %"]
+    of = next(reversed(passes.values()))
+    return [*cells, f"{of['bytes'] / 1e9:.2f}" if "bytes" in of else ""]
+
+
+def is_stale(row: Row) -> bool:
+    """Says whether a row is of an earlier version of our kernel."""
+    return "digest" in row and row["digest"] != core.made_by(row["contestant"])["digest"]
+
+
+def stale(record: dict[str, Any]) -> list[str]:
+    """Returns the names of the rows that are of an earlier version of our kernels."""
+    return [name for name, row in record["rows"].items() if is_stale(row)]
+
+
+def faster_on_gpu(record: dict[str, Any]) -> set[str]:
+    """Returns the pairwise scores whose Pallas kernels `auto` takes on a GPU, by a record of one.
+
+    A kernel must be right in all its checks, and in both passes faster than tiles by XLA at every length that has both.
+    """
+    return {spec for spec in NETWORKS if _is_right(record["rows"], spec) and _is_faster(record["rows"], spec)}
+
+
+def _is_right(rows: Rows, spec: str) -> bool:
+    score = mechanism_of(spec).score
+    checks = [check for check in right.checks() if check.implementation == "pallas" and check.mechanism.score == score]
+    found = {state(rows.get(check.name)) for check in checks}
+    return "done" in found and found <= {"done", "refused"}
+
+
+def _is_faster(rows: Rows, spec: str) -> bool:
+    seconds: dict[Any, dict[str, float]] = collections.defaultdict(dict)
+    for row in rows.values():
+        by = row.get("contestant", "").removeprefix(f"{spec}, ")
+        if by in ("pallas", "chunked") and "seconds" in row and row["pass"] == core.BOTH:
+            seconds[shape_of(row)][by] = row["seconds"]
+    pairs = [both for both in seconds.values() if len(both) == 2]
+    return bool(pairs) and all(both["pallas"] < both["chunked"] for both in pairs)

@@ -1,0 +1,311 @@
+"""Right: outputs and gradients of every mechanism in every implementation, against the definition in float64.
+
+A covering list stands for all combinations: every mechanism in every implementation, and with it, kind by kind of
+implementation, every length, mask, dtype, grouped heads and dropout in pairs. Lengths, segments and dense masks hold
+rows that see nothing. Inputs are rounded to the dtype before the definition is computed, so only arithmetic differs. In
+bfloat16 the error of plain XLA on the host's CPU stands beside: some scores lose digits in any implementation.
+"""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import attention
+from attention.parameters import Sizes
+from attention.recurrences.recurrence import Recurrence
+from benchmarks import measure
+from benchmarks.attention import SPECS, mechanism_of
+from benchmarks.device.items import Item
+from models.mechanisms import Mechanism
+
+LENGTHS = (1, 7, 64, 65, 130, 192, 1024)  # T mod 128 = 64 twice: cuDNN gave NaN there (pytorch#196678)
+TINY = (1, 7, 12)
+MASKS = ("full", "causal", "lengths", "causal lengths", "segments", "causal window", "dense", "causal segments")
+OF_STATES = MASKS[:4]  # which a recurrence honours, and an alignment
+BATCH, HEADS, WIDTH, RATE = 3, 4, 64, 0.2
+TIMES = {"cudnn": 3, "pallas": 3}  # fused kernels have more to get wrong
+DEAR = ("neural(dim=16)", "neural(dim=None)")  # compile for a minute
+NETWORKS = (*DEAR, "neural", "additive")
+WIDE = (*DEAR, "additive")  # whose definition keeps many numbers a pair, so that 1,024 tokens would not fit
+LIMITS = {"float32": 2e-5, "bfloat16": 3e-2}  # of the root mean square of an output or a gradient
+TIMES_PLAIN = 2.0  # the plain form's error that is allowed too, in bfloat16
+# Some gradients are small because what they sum cancels, such as that of a bias of all scores, which is 0: their errors
+# count in parts of the largest gradient of the same kind, times this.
+SHARE = {"float32": 0.02, "bfloat16": 0.3}
+OF_ONE = ("['out']", "['value']")  # what says something where there is one token: its weight is 1 whatever its score
+PLAIN, FAILED = "plain", "failed"  # the plain form's error and why there is none, among the arrays of a check
+PATIENCE = 400.0  # seconds for the definition
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """A mechanism in an implementation, and the call that it is tried with.
+
+    Attributes:
+      spec: A spec string.
+      implementation: What computes it.
+      dtype: Of queries, keys and values.
+      length: T, of queries and keys.
+      mask: One of `MASKS`.
+      grouped: Whether two query heads share a key head.
+      dropped: Whether weights are dropped.
+    """
+
+    spec: str
+    implementation: str
+    dtype: str
+    length: int
+    mask: str
+    grouped: bool
+    dropped: bool
+
+    @property
+    def name(self) -> str:
+        """The name of its item."""
+        more = [f"{self.length} tokens", self.mask, *["grouped"] * self.grouped, *["dropout"] * self.dropped]
+        return ", ".join(["right", self.spec, self.implementation, self.dtype, *more])
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The mechanism."""
+        return mechanism_of(self.spec)
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes as a layer has them."""
+        return Sizes(HEADS * WIDTH, HEADS, WIDTH, self.length)
+
+
+@functools.cache
+def checks(tiny: bool = False) -> tuple[Check, ...]:
+    """Lists what is checked, those that compile for long last."""
+    tried: collections.Counter[Any] = collections.Counter()
+    chosen = [_newest(list(_choices(*one, tiny)), tried) for one in _cores(tiny)]
+    return tuple(sorted(dict.fromkeys(chosen), key=lambda check: check.spec in DEAR))
+
+
+def _cores(tiny: bool) -> Iterator[tuple[str, str, str]]:
+    """Yields spec, implementation and dtype of each check; mechanisms with the same core count once.
+
+    At toy sizes Pallas kernels are interpreted, which takes long to compile, so each is tried once.
+    """
+    seen = set()
+    for number, spec in enumerate(SPECS):
+        mechanism = mechanism_of(spec)
+        core = (mechanism.score, mechanism.align, mechanism.value == "tied")
+        if core in seen:
+            continue
+        seen.add(core)
+        for implementation in mechanism.score.implementations:
+            if implementation != "reference":
+                times = 1 if tiny or spec in DEAR else TIMES.get(implementation, 1)
+                for dtype in _dtypes(implementation, number, tiny):
+                    yield from [(spec, implementation, dtype)] * times
+
+
+def _dtypes(implementation: str, number: int, tiny: bool) -> tuple[str, ...]:
+    if implementation == "xla" or (tiny and implementation == "pallas"):  # XLA's own products need less looking at
+        return (("float32", "bfloat16")[number % 2],)
+    return ("bfloat16",) if implementation == "cudnn" else ("float32", "bfloat16")
+
+
+def _choices(spec: str, implementation: str, dtype: str, tiny: bool) -> Iterator[Check]:
+    """Yields the calls that the mechanism honours in this implementation."""
+    mechanism = mechanism_of(spec)
+    score, by_position = mechanism.score, isinstance(mechanism.score, Recurrence) or mechanism.align is not None
+    masks = [m for m in (OF_STATES if by_position else MASKS) if "causal" in m or score.cross]
+    if implementation == "pallas":
+        masks.remove("dense") if "dense" in masks else None  # which the kernels of GPUs do not take
+    lengths = TINY if tiny else [n for n in LENGTHS if n < 1024 or spec not in WIDE]
+    if implementation == "cudnn":  # which drops nothing and wants even lengths
+        lengths = [2 * math.ceil(n / 2) for n in lengths]
+    dots = implementation == "pallas" and spec not in NETWORKS
+    can_drop = not (isinstance(score, Recurrence) or implementation == "cudnn" or dots)
+    can_group = score.reads_key and not isinstance(score, Recurrence)
+    for length, mask, grouped, dropped in itertools.product(lengths, masks, (False, True), (False, True)):
+        if (can_group or not grouped) and (can_drop or not dropped):
+            yield Check(spec, implementation, dtype, length, mask, grouped, dropped)
+
+
+def _newest(choices: list[Check], tried: collections.Counter[Any]) -> Check:
+    """Takes the call whose pairs of factors its kind of implementation was tried with least, and counts them."""
+    best = max(choices, key=lambda check: sum(0.1 ** tried[pair] for pair in pairs(check)))
+    tried.update(pairs(best))
+    return best
+
+
+def pairs(check: Check) -> list[Any]:
+    """Lists what a check covers: two factors at a time, of one kind of implementation."""
+    kind = "recurrence" if isinstance(check.mechanism.score, Recurrence) else check.implementation
+    if kind == "pallas" and check.spec not in NETWORKS:
+        kind = "splash"  # the kernels of dot products, on TPUs alone
+    factors = (check.dtype, check.length, check.mask, f"grouped {check.grouped}", f"dropped {check.dropped}")
+    return [(kind, *pair) for pair in itertools.combinations(factors, 2)]
+
+
+def items(tiny: bool) -> list[Item]:
+    """Lists the items."""
+    oracle = functools.cache(lambda: Oracle(tiny))
+    return [Item(check.name, "right", "jax", functools.partial(prepare, check, oracle)) for check in checks(tiny)]
+
+
+def prepare(check: Check, oracle: Callable[[], "Oracle"]) -> Callable[[], dict[str, Any]]:
+    """Compiles a check; what it returns runs it and compares it with the definition."""
+    given = arguments(check)
+    lowered = jax.jit(program(check, check.implementation, check.dtype)).lower(*given)
+    oracle().ask(check)  # not where the call is refused
+    compiled = lowered.compile()
+
+    def measured() -> dict[str, Any]:
+        found = flat(compiled(*given))
+        wanted = oracle().read(check)
+        plain = float(wanted.pop(PLAIN))
+        return compared(check, found, wanted) | {"limit": max(LIMITS[check.dtype], TIMES_PLAIN * plain)}
+
+    return measured
+
+
+def arguments(check: Check) -> tuple[Any, ...]:
+    """Draws weights, query, key, value, source, the gradient of the output, and the mask; the same on each machine."""
+    draw = np.random.default_rng(zlib.crc32(check.name.encode()))
+    heads = HEADS // 2 if check.grouped else HEADS
+    shapes = [(BATCH, check.length, n, WIDTH) for n in (HEADS, heads, heads, HEADS)]
+    query, key, value, weigh = (draw.standard_normal(shape) for shape in shapes)
+    source = draw.standard_normal((BATCH, check.length, HEADS * WIDTH))
+    rounded = lambda x: np.asarray(x, np.float32).astype(check.dtype).astype(np.float32)  # noqa: E731
+    weights = jax.tree.map(lambda x: rounded(x + 0.1 * draw.standard_normal(x.shape)), _initial(check))
+    return weights, *map(rounded, (query, key, value, source, weigh)), _mask(check, draw)
+
+
+def _initial(check: Check) -> dict[str, Any]:
+    mechanism, sizes = check.mechanism, check.sizes
+    declared = mechanism.score.arrays(sizes)
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        keys = jax.random.split(jax.random.key(1), max(1, len(declared)))
+        arrays = {name: np.asarray(p.init(k, p.shape, np.float32)) for k, (name, p) in zip(keys, declared.items())}  # noqa: B905
+    align = (np.eye(check.length), np.zeros(check.length)) if mechanism.align else ()
+    return {"score": arrays, "align": align}
+
+
+def _mask(check: Check, draw: np.random.Generator) -> attention.Mask:
+    """Makes the mask; one sequence of three, some segments and some rows have no key to see."""
+    parts: dict[str, Any] = {"causal": "causal" in check.mask, "window": 5 * ("window" in check.mask)}
+    length = check.length
+    if "lengths" in check.mask:
+        parts["key_lengths"] = np.array([length, math.ceil(length / 2), 0], np.int32)
+    if "segments" in check.mask:
+        keys = np.sort(draw.integers(0, 3, (BATCH, length)), -1).astype(np.int32)
+        parts |= {"query_segments": np.where(draw.random(keys.shape) < 0.1, 9, keys).astype(np.int32)}
+        parts |= {"key_segments": keys}
+    if "dense" in check.mask:
+        seen = draw.random((BATCH, 1, length, length)) < 0.7
+        parts["dense"] = seen & (draw.random((BATCH, 1, length, 1)) < 0.9)
+    return attention.Mask(**jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, parts))
+
+
+def program(check: Check, implementation: str, dtype: str) -> Callable[..., Any]:
+    """Returns the function of `arguments` that gives the output and the gradients of its weighed sum."""
+    mechanism = check.mechanism
+    score = mechanism.score
+    options = {"implementation": implementation}
+    if check.dropped or score.random:
+        options |= {"dropout_rate": RATE * check.dropped, "dropout_key": jax.random.key(5)}
+
+    def output(weights, query, key, value, source, mask):
+        if mechanism.align is not None:
+            value = attention.align_values(value, *weights["align"], mask=mask)
+        key, value = key if score.reads_key else None, None if mechanism.value == "tied" else value
+        return attention.attend(score, weights["score"], query, key, value, source=source, mask=mask, **options)
+
+    def both(weights, query, key, value, source, weigh, mask):
+        source = source if score.reads_key else None
+        arrays = jax.tree.map(lambda x: jnp.asarray(x, dtype), (query, key, value, source))
+        kept = jnp.promote_types(dtype, jnp.float32)  # as layers keep weights
+        given = jax.tree.map(lambda x: jnp.asarray(x, kept), weights), *arrays
+        out, pull = jax.vjp(lambda *inputs: output(*inputs, mask), *given)
+        names = ("weights", "query", "key", "value", "source")
+        return {"out": out, **dict(zip(names, pull(jnp.asarray(weigh, out.dtype)), strict=True))}
+
+    def precise(*inputs):
+        with jax.default_matmul_precision("highest" if dtype == "float32" else "default"):
+            return both(*inputs)
+
+    return precise
+
+
+def flat(tree: Any) -> dict[str, np.ndarray]:
+    """Names the arrays of a tree by their paths."""
+    return {jax.tree_util.keystr(path): np.asarray(x, np.float64) for path, x in jax.tree.leaves_with_path(tree)}
+
+
+def compared(check: Check, found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Measures how far arrays are from the wanted ones, in parts of their root mean squares, and names the worst."""
+    size = lambda x: float(np.sqrt(np.mean(np.square(x)))) if x.size else 0.0  # noqa: E731
+    kinds = {name: name.startswith("['weights']") + 2 * (name == "['out']") for name in wanted}
+    largest = {kind: max(size(wanted[name]) for name in wanted if kinds[name] == kind) for kind in set(kinds.values())}
+    least = {name: SHARE[check.dtype] * largest[kind] for name, kind in kinds.items()}
+    errors = {
+        name: size(x - wanted[name]) / (max(size(wanted[name]), least[name]) or 1.0)
+        for name, x in found.items()
+        if check.length > 1 or name in OF_ONE or not np.isfinite(x).all()
+    }
+    worst = max(errors, key=lambda name: math.inf if math.isnan(errors[name]) else errors[name])
+    return {"error": errors[worst], "worst": worst}
+
+
+def is_wrong(row: dict[str, Any]) -> bool:
+    """Says whether a row's error is beyond its limit, or no number."""
+    return "error" in row and not row["error"] <= row["limit"]
+
+
+class Oracle:
+    """The definition in float64, computed on the host's CPU by a process of its own that runs beside the device."""
+
+    def __init__(self, tiny: bool):
+        self.folder = Path(tempfile.mkdtemp(prefix="oracle-"))
+        plain = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1", "JAX_DEFAULT_MATMUL_PRECISION": "highest"}
+        command = [sys.executable, "-m", "benchmarks.device.oracle", str(self.folder), *["--tiny"] * tiny]
+        pipe = {"stdin": subprocess.PIPE, "stdout": sys.stderr, "text": True}
+        self.process = subprocess.Popen(command, cwd=measure.ROOT, env=os.environ | plain, **pipe)
+
+    def ask(self, check: Check) -> None:
+        """Asks for a check's arrays."""
+        self.process.stdin.write(f"{check.name}\n")
+        self.process.stdin.flush()
+
+    def read(self, check: Check) -> dict[str, np.ndarray]:
+        """Waits for a check's arrays and reads them.
+
+        Raises:
+          RuntimeError: they do not come.
+        """
+        path, deadline = self.folder / file_of(check), time.monotonic() + PATIENCE
+        while not path.exists():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError("the definition in float64 has not come")
+            time.sleep(0.05)
+        with np.load(path) as file:
+            arrays = dict(file)
+        if FAILED in arrays:
+            raise RuntimeError(f"the definition in float64: {arrays[FAILED]}")
+        return arrays
+
+
+def file_of(check: Check) -> str:
+    """Names the file of a check's arrays."""
+    return f"{zlib.crc32(check.name.encode()):08x}.npz"

@@ -1,0 +1,159 @@
+"""How long a device works: sums of its kernels by the profiler of JAX or of PyTorch, which both read CUPTI.
+
+On a TPU the trace has whole programs in place of kernels. Where a trace has neither, as on a CPU, the host's clock is
+read instead, and the row says so.
+"""
+
+import contextlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from benchmarks.device.items import Row
+
+Event = tuple[float, float]  # start and duration in nanoseconds
+Call = Callable[[], Any]  # launches a call and returns its result, without waiting
+
+AT_LEAST, AT_MOST, ENOUGH = 3, 30, 0.2  # calls, and seconds for all of them
+KERNELS, CLOCK = "sums of kernels", "the host's clock"
+
+
+def measured(call: Call, stack: str) -> Row:
+    """Measures a compiled call: median, least and greatest seconds of the device's work, and how it was measured.
+
+    Args:
+      call: The call, which has not run yet.
+      stack: `jax` or `torch`.
+    """
+    wait = WAITS[stack]
+    wait(call())
+    started = time.perf_counter()
+    wait(call())
+    once = time.perf_counter() - started
+    number = max(AT_LEAST, min(AT_MOST, round(ENOUGH / max(once, 1e-6))))
+    events: list[Event] = []
+    with TRACES[stack](events):
+        for _ in range(number):
+            out = call()
+        wait(out)
+    seconds, method = split(events, number), KERNELS
+    if not seconds:
+        seconds, method = [_clocked(call, wait) for _ in range(AT_LEAST)], CLOCK
+    return {
+        "seconds": statistics.median(seconds),
+        "least": min(seconds),
+        "greatest": max(seconds),
+        "calls": len(seconds),
+        "method": method,
+    }
+
+
+def _clocked(call: Call, wait: Callable[[Any], None]) -> float:
+    started = time.perf_counter()
+    wait(call())
+    return time.perf_counter() - started
+
+
+def split(events: Sequence[Event], calls: int) -> list[float]:
+    """Returns the seconds in which the device worked, call by call: each launches as many kernels as the others.
+
+    Where their number does not divide, all calls are counted as one, and the mean stands for each.
+    """
+    events = sorted(events)
+    if not events:
+        return []
+    if len(events) % calls:
+        return [busy(events) / calls]
+    each = len(events) // calls
+    return [busy(events[start : start + each]) for start in range(0, len(events), each)]
+
+
+def busy(events: Sequence[Event]) -> float:
+    """Returns the seconds in which at least one of the events was running."""
+    total, end = 0.0, float("-inf")
+    for start, duration in sorted(events):
+        total += max(0.0, start + duration - max(start, end))
+        end = max(end, start + duration)
+    return total / 1e9
+
+
+def slope(call: Callable[[Any], Any], first: Any, stack: str, number: int = 20) -> float:
+    """Returns the seconds of one call of a chain, each link of which takes what the last one gave, by the host's clock.
+
+    The difference of a long and a short chain leaves out what launching and waiting cost.
+    """
+
+    def chain(length: int) -> float:
+        started, x = time.perf_counter(), first
+        for _ in range(length):
+            x = call(x)
+        WAITS[stack](x)
+        return time.perf_counter() - started
+
+    chain(2)
+    long, short = (min(chain(length) for _ in range(3)) for length in (3 * number, number))
+    return (long - short) / (2 * number)
+
+
+@contextlib.contextmanager
+def of_jax(events: list[Event]) -> Iterator[None]:
+    """Traces what JAX does; the device's kernels, or a TPU's programs, are in the list afterwards."""
+    with traced() as traces:
+        yield
+    events += kernels(traces[0])
+
+
+@contextlib.contextmanager
+def traced(python: bool = False) -> Iterator[list[Any]]:
+    """Traces what JAX does, with `python` also what Python calls, which slows it; the trace is in the list then."""
+    options, traces = jax.profiler.ProfileOptions(), []
+    options.python_tracer_level = int(python)
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder, profiler_options=options):
+            yield traces
+        (path,) = Path(folder).rglob("*.xplane.pb")
+        traces.append(jax.profiler.ProfileData.from_file(str(path)))
+
+
+def kernels(trace: Any) -> list[Event]:
+    """Returns when the device worked: the times of what was launched."""
+    return [(event.start_ns, event.duration_ns) for event in launched(trace)]
+
+
+def launched(trace: Any) -> list[Any]:
+    """Returns the programs that a trace has of a TPU, or the kernels and copies that it has of a GPU."""
+    lines = [line for plane in trace.planes if plane.name.startswith("/device:") for line in plane.lines]
+    programs = [line for line in lines if line.name == "XLA Modules"]
+    streams = [line for line in lines if line.name.startswith("Stream")]
+    return [event for line in programs or streams for event in line.events]
+
+
+@contextlib.contextmanager
+def of_torch(events: list[Event]) -> Iterator[None]:
+    """Traces what PyTorch does; the device's kernels are in the list afterwards."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    if not torch.cuda.is_available():
+        yield
+        return
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace:
+        yield
+    on_device = (e for e in trace.events() if e.device_type == torch.autograd.DeviceType.CUDA)
+    events += [(1e3 * e.time_range.start, 1e3 * (e.time_range.end - e.time_range.start)) for e in on_device]
+
+
+def _wait_for_torch(_: Any) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+TRACES = {"jax": of_jax, "torch": of_torch}
+WAITS: dict[str, Callable[[Any], Any]] = {"jax": jax.block_until_ready, "torch": _wait_for_torch}

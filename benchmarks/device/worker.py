@@ -1,0 +1,80 @@
+"""A process that holds the device and measures items; `benchmarks.device` starts it and reads its lines of JSON.
+
+    python -m benchmarks.device.worker STACK [--tiny] < NAMES
+
+A kernel that crashes ends the process, or spoils it for what follows, so nothing else lives in it. Items are compiled
+in threads, some at a time, and then measured one after the other.
+"""
+
+import concurrent.futures
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from attention.errors import UsageError
+from benchmarks.device import about, listing
+from benchmarks.device.items import Item, Row, Skipped
+
+TOGETHER, THREADS = 32, 16  # items that are compiled before they are measured, and threads that compile
+
+
+def main(stack: str, tiny: bool, names: list[str], out: TextIO) -> None:
+    """Measures the items of these names, which need the same stack."""
+    known = {item.name: item for item in listing.items(tiny)}
+    say(out, about=about.DEVICES[stack]())
+    items = [known[name] for name in names]
+    for start in range(0, len(items), TOGETHER):
+        some = items[start : start + TOGETHER]
+        for item, measure in compiled(some, THREADS if stack == "jax" else 1, out):
+            say(out, begun=item.name)
+            say(out, name=item.name, row=outcome(measure))
+
+
+def compiled(items: list[Item], threads: int, out: TextIO) -> Iterator[tuple[Item, Any]]:
+    """Compiles items in threads, says so as each is done, and yields them in order when all are."""
+    threads = min(threads, max(2, os.cpu_count() or 2))
+
+    def prepare(item: Item) -> Any:
+        try:
+            prepared = item.prepare()
+        except Exception as error:
+            prepared = _raising(error)
+        say(out, compiled=item.name)
+        return prepared
+
+    say(out, compiling=[item.name for item in items])
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        yield from zip(items, list(pool.map(prepare, items)), strict=True)
+
+
+def _raising(error: Exception) -> Any:
+    def measure() -> Row:
+        raise error
+
+    return measure
+
+
+def outcome(measure: Any) -> Row:
+    """Measures, and turns errors into rows: `skipped`, `refused` where it is not supported, else `failed`."""
+    try:
+        return measure()
+    except Skipped as reason:
+        return {"skipped": str(reason)}
+    except UsageError as error:
+        return {"refused": str(error)}
+    except Exception as error:  # whatever it is, the other items go on
+        return {"failed": f"{type(error).__name__}: {str(error)[:1000]}"}
+
+
+def say(out: TextIO, **line: Any) -> None:
+    """Writes a line of JSON."""
+    out.write(json.dumps(line) + "\n")
+    out.flush()
+
+
+if __name__ == "__main__":
+    lines = os.fdopen(os.dup(1), "w")  # what libraries print goes to stderr
+    os.dup2(2, 1)
+    main(sys.argv[1], "--tiny" in sys.argv, json.load(sys.stdin), lines)

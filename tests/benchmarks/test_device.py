@@ -1,0 +1,380 @@
+"""The program for GPUs and TPUs: what it covers, that it sees what is wrong, and that a crash loses no row."""
+
+import dataclasses
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import time
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from attention import mesh
+from attention.errors import UsageError
+from attention.kernels import choose, pair_pallas
+from benchmarks.device import core, listing, record, report, right, timing, worker
+from benchmarks.device.items import GROUPS, Item
+from benchmarks.device.processes import Session, TimeIsUp, Watch
+from tests.conftest import ROOT
+
+H100 = types.SimpleNamespace(platform="cuda", compute_capability="9.0")
+RESULT = ROOT / "benchmarks/results/device_h100.json"
+
+
+def test_checks_cover_each_pair_of_factors_in_at_most_120_programs_of_a_gpu():
+    checks = right.checks()
+    on_gpu = [c for c in checks if not (c.implementation == "pallas" and c.spec not in right.NETWORKS)]
+    assert len(on_gpu) <= 120
+    kinds = {kind for check in checks for kind, *_ in right.pairs(check)}
+    tried = {pair for check in checks for pair in right.pairs(check)}
+    for kind in kinds - {"splash"}:
+        lengths = {pair[1:] for pair in tried if pair[0] == kind}
+        flat = {factor for pair in lengths for factor in pair}
+        assert {mask for mask in right.MASKS if mask in flat} >= set(right.OF_STATES), kind
+    assert {check.length % 128 for check in checks if check.implementation == "cudnn"} >= {64}
+    assert all(check.spec in right.DEAR for check in checks[-8:])
+
+
+def test_every_mechanism_is_checked_in_every_implementation():
+    found = {(check.mechanism.score, check.implementation) for check in right.checks()}
+    for spec in right.SPECS:
+        score = right.mechanism_of(spec).score
+        assert {name for at, name in found if at == score} == set(score.implementations) - {"reference"}
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("implementation", ["xla", "chunked", "pallas"])
+def test_a_gpu_takes_what_is_checked_on_it(implementation):
+    for check in right.checks():
+        network = check.spec in right.NETWORKS and check.spec != "neural(dim=None)"  # too large for its kernel
+        if check.implementation == implementation and (implementation != "pallas" or network):
+            with mesh.compiled_for(H100):
+                jax.eval_shape(right.program(check, implementation, check.dtype), *right.arguments(check))
+
+
+CHECK = right.Check("dot_product", "xla", "float32", 7, "causal lengths", grouped=True, dropped=True)
+
+
+class Definition:
+    """The definition, in this process."""
+
+    def ask(self, check):
+        pass
+
+    def read(self, check):
+        with jax.enable_x64(True):
+            return right.flat(jax.jit(right.program(check, "reference", "float64"))(*right.arguments(check))) | {
+                right.PLAIN: 0.0
+            }
+
+
+def row_of(check=CHECK):
+    return right.prepare(check, Definition)()
+
+
+def test_what_is_right_is_found_right():
+    assert not right.is_wrong(row_of())
+
+
+@pytest.mark.parametrize("factor", [1.001, np.nan])
+def test_what_is_wrong_is_found_wrong(monkeypatch, factor):
+    product = choose.xla.dot
+    monkeypatch.setattr(choose.xla, "dot", lambda call: (product(call)[0] * factor, None))
+    row = row_of()
+    assert right.is_wrong(row)
+    assert report.state(row) == "wrong"
+
+
+def test_a_wrong_gradient_is_named():
+    wanted = {name: np.ones(3) for name in ("['out']", "['query']", "['key']")}
+    row = right.compared(CHECK, wanted | {"['key']": np.array([1.0, 1.0, 1.001])}, wanted)
+    assert row["worst"] == "['key']"
+    assert row["error"] == pytest.approx(1e-3 / 3**0.5)
+
+
+def test_noise_of_a_gradient_that_cancels_is_allowed():
+    wanted = {"['out']": np.ones(3), "['weights']['bias']": np.zeros(3), "['weights']['kernel']": np.ones(3)}
+    row = right.compared(CHECK, wanted | {"['weights']['bias']": np.full(3, 1e-7)}, wanted)
+    assert row["error"] < right.LIMITS["float32"]
+
+
+def test_times_are_sums_of_kernels_by_call():
+    # Two calls of two kernels, the second of which overlaps the first by half.
+    events = [(0.0, 10.0), (5.0, 10.0), (100.0, 20.0), (110.0, 20.0)]
+    assert timing.busy(events) == pytest.approx(45e-9)
+    assert timing.split(events, 2) == pytest.approx([15e-9, 30e-9])
+    assert timing.split(events, 3) == pytest.approx([15e-9])  # the mean, where kernels do not divide among calls
+    assert timing.split([], 3) == []
+
+
+def trace(**planes):
+    event = lambda pair: types.SimpleNamespace(start_ns=pair[0], duration_ns=pair[1])  # noqa: E731
+    line = lambda name, pairs: types.SimpleNamespace(name=name, events=[event(pair) for pair in pairs])  # noqa: E731
+    lines = {plane: [line(name, pairs) for name, pairs in found.items()] for plane, found in planes.items()}
+    return types.SimpleNamespace(
+        planes=[types.SimpleNamespace(name=name, lines=found) for name, found in lines.items()]
+    )
+
+
+def test_kernels_are_those_of_a_gpus_streams_or_a_tpus_programs():
+    host = {"/host:CPU": {"Stream of thoughts": [(0, 1)]}}
+    gpu = {"/device:GPU:0": {"Stream #7(Kernel)": [(1, 2)], "Steps": [(0, 9)]}}
+    tpu = {"/device:TPU:0": {"XLA Modules": [(3, 4)], "XLA Ops": [(3, 1), (4, 1)]}}
+    assert timing.kernels(trace(**host, **gpu)) == [(1, 2)]
+    assert timing.kernels(trace(**host, **tpu)) == [(3, 4)]
+    assert timing.kernels(trace(**host)) == []
+
+
+def test_on_a_cpu_the_clock_is_read_and_the_row_says_so():
+    row = timing.measured(lambda: jax.numpy.ones(3) + 1, "jax")
+    assert row["method"] == timing.CLOCK
+    assert row["least"] <= row["seconds"] <= row["greatest"]
+
+
+def items(*names, stack="jax"):
+    return [Item(name, "core", stack, lambda: dict) for name in names]
+
+
+def kept(tmp_path):
+    return record.Results(tmp_path, {"command": "test"})
+
+
+def test_a_record_goes_on_and_says_which_call_made_a_row(tmp_path):
+    first = kept(tmp_path)
+    first.add("core, a", {"seconds": 1.0})
+    first.add("core, b", {"failed": "why"})
+    second = record.Results(tmp_path, {"command": "again"})
+    wanted = items("core, a", "core, b", "core, c")
+    assert [item.name for item in second.missing(wanted, again=False)] == ["core, c"]
+    assert [item.name for item in second.missing(wanted, again=True)] == ["core, b", "core, c"]
+    second.add("core, b", {"seconds": 2.0})
+    found = record.read(tmp_path / record.FILE)
+    assert [call["command"] for call in found["calls"]] == ["test", "again"]
+    assert {name: row["call"] for name, row in found["rows"].items()} == {"core, a": 0, "core, b": 1}
+
+
+def test_a_file_that_is_no_record_is_refused(tmp_path):
+    (tmp_path / record.FILE).write_text("{}")
+    with pytest.raises(UsageError, match=r"is no record of benchmarks\.device; choose another --out\.$"):
+        kept(tmp_path)
+
+
+def test_compiled_programs_come_back(tmp_path):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "one").write_bytes(b"program")
+    record.pack(tmp_path, programs)
+    record.unpack(tmp_path, tmp_path / "again")
+    assert (tmp_path / "again/one").read_bytes() == b"program"
+
+
+# Says that it compiles all, measures those that are called good, and dies of the others in different ways.
+WORKER = """
+import json, os, sys, time
+names = json.load(sys.stdin)
+say = lambda **line: print(json.dumps(line), flush=True)
+if "unable" in names[0]: raise SystemExit("there is no device")
+say(about={"device": "pretended"})
+say(compiling=names)
+for name in names: say(compiled=name)
+for name in names:
+    say(begun=name)
+    if "crash" in name: print("illegal address", file=sys.stderr, flush=True); os.kill(os.getpid(), 11)
+    if "once" in name and len(names) > 1: raise SystemExit(3)
+    if "sleep" in name: time.sleep(60)
+    say(name=name, row={"seconds": 1.0})
+"""
+
+
+def measured(tmp_path, names, seconds=30.0):
+    """The rows after a session of these items."""
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    session = Session(kept(tmp_path), time.monotonic() + seconds, True, tmp_path, (sys.executable, str(script)))
+    session.measure(items(*names))
+    return session.record.rows
+
+
+def test_what_crashes_is_named_and_the_rest_goes_on(tmp_path):
+    rows = measured(tmp_path, ["good", "crash", "better", "once", "best"])
+    assert {name for name, row in rows.items() if "seconds" in row} == {"good", "better", "once", "best"}
+    assert rows["crash"]["failed"] == "The process was ended by SIGSEGV; illegal address"
+
+
+def test_where_no_process_starts_each_item_says_so(tmp_path):
+    rows = measured(tmp_path, ["unable", "good"])
+    assert {row["failed"] for row in rows.values()} == {"The process ended with exit code 1; there is no device"}
+    assert len(rows) == 2
+
+
+def test_the_time_ends_a_session_and_its_process(tmp_path):
+    started = time.monotonic()
+    assert set(measured(tmp_path, ["good", "sleep", "better"], seconds=1.0)) == {"good"}
+    assert time.monotonic() - started < 10
+
+
+def lines(*given):
+    waiting = queue.Queue()
+    for line in given:
+        waiting.put(line if line is None else json.dumps(line).encode())
+    return waiting
+
+
+def test_a_process_that_says_nothing_is_given_up(tmp_path):
+    watch = Watch(kept(tmp_path), "jax", patience=0.01)
+    watch.read(begun="core, a")
+    watch.patience = 0.01
+    assert "took longer than" in watch.follow(lines(), time.monotonic() + 60)
+    assert watch.in_flight == ["core, a"]
+    with pytest.raises(TimeIsUp):
+        watch.follow(lines(), time.monotonic() - 1)
+
+
+def test_errors_become_rows():
+    def raises(error):
+        def measure():
+            raise error
+
+        return worker.outcome(measure)
+
+    assert raises(UsageError("not here")) == {"refused": "not here"}
+    assert raises(ValueError("wrong")) == {"failed": "ValueError: wrong"}
+
+
+def test_items_have_names_of_their_own_and_groups_in_order():
+    for tiny in (True, False):
+        found = listing.items(tiny)
+        names = [item.name for item in found]
+        assert len(set(names)) == len(names)
+        assert [item.group for item in found] == sorted((item.group for item in found), key=GROUPS.index)
+        assert all(item.name.startswith(item.group) for item in found)
+
+
+def device(*arguments, check=True):
+    command = [sys.executable, "-m", "benchmarks.device", "--tiny", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=check, timeout=300)
+
+
+def test_a_list_needs_no_device(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "none of these")
+    assert "core, roof, bfloat16" in device("--list").stdout
+
+
+def test_a_second_call_does_nothing(tmp_path):
+    arguments = ("--only", "core, roof", "core, method, jax", f"--out={tmp_path}")
+    first = device(*arguments).stdout
+    assert first.startswith("0 of 3 items are there already.")
+    assert "| core | 3 |" in first
+    rows = record.read(tmp_path / record.FILE)["rows"]
+    assert rows["core, method, jax"]["ratio"] > 0
+    second = device(*arguments).stdout
+    assert second.startswith("3 of 3 items are there already.")
+    assert record.read(tmp_path / record.FILE)["rows"] == rows
+
+
+@pytest.mark.more
+def test_after_a_kill_the_next_call_goes_on(tmp_path):
+    arguments = ["--tiny", "--only", "core, roof", "right, sigmoid", f"--out={tmp_path}"]
+    killed = subprocess.Popen([sys.executable, "-m", "benchmarks.device", *arguments], cwd=ROOT, stdout=subprocess.PIPE)
+    for line in killed.stdout:
+        if b"sigmoid" in line:
+            break
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    done = len(record.read(tmp_path / record.FILE)["rows"])
+    again = device(*arguments[1:]).stdout
+    assert again.startswith(f"{done} of 5 items are there already.")
+    assert "left" not in again.split("|")[-1]
+    assert len(record.read(tmp_path / record.FILE)["rows"]) == 5
+
+
+def test_a_misspelt_item_is_named(tmp_path):
+    done = device("--only", "cores", f"--out={tmp_path}", check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: Unknown item 'cores'. Did you mean 'core'?")
+
+
+def contest(spec, implementation, seconds, length=1024, what=core.BOTH):
+    shape = core.Shape(16, length, 32, 64, "bfloat16", True)
+    name = f"{spec}, {implementation}"
+    row = core.of_contest(shape, what, name, 1e9) | core.made_by(name)
+    return {f"{name} {length} {what}": row | {"seconds": seconds, "least": seconds, "greatest": seconds}}
+
+
+def checked(spec, **state):
+    score = right.mechanism_of(spec).score
+    found = [c for c in right.checks() if c.mechanism.score == score and c.implementation == "pallas"]
+    return {check.name: {"error": 1e-7, "limit": 1e-5, "worst": "['out']"} | state for check in found}
+
+
+def test_auto_takes_a_kernel_that_a_record_shows_to_be_right_and_faster():
+    faster = contest("additive", "pallas", 1.0) | contest("additive", "chunked", 2.0)
+    slower_once = faster | contest("additive", "pallas", 3.0, 4096) | contest("additive", "chunked", 2.0, 4096)
+    assert report.faster_on_gpu({"rows": faster | checked("additive")}) == {"additive"}
+    assert report.faster_on_gpu({"rows": slower_once | checked("additive")}) == set()
+    assert report.faster_on_gpu({"rows": faster | checked("additive", error=1.0)}) == set()
+    assert report.faster_on_gpu({"rows": faster}) == set()  # unchecked
+    assert report.faster_on_gpu({"rows": {}}) == set()
+
+
+def units(spec):
+    """Of a pairwise score's layers, for heads of 64."""
+    score, sizes = right.mechanism_of(spec).score, right.Sizes(128, 2, 64, 8)
+    weights = {name: p.init(jax.random.key(0), p.shape, "float32") for name, p in score.arrays(sizes).items()}
+    network = score.as_network(weights)
+    first, *rest = *(kernel for kernel, _ in network.layers), network.vector
+    return first.shape[-2 if rest else -1], *(kernel.shape[-1] for kernel, _ in network.layers)
+
+
+def test_auto_on_gpus_is_what_the_record_says():
+    found = record.read(RESULT) if RESULT.exists() else {"rows": {}}
+    assert {units(spec) for spec in report.faster_on_gpu(found)} == choose.FASTER_ON_GPU
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_auto_on_a_gpu_takes_the_kernel_where_it_was_measured(monkeypatch, measured):
+    monkeypatch.setattr(choose, "FASTER_ON_GPU", frozenset({(2, 1)} if measured else ()))
+    taken = []
+    monkeypatch.setattr(pair_pallas, "pair", lambda call: taken.append(call) or choose.chunked.attend(call))
+    check = dataclasses.replace(CHECK, spec="neural", mask="causal")
+    with mesh.compiled_for(H100):
+        jax.eval_shape(right.program(check, "auto", "float32"), *right.arguments(check))
+    assert bool(taken) == measured
+
+
+def test_rows_of_an_earlier_kernel_are_listed():
+    rows = contest("additive", "pallas", 1.0) | contest("dot_product", "cudnn", 1.0)
+    assert report.stale({"rows": rows}) == []
+    (name,) = contest("additive", "pallas", 1.0)
+    rows[name]["digest"] = "another"
+    assert report.stale({"rows": rows}) == [name]
+    table = report.core_table(rows, ("bfloat16", 16, 1024, 32, 64))
+    assert "additive, pallas †" in table
+    assert "dot_product, cudnn |" in table
+
+
+def test_the_short_table_names_what_is_wrong_and_what_is_left():
+    names = ["right, a", "right, b", "core, c", "core, d"]
+    rows = {
+        "right, a": {"error": 0.5, "limit": 0.1, "worst": "['out']"},
+        "right, b": {"refused": "not here"},
+        "core, c": {"failed": "CUDA_ERROR_ILLEGAL_ADDRESS"},
+    }
+    text = report.short({"rows": rows}, names)
+    assert "| right |  | 1 |  | 1 |  |  |" in text
+    assert "- wrong: right, a: ['out'] is off by 5.0e-01, allowed is 1.0e-01" in text
+    assert "- failed: core, c: CUDA_ERROR_ILLEGAL_ADDRESS" in text
+    assert text.endswith("1 items are left; the same command goes on.\n")
+
+
+def test_the_record_on_the_page_is_whole():
+    if not RESULT.exists():
+        pytest.skip("no GPU has been measured yet")
+    found = record.read(RESULT)
+    assert not [name for name in found["rows"] if report.state(found["rows"][name]) == "wrong"]
+    assert all(call["git"] != "unknown" for call in found["calls"])
