@@ -38,6 +38,7 @@ from benchmarks import (
 )
 from benchmarks import train_step as training
 from benchmarks.compilers import gpu
+from benchmarks.device import report as device
 from benchmarks.llama import __main__ as llama
 from docs import address
 from studies import declared, digits, kept, ledger, manual, precision, replication, runs, translations
@@ -101,6 +102,7 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "schedules choices", lambda: schedules.choices(load("schedules_tpu"))
     yield "schedules roofline", lambda: schedules.roofline_table(load("schedules_tpu"))
     yield "schedules h100", lambda: gpu.table(load("schedules_gpu"))
+    yield "device h100", lambda: device.page(ROOT / "benchmarks/results/device_h100.json")
     yield "pods", lambda: pods.table(load("pods")["rows"])
     yield "precision", lambda: precision.markdown(load("precision")["reached"])
     yield "inference", lambda: inference.table(load("inference")["rows"] + load("inference_cifar100")["rows"])
