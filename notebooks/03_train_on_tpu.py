@@ -33,8 +33,21 @@ if importlib.util.find_spec("attention") is None:
 #
 # On a CPU the same cells run at a reduced size: eight fake devices (threads of the one CPU), a smaller GPT of bytes, and the text of the Python manual, which comes with Python. **The outputs below were made on a CPU, not on a TPU;** this notebook has not been run on TPUs yet.
 
+# %% [markdown]
+# ## What this device can do
+#
+# `benchmarks.device` checks every mechanism against its definition, and measures how fast it is, in the order of what is worth knowing. Its processes need the TPU or GPU, so it runs before this notebook takes it. Each call ends after nine minutes, and the next one goes on; all results are in one file, `runs/device/device.json`. On a CPU there is nothing to measure, and the cell does nothing.
+
 # %%
+import importlib.util
+import shutil
+import subprocess
 import sys
+
+if importlib.util.find_spec("libtpu") or shutil.which("nvidia-smi"):
+    subprocess.run([sys.executable, "-m", "benchmarks.device", "--seconds=540", "--out=runs/device"], check=True)
+
+# %%
 from pathlib import Path
 
 import jax
