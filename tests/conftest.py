@@ -17,6 +17,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # JAX_PLATFORMS=cuda runs tests on a GPU: with exact products, memory for the processes that they start, and all
 # optimizations of XLA, since kernels are to be tested as users run them.
 ON_CPU = os.environ["JAX_PLATFORMS"] == "cpu"
+if os.environ["JAX_PLATFORMS"] == "cuda":
+    os.environ["JAX_PLATFORMS"] = "cuda,cpu"  # definitions are computed on the CPU
 if not ON_CPU:
     os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

@@ -28,7 +28,7 @@ SPARE = 4.0  # seconds for writing at the end
     cli.flag("--out", type=Path, default=Path("runs/device"), help="folder of the results"),
     cli.flag("--seconds", type=float, default=540.0, help="after which the call ends"),
     cli.flag("--only", nargs="*", default=[], metavar="NAME", help=f"items that begin so: {', '.join(GROUPS)}, …"),
-    cli.flag("--again", action="store_true", help="measure again what has failed"),
+    cli.flag("--again", action="store_true", help="measure again what has failed or was skipped"),
     cli.flag("--tiny", action="store_true", help="toy sizes, to try the program itself"),
     cli.flag("--list", action="store_true", help="print the names of the items and end"),
 )
@@ -64,5 +64,5 @@ def chosen(items: list[Item], only: list[str]) -> list[Item]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # which ends the process that holds the device too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the process with the device ends too
     sys.exit(main())

@@ -1,5 +1,7 @@
 """What a result says of the device, its driver, the versions, and where our kernels come from."""
 
+import ast
+import functools
 import hashlib
 import os
 import subprocess
@@ -46,16 +48,34 @@ def of_jax() -> dict[str, Any]:
 
 
 def of_torch() -> dict[str, Any]:
-    """Returns the device as PyTorch sees it, or that PyTorch is not there."""
+    """Sets PyTorch up as JAX is, with TF32 for float32, and returns its device; '' where PyTorch is missing."""
     try:
         import torch
     except ImportError:
         return {"device": "", "platform": ""}
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch._dynamo.config.fail_on_recompile_limit_hit = True  # else it goes on without compiling
     on_gpu = torch.cuda.is_available()
     return {"platform": "gpu" if on_gpu else "cpu", "device": torch.cuda.get_device_name() if on_gpu else "cpu"}
 
 
 DEVICES: dict[str, Callable[[], dict[str, Any]]] = {"jax": of_jax, "torch": of_torch}
+
+
+def answers(stack: str) -> bool:
+    """Says whether a device still computes: after an illegal address it fails in every later call of the process."""
+    try:
+        if stack == "jax":
+            import jax
+
+            return float(jax.block_until_ready(jax.numpy.ones(2).sum())) == 2
+        import torch
+
+        return float(torch.ones(2, device="cuda" if torch.cuda.is_available() else "cpu").sum()) == 2
+    except ImportError:
+        return True
+    except Exception:  # whatever it is, nothing can be measured any more
+        return False
 
 
 def driver() -> str:
@@ -67,21 +87,50 @@ def driver() -> str:
         return ""
 
 
-# The files, below attention/, that make what an implementation runs; `SHARED` belongs to all of them.
-SHARED = ("kernels/call.py", "kernels/choose.py", "mask.py", "normaliser.py", "scores/*.py")
-SOURCES = {
-    "xla": ("kernels/xla.py", "kernels/pairs.py"),
-    "chunked": ("kernels/chunked.py", "kernels/block.py", "kernels/tiles.py", "kernels/pairs.py", "kernels/plan.py"),
-    "cudnn": ("kernels/cudnn.py",),
-    "pallas": ("kernels/pair_*.py", "kernels/gpu/*.py", "kernels/tpu/*.py"),
-    "recurrence": ("recurrences/*.py",),
+# Where what an implementation runs begins; what these import counts too, but for `SHARED`, which runs nothing itself.
+ROOTS = {
+    "xla": ("kernels.xla", "kernels.pairs"),
+    "chunked": ("kernels.chunked", "kernels.pairs"),
+    "cudnn": ("kernels.cudnn",),
+    "pallas": ("kernels.pair_pallas", "kernels.tpu.splash"),
+    "recurrence": ("recurrences.state", "recurrences.gated", "recurrences.selective", "recurrences.retention"),
 }
+SHARED = ("attention", "attention.errors", "attention.kernels.choose", "attention.operations", "attention.score")
 
 
+@functools.cache
 def digest(implementation: str) -> str:
-    """Returns a digest of the sources of an implementation."""
+    """Returns a digest of the sources of an implementation; of all mechanisms and kernels for `auto`."""
+    folder = measure.ROOT / "attention"
+    names = sources(implementation) if implementation in ROOTS else folder.rglob("*.py")
     sha = hashlib.sha256()
-    for pattern in (*SHARED, *SOURCES[implementation]):
-        for path in sorted((measure.ROOT / "attention").glob(pattern)):
-            sha.update(path.name.encode() + path.read_bytes())
+    for path in sorted(names):
+        sha.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
     return sha.hexdigest()[:12]
+
+
+def made_by(implementation: str) -> dict[str, str]:
+    """Returns what a row says of the sources of ours that made it."""
+    return {"made_by": implementation, "digest": digest(implementation)}
+
+
+def sources(implementation: str) -> set[Path]:
+    """Returns the files that an implementation consists of: its own, and what they import of `attention`."""
+    left, seen = [f"attention.{name}" for name in ROOTS[implementation]], set()
+    while left:
+        path = measure.ROOT / f"{left.pop().replace('.', '/')}.py"
+        if path.is_file() and path not in seen:
+            seen.add(path)
+            left += [name for name in imported(path) if name.startswith("attention.") and name not in SHARED]
+    return seen
+
+
+def imported(path: Path) -> set[str]:
+    """Returns the names of what a file imports, which may be modules or what is in them."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return names

@@ -1,7 +1,7 @@
 """Fast: the core of attention, from projected queries, keys and values to a head's output, ours and others'.
 
-Inputs are random, 16,384 tokens at a time, under a causal mask: 67 MB an array, so that the 50 MB of an H100's L2 help
-nobody. Operations are those that are useful, half of all pairs; a backward pass counts 2.5 times a forward one, as in
+Inputs are random, 16,384 tokens at a time, under a causal mask: 67 MB an array, too large for the 50 MB of an H100's L2
+cache. Operations are those that are useful, half of all pairs; a backward pass counts 2.5 times a forward one, as in
 published timings of flash attention, which computes scores again. Ours make their gates from the layer's inputs; those
 of flash-linear-attention are given.
 """
@@ -29,12 +29,7 @@ PASSES = {FORWARD: 1.0, BOTH: 3.5}  # times the work of a forward pass
 MOST = 30e9  # bytes that a contestant may need
 JAX_NN, TOKAMAX = "jax.nn cuDNN", "tokamax Mosaic"
 # Contestants by how many shapes tell something about them.
-FIRST = (
-    ("dot_product", "cudnn"),
-    ("neural(dim=2)", "pallas"),
-    ("neural(dim=2)", "chunked"),
-    ("dot_product", "chunked"),
-)
+FIRST = tuple((spec, by) for spec in ("dot_product", "neural(dim=2)") for by in ("cudnn", "pallas", "chunked"))
 STATES = ("gated_delta", "kimi_delta", "gated_linear", "state_space", "retention", "delta")
 SECOND = (
     *(("dot_product", "xla"), ("additive", "pallas"), ("additive", "chunked"), ("gaussian", "cudnn")),
@@ -82,7 +77,7 @@ def contestants(shape: Shape) -> Iterator[tuple[str, Callable[[Shape], Core]]]:
     if not wide and shape.length <= 1024:
         ours += DEAR
     for spec, implementation in ours:
-        if half or implementation != "cudnn":
+        if implementation in attention.mechanism_of(spec).score.implementations and (half or implementation != "cudnn"):
             yield f"{spec}, {implementation}", functools.partial(attention.ours, spec, implementation)
 
 
@@ -108,18 +103,23 @@ def prepare_jax(build: Callable[[Shape], Core], shape: Shape, what: str, name: s
     core = build(shape)
     size = jax.ShapeDtypeStruct((shape.batch, shape.length, shape.heads, shape.width), shape.dtype)
     compiled = jax.jit(passes(core, what)).lower(core.weights, *[size] * 4).compile()
-    memory = compiled.memory_analysis()
-    planned = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+    memory = planned(compiled)
 
     def measured() -> Row:
-        if planned > MOST:
-            return {"skipped": f"It needs {planned / 1e9:.0f} GB."}
+        if memory["bytes"] > MOST:
+            return {"skipped": f"It needs {memory['bytes'] / 1e9:.0f} GB."}
         given = drawn(shape)
         row = timing.measured(lambda: compiled(core.weights, *given), "jax")
-        of = {"bytes": planned, "bytes_of": PLANNED} | made_by(name)
-        return row | of_contest(shape, what, name, core.cost.flops) | of
+        return row | of_contest(shape, what, name, core.cost.flops) | memory | made_by(name)
 
     return measured
+
+
+def planned(compiled: Any) -> Row:
+    """Returns the bytes of arguments, of outputs that take no argument's place, and of temporary buffers."""
+    memory = compiled.memory_analysis()
+    outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return {"bytes": memory.argument_size_in_bytes + outputs + memory.temp_size_in_bytes, "bytes_of": PLANNED}
 
 
 def passes(core: Core, what: str) -> Callable[..., Any]:
@@ -145,15 +145,16 @@ def of_contest(shape: Shape, what: str, name: str, flops: float) -> Row:
     """Returns what a row says of the contest; `flops` is the work of one sequence forward."""
     sizes = {"length": shape.length, "batch": shape.batch, "heads": shape.heads, "width": shape.width}
     work = flops * shape.batch * PASSES[what]
-    return {"contestant": name, "pass": what, "dtype": shape.dtype, **sizes, "flops": work}
+    products = {"products": "TF32"} if shape.dtype == "float32" else {}
+    return {"contestant": name, "pass": what, "dtype": shape.dtype, **products, **sizes, "flops": work}
 
 
 def made_by(name: str) -> Row:
-    """Returns the digest of the sources of a contestant of ours."""
+    """Returns what the row of a contestant of ours says of its sources."""
     spec, _, implementation = name.partition(", ")
     if not implementation:
         return {}
-    return {"digest": about.digest("recurrence" if spec in (*STATES, "linear") else implementation)}
+    return about.made_by("recurrence" if spec in (*STATES, "linear") else implementation)
 
 
 def roof(dtype: str, tiny: bool) -> Callable[[], Row]:
@@ -183,12 +184,12 @@ def method(tiny: bool) -> Callable[[], Row]:
     def measured() -> Row:
         x, y = (jax.random.normal(jax.random.key(n), matrix.shape, matrix.dtype) for n in range(2))
         by_profiler = timing.measured(lambda: product(x, y), "jax")
-        return compared(by_profiler, timing.slope(lambda x: product(x, y), x, "jax"))
+        return in_both_ways(by_profiler, timing.slope(lambda x: product(x, y), x, "jax"))
 
     return measured
 
 
-def compared(by_profiler: Row, by_slope: float) -> Row:
-    """Returns the row of a check of the method."""
+def in_both_ways(by_profiler: Row, by_slope: float) -> Row:
+    """Returns the row that compares two ways of measuring."""
     ratio = by_profiler["seconds"] / by_slope
     return by_profiler | {"slope": by_slope, "ratio": ratio}

@@ -9,7 +9,7 @@ GROUPS = ("right", "core", "peers", "models")  # in the order of their value
 
 
 class Skipped(Exception):
-    """Says why an item cannot be measured here, though nothing is wrong."""
+    """Raised where an item cannot be measured on this machine; the reason is a sentence."""
 
 
 def need(package: str, what: str) -> None:

@@ -1,4 +1,4 @@
-"""All items, in the order of their value: what is wrong counts before what is slow, and yardsticks before ours."""
+"""All items in the order of their value: first what may be wrong, then what is fast, other libraries before ours."""
 
 from benchmarks.device import core, loop, models, peers, right
 from benchmarks.device.items import GROUPS, Item

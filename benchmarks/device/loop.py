@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import measure
-from benchmarks.device import timing
+from benchmarks.device import about, timing
 from benchmarks.device.items import Item, Row, need
 from benchmarks.device.models import BENCH, COMPILED, EAGER, LLAMA, SMALL
 from benchmarks.device.timing import Event
@@ -67,7 +67,7 @@ def prepare_loop(batch: int, tiny: bool) -> Callable[[], Row]:
             found = training_against_step(training, rounds, steps)
             row = {f"{name}_seconds": seconds for name, seconds in found["seconds"].items()}
             row |= {"loop_over_step": found["loop_over_step"], "batch": batch, "unit": "images", "method": timing.CLOCK}
-            row |= {"units_per_second": batch / row["loop_seconds"], "by": BENCH}
+            row |= {"units_per_second": batch / row["loop_seconds"], "by": BENCH} | about.made_by("auto")
             return row | work_and_waits(training, traced)
 
     return measured
@@ -204,7 +204,8 @@ def prepare_decoding(batch: int, tiny: bool) -> Callable[[], Row]:
     params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
     decode = llama.ours(model, params)
     decode(*asked(model, batch, tiny))
-    return lambda: of_decoding(decode, model, batch, tiny) | {"by": BENCH, "weight_bytes": measure.bytes_of(params)}
+    of = {"by": BENCH, "weight_bytes": measure.bytes_of(params)} | about.made_by("auto")
+    return lambda: of_decoding(decode, model, batch, tiny) | of
 
 
 def prepare_transformers(name: str, batch: int, tiny: bool) -> Callable[[], Row]:

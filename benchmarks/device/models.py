@@ -17,10 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import inference, layers
-from benchmarks.device import timing
-from benchmarks.device.core import PLANNED
+from benchmarks.device import about, peers, timing
+from benchmarks.device.core import planned
 from benchmarks.device.items import Item, Row, need
-from benchmarks.device.peers import ALLOCATED
 from benchmarks.llama import __main__ as llama
 from benchmarks.train_step import INPUTS, peer_of
 from train.config import loading
@@ -131,7 +130,7 @@ def prepare_step(spec: str, model: Trained, batch: int, tiny: bool) -> Callable[
             state, report = compiled(state, given)
             return report
 
-        of = {"model": model.name, "attention": spec, "by": BENCH} | planned(compiled)
+        of = {"model": model.name, "attention": spec, "by": BENCH} | planned(compiled) | about.made_by("auto")
         return of_calls(step, "jax", batch * setup.task.units_per_example) | of_work(setup.task, batch) | of
 
     return measured
@@ -145,7 +144,7 @@ def prepare_torch(stack: str, model: Trained, batch: int, tiny: bool) -> Callabl
 
     dry = DryRun.of(model.config(model.specs[0], batch, tiny), jax.devices()[:1])
     task, device = dry.setup.task, "cuda" if torch.cuda.is_available() else "cpu"
-    before = torch.cuda.memory_allocated() if device == "cuda" else 0
+    before = peers.held()
     take = _twins_step(model, dry, device, stack == COMPILED)
     of = {"model": model.name, "attention": model.specs[0], "by": stack} | _allocated(take, before)
     return lambda: of_calls(take, "torch", batch * task.units_per_example) | of_work(task, batch) | of
@@ -166,17 +165,11 @@ def _twins_step(model: Trained, dry: DryRun, device: str, compiled: bool) -> Cal
 
 
 def _allocated(take: Callable[[], Any], before: int) -> Row:
-    """Takes two steps, the first of which compiles; returns the most bytes of the second, nothing on a CPU."""
-    import torch
-
+    """Takes two steps, the first of which compiles; returns the most bytes of the second beyond those of before."""
     take()
-    if not torch.cuda.is_available():
-        return {}
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
+    peers.held()
     take()
-    torch.cuda.synchronize()
-    return {"bytes": torch.cuda.max_memory_allocated() - before, "bytes_of": ALLOCATED}
+    return peers.allocated(before)
 
 
 def prepare_forward(spec: str, name: str, batch: int, tiny: bool) -> Callable[[], Row]:
@@ -193,7 +186,7 @@ def prepare_forward(spec: str, name: str, batch: int, tiny: bool) -> Callable[[]
         params = init(jax.random.key(0), *images)
         row = of_calls(lambda: compiled(params, *images), "jax", batch)
         of = {"model": name, "attention": spec, "by": BENCH, "batch": batch, "unit": "images"}
-        return row | of | {"flops": batch * cost.flops} | planned(compiled)
+        return row | of | {"flops": batch * cost.flops} | planned(compiled) | about.made_by("auto")
 
     return measured
 
@@ -226,11 +219,3 @@ def of_calls(call: timing.Call, stack: str, units: int) -> Row:
 def of_work(task: Task, batch: int) -> Row:
     """Returns what a row says of the work of a training step."""
     return {"batch": batch, "unit": UNITS[task.unit], "flops": batch * task.cost().training}
-
-
-def planned(compiled: Any) -> Row:
-    """Returns the bytes of arguments, of outputs that take no argument's place, and of temporary buffers."""
-    memory = compiled.memory_analysis()
-    outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
-    whole = memory.argument_size_in_bytes + outputs + memory.temp_size_in_bytes
-    return {"bytes": whole, "bytes_of": PLANNED}

@@ -41,7 +41,7 @@ def definition(check: right.Check) -> dict[str, np.ndarray]:
     arrays = compute(check, "reference" if check.length < LONG else "xla", "float64")
     plain = 0.0
     if check.dtype == "bfloat16":
-        plain = right.compared(check, compute(check, "xla", "bfloat16"), arrays)["error"]
+        plain = right.errors(check, compute(check, "xla", "bfloat16"), arrays)["error"] or 0.0
     return arrays | {right.PLAIN: np.array(plain)}
 
 

@@ -1,6 +1,7 @@
 """Fast: the same core in PyTorch: its fused kernels, FlexAttention, and flash-linear-attention."""
 
 import functools
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -108,13 +109,12 @@ def prepare_torch(peer: Peer, shape: Shape, what: str) -> Callable[[], Row]:
         need_torch(peer.name)
         import torch
 
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True  # as JAX does
-        mechanism = attention.mechanism_of(peer.spec)
+        torch._dynamo.reset()  # else it compiles a function for at most eight shapes
+        mechanism, before = attention.mechanism_of(peer.spec), held()
         call = _call(*peer.make(shape), what)
-        _reset_memory()
         row = timing.measured(call, "torch")
         contest = core.of_contest(shape, what, peer.name, attention.useful(mechanism, shape).flops)
-        return row | contest | allocated()
+        return row | contest | allocated(before)
 
     return measured
 
@@ -134,20 +134,26 @@ def _call(function: Callable[..., Any], given: list[Any], what: str) -> Callable
     return lambda: torch.autograd.grad(function(*inputs), inputs, weigh)
 
 
-def _reset_memory() -> None:
+def held() -> int:
+    """Returns the bytes that PyTorch holds, when it begins to count its most; 0 on a CPU."""
     import torch
 
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
+    if not torch.cuda.is_available():
+        return 0
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated()
 
 
-def allocated() -> Row:
-    """Returns the most bytes that PyTorch has held since they were reset; nothing on a CPU."""
+def allocated(before: int) -> Row:
+    """Returns the most bytes that PyTorch has held since, beyond those of before; nothing on a CPU."""
     import torch
 
     if not torch.cuda.is_available():
         return {}
-    return {"bytes": torch.cuda.max_memory_allocated(), "bytes_of": ALLOCATED}
+    torch.cuda.synchronize()
+    return {"bytes": torch.cuda.max_memory_allocated() - before, "bytes_of": ALLOCATED}
 
 
 def method(tiny: bool) -> Callable[[], Row]:
@@ -162,6 +168,6 @@ def method(tiny: bool) -> Callable[[], Row]:
         x, y = torch.randn(2, side, side, device=device).bfloat16()
         scaled = y / side**0.5
         by_profiler = timing.measured(lambda: x @ scaled, "torch")
-        return core.compared(by_profiler, timing.slope(lambda x: x @ scaled, x, "torch"))
+        return core.in_both_ways(by_profiler, timing.slope(lambda x: x @ scaled, x, "torch"))
 
     return measured

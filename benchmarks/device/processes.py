@@ -1,4 +1,4 @@
-"""The processes that hold the device, one stack at a time, and what becomes of an item that one of them dies of."""
+"""The processes that hold the device, one stack at a time, and how a crash is traced to an item."""
 
 import contextlib
 import dataclasses
@@ -16,16 +16,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from attention.errors import UsageError
 from benchmarks import measure
 from benchmarks.device.items import Item, Row
 from benchmarks.device.record import Results
 
-COMPILING, MEASURING = 300.0, 200.0  # seconds without a word after which a process is given up
+PATIENCE = {"jax": 200.0, "torch": 300.0}  # seconds without a word after which a process is given up; Triton tunes long
+AGAIN = 5.0  # seconds after which a process that did not start is started once more
 LOG = "device.log"
 
 
 class TimeIsUp(Exception):
-    """The call's time is up."""
+    """Raised where the call's time is up."""
 
 
 @dataclasses.dataclass
@@ -33,24 +35,28 @@ class Session:
     """The measuring of one call.
 
     Attributes:
-      record: Where rows go.
+      results: Where rows go.
       end: When the call ends, in seconds of `time.monotonic`.
       tiny: Whether sizes are toy sizes.
       programs: The folder of compiled programs.
       worker: The command of the process that measures; the stack follows.
     """
 
-    record: Results
+    results: Results
     end: float
     tiny: bool
     programs: Path
     worker: Sequence[str] = (sys.executable, "-m", "benchmarks.device.worker")
 
     def measure(self, items: Sequence[Item]) -> None:
-        """Measures items in their order, until the time is up."""
+        """Measures items in their order, until the time is up.
+
+        Raises:
+          UsageError: no process starts, there is no GPU or TPU, or it is another one than before.
+        """
         with contextlib.suppress(TimeIsUp):
-            for _, some in itertools.groupby(items, lambda item: (item.group, item.stack)):
-                for item in self._together(list(some)):
+            for _, group in itertools.groupby(items, lambda item: (item.group, item.stack)):
+                for item in self._together(list(group)):
                     self._process([item])
 
     def _together(self, items: list[Item]) -> list[Item]:
@@ -59,44 +65,53 @@ class Session:
         while items:
             blamed = self._process(items)
             suspects += [item for item in items if item.name in blamed]
-            items = [item for item in self.record.missing(items, again=False) if item.name not in blamed]
+            items = [item for item in self.results.missing(items, again=False) if item.name not in blamed]
         return suspects
 
     def _process(self, items: list[Item]) -> list[str]:
         """Measures items in one process; returns the names of those that were in flight where it has failed.
 
-        Where there is but one, or where the process does not start, they fail.
+        An item that was alone has failed with it.
         """
-        watch = Watch(self.record, items[0].stack)
-        with self._started(items) as process:
-            failure = watch.follow(_lines(process), self.end) or _ending(process)
-        if not failure:
+        watch = Watch(self.results, items[0].stack, self.tiny)
+        failure = self._followed(watch, items)
+        if not watch.device:
+            time.sleep(min(AGAIN, max(0.0, self.end - time.monotonic())))
+            failure = self._followed(watch, items)
+        if not watch.device:
+            raise UsageError(f"The process that measures does not start: {self._why(failure)}")
+        unmeasured = [item.name for item in items if item.name not in watch.reported]
+        if not (failure and unmeasured):
             return []
-        blamed = watch.in_flight if watch.device else [item.name for item in items]
-        if len(items) > 1 and watch.device:
-            return blamed or [items[0].name]
-        why = f"{failure}; {_last_line(self._log)}" if self._log.exists() else failure
-        for name in [item.name for item in items]:
-            watch.add(name, {"failed": why})
+        if len(items) > 1:
+            stuck = not watch.reported  # else the same would happen again and again
+            return [name for name in watch.in_flight if name in unmeasured] or unmeasured[: int(stuck)]
+        watch.add(unmeasured[0], {"failed": self._why(failure)})
         return []
 
-    @property
-    def _log(self) -> Path:
-        return self.record.path.parent / LOG
+    def _followed(self, watch: "Watch", items: list[Item]) -> str:
+        """Starts a process and reads what it says until it ends; returns how it failed, '' if it has not."""
+        with self._started(items) as process:
+            return watch.follow(_lines(process), self.end) or _ending(process)
+
+    def _why(self, failure: str) -> str:
+        last = _last_line(self.results.path.parent / LOG)
+        return f"{failure}; {last}" if last else failure
 
     @contextlib.contextmanager
     def _started(self, items: list[Item]) -> Iterator[subprocess.Popen]:
         """Starts a process in a group of its own, which ends with all that it has started and with their files."""
         command = [*self.worker, items[0].stack, *["--tiny"] * self.tiny]
-        pipe = subprocess.PIPE
-        with tempfile.TemporaryDirectory() as scratch, self._log.open("ab") as log:
+        pipe, log_file = subprocess.PIPE, self.results.path.parent / LOG
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, log_file.open("ab") as log:
             given = _environment(items[0].stack, self.programs, self.tiny) | {"TMPDIR": scratch}
             process = subprocess.Popen(
                 command, cwd=measure.ROOT, env=given, stdin=pipe, stdout=pipe, stderr=log, start_new_session=True
             )
             try:
-                process.stdin.write(json.dumps([item.name for item in items]).encode())
-                process.stdin.close()
+                with contextlib.suppress(BrokenPipeError):  # it has ended already
+                    process.stdin.write(json.dumps([item.name for item in items]).encode())
+                    process.stdin.close()
                 yield process
             finally:
                 with contextlib.suppress(ProcessLookupError):
@@ -105,11 +120,15 @@ class Session:
 
 
 def _environment(stack: str, programs: Path, tiny: bool) -> dict[str, str]:
-    """Returns the variables of a process: the user's, defaults where there are none, and JAX off PyTorch's device."""
-    given = {"JAX_COMPILATION_CACHE_DIR": str(programs), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5"}
-    given |= {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_CPP_MIN_LOG_LEVEL": "2"}
-    given |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true"} if tiny else {}
-    return given | os.environ | ({"JAX_PLATFORMS": "cpu"} if stack == "torch" else {})
+    """Returns the variables of a process that has one device for itself, and its programs where they are kept."""
+    defaults = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "0"}
+    ours = {"JAX_COMPILATION_CACHE_DIR": str(programs), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5"}
+    ours |= {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92"}
+    ours |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true"} if tiny else {}
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    if platforms and "cpu" not in platforms:
+        platforms += ",cpu"  # which draws initial values
+    return defaults | os.environ | ours | {"JAX_PLATFORMS": "cpu" if stack == "torch" else platforms}
 
 
 @dataclasses.dataclass
@@ -117,18 +136,22 @@ class Watch:
     """What is known of a process from what it says.
 
     Attributes:
-      record: Where rows go.
+      results: Where rows go.
       stack: The process's.
+      tiny: Whether a CPU will do.
       device: Whether it has found its device.
       in_flight: The items that it compiles or measures.
-      patience: Seconds that it may be silent.
+      reported: The items whose rows it has reported.
+      patience: Seconds that it may be silent; 0 for those of its stack.
     """
 
-    record: Results
+    results: Results
     stack: str
+    tiny: bool = False
     device: bool = False
     in_flight: list[str] = dataclasses.field(default_factory=list)
-    patience: float = COMPILING
+    reported: set[str] = dataclasses.field(default_factory=set)
+    patience: float = 0.0
 
     def follow(self, lines: "queue.Queue[bytes | None]", end: float) -> str:
         """Reads lines until there are no more; returns why the process had to be given up, '' if it had not.
@@ -136,14 +159,15 @@ class Watch:
         Raises:
           TimeIsUp: the call's time is up.
         """
+        patience = self.patience or PATIENCE[self.stack]
         while True:
             left = end - time.monotonic()
             try:
-                line = lines.get(timeout=max(0.0, min(left, self.patience)))
+                line = lines.get(timeout=max(0.0, min(left, patience)))
             except queue.Empty:
-                if left <= self.patience:
+                if left <= patience:
                     raise TimeIsUp from None
-                return f"It took longer than {self.patience:.0f} s"
+                return f"It took longer than {patience:.0f} s"
             if line is None:
                 return ""
             self.read(**json.loads(line))
@@ -151,29 +175,32 @@ class Watch:
     def read(
         self,
         about: dict[str, Any] | None = None,
-        compiling: Sequence[str] = (),
+        compiling: str = "",
         compiled: str = "",
-        begun: str = "",
+        measuring: str = "",
         name: str = "",
         row: Row | None = None,
     ) -> None:
-        """Takes one line of `benchmarks.device.worker`."""
+        """Takes one line of `benchmarks.device.worker`.
+
+        Raises:
+          UsageError: the device is a CPU, or another one than before.
+        """
         if about:
+            self.results.about(self.stack, about, self.tiny)
             self.device = True
-            self.record.about(self.stack, about)
-        if compiling:
-            self.in_flight, self.patience = list(compiling), COMPILING
+        if compiling or measuring:
+            self.in_flight.append(compiling or measuring)
         if compiled:
             self.in_flight.remove(compiled)
-        if begun:
-            self.in_flight, self.patience = [begun], MEASURING
         if row is not None:
-            self.in_flight, self.patience = [], COMPILING
+            self.in_flight.remove(name)
             self.add(name, row)
 
     def add(self, name: str, row: Row) -> None:
         """Adds a row and prints it."""
-        self.record.add(name, row)
+        self.reported.add(name)
+        self.results.add(name, row)
         print(f"{name}: {brief(row)}", flush=True)
 
 
@@ -199,13 +226,16 @@ def _lines(process: subprocess.Popen) -> "queue.Queue[bytes | None]":
 
 
 def _ending(process: subprocess.Popen) -> str:
-    code = process.wait()
+    try:
+        code = process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        return "The process did not end"
     if code < 0:
         return f"The process was ended by {signal.Signals(-code).name}"
     return f"The process ended with exit code {code}" if code else ""
 
 
 def _last_line(log: Path) -> str:
-    """Returns the last line that a process has written, without what precedes its message."""
-    written = [line for line in log.read_text(errors="replace").splitlines()[-50:] if line.strip()]
-    return written[-1].strip()[-300:] if written else ""
+    """Returns the last line that a process has written, '' if there is none."""
+    lines = log.read_text(errors="replace").splitlines()[-50:] if log.exists() else []
+    return next((line.strip()[-300:] for line in reversed(lines) if line.strip()), "")

@@ -30,8 +30,20 @@ class Results:
         kept = read(self.path) if self.path.exists() else {"calls": [], "rows": {}}
         self.calls, self.rows = [*kept["calls"], call], kept["rows"]
 
-    def about(self, stack: str, device: dict[str, Any]) -> None:
-        """Notes the device that a stack found in this call."""
+    def about(self, stack: str, device: dict[str, Any], tiny: bool) -> None:
+        """Notes the device that a stack found in this call.
+
+        Raises:
+          UsageError: it is a CPU, and sizes are not tiny; or earlier calls had another device.
+        """
+        if stack == "jax" and device["platform"] == "cpu" and not tiny:
+            raise UsageError("JAX finds no GPU or TPU here; --tiny tries the program itself on a CPU.")
+        for call in self.calls:
+            before = call.get(stack, device)["device"]
+            if before != device["device"] and before and device["device"]:
+                raise UsageError(
+                    f"{self.path} has results of {before}, and this is {device['device']}; choose another --out."
+                )
         self.calls[-1][stack] = device
 
     def add(self, name: str, row: Row) -> None:
@@ -44,8 +56,9 @@ class Results:
             write_text(self.path, text)
 
     def missing(self, items: Sequence[Item], again: bool) -> list[Item]:
-        """Returns the items without a row; with `again` also those that failed."""
-        return [item for item in items if item.name not in self.rows or (again and "failed" in self.rows[item.name])]
+        """Returns the items without a row; with `again` also those that failed or were skipped."""
+        kept = {name for name, row in self.rows.items() if not (again and {"failed", "skipped"} & row.keys())}
+        return [item for item in items if item.name not in kept]
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -71,7 +84,8 @@ def unpack(folder: Path, programs: Path) -> None:
 def pack(folder: Path, programs: Path) -> None:
     """Keeps compiled programs beside the results, the newest, up to `MOST` bytes; they are compressed already."""
     kept, size = [], 0
-    for path in sorted(programs.glob("*"), key=lambda path: path.stat().st_mtime, reverse=True):
+    files = [path for path in programs.glob("*") if path.is_file()]
+    for path in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True):
         size += path.stat().st_size + 1024
         if size <= MOST:
             kept.append(path)

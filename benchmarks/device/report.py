@@ -8,11 +8,12 @@ from typing import Any
 from analysis.tables import plain_markdown
 from benchmarks import measure
 from benchmarks.attention import mechanism_of
-from benchmarks.device import core, right
+from benchmarks.device import about, core, right, timing
 from benchmarks.device.items import GROUPS, Row
 from benchmarks.device.record import read
 
 Rows = dict[str, Row]
+RATE, BENCH = "units_per_second", "bench"
 NETWORKS = ("neural(dim=2)", "neural(dim=16)", "additive")  # pairwise scores that have kernels for GPUs
 
 
@@ -30,6 +31,13 @@ def short(record: dict[str, Any], names: Sequence[str]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+LEGEND = (
+    "GB are those that the compiler plans for programs of JAX, and those that the allocator has seen in PyTorch. The "
+    "peak is that of a large product in the same dtype. A † marks figures of an earlier version of our code, ‡ those "
+    "by the host's clock where the profiler has seen nothing."
+)
+
+
 def page(path: Path) -> str:
     """Returns what a page says of a record: machine, commands, and every table; or that there is none."""
     if not path.exists():
@@ -37,7 +45,7 @@ def page(path: Path) -> str:
     record = read(path)
     rows: Rows = record["rows"]
     shapes = dict.fromkeys(shape_of(row) for row in rows.values() if "contestant" in row and "seconds" in row)
-    tables = [made(record["calls"]), states(rows, list(rows)), *problems(rows, rows)]
+    tables = [made(record["calls"]), LEGEND, states(rows, list(rows)), *problems(rows, rows)]
     return "\n\n".join([*tables, *(core_table(rows, shape) for shape in shapes), models_table(rows)])
 
 
@@ -55,23 +63,36 @@ def made(calls: Sequence[dict[str, Any]]) -> str:
 
 def models_table(rows: Rows) -> str:
     """Returns the speed of whole models: steps, forward passes, the loop and decoding, beside their first line."""
-    lines, first = [], {}
-    for name, row in rows.items():
-        if name.startswith("models") and "units_per_second" in row:
-            what = name.removeprefix("models, ")
-            base = first.setdefault((row.get("model", what.split(",")[0]), row["batch"], what.split(",")[0]), row)
-            lines.append(_of_model(what, row, base))
-    titles = ("", "a second", "ms on the device", "times as long", "GB", "times as much")
+    peak, done = peak_of(rows, "bfloat16"), {n: r for n, r in rows.items() if n.startswith("models") and RATE in r}
+    bases = {_kind(name, row): row for name, row in done.items() if _is_base(row)}
+    lines = [_of_model(name, row, bases.get(_kind(name, row)), peak) for name, row in done.items()]
+    titles = ("", "a second", "ms on the device", "of peak", "times as long", "GB", "times as much")
     return plain_markdown(titles, lines) if lines else ""
 
 
-def _of_model(what: str, row: Row, base: Row) -> list[str]:
+def _kind(name: str, row: Row) -> tuple[Any, ...]:
+    return name.split(", ")[1], row.get("model"), row["batch"]
+
+
+def _is_base(row: Row) -> bool:
+    """Says whether others are compared with a row: the bench's own, with dot product where there is a choice."""
+    return row["by"] == BENCH and row.get("attention", "dot_product").startswith("dot_product")
+
+
+def peak_of(rows: Rows, dtype: str) -> float:
+    """Returns the operations a second of a large product, NaN where it was not measured."""
+    return rows.get(f"core, roof, {dtype}", {}).get("flops_per_second", float("nan"))
+
+
+def _of_model(name: str, row: Row, base: Row | None, peak: float) -> list[str]:
     seconds = row.get("device_seconds", row.get("seconds"))
-    longer = base["units_per_second"] / row["units_per_second"]
+    ratio = lambda field, over, under: f"{over[field] / under[field]:.2f}" if base and field in row else ""  # noqa: E731
+    what = name.removeprefix("models, ").replace("|", "\\|") + marks([row])
     on_device = f"{1e3 * seconds:.1f}" if seconds else ""
-    cells = [what.replace("|", "\\|"), f"{row['units_per_second']:,.0f} {row['unit']}", on_device]
-    more = [f"{row['bytes'] / 1e9:.2f}", f"{row['bytes'] / base['bytes']:.2f}"] if "bytes" in row else ["", ""]
-    return [*cells, f"{longer:.2f}", *more]
+    share = f"{100 * row['flops'] / seconds / peak:.0f} %" if "flops" in row else ""
+    memory = f"{row['bytes'] / 1e9:.2f}" if "bytes" in row else ""
+    speed = f"{row[RATE]:,.0f} {row['unit']}"
+    return [what, speed, on_device, share, ratio(RATE, base, row), memory, ratio("bytes", row, base)]
 
 
 def states(rows: Rows, names: Sequence[str]) -> str:
@@ -97,7 +118,12 @@ def problems(rows: Rows, names: Iterable[str]) -> list[str]:
     lines = []
     for name in names:
         if state(row := rows.get(name)) == "wrong":
-            lines.append(f"- wrong: {name}: {row['worst']} is off by {row['error']:.1e}, allowed is {row['limit']:.1e}")
+            off = (
+                "is not finite"
+                if row["error"] is None
+                else f"is off by {row['error']:.1e}, allowed is {row['limit']:.1e}"
+            )
+            lines.append(f"- wrong: {name}: {row['worst']} {off}")
         elif state(row) == "failed":
             lines.append(f"- failed: {name}: {row['failed'].splitlines()[0][:200]}")
     return ["\n".join(lines)] if lines else []
@@ -114,9 +140,10 @@ def core_table(rows: Rows, shape: tuple[Any, ...]) -> str:
     for row in rows.values():
         if "contestant" in row and "seconds" in row and shape_of(row) == shape:
             by_name[row["contestant"]][row["pass"]] = row
-    peak = rows.get(f"core, roof, {shape[0]}", {}).get("flops_per_second", float("nan"))
+    peak = peak_of(rows, shape[0])
     both = lambda passes: passes.get(core.BOTH, {}).get("seconds", float("inf"))  # noqa: E731
     dtype, batch, length, heads, width = shape
+    dtype += " (products in TF32)" if dtype == "float32" else ""
     title = f"{dtype}, causal, {batch} x {length:,} tokens, {heads} heads of {width}"
     titles = (title, "forward, ms", "TFLOP/s", "of peak", "both, ms", "TFLOP/s", "of peak", "GB")
     lines = (_cells(name, passes, peak) for name, passes in sorted(by_name.items(), key=lambda one: both(one[1])))
@@ -124,7 +151,7 @@ def core_table(rows: Rows, shape: tuple[Any, ...]) -> str:
 
 
 def _cells(name: str, passes: Rows, peak: float) -> list[str]:
-    cells = [name + " †" * any(is_stale(row) for row in passes.values())]
+    cells = [name + marks(passes.values())]
     for what in core.PASSES:
         row = passes.get(what)
         if row is None:
@@ -137,9 +164,15 @@ def _cells(name: str, passes: Rows, peak: float) -> list[str]:
     return [*cells, f"{of['bytes'] / 1e9:.2f}" if "bytes" in of else ""]
 
 
+def marks(rows: Iterable[Row]) -> str:
+    """Returns the marks that `LEGEND` explains."""
+    by_clock = (row.get("method") == timing.CLOCK and "contestant" in row for row in rows)
+    return " †" * any(map(is_stale, rows)) + " ‡" * any(by_clock)
+
+
 def is_stale(row: Row) -> bool:
     """Says whether a row is of an earlier version of our kernel."""
-    return "digest" in row and row["digest"] != core.made_by(row["contestant"])["digest"]
+    return "digest" in row and row["digest"] != about.digest(row["made_by"])
 
 
 def stale(record: dict[str, Any]) -> list[str]:
@@ -158,7 +191,8 @@ def faster_on_gpu(record: dict[str, Any]) -> set[str]:
 def _is_right(rows: Rows, spec: str) -> bool:
     score = mechanism_of(spec).score
     checks = [check for check in right.checks() if check.implementation == "pallas" and check.mechanism.score == score]
-    found = {state(rows.get(check.name)) for check in checks}
+    found = {"stale" if is_stale(row) else state(row) for row in (rows.get(check.name, {}) for check in checks) if row}
+    found |= {"left" for check in checks if check.name not in rows}
     return "done" in found and found <= {"done", "refused"}
 
 
@@ -166,7 +200,7 @@ def _is_faster(rows: Rows, spec: str) -> bool:
     seconds: dict[Any, dict[str, float]] = collections.defaultdict(dict)
     for row in rows.values():
         by = row.get("contestant", "").removeprefix(f"{spec}, ")
-        if by in ("pallas", "chunked") and "seconds" in row and row["pass"] == core.BOTH:
-            seconds[shape_of(row)][by] = row["seconds"]
-    pairs = [both for both in seconds.values() if len(both) == 2]
-    return bool(pairs) and all(both["pallas"] < both["chunked"] for both in pairs)
+        if by in ("pallas", "chunked") and "seconds" in row and not is_stale(row):
+            seconds[*shape_of(row), row["pass"]][by] = row["seconds"]
+    pairs = {at: both for at, both in seconds.items() if len(both) == 2}
+    return {at[-1] for at in pairs} == set(core.PASSES) and all(x["pallas"] < x["chunked"] for x in pairs.values())

@@ -5,10 +5,11 @@ read instead, and the row says so.
 """
 
 import contextlib
+import re
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ Event = tuple[float, float]  # start and duration in nanoseconds
 Call = Callable[[], Any]  # launches a call and returns its result, without waiting
 
 AT_LEAST, AT_MOST, ENOUGH = 3, 30, 0.2  # calls, and seconds for all of them
+DEVICE = re.compile(r"/device:(GPU|TPU):\d+")  # the names of planes
 KERNELS, CLOCK = "sums of kernels", "the host's clock"
 
 
@@ -126,8 +128,9 @@ def kernels(trace: Any) -> list[Event]:
 
 
 def launched(trace: Any) -> list[Any]:
-    """Returns the programs that a trace has of a TPU, or the kernels and copies that it has of a GPU."""
-    lines = [line for plane in trace.planes if plane.name.startswith("/device:") for line in plane.lines]
+    """Returns the programs that a trace has of the first TPU, or the kernels and copies of the first GPU."""
+    first = min((plane.name for plane in trace.planes if DEVICE.fullmatch(plane.name)), default="")
+    lines = [line for plane in trace.planes if plane.name == first for line in plane.lines]
     programs = [line for line in lines if line.name == "XLA Modules"]
     streams = [line for line in lines if line.name.startswith("Stream")]
     return [event for line in programs or streams for event in line.events]
@@ -144,8 +147,13 @@ def of_torch(events: list[Event]) -> Iterator[None]:
         return
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace:
         yield
-    on_device = (e for e in trace.events() if e.device_type == torch.autograd.DeviceType.CUDA)
-    events += [(1e3 * e.time_range.start, 1e3 * (e.time_range.end - e.time_range.start)) for e in on_device]
+    events += on_device(trace.events(), torch.autograd.DeviceType.CUDA)
+
+
+def on_device(events: Iterable[Any], device: Any) -> list[Event]:
+    """Returns the kernels and copies among PyTorch's events, without the names that it puts around several of them."""
+    found = (event for event in events if event.device_type == device and not event.is_user_annotation)
+    return [(1e3 * x.time_range.start, 1e3 * (x.time_range.end - x.time_range.start)) for x in found]
 
 
 def _wait_for_torch(_: Any) -> None:

@@ -10,6 +10,7 @@ import concurrent.futures
 import json
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any, TextIO
 
@@ -18,33 +19,39 @@ from benchmarks.device import about, listing
 from benchmarks.device.items import Item, Row, Skipped
 
 TOGETHER, THREADS = 32, 16  # items that are compiled before they are measured, and threads that compile
+SPOILT = 3  # the exit code where the device answers no more
+FULL = "RESOURCE_EXHAUSTED"  # several compilations share the memory, so one that lacked it is tried again by itself
 
 
-def main(stack: str, tiny: bool, names: list[str], out: TextIO) -> None:
-    """Measures the items of these names, which need the same stack."""
+def main(stack: str, tiny: bool, names: list[str], out: TextIO) -> int:
+    """Measures the items of these names, which need the same stack; returns the exit code."""
     known = {item.name: item for item in listing.items(tiny)}
     say(out, about=about.DEVICES[stack]())
     items = [known[name] for name in names]
     for start in range(0, len(items), TOGETHER):
-        some = items[start : start + TOGETHER]
-        for item, measure in compiled(some, THREADS if stack == "jax" else 1, out):
-            say(out, begun=item.name)
-            say(out, name=item.name, row=outcome(measure))
+        chunk = items[start : start + TOGETHER]
+        for item, measure in compiled(chunk, THREADS if stack == "jax" else 1, out):
+            say(out, measuring=item.name)
+            row = outcome(measure)
+            say(out, name=item.name, row=row)
+            if "failed" in row and not about.answers(stack):
+                return SPOILT
+    return 0
 
 
 def compiled(items: list[Item], threads: int, out: TextIO) -> Iterator[tuple[Item, Any]]:
-    """Compiles items in threads, says so as each is done, and yields them in order when all are."""
+    """Compiles items in threads, says when each begins and ends, and yields them in order when all are compiled."""
     threads = min(threads, max(2, os.cpu_count() or 2))
 
     def prepare(item: Item) -> Any:
+        say(out, compiling=item.name)
         try:
             prepared = item.prepare()
         except Exception as error:
-            prepared = _raising(error)
+            prepared = (lambda: item.prepare()()) if FULL in str(error) else _raising(error)
         say(out, compiled=item.name)
         return prepared
 
-    say(out, compiling=[item.name for item in items])
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
         yield from zip(items, list(pool.map(prepare, items)), strict=True)
 
@@ -68,13 +75,18 @@ def outcome(measure: Any) -> Row:
         return {"failed": f"{type(error).__name__}: {str(error)[:1000]}"}
 
 
+LOCK = threading.Lock()
+
+
 def say(out: TextIO, **line: Any) -> None:
     """Writes a line of JSON."""
-    out.write(json.dumps(line) + "\n")
-    out.flush()
+    with LOCK:
+        out.write(json.dumps(line) + "\n")
+        out.flush()
 
 
 if __name__ == "__main__":
     lines = os.fdopen(os.dup(1), "w")  # what libraries print goes to stderr
     os.dup2(2, 1)
-    main(sys.argv[1], "--tiny" in sys.argv, json.load(sys.stdin), lines)
+    code = main(sys.argv[1], "--tiny" in sys.argv, json.load(sys.stdin), lines)
+    os._exit(code)  # libraries may crash or hang while they close the device

@@ -1,4 +1,4 @@
-"""The dot-product attention of tokamax on a GPU, by its kernels for Mosaic."""
+"""The dot-product attention of tokamax on a GPU or a TPU, by its kernels for Mosaic."""
 
 import sys
 import types
@@ -17,5 +17,5 @@ import tokamax  # noqa: E402
 
 def causal(weights: Any, query: jax.Array, key: jax.Array, value: jax.Array, source: Any) -> jax.Array:
     """Returns causal attention, `(B, T, N, H)` as all arrays."""
-    implementation = "mosaic" if jax.default_backend() == "gpu" else "xla"
+    implementation = "xla" if jax.default_backend() == "cpu" else "mosaic"
     return tokamax.dot_product_attention(query, key, value, is_causal=True, implementation=implementation)

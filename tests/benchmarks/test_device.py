@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import types
+import warnings
 
 import jax
 import numpy as np
@@ -17,7 +18,7 @@ import pytest
 from attention import mesh
 from attention.errors import UsageError
 from attention.kernels import choose, pair_pallas
-from benchmarks.device import core, listing, record, report, right, timing, worker
+from benchmarks.device import about, core, listing, processes, record, report, right, timing, worker
 from benchmarks.device.items import GROUPS, Item
 from benchmarks.device.processes import Session, TimeIsUp, Watch
 from tests.conftest import ROOT
@@ -26,17 +27,21 @@ H100 = types.SimpleNamespace(platform="cuda", compute_capability="9.0")
 RESULT = ROOT / "benchmarks/results/device_h100.json"
 
 
-def test_checks_cover_each_pair_of_factors_in_at_most_120_programs_of_a_gpu():
+def test_checks_cover_each_kind_of_implementation_in_at_most_120_programs_of_a_gpu():
     checks = right.checks()
     on_gpu = [c for c in checks if not (c.implementation == "pallas" and c.spec not in right.NETWORKS)]
     assert len(on_gpu) <= 120
-    kinds = {kind for check in checks for kind, *_ in right.pairs(check)}
-    tried = {pair for check in checks for pair in right.pairs(check)}
-    for kind in kinds - {"splash"}:
-        lengths = {pair[1:] for pair in tried if pair[0] == kind}
-        flat = {factor for pair in lengths for factor in pair}
-        assert {mask for mask in right.MASKS if mask in flat} >= set(right.OF_STATES), kind
-    assert {check.length % 128 for check in checks if check.implementation == "cudnn"} >= {64}
+    for implementation, least in {"xla": 30, "chunked": 50, "cudnn": 20, "pallas": 14}.items():
+        of_it = [c for c in on_gpu if c.implementation == implementation]
+        masks = set(right.MASKS) - ({"dense"} if implementation == "pallas" else set())
+        lengths = {n + n % 2 for n in right.LENGTHS} if implementation == "cudnn" else set(right.LENGTHS)
+        assert len(of_it) >= least
+        assert {c.mask for c in of_it} == masks
+        assert {c.length for c in of_it} == lengths
+        assert {c.grouped for c in of_it} == {True, False}
+        assert {c.dropped for c in of_it} == ({False} if implementation == "cudnn" else {True, False})
+    spelt = {c.length for c in on_gpu if c.implementation == "cudnn" and c.mask == "dense"}
+    assert spelt >= {64, 192}  # T mod 128 = 64
     assert all(check.spec in right.DEAR for check in checks[-8:])
 
 
@@ -74,7 +79,7 @@ class Definition:
 
 
 def row_of(check=CHECK):
-    return right.prepare(check, Definition)()
+    return right.prepare(check, Definition())()
 
 
 def test_what_is_right_is_found_right():
@@ -92,14 +97,14 @@ def test_what_is_wrong_is_found_wrong(monkeypatch, factor):
 
 def test_a_wrong_gradient_is_named():
     wanted = {name: np.ones(3) for name in ("['out']", "['query']", "['key']")}
-    row = right.compared(CHECK, wanted | {"['key']": np.array([1.0, 1.0, 1.001])}, wanted)
+    row = right.errors(CHECK, wanted | {"['key']": np.array([1.0, 1.0, 1.001])}, wanted)
     assert row["worst"] == "['key']"
     assert row["error"] == pytest.approx(1e-3 / 3**0.5)
 
 
 def test_noise_of_a_gradient_that_cancels_is_allowed():
     wanted = {"['out']": np.ones(3), "['weights']['bias']": np.zeros(3), "['weights']['kernel']": np.ones(3)}
-    row = right.compared(CHECK, wanted | {"['weights']['bias']": np.full(3, 1e-7)}, wanted)
+    row = right.errors(CHECK, wanted | {"['weights']['bias']": np.full(3, 1e-7)}, wanted)
     assert row["error"] < right.LIMITS["float32"]
 
 
@@ -126,8 +131,17 @@ def test_kernels_are_those_of_a_gpus_streams_or_a_tpus_programs():
     gpu = {"/device:GPU:0": {"Stream #7(Kernel)": [(1, 2)], "Steps": [(0, 9)]}}
     tpu = {"/device:TPU:0": {"XLA Modules": [(3, 4)], "XLA Ops": [(3, 1), (4, 1)]}}
     assert timing.kernels(trace(**host, **gpu)) == [(1, 2)]
+    assert timing.kernels(trace(**gpu, **{"/device:GPU:1": {"Stream #7(Kernel)": [(5, 2)]}})) == [(1, 2)]
     assert timing.kernels(trace(**host, **tpu)) == [(3, 4)]
     assert timing.kernels(trace(**host)) == []
+
+
+def test_pytorchs_names_around_kernels_are_no_kernels():
+    event = lambda start, end, named, device="gpu": types.SimpleNamespace(  # noqa: E731
+        time_range=types.SimpleNamespace(start=start, end=end), is_user_annotation=named, device_type=device
+    )
+    events = [event(1, 3, False), event(0, 9, True), event(0, 9, False, "cpu")]
+    assert timing.on_device(events, "gpu") == [(1e3, 2e3)]
 
 
 def test_on_a_cpu_the_clock_is_read_and_the_row_says_so():
@@ -173,48 +187,72 @@ def test_compiled_programs_come_back(tmp_path):
     assert (tmp_path / "again/one").read_bytes() == b"program"
 
 
-# Says that it compiles all, measures those that are called good, and dies of the others in different ways.
+# Compiles all, measures what is called good, and dies of the others in different ways.
 WORKER = """
 import json, os, sys, time
 names = json.load(sys.stdin)
 say = lambda **line: print(json.dumps(line), flush=True)
+starts = sys.argv[0] + ".starts"
+open(starts, "a").write("x")
 if "unable" in names[0]: raise SystemExit("there is no device")
-say(about={"device": "pretended"})
-say(compiling=names)
-for name in names: say(compiled=name)
+if "late" in names[0] and os.path.getsize(starts) == 1: raise SystemExit("the device is taken")
+say(about={"device": "pretended", "platform": "gpu"})
 for name in names:
-    say(begun=name)
+    say(compiling=name)
+    if "compile" in name: os.kill(os.getpid(), 6)
+    say(compiled=name)
+for name in names:
+    say(measuring=name)
     if "crash" in name: print("illegal address", file=sys.stderr, flush=True); os.kill(os.getpid(), 11)
     if "once" in name and len(names) > 1: raise SystemExit(3)
     if "sleep" in name: time.sleep(60)
-    say(name=name, row={"seconds": 1.0})
+    say(name=name, row={"failed": "spoilt"} if "spoils" in name else {"seconds": 1.0})
+    if "spoils" in name: raise SystemExit(3)
+if "best" in names: os.kill(os.getpid(), 6)
 """
 
 
-def measured(tmp_path, names, seconds=30.0):
+def measured(tmp_path, names, seconds=30.0, tiny=False):
     """The rows after a session of these items."""
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
-    session = Session(kept(tmp_path), time.monotonic() + seconds, True, tmp_path, (sys.executable, str(script)))
+    session = Session(kept(tmp_path), time.monotonic() + seconds, tiny, tmp_path, (sys.executable, str(script)))
     session.measure(items(*names))
-    return session.record.rows
+    return session.results.rows
 
 
 def test_what_crashes_is_named_and_the_rest_goes_on(tmp_path):
-    rows = measured(tmp_path, ["good", "crash", "better", "once", "best"])
-    assert {name for name, row in rows.items() if "seconds" in row} == {"good", "better", "once", "best"}
+    rows = measured(tmp_path, ["good", "crash", "better", "once", "spoils", "compiles", "last"])
+    assert {name for name, row in rows.items() if "seconds" in row} == {"good", "better", "once", "last"}
     assert rows["crash"]["failed"] == "The process was ended by SIGSEGV; illegal address"
+    assert rows["compiles"]["failed"].startswith("The process was ended by SIGABRT")
+    assert rows["spoils"]["failed"] == "spoilt"
 
 
-def test_where_no_process_starts_each_item_says_so(tmp_path):
-    rows = measured(tmp_path, ["unable", "good"])
-    assert {row["failed"] for row in rows.values()} == {"The process ended with exit code 1; there is no device"}
-    assert len(rows) == 2
+def test_a_crash_after_the_last_row_loses_none(tmp_path):
+    assert all("seconds" in row for row in measured(tmp_path, ["good", "best"]).values())
+
+
+def test_a_process_that_does_not_start_is_started_again_and_then_ends_the_session(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "AGAIN", 0.01)
+    assert set(measured(tmp_path, ["late", "good"])) == {"late", "good"}
+    with pytest.raises(UsageError, match="does not start: The process ended with exit code 1; there is no device"):
+        measured(tmp_path / "..", ["unable", "better"])
+
+
+def test_a_record_is_of_one_accelerator(tmp_path):
+    first = kept(tmp_path)
+    with pytest.raises(UsageError, match="finds no GPU or TPU here; --tiny tries the program itself"):
+        first.about("jax", {"device": "cpu", "platform": "cpu"}, tiny=False)
+    first.about("jax", {"device": "H100", "platform": "gpu"}, tiny=False)
+    first.add("core, a", {"seconds": 1.0})
+    with pytest.raises(UsageError, match="has results of H100, and this is H200; choose another --out"):
+        kept(tmp_path).about("jax", {"device": "H200", "platform": "gpu"}, tiny=False)
 
 
 def test_the_time_ends_a_session_and_its_process(tmp_path):
     started = time.monotonic()
-    assert set(measured(tmp_path, ["good", "sleep", "better"], seconds=1.0)) == {"good"}
+    assert set(measured(tmp_path, ["good", "sleep", "better"], seconds=1.5)) == {"good"}
     assert time.monotonic() - started < 10
 
 
@@ -227,8 +265,7 @@ def lines(*given):
 
 def test_a_process_that_says_nothing_is_given_up(tmp_path):
     watch = Watch(kept(tmp_path), "jax", patience=0.01)
-    watch.read(begun="core, a")
-    watch.patience = 0.01
+    watch.read(measuring="core, a")
     assert "took longer than" in watch.follow(lines(), time.monotonic() + 60)
     assert watch.in_flight == ["core, a"]
     with pytest.raises(TimeIsUp):
@@ -299,22 +336,27 @@ def test_a_misspelt_item_is_named(tmp_path):
     assert done.stderr.startswith("error: Unknown item 'cores'. Did you mean 'core'?")
 
 
-def contest(spec, implementation, seconds, length=1024, what=core.BOTH):
-    shape = core.Shape(16, length, 32, 64, "bfloat16", True)
-    name = f"{spec}, {implementation}"
-    row = core.of_contest(shape, what, name, 1e9) | core.made_by(name)
-    return {f"{name} {length} {what}": row | {"seconds": seconds, "least": seconds, "greatest": seconds}}
+def contest(spec, implementation, seconds, length=1024):
+    """The rows of both passes."""
+    shape, name = core.Shape(16, length, 32, 64, "bfloat16", True), f"{spec}, {implementation}"
+    times = {"seconds": seconds, "least": seconds, "greatest": seconds}
+    rows = {what: core.of_contest(shape, what, name, 1e9) | core.made_by(name) | times for what in core.PASSES}
+    return {f"{name} {length} {what}": row for what, row in rows.items()}
 
 
 def checked(spec, **state):
     score = right.mechanism_of(spec).score
     found = [c for c in right.checks() if c.mechanism.score == score and c.implementation == "pallas"]
-    return {check.name: {"error": 1e-7, "limit": 1e-5, "worst": "['out']"} | state for check in found}
+    row = {"error": 1e-7, "limit": 1e-5, "worst": "['out']"} | about.made_by("pallas") | state
+    return {check.name: row for check in found}
 
 
 def test_auto_takes_a_kernel_that_a_record_shows_to_be_right_and_faster():
     faster = contest("additive", "pallas", 1.0) | contest("additive", "chunked", 2.0)
     slower_once = faster | contest("additive", "pallas", 3.0, 4096) | contest("additive", "chunked", 2.0, 4096)
+    forward = {name: row for name, row in faster.items() if row["pass"] == core.FORWARD}
+    assert report.faster_on_gpu({"rows": forward | checked("additive")}) == set()
+    assert report.faster_on_gpu({"rows": faster | checked("additive", digest="another")}) == set()
     assert report.faster_on_gpu({"rows": faster | checked("additive")}) == {"additive"}
     assert report.faster_on_gpu({"rows": slower_once | checked("additive")}) == set()
     assert report.faster_on_gpu({"rows": faster | checked("additive", error=1.0)}) == set()
@@ -350,12 +392,19 @@ def test_auto_on_a_gpu_takes_the_kernel_where_it_was_measured(monkeypatch, measu
 def test_rows_of_an_earlier_kernel_are_listed():
     rows = contest("additive", "pallas", 1.0) | contest("dot_product", "cudnn", 1.0)
     assert report.stale({"rows": rows}) == []
-    (name,) = contest("additive", "pallas", 1.0)
+    name, _ = contest("additive", "pallas", 1.0)
     rows[name]["digest"] = "another"
     assert report.stale({"rows": rows}) == [name]
     table = report.core_table(rows, ("bfloat16", 16, 1024, 32, 64))
     assert "additive, pallas †" in table
     assert "dot_product, cudnn |" in table
+
+
+def test_what_a_kernel_imports_belongs_to_its_sources():
+    names = {path.relative_to(ROOT / "attention").as_posix() for path in about.sources("pallas")}
+    assert names >= {"kernels/pair_gpu.py", "kernels/gpu/layers.py", "kernels/pair_tile.py", "dropout.py", "mask.py"}
+    assert "kernels/choose.py" not in names  # which a record changes
+    assert len({about.digest(name) for name in (*about.ROOTS, "auto")}) == len(about.ROOTS) + 1
 
 
 def test_the_short_table_names_what_is_wrong_and_what_is_left():
@@ -373,8 +422,11 @@ def test_the_short_table_names_what_is_wrong_and_what_is_left():
 
 
 def test_the_record_on_the_page_is_whole():
+    """What is stale is listed, and marked on the page; it waits for the next GPU."""
     if not RESULT.exists():
         pytest.skip("no GPU has been measured yet")
     found = record.read(RESULT)
+    if old := report.stale(found):
+        warnings.warn(f"of an earlier version of our code: {', '.join(old)}", stacklevel=1)
     assert not [name for name in found["rows"] if report.state(found["rows"][name]) == "wrong"]
     assert all(call["git"] != "unknown" for call in found["calls"])

@@ -22,7 +22,7 @@ def oracle():
 
 @pytest.mark.parametrize("check", KERNELS, ids=lambda check: check.name)
 def test_a_kernel_computes_what_the_mechanism_defines(check, oracle):
-    row = worker.outcome(lambda: right.prepare(check, lambda: oracle)())
+    row = worker.outcome(lambda: right.prepare(check, oracle)())
     if "refused" in row:
         pytest.skip(row["refused"])
     assert "failed" not in row, row
