@@ -19,7 +19,7 @@ LONG = 512  # tokens from which the definition, pair by pair, takes too much mem
 def main(folder: Path, tiny: bool) -> None:
     """Computes each check that is asked for, several at a time."""
     known = {check.name: check for check in right.checks(tiny)}
-    with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(max(2, (os.cpu_count() or 2) // 2)) as pool:
         for line in sys.stdin:
             pool.submit(write, folder, known[line.rstrip("\n")])
 
