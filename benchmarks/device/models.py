@@ -84,7 +84,7 @@ MODELS = (
     ),
     Trained(layers.CONFIGS["vit"], ("dot_product", DIGIUGNO[1], DIGIUGNO[-1]), (32,), {}, SIDE, "vit"),
     LLAMA,
-    Trained("configs/vit_cifar100.py", inference.MECHANISMS, (32, 256), {}, {"model.patch": "8"}),
+    Trained("configs/vit_cifar100.py", inference.MECHANISMS, (32, 256), {}, {"model.patch": "8"}, "vit"),
 )
 Images = Callable[[Config, int], tuple[Any, tuple[jax.Array, ...]]]
 FORWARD: dict[str, Images] = {

@@ -1,6 +1,7 @@
 """What a record says: a short table for the end of a call, the tables of the page, and what they mean for `auto`."""
 
 import collections
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,12 +85,17 @@ def peak_of(rows: Rows, dtype: str) -> float:
     return rows.get(f"core, roof, {dtype}", {}).get("flops_per_second", float("nan"))
 
 
+def of_peak(speed: float, peak: float) -> str:
+    """Returns the share of the peak, '' where it was not measured."""
+    return "" if math.isnan(peak) else f"{100 * speed / peak:.0f} %"
+
+
 def _of_model(name: str, row: Row, base: Row | None, peak: float) -> list[str]:
     seconds = row.get("device_seconds", row.get("seconds"))
     ratio = lambda field, over, under: f"{over[field] / under[field]:.2f}" if base and field in row else ""  # noqa: E731
     what = name.removeprefix("models, ").replace("|", "\\|") + marks([row])
     on_device = f"{1e3 * seconds:.1f}" if seconds else ""
-    share = f"{100 * row['flops'] / seconds / peak:.0f} %" if "flops" in row else ""
+    share = of_peak(row["flops"] / seconds, peak) if "flops" in row else ""
     memory = f"{row['bytes'] / 1e9:.2f}" if "bytes" in row else ""
     speed = f"{row[RATE]:,.0f} {row['unit']}"
     return [what, speed, on_device, share, ratio(RATE, base, row), memory, ratio("bytes", row, base)]
@@ -159,7 +165,7 @@ def _cells(name: str, passes: Rows, peak: float) -> list[str]:
             continue
         speed = row["flops"] / row["seconds"]
         span = f"{1e3 * row['seconds']:.2f} ({1e3 * row['least']:.2f} – {1e3 * row['greatest']:.2f})"
-        cells += [span, f"{speed / 1e12:.0f}", f"{100 * speed / peak:.0f} %"]
+        cells += [span, f"{speed / 1e12:.0f}", of_peak(speed, peak)]
     of = next(reversed(passes.values()))
     return [*cells, f"{of['bytes'] / 1e9:.2f}" if "bytes" in of else ""]
 

@@ -83,7 +83,7 @@ def test_without_pytorch_its_items_are_left_out(monkeypatch):
 
 
 @pytest.mark.more
-@pytest.mark.parametrize("name", ["gpt_wikitext103", "vit_cifar_neural", "llama"])
+@pytest.mark.parametrize("name", ["gpt_wikitext103", "vit_cifar_neural", "vit_cifar100", "llama"])
 def test_twins_have_the_same_loss(name):
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
