@@ -26,7 +26,7 @@ SPARE = 4.0  # seconds for writing at the end
 @cli.program(
     __doc__,
     cli.flag("--out", type=Path, default=Path("runs/device"), help="folder of the results"),
-    cli.flag("--seconds", type=float, default=540.0, help="after which the call ends"),
+    cli.flag("--seconds", type=cli.count, default=540, help="after which the call ends"),
     cli.flag("--only", nargs="*", default=[], metavar="NAME", help=f"items that begin so: {', '.join(GROUPS)}, …"),
     cli.flag("--again", action="store_true", help="measure again what has failed or was skipped"),
     cli.flag("--tiny", action="store_true", help="toy sizes, to try the program itself"),
