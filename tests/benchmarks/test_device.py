@@ -317,6 +317,7 @@ def test_a_second_call_does_nothing(tmp_path):
 @pytest.mark.more
 def test_after_a_kill_the_next_call_goes_on(tmp_path):
     arguments = ["--tiny", "--only", "core, roof", "right, sigmoid", f"--out={tmp_path}"]
+    items = [item.name for item in listing.items(True) if item.name.startswith(("core, roof", "right, sigmoid"))]
     killed = subprocess.Popen([sys.executable, "-m", "benchmarks.device", *arguments], cwd=ROOT, stdout=subprocess.PIPE)
     for line in killed.stdout:
         if b"sigmoid" in line:
@@ -325,9 +326,9 @@ def test_after_a_kill_the_next_call_goes_on(tmp_path):
     killed.wait()
     done = len(record.read(tmp_path / record.FILE)["rows"])
     again = device(*arguments[1:]).stdout
-    assert again.startswith(f"{done} of 5 items are there already.")
-    assert "left" not in again.split("|")[-1]
-    assert len(record.read(tmp_path / record.FILE)["rows"]) == 5
+    assert 0 < done < len(items)
+    assert again.startswith(f"{done} of {len(items)} items are there already.")
+    assert set(record.read(tmp_path / record.FILE)["rows"]) == set(items)
 
 
 def test_a_misspelt_item_is_named(tmp_path):
