@@ -52,7 +52,7 @@ def main(flags: argparse.Namespace) -> None:
 
 
 def chosen(items: list[Item], only: list[str]) -> list[Item]:
-    """Returns the items whose names begin with one of the texts, all if there are none.
+    """Chooses the items whose names begin with one of the texts, all if there are none.
 
     Raises:
       UsageError: no item begins with a text.

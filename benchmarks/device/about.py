@@ -22,13 +22,13 @@ PACKAGES = (
 
 
 def call() -> dict[str, Any]:
-    """Returns the command, the commit and the versions."""
+    """Collects the command, the commit and the versions."""
     git = os.environ.get(COMMIT) or workdir.revision(Path(__file__).parent)
     return {"command": " ".join(["benchmarks.device", *sys.argv[1:]]), "git": git, "versions": versions()}
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of the packages that are installed."""
+    """Collects the versions of the packages that are installed."""
     found = {}
     for name in PACKAGES:
         try:
@@ -39,7 +39,7 @@ def versions() -> dict[str, str]:
 
 
 def of_jax() -> dict[str, Any]:
-    """Returns the device as JAX sees it."""
+    """Describes the device as JAX sees it."""
     import jax
 
     first = jax.devices()[0]
@@ -79,7 +79,7 @@ def answers(stack: str) -> bool:
 
 
 def driver() -> str:
-    """Returns the version of NVIDIA's driver; '' where it does not say."""
+    """Asks for the version of NVIDIA's driver; '' where it does not say."""
     asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()[0].strip()
@@ -100,7 +100,7 @@ SHARED = ("attention", "attention.errors", "attention.kernels.choose", "attentio
 
 @functools.cache
 def digest(implementation: str) -> str:
-    """Returns a digest of the sources of an implementation; of all mechanisms and kernels for `auto`."""
+    """Computes a digest of the sources of an implementation; of all mechanisms and kernels for `auto`."""
     folder = measure.ROOT / "attention"
     names = sources(implementation) if implementation in ROOTS else folder.rglob("*.py")
     sha = hashlib.sha256()
@@ -110,12 +110,12 @@ def digest(implementation: str) -> str:
 
 
 def made_by(implementation: str) -> dict[str, str]:
-    """Returns what a row says of the sources of ours that made it."""
+    """Describes the sources of ours that made a row."""
     return {"made_by": implementation, "digest": digest(implementation)}
 
 
 def sources(implementation: str) -> set[Path]:
-    """Returns the files that an implementation consists of: its own, and what they import of `attention`."""
+    """Finds the files that an implementation consists of: its own, and what they import of `attention`."""
     left, seen = [f"attention.{name}" for name in ROOTS[implementation]], set()
     while left:
         path = measure.ROOT / f"{left.pop().replace('.', '/')}.py"
@@ -126,7 +126,7 @@ def sources(implementation: str) -> set[Path]:
 
 
 def imported(path: Path) -> set[str]:
-    """Returns the names of what a file imports, which may be modules or what is in them."""
+    """Lists the names of what a file imports, which may be modules or what is in them."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom):

@@ -116,14 +116,14 @@ def prepare_jax(build: Callable[[Shape], Core], shape: Shape, what: str, name: s
 
 
 def planned(compiled: Any) -> Row:
-    """Returns the bytes of arguments, of outputs that take no argument's place, and of temporary buffers."""
+    """Adds up the bytes of arguments, of outputs that take no argument's place, and of temporary buffers."""
     memory = compiled.memory_analysis()
     outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
     return {"bytes": memory.argument_size_in_bytes + outputs + memory.temp_size_in_bytes, "bytes_of": PLANNED}
 
 
 def passes(core: Core, what: str) -> Callable[..., Any]:
-    """Returns the forward pass, or both: the output, and the gradients of weights, query, key and value."""
+    """Makes the forward pass, or both: the output, and the gradients of weights, query, key and value."""
 
     def forward(weights, query, key, value):
         return core.function(weights, query, key, value, query.reshape(*query.shape[:2], -1))
@@ -142,7 +142,7 @@ def drawn(shape: Shape) -> list[jax.Array]:
 
 
 def of_contest(shape: Shape, what: str, name: str, flops: float) -> Row:
-    """Returns what a row says of the contest; `flops` is the work of one sequence forward."""
+    """Describes the contest in a row; `flops` is the work of one sequence forward."""
     sizes = {"length": shape.length, "batch": shape.batch, "heads": shape.heads, "width": shape.width}
     work = flops * shape.batch * PASSES[what]
     products = {"products": "TF32"} if shape.dtype == "float32" else {}
@@ -150,7 +150,7 @@ def of_contest(shape: Shape, what: str, name: str, flops: float) -> Row:
 
 
 def made_by(name: str) -> Row:
-    """Returns what the row of a contestant of ours says of its sources."""
+    """Describes the sources of a contestant of ours."""
     spec, _, implementation = name.partition(", ")
     if not implementation:
         return {}
@@ -165,8 +165,7 @@ def roof(dtype: str, tiny: bool) -> Callable[[], Row]:
     copy = jax.jit(lambda x: -x).lower(vector).compile()
 
     def measured() -> Row:
-        draw = lambda like: jax.random.normal(jax.random.key(like.ndim), like.shape, dtype)  # noqa: E731
-        square, long = draw(matrix), draw(vector)
+        square, long = (jax.random.normal(jax.random.key(0), like.shape, dtype) for like in (matrix, vector))
         seconds = [timing.measured(call, "jax") for call in (lambda: product(square, square), lambda: copy(long))]
         work = 2 * side**3, 2 * length * jnp.dtype(dtype).itemsize
         flops, bandwidth = (amount / row["seconds"] for amount, row in zip(work, seconds, strict=True))
@@ -190,6 +189,6 @@ def method(tiny: bool) -> Callable[[], Row]:
 
 
 def in_both_ways(by_profiler: Row, by_slope: float) -> Row:
-    """Returns the row that compares two ways of measuring."""
+    """Compares two ways of measuring in a row."""
     ratio = by_profiler["seconds"] / by_slope
     return by_profiler | {"slope": by_slope, "ratio": ratio}

@@ -74,7 +74,7 @@ def prepare_loop(batch: int, tiny: bool) -> Callable[[], Row]:
 
 
 def looped(folder: Path, batch: int, tiny: bool) -> Config:
-    """Returns the config of a training on as many random images as CIFAR-100 has, which it writes to a folder."""
+    """Makes the config of a training on as many random images as CIFAR-100 has, which it writes to a folder."""
     draw, pack = np.random.default_rng(0), folder / "images.npz"
     arrays = {}
     for split, number in {"train": 50_000, "test": 10_000}.items():
@@ -114,7 +114,7 @@ def work_and_waits(training: SilentTraining, steps: int) -> Row:
 
 
 def _steps(training: SilentTraining, steps: int, python: bool) -> tuple[list[tuple[str, Event]], list[Running]]:
-    """Returns what steps launched, by name, and what ran on the thread that launched it."""
+    """Traces what steps launch, by name, and what ran on the thread that launched it."""
     with timing.traced(python) as traces, jax.profiler.TraceAnnotation(MARK):
         training.take(steps)
     kernels = [(event.name, (event.start_ns, event.duration_ns)) for event in timing.launched(traces[0])]
@@ -122,7 +122,7 @@ def _steps(training: SilentTraining, steps: int, python: bool) -> tuple[list[tup
 
 
 def work(kernels: Sequence[tuple[str, Event]], steps: int) -> Row:
-    """Returns the share of time in which the device is busy, and the kernels that take most, in seconds a step."""
+    """Computes the share of time in which the device is busy, and the kernels that take most, in seconds a step."""
     times = [event for _, event in kernels]
     span = max(start + duration for start, duration in times) - min(start for start, _ in times)
     total: collections.Counter[str] = collections.Counter()
@@ -134,7 +134,7 @@ def work(kernels: Sequence[tuple[str, Event]], steps: int) -> Row:
 
 
 def waits(kernels: Sequence[tuple[str, Event]], thread: Iterable[Running], steps: int) -> Row:
-    """Returns what the host runs in the gaps between kernels, in seconds a step: by innermost call, and by the loop's.
+    """Adds up what the host runs in the gaps between kernels, in seconds a step: by innermost call, and by the loop's.
 
     The loop's own calls are those below the method that takes steps, which is below the mark.
     """
@@ -157,7 +157,7 @@ def waits(kernels: Sequence[tuple[str, Event]], thread: Iterable[Running], steps
 
 
 def in_gaps(kernels: Sequence[Event]) -> Callable[[float], float]:
-    """Returns a function of a time: the nanoseconds before it, after the first kernel's start, in which none ran."""
+    """Makes a function of a time: the nanoseconds before it, after the first kernel's start, in which none ran."""
     ordered = sorted(kernels)
     times, sums, end = [0.0], [0.0], ordered[0][0]
     for start, duration in ordered:
@@ -169,7 +169,7 @@ def in_gaps(kernels: Sequence[Event]) -> Callable[[float], float]:
 
 
 def launching(trace: Any) -> list[Any]:
-    """Returns the events of the host's thread that has the mark, without calls that say nothing."""
+    """Finds the events of the host's thread that has the mark, without calls that say nothing."""
     lines = (line for plane in trace.planes if plane.name.startswith("/host:") for line in plane.lines)
     threads = (list(line.events) for line in lines)
     found = next((events for events in threads if any(event.name == MARK for event in events)), [])
@@ -236,13 +236,13 @@ def prepare_transformers(name: str, batch: int, tiny: bool) -> Callable[[], Row]
 
 
 def drawn_llama(tiny: bool) -> tuple[GPT, dict]:
-    """Returns the Llama of 100 M parameters, and its random parameters."""
+    """Draws the Llama of 100 M parameters: the model and its random parameters."""
     task = blank_task(LLAMA.config(LLAMA.specs[0], 1, tiny))
     return task.model, jax.jit(task.init)(jax.random.key(0))
 
 
 def asked(model: GPT, batch: int, tiny: bool) -> tuple[np.ndarray, int]:
-    """Returns prompts, and how many tokens are to follow them."""
+    """Draws prompts, and says how many tokens are to follow them."""
     prompt, tokens = (3, 5) if tiny else (16, 128)
     return llama.tokens_of(model, batch, prompt), tokens
 

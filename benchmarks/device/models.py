@@ -68,7 +68,7 @@ class Trained:
         return "llama" if self.file == LLAMA_FILE else self.file.removeprefix("configs/").removesuffix(".py")
 
     def config(self, spec: str, batch: int, tiny: bool) -> Config:
-        """Returns the config of a mechanism and a batch."""
+        """Resolves the config of a mechanism and a batch."""
         sizes = {"data.batch_size": str(batch), "train.precision": "bfloat16"}
         sizes |= PLAIN | STEADY | self.sizes | (SMALL | self.toy if tiny else {})
         return loading.resolve(f"{self.file}:{spec}", sizes)[0]
@@ -151,7 +151,7 @@ def prepare_torch(stack: str, model: Trained, batch: int, tiny: bool) -> Callabl
 
 
 def _twins_step(model: Trained, dry: DryRun, device: str, compiled: bool) -> Callable[[], Any]:
-    """Returns a step of the twin on a batch that is on the device."""
+    """Makes a step of the twin on a batch that is on the device."""
     import torch
 
     from benchmarks.peers import torch_layers
@@ -217,5 +217,5 @@ def of_calls(call: timing.Call, stack: str, units: int) -> Row:
 
 
 def of_work(task: Task, batch: int) -> Row:
-    """Returns what a row says of the work of a training step."""
+    """Describes the work of a training step in a row."""
     return {"batch": batch, "unit": UNITS[task.unit], "flops": batch * task.cost().training}

@@ -103,7 +103,7 @@ def need_torch(name: str) -> None:
 
 
 def prepare_torch(peer: Peer, shape: Shape, what: str) -> Callable[[], Row]:
-    """Returns what measures a contestant; PyTorch compiles at the first call."""
+    """Makes what measures a contestant; PyTorch compiles at the first call."""
 
     def measured() -> Row:
         need_torch(peer.name)
@@ -120,7 +120,7 @@ def prepare_torch(peer: Peer, shape: Shape, what: str) -> Callable[[], Row]:
 
 
 def _call(function: Callable[..., Any], given: list[Any], what: str) -> Callable[[], Any]:
-    """Returns a call of the forward pass, or of both with the gradients of all inputs."""
+    """Makes a call of the forward pass, or of both with the gradients of all inputs."""
     import torch
 
     def forward() -> Any:
@@ -135,7 +135,7 @@ def _call(function: Callable[..., Any], given: list[Any], what: str) -> Callable
 
 
 def held() -> int:
-    """Returns the bytes that PyTorch holds, when it begins to count its most; 0 on a CPU."""
+    """Counts the bytes that PyTorch holds, and starts to watch for its peak; 0 on a CPU."""
     import torch
 
     if not torch.cuda.is_available():
@@ -147,7 +147,7 @@ def held() -> int:
 
 
 def allocated(before: int) -> Row:
-    """Returns the most bytes that PyTorch has held since, beyond those of before; nothing on a CPU."""
+    """Reads the peak of the bytes that PyTorch has held since, beyond those of before; nothing on a CPU."""
     import torch
 
     if not torch.cuda.is_available():
@@ -157,7 +157,7 @@ def allocated(before: int) -> Row:
 
 
 def method(tiny: bool) -> Callable[[], Row]:
-    """Returns what measures a product in both ways, by the profiler and by the slope over chains of calls."""
+    """Makes what measures a product in both ways, by the profiler and by the slope over chains of calls."""
 
     def measured() -> Row:
         need_torch(PRODUCT)

@@ -120,7 +120,7 @@ class Session:
 
 
 def _environment(stack: str, programs: Path, tiny: bool) -> dict[str, str]:
-    """Returns the variables of a process that has one device for itself, and its programs where they are kept."""
+    """Collects the variables of a process that has one device for itself, and its programs where they are kept."""
     defaults = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "0"}
     ours = {"JAX_COMPILATION_CACHE_DIR": str(programs), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5"}
     ours |= {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92"}
@@ -236,6 +236,6 @@ def _ending(process: subprocess.Popen) -> str:
 
 
 def _last_line(log: Path) -> str:
-    """Returns the last line that a process has written, '' if there is none."""
+    """Reads the last line that a process has written, '' if there is none."""
     lines = log.read_text(errors="replace").splitlines()[-50:] if log.exists() else []
     return next((line.strip()[-300:] for line in reversed(lines) if line.strip()), "")

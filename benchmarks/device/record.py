@@ -56,7 +56,7 @@ class Results:
             write_text(self.path, text)
 
     def missing(self, items: Sequence[Item], again: bool) -> list[Item]:
-        """Returns the items without a row; with `again` also those that failed or were skipped."""
+        """Lists the items without a row; with `again` also those that failed or were skipped."""
         kept = {name for name, row in self.rows.items() if not (again and {"failed", "skipped"} & row.keys())}
         return [item for item in items if item.name not in kept]
 

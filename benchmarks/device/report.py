@@ -19,7 +19,7 @@ NETWORKS = ("neural(dim=2)", "neural(dim=16)", "additive")  # pairwise scores th
 
 
 def short(record: dict[str, Any], names: Sequence[str]) -> str:
-    """Returns the state of each group, what went wrong, and the fastest at the first shape that has figures."""
+    """Tabulates the state of each group, what went wrong, and the fastest at the first shape that has figures."""
     rows: Rows = record["rows"]
     parts = ["", states(rows, names), *problems(rows, names)]
     shapes = list(dict.fromkeys(shape_of(row) for row in rows.values() if "contestant" in row and "seconds" in row))
@@ -40,7 +40,7 @@ LEGEND = (
 
 
 def page(path: Path) -> str:
-    """Returns what a page says of a record: machine, commands, and every table; or that there is none."""
+    """Writes a record's part of a page: machine, commands, and every table; or that there is none."""
     if not path.exists():
         return f"**Nothing has been measured yet.**\n\nThe record will be `{path.relative_to(measure.ROOT)}`."
     record = read(path)
@@ -51,7 +51,7 @@ def page(path: Path) -> str:
 
 
 def made(calls: Sequence[dict[str, Any]]) -> str:
-    """Returns a line for each call that measured something: device, versions, command and commit."""
+    """Writes a line for each call that measured something: device, versions, command and commit."""
     lines = []
     for call in calls:
         device = call.get("jax") or call.get("torch") or {}
@@ -63,7 +63,7 @@ def made(calls: Sequence[dict[str, Any]]) -> str:
 
 
 def models_table(rows: Rows) -> str:
-    """Returns the speed of whole models: steps, forward passes, the loop and decoding, beside their first line."""
+    """Tabulates the speed of whole models: steps, forward passes, the loop and decoding, beside dot product."""
     peak, done = peak_of(rows, "bfloat16"), {n: r for n, r in rows.items() if n.startswith("models") and RATE in r}
     bases = {_kind(name, row): row for name, row in done.items() if _is_base(row)}
     lines = [_of_model(name, row, bases.get(_kind(name, row)), peak) for name, row in done.items()]
@@ -81,28 +81,29 @@ def _is_base(row: Row) -> bool:
 
 
 def peak_of(rows: Rows, dtype: str) -> float:
-    """Returns the operations a second of a large product, NaN where it was not measured."""
+    """Reads the operations a second of a large product, NaN where it was not measured."""
     return rows.get(f"core, roof, {dtype}", {}).get("flops_per_second", float("nan"))
 
 
 def of_peak(speed: float, peak: float) -> str:
-    """Returns the share of the peak, '' where it was not measured."""
+    """Writes a share of the peak, '' where it was not measured."""
     return "" if math.isnan(peak) else f"{100 * speed / peak:.0f} %"
 
 
 def _of_model(name: str, row: Row, base: Row | None, peak: float) -> list[str]:
     seconds = row.get("device_seconds", row.get("seconds"))
-    ratio = lambda field, over, under: f"{over[field] / under[field]:.2f}" if base and field in row else ""  # noqa: E731
+    longer = f"{base[RATE] / row[RATE]:.2f}" if base else ""
+    more = f"{row['bytes'] / base['bytes']:.2f}" if base and "bytes" in row else ""
     what = name.removeprefix("models, ").replace("|", "\\|") + marks([row])
     on_device = f"{1e3 * seconds:.1f}" if seconds else ""
     share = of_peak(row["flops"] / seconds, peak) if "flops" in row else ""
     memory = f"{row['bytes'] / 1e9:.2f}" if "bytes" in row else ""
     speed = f"{row[RATE]:,.0f} {row['unit']}"
-    return [what, speed, on_device, share, ratio(RATE, base, row), memory, ratio("bytes", row, base)]
+    return [what, speed, on_device, share, longer, memory, more]
 
 
 def states(rows: Rows, names: Sequence[str]) -> str:
-    """Returns a table of how many items of each group are done, skipped, refused, failed, wrong and left."""
+    """Tabulates how many items of each group are done, skipped, refused, failed, wrong and left."""
     counts = {group: collections.Counter() for group in GROUPS}
     for name in names:
         counts[next(group for group in GROUPS if name.startswith(group))][state(rows.get(name))] += 1
@@ -112,7 +113,7 @@ def states(rows: Rows, names: Sequence[str]) -> str:
 
 
 def state(row: Row | None) -> str:
-    """Returns what became of an item."""
+    """Names what became of an item."""
     if row is None:
         return "left"
     kinds = [kind for kind in ("failed", "refused", "skipped") if kind in row]
@@ -120,39 +121,37 @@ def state(row: Row | None) -> str:
 
 
 def problems(rows: Rows, names: Iterable[str]) -> list[str]:
-    """Returns a line for each item that is wrong or has failed."""
+    """Writes a line for each item that is wrong or has failed."""
     lines = []
     for name in names:
         if state(row := rows.get(name)) == "wrong":
-            off = (
-                "is not finite"
-                if row["error"] is None
-                else f"is off by {row['error']:.1e}, allowed is {row['limit']:.1e}"
+            error = (
+                "not finite" if row["error"] is None else f"off by {row['error']:.1e}, allowed is {row['limit']:.1e}"
             )
-            lines.append(f"- wrong: {name}: {row['worst']} {off}")
+            lines.append(f"- wrong: {name}: {row['worst']} is {error}")
         elif state(row) == "failed":
             lines.append(f"- failed: {name}: {row['failed'].splitlines()[0][:200]}")
     return ["\n".join(lines)] if lines else []
 
 
 def shape_of(row: Row) -> tuple[Any, ...]:
-    """Returns dtype, sequences, tokens of each, heads and their width."""
+    """Reads a row's dtype, sequences, tokens of each, heads and their width."""
     return tuple(row[name] for name in ("dtype", "batch", "length", "heads", "width"))
 
 
 def core_table(rows: Rows, shape: tuple[Any, ...]) -> str:
-    """Returns the contestants of one shape, the fastest in both passes first; an older version's figures have a †."""
+    """Tabulates the contestants of one shape, the fastest in both passes first; an older version's figures have a †."""
     by_name: dict[str, Rows] = collections.defaultdict(dict)
     for row in rows.values():
         if "contestant" in row and "seconds" in row and shape_of(row) == shape:
             by_name[row["contestant"]][row["pass"]] = row
     peak = peak_of(rows, shape[0])
-    both = lambda passes: passes.get(core.BOTH, {}).get("seconds", float("inf"))  # noqa: E731
     dtype, batch, length, heads, width = shape
     dtype += " (products in TF32)" if dtype == "float32" else ""
     title = f"{dtype}, causal, {batch} x {length:,} tokens, {heads} heads of {width}"
     titles = (title, "forward, ms", "TFLOP/s", "of peak", "both, ms", "TFLOP/s", "of peak", "GB")
-    lines = (_cells(name, passes, peak) for name, passes in sorted(by_name.items(), key=lambda one: both(one[1])))
+    order = sorted(by_name, key=lambda name: by_name[name].get(core.BOTH, {}).get("seconds", math.inf))
+    lines = (_cells(name, by_name[name], peak) for name in order)
     return plain_markdown(titles, lines)
 
 
@@ -171,7 +170,7 @@ def _cells(name: str, passes: Rows, peak: float) -> list[str]:
 
 
 def marks(rows: Iterable[Row]) -> str:
-    """Returns the marks that `LEGEND` explains."""
+    """Writes the marks that `LEGEND` explains."""
     by_clock = (row.get("method") == timing.CLOCK and "contestant" in row for row in rows)
     return " †" * any(map(is_stale, rows)) + " ‡" * any(by_clock)
 
@@ -182,12 +181,12 @@ def is_stale(row: Row) -> bool:
 
 
 def stale(record: dict[str, Any]) -> list[str]:
-    """Returns the names of the rows that are of an earlier version of our kernels."""
+    """Lists the rows that are of an earlier version of our kernels."""
     return [name for name, row in record["rows"].items() if is_stale(row)]
 
 
 def faster_on_gpu(record: dict[str, Any]) -> set[str]:
-    """Returns the pairwise scores whose Pallas kernels `auto` takes on a GPU, by a record of one.
+    """Chooses the pairwise scores whose Pallas kernels `auto` takes on a GPU, by a record of one.
 
     A kernel must be right in all its checks, and in both passes faster than tiles by XLA at every length that has both.
     """

@@ -29,7 +29,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import attention
-from attention.parameters import Sizes
 from attention.recurrences.recurrence import Recurrence
 from benchmarks import measure
 from benchmarks.attention import SPECS, mechanism_of
@@ -90,9 +89,9 @@ class Check:
         return mechanism_of(self.spec)
 
     @property
-    def sizes(self) -> Sizes:
-        """The sizes as a layer has them."""
-        return Sizes(HEADS * WIDTH, HEADS, WIDTH, self.length)
+    def kind(self) -> str:
+        """The kind of implementation."""
+        return "recurrence" if isinstance(self.mechanism.score, Recurrence) else self.implementation
 
 
 # A mask as an array where T mod 128 = 64: cuDNN gave NaN there (pytorch#196678).
@@ -138,8 +137,8 @@ def _choices(spec: str, implementation: str, dtype: str, tiny: bool) -> Iterator
     mechanism = mechanism_of(spec)
     score, by_position = mechanism.score, isinstance(mechanism.score, Recurrence) or mechanism.align is not None
     masks = [m for m in (OF_STATES if by_position else MASKS) if "causal" in m or score.cross]
-    if implementation == "pallas":
-        masks.remove("dense") if "dense" in masks else None  # which the kernels of GPUs do not take
+    if implementation == "pallas":  # whose kernels for GPUs take no dense mask
+        masks = [mask for mask in masks if mask != "dense"]
     lengths = TINY if tiny else [n for n in LENGTHS if n < 1024 or spec not in WIDE]
     if implementation == "cudnn":  # which drops nothing and wants even lengths
         lengths = [2 * math.ceil(n / 2) for n in lengths]
@@ -160,11 +159,9 @@ def _newest(choices: list[Check], tried: collections.Counter[Any]) -> Check:
 
 def pairs(check: Check) -> list[Any]:
     """Lists what a check covers: two factors at a time, of one kind of implementation."""
-    kind = "recurrence" if isinstance(check.mechanism.score, Recurrence) else check.implementation
-    if kind == "pallas" and check.spec not in NETWORKS:
-        kind = "splash"  # the kernels of dot products, on TPUs alone
+    splash = check.kind == "pallas" and check.spec not in NETWORKS  # the kernels of dot products, on TPUs alone
     factors = (check.dtype, check.length, check.mask, f"grouped {check.grouped}", f"dropped {check.dropped}")
-    return [(kind, *pair) for pair in itertools.combinations(factors, 2)]
+    return [("splash" if splash else check.kind, *pair) for pair in itertools.combinations(factors, 2)]
 
 
 def items(tiny: bool) -> list[Item]:
@@ -185,8 +182,7 @@ def prepare(check: Check, oracle: "Oracle") -> Callable[[], Row]:
         wanted = oracle.read(check)
         plain = float(wanted.pop(PLAIN))
         limit = max(LIMITS[check.dtype], TIMES_PLAIN * plain)
-        kind = "recurrence" if isinstance(check.mechanism.score, Recurrence) else check.implementation
-        return errors(check, found, wanted) | {"limit": limit} | about.made_by(kind)
+        return errors(check, found, wanted) | {"limit": limit} | about.made_by(check.kind)
 
     return measured
 
@@ -198,19 +194,19 @@ def arguments(check: Check) -> tuple[Any, ...]:
     shapes = [(BATCH, check.length, n, WIDTH) for n in (HEADS, heads, heads, HEADS)]
     query, key, value, weigh = (draw.standard_normal(shape) for shape in shapes)
     source = draw.standard_normal((BATCH, check.length, HEADS * WIDTH))
-    rounded = lambda x: np.asarray(x, np.float32).astype(check.dtype).astype(np.float32)  # noqa: E731
+
+    def rounded(x: Any) -> np.ndarray:
+        return np.asarray(x, np.float32).astype(check.dtype).astype(np.float32)
+
     weights = jax.tree.map(lambda x: rounded(x + 0.1 * draw.standard_normal(x.shape)), _initial(check))
     return weights, *map(rounded, (query, key, value, source, weigh)), _mask(check, draw)
 
 
 def _initial(check: Check) -> dict[str, Any]:
-    mechanism, sizes = check.mechanism, check.sizes
-    declared = mechanism.score.arrays(sizes)
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
-        keys = jax.random.split(jax.random.key(1), max(1, len(declared)))
-        arrays = {name: np.asarray(p.init(k, p.shape, np.float32)) for k, (name, p) in zip(keys, declared.items())}  # noqa: B905
-    align = (np.eye(check.length), np.zeros(check.length)) if mechanism.align else ()
-    return {"score": arrays, "align": align}
+        arrays = attention.init(check.mechanism.score, jax.random.key(1), HEADS, WIDTH, length=check.length)
+    align = (np.eye(check.length), np.zeros(check.length)) if check.mechanism.align else ()
+    return {"score": jax.device_get(arrays), "align": align}
 
 
 def _mask(check: Check, draw: np.random.Generator) -> attention.Mask:
@@ -230,7 +226,7 @@ def _mask(check: Check, draw: np.random.Generator) -> attention.Mask:
 
 
 def program(check: Check, implementation: str, dtype: str) -> Callable[..., Any]:
-    """Returns the function of `arguments` that gives the output and the gradients of its weighed sum."""
+    """Makes the function of `arguments` that gives the output and the gradients of its weighed sum."""
     mechanism = check.mechanism
     score = mechanism.score
     options = {"implementation": implementation}
@@ -269,7 +265,6 @@ def errors(check: Check, found: dict[str, np.ndarray], wanted: dict[str, np.ndar
 
     The error is None where an array is not finite.
     """
-    size = lambda x: float(np.sqrt(np.mean(np.square(x)))) if x.size else 0.0  # noqa: E731
     kinds = {name: name.startswith("['weights']") + 2 * (name == "['out']") for name in wanted}
     largest = {kind: max(size(wanted[name]) for name in wanted if kinds[name] == kind) for kind in set(kinds.values())}
     least = {name: SHARE[check.dtype] * largest[kind] for name, kind in kinds.items()}
@@ -280,6 +275,11 @@ def errors(check: Check, found: dict[str, np.ndarray], wanted: dict[str, np.ndar
     }
     worst = max(apart, key=lambda name: apart[name] if math.isfinite(apart[name]) else math.inf)
     return {"error": apart[worst] if math.isfinite(apart[worst]) else None, "worst": worst}
+
+
+def size(x: np.ndarray) -> float:
+    """Computes the root mean square, 0 of an empty array."""
+    return float(np.sqrt(np.mean(np.square(x)))) if x.size else 0.0
 
 
 def is_wrong(row: Row) -> bool:

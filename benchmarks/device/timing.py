@@ -62,7 +62,7 @@ def _clocked(call: Call, wait: Callable[[Any], None]) -> float:
 
 
 def split(events: Sequence[Event], calls: int) -> list[float]:
-    """Returns the seconds in which the device worked, call by call: each launches as many kernels as the others.
+    """Adds up the seconds in which the device worked, call by call: each launches as many kernels as the others.
 
     Where their number does not divide, all calls are counted as one, and the mean stands for each.
     """
@@ -76,7 +76,7 @@ def split(events: Sequence[Event], calls: int) -> list[float]:
 
 
 def busy(events: Sequence[Event]) -> float:
-    """Returns the seconds in which at least one of the events was running."""
+    """Adds up the seconds in which at least one of the events was running."""
     total, end = 0.0, float("-inf")
     for start, duration in sorted(events):
         total += max(0.0, start + duration - max(start, end))
@@ -85,7 +85,7 @@ def busy(events: Sequence[Event]) -> float:
 
 
 def slope(call: Callable[[Any], Any], first: Any, stack: str, number: int = 20) -> float:
-    """Returns the seconds of one call of a chain, each link of which takes what the last one gave, by the host's clock.
+    """Times one call of a chain, each link of which takes what the last one gave, by the host's clock.
 
     The difference of a long and a short chain leaves out what launching and waiting cost.
     """
@@ -123,12 +123,12 @@ def traced(python: bool = False) -> Iterator[list[Any]]:
 
 
 def kernels(trace: Any) -> list[Event]:
-    """Returns when the device worked: the times of what was launched."""
+    """Lists when the device worked: the times of what was launched."""
     return [(event.start_ns, event.duration_ns) for event in launched(trace)]
 
 
 def launched(trace: Any) -> list[Any]:
-    """Returns the programs that a trace has of the first TPU, or the kernels and copies of the first GPU."""
+    """Finds the programs that a trace has of the first TPU, or the kernels and copies of the first GPU."""
     first = min((plane.name for plane in trace.planes if DEVICE.fullmatch(plane.name)), default="")
     lines = [line for plane in trace.planes if plane.name == first for line in plane.lines]
     programs = [line for line in lines if line.name == "XLA Modules"]
@@ -151,7 +151,7 @@ def of_torch(events: list[Event]) -> Iterator[None]:
 
 
 def on_device(events: Iterable[Any], device: Any) -> list[Event]:
-    """Returns the kernels and copies among PyTorch's events, without the names that it puts around several of them."""
+    """Finds the kernels and copies among PyTorch's events, without the names that it puts around several of them."""
     found = (event for event in events if event.device_type == device and not event.is_user_annotation)
     return [(1e3 * x.time_range.start, 1e3 * (x.time_range.end - x.time_range.start)) for x in found]
 

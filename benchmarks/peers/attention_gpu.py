@@ -19,7 +19,7 @@ CAP = 50.0  # as in Gemma 2
 
 
 def fused(backend: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Returns causal attention of arrays `(B, N, T, H)` by one backend, which raises where it cannot.
+    """Makes causal attention of arrays `(B, N, T, H)` by one backend, which raises where it cannot.
 
     On a CPU, which has one backend of its own, PyTorch chooses.
     """
@@ -32,7 +32,7 @@ def fused(backend: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
 
 
 def flex(kind: str, length: int, heads: int, device: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Returns causal FlexAttention of arrays `(B, N, T, H)`, compiled, with the scores of a kind of `SCORES`."""
+    """Makes causal FlexAttention of arrays `(B, N, T, H)`, compiled, with the scores of a kind of `SCORES`."""
     mask = create_block_mask(lambda b, h, query, key: query >= key, None, None, length, length, device=device)
     slopes = torch.tensor([2.0 ** (-8 * (head + 1) / heads) for head in range(heads)], device=device)
     compiled = torch.compile(flex_attention, dynamic=False)

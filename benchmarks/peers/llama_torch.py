@@ -28,9 +28,7 @@ class TorchLlama(nn.Module):
 
 def load(folder: str, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
     """Returns a model with PyTorch's fused attention."""
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
-    vars(model.config).pop("layer_types", None)  # else it gets masks by layers' types, which Llama refuses
-    return model
+    return LlamaForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
 
 
 def twin(params: Params, model: GPT) -> nn.Module:

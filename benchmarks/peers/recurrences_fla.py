@@ -23,7 +23,7 @@ OPERATIONS: dict[str, tuple[Callable, tuple[str, ...]]] = {
 
 
 def operation(name: str) -> Callable[..., Tensor]:
-    """Returns the output `(B, T, N, H)` of queries, keys, values and gates, as a function of all of them."""
+    """Makes a recurrence: from queries, keys, values and gates to the output `(B, T, N, H)`."""
     function, gates = OPERATIONS[name]
     names = [gate.split()[0] for gate in gates]
 

@@ -139,14 +139,19 @@ def check_kinds(kinds: Sequence[str], depth: int) -> None:
         raise UsageError(f"layer_types={kinds} cannot be loaded; only {depth} times {SLIDING} or {FULL} can.")
 
 
+def heeded(theirs: Fields, family: Family) -> dict[str, Any]:
+    """Leaves out the fields that only other families have."""
+    unheeded = {*BIASES, *WINDOWS, *CAPS, *ROPES} - {*family.heeded}
+    return {name: value for name, value in theirs.items() if name not in unheeded}
+
+
 def read(theirs: Fields, family: Family) -> dict[str, Any]:
     """Returns our fields of a Llama or one of its descendants, beside those that are only named otherwise.
 
     Raises:
       UsageError: a field has a wrong type, or says what our GPT does not have.
     """
-    unheeded = {*BIASES, *WINDOWS, *CAPS, *ROPES} - {*family.heeded}
-    theirs = {name: value for name, value in {**family.defaults, **theirs}.items() if name not in unheeded}
+    theirs = heeded({**family.defaults, **theirs}, family)
     check_types(theirs)
     if theirs.get("use_bidirectional_attention"):
         raise UsageError("use_bidirectional_attention=True cannot be loaded: a GPT is causal.")
@@ -267,7 +272,7 @@ def _decoder(
         head="lm_head.",
         tied={"lm_head.weight": "model.embed_tokens.weight"},
         read=lambda theirs: read(theirs, family) | fixed,
-        write=write,
+        write=lambda config: heeded(write(config), family),
         absent=absent or {},
     )
 

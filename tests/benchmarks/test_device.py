@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import pytest
 
+import attention
 from attention import mesh
 from attention.errors import UsageError
 from attention.kernels import choose, pair_pallas
@@ -367,8 +368,8 @@ def test_auto_takes_a_kernel_that_a_record_shows_to_be_right_and_faster():
 
 def units(spec):
     """Of a pairwise score's layers, for heads of 64."""
-    score, sizes = right.mechanism_of(spec).score, right.Sizes(128, 2, 64, 8)
-    weights = {name: p.init(jax.random.key(0), p.shape, "float32") for name, p in score.arrays(sizes).items()}
+    score = right.mechanism_of(spec).score
+    weights = attention.init(score, jax.random.key(0), 2, 64, length=8)
     network = score.as_network(weights)
     first, *rest = *(kernel for kernel, _ in network.layers), network.vector
     return first.shape[-2 if rest else -1], *(kernel.shape[-1] for kernel, _ in network.layers)

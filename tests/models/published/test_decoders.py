@@ -74,6 +74,14 @@ def test_a_gpt_goes_out_as_what_it_is_and_comes_back(kind, tmp_path):
     assert report.skipped == ()
 
 
+def test_a_file_has_no_fields_that_only_other_families_read(tmp_path):
+    """With types of layers, `transformers` makes masks that Llama refuses in a cache of fixed size."""
+    pretrained.export(str(tmp_path), *build(**GPTS["llama"]))
+    theirs = json.loads((tmp_path / CONFIG).read_text())
+    assert {"attention_bias", "mlp_bias"} <= theirs.keys()  # which Llama reads
+    assert not {"layer_types", "sliding_window", "query_pre_attn_scalar", "final_logit_softcapping"} & theirs.keys()
+
+
 @pytest.mark.parametrize(
     ("kind", "older", "windows"),
     [
