@@ -23,7 +23,7 @@ from train import cli
 from train.config.schema import Config
 from train.data import tokenisers
 from train.data.rows import files
-from train.data.text.windows import padded
+from train.data.text.windows import cut
 from train.decode import alignment, trained
 from train.decode.decoding import translate
 from train.decode.sampling import Sampling
@@ -127,7 +127,7 @@ class Translator:
         output, _ = translate(
             self.model,
             self.params,
-            jnp.stack([padded(row, width, 0) for row in rows]),
+            jnp.stack([cut(row, 0, width) for row in rows]),
             jnp.array([len(row) for row in rows], jnp.int32),
             search,
             key,

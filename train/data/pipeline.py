@@ -2,7 +2,8 @@
 
 Every training example is a function of (seed, position) alone, where the position is its place in the endless stream
 over all processes. Batch size, processes, threads and workers thus do not change what the stream holds, and a run
-resumes by reading from a position.
+resumes by reading from a position. What an example is made of, such as which window of a text, is a row of a few
+integers; `train.data.device` gathers the same rows from arrays on a device.
 """
 
 import atexit
@@ -12,18 +13,28 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import grain
+import jax
 import numpy as np
 from absl import flags
+from jaxtyping import Integer
 
 from attention.errors import UsageError
+from train.data import draws
+from train.data.draws import Draws, Word
 from train.data.section import Section
 
 Batch = dict[str, np.ndarray]
 Example = dict[str, Any]
+Row = Mapping[str, Any]  # integers, or traced ones on a device
+Rows = dict[str, Integer[np.ndarray, "..."]]
+Raw = Mapping[str, Any]
+
+NOTHING = -1  # the index of a row that only fills a batch
+ENDLESS = 2**62  # batches
 
 # One thread is the fastest: making small examples holds the interpreter, and more threads only contend for it.
 _READ = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
@@ -50,7 +61,7 @@ class BatchIterator(grain.DatasetIterator):
         return batch
 
     def get_state(self) -> dict[str, int]:
-        """Returns how many batches were taken, which is the same in every process and for any number of processes."""
+        """Counts the batches taken, which is the same in every process and for any number of processes."""
         return {"taken": self._taken}
 
     def set_state(self, state: dict[str, int]) -> None:
@@ -74,9 +85,9 @@ class BatchIterator(grain.DatasetIterator):
         return iter(ahead)
 
     def _stop(self) -> None:
-        if self._ahead is not None:
-            self._ahead.close()
-            self._ahead = None
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.close()
 
 
 def _depend(index: int, count: int) -> None:
@@ -97,6 +108,9 @@ def _kill_workers_at_exit() -> None:
 @dataclasses.dataclass(frozen=True)
 class Examples:
     """A split cut into examples, and their batches; `len` is how many an epoch of training has.
+
+    A subclass says which rows of integers there are, and makes an example of a row. What `training` and `evaluated` do
+    with what was read holds for numpy and for jax.numpy, so that an example is the same wherever it is made.
 
     Attributes:
       data: The section of the config: batch sizes and workers.
@@ -124,27 +138,75 @@ class Examples:
         """The bytes of an example in a batch."""
         return sum(np.asarray(value).nbytes for value in self.evaluate(0).values())
 
-    def train(self, index: int, position: int, seed: int, rng: np.random.Generator) -> Example:
-        """Returns a training example, which is that of evaluation unless a subclass has another.
+    @property
+    def epoch_length(self) -> int:
+        """How many rows an epoch of training has."""
+        return len(self)
 
-        Args:
-          index: The example's number in the epoch.
-          position: The example's place in the endless stream of all epochs.
-          seed: A seed for what is alike in a whole epoch.
-          rng: The example's generator.
-        """
-        del position, seed, rng
-        return self.evaluate(index)
+    def epoch(self, seed: int, number: int) -> Rows:
+        """Orders an epoch: `index` and what else its examples are made of, arrays of `epoch_length` integers."""
+        order = draws.permutation(len(self), draws.ORDER, seed, number)
+        return self.rows(order)
 
-    def evaluate(self, index: int) -> Example:
-        """Returns the index-th of `eval_length` examples, with `index` and `weight`."""
+    def rows(self, numbers: Integer[np.ndarray, " n"]) -> Rows:
+        """Describes some examples by integers, `index` among them, in arrays of the same shape."""
         raise NotImplementedError
 
+    def evaluation(self, count: int) -> Rows:
+        """Describes the first `count` examples of evaluation; batches are filled up with rows of zeros and NOTHING."""
+        rows = self.rows(np.arange(count))
+        fill = -count % self.data.eval_batch_size
+        return {name: np.pad(of, (0, fill), constant_values=NOTHING * (name == "index")) for name, of in rows.items()}
+
+    def read(self, row: Row, training: bool) -> Raw:
+        """Reads what an example is made of, for training or for evaluation."""
+        raise NotImplementedError
+
+    def training(self, raw: Raw, row: Row, draw: Draws) -> Example:
+        """Makes a training example, which is that of evaluation unless a subclass has another."""
+        del draw
+        return self.evaluated(raw, row)
+
+    def evaluated(self, raw: Raw, row: Row) -> Example:
+        """Makes an example of evaluation, with `index` and `weight`."""
+        raise NotImplementedError
+
+    def blank(self, example: Example, row: Row) -> Example:
+        """Replaces an example of no row by zeros, whose index is NOTHING."""
+        xp = draws.namespace(row["index"])
+        zeros = {name: xp.zeros_like(value) for name, value in example.items()} | {"index": row["index"]}
+        return {name: xp.where(row["index"] == NOTHING, zeros[name], value) for name, value in example.items()}
+
+    def evaluate(self, number: int) -> Example:
+        """Makes one of the `eval_length` examples of evaluation."""
+        [row] = _each(self.rows(np.array([number])))
+        return self.evaluated(self.read(row, training=False), row)
+
+    def why_host(self, training: bool) -> str:
+        """Says why a device cannot make the examples, or '' where it can."""
+        del training
+        return ""
+
+    def shapes(self, training: bool) -> dict[str, jax.ShapeDtypeStruct]:
+        """Describes the arrays of `held`, most of which need not be read for it."""
+        del training
+        return {}
+
+    def held(self, training: bool) -> dict[str, np.ndarray]:
+        """Reads everything that a device holds to make the examples itself."""
+        del training
+        return {}
+
+    def gather(self, held: dict[str, jax.Array], row: Row) -> Raw:
+        """Takes what an example is made of from arrays on a device; in place of `read`."""
+        del held, row
+        return {}
+
     def train_batches(self, seed: int, process_index: int = 0, process_count: int = 1) -> BatchIterator:
-        """Returns endless batches of shuffled examples. An epoch has every example once; a batch may span two epochs.
+        """Makes endless batches of shuffled examples. An epoch has every example once; a batch may span two epochs.
 
         Args:
-          seed: The seed of the order, of the examples' generators, and of whole epochs, which are independent.
+          seed: The seed of the order, of the examples' draws, and of whole epochs, which are independent.
           process_index: This process takes the `process_index`-th block of each global batch.
           process_count: How many processes share it.
 
@@ -155,13 +217,8 @@ class Examples:
         Raises:
           UsageError: the batch size is not a multiple of the processes.
         """
-        share = per_process(self.data.batch_size, process_count, "data.batch_size")
-        order, drawing, epochs = np.random.SeedSequence(seed).generate_state(3).tolist()
-        placed = endless(len(self), order).map_with_index(_placed)
-        stream = placed.random_map(functools.partial(self._drawn, epochs), seed=drawing)
-        # Dropping a remainder that an endless stream has not keeps the length an integer that Python can take.
-        batches = stream.batch(share, drop_remainder=True)
-        return BatchIterator(batches[process_index::process_count], self.data.workers)
+        stream = TrainingStream(self, seed, process_index, process_count)
+        return BatchIterator(grain.MapDataset.range(ENDLESS).map(stream.batch), self.data.workers)
 
     def eval_batches(self, process_index: int = 0, process_count: int = 1, most: int = 0) -> BatchIterator:
         """Yields every example once, in order; every process gets equally many batches.
@@ -178,29 +235,67 @@ class Examples:
         Raises:
           UsageError: the evaluation batch size is not a multiple of the processes.
         """
+        rows = self.eval_rows(process_index, process_count, most)
+        numbers = grain.MapDataset.range(len(rows["index"]))
+        return BatchIterator(numbers.map(functools.partial(self._eval_batch, rows)), self.data.workers)
+
+    def eval_rows(self, process_index: int = 0, process_count: int = 1, most: int = 0) -> Rows:
+        """Describes a process's part of all batches of evaluation, (batches, B); see `eval_batches`."""
         share = per_process(self.data.eval_batch_size, process_count, "data.eval_batch_size")
-        count = min(self.eval_length, most or self.eval_length)
-        filled = -(-count // self.data.eval_batch_size) * self.data.eval_batch_size
-        nothing = {name: np.zeros_like(value) for name, value in self.evaluate(0).items()} | {"index": np.int64(-1)}
-        stream = grain.MapDataset.range(filled).map(functools.partial(self._filled, nothing, count))
-        return BatchIterator(stream.batch(share)[process_index::process_count], self.data.workers)
+        rows = self.evaluation(min(self.eval_length, most or self.eval_length))
+        columns = slice(process_index * share, (process_index + 1) * share)
+        return {name: of.reshape(-1, self.data.eval_batch_size)[:, columns] for name, of in rows.items()}
 
-    def _drawn(self, seed: int, placed: tuple[int, int], rng: np.random.Generator) -> Example:
-        return self.train(*placed, seed, rng)
-
-    def _filled(self, nothing: Example, count: int, index: int) -> Example:
-        """Returns an example of evaluation, or `nothing` beyond the last of `count`."""
-        return self.evaluate(int(index)) if index < count else nothing
+    def _eval_batch(self, rows: Rows, number: int) -> Batch:
+        each = _each({name: of[number] for name, of in rows.items()})
+        examples = [(self.evaluated(self.read(row, training=False), row), row) for row in each]
+        return _stack([example if row["index"] != NOTHING else self.blank(example, row) for example, row in examples])
 
 
-def _placed(position: int, index: int) -> tuple[int, int]:
-    return int(index), position
+class TrainingStream:
+    """A process's part of the endless stream of a seed: the rows of each step, and the batches that they describe."""
+
+    def __init__(self, examples: Examples, seed: int, process_index: int = 0, process_count: int = 1):
+        self._arguments = examples, seed, process_index, process_count
+        self.examples, self.seed = examples, seed
+        self._share = per_process(examples.data.batch_size, process_count, "data.batch_size")
+        self._first = process_index * self._share
+        self._epoch = functools.lru_cache(maxsize=2)(functools.partial(examples.epoch, seed))
+
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        return TrainingStream, self._arguments  # without the epochs, which a worker orders again
+
+    def rows(self, first_step: int, count: int) -> Rows:
+        """Describes the examples of some steps, (count, B): `index`, `high` and `low` of the position, and others."""
+        steps = np.arange(first_step, first_step + count, dtype=np.int64)[:, None]
+        positions = steps * self.examples.data.batch_size + self._first + np.arange(self._share)
+        epochs, places = np.divmod(positions, self.examples.epoch_length)
+        rows = {name: of[places] for name, of in self._epoch(int(epochs[0, 0])).items()}
+        for number in range(int(epochs[0, 0]) + 1, int(epochs[-1, -1]) + 1):
+            there = epochs == number
+            for name, of in self._epoch(number).items():
+                rows[name][there] = of[places[there]]
+        high, low = draws.words(positions)
+        return rows | {"high": high, "low": low}
+
+    def batch(self, step: int) -> Batch:
+        """Makes the batch of a step."""
+        each = _each({name: of[0] for name, of in self.rows(step, 1).items()})
+        return _stack([self._example(row) for row in each])
+
+    def _example(self, row: Row) -> Example:
+        raw = self.examples.read(row, training=True)
+        return self.examples.training(raw, row, example_draws(self.seed, row))
 
 
-@functools.lru_cache(maxsize=16)
-def endless(length: int, seed: int) -> grain.MapDataset:
-    """Returns an endless stream of 0 … length - 1, in a new order every epoch."""
-    return grain.MapDataset.range(length).shuffle(seed=seed).repeat()
+def example_draws(seed: Word, row: Row) -> Draws:
+    """Starts the draws of the training example at a row's position."""
+    return Draws(draws.EXAMPLE, seed, row["high"], row["low"])
+
+
+def _each(rows: Rows) -> list[dict[str, int]]:
+    values = zip(*(of.tolist() for of in rows.values()), strict=True)
+    return [dict(zip(rows, row, strict=True)) for row in values]
 
 
 def stacked(iterators: Sequence[BatchIterator]) -> BatchIterator:
@@ -209,12 +304,12 @@ def stacked(iterators: Sequence[BatchIterator]) -> BatchIterator:
     return BatchIterator(zipped.map(_stack), iterators[0].workers)
 
 
-def _stack(batches: tuple[Batch, ...]) -> Batch:
+def _stack(batches: Sequence[Example]) -> Batch:
     return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
 
 
 def per_process(batch_size: int, process_count: int, field: str) -> int:
-    """Returns how many examples of a batch each process has; raises UsageError where they do not divide."""
+    """Divides a batch among processes; raises UsageError where it does not divide."""
     if batch_size % process_count:
         raise UsageError(f"{field} = {batch_size} does not divide among {process_count} processes; use a multiple.")
     return batch_size // process_count

@@ -66,7 +66,7 @@ class CaptionWriter:
           UsageError: a file is no image.
         """
         chain, shape = transforms.parse(self.config.data.eval_transforms), self.config.data.stated_shape
-        images = [transforms.apply(chain, stored.read(file, shape), transforms.UNUSED) for file in files]
+        images = [transforms.apply(chain, stored.read(file, shape)) for file in files]
         key, rows = trained.key_of(seed), []
         for first in range(0, len(images), TOGETHER):
             batch = jnp.stack(images[first : first + TOGETHER])

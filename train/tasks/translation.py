@@ -2,9 +2,6 @@
 
 from typing import Any, ClassVar
 
-import jax.numpy as jnp
-import numpy as np
-
 from attention.errors import UsageError
 from models.encoder_decoder import EncoderDecoderConfig
 from models.published import pretrained
@@ -12,7 +9,6 @@ from models.seq2seq import Seq2SeqConfig
 from train.config.schema import Config
 from train.data.pairs.section import TranslationData
 from train.decode import translation_scores
-from train.step import Batch
 from train.tasks.writing import WritingTask
 
 
@@ -72,7 +68,3 @@ class Translation(WritingTask):
         """Returns the tokens of sources and targets, and those of each bucket."""
         sizes = {"data.source_length": self._data.source_length, "data.target_length": self._data.target_length}
         return sizes | {f"bucket {n} of data.buckets": bound for n, bound in enumerate(self._data.bounds[:-1], 1)}
-
-    def _example(self) -> Batch:
-        batch = self.sources["validation"].batch(np.zeros(1, np.int64), self._data.bounds[-1])
-        return {name: jnp.asarray(value) for name, value in batch.items()}

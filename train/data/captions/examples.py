@@ -5,14 +5,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Integer
 
-from train.data.images import transforms
+from train.data.draws import Draws
+from train.data.images.examples import WithImages
+from train.data.images.transforms import Pixels
 from train.data.pairs.batches import FittingExamples, written
-from train.data.pipeline import Example
+from train.data.pipeline import Example, Raw, Row, Rows
 
 
 @dataclasses.dataclass(frozen=True)
-class Captions(FittingExamples):
+class Captions(FittingExamples, WithImages):
     """The captioned images of a split whose captions are short enough.
 
     Examples hold `image` float32 (H, W, C), `tokens` int32 (T,), which the decoder reads, from the start token on,
@@ -29,17 +32,31 @@ class Captions(FittingExamples):
     special: Mapping[str, int]
     images: Sequence[dict[str, Any]]
 
-    def train(self, index: int, position: int, seed: int, rng: np.random.Generator) -> Example:
-        """Returns a training example; see `train.data.pipeline.Examples`."""
-        return self._example(index, self.data.train_transforms, rng)
+    def record(self, number: int) -> Mapping[str, Pixels | int]:
+        """Reads the image of an example."""
+        return self.images[int(self.split.rows[self.fitting[number]])]
 
-    def evaluate(self, index: int) -> Example:
-        """Returns an example of evaluation; see `train.data.pipeline.Examples`."""
-        return self._example(index, self.data.eval_transforms, transforms.UNUSED)
+    def rows(self, numbers: Integer[np.ndarray, " n"]) -> Rows:
+        """Describes some captions; see `train.data.pipeline.Examples`."""
+        return super().rows(numbers) | {"image": numbers}
 
-    def _example(self, index: int, chain: str, rng: np.random.Generator) -> Example:
-        place = self.fitting[index]
-        record = self.images[int(self.split.rows[place])]
-        image = transforms.apply(transforms.parse(chain), record["image"], rng)
-        (ids,) = self.split.row(place)
-        return {"image": image, **written(ids, self.special, self.data.target_length), "index": np.int64(place)}
+    def read(self, row: Row, training: bool) -> Raw:
+        """Reads a caption and its image."""
+        return {**super().read(row, training), **self.prepared(self.record(row["image"]), training)}
+
+    def training(self, raw: Raw, row: Row, draw: Draws) -> Example:
+        """Augments the image; see `train.data.pipeline.Examples`."""
+        return self._example(raw, row, self.finished(raw, training=True, draw=draw))
+
+    def evaluated(self, raw: Raw, row: Row) -> Example:
+        """Makes an example of evaluation; see `train.data.pipeline.Examples`."""
+        return self._example(raw, row, self.finished(raw, training=False))
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(H, W, C) of the images before transforms."""
+        return np.shape(self.record(0)["image"])
+
+    def _example(self, raw: Raw, row: Row, image: Pixels) -> Example:
+        target = written(raw["target"], row["target_length"], self.special)
+        return {"image": image, **target, "index": row["index"]}

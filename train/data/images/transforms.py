@@ -1,8 +1,8 @@
 """Image transforms, chains of which are written as `pad_crop(padding=4)|flip|normalise(mean=0.5, std=0.25)`.
 
-A transform is a frozen dataclass of its options, called with an image and a generator. Images are (H, W, C): uint8
-until `normalise` makes them float32. Randomness comes from the generator alone, so an image is a function of what
-seeded it.
+A transform is a frozen dataclass of its options, called with an image and its draws. Images are (H, W, C): uint8
+until `normalise` makes them float32. What interpolates is Pillow's and runs on the host; the others hold for numpy and
+jax.numpy alike, bit for bit.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float, Float32, Num, UInt8
@@ -20,10 +20,12 @@ from PIL import Image
 from attention import specs
 from attention.errors import UsageError, check_known
 from train.data import options
+from train.data.draws import Draws, namespace
 
 _BILINEAR = Image.Resampling.BILINEAR
-UNUSED = np.random.default_rng(0)  # for chains that draw nothing
 Pixels = Num[np.ndarray, "_ _ _"]
+_Channels = Float32[np.ndarray, " c"]
+_TO_ONE = (np.full(1, 1 / 255, np.float32), np.zeros(1, np.float32))
 # Sizes that stand for "any": tiny, and long either way.
 _TRIALS = ((1, 1, 3), (40, 900, 3), (1200, 30, 3))
 
@@ -33,30 +35,32 @@ class Transform:
     """The base of all transforms; subclasses add options as fields.
 
     Attributes:
-      random: Whether it draws from the generator.
+      random: Whether it draws.
       bytes_only: Whether it needs uint8 and so has to come before `normalise`.
+      host_only: Whether it cannot run on a device.
       name: The name in spec strings, such as `center_crop`.
     """
 
     random: ClassVar[bool]
     bytes_only: ClassVar[bool]
+    host_only: ClassVar[bool]
     name: ClassVar[str]
 
-    def __init_subclass__(cls, random: bool = False, bytes_only: bool = False):
-        cls.random, cls.bytes_only = random, bytes_only
+    def __init_subclass__(cls, random: bool = False, bytes_only: bool = False, host_only: bool = False):
+        cls.random, cls.bytes_only, cls.host_only = random, bytes_only, host_only
         cls.name = re.sub(r"\B(?=[A-Z])", "_", cls.__name__).lower()
 
-    def __call__(self, image: Pixels, rng: np.random.Generator) -> Pixels:
-        """Returns the transformed image."""
+    def __call__(self, image: Pixels, draw: Draws) -> Pixels:
+        """Transforms an image."""
         raise NotImplementedError
 
-    def _require(self, met: bool, what: str, value: Any) -> None:
+    def _require(self, met: bool, what: str, value: object) -> None:
         if not met:
             raise UsageError(f"{self.name} needs {what}, but got {value}.")
 
 
 @dataclasses.dataclass(frozen=True)
-class Resize(Transform, bytes_only=True):
+class Resize(Transform, bytes_only=True, host_only=True):
     """Resizes bilinearly with antialiasing to `size` × `size`, or with `keep_aspect` to a shorter side of `size`."""
 
     size: int
@@ -65,7 +69,7 @@ class Resize(Transform, bytes_only=True):
     def __post_init__(self):
         self._require(self.size > 0, "size above 0", self.size)
 
-    def __call__(self, image, rng):
+    def __call__(self, image, draw):
         height, width = image.shape[:2]
         scale = self.size / min(height, width)
         to = (round(width * scale), round(height * scale)) if self.keep_aspect else (self.size, self.size)
@@ -81,7 +85,7 @@ class CenterCrop(Transform):
     def __post_init__(self):
         self._require(self.size > 0, "size above 0", self.size)
 
-    def __call__(self, image, rng):
+    def __call__(self, image, draw):
         height, width = image.shape[:2]
         if min(height, width) < self.size:
             raise UsageError(
@@ -97,12 +101,12 @@ class Pad(Transform):
 
     to: int
 
-    def __call__(self, image, rng):
+    def __call__(self, image, draw):
         height, width = image.shape[:2]
         if max(height, width) > self.to:
             raise UsageError(f"pad(to={self.to}) is smaller than an image of {height}×{width}; pad to more or resize.")
         top, left = (self.to - height) // 2, (self.to - width) // 2
-        return np.pad(image, ((top, self.to - height - top), (left, self.to - width - left), (0, 0)))
+        return namespace(image).pad(image, ((top, self.to - height - top), (left, self.to - width - left), (0, 0)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,11 +118,11 @@ class PadCrop(Transform, random=True):
     def __post_init__(self):
         self._require(self.padding >= 0, "padding of at least 0", self.padding)
 
-    def __call__(self, image, rng):
+    def __call__(self, image, draw):
         height, width = image.shape[:2]
-        top, left = rng.integers(0, 2 * self.padding + 1, size=2).tolist()
-        padded = np.pad(image, ((self.padding, self.padding), (self.padding, self.padding), (0, 0)))
-        return padded[top : top + height, left : left + width]
+        top, left = draw.integer(2 * self.padding + 1), draw.integer(2 * self.padding + 1)
+        padded = namespace(image).pad(image, ((self.padding, self.padding), (self.padding, self.padding), (0, 0)))
+        return padded[top + np.arange(height)][:, left + np.arange(width)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,12 +134,12 @@ class Flip(Transform, random=True):
     def __post_init__(self):
         self._require(0 <= self.p <= 1, "p between 0 and 1", self.p)
 
-    def __call__(self, image, rng):
-        return image[:, ::-1] if rng.random() < self.p else image
+    def __call__(self, image, draw):
+        return namespace(image).where(draw.chance(self.p), image[:, ::-1], image)
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomResizedCrop(Transform, random=True, bytes_only=True):
+class RandomResizedCrop(Transform, random=True, bytes_only=True, host_only=True):
     """Crops a random part of the image and resizes it to `size` × `size` (Szegedy et al. 2015).
 
     `scale` bounds the part's share of the area, `ratio` its width over its height. Where ten draws do not fit into
@@ -154,17 +158,16 @@ class RandomResizedCrop(Transform, random=True, bytes_only=True):
             self._require(ordered, f"{name}=(low, high) with 0 < low <= high", bounds)
         self._require(self.scale[1] <= 1, "scale of at most 1", self.scale)
 
-    def __call__(self, image, rng):
-        height, width = self._extent(image, rng)
-        top = int(rng.integers(0, image.shape[0] - height + 1))
-        left = int(rng.integers(0, image.shape[1] - width + 1))
+    def __call__(self, image, draw):
+        height, width = self._extent(image, draw)
+        top, left = draw.integer(image.shape[0] - height + 1), draw.integer(image.shape[1] - width + 1)
         return _resized(image[top : top + height, left : left + width], (self.size, self.size))
 
-    def _extent(self, image, rng) -> tuple[int, int]:
+    def _extent(self, image, draw) -> tuple[int, int]:
         full_height, full_width = image.shape[:2]
         for _ in range(10):
-            area = full_height * full_width * rng.uniform(*self.scale)
-            ratio = math.exp(rng.uniform(*np.log(self.ratio)))
+            area = full_height * full_width * draw.uniform(*self.scale)
+            ratio = math.exp(draw.uniform(*map(math.log, self.ratio)))
             height, width = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
             if 0 < height <= full_height and 0 < width <= full_width:
                 return height, width
@@ -173,7 +176,7 @@ class RandomResizedCrop(Transform, random=True, bytes_only=True):
 
 
 @dataclasses.dataclass(frozen=True)
-class ColourJitter(Transform, random=True, bytes_only=True):
+class ColourJitter(Transform, random=True, bytes_only=True, host_only=True):
     """Scales brightness, contrast and saturation, in order, by factors from [max(0, 1 - option), 1 + option]."""
 
     brightness: float = 0.0
@@ -184,9 +187,9 @@ class ColourJitter(Transform, random=True, bytes_only=True):
         least = min(self.brightness, self.contrast, self.saturation)
         self._require(least >= 0, "brightness, contrast and saturation of at least 0", least)
 
-    def __call__(self, image, rng):
-        strengths = np.array([self.brightness, self.contrast, self.saturation])
-        brightness, contrast, saturation = rng.uniform(np.maximum(0, 1 - strengths), 1 + strengths)
+    def __call__(self, image, draw):
+        strengths = self.brightness, self.contrast, self.saturation
+        brightness, contrast, saturation = (draw.uniform(max(0, 1 - strength), 1 + strength) for strength in strengths)
         pixels = np.clip(image * np.float32(brightness), 0, 255)
         pixels = _blend(_grey(pixels).mean(), pixels, contrast)
         pixels = _blend(_grey(pixels), pixels, saturation)
@@ -194,18 +197,18 @@ class ColourJitter(Transform, random=True, bytes_only=True):
 
 
 @dataclasses.dataclass(frozen=True)
-class Rotate(Transform, random=True, bytes_only=True):
+class Rotate(Transform, random=True, bytes_only=True, host_only=True):
     """Rotates about the centre by an angle from [-degrees, degrees], bilinearly, with zeros outside the image."""
 
     degrees: float
 
-    def __call__(self, image, rng):
-        angle = rng.uniform(-abs(self.degrees), abs(self.degrees))
+    def __call__(self, image, draw):
+        angle = draw.uniform(-abs(self.degrees), abs(self.degrees))
         return _by_pillow(image, lambda picture: picture.rotate(angle, _BILINEAR))
 
 
 @dataclasses.dataclass(frozen=True)
-class Zoom(Transform, random=True, bytes_only=True):
+class Zoom(Transform, random=True, bytes_only=True, host_only=True):
     """Zooms about the centre: height and width independently to 1 / (1 + u) of the size, u from [-factor, factor].
 
     As the RandomZoom layer of Keras has it (u > 0 zooms out), with zeros where nothing was.
@@ -216,8 +219,8 @@ class Zoom(Transform, random=True, bytes_only=True):
     def __post_init__(self):
         self._require(0 <= self.factor < 1, "factor of at least 0 and below 1", self.factor)
 
-    def __call__(self, image, rng):
-        high, wide = 1 + rng.uniform(-self.factor, self.factor, size=2)
+    def __call__(self, image, draw):
+        high, wide = (1 + draw.uniform(-self.factor, self.factor) for _ in range(2))
         height, width = image.shape[:2]
         affine = (wide, 0, width / 2 * (1 - wide), 0, high, height / 2 * (1 - high))
         return _by_pillow(image, lambda p: p.transform(p.size, Image.Transform.AFFINE, affine, _BILINEAR))
@@ -225,7 +228,7 @@ class Zoom(Transform, random=True, bytes_only=True):
 
 @dataclasses.dataclass(frozen=True)
 class Normalise(Transform, bytes_only=True):
-    """Returns (image / 255 - mean) / std as float32; `mean` and `std` are one number, or one a channel."""
+    """Makes (image / 255 - mean) / std, float32; `mean` and `std` are one number, or one a channel."""
 
     mean: float | tuple[float, ...]
     std: float | tuple[float, ...]
@@ -235,22 +238,31 @@ class Normalise(Transform, bytes_only=True):
         lengths = {np.size(self.mean), np.size(self.std)} - {1}
         self._require(len(lengths) < 2, "as many means as stds", (self.mean, self.std))
 
-    def __call__(self, image, rng):
+    def __call__(self, image, draw):
         scale, shift = self._affine
         if len(scale) not in (1, image.shape[2]):
             raise UsageError(
                 f"normalise has mean={self.mean} and std={self.std}, but the images have {image.shape[2]} channels: "
                 "give one number, or one a channel."
             )
-        return image * scale - shift
+        return _by_table(image, scale, shift)
 
     @functools.cached_property
-    def _affine(self) -> tuple[Float[np.ndarray, " c"], Float[np.ndarray, " c"]]:
+    def _affine(self) -> tuple[_Channels, _Channels]:
         mean, std = np.broadcast_arrays(np.atleast_1d(self.mean), np.atleast_1d(self.std))
         return (1 / (255 * std)).astype(np.float32), (mean / std).astype(np.float32)
 
 
 TRANSFORMS: dict[str, type[Transform]] = {transform.name: transform for transform in Transform.__subclasses__()}
+
+
+def _by_table(image: UInt8[np.ndarray, "h w c"], scale: _Channels, shift: _Channels) -> Float32[np.ndarray, "h w c"]:
+    """Computes image * scale - shift; on a device by a table of all bytes, since compilers round only once."""
+    if isinstance(image, np.ndarray):
+        return image * scale - shift
+    table = np.arange(256, dtype=np.uint8)[:, None] * scale - shift
+    table = np.broadcast_to(table, (256, image.shape[2]))
+    return namespace(image).asarray(table)[image, np.arange(image.shape[2])]
 
 
 def _by_pillow(
@@ -267,12 +279,14 @@ def _resized(image: UInt8[np.ndarray, "h w c"], to: tuple[int, int]) -> UInt8[np
 
 
 def _grey(pixels: Float[np.ndarray, "h w c"]) -> Float[np.ndarray, "h w 1"]:
-    """Returns the luma of RGB (ITU-R 601), or the mean of other channels."""
+    """Weighs channels to the luma of RGB (ITU-R 601), or to their mean."""
     weights = [0.299, 0.587, 0.114] if pixels.shape[2] == 3 else np.full(pixels.shape[2], 1 / pixels.shape[2])
     return (pixels @ np.asarray(weights, np.float32))[..., None]
 
 
-def _blend(towards: Any, pixels: Float[np.ndarray, "h w c"], factor: float) -> Float[np.ndarray, "h w c"]:
+def _blend(
+    towards: float | np.ndarray, pixels: Float[np.ndarray, "h w c"], factor: float
+) -> Float[np.ndarray, "h w c"]:
     return np.clip(towards + np.float32(factor) * (pixels - towards), 0, 255)
 
 
@@ -294,16 +308,22 @@ def parse(text: str) -> tuple[Transform, ...]:
 
 
 def apply(
-    transforms: tuple[Transform, ...], image: UInt8[np.ndarray, "h w c"], rng: np.random.Generator
+    transforms: tuple[Transform, ...], image: UInt8[np.ndarray, "h w c"], draw: Draws | None = None
 ) -> Float32[np.ndarray, "H W C"]:
-    """Returns the image after all transforms, as float32; on the scale [0, 1] if none of them normalises."""
+    """Applies all transforms; makes float32, on the scale [0, 1] if none of them normalises."""
     for transform in transforms:
-        image = transform(image, rng)
-    return image if image.dtype == np.float32 else image * np.float32(1 / 255)
+        image = transform(image, draw)
+    return image if image.dtype == np.float32 else _by_table(image, *_TO_ONE)
+
+
+def parted(transforms: tuple[Transform, ...]) -> tuple[tuple[Transform, ...], tuple[Transform, ...]]:
+    """Parts transforms into those that give each image the same bytes every time, which come first, and the rest."""
+    first = tuple(itertools.takewhile(lambda one: not one.random and not isinstance(one, Normalise), transforms))
+    return first, transforms[len(first) :]
 
 
 def output_shape(transforms: tuple[Transform, ...], image_shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Returns (H, W, C) after the transforms, by transforming an image of zeros.
+    """Finds (H, W, C) after the transforms, by transforming an image of zeros.
 
     Args:
       transforms: The transforms, from `parse`.
@@ -312,9 +332,8 @@ def output_shape(transforms: tuple[Transform, ...], image_shape: tuple[int, int,
     Raises:
       UsageError: the shape after the transforms still varies, or a transform cannot take such images.
     """
-    rng = np.random.default_rng(0)
     trials = [tuple(size or other for size, other in zip(image_shape, trial, strict=True)) for trial in _TRIALS]
-    shapes = {apply(transforms, np.zeros(trial, np.uint8), rng).shape for trial in trials}
+    shapes = {apply(transforms, np.zeros(trial, np.uint8), Draws()).shape for trial in trials}
     if len(shapes) > 1:
         raise UsageError(
             "The images differ in size and the transforms leave it so: end data.train_transforms and "

@@ -7,15 +7,14 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 
-import grain
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Int32, Int64, Integer
 
 from attention.errors import UsageError
-from train.data import pipeline
+from train.data import draws
+from train.data.pipeline import NOTHING, Example, Raw, Row, Rows
+from train.data.text.examples import WithTexts
 from train.data.text.windows import Ids, padded
-
-NOTHING = -1  # the index that pads the last batches of evaluation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,12 +58,11 @@ class Buckets:
         return len(self.lengths) // self.batch_size
 
     def train(self, seed: int, epoch: int) -> Batches:
-        """Returns the batches of an epoch: every example once, but for fewer of the longest than a batch holds.
+        """Makes the batches of an epoch: every example once, but for fewer of the longest than a batch holds.
 
         Examples that do not fill a batch of their bucket join the next longer bucket.
         """
-        order, mixed = (np.random.PCG64(key) for key in np.random.SeedSequence([seed, epoch]).spawn(2))
-        order = np.argsort(order.random_raw(len(self.lengths)), kind="stable")
+        order = draws.permutation(len(self.lengths), draws.ORDER, seed, epoch)
         left, groups = order[:0], []
         for number in range(len(self.bounds)):
             members = np.concatenate([left, order[self.bucket[order] == number]])
@@ -72,11 +70,11 @@ class Buckets:
             groups.append(members[:whole].reshape(-1, self.batch_size))
             left = members[whole:]
         batches = _joined(groups)
-        shuffled = np.argsort(mixed.random_raw(len(batches)), kind="stable")
+        shuffled = draws.permutation(len(batches), draws.BATCHES, seed, epoch)
         return Batches(batches.examples[shuffled], batches.bucket[shuffled])
 
     def evaluation(self) -> Batches:
-        """Returns batches of every example once, the shortest bucket first, the last batch of each bucket padded."""
+        """Makes batches of every example once, the shortest bucket first, the last batch of each bucket padded."""
         groups = []
         for number in range(len(self.bounds)):
             members = np.flatnonzero(self.bucket == number)
@@ -109,7 +107,7 @@ def parse_bounds(text: str, longest: int, field: str = "data.buckets") -> tuple[
 
 
 @dataclasses.dataclass(frozen=True)
-class FittingExamples(pipeline.Examples):
+class FittingExamples(WithTexts):
     """The base of examples with a text that a model writes: the rows of a split that are short enough.
 
     Attributes:
@@ -121,6 +119,16 @@ class FittingExamples(pipeline.Examples):
         return len(self.fitting)
 
     @property
+    def texts(self) -> dict[str, Ids]:
+        """All texts of the part, end to end."""
+        return {name: column.ids for name, column in self.split.columns.items()}
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """The most tokens of each text, its end token included."""
+        return self.data.limits
+
+    @property
     def too_long(self) -> int:
         """How many rows are left out."""
         return len(self.split) - len(self)
@@ -130,6 +138,13 @@ class FittingExamples(pipeline.Examples):
         """The indices of the rows that are short enough, end tokens included."""
         fits = [self.split.lengths(side) + 1 <= most for side, most in self.data.limits.items()]
         return np.flatnonzero(np.all(fits, axis=0))
+
+    def rows(self, numbers: Integer[np.ndarray, " n"]) -> Rows:
+        """Describes some examples; NOTHING is a pair of empty texts."""
+        index = np.where(numbers == NOTHING, NOTHING, self.fitting[numbers])
+        places = [self.places(name, index) for name in self.split.columns]
+        real = index != NOTHING
+        return {"index": index} | {name: of * real for place in places for name, of in place.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,11 +164,6 @@ class Sentences(FittingExamples):
 
     special: Mapping[str, Mapping[str, int]]
 
-    @property
-    def example_bytes(self) -> int:
-        """The bytes of one of the longest examples."""
-        return 4 * (self.data.limits["source"] + 3 * self.data.limits["target"])  # tokens, targets and their weights
-
     @functools.cached_property
     def source_lengths(self) -> Int64[np.ndarray, " n"]:
         """The length of each source, end token included."""
@@ -164,77 +174,67 @@ class Sentences(FittingExamples):
         """The length of the longer side of each pair, end token included."""
         return np.maximum(self.source_lengths, self.split.lengths("target")[self.fitting] + 1)
 
-    def batch(self, examples: Int64[np.ndarray, " B"], bound: int) -> pipeline.Batch:
-        """Returns some examples, padded to the bound, or to a side's greatest length where that is less."""
-        rows = [self._row(int(example), bound) for example in examples]
-        return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    @property
+    def epoch_length(self) -> int:
+        """How many pairs an epoch of training has, in whole batches."""
+        return len(self) // self.data.batch_size * self.data.batch_size
 
-    def train_batches(self, seed: int, process_index: int = 0, process_count: int = 1) -> pipeline.BatchIterator:
-        """Returns endless shuffled batches, each of one bucket; see `train.data.pipeline.Examples`."""
-        share = pipeline.per_process(self.data.batch_size, process_count, "data.batch_size")
-        buckets = Buckets(self.lengths, self.data.bounds, self.data.batch_size)
-        columns = slice(process_index * share, (process_index + 1) * share)
-        numbers = grain.MapDataset.range(buckets.batches_per_epoch).repeat()
-        return pipeline.BatchIterator(
-            numbers.map_with_index(_Training(self, buckets, seed, columns)), self.data.workers
-        )
+    def epoch(self, seed: int, number: int) -> Rows:
+        """Orders an epoch in batches of one bucket each; see `train.data.pipeline.Examples`."""
+        return self._bucketed(Buckets(self.lengths, self.data.bounds, self.data.batch_size).train(seed, number))
 
-    def eval_batches(self, process_index: int = 0, process_count: int = 1, most: int = 0) -> pipeline.BatchIterator:
-        """Yields every pair once, bucket by bucket, the last batches padded; see `train.data.pipeline.Examples`."""
-        share = pipeline.per_process(self.data.eval_batch_size, process_count, "data.eval_batch_size")
-        batches = Buckets(self.lengths[: most or None], self.data.bounds, self.data.eval_batch_size).evaluation()
-        columns = slice(process_index * share, (process_index + 1) * share)
-        batch = functools.partial(self.numbered, batches, columns)
-        return pipeline.BatchIterator(grain.MapDataset.range(len(batches)).map(batch), self.data.workers)
+    def evaluation(self, count: int) -> Rows:
+        """Describes pairs bucket by bucket, the last batches of each filled up."""
+        return self._bucketed(Buckets(self.lengths[:count], self.data.bounds, self.data.eval_batch_size).evaluation())
 
-    def numbered(self, batches: Batches, columns: slice, number: int) -> pipeline.Batch:
-        """Returns some columns of a batch by number, which is a process's part of it."""
-        return self.batch(batches.examples[number, columns], self.data.bounds[batches.bucket[number]])
-
-    def _row(self, example: int, bound: int) -> pipeline.Example:
-        real = example != NOTHING
-        index = self.fitting[example] if real else NOTHING
-        source, target = self.split.row(index) if real else ((), ())
-        special, widths = self.special, {side: min(bound, most) for side, most in self.data.limits.items()}
-        source = np.append(source, special["source"]["end"])
+    def evaluated(self, raw: Raw, row: Row) -> Example:
+        """Pads a pair to its bucket, or to a side's greatest length where that is less."""
+        bound = row["bound"] if "bound" in row else self.data.bounds[-1]
+        source, target, real = raw["source"][:bound], raw["target"][:bound], row["index"] != NOTHING
         return {
-            "source": padded(source, widths["source"], special["source"]["pad"]),
-            "source_length": np.int32(len(source)),
-            **written(target, special["target"], widths["target"], real),
-            "index": np.int64(index),
+            "source": with_end(source, row["source_length"], self.special["source"]),
+            "source_length": draws.namespace(row["index"]).int32(row["source_length"] + 1),
+            **written(target, row["target_length"], self.special["target"], real),
+            "index": row["index"],
         }
 
+    def why_host(self, training: bool) -> str:
+        """Names buckets, whose batches have several shapes; see `train.data.pipeline.Examples`."""
+        several = len(self.data.bounds) > 1
+        return "batches of data.buckets differ in length" if several else super().why_host(training)
 
-def written(ids: Ids, special: Mapping[str, int], width: int, real: bool = True) -> dict[str, np.ndarray]:
-    """Returns what a decoder reads of a target, what it is to write, and their weights, all padded to a width.
+    def blank(self, example: Example, row: Row) -> Example:
+        """Leaves a pair of empty texts as it is: a source of no token would have nothing to attend to."""
+        del row
+        return example
+
+    def _bucketed(self, batches: Batches) -> Rows:
+        rows = self.rows(batches.examples.reshape(-1))
+        if len(self.data.bounds) == 1:
+            return rows
+        return rows | {"bound": np.repeat(np.array(self.data.bounds)[batches.bucket], batches.examples.shape[1])}
+
+
+def with_end(ids: Int32[np.ndarray, " width"], length: int, special: Mapping[str, int]) -> Int32[np.ndarray, " width"]:
+    """Puts the end token after the first `length` ids, and padding after it."""
+    ended = draws.namespace(ids).where(np.arange(len(ids)) == length, np.int32(special["end"]), ids)
+    return padded(ended, length + 1, special["pad"])
+
+
+def written(
+    ids: Int32[np.ndarray, " width"], length: int, special: Mapping[str, int], real: bool = True
+) -> dict[str, np.ndarray]:
+    """Makes what a decoder reads of a target, what it is to write, and their weights.
 
     Args:
-      ids: The target's tokens, without start and end.
+      ids: The target's tokens and whatever follows them.
+      length: How many tokens the target has, fewer than `ids`.
       special: The `marks` of its tokeniser.
-      width: T.
       real: Whether the target counts.
     """
-    target = np.append(ids, special["end"])
+    read = draws.namespace(ids).concatenate([np.full(1, special["start"], np.int32), ids[:-1]])
     return {
-        "tokens": padded(np.append(special["start"], target[:-1]), width, special["pad"]),
-        "targets": padded(target, width, special["pad"]),
-        "weight": padded(np.full(len(target), real), width, 0).astype(np.float32),
+        "tokens": padded(read, length + 1, special["pad"]),
+        "targets": with_end(ids, length, special),
+        "weight": ((np.arange(len(ids)) <= length) & real).astype(np.float32),
     }
-
-
-@dataclasses.dataclass(eq=False)
-class _Training:
-    """Returns a process's part of the batch at a position in the endless stream; caches the batches of one epoch."""
-
-    sentences: Sentences
-    buckets: Buckets
-    seed: int
-    columns: slice
-    _epoch: int = -1
-    _batches: Batches | None = None
-
-    def __call__(self, position: int, number: int) -> pipeline.Batch:
-        epoch = position // self.buckets.batches_per_epoch
-        if epoch != self._epoch:
-            self._epoch, self._batches = epoch, self.buckets.train(self.seed, epoch)
-        return self.sentences.numbered(self._batches, self.columns, number)

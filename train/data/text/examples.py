@@ -2,24 +2,73 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import ClassVar
 
+import jax
 import numpy as np
-from jaxtyping import Bool, Int32
+from jaxtyping import Bool, Int32, Integer
 
 from attention.errors import UsageError
-from train.data.pipeline import Example, Examples
+from train.data import draws
+from train.data.draws import Draws, threshold
+from train.data.pipeline import Example, Examples, Raw, Row, Rows
 from train.data.store.corpus import TokenisedSplit
-from train.data.text.windows import Cuts, Ids, Strides, padded, truncated
+from train.data.text.windows import Cuts, Ids, Strides, cut, padded
 from train.data.tokenisers import Tokeniser
 
-_EVALUATION = 0x3A5C  # the seed of the masks of evaluation, which are the same in every run
 _MASKED, _RANDOM = 0.8, 0.1  # of the chosen tokens; the rest stay as they are
 
 
+class WithTexts(Examples):
+    """The base of examples with texts: a row has the first token of each, `NAME_start`, and perhaps `NAME_length`."""
+
+    @property
+    def texts(self) -> Mapping[str, Ids]:
+        """The ids that each text is cut from, by its name."""
+        raise NotImplementedError
+
+    @property
+    def widths(self) -> Mapping[str, int]:
+        """How many tokens are cut out, by the text's name."""
+        raise NotImplementedError
+
+    def read(self, row: Row, training: bool) -> Raw:
+        """Cuts the texts of a row; what comes after their lengths belongs to others."""
+        del training
+        widths = self.widths
+        return {name: cut(ids, row[f"{name}_start"], widths[name]) for name, ids in self.texts.items()}
+
+    def shapes(self, training: bool) -> dict[str, jax.ShapeDtypeStruct]:
+        """Describes the ids of all texts, and as many zeros after them as are cut out; see `Examples`."""
+        ids = {
+            name: jax.ShapeDtypeStruct((len(ids) + self.widths[name],), ids.dtype) for name, ids in self.texts.items()
+        }
+        return super().shapes(training) | ids
+
+    def held(self, training: bool) -> dict[str, np.ndarray]:
+        """Reads the ids of all texts; see `Examples`."""
+        ids = {name: np.pad(ids[:], (0, self.widths[name])) for name, ids in self.texts.items()}
+        return super().held(training) | ids
+
+    def gather(self, held: dict[str, jax.Array], row: Row) -> Raw:
+        """Cuts the texts of a row on a device; see `Examples`."""
+        cuts = {
+            name: jax.lax.dynamic_slice_in_dim(held[name], row[f"{name}_start"], self.widths[name]).astype(np.int32)
+            for name in self.texts
+        }
+        return {**super().gather(held, row), **cuts}
+
+    def places(self, name: str, numbers: Integer[np.ndarray, " n"]) -> Rows:
+        """Finds where a column has the texts of some rows of the split."""
+        offsets = self.split.columns[name].token_offsets
+        rows = self.split.rows[numbers]
+        return {f"{name}_start": offsets[rows], f"{name}_length": offsets[rows + 1] - offsets[rows]}
+
+
 @dataclasses.dataclass(frozen=True)
-class TextExamples(Examples):
-    """The base of examples of text.
+class TextExamples(WithTexts):
+    """The base of examples of one text.
 
     Attributes:
       data: The section of the config.
@@ -29,9 +78,15 @@ class TextExamples(Examples):
 
     tokeniser: Tokeniser
 
-    def _pad(self, ids: Ids) -> Int32[np.ndarray, " context"]:
-        """Pads ids with the padding id, or any id where there is none, since padded tokens have weight 0."""
-        return padded(ids, self.data.context, self.tokeniser.special.get("pad", 0))
+    @property
+    def widths(self) -> dict[str, int]:
+        """The tokens of an example."""
+        return {"text": self.data.context}
+
+    @property
+    def _pad(self) -> int:
+        """The padding id, or any id where there is none, since padded tokens have weight 0."""
+        return self.tokeniser.special.get("pad", 0)
 
 
 class _Windows(TextExamples):
@@ -57,13 +112,25 @@ class _Windows(TextExamples):
         """The distance between windows of evaluation."""
         return self.width
 
-    def train(self, index: int, position: int, seed: int, rng: np.random.Generator) -> Example:
-        """Returns a training example; see `train.data.pipeline.Examples`."""
-        start = self._cuts.start(index, position // len(self), seed)
-        return self._training(start, start + self.width, rng)
+    @property
+    def texts(self) -> dict[str, Ids]:
+        """All documents of the split, end to end."""
+        return {"text": self.split.ids}
 
-    def _training(self, start: int, stop: int, rng: np.random.Generator) -> Example:
-        raise NotImplementedError
+    @property
+    def widths(self) -> dict[str, int]:
+        """The tokens of a window, and those after it."""
+        return {"text": self.width + self.ahead}
+
+    def epoch(self, seed: int, number: int) -> Rows:
+        """Cuts and orders an epoch's windows; see `train.data.pipeline.Examples`."""
+        starts = self._cuts.starts(seed, number)[draws.permutation(len(self), draws.ORDER, seed, number)]
+        return {"index": starts, "text_start": starts}
+
+    def rows(self, numbers: Integer[np.ndarray, " n"]) -> Rows:
+        """Describes windows of evaluation."""
+        starts = self._strides.starts(numbers)
+        return {"index": starts, "text_start": starts, "text_length": self._strides.lengths(numbers)}
 
     @functools.cached_property
     def _cuts(self) -> Cuts:
@@ -90,17 +157,25 @@ class NextToken(_Windows):
         """The distance between windows of evaluation."""
         return self.data.eval_stride or self.width
 
-    def evaluate(self, index: int) -> Example:
-        """Returns an example of evaluation; see `train.data.pipeline.Examples`."""
-        weights = {"weight": self._strides.weight(index), "window_weight": self._strides.whole_weight(index)}
-        return self._window(*self._strides.span(index)) | weights
+    def rows(self, numbers: Integer[np.ndarray, " n"]) -> Rows:
+        """Describes windows of evaluation, and how many tokens of them were shown before."""
+        return super().rows(numbers) | {"repeated": self._strides.repeated(numbers)}
 
-    def _training(self, start: int, stop: int, rng: np.random.Generator) -> Example:
-        return self._window(start, stop) | {"weight": np.ones(self.width, np.float32)}
+    def training(self, raw: Raw, row: Row, draw: Draws) -> Example:
+        """Makes a training example; see `train.data.pipeline.Examples`."""
+        weight = draws.namespace(row["index"]).ones(self.width, np.float32)
+        return {"tokens": raw["text"][:-1], "targets": raw["text"][1:], "weight": weight, "index": row["index"]}
 
-    def _window(self, start: int, stop: int) -> Example:
-        tokens, targets = self.split.ids[start:stop], self.split.ids[start + 1 : stop + 1]
-        return {"tokens": self._pad(tokens), "targets": self._pad(targets), "index": np.int64(start)}
+    def evaluated(self, raw: Raw, row: Row) -> Example:
+        """Makes an example of evaluation; see `train.data.pipeline.Examples`."""
+        xp, place, length = draws.namespace(row["index"]), np.arange(self.width), row["text_length"]
+        return {
+            "tokens": padded(raw["text"][:-1], length, self._pad),
+            "targets": padded(raw["text"][1:], length, self._pad),
+            "index": row["index"],
+            "weight": ((place >= row["repeated"]) & (place < length)).astype(np.float32),
+            "window_weight": xp.where(length == self.width, xp.ones(self.width, np.float32), np.float32(0)),
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +198,7 @@ class Masking:
 
     @classmethod
     def of(cls, tokeniser: Tokeniser, rate: float) -> "Masking":
-        """Returns the masking for a tokeniser's ids.
+        """Masks a tokeniser's ids.
 
         Raises:
           UsageError: the tokeniser has no mask token.
@@ -136,25 +211,21 @@ class Masking:
         return cls(rate, tokeniser.size, tuple(sorted(tokeniser.special.values())), tokeniser.special["mask"])
 
     def __call__(
-        self, ids: Int32[np.ndarray, " n"], rng: np.random.Generator
+        self, ids: Int32[np.ndarray, " n"], real: Bool[np.ndarray, " n"], draw: Draws
     ) -> tuple[Int32[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
-        """Returns the corrupted ids, and which were chosen."""
-        may = ~np.isin(ids, self.special)
-        chosen = (rng.random(len(ids)) < self.rate) & may
-        candidates = np.flatnonzero(may)
-        if len(candidates) and not chosen.any():
-            chosen[rng.choice(candidates)] = True
-        fate = rng.random(len(ids))
-        out = np.where(chosen & (fate < _MASKED), np.int32(self.mask), ids)
-        randomised = chosen & (fate >= _MASKED) & (fate < _MASKED + _RANDOM)
-        out[randomised] = self._ordinary(rng, int(randomised.sum()))
-        return out, chosen
+        """Corrupts ids where they are real; returns them, and which were chosen."""
+        xp, count = draws.namespace(ids), len(ids)
+        lot = xp.where(real & ~xp.isin(ids, np.array(self.special, np.int32)), draw.fine(count), np.uint32(2**24))
+        chosen = (lot < 2**24) & ((lot < threshold(self.rate)) | (lot == lot.min()))
+        fate, other = draw.fine(count), self._ordinary(draw, count)
+        changed = xp.where(fate < threshold(_MASKED), np.int32(self.mask), other)
+        return xp.where(chosen & (fate < threshold(_MASKED + _RANDOM)), changed, ids), chosen
 
-    def _ordinary(self, rng: np.random.Generator, count: int) -> Int32[np.ndarray, " count"]:
+    def _ordinary(self, draw: Draws, count: int) -> Int32[np.ndarray, " count"]:
         """Draws ids uniformly from all but the special ones."""
-        drawn = rng.integers(self.size - len(self.special), size=count, dtype=np.int32)
+        drawn = draw.integer(self.size - len(self.special), count)
         for special in self.special:  # ascending, so that each shift lands where the ones before left room
-            drawn += drawn >= special
+            drawn = drawn + (drawn >= special).astype(np.int32)
         return drawn
 
 
@@ -171,19 +242,28 @@ class MaskedTokens(_Windows):
         """The text's tokens in a window, without start and end."""
         return self.data.context - len(self._marks)
 
-    def evaluate(self, index: int) -> Example:
-        """Returns an example of evaluation; see `train.data.pipeline.Examples`."""
-        return self._training(*self._strides.span(index), np.random.default_rng([_EVALUATION, index]))
+    def training(self, raw: Raw, row: Row, draw: Draws) -> Example:
+        """Makes a training example; see `train.data.pipeline.Examples`."""
+        return self._masked(raw["text"], self.width, row, draw)
 
-    def _training(self, start: int, stop: int, rng: np.random.Generator) -> Example:
-        original = np.concatenate([self._marks[:1], self.split.ids[start:stop], self._marks[1:]]).astype(np.int32)
-        corrupted, chosen = self._masking(original, rng)
+    def evaluated(self, raw: Raw, row: Row) -> Example:
+        """Makes an example of evaluation, whose masks are the same in every run."""
+        return self._masked(raw["text"], row["text_length"], row, Draws(draws.EVALUATION, row["index"]))
+
+    def _masked(self, ids: Int32[np.ndarray, " width"], length: int, row: Row, draw: Draws) -> Example:
+        xp, place = draws.namespace(row["index"]), np.arange(self.data.context)
+        if len(self._marks):
+            start, end = self._marks
+            marked = xp.concatenate([xp.full(1, start), ids, xp.full(1, end)])
+            ids, length = xp.where(place == length + 1, end, marked), length + 2
+        original = padded(ids, length, self._pad)
+        corrupted, chosen = self._masking(original, place < length, draw)
         return {
-            "tokens": self._pad(corrupted),
-            "targets": self._pad(original),
-            "weight": padded(chosen, self.data.context, 0).astype(np.float32),
-            "length": np.int32(len(original)),
-            "index": np.int64(start),
+            "tokens": corrupted,
+            "targets": original,
+            "weight": chosen.astype(np.float32),
+            "length": xp.int32(length),
+            "index": row["index"],
         }
 
     @functools.cached_property
@@ -205,16 +285,28 @@ class Labelled(TextExamples):
     document's row in the source, from 0 on.
     """
 
-    def evaluate(self, index: int) -> Example:
-        """Returns an example of training or evaluation; see `train.data.pipeline.Examples`."""
-        [ids] = self.split.row(index)
-        ids = truncated(ids, self.data.context, self.data.keep)
+    @property
+    def texts(self) -> dict[str, Ids]:
+        """All documents of the part, end to end."""
+        return {"text": self.split.columns["text"].ids}
+
+    def rows(self, numbers: Integer[np.ndarray, " n"]) -> Rows:
+        """Describes some documents; see `train.data.pipeline.Examples`."""
+        start, length = self.places("text", numbers).values()
+        shown = np.minimum(length, self.data.context)
+        start = start if self.data.keep == "first" else start + length - shown
+        own = {"index": self.split.rows[numbers], "label": self.split.labels[numbers]}
+        return own | {"text_start": start, "text_length": shown}
+
+    def evaluated(self, raw: Raw, row: Row) -> Example:
+        """Makes an example of training or evaluation; see `train.data.pipeline.Examples`."""
+        xp = draws.namespace(row["index"])
         return {
-            "tokens": self._pad(ids),
-            "length": np.int32(len(ids)),
-            "label": self.split.labels[index],
-            "weight": np.float32(1),
-            "index": np.int64(self.split.rows[index]),
+            "tokens": padded(raw["text"], row["text_length"], self._pad),
+            "length": xp.int32(row["text_length"]),
+            "label": xp.int32(row["label"]),
+            "weight": xp.float32(1),
+            "index": row["index"],
         }
 
 

@@ -1,12 +1,15 @@
-"""Windows of tokens, their starts and ends, and padding."""
+"""Windows of tokens: where they start and end, and how they are cut from a text."""
 
 import dataclasses
-import functools
 
 import numpy as np
-from jaxtyping import Float32, Int32, Integer
+from jaxtyping import Int32, Int64, Integer
+
+from train.data import draws
+from train.data.draws import Draws, Word
 
 Ids = Integer[np.ndarray, " tokens"]
+Starts = Int64[np.ndarray, " windows"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,18 +29,13 @@ class Cuts:
     ahead: int = 0
 
     def __len__(self) -> int:
-        """Returns the number of windows in an epoch, at least 1."""
+        """Counts the windows of an epoch, at least 1."""
         return max(1, (self.tokens - self.ahead - self.width + 1) // self.width)
 
-    def start(self, index: int, epoch: int, seed: int) -> int:
-        """Returns the first token of a window."""
+    def starts(self, seed: int, epoch: int) -> Starts:
+        """Finds the first token of each window, in the order of the text."""
         room = self.tokens - self.ahead - len(self) * self.width
-        return index * self.width + _offset(room + 1, epoch, seed)
-
-
-@functools.lru_cache(maxsize=16)
-def _offset(bound: int, epoch: int, seed: int) -> int:
-    return int(np.random.default_rng([seed, epoch]).integers(bound))
+        return np.arange(len(self)) * self.width + Draws(draws.CUTS, seed, epoch).integer(room + 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,34 +53,30 @@ class Strides:
     stride: int
 
     def __len__(self) -> int:
-        """Returns the number of windows, at least 1."""
+        """Counts the windows, at least 1."""
         return max(0, -(-(self.tokens - self.width) // self.stride)) + 1
 
-    def span(self, index: int) -> tuple[int, int]:
-        """Returns the first token of a window and the one after its last."""
-        start = index * self.stride
-        return start, min(start + self.width, self.tokens)
+    def starts(self, numbers: Starts) -> Starts:
+        """Finds the first token of some windows."""
+        return numbers * self.stride
 
-    def weight(self, index: int) -> Float32[np.ndarray, " width"]:
-        """Returns 1 on tokens that no earlier window shows, else 0, so that all windows sum to `tokens`."""
-        start, stop = self.span(index)
-        weight = np.zeros(self.width, np.float32)
-        weight[self.width - self.stride if index else 0 : stop - start] = 1
-        return weight
+    def lengths(self, numbers: Starts) -> Starts:
+        """Counts the tokens of some windows."""
+        return np.minimum(self.tokens - self.starts(numbers), self.width)
 
-    def whole_weight(self, index: int) -> Float32[np.ndarray, " width"]:
-        """Returns 1 on all tokens of a whole window, repeated ones included, and 0 on a window that is cut short."""
-        start, stop = self.span(index)
-        return np.full(self.width, float(stop - start == self.width), np.float32)
+    def repeated(self, numbers: Starts) -> Starts:
+        """Counts the tokens of some windows that an earlier window shows, at their beginning."""
+        return np.where(numbers > 0, self.width - self.stride, 0)
 
 
-def padded(ids: Ids, width: int, pad: int) -> Int32[np.ndarray, " width"]:
-    """Pads ids at the end with `pad`."""
-    out = np.full(width, pad, np.int32)
-    out[: len(ids)] = ids
+def cut(ids: Ids, start: int, width: int) -> Int32[np.ndarray, " width"]:
+    """Cuts `width` tokens out of a text; after its end come zeros."""
+    out = np.zeros(width, np.int32)
+    there = ids[start : start + width]
+    out[: len(there)] = there
     return out
 
 
-def truncated(ids: Ids, width: int, keep: str) -> Ids:
-    """Returns at most `width` ids, the 'first' or the 'last'."""
-    return ids[:width] if keep == "first" else ids[max(0, len(ids) - width) :]
+def padded(ids: Int32[np.ndarray, " width"], length: Word, pad: int) -> Int32[np.ndarray, " width"]:
+    """Replaces what comes after the first `length` ids by `pad`, on the host or on a device."""
+    return draws.namespace(ids).where(np.arange(len(ids)) < length, ids, np.int32(pad))

@@ -6,6 +6,7 @@ from PIL import Image
 from scipy import ndimage
 
 from attention.errors import UsageError
+from train.data.draws import Draws
 from train.data.images import transforms
 from train.data.images.transforms import TRANSFORMS
 
@@ -17,7 +18,7 @@ def image():
 
 def run(spec, image, seed=0):
     [transform] = transforms.parse(spec)
-    return transform(image, np.random.default_rng(seed))
+    return transform(image, Draws(seed))
 
 
 def smooth(height, width):
@@ -123,7 +124,7 @@ class TestRandom:
 
     def test_brightness(self, image):
         for seed in range(20):
-            factor = np.random.default_rng(seed).uniform([0.6, 1, 1], [1.4, 1, 1])[0]
+            factor = Draws(seed).uniform(0.6, 1.4)
             out = run("colour_jitter(brightness=0.4)", image, seed)
             np.testing.assert_allclose(out, np.clip(image * factor, 0, 255), atol=0.51)
 
@@ -151,7 +152,7 @@ class TestRandom:
     def test_rotate(self):
         image = smooth(41, 41)
         for seed in range(5):
-            angle = np.random.default_rng(seed).uniform(-30, 30)
+            angle = Draws(seed).uniform(-30, 30)
             expected = ndimage.rotate(image[..., 0].astype(float), angle, reshape=False, order=1)
             out = run("rotate(degrees=30)", image, seed)[..., 0]
             np.testing.assert_allclose(out[8:33, 8:33], expected[8:33, 8:33], atol=2)
@@ -159,7 +160,8 @@ class TestRandom:
     def test_zoom(self):
         image = smooth(40, 60)
         for seed in range(5):
-            high, wide = 1 + np.random.default_rng(seed).uniform(-0.3, 0.3, size=2)
+            draw = Draws(seed)
+            high, wide = 1 + draw.uniform(-0.3, 0.3), 1 + draw.uniform(-0.3, 0.3)
             rows = 20 + (np.arange(40) + 0.5 - 20) * high - 0.5
             columns = 30 + (np.arange(60) + 0.5 - 30) * wide - 0.5
             grid = np.meshgrid(rows, columns, indexing="ij")
@@ -168,7 +170,7 @@ class TestRandom:
             np.testing.assert_allclose(out[8:32, 8:52], expected[8:32, 8:52], atol=2)
 
     @pytest.mark.parametrize("name", sorted(name for name, transform in TRANSFORMS.items() if transform.random))
-    def test_randomness_comes_from_the_generator_alone(self, name):
+    def test_randomness_comes_from_the_draws_alone(self, name):
         image = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
         options = {
             "random_resized_crop": "(size=8)",

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from attention.errors import UsageError
+from train.data.draws import Draws
 from train.data.text.examples import Masking
-from train.data.text.windows import Cuts, Strides, padded, truncated
+from train.data.text.windows import Cuts, Strides, cut, padded
 from train.data.tokenisers import make
 
 
@@ -12,7 +13,7 @@ class TestCuts:
     def test_windows_lie_side_by_side_inside_the_text(self, tokens, width, ahead):
         cuts = Cuts(tokens, width, ahead)
         for epoch in range(50):
-            starts = [cuts.start(i, epoch, seed=1) for i in range(len(cuts))]
+            starts = cuts.starts(1, epoch)
             assert starts[0] >= 0
             assert starts[-1] + width + ahead <= tokens
             assert set(np.diff(starts)) <= {width}
@@ -23,7 +24,7 @@ class TestCuts:
         shown = np.zeros(tokens - ahead, int)
         firsts = set()
         for epoch in range(200):
-            starts = [cuts.start(i, epoch, seed=1) for i in range(len(cuts))]
+            starts = cuts.starts(1, epoch)
             firsts.add(starts[0])
             for start in starts:
                 shown[start : start + 7] += 1
@@ -32,56 +33,52 @@ class TestCuts:
         assert tokens - ahead - 7 * len(cuts) < 14
 
     def test_seeds_cut_differently(self):
-        orders = [tuple(Cuts(1000, 64).start(0, epoch, seed) for epoch in range(8)) for seed in range(4)]
+        orders = [tuple(Cuts(1000, 64).starts(seed, epoch)[0] for epoch in range(8)) for seed in range(4)]
         assert len(set(orders)) == 4
 
 
 class TestStrides:
-    def test_by_hand(self):
-        """Ten tokens, windows of 4, 2 apart: 0-3, 2-5, 4-7, 6-9."""
-        strides = Strides(10, 4, 2)
-        assert [strides.span(i) for i in range(len(strides))] == [(0, 4), (2, 6), (4, 8), (6, 10)]
-        weights = [strides.weight(i).tolist() for i in range(4)]
-        assert weights == [[1, 1, 1, 1], [0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 1, 1]]
-
-    def test_the_last_is_cut_short(self):
-        strides = Strides(9, 4, 2)
-        assert [strides.span(i) for i in range(len(strides))] == [(0, 4), (2, 6), (4, 8), (6, 9)]
-        assert strides.weight(3).tolist() == [0, 0, 1, 0]
-        assert strides.whole_weight(2).tolist() == [1, 1, 1, 1]
-        assert strides.whole_weight(3).tolist() == [0, 0, 0, 0]
+    @pytest.mark.parametrize(
+        ("tokens", "starts", "lengths"),
+        [(10, [0, 2, 4, 6], [4, 4, 4, 4]), (9, [0, 2, 4, 6], [4, 4, 4, 3]), (3, [0], [3])],
+    )
+    def test_by_hand(self, tokens, starts, lengths):
+        """Windows of 4, 2 apart: of ten tokens 0-3, 2-5, 4-7, 6-9."""
+        strides = Strides(tokens, 4, 2)
+        numbers = np.arange(len(strides))
+        assert strides.starts(numbers).tolist() == starts
+        assert strides.lengths(numbers).tolist() == lengths
+        assert strides.repeated(numbers).tolist() == [0, 2, 2, 2][: len(starts)]
 
     @pytest.mark.parametrize("tokens", [1, 5, 16, 17, 31, 100, 1023])
     @pytest.mark.parametrize("stride", [1, 3, 8, 15, 16])
-    def test_each_token_counts_once_and_sees_what_it_should(self, tokens, stride):
+    def test_each_token_is_new_once_and_sees_what_it_should(self, tokens, stride):
         strides = Strides(tokens, 16, stride)
+        numbers = np.arange(len(strides))
         counted = np.zeros(tokens, int)
-        for i in range(len(strides)):
-            start, stop = strides.span(i)
-            places = np.flatnonzero(strides.weight(i)) + start
-            assert places.max() < stop
-            counted[places] += 1
-            assert i == 0 or (places - start >= 16 - stride).all()
+        of_all = (of(numbers) for of in (strides.starts, strides.lengths, strides.repeated))
+        for number, (start, length, repeated) in enumerate(zip(*of_all, strict=True)):
+            assert repeated < length
+            counted[start + repeated : start + length] += 1
+            assert number == 0 or repeated >= 16 - stride
         np.testing.assert_array_equal(counted, 1)
 
     @pytest.mark.parametrize("tokens", [5, 16, 17, 100])
     def test_whole_windows_are_those_of_a_plain_loop(self, tokens):
         strides = Strides(tokens, 16, 8)
-        total = sum(strides.whole_weight(i).sum() for i in range(len(strides)))
-        assert total == 16 * len(range(0, tokens - 16 + 1, 8))
+        lengths = strides.lengths(np.arange(len(strides)))
+        assert np.count_nonzero(lengths == 16) == len(range(0, tokens - 16 + 1, 8))
 
 
-class TestTruncation:
-    def test_first_and_last(self):
-        ids = np.arange(5, dtype=np.uint16)
-        assert truncated(ids, 3, "first").tolist() == [0, 1, 2]
-        assert truncated(ids, 3, "last").tolist() == [2, 3, 4]
-        for keep in ("first", "last"):
-            assert truncated(ids, 8, keep).tolist() == [0, 1, 2, 3, 4]
-            assert truncated(ids[:0], 8, keep).tolist() == []
+class TestPadding:
+    @pytest.mark.parametrize(("start", "expected"), [(0, [5, 6, 7]), (1, [6, 7, 0]), (3, [0, 0, 0])])
+    def test_zeros_come_after_a_text(self, start, expected):
+        out = cut(np.array([5, 6, 7], np.uint16), start, 3)
+        assert out.tolist() == expected
+        assert out.dtype == np.int32
 
     def test_padding_comes_after(self):
-        out = padded(np.array([7, 8], np.uint16), 4, 9)
+        out = padded(np.array([7, 8, 1, 2], np.int32), 2, 9)
         assert out.tolist() == [7, 8, 9, 9]
         assert out.dtype == np.int32
 
@@ -94,7 +91,7 @@ class TestMasking:
     @pytest.fixture
     def corrupted(self, masking):
         ids = np.random.default_rng(0).integers(0, 50, 400_000).astype(np.int32)
-        out, chosen = masking(ids, np.random.default_rng(1))
+        out, chosen = masking(ids, np.full(len(ids), True), Draws(1))
         return ids, out, chosen
 
     def test_special_tokens_are_never_chosen(self, corrupted, masking):
@@ -122,16 +119,15 @@ class TestMasking:
         chi_squared = ((ordinary - ordinary.mean()) ** 2 / ordinary.mean()).sum()
         assert chi_squared < 80  # 45 degrees of freedom: beyond 80 once in a thousand
 
-    def test_one_at_least(self, masking):
+    def test_one_at_least_and_of_what_is_real(self, masking):
         ids = np.array([0, 5, 6, 49], np.int32)
-        for seed in range(100):
-            chosen = masking(ids, np.random.default_rng(seed))[1]
-            assert chosen.any()
-            assert not chosen[[0, 3]].any()
+        for seed in range(20):
+            chosen = masking(ids, np.array([True, True, False, True]), Draws(seed))[1]
+            assert chosen.tolist() == [False, True, False, False]
 
     def test_nothing_to_choose(self, masking):
-        out, chosen = masking(np.array([0, 49], np.int32), np.random.default_rng(0))
-        assert out.tolist() == [0, 49]
+        out, chosen = masking(np.array([0, 49, 5], np.int32), np.arange(3) < 2, Draws(0))
+        assert out.tolist() == [0, 49, 5]
         assert not chosen.any()
 
     def test_of_tokenisers(self):
@@ -139,3 +135,11 @@ class TestMasking:
         assert (masking.mask, masking.special, masking.size) == (257, (256, 257, 258, 259), 260)
         with pytest.raises(UsageError, match=r"with a mask token, but data.tokeniser has only pad, unknown; for words"):
             Masking.of(make("words(size=9)", ["a"]), 0.15)
+
+    def test_where_no_token_is_drawn_any_is_as_likely(self):
+        masking = Masking(rate=1e-9, size=50, special=(0,), mask=10)
+        ids, real = np.array([1, 2, 3, 0, 4], np.int32), np.full(5, True)
+        chosen = sum(masking(ids, real, Draws(seed))[1].astype(int) for seed in range(2000))
+        assert chosen[3] == 0
+        assert chosen.sum() == 2000
+        assert ((chosen[[0, 1, 2, 4]] - 500) ** 2 / 500).sum() < 16.3  # 3 degrees of freedom: once in a thousand
