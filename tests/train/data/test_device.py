@@ -1,0 +1,205 @@
+"""Batches that are gathered on a device are those of the host's pipeline, bit for bit."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from tests.train.data.streams import take
+from train.data.captions.section import CaptionData
+from train.data.device import Resident, ResidentEvaluation, why_host
+from train.data.images.examples import ImageExamples
+from train.data.images.section import ImageData
+from train.data.images.sources import LabelledArrays, LabelledImages
+from train.data.pairs.section import TranslationData
+from train.data.text.section import LabelledTextData, MaskedTextData, TextData
+
+LIMIT = 2**30
+SEEDS = (0, 2**32 - 7)
+CHAINS = {
+    "plain images": ("", ""),
+    "augmented images": (
+        "pad_crop(padding=2)|flip(p=0.3)|normalise(mean=0.3, std=(0.2, 0.3, 0.7))",
+        "normalise(mean=0.3, std=0.7)",
+    ),
+    "images that are resized first": ("resize(size=9)|pad_crop|flip", "resize(size=12)|center_crop(size=9)"),
+    "images that are padded last": (
+        "normalise(mean=0.4, std=0.3)|flip|pad(to=11)|pad_crop|center_crop(size=7)",
+        "normalise(mean=0.4, std=0.3)|pad(to=11)|center_crop(size=7)",
+    ),
+}
+SECTIONS = {
+    "next tokens": (TextData, {}),
+    "next tokens of overlapping windows": (TextData, {"eval_stride": 5}),
+    "masked tokens": (MaskedTextData, {"mask_rate": 0.3}),
+    "masked tokens without marks": (MaskedTextData, {"tokeniser": "wordpiece(size=80)", "context": 7}),
+    "first tokens of documents": (LabelledTextData, {"keep": "first"}),
+    "last tokens of documents": (LabelledTextData, {"keep": "last"}),
+    "pairs": (TranslationData, {}),
+    "captions": (CaptionData, {"train_transforms": "pad_crop|normalise(mean=0.5, std=0.5)"}),
+}
+KINDS = (*CHAINS, *SECTIONS)
+
+
+@pytest.fixture
+def make(photos, defaults, text_fields, folder, tmp_path):
+    """The training and the test examples of a kind."""
+    rows = [f"{'word ' * (n % 7)}last{n}\tlabel {'of ' * (n % 5)}it\t{n % 3}" for n in range(31)]
+    (tmp_path / "table.tsv").write_text("text\ttarget\tn\n" + "\n".join(rows) + "\n")
+    table = {"source": f"file:{tmp_path}/table.tsv"} | {f"{p}_split": "train" for p in ("train", "validation", "test")}
+    table |= {"cache_dir": text_fields["cache_dir"], "batch_size": 4, "eval_batch_size": 4}
+    fields = {
+        TextData: text_fields | {"source": f"file:{folder}"},
+        MaskedTextData: text_fields | {"source": f"file:{folder}"},
+        LabelledTextData: table | {"label_column": "n", "context": 3, "tokeniser": "words"},
+        TranslationData: table | {"source_column": "text", "source_length": 50, "target_length": 30},
+        CaptionData: {"cache_dir": text_fields["cache_dir"], "eval_batch_size": 300},
+    }
+
+    def make(kind, **changes):
+        if kind in CHAINS:
+            chain, evaluation = CHAINS[kind]
+            data = dataclasses.replace(defaults, train_transforms=chain, eval_transforms=evaluation, **changes)
+            return (ImageExamples(data, photos),) * 2
+        section, given = SECTIONS[kind]
+        data = section(**fields[section] | given | changes)
+        examples = data.examples(data.load())
+        return examples["train"], examples["test"]
+
+    return make
+
+
+def assert_bits(host, device):
+    """All are equal bit by bit; an index has 32 bits on a device."""
+    assert host.keys() == device.keys()
+    for name, value in host.items():
+        found = np.asarray(device[name])
+        kind = np.int32 if name == "index" else value.dtype
+        assert (found.dtype, found.shape) == (kind, value.shape), name
+        assert found.tobytes() == value.astype(kind).tobytes(), name
+
+
+def batches_of(examples, first, count, *share):
+    """Some training batches of the host."""
+    batches = examples.train_batches(*share)
+    batches.set_state({"taken": first})
+    return take(batches, count)
+
+
+def at(rows, step):
+    return {name: of[step] for name, of in rows.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestBatches:
+    def test_training_over_epochs_for_all_seeds_in_one_program(self, make, kind):
+        examples, _ = make(kind)
+        resident = Resident(examples)
+        assert why_host(examples, LIMIT) == ""
+        first, steps = max(0, examples.epoch_length // examples.data.batch_size - 4), 12
+        arrays, batch = jax.device_put(resident.arrays), jax.jit(jax.vmap(resident.batch, (None, 0, 0)))
+        for process, processes in ((0, 1), (1, 2)):
+            feeds = [resident.feed(seed, first, steps, process, processes) for seed in SEEDS]
+            hosts = [batches_of(examples, first, steps, seed, process, processes) for seed in SEEDS]
+            for step in range(steps):
+                rows = {name: np.stack([feed[name][step] for feed in feeds]) for name in feeds[0]}
+                found = batch(arrays, rows, np.array(SEEDS, np.uint32))
+                for replica, host in enumerate(hosts):
+                    assert_bits(host[step], at(found, replica))
+
+    def test_evaluation(self, make, kind):
+        _, examples = make(kind)
+        resident = ResidentEvaluation(examples)
+        arrays, batch = jax.device_put(resident.arrays), jax.jit(resident.batch)
+        for process, processes in ((0, 1), (1, 2)):
+            feed = resident.feed(process, processes)
+            hosts = list(examples.eval_batches(process, processes))
+            assert len(feed["index"]) == len(hosts)
+            for step, host in enumerate(hosts):
+                assert_bits(host, batch(arrays, at(feed, step)))
+
+    @pytest.mark.parametrize("cls", [Resident, ResidentEvaluation])
+    def test_sizes_are_known_before_anything_is_read(self, make, kind, cls):
+        resident = cls(make(kind)[0])
+        arrays = resident.arrays
+        assert {name: (of.shape, of.dtype) for name, of in arrays.items()} == {
+            name: (of.shape, of.dtype) for name, of in resident.shapes.items()
+        }
+        assert resident.nbytes == sum(of.nbytes for of in arrays.values())
+
+
+def test_one_program_makes_the_batches_of_many_steps(make):
+    """With a scan over the rows, as the loop has it, and from a position beyond 2**32."""
+    examples, _ = make("augmented images")
+    resident = Resident(examples)
+    first = 2**33 // examples.data.batch_size - 2
+    feed = resident.feed(5, first, 6)
+
+    @jax.jit
+    def run(arrays, feed, seed):
+        return jax.lax.scan(lambda _, rows: (None, resident.batch(arrays, rows, seed)), None, feed)[1]
+
+    found = run(resident.arrays, feed, np.uint32(5))
+    for step, host in enumerate(batches_of(examples, first, 6, 5)):
+        assert_bits(host, at(found, step))
+
+
+def test_a_feed_goes_on_where_another_ended(make):
+    resident = Resident(make("next tokens")[0])
+    whole, parts = resident.feed(3, 0, 20), [resident.feed(3, 0, 13), resident.feed(3, 13, 7)]
+    for name, of in whole.items():
+        np.testing.assert_array_equal(of, np.concatenate([part[name] for part in parts]))
+        assert of.dtype in (np.int32, np.uint32)
+
+
+def test_a_feed_is_cheap(make):
+    """It reads nothing: rows are taken out of the epoch, which is ordered once."""
+    examples, _ = make("augmented images")
+    resident, ordered = Resident(examples), []
+    resident.feed(0, 0, 2)
+    object.__setattr__(examples, "epoch", lambda *of: ordered.append(of))
+    resident.feed(0, 1, 1)
+    assert not ordered
+
+
+class TestWhyHost:
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            ({"train_transforms": "flip|resize(size=4)"}, "resize in data.train_transforms runs on the host"),
+            ({"train_transforms": "rotate(degrees=9)"}, "rotate in data.train_transforms runs on the host"),
+            ({"train_transforms": "resize(size=4)|colour_jitter|flip"}, "colour_jitter in data.train_transforms runs"),
+            ({"mixup": 0.2}, "data.mixup runs on the host"),
+        ],
+    )
+    def test_images(self, photos, defaults, changes, reason):
+        examples = ImageExamples(dataclasses.replace(defaults, **changes), photos)
+        assert why_host(examples, LIMIT).startswith(reason)
+        assert why_host(examples, LIMIT, training=False) == ""
+
+    def test_images_of_several_sizes(self, defaults):
+        records = [{"image": np.zeros((side, 9, 3), np.uint8), "label": 0} for side in (8, 10)]
+        images = LabelledImages(records, 1, (0, 9, 3), range(2))
+        assert why_host(ImageExamples(defaults, images), LIMIT) == "the images differ in size"
+        resized = dataclasses.replace(defaults, train_transforms="resize(size=8)|flip")
+        assert why_host(ImageExamples(resized, images), LIMIT) == ""
+
+    def test_more_than_may_be_held(self, photos, defaults):
+        examples = ImageExamples(defaults, photos)
+        assert why_host(examples, 21 * (90 + 4)) == ""
+        assert why_host(examples, 21 * (90 + 4) - 1) == "they take 1,974 bytes, more than the 1,973 that may be held"
+
+    def test_buckets(self, make):
+        assert why_host(make("pairs", buckets="20")[0], LIMIT) == "batches of data.buckets differ in length"
+
+
+def test_a_device_holds_what_a_dry_run_stands_for():
+    blank = ImageData(image_shape="8x8x1").blank()
+    assert Resident(blank).shapes["image"].shape == (1, 8, 8, 1)
+    assert why_host(blank, LIMIT) == ""
+
+
+def test_large_labels_are_held_as_they_are(defaults):
+    images = LabelledArrays(np.zeros((3, 2, 2), np.uint8), np.array([0, 2**23, 1]))
+    assert Resident(ImageExamples(defaults, images)).arrays["label"].tolist() == [0, 2**23, 1]
