@@ -7,10 +7,13 @@ integers; `train.data.device` gathers the same rows from arrays on a device.
 """
 
 import atexit
+import contextlib
 import dataclasses
+import errno
 import functools
 import multiprocessing
 import os
+import resource
 import signal
 import threading
 from collections.abc import Mapping, Sequence
@@ -35,6 +38,8 @@ Raw = Mapping[str, Any]
 
 NOTHING = -1  # the index of a row that only fills a batch
 ENDLESS = 2**62  # batches
+_FILES = 20  # that a worker opens, and its parent besides
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 
 # One thread is the fastest: making small examples holds the interpreter, and more threads only contend for it.
 _READ = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
@@ -49,14 +54,23 @@ class BatchIterator(grain.DatasetIterator):
         self._taken, self._ahead = 0, None
 
     def __next__(self) -> Batch:
+        """Takes the next batch.
+
+        Raises:
+          UsageError: the operating system has ended a worker, or gives no more files or processes.
+        """
         self._assert_not_closed()
-        if self._ahead is None:
-            self._ahead = self._prefetching()
         try:
+            if self._ahead is None:
+                self._ahead = self._prefetching()
             batch = next(self._ahead)
         except StopIteration:
             self._stop()
             raise
+        except (OSError, RuntimeError) as error:
+            with contextlib.suppress(AssertionError):  # of workers that were never started
+                self._stop()
+            raise _explained(error) from error
         self._taken += 1
         return batch
 
@@ -79,6 +93,7 @@ class BatchIterator(grain.DatasetIterator):
         if self.workers:
             if not flags.FLAGS.is_parsed():  # Grain's workers read absl flags, which only absl's own main parses.
                 flags.FLAGS.mark_as_parsed()
+            _check_files(self.workers)
             _kill_workers_at_exit()
             options = grain.MultiprocessingOptions(self.workers, per_worker_buffer_size=2)
             ahead = ahead.mp_prefetch(options, worker_init_fn=_depend)
@@ -103,6 +118,26 @@ def _depend(index: int, count: int) -> None:
 def _kill_workers_at_exit() -> None:
     """Kills workers at exit, since `multiprocessing` would send a signal that they ignore, and wait for them."""
     atexit.register(lambda: [worker.kill() for worker in multiprocessing.active_children()])
+
+
+def _explained(error: OSError | RuntimeError) -> Exception:
+    """Says in one sentence what the operating system did to workers; other errors stay as they are."""
+    remedy = "continue with the same command and fewer data.workers (0 needs none)"
+    if short := [text for text in map(os.strerror, _SHORT) if text in str(error)]:  # a worker's error has no number
+        return UsageError(f"The data cannot be prepared ({short[0]}); raise that limit, or {remedy}.")
+    if "terminated unexpectedly" in str(error):  # of Grain
+        return UsageError(f"A process that prepares data was ended from outside, as where memory is short; {remedy}.")
+    return error
+
+
+def _check_files(workers: int) -> None:
+    """Raises UsageError where too few files may be open for workers, on which Grain would fail half-way."""
+    least, limit = _FILES * (workers + 1), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit != resource.RLIM_INFINITY and (left := limit - len(os.listdir("/dev/fd"))) < least:
+        raise UsageError(
+            f"data.workers={workers} needs {least} more open files, but the limit of {limit} leaves {left}; raise it "
+            f"(ulimit -n {limit - left + least}), or continue with the same command and fewer data.workers."
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,11 @@
 import dataclasses
+import errno
 import hashlib
+import itertools
 import json
+import multiprocessing
+import os
+import resource
 
 import grain
 import numpy as np
@@ -296,3 +301,60 @@ def test_real_images(tfds_folder, augmented):
     assert out["image"].shape == (128, 32, 32, 3)
     assert len(set(out["index"])) == 128
     assert sum(batch["weight"].sum() for batch in data.load()["test"].eval_batches()) == 10_000
+
+
+class TestWorkersThatEnd:
+    """What the operating system does to workers is one sentence, which the loop can save and stop on."""
+
+    @pytest.fixture
+    def batches(self, photos, defaults):
+        batches = train_batches(photos, dataclasses.replace(defaults, workers=2), seed=5)
+        yield batches
+        batches.close()
+
+    def test_a_killed_worker(self, photos, defaults, batches):
+        next(batches)
+        for worker in multiprocessing.active_children():
+            worker.kill()
+        with pytest.raises(UsageError, match=r"^A process that prepares data was ended from outside.* data.workers"):
+            list(itertools.islice(batches, 100))
+        state = batches.get_state()
+        rest = train_batches(photos, defaults, seed=5)
+        rest.set_state(state)
+        batches.set_state(state)
+        assert_same(next(rest), next(batches))
+        rest.close()
+
+    @pytest.mark.parametrize("limit", [12, 24])
+    def test_too_few_files(self, batches, limit, monkeypatch):
+        limits = {resource.RLIMIT_NOFILE: (limit, limit)}
+        monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
+        message = r"^data.workers=2 needs 60 more open files, but the limit of .* raise it \(ulimit -n .* fewer data"
+        with pytest.raises(UsageError, match=message):
+            next(batches)
+
+    @pytest.mark.parametrize(
+        ("error", "message"),
+        [
+            (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), r"\(Too many open files\); raise that limit, or contin"),
+            (OSError("[Errno 24] Too many open files"), r"\(Too many open files\)"),
+            (BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), r"\(Resource temporarily unavailable\)"),
+        ],
+    )
+    def test_what_is_short(self, photos, defaults, monkeypatch, error, message):
+        batches = train_batches(photos, defaults, seed=0)
+        monkeypatch.setattr(batches, "_prefetching", lambda: _failing(error))
+        with pytest.raises(UsageError, match=message):
+            next(batches)
+
+    def test_other_errors_stay(self, photos, defaults, monkeypatch):
+        batches = train_batches(photos, defaults, seed=0)
+        monkeypatch.setattr(batches, "_prefetching", lambda: _failing(OSError("a broken file")))
+        with pytest.raises(OSError, match="a broken file"):
+            next(batches)
+
+
+def _failing(error):
+    """Yields nothing; a generator can be closed, as Grain's iterators can."""
+    raise error
+    yield
