@@ -64,7 +64,7 @@ def program(
                 if given.out:
                     given.out.write_text(json.dumps(about | result, indent=2) + "\n")
 
-        main = cli.program(doc, *flags, OUT)(act)
+        main = cli.program(doc, *flags, OUT, lasting=True)(act)
         return main
 
     return decorate

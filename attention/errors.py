@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 WORD, MESSAGE = 400, 4000  # the most characters of one word, and of all words; a path may have 255 in each of its parts
 
+_STEERING = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
 
 class UsageError(ValueError):
     """A mistake of the caller, described in one sentence; command lines print it without a traceback.
@@ -19,13 +21,13 @@ class UsageError(ValueError):
 
 
 def printable(text: str) -> str:
-    """Returns a text that every file takes: what is not in UTF-8, as in names of files, is written as escapes."""
+    """Escapes what UTF-8 cannot encode, as there is in names of files."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def visible(text: str) -> str:
-    """Returns a text that every terminal takes; what would steer it is written as escapes too."""
-    return re.sub(r"[\0-\x08\x0b-\x1f\x7f\x9b]", lambda control: repr(control[0])[1:-1], printable(text))
+    """Escapes what would steer a terminal, or turn the direction of a line, beside what `printable` does."""
+    return _STEERING.sub(lambda control: repr(control[0])[1:-1], printable(text))
 
 
 def shortened(text: str) -> str:

@@ -12,16 +12,14 @@ import pytest
 from tests.conftest import ROOT
 from tests.test_programs import PROGRAMS
 from tests.train.conftest import arguments
-from train import cli
 from train.grids import pool
 from train.run import console
 
 
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch):
-    """Command line, spellings and signals are this process's."""
+    """The command line is this process's."""
     monkeypatch.setattr(sys, "argv", ["attention-bench"])
-    monkeypatch.setattr(cli, "spellings", {})
 
 
 def run(capsys, *words):
@@ -58,14 +56,11 @@ def test_an_unknown_command_is_one_sentence(capsys):
     assert err.count("\n") == 1
 
 
-def test_help_and_examples_are_spelled_as_they_were_called(capsys):
+def test_a_command_has_the_help_of_its_program(capsys):
     with pytest.raises(SystemExit) as ended:
         run(capsys, "report", "--help")
-    out = capsys.readouterr().out
     assert ended.value.code == 0
-    assert "Usage:\n  attention-bench report PLACES ... [flags]" in out
-    assert "  attention-bench report runs/digits\n" in out
-    assert "python -m" not in out
+    assert "Usage:\n  python -m analysis.report PLACES ... [flags]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -118,7 +113,7 @@ def test_nor_do_they_in_the_processes_of_a_sweep(hostile, tmp_path):
     done = hostile("sweep", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 of 1 runs have finished, 0 failed." in done.stdout
-    assert f"attention-bench report {tmp_path / 'runs'} makes tables" in done.stdout
+    assert f"python -m analysis.report {tmp_path / 'runs'} makes tables" in done.stdout
 
 
 def test_a_process_looks_into_the_current_folder_only_where_this_one_does(monkeypatch, tmp_path):

@@ -1,7 +1,7 @@
 """The command line of every program: flags, help, mistakes in one sentence, exit codes and colours.
 
-Exit codes are 0 for done, 1 for failed, 2 for a mistake of the user's, 4 for a loss that is not finite, and 130 after
-Ctrl-C. One process of several that fails alone ends with 3.
+Exit codes are 0 for done, 1 for failed, 2 for a mistake of the user's, 4 for a loss that is not finite, 130 after
+Ctrl-C, and 141 where nobody reads what a program prints. One process of several that fails alone ends with 3.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attention.errors import UsageError, check_known, shortened, unknown
+from attention.errors import UsageError, check_known, shortened, unknown, visible
 from train.devices import allocation
 from train.run import terminal
 
@@ -27,44 +27,48 @@ MOST = 2**16  # of devices, processes or seeds: each is made
 HELP_COLUMN = 26  # where explanations start at the latest
 OVERRIDE = "--config."
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")  # the latter are what Python makes of bytes that are not UTF-8
-_COMMAND = re.compile(r"(?:taskset .*)?(python -m [\w.]+|attention-bench \w+)")
-spellings: dict[str, str] = {}  # how programs are called where it is not `python -m`; see `train.run.console`
+_COMMAND = re.compile(r"(?:taskset .*)?(python -m [\w.]+)")
 
 
-def spelled(text: str) -> str:
-    """Returns a text in which programs are called as the user called this one."""
-    return re.sub(r"python -m [\w.]+", lambda command: spellings.get(command[0], command[0]), text)
-
-
-def run(program: Callable[[], int | None], speaks: Callable[[], bool] = lambda: True) -> int:
+def run(
+    program: Callable[[], int | None],
+    speaks: Callable[[], bool] = lambda: True,
+    lasting: bool = False,
+    verbatim: bool = False,
+) -> int:
     """Runs a program, reports its mistake once if it makes one, and returns the exit code.
 
     Args:
       program: The program, which may return an exit code of its own.
-      speaks: Returns whether this process reports the mistake, where several processes make the same one.
+      speaks: Says whether this process reports the mistake, where several processes make the same one.
+      lasting: Whether its work is more than what it prints, so that it goes on where that cannot be written.
+      verbatim: Whether it prints texts of models; see `terminal.screens`.
     """
     allocation.keep_freed()
-    with contextlib.suppress(AttributeError):  # what stands in for stdout need not be a stream of text
-        sys.stdout.reconfigure(errors="backslashreplace")  # paths may have names that are not in UTF-8
+    with terminal.screens(lasting, verbatim):
+        try:
+            code = _code_of(program)
+            sys.stdout.flush()
+        except (UsageError, FloatingPointError) as error:  # the latter is a loss that is not finite
+            if speaks():
+                mistake(str(error))
+            return MISTAKE if isinstance(error, UsageError) else DIVERGED
+        except OSError as error:
+            if error.filename is None:
+                raise
+            return mistake(shortened(f"{error.filename}: {error.strerror}."))
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        except SystemExit as unread:
+            return unread.code
+        return code
+
+
+def _code_of(program: Callable[[], int | None]) -> int:
     try:
-        code = program() or DONE
-        sys.stdout.flush()
-    except (UsageError, FloatingPointError) as error:  # the latter is a loss that is not finite
-        if speaks():
-            mistake(str(error))
-        return MISTAKE if isinstance(error, UsageError) else DIVERGED
-    except BrokenPipeError:  # the reader, such as head, has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
-    except OSError as error:
-        if error.filename is None:
-            raise
-        return mistake(shortened(f"{error.filename}: {error.strerror}."))
-    except KeyboardInterrupt:
-        return INTERRUPTED
+        return program() or DONE
     except SystemExit as end:  # argparse's, after --help
         return end.code or DONE
-    return code
 
 
 def flag(*names: str, **options: Any) -> Callable[["Parser"], Any]:
@@ -73,13 +77,15 @@ def flag(*names: str, **options: Any) -> Callable[["Parser"], Any]:
 
 
 def program(
-    doc: str, *flags: Callable[["Parser"], Any]
+    doc: str, *flags: Callable[["Parser"], Any], lasting: bool = False, verbatim: bool = False
 ) -> Callable[[Callable[[argparse.Namespace], int | None]], Callable[..., int]]:
     """Turns a function of flags into the `main` of a program, which reads them and returns the exit code.
 
     Args:
       doc: The docstring of the program's module; see `Parser`.
       flags: What adds the flags to the parser, such as `flag` and `OVERRIDES`; `main.parser()` returns the parser.
+      lasting: See `run`.
+      verbatim: See `run`.
     """
 
     def parser() -> Parser:
@@ -91,7 +97,7 @@ def program(
     def decorate(act: Callable[[argparse.Namespace], int | None]) -> Callable[..., int]:
         @functools.wraps(act)
         def main(arguments: Sequence[str] | None = None) -> int:
-            return run(lambda: act(parser().parse_args(arguments)))
+            return run(lambda: act(parser().parse_args(arguments)), lasting=lasting, verbatim=verbatim)
 
         main.parser = parser
         return main
@@ -115,7 +121,7 @@ def signals_handled(handle: Callable[[int, Mapping[int, Any]], None]) -> Iterato
 
 def mistake(sentence: str) -> int:
     """Reports a user's mistake and returns its exit code."""
-    print(terminal.styled("error:", terminal.RED, sys.stderr), sentence, file=sys.stderr, flush=True)
+    print(terminal.styled("error:", terminal.RED, sys.stderr), visible(sentence), file=sys.stderr, flush=True)
     return MISTAKE
 
 
@@ -193,9 +199,7 @@ class Parser(argparse.ArgumentParser):
         self.kinds: dict[str, Parser] = {}
         self.needed: list[str] = []
         self.once: dict[str, bool] = {}  # every flag that starts with --, and whether it may be given only once
-        paragraphs = [
-            textwrap.dedent(text).splitlines() for text in textwrap.dedent(spelled(doc)).strip().split("\n\n")
-        ]
+        paragraphs = [textwrap.dedent(text).splitlines() for text in textwrap.dedent(doc).strip().split("\n\n")]
         self.examples = [line.strip() for lines in paragraphs if _COMMAND.match(lines[0]) for line in lines]
         self.texts = [" ".join(lines).replace("`", "") for lines in paragraphs if not _COMMAND.match(lines[0])]
         program = program or _COMMAND.match(self.examples[0])[1]

@@ -212,6 +212,7 @@ def _captions(flags: argparse.Namespace) -> list[str]:
     cli.flag("--chat", action="store_true", help="prompts are turns of a user, in the model's chat template"),
     cli.flag("--samples", type=int, default=1, help="number of continuations of each prompt"),
     *trained.FLAGS,
+    verbatim=True,
 )
 def main(flags: argparse.Namespace) -> None:
     """Prints the continuations, a single one as it grows; or the captions of images, a line each."""

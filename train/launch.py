@@ -170,7 +170,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit code."""
-    return cli.run(lambda: run(sys.argv[1:] if arguments is None else arguments))
+    return cli.run(lambda: run(sys.argv[1:] if arguments is None else arguments), lasting=True)
 
 
 if __name__ == "__main__":

@@ -149,12 +149,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program; returns its exit code: 0 done or saved, 2 a mistake in the arguments, 4 a loss not finite."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if {"--help", "-h"} & set(arguments):
-        parser().print_help()
-        return cli.DONE
+        return cli.run(lambda: parser().print_help())
     logging.getLogger("jax").setLevel(logging.ERROR)
     from train.devices import processes
 
-    return cli.run(functools.partial(run, arguments), processes.is_first)
+    trains = "--dry-run" not in arguments
+    return cli.run(functools.partial(run, arguments), processes.is_first, lasting=trains)
 
 
 if __name__ == "__main__":

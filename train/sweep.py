@@ -69,7 +69,7 @@ def _summed(outcomes: Mapping[Path, str], directory: Path) -> int:
     if finished < len(outcomes):
         print("The same command continues; what has finished is not trained again.")
     if finished:
-        print(cli.spelled(f"python -m analysis.report {directory} makes tables of what has finished."))
+        print(f"python -m analysis.report {directory} makes tables of what has finished.")
     return int(failed > 0)
 
 
@@ -293,6 +293,7 @@ main = cli.program(
     cli.flag("--declare", type=Path, metavar="FILE", help="a JSON file with the question and the comparisons"),
     cli.flag("--print", action="store_true", help="print one command for each run, and train nothing"),
     cli.flag("--slurm", nargs="?", const="", metavar="NAME=VALUE,...", help="submit the runs with submitit"),
+    lasting=True,
 )(run)
 
 

@@ -174,6 +174,7 @@ def translate_file(translator: Translator, source: Path, target: Path, search: S
     cli.flag("--length-penalty", type=float, help="length penalty of beam search; default the run's"),
     cli.flag("--temperature", type=float, default=0.0, help="temperature of draws; 0 takes the most probable token"),
     *trained.FLAGS,
+    verbatim=True,
 )
 def main(flags: argparse.Namespace) -> int:
     """Translates sentences or a file; returns 1 where some lines were too long."""

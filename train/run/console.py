@@ -71,7 +71,6 @@ def main() -> int:
         return cli.run(lambda: print(listing()))
     if name not in PROGRAMS:
         return cli.mistake(str(unknown("command", name, PROGRAMS)))
-    cli.spellings.update({f"python -m {module}": f"{NAME} {called}" for called, module in PROGRAMS.items()})
     sys.argv[1:] = arguments
     runpy.run_module(PROGRAMS[name], run_name="__main__", alter_sys=True)
     return cli.DONE

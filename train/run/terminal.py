@@ -1,17 +1,123 @@
-"""Text for a terminal: colours where the user wants them, and lines that fit."""
+"""Text for a terminal: what nobody can steer it with, colours where the user wants them, and lines that fit."""
 
+import contextlib
+import errno
 import io
 import os
 import re
+import signal
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from attention.errors import visible
+from attention.errors import UsageError, visible
 
 COLUMNS = 80
 BOLD, RED = "1", "1;31"
+UNREAD = 128 + signal.SIGPIPE  # exit code of a program whose reader has gone, as a shell gives it
+_STYLES = re.compile(r"(\x1b\[[\d;]*[A-Za-z]|\r)")  # of colours and bars
 _WORD = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""")
+
+
+class Outlet(io.FileIO):
+    """The file of a standard stream, given up at its first error: from then on it takes everything and writes nothing.
+
+    Args:
+      descriptor: The number of the file.
+      lasting: Whether the program goes on without it. Else a reader that has gone, such as `head`, ends the program as
+        SIGPIPE would, and any other error does so as a `UsageError`.
+
+    Attributes:
+      error: Why it was given up; None before.
+    """
+
+    def __init__(self, descriptor: int, lasting: bool):
+        super().__init__(descriptor, "w", closefd=False)
+        self.lasting, self.error = lasting, None
+
+    def write(self, data: bytes | memoryview) -> int | None:
+        """Writes bytes as `io.FileIO` does, or drops them."""
+        if self.error is None:
+            try:
+                return super().write(data)
+            except OSError as error:
+                self.error = error
+                if not self.lasting:
+                    raise _ending(error) from error
+        return memoryview(data).nbytes
+
+
+def _ending(error: OSError) -> BaseException:
+    if isinstance(error, BrokenPipeError):
+        return SystemExit(UNREAD)
+    return UsageError(
+        f"The standard output cannot be written ({error.strerror}); free space there, or send it elsewhere."
+    )
+
+
+class Screen(io.TextIOWrapper):
+    """A standard stream that shows what would steer a terminal as escapes.
+
+    Args:
+      stream: The stream as Python opened it.
+      lasting: See `Outlet`.
+      verbatim: Whether texts go as they are to what is no terminal.
+    """
+
+    def __init__(self, stream: io.TextIOWrapper, lasting: bool, verbatim: bool):
+        flushing = {"line_buffering": stream.line_buffering, "write_through": stream.write_through}
+        self._outlet = Outlet(stream.fileno(), lasting)
+        file = io.BufferedWriter(self._outlet)
+        super().__init__(file, encoding=stream.encoding, errors="backslashreplace", **flushing)
+        self._styles, self._verbatim = stream.isatty(), verbatim and not stream.isatty()
+
+    def write(self, text: str) -> int:
+        """Writes a text; a terminal gets its colours and what a bar is drawn with."""
+        parts = _STYLES.split(text) if self._styles else [text]
+        parts[::2] = parts[::2] if self._verbatim else map(visible, parts[::2])
+        super().write("".join(parts))
+        return len(text)
+
+    def finish(self) -> None:
+        """Writes what is left, and says once where a program has gone on although a disk took no more."""
+        with contextlib.suppress(UsageError, SystemExit):
+            self.flush()
+        error = self._outlet.error
+        if self._outlet.lasting and error and error.errno not in (errno.EPIPE, errno.EBADF):
+            print(f"Not all that was printed could be written ({error.strerror}).", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def screens(lasting: bool, verbatim: bool) -> Iterator[None]:
+    """Makes stdout and stderr a `Screen` each, closed ones too; what stands in for them, as in a notebook, stays.
+
+    Args:
+      lasting: Whether the program goes on where stdout cannot be written; without stderr it always does.
+      verbatim: Whether stdout is a text that was asked for, to be kept as it is.
+    """
+    _take_standard_descriptors()
+    with contextlib.ExitStack() as kept:
+        for name, options in {"stderr": (True, False), "stdout": (lasting, verbatim)}.items():
+            before = getattr(sys, name)
+            if before is getattr(sys, f"__{name}__"):
+                screen = Screen(before or io.TextIOWrapper(io.FileIO(_unwritable(), "w", closefd=False)), *options)
+                setattr(sys, name, screen)
+                kept.callback(setattr, sys, name, before)
+                kept.callback(screen.finish)
+        yield
+
+
+def _take_standard_descriptors() -> None:
+    """Opens those that are closed, else a file of the run would get such a number, and what others print to it."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            _unwritable()  # gets the lowest number that is free
+
+
+def _unwritable() -> int:
+    return os.open(os.devnull, os.O_RDONLY)
 
 
 def styled(text: str, style: str, stream: io.TextIOBase) -> str:
