@@ -23,7 +23,7 @@ from models.files import read_json
 from train import cli
 from train.config.leaves import completed, flatten
 from train.grids import grid, tuning
-from train.run.files import is_line, is_number, read_record, write_json, write_text, writing
+from train.run.files import check_place, is_line, is_number, read_record, write_json, write_text, writing
 from train.run.workdir import read_config, read_results
 
 SUFFIX = ".json"  # ending of an archive's name
@@ -287,6 +287,7 @@ def main(flags: argparse.Namespace) -> None:
     """Writes the archive and says what was kept and what was left out."""
     if flags.out.suffix != SUFFIX:
         raise UsageError(f"--out={flags.out} must end in {SUFFIX}; write --out={flags.out.with_suffix(SUFFIX)}.")
+    check_place(flags.out)
     if flags.folder.is_file():
         raise UsageError(f"{flags.folder} is no folder; give folders of runs, such as the --workdir of a sweep.")
     finished = find([flags.folder])

@@ -15,6 +15,7 @@ from analysis.layer_operations import CONSTANTS, HEADS, RANGE, analytic, average
 from analysis.pictures import operations, style
 from analysis.tables import plain_markdown
 from train import cli
+from train.run.files import check_place, write_text
 
 FEW = (16, 64, 256)  # lengths and widths of the programs that are compiled for heat maps and surfaces
 COUNTS = {"eq. 24": eq24, "analytic": analytic, "compiled": compiled}
@@ -35,8 +36,9 @@ def main(flags: argparse.Namespace) -> None:
     """Counts the operations, prints the tables, and writes the JSON file and the pictures."""
     out = flags.out
     out.mkdir(parents=True, exist_ok=True)
+    check_place(out / "flops.json")
     result = {"command": f"python -m analysis.flops --out={out}", "range": RANGE, "few": FEW} | counted()
-    (out / "flops.json").write_text(json.dumps(result, indent=1) + "\n")
+    write_text(out / "flops.json", json.dumps(result, indent=1) + "\n")
     print(settings_table(result["settings"]), averages_table(result["averages"]), sep="\n\n")
     draw(out)
 

@@ -1,7 +1,6 @@
 """Programs that measure: they print tables, and write JSON that says how, where and with what it was measured."""
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -13,6 +12,7 @@ import jax
 from attention.errors import UsageError
 from train import cli
 from train.run import workdir
+from train.run.files import write_json
 
 DEVICES = ("cpu", "gpu", "tpu")
 DEVICE = cli.flag("--device", default="", choices=DEVICES, help="the device; default the one that JAX chooses")
@@ -60,9 +60,9 @@ def program(
             use(getattr(given, "device", ""))
             about = header(main.parser().prog)  # before anything is measured, since the code may change meanwhile
             for result, tables in measure(given):
-                print(tables, flush=True)
                 if given.out:
-                    given.out.write_text(json.dumps(about | result, indent=2) + "\n")
+                    write_json(given.out, about | result)
+                print(tables, flush=True)
 
         main = cli.program(doc, *flags, OUT, lasting=True)(act)
         return main

@@ -8,7 +8,6 @@ continues.
 
 import argparse
 import dataclasses
-import json
 import statistics
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from analysis.tables import plain_markdown
 from studies import runs
 from train import cli
 from train.config.schema import PRECISIONS
+from train.run.files import write_json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +48,7 @@ TRAININGS = {
     cli.flag("--runs", type=Path, default=Path("runs/precision"), help="where the work directories are"),
     cli.flag("--seeds", type=cli.count, default=3, help="number of seeds of each setting, from 0"),
     measurements.OUT,
+    lasting=True,
 )
 def main(flags: argparse.Namespace) -> None:
     """Trains, prints a table and writes JSON."""
@@ -55,7 +56,7 @@ def main(flags: argparse.Namespace) -> None:
     print(markdown(found))
     if flags.out:  # only now, since it starts JAX, and each training needs the whole of an accelerator
         header = measurements.header("python -m studies.precision")
-        flags.out.write_text(json.dumps(header | {"reached": found}, indent=2) + "\n")
+        write_json(flags.out, header | {"reached": found})
 
 
 def measured(folder: Path, seeds: range) -> dict[str, dict[str, list[float]]]:

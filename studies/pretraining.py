@@ -120,6 +120,7 @@ MODELS = {
     cli.flag("--data", type=Path, default=Path("data"), help="the folder of data sets"),
     cli.flag("--runs", type=Path, default=Path("runs/replication"), help="where the sweeps are"),
     cli.flag("--only", nargs="*", default=[*MODELS], metavar="NAME", help=f"of {', '.join(MODELS)}"),
+    lasting=True,
 )
 def main(flags: argparse.Namespace) -> None:
     """Trains.

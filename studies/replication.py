@@ -44,6 +44,7 @@ ALL = {**DECLARED, **STUDIES}
     cli.flag("--print", action="store_true", help="print each sweep's command, and train nothing"),
     cli.flag("--archive", action="store_true", help="keep what a killed process left, and train nothing"),
     cli.flag("--tables", action="store_true", help="only write the tables and pictures of what is kept"),
+    lasting=True,
 )
 def main(flags: argparse.Namespace) -> int:
     """Trains, or prints or draws alone; returns the exit code. A run that fails stops no study.

@@ -114,6 +114,7 @@ def program(doc: str | None, table: Table, folder: Path, seeds: int) -> Callable
         cli.flag("--runs", type=Path, default=folder, help="where the work directories are"),
         cli.flag("--seeds", type=cli.count, default=seeds, help="number of seeds of each row, from 0"),
         cli.flag("--only", nargs="*", default=table.specs, help="rows to train"),
+        lasting=True,
     )
     def main(flags: argparse.Namespace) -> None:
         """Trains, then writes both files."""

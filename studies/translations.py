@@ -74,6 +74,7 @@ SETS = {
     cli.flag("--set", choices=SETS, required=True, help="the set of pairs"),
     cli.flag("--data", type=Path, required=True, help="the file or folder of pairs"),
     cli.flag("--runs", type=Path, required=True, help="where the work directories are"),
+    lasting=True,
 )
 def main(flags: argparse.Namespace) -> None:
     """Trains, then writes both files."""

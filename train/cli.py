@@ -20,7 +20,7 @@ from typing import Any
 
 from attention.errors import UsageError, check_known, shortened, unknown, visible
 from train.devices import allocation
-from train.run import terminal
+from train.run import files, terminal
 
 DONE, FAILED, MISTAKE, ALONE, DIVERGED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 MOST = 2**16  # of devices, processes or seeds: each is made
@@ -150,9 +150,11 @@ def count(text: str) -> int:
 
 
 def new_file(text: str) -> Path:
-    """Reads a flag's value as a file that can be written, which is checked before hours of work, not after."""
+    """Reads a flag's value as a file to be written, which is checked before hours of work, not after."""
     path = Path(text)
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+    if what := files.obstacle(path):
+        raise argparse.ArgumentTypeError(f"must be a file, but {text!r} is {what}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise argparse.ArgumentTypeError(f"must be a file in a folder that can be written, but it is {text!r}")
     return path
 

@@ -30,7 +30,7 @@ from train.decode.sampling import Sampling
 from train.decode.search import Search
 from train.devices import compilation
 from train.run import workdir
-from train.run.files import writing
+from train.run.files import check_place, writing
 
 BATCH = 32  # sentences at a time
 
@@ -153,6 +153,7 @@ def translate_file(translator: Translator, source: Path, target: Path, search: S
     Raises:
       UsageError: a file cannot be read or written.
     """
+    check_place(target)
     lines = [line.strip() for line in files.lines(source)]
     shown = tqdm(lines, unit=" sentences", disable=None, dynamic_ncols=True)
     left_out = []
@@ -168,8 +169,8 @@ def translate_file(translator: Translator, source: Path, target: Path, search: S
     cli.flag("text", nargs="*", help="sentences to translate"),
     cli.flag("--workdir", type=Path, required=True, help="the run's folder"),
     cli.flag("--input", type=Path, help="a file with one sentence a line, in place of sentences"),
-    cli.flag("--output", type=Path, help="the file for its translations, one a line"),
-    cli.flag("--alignment", type=Path, help="a picture of what the first translation attends to"),
+    cli.flag("--output", type=cli.new_file, help="the file for its translations, one a line"),
+    cli.flag("--alignment", type=cli.new_file, help="a picture of what the first translation attends to"),
     cli.flag("--beams", type=int, default=0, help="number of beams, 1 is greedy; default the run's"),
     cli.flag("--length-penalty", type=float, help="length penalty of beam search; default the run's"),
     cli.flag("--temperature", type=float, default=0.0, help="temperature of draws; 0 takes the most probable token"),

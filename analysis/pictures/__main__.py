@@ -114,6 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(flags: argparse.Namespace) -> None:
+    style.places(flags.out)
     written = style.save(flags.draw(flags), flags.out)
     print("Drawn: " + " and ".join(map(str, written)))
 

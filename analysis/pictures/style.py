@@ -14,6 +14,7 @@ from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb, to_rgba
 from matplotlib.figure import Figure
 
 from attention.errors import UsageError
+from train.run.files import check_place
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart, without yellow, which is too light for a line.
 # Black is not quite black, since an SVG does not say which areas are black, and `ON_DARK` could not change them.
@@ -138,10 +139,9 @@ def save(figure: Figure, path: Path) -> tuple[Path, ...]:
     Raises:
       UsageError: The files cannot be written.
     """
-    stem = path.with_suffix("") if path.suffix in WRITERS else path
-    written = tuple(stem.parent / f"{stem.name}{end}" for end in WRITERS if stem == path or path.suffix == end)
+    written = places(path)
     try:
-        stem.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph")  # characters that the font lacks are drawn as boxes
             for file in written:
@@ -151,6 +151,15 @@ def save(figure: Figure, path: Path) -> tuple[Path, ...]:
             f"{path} cannot be drawn ({error.strerror or error}); name a file that can be written."
         ) from error
     return written
+
+
+def places(path: Path) -> tuple[Path, ...]:
+    """Lists the files that `save` would write; raises UsageError where one cannot be put there, before it is drawn."""
+    stem = path.with_suffix("") if path.suffix in WRITERS else path
+    files = tuple(stem.parent / f"{stem.name}{end}" for end in WRITERS if stem == path or path.suffix == end)
+    for file in files:
+        check_place(file)
+    return files
 
 
 def _write_png(figure: Figure, path: Path) -> None:

@@ -31,6 +31,7 @@ SPARE = 4.0  # seconds for writing at the end
     cli.flag("--again", action="store_true", help="measure again what has failed or was skipped"),
     cli.flag("--tiny", action="store_true", help="toy sizes, to try the program itself"),
     cli.flag("--list", action="store_true", help="print the names of the items and end"),
+    lasting=True,
 )
 def main(flags: argparse.Namespace) -> None:
     """Measures what is missing, and prints a table of all."""

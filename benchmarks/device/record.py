@@ -9,7 +9,7 @@ from typing import Any
 from attention.errors import UsageError
 from benchmarks.device.items import Item, Row
 from models.files import read_json
-from train.run.files import write_text, writing
+from train.run.files import check_place, write_text, writing
 
 FILE, PROGRAMS = "device.json", "compiled.tar"
 MOST = 15 * 2**20  # bytes of compiled programs that are kept
@@ -27,6 +27,8 @@ class Results:
         self.path = folder / FILE
         with writing(f"The folder {folder}", "choose another --out"):
             folder.mkdir(parents=True, exist_ok=True)
+        for name in (FILE, PROGRAMS):
+            check_place(folder / name)
         kept = read(self.path) if self.path.exists() else {"calls": [], "rows": {}}
         self.calls, self.rows = [*kept["calls"], call], kept["rows"]
 

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from attention.errors import UsageError
 from models.attention_weights import attention_weights
 from train.data.tokenisers import Tokeniser
+from train.run.files import check_place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +76,7 @@ def draw(alignment: Alignment, path: Path) -> None:
     Raises:
       UsageError: The file cannot be written, or matplotlib does not know the format that its name asks for.
     """
+    check_place(path if path.suffix else path.with_suffix(".png"))  # which matplotlib adds
     rows, columns = alignment.weights.shape
     figure = Figure(figsize=(1 + columns * 0.28, 1 + rows * 0.28), layout="constrained")
     matrix(figure.subplots(), alignment)

@@ -76,6 +76,21 @@ def is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
+def obstacle(path: Path) -> str:
+    """Names what has a file's name and is none: a link, a folder, or a device or pipe; '' where a file can be put."""
+    if path.is_symlink():
+        return "a link"
+    if path.is_dir():
+        return "a folder"
+    return "a device or a pipe" if path.exists() and not path.is_file() else ""
+
+
+def check_place(path: Path) -> None:
+    """Raises UsageError where a file would go through a link or into a device, or take its place."""
+    if what := obstacle(path):
+        raise UsageError(f"{path} is {what}, where a file cannot be put; give another name, or remove it.")
+
+
 def write_json(path: Path, value: Any) -> None:
     """Writes a JSON file atomically."""
     write_text(path, json.dumps(value, indent=2) + "\n")
@@ -85,8 +100,13 @@ def write_text(path: Path, text: str) -> None:
     """Writes a file atomically, so that it is complete or unchanged even if the process or the power fails.
 
     Paths in the text that are not in UTF-8 are shown as `printable` shows them.
+
+    Raises:
+      UsageError: see `check_place`.
     """
-    temporary = path.with_suffix(TEMPORARY)
+    check_place(path)
+    temporary = path.with_name(path.name + TEMPORARY)
+    temporary.unlink(missing_ok=True)  # it may be a link
     try:
         with temporary.open("w", encoding="utf-8") as file:
             file.write(printable(text))
