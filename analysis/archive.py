@@ -28,6 +28,8 @@ from train.run.workdir import read_config, read_results
 
 SUFFIX = ".json"  # ending of an archive's name
 NAMED = 12  # of what is passed over
+FLOPS = "training_flops_per_example"
+LEAF = (str, int, float)  # and True and False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,13 +235,19 @@ def _entry(directory: Path) -> Entry:
 
 def _check(entry: Entry) -> None:
     """Raises a UsageError where an entry is not that of a run."""
-    kinds = {"task": str, "seed": int, "data.batch_size": int}
-    if not all(type(entry.config.get(field)) is kind for field, kind in kinds.items()):
+    kinds = {"task": str, "seed": int, "data.batch_size": int, "data.source": str}
+    of_kinds = all(type(entry.config.get(field)) is kind for field, kind in kinds.items())
+    if not (of_kinds and entry.config["data.batch_size"] > 0 and all(map(_is_leaf, entry.config.values()))):
         raise UsageError(f"{entry.path} was left out: its config.json is none of a run.")
     if not all(map(_is_result, entry.results)):
         raise UsageError(f"{entry.path} was left out: its result.json holds no result of a run.")
     if not all(is_line(line) and "seconds" in line for line in entry.record):
         raise UsageError(f"{entry.path} was left out: its record has lines without steps, splits, seconds or numbers.")
+
+
+def _is_leaf(value: Any) -> bool:
+    """Says whether a config can hold a value: one that is plain, or a tuple of such."""
+    return all(map(_is_leaf, value)) if isinstance(value, tuple) else value is None or isinstance(value, LEAF)
 
 
 def _is_result(result: Any) -> bool:
@@ -248,9 +256,10 @@ def _is_result(result: Any) -> bool:
     if not (isinstance(result, dict) and all(type(result.get(name)) is kind for name, kind in kinds.items())):
         return False
     best = result["best"]
-    if "test" not in best or not all(isinstance(metrics, dict) for metrics in best.values()):
+    tables = (*best.values(), result.get("versions", {}))
+    if result["steps"] < 1 or "test" not in best or not all(isinstance(table, dict) for table in tables):
         return False
-    costs = [result.get("seconds"), *(result[name] for name in COSTS if name in result)]
+    costs = [result.get("seconds"), *(result[name] for name in (*COSTS, FLOPS) if name in result)]
     return all(map(is_number, [*costs, *(value for metrics in best.values() for value in metrics.values())]))
 
 

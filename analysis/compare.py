@@ -212,10 +212,13 @@ def at_budget(found: Found, kind: str) -> tuple[float, Measure]:
       The budget and the measure, which interpolates linearly between two evaluations.
 
     Raises:
-      UsageError: The kind is unknown, or a run had not been evaluated by then.
+      UsageError: The kind is unknown, or a run had not been evaluated by then or does not say what it has spent.
     """
     check_known("--at", kind, BUDGETS)
     spent, runs = BUDGETS[kind], [run for group in found.groups for run in group.runs]
+    for run in runs:
+        if not np.isfinite(spent(run)):
+            raise UsageError(f"{run.path} does not say its {kind}; leave it out, or compare without --at={kind}.")
     budget = min(map(spent, runs))
 
     def measure(run: Run, metric: str) -> float:
@@ -244,7 +247,9 @@ def fairness(found: Found, against: Baseline, subject: str) -> str:
     """
     equal, unequal = [], []
     for what, (of, tolerance) in FAIRNESS.items():
-        ratios = [_mean(group, of) / _mean(baseline, of) for group, baseline in against.pairs(found)]
+        ratios = [_ratio(_mean(group, of), _mean(baseline, of)) for group, baseline in against.pairs(found)]
+        if not np.isfinite(ratios).all():  # runs of one step have taken no time, and older ones do not say their FLOPs
+            continue
         if max(abs(ratio - 1) for ratio in ratios) <= tolerance:
             equal.append(what)
         else:
@@ -309,6 +314,10 @@ def origins(found: Found) -> str:
 
 def _and(texts: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
+
+
+def _ratio(above: float, below: float) -> float:
+    return above / below if below else np.nan
 
 
 def _mean(group: Group, of: Callable[[Run], float]) -> float:

@@ -13,7 +13,7 @@ from analysis.metrics import METRICS, Metric, P, counted
 from analysis.runs import Found, Run, short
 from analysis.statistics import LEVEL
 from analysis.tables import Number, ResultColumn, ResultTable
-from attention.errors import unknown
+from attention.errors import in_line, unknown
 from train import tasks
 from train.run.files import write_text
 
@@ -67,9 +67,8 @@ class ComparisonReport:
         """The results with the differences beside what is compared, the most important columns first, without ranks."""
         results = {column.name: column for column in self.results.columns}
         settings = [column for name, column in results.items() if name in self.found.groups[0].settings]
-        compared = [
-            column for metric, name in self.compared.items() for column in (results[name], *self._against(metric))
-        ]
+        measured = [(metric, results[name]) for metric, name in self.compared.items() if name in results]
+        compared = [column for metric, values in measured for column in (values, *self._against(metric))]
         first = {column.name: column for column in (*settings, *compared, results["seeds"])}
         costs = {name: results[name] for name in ("seconds_per_epoch", "parameters") if name in results}
         return tables.without_ranks(ResultTable(tuple((first | costs | (results | first)).values())))
@@ -150,11 +149,11 @@ def report(found: Found, wanted: str = "", names: Sequence[str] = (), at: str = 
         found,
         tuple(comparisons),
         {name: f"validation_{name}_at_{at}" if at else _column_of(name) for name in names},
-        _introduction(found, against, at, budget),
+        in_line(_introduction(found, against, at, budget)),
         ResultTable(tuple(columns)),
         verdicts.table(found),
         trials.table(found.sweeps),
-        _notes(found, against, comparisons),
+        tuple(map(in_line, _notes(found, against, comparisons))),
     )
 
 

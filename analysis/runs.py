@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from analysis import archive, metrics
 from analysis.archive import Entry
-from attention.errors import UsageError
+from attention.errors import UsageError, in_line
 from train.config.leaves import NOT_SETTINGS
 from train.run.results import of_replica
 
@@ -40,10 +41,10 @@ class Run:
     def value(self, metric: str, split: str = "test") -> float:
         """Returns a cost of the whole run, or a metric of a split at the best step; NaN where the run has none."""
         if metric in metrics.COSTS:
-            return self.result.get(metric, float("nan"))
+            return self.result.get(metric, math.nan)
         if split == "train":
-            return self._train_line().get(metric, float("nan"))
-        return self.result["best"][split].get(metric, float("nan"))
+            return self._train_line().get(metric, math.nan)
+        return self.result["best"][split].get(metric, math.nan)
 
     @property
     def seconds(self) -> float:
@@ -56,9 +57,9 @@ class Run:
         return self.result["steps"] * self.settings["data.batch_size"]
 
     @property
-    def flops(self) -> int:
-        """Operations of all forward and backward passes in training."""
-        return self.examples * self.result["training_flops_per_example"]
+    def flops(self) -> float:
+        """Operations of all forward and backward passes in training; NaN where the result does not say them."""
+        return self.examples * self.result.get(archive.FLOPS, math.nan)
 
     def curve(self, metric: str) -> list[tuple[int, float, float]]:
         """Returns step, seconds and value of every evaluation on validation data."""
@@ -66,12 +67,15 @@ class Run:
         return [(line["step"], line["seconds"], line[metric]) for line in lines]
 
     def late_change(self, metric: str) -> float:
-        """Returns how a metric of validation data changed in the last fifth of training; NaN with one evaluation.
+        """Measures how a metric of validation data changed in the last fifth of training; NaN without two evaluations.
 
         Between two evaluations it is on the line through them.
         """
-        steps, _, values = zip(*self.curve(metric), strict=True)
-        return values[-1] - float(np.interp(0.8 * steps[-1], steps, values)) if len(steps) > 1 else np.nan
+        curve = self.curve(metric)
+        if len(curve) < 2:
+            return math.nan
+        steps, _, values = zip(*curve, strict=True)
+        return values[-1] - float(np.interp(0.8 * steps[-1], steps, values))
 
     def _train_line(self) -> Mapping[str, Any]:
         """Returns the last whole epoch up to the best step, or the last log line up to it where there is no epoch."""
@@ -203,7 +207,7 @@ def _refuse_twice(same: Sequence[Run]) -> None:
 def _group(varying: Sequence[str], keys: Sequence[str], same: Sequence[Run]) -> Group:
     settings = {field: same[0].settings.get(field, "") for field in varying}
     words = (str(settings[key]) if key == MECHANISM else f"{short(key)} {settings[key]}" for key in keys)
-    return Group(", ".join(words) or "all runs", settings, tuple(same))
+    return Group(in_line(", ".join(words)) or "all runs", settings, tuple(same))
 
 
 def _rank(value: Any, asked: Sequence[Any]) -> tuple[int, float, str]:

@@ -7,13 +7,18 @@ import math
 from collections.abc import Iterable, Sequence
 
 from analysis.metrics import Metric
+from attention.errors import in_line
 
+FORMULA = ("=", "+", "-", "@")  # which spreadsheets run; tabs and ends of lines are in no cell
 LATEX = {
     "\\": r"\textbackslash{}",
     **{character: f"\\{character}" for character in "&%#_{}$"},
     "±": r"$\pm$",
     "–": "--",
     "<": "$<$",
+    ">": "$>$",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
     "|": r"\textbar{}",
     "'": r"\textquotesingle{}",
     "`": "",
@@ -50,12 +55,17 @@ class ResultColumn:
     Attributes:
       name: Its name in CSV files, where spreads and ranks have columns named after it.
       title: Its name in headings.
-      cells: One cell for each row.
+      cells: One cell for each row; texts, which are anybody's, have become such as stand in a line.
     """
 
     name: str
     title: str
     cells: tuple[Number | str, ...]
+
+    def __post_init__(self):
+        cells = tuple(in_line(cell) if isinstance(cell, str) else cell for cell in self.cells)
+        shown = {"name": in_line(self.name), "title": in_line(self.title), "cells": cells}
+        vars(self).update(shown)  # it is frozen
 
     @property
     def numbers(self) -> list[Number]:
@@ -98,8 +108,8 @@ def without_ranks(table: ResultTable) -> ResultTable:
 def markdown(table: ResultTable) -> str:
     """Returns the table in Markdown."""
     rules = ["---:" if column.numbers else "---" for column in table.columns]
-    rows = ([str(cell).replace("|", "\\|") for cell in row] for row in table.rows)
-    return plain_markdown([column.title for column in table.columns], rows, rules) + "\n"
+    titles, *rows = ([str(cell).replace("|", "\\|") for cell in row] for row in _lines(table))
+    return plain_markdown(titles, rows, rules) + "\n"
 
 
 def plain_markdown(titles: Sequence[str], rows: Iterable[Iterable[object]], rules: Sequence[str] = ()) -> str:
@@ -111,8 +121,7 @@ def plain_markdown(titles: Sequence[str], rows: Iterable[Iterable[object]], rule
 def latex(table: ResultTable) -> str:
     """Returns a `tabular` with the rules of the package booktabs."""
     kinds = "".join("r" if column.numbers else "l" for column in table.columns)
-    cells = [[column.title for column in table.columns], *table.rows]
-    head, *body = (" & ".join(_escaped(str(cell)) for cell in row) + r" \\" for row in cells)
+    head, *body = (" & ".join(_escaped(str(cell)) for cell in row) + r" \\" for row in _lines(table))
     begin = rf"\begin{{tabular}}{{{kinds}}}"
     return "\n".join([begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""])
 
@@ -125,16 +134,34 @@ def comma_separated(table: ResultTable) -> str:
     return out.getvalue()
 
 
+def _lines(table: ResultTable) -> list[Iterable[Number | str]]:
+    return [[column.title for column in table.columns], *table.rows]
+
+
 def _plain(column: ResultColumn) -> list[list[str]]:
     """Returns the column's name and cells, and columns of its spreads and ranks where any cell has one."""
     if not column.numbers:
-        return [[column.name, *map(str, column.cells)]]
+        return [[_unrun(cell) for cell in (column.name, *map(str, column.cells))]]
     lines = []
     for attribute, ending in (("value", ""), ("spread", "_plus_minus"), ("rank", "_rank")):
         values = [getattr(number, attribute) for number in column.numbers]
         if attribute == "value" or any(value and not math.isnan(value) for value in values):
-            lines.append([column.name + ending, *("" if math.isnan(value) else repr(value) for value in values)])
+            lines.append(
+                [_unrun(column.name + ending), *("" if math.isnan(value) else repr(value) for value in values)]
+            )
     return lines
+
+
+def _unrun(text: str) -> str:
+    """Puts an apostrophe before what a spreadsheet would take for a formula; a number is none."""
+    return f"'{text}" if text.startswith(FORMULA) and not _is_number(text) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _escaped(text: str) -> str:

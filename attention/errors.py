@@ -30,6 +30,11 @@ def visible(text: str) -> str:
     return _STEERING.sub(lambda control: repr(control[0])[1:-1], printable(text))
 
 
+def in_line(text: str) -> str:
+    """Escapes tabs and ends of lines too, for a text that is a part of a line, such as a cell of a table."""
+    return visible(text).replace("\n", r"\n").replace("\t", r"\t")
+
+
 def shortened(text: str) -> str:
     """Returns a text in one line, whose words are cut in their middle to `WORD` characters, and it to `MESSAGE`."""
     line = re.sub(r"\s*\n\s*", " ", visible(text))

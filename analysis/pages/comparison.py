@@ -15,6 +15,7 @@ from analysis.pages import shell
 from analysis.pictures import style
 from analysis.runs import Group, Run
 from analysis.tables import Number, ResultTable
+from attention.errors import in_line
 
 SPLITS = ("validation", "train")
 POINTS = 30_000  # of all curves together, which are some hundred kilobytes; longer records are thinned
@@ -51,7 +52,7 @@ def page(report: ComparisonReport, folder: Path) -> str:
 def _about(runs: Sequence[Run]) -> str:
     """Returns the task and the data of all runs; '' where they differ."""
     abouts = {f"{run.settings['task'].replace('_', ' ')} of {run.settings['data.source']}" for run in runs}
-    return abouts.pop().capitalize() if len(abouts) == 1 else ""
+    return in_line(abouts.pop().capitalize()) if len(abouts) == 1 else ""
 
 
 def _table(table: ResultTable) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from matplotlib.lines import Line2D
 from analysis import archive
 from analysis.metrics import counted
 from analysis.pictures import style
-from analysis.runs import of_seed
-from attention.errors import UsageError, check_known
+from analysis.runs import MECHANISM, of_seed
+from attention.errors import UsageError, check_known, in_line
+from train.config.leaves import flatten
 from train.run import workdir
 from train.run.files import read_record
 
@@ -107,7 +108,8 @@ def read(runs: Sequence[str]) -> dict[str, list[list[Record]]]:
             config = workdir.read_config(path)
             if not (path / "metrics.jsonl").is_file():
                 raise UsageError(f"{path} has no metrics.jsonl yet; train it first.")
-            groups.setdefault(label or config["model"]["attention"], []).append(read_record(path))
+            mechanism = flatten(config).get(MECHANISM, path.name)
+            groups.setdefault(label or in_line(str(mechanism)), []).append(read_record(path))
     if passed:
         print(archive.passed_over(passed))
     return groups

@@ -7,10 +7,8 @@ python -m analysis.pictures comparison benchmarks/results/digits_cpu.json --out=
     --title="Six attentions in one small ViT on the digits, three seeds each"
 """
 
-import json
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -19,7 +17,8 @@ from matplotlib.figure import Figure
 from analysis import metrics, runs, statistics
 from analysis.metrics import Metric
 from analysis.pictures import style
-from attention.errors import UsageError
+from attention.errors import UsageError, in_line
+from models.files import read_json
 
 Values = Mapping[str, Sequence[float]]
 
@@ -36,23 +35,23 @@ def read(places: Sequence[Path], name: str) -> Values:
       UsageError: The places hold no such runs, or no run has the metric.
     """
     metrics.find(name)
-    recorded = _recorded(places[0]) if len(places) == 1 and places[0].is_file() else {}
-    if recorded:
-        values = {label: [run["best"]["test"].get(name, np.nan) for run in row] for label, row in recorded.items()}
-    else:
+    values = _recorded(places[0], name) if len(places) == 1 and places[0].is_file() else {}
+    if not values:
         values = {group.label: [run.value(name) for run in group.runs] for group in runs.find(places).groups}
     if not any(np.isfinite(row).all() for row in values.values()):
         raise UsageError(f"Nothing in {', '.join(map(str, places))} has the metric {name}.")
     return values
 
 
-def _recorded(path: Path) -> Mapping[str, Sequence[Any]]:
-    """Returns the runs of a file of `studies.digits` by setting; empty for any other file."""
+def _recorded(path: Path, name: str) -> Values:
+    """Reads the same of a file of `studies.digits`; nothing of any other file, such as an archive, which has a list."""
     try:
-        recorded = json.loads(path.read_text(encoding="utf-8"))["runs"]
-    except (KeyError, TypeError, ValueError):
+        rows = read_json(path)["runs"]
+        return {
+            in_line(label): [float(run["best"]["test"].get(name, np.nan)) for run in row] for label, row in rows.items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError):
         return {}
-    return recorded if isinstance(recorded, dict) else {}  # an archive has a list
 
 
 @style.quiet

@@ -14,21 +14,21 @@ def config():
 
 @pytest.fixture
 def write_run(config):
-    """Writes a run of 4 epochs of 1,000 examples, evaluated after each; fields such as `model__heads=2`."""
+    """Writes a run of 4 epochs of 1,000 examples, evaluated at the points of its curve; fields as `model__heads=2`."""
 
     def write(path, seed=0, accuracy=0.9, curve=(0.5, 0.7, 0.8, 0.85), finished=True, **changes):
         costs = {"seconds": 8.0, "parameters": 1000, "training_flops_per_example": 10, "steps": 40, "loss": 0.1}
         costs |= {name: changes.pop(name) for name in list(changes) if "__" not in name}
+        test = costs.pop("test", {"accuracy": accuracy, "loss": costs.pop("loss")})
         plain = json.loads(json.dumps(config)) | {"seed": seed}
         plain["data"]["batch_size"] = 100
         for field, value in changes.items():
             section, name = field.split("__")
             plain[section][name] = value
-        steps, seconds, loss = costs["steps"], costs["seconds"], costs.pop("loss")
-        lines = [{"step": round(steps * i / len(curve)), "seconds": seconds * i / len(curve)} for i in (1, 2, 3, 4)]
+        steps, seconds, parts = costs["steps"], costs["seconds"], range(1, len(curve) + 1)
+        lines = [{"step": round(steps * i / len(curve)), "seconds": seconds * i / len(curve)} for i in parts]
         record = [line | {"split": "train", "accuracy": a + 0.1} for line, a in zip(lines, curve, strict=True)]
         record += [line | {"split": "validation", "accuracy": a} for line, a in zip(lines, curve, strict=True)]
-        test = {"accuracy": accuracy, "loss": loss}
         result = costs | {"best_step": steps, "best": {"test": test}, "attention_layer_parameters": 100}
         result |= {"seconds_per_epoch": seconds / 4, "peak_memory_bytes": 5e6}
         path.mkdir(parents=True)

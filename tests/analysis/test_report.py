@@ -12,6 +12,8 @@ from analysis.comparison import report
 from analysis.report import main
 from analysis.statistics import holm
 from attention import UsageError
+from attention.errors import visible
+from tests.fuzz.harness import answers
 
 BASE = {4: (0.90, 0.91, 0.92, 0.90, 0.91), 8: (0.91, 0.92, 0.90, 0.92, 0.91)}
 GAINS = {"better": (0.051, 0.049, 0.052, 0.050, 0.053), "same": (0.010, -0.012, 0.003, -0.004, 0.001)}
@@ -324,3 +326,49 @@ def test_mistakes_are_one_sentence(tmp_path, write_run, capsys, flags, message):
     assert message in printed.err
     assert printed.err.count("\n") == 1
     assert not (tmp_path / "report.md").exists()
+
+
+STEERING = "a\x1b]0;title\x07\x90\x9d\u202e\nb"
+SHOWN = r"a\x1b]0;title\x07\x90\x9d\u202e\nb"
+
+
+def test_what_names_and_configs_hold_steers_no_terminal(tmp_path, write_run, capsys):
+    for name in ("dot_product", STEERING):
+        write_run(tmp_path / "runs" / name.replace("\n", ""), model__attention=name)
+    write_run(tmp_path / "runs" / "late\x1b[2J", finished=False)
+    assert main([str(tmp_path / "runs"), f"--out={tmp_path / 'out'}"]) == 0
+    files = [path for path in (tmp_path / "out").iterdir() if path.suffix != ".png"]
+    texts = {path.name: path.read_text() for path in files} | {"screen": capsys.readouterr().out}
+    assert texts == {name: visible(text) for name, text in texts.items()}
+    assert SHOWN in texts["report.md"]
+    assert SHOWN in texts["report.csv"]
+    assert SHOWN.replace("\\", "\\\\") in texts["report.html"]  # which is JSON
+
+
+ODD = {
+    "of one step, without time": {"steps": 1, "seconds": 0.0, "curve": (0.5,)},
+    "with an empty record": {"curve": ()},
+    "without FLOPs": {"training_flops_per_example": math.nan},
+    "never evaluated at the metric": {"test": {"loss": 0.5}},
+}
+
+
+@pytest.mark.parametrize("at", ["", *compare.BUDGETS])
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("both", [False, True])
+def test_runs_with_little_in_them_are_reported(tmp_path, write_run, odd, at, both):
+    """Or refused in a sentence, where curves are to be compared at what a run does not say."""
+    for seed in range(2):
+        write_run(tmp_path / f"a{seed}", seed, model__attention="super", **ODD[odd])
+        write_run(tmp_path / f"b{seed}", seed, model__attention="dot_product", **(ODD[odd] if both else {}))
+    page = answers(lambda: report(runs.find([tmp_path]), at=at).markdown())
+    assert page or at or both
+
+
+@pytest.mark.parametrize("changes", [{"data__source": {"a": 1}}, {"data__classes": [{}]}, {"data__batch_size": 0}])
+def test_a_config_that_is_none_of_a_run_is_left_out_beside_a_whole_one(tmp_path, write_run, changes):
+    write_run(tmp_path / "a", **changes)
+    write_run(tmp_path / "b", 1)
+    found = runs.find([tmp_path])
+    assert [run.path.name for group in found.groups for run in group.runs] == ["b"]
+    assert found.left_out == (f"{tmp_path / 'a'} was left out: its config.json is none of a run.",)

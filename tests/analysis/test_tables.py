@@ -2,6 +2,8 @@
 
 import math
 
+import pytest
+
 from analysis import metrics, tables
 from analysis.tables import Number, ResultColumn, ResultTable
 
@@ -51,6 +53,34 @@ def test_latex():
         "neural\\textbar{}dot\\_product & 50.00 $\\pm$ 2.00 (2) & -- \\\\\n"
         "\\bottomrule\n\\end{tabular}\n"
     )
+
+
+HOSTILE = [
+    # a cell, and what it is in Markdown, CSV and LaTeX
+    ("a^b~c", "a^b~c", "a^b~c", r"a\textasciicircum{}b\textasciitilde{}c"),
+    ("a\nb\tc", r"a\nb\tc", r"a\nb\tc", r"a\textbackslash{}nb\textbackslash{}tc"),
+    ("a|b", r"a\|b", "a|b", r"a\textbar{}b"),
+    ("=1+1", "=1+1", "'=1+1", "=1+1"),
+    ("+a", "+a", "'+a", "+a"),
+    ("-a", "-a", "'-a", "-a"),
+    ("@a", "@a", "'@a", "@a"),
+    ("-1", "-1", "-1", "-1"),
+    ("+1e3", "+1e3", "+1e3", "+1e3"),
+    ("\t=1", r"\t=1", r"\t=1", r"\textbackslash{}t=1"),
+    ("\r=1", r"\r=1", r"\r=1", r"\textbackslash{}r=1"),
+    ("\x1b]0;t\x07", r"\x1b]0;t\x07", r"\x1b]0;t\x07", r"\textbackslash{}x1b]0;t\textbackslash{}x07"),
+    ("\x9d\u202e", r"\x9d\u202e", r"\x9d\u202e", r"\textbackslash{}x9d\textbackslash{}u202e"),
+    ("a > b", "a > b", "a > b", "a $>$ b"),
+]
+
+
+@pytest.mark.parametrize(("cell", "markdown", "comma_separated", "latex"), HOSTILE)
+def test_whatever_a_cell_or_a_heading_holds_stays_in_its_place(cell, markdown, comma_separated, latex):
+    table = ResultTable((ResultColumn(cell, cell, ("x", cell)), ResultColumn("b", "b", ("y", "z"))))
+    assert tables.markdown(table) == f"| {markdown} | b |\n| --- | --- |\n| x | y |\n| {markdown} | z |\n"
+    assert tables.comma_separated(table) == f"{comma_separated},b\nx,y\n{comma_separated},z\n"
+    assert f"\n{latex} & b \\\\\n" in tables.latex(table)
+    assert f"\n{latex} & z \\\\\n" in tables.latex(table)
 
 
 def test_ranks_as_the_paper_prints_them():

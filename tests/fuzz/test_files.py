@@ -4,12 +4,16 @@ import base64
 import functools
 import io
 import json
+import tempfile
 import types
+from pathlib import Path
 
 import numpy as np
 from hypothesis import strategies as st
 
-from analysis import comparison, runs
+from analysis import compare, comparison, runs
+from analysis.pages import comparison as pages
+from attention.errors import visible
 from models.published import pretrained
 from tests.fuzz.harness import answers, damaged, fuzzed, texts_of
 from train.config import loading
@@ -72,24 +76,38 @@ def config():
 
 
 def write_run(folder, **contents):
+    folder.mkdir(exist_ok=True)
     whole = {"config": config(), "result": RESULT}
     for name, value in whole.items():
         (folder / f"{name}.json").write_bytes(contents.get(name) or json.dumps(value).encode())
     (folder / "metrics.jsonl").write_bytes(contents.get("record") or (json.dumps(LINE) + "\n").encode())
 
 
-def reported(folder):
-    return comparison.report(runs.find([folder]), "", [], "").markdown()
+def reported(places, at=""):
+    """Makes a report with its files and its page, and checks that what they hold steers no terminal."""
+    made = comparison.report(runs.find(places), "", [], at)
+    with tempfile.TemporaryDirectory() as out:
+        texts = [file.read_text() for file in made.write(Path(out))]
+        texts += [pages.page(made, Path(out)), *made.verdict]
+    assert texts == list(map(visible, texts))
 
 
-@fuzzed(data=st.data(), name=st.sampled_from(["config", "result", "replicas", "record"]))
-def test_work_directories(place, data, name):
+@fuzzed(
+    data=st.data(),
+    name=st.sampled_from(["config", "result", "replicas", "record"]),
+    beside=st.sampled_from(["nothing", "seed", "mechanism"]),
+    at=st.sampled_from(["", *compare.BUDGETS]),
+)
+def test_work_directories(place, data, name, beside, at):
     whole = {"config": config(), "result": RESULT, "replicas": REPLICAS, "record": LINE}
-    write_run(place, **{name.replace("replicas", "result"): data.draw(texts_of(whole[name]))})
-    answers(workdir.read_config, place)
-    answers(workdir.read_results, place)
-    answers(files.read_record, place)
-    answers(reported, place)
+    write_run(place / "a", **{name.replace("replicas", "result"): data.draw(texts_of(whole[name]))})
+    if beside != "nothing":
+        other = {"seed": {"seed": 7}, "mechanism": {"model": config()["model"] | {"attention": "dot_product"}}}[beside]
+        write_run(place / "b", config=json.dumps(config() | other).encode())
+    answers(workdir.read_config, place / "a")
+    answers(workdir.read_results, place / "a")
+    answers(files.read_record, place / "a")
+    answers(reported, [place], at)
 
 
 @fuzzed(content=texts_of(SWEEP))
