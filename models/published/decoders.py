@@ -31,6 +31,7 @@ SCALINGS: dict[str, Table] = {
         "high": "high_freq_factor",
     },
 }
+OPTIONAL = ("beta_fast", "beta_slow")  # of YaRN
 YARN = ("attention_factor", "mscale", "mscale_all_dim")  # and what they say of YaRN's magnitude
 # Their fields that only some families heed.
 BIASES = ("attention_bias", "mlp_bias")
@@ -74,6 +75,10 @@ def spec(name: str, options: Fields) -> str:
     return str(SpecItem(name, {option: value for option, value in options.items() if value}))
 
 
+def _is_size(value: object) -> bool:
+    return type(value) in (int, float) and 0 < value < math.inf
+
+
 def rotary_spec(rope: Fields) -> str:
     """Returns the spec of rotary positions from theirs."""
     kind, options = rope.get("rope_type", rope.get("type", "default")), {}
@@ -82,19 +87,21 @@ def rotary_spec(rope: Fields) -> str:
         plain = {"rope_type": kind, "type": kind, "truncate": True, "partial_rotary_factor": 1.0}
         plain |= {name: rope.get(name) for name in ("truncate", *YARN) if kind == "yarn"}
         given = {key for key, value in rope.items() if value not in (None, plain.get(key))}
-        needed = set(list(names.values())[:2])  # factor and, where there is one, the original length
-        if not names or needed - given or given - {"rope_theta", *names.values()}:
+        if not names or given - {"rope_theta", *names.values()}:
             known = ", ".join(SCALINGS)
             raise UsageError(f"Rotary positions scaled as {dict(rope)} cannot be loaded; only {known} can.")
-        options = {ours: rope.get(theirs) for ours, theirs in names.items()}
-    numbers = (rope.get("rope_theta", 10_000.0), *options.values(), *(rope.get(name) for name in YARN))
-    if any(isinstance(number, bool) or not isinstance(number, int | float | None) for number in numbers):
-        raise UsageError(f"Rotary positions of {dict(rope)} cannot be loaded: their options must be numbers.")
+        if missing := [name for name in names.values() if name not in given and name not in OPTIONAL]:
+            raise UsageError(f"Rotary positions scaled as {dict(rope)} cannot be loaded without {', '.join(missing)}.")
+        options = {ours: rope.get(theirs) for ours, theirs in names.items() if theirs in given}
+    base = rope.get("rope_theta", 10_000.0)
+    more = [rope[name] for name in YARN if rope.get(name)]  # where 0 is none
+    if not all(map(_is_size, (base, *options.values(), *more))):
+        raise UsageError(f"Rotary positions of {dict(rope)} cannot be loaded: their options must be numbers above 0.")
     if rope.get("partial_rotary_factor", 1.0) != 1.0:
         raise UsageError("Rotary positions of a part of each head cannot be loaded: transformers' decoders turn all.")
     if kind == "yarn":
         options |= {"exact": rope.get("truncate") is False, "magnitude": _magnitude(rope)}
-    return spec("rotary", {"base": float(numbers[0]), "scaling": spec(kind, options) if options else ""})
+    return spec("rotary", {"base": float(base), "scaling": spec(kind, options) if options else ""})
 
 
 def _magnitude(rope: Fields) -> float:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +22,8 @@ SAFETENSORS = "model.safetensors"
 SHARDS = "model.safetensors.index.json"  # of weights in several files
 MSGPACK = "flax_model.msgpack"
 BIN = "pytorch_model.bin"
+
+QUANTISED = ("F8", "F6", "F4")  # types of floats that mean little without scales, which stand elsewhere
 
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
@@ -137,7 +140,7 @@ def write_files(folder: Path, files: Mapping[str, Callable[[Path], object]]) -> 
     from safetensors import SafetensorError
 
     for name in files:
-        if (folder / name).exists():
+        if os.path.lexists(folder / name):  # a link that leads nowhere, too
             raise UsageError(f"The folder {folder} has a {name} already; choose another.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -156,9 +159,15 @@ def _write_text(text: str, path: Path) -> None:
 
 def _read_safetensors(path: Path) -> Arrays:
     try:
+        from safetensors import safe_open
         from safetensors.flax import load_file
     except ImportError as error:
         raise UsageError(f"To read {path} needs a package: pip install safetensors.") from error
+    with safe_open(path, framework="np") as file:
+        for name in file.keys():  # noqa: SIM118 (it is no mapping)
+            kind = file.get_slice(name).get_dtype()
+            if kind.startswith(QUANTISED):
+                raise UsageError(f"{path} has {name} in numbers of type {kind}; give the model in bfloat16 or float32.")
     return {name: np.asarray(array) for name, array in load_file(path).items()}  # NumPy alone has no bfloat16
 
 
@@ -188,4 +197,4 @@ def _read_bin(path: Path) -> Arrays:
             f"To read {path} needs PyTorch: pip install torch, or convert the file to {SAFETENSORS}."
         ) from error
     weights = torch.load(path, map_location="cpu", weights_only=True)
-    return {name: tensor.float().numpy() for name, tensor in weights.items()}
+    return {name: (x.float() if x.is_floating_point() else x).numpy() for name, x in weights.items()}

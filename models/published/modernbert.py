@@ -28,7 +28,9 @@ def read(theirs: Fields) -> dict[str, Any]:
     decoders.check_kinds(kinds, depth)
     window = (theirs.get("local_attention") or 128) // 2 + 1  # tokens on each side, and the query's own
     options = [{"window": window if kind == SLIDING else 0} for kind in kinds]
-    ropes = {kind: {"rope_theta": theirs.get(name) or base} for kind, (name, base) in BASES.items()}
+    ropes = {
+        kind: {"rope_theta": base if theirs.get(name) is None else theirs[name]} for kind, (name, base) in BASES.items()
+    }
     given = theirs.get("rope_parameters") or {}
     ropes = {kind: {**rope, **(given.get(kind) or {})} for kind, rope in ropes.items()}
     return {

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
@@ -194,6 +195,8 @@ def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[s
     carried = [path for path in loaded if exchange.within(path, layers)]
     for path, name in loaded.items():
         array = arrays[name][: _positions(fresh)] if path in POSITIONS else arrays[name]
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise UsageError(f"{name} of {source} has numbers of type {array.dtype}; give the model in float32.")
         there = fresh[path].shape
         if path in carried:
             if _of_state(path, states) not in (0, there[-1]):

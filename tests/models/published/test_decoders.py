@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import chex
 import jax
@@ -12,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from attention import UsageError
 from models.gpt import GPT, GPTConfig
 from models.mechanisms import resolve
-from models.published import pretrained
+from models.published import decoders, modernbert, pretrained
 from models.published.hugging_face import CONFIG, SAFETENSORS, SHARDS
 from tests.sizes import more, once
 from train.config import loading
@@ -156,7 +157,7 @@ def test_unknown_scalings_are_refused(tmp_path):
     [
         ("llama", {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "part of each head"),
         more("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": "abc"}}, "options must be numbers"),
-        more("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "cannot be loaded; only linear"),
+        more("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "loaded without original_max_posit"),
         more("llama", {"head_dim": 6.5}, r"head_dim=6\.5, which cannot be loaded"),
         ("llama", {"tie_word_embeddings": "false"}, "tie_word_embeddings='false', which cannot be loaded"),
         ("deepseek_v2", {"first_k_dense_replace": 1}, r"1 of the 2 layers have experts \(first_k_dense_replace=1\)"),
@@ -176,6 +177,64 @@ def test_what_our_gpt_has_not_is_refused(kind, change, message, tmp_path):
     (tmp_path / CONFIG).write_text(json.dumps(theirs | change))
     with pytest.raises(UsageError, match=message):
         pretrained.describe(str(tmp_path))
+
+
+LLAMA_3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 16}
+LLAMA_3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("rope", "message"),
+    [
+        (
+            {"rope_type": "llama3"},
+            "without factor, original_max_position_embeddings, low_freq_factor, high_freq_factor",
+        ),
+        *((LLAMA_3 | {name: None}, f"cannot be loaded without {name}") for name in [*LLAMA_3][1:]),
+        *((LLAMA_3 | {name: 0}, "options must be numbers above 0") for name in [*LLAMA_3][1:]),
+        ({"rope_type": "linear", "factor": 0}, "options must be numbers above 0"),
+        *(({"rope_theta": theta}, "options must be numbers above 0") for theta in (0, -1.0, math.inf, None, True)),
+    ],
+)
+def test_rotary_positions_need_all_their_numbers(rope, message):
+    """None is taken for one that is off."""
+    with pytest.raises(UsageError, match=message):
+        decoders.rotary_spec(rope)
+
+
+def test_a_base_of_0_is_not_the_usual_one(tmp_path):
+    pretrained.export(str(tmp_path), *build(**GPTS["llama"]))
+    theirs = json.loads((tmp_path / CONFIG).read_text())
+    del theirs["rope_parameters"]
+    (tmp_path / CONFIG).write_text(json.dumps(theirs | {"rope_theta": 0}))
+    with pytest.raises(UsageError, match="options must be numbers above 0"):
+        pretrained.describe(str(tmp_path))
+    with pytest.raises(UsageError, match="options must be numbers above 0"):
+        modernbert.MODERNBERT.read({"num_hidden_layers": 1, "global_rope_theta": 0, "local_attention": 128})
+
+
+TYPES = {"F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1, "BOOL": 1, "I64": 8, "C64": 8}  # bytes of a number
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_weights_that_are_no_plain_floats_are_refused(tmp_path, kind):
+    config, params = build(**GPTS["llama"])
+    pretrained.export(str(tmp_path), config, params)
+    write_zeros(
+        tmp_path / SAFETENSORS, {name: array.shape for name, array in load_file(tmp_path / SAFETENSORS).items()}, kind
+    )
+    with pytest.raises(UsageError, match=r"numbers of type \w+; give the model in (bfloat16 or )?float32\."):
+        pretrained.load(str(tmp_path), config, params)
+
+
+def write_zeros(path, shapes, kind):
+    """Writes the format by hand, since NumPy has not all of its types."""
+    head, end = {}, 0
+    for name, shape in shapes.items():
+        start, end = end, end + TYPES[kind] * math.prod(shape)
+        head[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(head).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(end))
 
 
 def test_a_gpt_without_mlps_is_none_of_those_that_have_them(tmp_path):
