@@ -1,11 +1,13 @@
 """Loggers beside the record: Weights & Biases, or any that the user writes."""
 
 import dataclasses
+import functools
 import importlib
 import os
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 from attention.errors import UsageError, unknown
@@ -33,61 +35,10 @@ def check(names: str, path: str) -> None:
 
 
 def numbers(line: dict[str, Any]) -> dict[str, float]:
-    """Returns the numbers of a line as `split/name`, or as `split/name/replica_2` where it is a replica's."""
+    """Names the numbers of a line `split/name`, or `split/name/replica_2` where they are a replica's."""
     whose = f"/replica_{line['replica']}" if "replica" in line else ""
     left = {name: value for name, value in line.items() if name not in ("step", "split", "replica")}
     return {f"{line['split']}/{name}{whose}": value for name, value in left.items()}
-
-
-class Guarded:
-    """A logger whose errors end nothing: the first of them is said.
-
-    Args:
-      name: As `train.loggers` has it.
-      directory: The work directory.
-      config: The config of the run, a dataclass.
-      say: Prints a line.
-
-    Raises:
-      UsageError: it cannot be made.
-    """
-
-    def __init__(self, name: str, directory: Path, config: Any, say: Callable[[str], None]):
-        self._name, self._say, self._failed = name, say, False
-        make = WeightsAndBiases if name == WANDB else _function(name)
-        try:
-            self._logger: Logger = make(directory, dataclasses.asdict(config))
-        except UsageError:
-            raise
-        except Exception as error:  # it is any program
-            raise UsageError(
-                f"train.loggers={name!r} cannot start ({type(error).__name__}: {brief(error)}); mend that (for wandb: "
-                "`wandb login`, or WANDB_MODE=offline), or leave it out."
-            ) from error
-        if not all(callable(getattr(self._logger, method, None)) for method in ("write", "close")):
-            raise UsageError(
-                f"train.loggers={name!r} returns {self._logger!r}, which has no methods write and close; return a "
-                "logger, or leave it out."
-            )
-
-    def write(self, line: dict[str, Any]) -> None:
-        """Passes a line on."""
-        self._try(self._logger.write, dict(line))
-
-    def close(self) -> None:
-        """Ends the log."""
-        self._try(self._logger.close)
-
-    def _try(self, method: Callable[..., object], *arguments: object) -> None:
-        try:
-            method(*arguments)
-        except Exception as error:  # it is any program
-            if not self._failed:
-                self._say(
-                    f"The logger {self._name!r} failed ({type(error).__name__}: {brief(error)}); the run goes on, and "
-                    "metrics.jsonl has all lines."
-                )
-            self._failed = True
 
 
 class WeightsAndBiases:
@@ -114,9 +65,58 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-def made(names: str, directory: Path, config: Any, say: Callable[[str], None]) -> Iterator[Guarded]:
-    """Yields the loggers that `train.loggers` names; raises UsageError where one cannot be made."""
-    return (Guarded(name, directory, config, say) for name in names.split(",") if name)
+def made(names: str, directory: Path, config: Any, say: Callable[[str], None]) -> Iterator[Logger]:
+    """Makes the loggers that `train.loggers` names.
+
+    Args:
+      names: As `train.loggers` has them.
+      directory: The work directory.
+      config: The config of the run, a dataclass.
+      say: Prints a line.
+
+    Raises:
+      UsageError: one cannot be made.
+    """
+    return (guarded(_started(name, directory, config), name, say) for name in names.split(",") if name)
+
+
+def guarded(logger: Logger, name: str, say: Callable[[str], None]) -> Logger:
+    """Wraps a logger, which is any program: its errors end nothing, and the first of them is said."""
+    failed = False
+
+    def attempt(method: Callable[..., object], *arguments: object) -> None:
+        nonlocal failed
+        try:
+            method(*arguments)
+        except Exception as error:
+            if not failed:
+                say(
+                    f"The logger {name!r} failed ({type(error).__name__}: {brief(error)}); the run goes on, and "
+                    "metrics.jsonl has all lines."
+                )
+            failed = True
+
+    write, close = (functools.partial(attempt, method) for method in (logger.write, logger.close))
+    return SimpleNamespace(write=write, close=close)
+
+
+def _started(name: str, directory: Path, config: Any) -> Logger:
+    make = WeightsAndBiases if name == WANDB else _function(name)
+    try:
+        logger = make(directory, dataclasses.asdict(config))
+    except UsageError:
+        raise
+    except Exception as error:  # it is any program
+        raise UsageError(
+            f"train.loggers={name!r} cannot start ({type(error).__name__}: {brief(error)}); mend that (for wandb: "
+            "`wandb login`, or WANDB_MODE=offline), or leave it out."
+        ) from error
+    if not all(callable(getattr(logger, method, None)) for method in ("write", "close")):
+        raise UsageError(
+            f"train.loggers={name!r} returns {logger!r}, which has no methods write and close; return a logger, or "
+            "leave it out."
+        )
+    return logger
 
 
 def _function(name: str) -> Callable[[Path, dict[str, Any]], Logger]:
