@@ -103,7 +103,7 @@ def find(places: Sequence[Path]) -> Finished:
 
 
 def passed_over(names: Sequence[str]) -> str:
-    """Returns the line on what holds no run, which names the first."""
+    """Says what holds no run, of which it names the first."""
     return f"Passed over, since there is no run: {listed(names, NAMED)}."
 
 
@@ -160,7 +160,7 @@ def read(file: Path) -> Finished:
 
 
 def _completed(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the leaves as `read_config` reads those of a run, so that archives and folders can be compared."""
+    """Completes the leaves as `read_config` does those of a run, so that archives and folders can be compared."""
     return {**leaves, **flatten(completed(unflatten_dict(leaves, sep=".")))}  # in the order of the archive
 
 
@@ -277,7 +277,7 @@ def work_directories(folder: Path) -> Iterator[Path]:
 
 
 def _sweep(directory: Path) -> dict[Path, Mapping[str, Any]]:
-    """Returns the sweep that a run belongs to, by the path of its file; empty where it belongs to none."""
+    """Reads the sweep that a run belongs to, by the path of its file; empty where it belongs to none."""
     sweep = directory.absolute().parent.parent / grid.FILE
     if not sweep.is_file():
         return {}

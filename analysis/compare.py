@@ -46,17 +46,17 @@ class Baseline:
         return str(self.value), f"{self.field}={self.value}", f"{self.field.rpartition('.')[2]}={self.value}"
 
     def pairs(self, found: Found) -> list[tuple[Group, Group]]:
-        """Returns every group that has a baseline, together with that baseline."""
+        """Pairs every group that has a baseline with it."""
         return [(group, baseline) for group in found.groups if (baseline := self.of(group, found))]
 
     def of(self, group: Group, found: Found) -> Group | None:
-        """Returns the baseline of a group, or None where the group has none or is one itself."""
+        """Finds the baseline of a group; None where the group has none or is one itself."""
         settings = {key: group.settings[key] for key in found.keys} | {self.field: self.value}
         same = (other for other in found.groups if all(other.settings[key] == settings[key] for key in found.keys))
         return next((other for other in same if other is not group), None)
 
     def block(self, group: Group, found: Found) -> tuple[object, ...]:
-        """Returns the settings that a group shares with the groups that it is ranked with."""
+        """Lists the settings that a group shares with the groups that it is ranked with."""
         return tuple(group.settings[key] for key in found.keys if key != self.field)
 
 
@@ -118,7 +118,7 @@ class GroupComparison:
 
 
 def verdict(comparisons: Sequence[GroupComparison]) -> list[str]:
-    """Returns what may be said in words: a sentence for each claim, and one for all that no claim is made of."""
+    """Says what may be said: a sentence for each claim, and one for all that no claim is made of."""
     said = []
     for metric in dict.fromkeys(compared.metric for compared in comparisons):
         of_metric = [compared for compared in comparisons if compared.metric == metric]
@@ -137,7 +137,7 @@ def verdict(comparisons: Sequence[GroupComparison]) -> list[str]:
 
 
 def claim_of(sentence: str) -> str:
-    """Returns `better` or `worse` where a sentence of `verdict` claims it, else ''."""
+    """Finds `better` or `worse` where a sentence of `verdict` claims it, else ''."""
     return next((claim for claim in ("better", "worse") if f" is {claim} than " in sentence), "")
 
 
@@ -152,7 +152,7 @@ def _unclaimed(comparisons: Sequence[GroupComparison]) -> str:
 
 
 def baseline(found: Found, wanted: str) -> Baseline | None:
-    """Returns the baseline of a comparison.
+    """Chooses the baseline of a comparison.
 
     Args:
       found: The groups.
@@ -202,7 +202,7 @@ def compare(found: Found, against: Baseline, names: Sequence[str], measure: Meas
 
 
 def at_budget(found: Found, kind: str) -> tuple[float, Measure]:
-    """Returns the budget that the first run to finish had spent, and a measure of the validation curves at that budget.
+    """Finds the budget that the first run to finish had spent, and a measure of the validation curves at it.
 
     Args:
       found: The groups.
@@ -238,7 +238,7 @@ def at_budget(found: Found, kind: str) -> tuple[float, Measure]:
 
 
 def fairness(found: Found, against: Baseline, subject: str) -> str:
-    """Returns sentences that say what is equal between groups and their baselines, and how far apart the rest is.
+    """Says what is equal between groups and their baselines, and how far apart the rest is.
 
     Args:
       found: The groups.
@@ -260,7 +260,7 @@ def fairness(found: Found, against: Baseline, subject: str) -> str:
 
 
 def text_of(against: Baseline) -> str:
-    """Returns the baseline as a heading names it."""
+    """Names a baseline as a heading does."""
     return f"`{against.value}`" if against.field == "model.attention" else f"{short(against.field)} {against.value}"
 
 
@@ -296,14 +296,14 @@ def _compare(compared: Group, baseline: Group, name: str, measure: Measure) -> G
 
 
 def _within_reach(comparison: GroupComparison, comparisons: int) -> float:
-    """Returns Wilcoxon's p-value, or NaN where even the least possible one would not survive the correction."""
+    """Takes Wilcoxon's p-value, or NaN where even the least possible one would not survive the correction."""
     paired = len(comparison.seeds) == 1 and not np.isnan(comparison.difference.p)
     reach = paired and statistics.least_wilcoxon(comparison.seeds[0]) * comparisons <= LEVEL
     return comparison.wilcoxon if reach else np.nan
 
 
 def origins(found: Found) -> str:
-    """Returns in what the origins of the runs differ, such as code and packages; '' where they do not differ."""
+    """Says in what the origins of the runs differ, such as code and packages; '' where they do not."""
     results = [run.result for group in found.groups for run in group.runs]
     fields = {"code": "git", "devices": "devices", "precision of products": "matmul_precision"}
     origins_of_runs = [{what: r.get(name) for what, name in fields.items()} | r.get("versions", {}) for r in results]

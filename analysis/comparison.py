@@ -91,7 +91,7 @@ class ComparisonReport:
             yield ResultColumn(f"{metric}_p", "p", tuple(Number(c.p if c else math.nan, P) for c in rows))
 
     def markdown(self) -> str:
-        """Returns the report as a Markdown page."""
+        """Writes the report as a Markdown page."""
         verdict = "\n".join(f"- {sentence}" for sentence in self.verdict)
         sections = ["# Comparison", verdict, self.introduction, tables.markdown(self.results).strip()]
         if self.differences.rows:
@@ -123,7 +123,7 @@ class ComparisonReport:
 
 
 def report(found: Found, wanted: str = "", names: Sequence[str] = (), at: str = "") -> ComparisonReport:
-    """Returns the report on some groups of runs.
+    """Makes the report on some groups of runs.
 
     Args:
       found: At least one group.
@@ -158,7 +158,7 @@ def report(found: Found, wanted: str = "", names: Sequence[str] = (), at: str = 
 
 
 def _differences(comparisons: Sequence[GroupComparison]) -> ResultTable:
-    """Returns the table of differences, with a row for each comparison."""
+    """Makes the table of differences, with a row for each comparison."""
 
     columns: dict[tuple[str, str], Callable[[GroupComparison], Number | str]] = {
         ("setting", "setting"): lambda compared: compared.group.label,
@@ -184,7 +184,7 @@ def _column_of(metric: str) -> str:
 
 
 def default_metrics(found: Found) -> list[str]:
-    """Returns the metrics by which the tasks of the runs choose their best steps."""
+    """Lists the metrics by which the tasks of the runs choose their best steps."""
     return list(dict.fromkeys(tasks.find(run.settings["task"]).best for group in found.groups for run in group.runs))
 
 
@@ -197,7 +197,7 @@ def _check_measured(found: Found, name: str, measure: compare.Measure) -> None:
 
 
 def _settings(found: Found) -> list[ResultColumn]:
-    """Returns a column for each field in which the groups differ, without columns that repeat another one."""
+    """Makes a column for each field in which the groups differ, without columns that repeat another one."""
     columns: dict[tuple[str, ...], ResultColumn] = {}
     fields = dict.fromkeys([*found.keys, *found.groups[0].settings])
     for field in fields:
@@ -207,7 +207,7 @@ def _settings(found: Found) -> list[ResultColumn]:
 
 
 def _costs_and_metrics(found: Found, against: Baseline | None) -> list[ResultColumn]:
-    """Returns a column for each cost and metric that at least one run has."""
+    """Makes a column for each cost and metric that at least one run has."""
     figures: list[Figure] = [(name, METRICS[name].title, name, Run.value) for name in metrics.COSTS]
     for split in ("train", "test"):
         measure = lambda run, name, split=split: run.value(name, split)  # noqa: E731
@@ -218,7 +218,7 @@ def _costs_and_metrics(found: Found, against: Baseline | None) -> list[ResultCol
 
 
 def _column(found: Found, against: Baseline | None, figure: Figure) -> ResultColumn:
-    """Returns each group's mean with its interval, ranked among groups that differ from it in the baseline's field."""
+    """Computes each group's mean with its interval, ranked among groups that differ from it in the baseline's field."""
     column, title, name, measure = figure
     summaries = [statistics.summary(np.array([measure(run, name) for run in group.runs])) for group in found.groups]
     means = [float(summary.mean) for summary in summaries]

@@ -44,7 +44,7 @@ def main(flags: argparse.Namespace) -> None:
 
 
 def counted() -> dict[str, Any]:
-    """Returns the operations at the papers' settings by each count, and standard attention's excess over Efficient."""
+    """Counts the operations at the papers' settings by each count, and standard attention's excess over Efficient."""
     settings = {}
     for name, sizes in SETTINGS.items():
         operations = {way: {m: count(m, *sizes) for m in CONSTANTS} for way, count in COUNTS.items()}
@@ -58,7 +58,7 @@ def counted() -> dict[str, Any]:
 
 
 def settings_table(settings: dict[str, Any]) -> str:
-    """Returns a row for each setting: how much more standard than Efficient Attention takes, by each count."""
+    """Makes a row for each setting: how much more standard than Efficient Attention takes, by each count."""
     titles = ("layer", "ℓ", "d", "heads", "MFLOP standard", "Efficient", *COUNTS)
     rows = []
     for name, row in settings.items():
@@ -69,7 +69,7 @@ def settings_table(settings: dict[str, Any]) -> str:
 
 
 def averages_table(averages: dict[str, dict[int, float]]) -> str:
-    """Returns a row for each count: the mean excess with each number of heads."""
+    """Makes a row for each count: the mean excess with each number of heads."""
     rows = ((way, *(f"{100 * value:.1f} %" for value in row.values())) for way, row in averages.items())
     return plain_markdown(("count", *(f"{h} heads" for h in HEADS)), rows)
 

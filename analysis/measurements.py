@@ -41,7 +41,7 @@ def use(device: str) -> None:
 
 
 def header(program: str) -> dict[str, Any]:
-    """Returns the command, the machine and the versions, for a result's JSON."""
+    """Says the command, the machine and the versions, for a result's JSON."""
     command = " ".join([program, *sys.argv[1:]])
     return {"command": command, "cpus": os.cpu_count(), "machine": platform.machine()} | workdir.environment()
 

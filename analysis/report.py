@@ -54,7 +54,7 @@ def main(flags: argparse.Namespace) -> None:
 
 
 def _folder(places: Sequence[Path]) -> Path:
-    """Returns where the files go: into the folder or beside the archive, or into the folder that holds all places.
+    """Chooses where the files go: into the folder or beside the archive, or into the folder that holds all places.
 
     Raises:
       UsageError: no folder holds all places.

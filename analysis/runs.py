@@ -39,7 +39,7 @@ class Run:
     together: int
 
     def value(self, metric: str, split: str = "test") -> float:
-        """Returns a cost of the whole run, or a metric of a split at the best step; NaN where the run has none."""
+        """Looks up a cost of the whole run, or a metric of a split at the best step; NaN where the run has none."""
         if metric in metrics.COSTS:
             return self.result.get(metric, math.nan)
         if split == "train":
@@ -62,7 +62,7 @@ class Run:
         return self.examples * self.result.get(archive.FLOPS, math.nan)
 
     def curve(self, metric: str) -> list[tuple[int, float, float]]:
-        """Returns step, seconds and value of every evaluation on validation data."""
+        """Lists step, seconds and value of every evaluation on validation data."""
         lines = (line for line in self.record if line["split"] == "validation" and metric in line)
         return [(line["step"], line["seconds"], line[metric]) for line in lines]
 
@@ -78,7 +78,7 @@ class Run:
         return values[-1] - float(np.interp(0.8 * steps[-1], steps, values))
 
     def _train_line(self) -> Mapping[str, Any]:
-        """Returns the last whole epoch up to the best step, or the last log line up to it where there is no epoch."""
+        """Finds the last whole epoch up to the best step, or the last log line up to it where there is no epoch."""
         best = self.result["best_step"]
         lines = [line for line in self.record if line["step"] <= best]
         last = {line["split"]: line for line in lines if line["split"] in ("train", "epoch")}
@@ -158,17 +158,17 @@ def group(runs: Sequence[Run], asked: Mapping[str, Sequence[Any]]) -> Found:
 
 
 def of_seed(record: Sequence[Mapping[str, Any]], replica: int, together: int) -> list[dict[str, Any]]:
-    """Returns a replica's lines of a record, each with an equal share of the seconds of those trained together."""
+    """Picks a replica's lines of a record, each with an equal share of the seconds of those trained together."""
     return [{**line, "seconds": line["seconds"] / together} for line in of_replica(record, replica)]
 
 
 def short(field: str) -> str:
-    """Returns the last part of a field's path as words."""
+    """Turns the last part of a field's path into words."""
     return field.rpartition(".")[2].replace("_", " ")
 
 
 def _runs(entry: Entry, asked: Container[str]) -> list[Run]:
-    """Returns one run for each seed of an entry, since seeds may have been trained together."""
+    """Makes one run for each seed of an entry, since seeds may have been trained together."""
     settings = {f: value for f, value in entry.config.items() if f in asked or f not in NOT_SETTINGS}
     first, together = entry.config["seed"], len(entry.results)
     return [
@@ -182,7 +182,7 @@ def _text(run: Run, field: str) -> str:
 
 
 def _keys(rows: Sequence[Mapping[str, str]], asked: Iterable[str]) -> tuple[str, ...]:
-    """Returns the first fields that tell rows apart: those asked for, the mechanism, then those with fewest values."""
+    """Chooses the first fields that tell rows apart: those asked for, the mechanism, then those with fewest values."""
     fields = sorted(rows[0], key=lambda field: (field != MECHANISM, len({row[field] for row in rows})))
     keys: list[str] = []
     for field in [*(field for field in asked if field in rows[0]), *fields]:
@@ -211,7 +211,7 @@ def _group(varying: Sequence[str], keys: Sequence[str], same: Sequence[Run]) -> 
 
 
 def _rank(value: Any, asked: Sequence[Any]) -> tuple[int, float, str]:
-    """Returns a key that sorts values as they were asked for, then numbers by size and texts by name."""
+    """Makes a key that sorts values as they were asked for, then numbers by size and texts by name."""
     texts = [str(asked_value) for asked_value in asked]
     if str(value) in texts:
         return texts.index(str(value)), 0.0, ""

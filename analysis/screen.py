@@ -54,7 +54,7 @@ def show(report: ComparisonReport, files: Sequence[Path]) -> None:
 
 
 def fitting(overview: ResultTable, screen: Console) -> tuple[Table, list[str]]:
-    """Returns a table of the first columns that fit, at least two, and the titles of the others."""
+    """Makes a table of the first columns that fit, at least two, and the titles of the others."""
     columns = overview.columns
     room = screen.options.update(width=10 * screen.width, max_width=10 * screen.width)
     widths = [Measurement.get(screen, room, _table(columns[:n])).maximum for n in range(len(columns) + 1)]

@@ -85,7 +85,7 @@ class ResultTable:
         return list(zip(*(column.cells for column in self.columns), strict=True))
 
     def _repr_markdown_(self) -> str:
-        """Returns what a notebook shows."""
+        """Writes what a notebook shows."""
         return markdown(self)
 
 
@@ -96,7 +96,7 @@ def ranks(values: Sequence[float], lower: bool) -> list[int]:
 
 
 def without_ranks(table: ResultTable) -> ResultTable:
-    """Returns the table with no ranks behind its figures."""
+    """Removes the ranks behind a table's figures."""
 
     def bare(cell: Number | str) -> Number | str:
         return dataclasses.replace(cell, rank=0) if isinstance(cell, Number) else cell
@@ -106,20 +106,20 @@ def without_ranks(table: ResultTable) -> ResultTable:
 
 
 def markdown(table: ResultTable) -> str:
-    """Returns the table in Markdown."""
+    """Writes a table in Markdown."""
     rules = ["---:" if column.numbers else "---" for column in table.columns]
     titles, *rows = ([str(cell).replace("|", "\\|") for cell in row] for row in _lines(table))
     return plain_markdown(titles, rows, rules) + "\n"
 
 
 def plain_markdown(titles: Sequence[str], rows: Iterable[Iterable[object]], rules: Sequence[str] = ()) -> str:
-    """Returns a Markdown table of the given titles and rows, with `---` below each title or what `rules` says."""
+    """Writes a Markdown table of titles and rows, with `---` below each title or what `rules` says."""
     lines = [titles, rules or ["---"] * len(titles), *rows]
     return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
 
 
 def latex(table: ResultTable) -> str:
-    """Returns a `tabular` with the rules of the package booktabs."""
+    """Writes a `tabular` with the rules of the package booktabs."""
     kinds = "".join("r" if column.numbers else "l" for column in table.columns)
     head, *body = (" & ".join(_escaped(str(cell)) for cell in row) + r" \\" for row in _lines(table))
     begin = rf"\begin{{tabular}}{{{kinds}}}"
@@ -127,7 +127,7 @@ def latex(table: ResultTable) -> str:
 
 
 def comma_separated(table: ResultTable) -> str:
-    """Returns the table as CSV; figures are as they were measured, neither scaled nor rounded."""
+    """Writes a table as CSV; figures are as they were measured, neither scaled nor rounded."""
     columns = [filled for column in table.columns for filled in _plain(column)]
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(zip(*columns, strict=True))
@@ -139,7 +139,7 @@ def _lines(table: ResultTable) -> list[Iterable[Number | str]]:
 
 
 def _plain(column: ResultColumn) -> list[list[str]]:
-    """Returns the column's name and cells, and columns of its spreads and ranks where any cell has one."""
+    """Lists a column's name and cells, and columns of its spreads and ranks where any cell has one."""
     if not column.numbers:
         return [[_unrun(cell) for cell in (column.name, *map(str, column.cells))]]
     lines = []

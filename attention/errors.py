@@ -36,7 +36,7 @@ def in_line(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """Returns a text in one line, whose words are cut in their middle to `WORD` characters, and it to `MESSAGE`."""
+    """Puts a text into one line, and cuts its words in their middle to `WORD` characters, and it to `MESSAGE`."""
     line = re.sub(r"\s*\n\s*", " ", visible(text))
     return _cut(re.sub(rf"\S{{{WORD + 1},}}", lambda word: _cut(word[0], WORD), line), MESSAGE)
 
@@ -52,7 +52,7 @@ def check_known(kind: str, value: str, valid: Collection[str]) -> None:
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """Returns names between commas, and how many more there are than `most`, up to which they are shown."""
+    """Joins the first `most` names by commas, and says how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -62,7 +62,7 @@ class UnsupportedError(UsageError):
 
 
 def unknown(kind: str, value: object, valid: Iterable[str]) -> UsageError:
-    """Returns an error for a name that is not in `valid`; it suggests the nearest valid name.
+    """Makes the error for a name that is not in `valid`; it suggests the nearest valid name.
 
     Args:
       kind: The kind of thing that is named, as it reads in a sentence ("attention mechanism").

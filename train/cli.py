@@ -72,7 +72,7 @@ def _code_of(program: Callable[[], int | None]) -> int:
 
 
 def flag(*names: str, **options: Any) -> Callable[["Parser"], Any]:
-    """Returns what adds a flag or an argument to a parser; see `Parser.add_argument`."""
+    """Defers adding a flag or an argument to a parser; see `Parser.add_argument`."""
     return lambda parser: parser.add_argument(*names, **options)
 
 
@@ -126,7 +126,7 @@ def mistake(sentence: str) -> int:
 
 
 def taken(arguments: Sequence[str], is_wanted: Callable[[str], bool]) -> tuple[list[tuple[str, str | None]], list[str]]:
-    """Returns the wanted flags of a command line with their values, None where one has none, and what is left of it."""
+    """Splits a command line into the wanted flags, each with its value or None, and what is left."""
     flags, rest, left = [], [], list(arguments)
     while left:
         argument = left.pop(0)
@@ -169,7 +169,7 @@ def _choice(name: str, choices: Collection[str], default: Any) -> Callable[[str]
 
 
 def _written(action: argparse.Action, placeholder: str) -> str:
-    """Returns a flag or an argument as a user writes it."""
+    """Writes a flag or an argument as a user does."""
     several = " ..." if action.nargs in ("*", "+") else ""
     if not action.option_strings:
         return action.metavar or f"{action.dest.upper()}{several}"
@@ -228,7 +228,7 @@ class Parser(argparse.ArgumentParser):
         return action
 
     def add_overrides(self) -> None:
-        """Accepts `--config.FIELD=VALUE` too. `parse_args` returns them as `overrides`, from field to text."""
+        """Accepts `--config.FIELD=VALUE` too. `parse_args` gives them as `overrides`, from field to text."""
         text = "overrides a leaf of the config; docs/configs.md has all"
         self.add_argument(f"{OVERRIDE}FIELD", help=text, default=argparse.SUPPRESS)
 
@@ -242,7 +242,7 @@ class Parser(argparse.ArgumentParser):
         return self.kinds[name]
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:
-        """Returns the flags, which come in any order, with `overrides` and, as they were given, `arguments`.
+        """Reads the flags, which come in any order, with `overrides` and, as they were given, `arguments`.
 
         Raises:
           UsageError: a flag is unknown, missing, given twice or has no value, or a value is not valid.
@@ -307,7 +307,7 @@ class Parser(argparse.ArgumentParser):
         return set(self.once).union(*(kind.once for kind in self.kinds.values()))
 
     def format_help(self) -> str:
-        """Returns the purpose, the usage, the flags and the examples, at most 80 columns wide."""
+        """Writes the purpose, the usage, the flags and the examples, at most 80 columns wide."""
         width = min(terminal.COLUMNS, shutil.get_terminal_size().columns)
         column = min(HELP_COLUMN, 4 + max(len(written) for rows in self.sections.values() for written, _ in rows))
         blocks = {"Usage": terminal.wrapped(" ".join([self.prog, *self.needed, "[flags]"]), width - 2)}

@@ -23,7 +23,7 @@ FEWEST = 20  # points of a curve
 
 
 def page(report: ComparisonReport, folder: Path) -> str:
-    """Returns the page of a report.
+    """Makes the page of a report.
 
     Args:
       report: The report.
@@ -50,7 +50,7 @@ def page(report: ComparisonReport, folder: Path) -> str:
 
 
 def _about(runs: Sequence[Run]) -> str:
-    """Returns the task and the data of all runs; '' where they differ."""
+    """Names the task and the data of all runs; '' where they differ."""
     abouts = {f"{run.settings['task'].replace('_', ' ')} of {run.settings['data.source']}" for run in runs}
     return in_line(abouts.pop().capitalize()) if len(abouts) == 1 else ""
 
@@ -82,12 +82,12 @@ def _group(group: Group, colour: str, names: Sequence[str], most: int, folder: P
 
 
 def _link(path: Path, folder: Path) -> str:
-    """Returns the address of a run's folder as seen from the page's; '' where it is not on this machine."""
+    """Makes the address of a run's folder as seen from the page's; '' where it is not on this machine."""
     return quote(os.fsencode(os.path.relpath(path, folder))) + "/" if path.is_dir() else ""
 
 
 def _record(run: Run, split: str, names: Sequence[str], most: int) -> dict[str, list[float | None]]:
-    """Returns the columns of a split's record, at evenly spaced lines up to the last if there are more than `most`."""
+    """Takes the columns of a split's record, at evenly spaced lines up to the last if there are more than `most`."""
     lines = [line for line in run.record if line["split"] == split]
     every = -(-len(lines) // most) or 1
     kept = lines[::-1][::every][::-1]

@@ -9,7 +9,7 @@ SHELL = Path(__file__).parent
 
 
 def filled(page: Path, data: Any, **texts: str) -> str:
-    """Returns a page with everything in it.
+    """Fills a page with everything in it.
 
     Args:
       page: The HTML template of its body, which follows the shell's head. `{{STYLE}}`, `{{SCRIPT}}` and `{{DATA}}` are

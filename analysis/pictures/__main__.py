@@ -63,7 +63,7 @@ def _projection(flags: argparse.Namespace) -> Figure:
 
 
 def parser() -> cli.Parser:
-    """Returns the parser of the flags; the flags of a kind of picture follow its name."""
+    """Makes the parser of the flags; the flags of a kind of picture follow its name."""
     whole = cli.Parser(__doc__)
 
     def kind(name, draw, text):

@@ -65,7 +65,7 @@ class Curve(NamedTuple):
 
 
 def band(curves: Sequence[Curve]) -> Band:
-    """Returns the mean and spread of curves that need not have the same steps.
+    """Computes the mean and spread of curves that need not have the same steps.
 
     x and y are averaged over seeds at equal steps, so seeds of other speeds are compared after as much training. Each
     curve is interpolated linearly at the steps of all curves, within the range that all of them cover. Curves that have
@@ -116,7 +116,7 @@ def read(runs: Sequence[str]) -> dict[str, list[list[Record]]]:
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    """Returns the run that a folder is, or the runs below it that have metrics."""
+    """Finds the run that a folder is, or the runs below it that have metrics."""
     found = list(archive.work_directories(folder)) if folder.is_dir() else []
     return found if found == [folder] else [path for path in found if (path / "metrics.jsonl").is_file()]
 
@@ -129,13 +129,13 @@ def _label(text: str) -> tuple[str, Path]:
 
 
 def split_replicas(records: Sequence[Record]) -> list[list[Record]]:
-    """Returns the records of each seed of a run; a run that trained one seed has one list."""
+    """Splits the records of a run by seed; a run that trained one seed has one list."""
     replicas = sorted({line.get("replica", 0) for line in records})
     return [of_seed(records, replica, len(replicas)) for replica in replicas]
 
 
 def metrics_of(groups: Groups) -> list[str]:
-    """Returns the metrics that every run has on validation data, in the order of the first run."""
+    """Lists the metrics that every run has on validation data, in the order of the first run."""
     lines = [line for runs in groups.values() for run in runs for line in run if line["split"] == "validation"]
     if not lines:
         return []
@@ -199,7 +199,7 @@ def _checked(groups: Groups, metrics: Sequence[str], axes: Sequence[str], epoch:
 
 
 def _curves(runs: Sequence[Sequence[Record]], split: str, metric: str, axis: str, epoch: float) -> list[Curve]:
-    """Returns the curve of every seed that has metrics of this split."""
+    """Lists the curve of every seed that has metrics of this split."""
     field, unit = ("step", epoch) if axis == "epoch" else (axis, 1.0)
     lines = [[line for line in run if line["split"] == split and metric in line] for run in runs]
     return [

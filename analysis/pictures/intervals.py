@@ -86,7 +86,7 @@ def figure(values: Values, metric: Metric, baselines: Container[str] = (), title
 
 
 def _stacked(row: Float[np.ndarray, "seeds"]) -> Float[np.ndarray, "seeds"]:
-    """Returns how far from the row's middle each seed stands: equal values stand above each other."""
+    """Says how far from the row's middle each seed stands: equal values stand above each other."""
     return np.array([0.22 * ((row[:n] == value).sum() - ((row == value).sum() - 1) / 2) for n, value in enumerate(row)])
 
 

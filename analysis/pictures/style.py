@@ -90,7 +90,7 @@ quiet = matplotlib.rc_context(matplotlib.rc_params_from_file(STYLE, use_default_
 
 
 def colours(labels: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Returns colour and marker of each label.
+    """Chooses colour and marker of each label.
 
     They are those of the mechanism that the label names first; further labels of that mechanism have a lighter shade of
     its colour. Labels that name no mechanism take the first free pair.
@@ -115,7 +115,7 @@ def _variants(colour: str, marker: str) -> Iterator[tuple[str, str]]:
 
 
 def scale(weights: Float[np.ndarray, "..."]) -> dict[str, Any]:
-    """Returns the colours and the limits for weights: from 0 to the greatest, to both sides if some are negative."""
+    """Chooses the colours and the limits for weights: from 0 to the greatest, to both sides if some are negative."""
     most = np.abs(weights).max()
     return {"cmap": SIGNED, "clim": (-most, most)} if weights.min() < 0 else {"cmap": HEAT, "clim": (0, most)}
 

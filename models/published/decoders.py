@@ -71,7 +71,7 @@ class Family:
 
 
 def spec(name: str, options: Fields) -> str:
-    """Returns a spec string, without options that are off."""
+    """Writes a spec string, without options that are off."""
     return str(SpecItem(name, {option: value for option, value in options.items() if value}))
 
 
@@ -80,7 +80,7 @@ def _is_size(value: object) -> bool:
 
 
 def rotary_spec(rope: Fields) -> str:
-    """Returns the spec of rotary positions from theirs."""
+    """Reads rotary positions as a spec."""
     kind, options = rope.get("rope_type", rope.get("type", "default")), {}
     if kind != "default":
         names = SCALINGS.get(kind, {})
@@ -105,19 +105,19 @@ def rotary_spec(rope: Fields) -> str:
 
 
 def _magnitude(rope: Fields) -> float:
-    """Returns YaRN's factor of turned queries and keys, 0 for that of the paper."""
+    """Computes YaRN's factor of turned queries and keys, 0 for that of the paper."""
     scale, over = rope.get("mscale"), rope.get("mscale_all_dim")
     quotient = yarn_gain(rope["factor"], scale) / yarn_gain(rope["factor"], over) if scale and over else 0.0
     return float(rope.get("attention_factor") or quotient)
 
 
 def yarn_gain(factor: float, scale: float) -> float:
-    """Returns 0.1 · scale · ln(factor) + 1, which YaRN's factors are made of."""
+    """Computes 0.1 · scale · ln(factor) + 1, which YaRN's factors are made of."""
     return 0.1 * scale * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 def _ropes(theirs: Fields, kinds: list[str], by_kind: bool) -> str:
-    """Returns `model.positions` of layers of these kinds, from old and new forms of `config.json`."""
+    """Reads `model.positions` of layers of these kinds from old and new forms of `config.json`."""
     rope = theirs.get("rope_parameters")
     if rope is None:
         rope = (theirs.get("rope_scaling") or {}) | {"rope_theta": theirs.get("rope_theta", 10_000.0)}
@@ -129,7 +129,7 @@ def _ropes(theirs: Fields, kinds: list[str], by_kind: bool) -> str:
 
 
 def _kinds(theirs: Fields) -> list[str]:
-    """Returns for each layer whether its attention is full or slides."""
+    """Says of each layer whether its attention is full or slides."""
     depth, window = theirs["num_hidden_layers"], theirs.get("sliding_window")
     if not window or theirs.get("use_sliding_window") is False:
         return [FULL] * depth
@@ -153,7 +153,7 @@ def heeded(theirs: Fields, family: Family) -> dict[str, Any]:
 
 
 def read(theirs: Fields, family: Family) -> dict[str, Any]:
-    """Returns our fields of a Llama or one of its descendants, beside those that are only named otherwise.
+    """Reads our fields of a Llama or one of its descendants, beside those that are only named otherwise.
 
     Raises:
       UsageError: a field has a wrong type, or says what our GPT does not have.
@@ -201,7 +201,7 @@ def check_types(theirs: Fields) -> None:
 
 
 def rope_fields(rotary: Rotary | None) -> dict[str, Any]:
-    """Returns theirs of rotary positions."""
+    """Writes their fields of rotary positions."""
     rotary = rotary or Rotary()  # which then differs
     made, (name, _, _) = rotary.rule, rotary.scaling.partition("(")
     rope: dict[str, Any] = {"rope_type": "default" if name == "none" else name, "rope_theta": rotary.base}
@@ -215,7 +215,7 @@ def rope_fields(rotary: Rotary | None) -> dict[str, Any]:
 
 
 def write(config: GPTConfig) -> dict[str, Any]:
-    """Returns `config.json` of such a model, without what `Architecture.fields` says; `read` must give it back."""
+    """Writes `config.json` of such a model, without what `Architecture.fields` says; `read` must give it back."""
     rows: tuple[Mechanism, ...] = config.mechanisms["attention"]
     kinds = [SLIDING if row.window else FULL for row in rows]
     width = config.head or config.width // config.heads
@@ -263,7 +263,7 @@ def _decoder(
     absent: Mapping[str, float] | None = None,
     **fixed: Any,
 ) -> Architecture:
-    """Returns Llama or one of its descendants."""
+    """Describes Llama or one of its descendants."""
     common = {"norm": "pre", "norm_type": "rms", "gated": True, "scale_embeddings": False, "output_bias": False}
     return Architecture(
         title=title,

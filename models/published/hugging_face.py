@@ -29,7 +29,7 @@ HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def find(source: str, *names: str) -> Path:
-    """Returns the path of the first of the named files that a model has.
+    """Finds the first of the named files that a model has.
 
     Args:
       source: A folder, or a name on the hub such as `roberta-base`.
@@ -78,7 +78,7 @@ def _download(name: str, files: tuple[str, ...]) -> Path:
 
 
 def read_config(source: str) -> dict[str, Any]:
-    """Returns a model's `config.json`.
+    """Reads a model's `config.json`.
 
     Raises:
       UsageError: see `find`; or the file is damaged.
@@ -87,7 +87,7 @@ def read_config(source: str) -> dict[str, Any]:
 
 
 def read_weights(source: str) -> Arrays:
-    """Returns a model's weights under PyTorch's names, with dense kernels as (outputs, inputs).
+    """Reads a model's weights under PyTorch's names, with dense kernels as (outputs, inputs).
 
     Args:
       source: See `find`. It prefers safetensors to Flax, and Flax to PyTorch.

@@ -16,7 +16,7 @@ BASES = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 1
 
 
 def read(theirs: Fields) -> dict[str, Any]:
-    """Returns our fields, beside those that are only named otherwise.
+    """Reads our fields, beside those that are only named otherwise.
 
     Raises:
       UsageError: a field has a wrong type, or layers are of other kinds.
@@ -40,7 +40,7 @@ def read(theirs: Fields) -> dict[str, Any]:
 
 
 def write(config: MaskedLMConfig) -> dict[str, Any]:
-    """Returns the fields that `read` reads."""
+    """Writes the fields that `read` reads."""
     rows = config.mechanisms["attention"]
     kinds = [SLIDING if row.window else FULL for row in rows]
     ropes = {kind: decoders.rope_fields(rotary) for kind, rotary in zip(kinds, config.rotaries, strict=True)}

@@ -76,7 +76,7 @@ class LoadReport:
     regrouped: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Returns one line for each kind, with the names of equal layers merged."""
+        """Writes one line for each kind, with the names of equal layers merged."""
         lines = [f"From {self.source}: {len(self.loaded)} arrays loaded."]
         parts = {
             "First rows only": self.cut,
@@ -92,7 +92,7 @@ class LoadReport:
 
 
 def drawn_together(names: Sequence[str]) -> str:
-    """Returns names of parameters with those of equal layers as one, between commas."""
+    """Joins names of parameters by commas, with those of equal layers as one."""
     counts = collections.Counter(re.sub(r"\d+", "*", name) for name in names)
     return ", ".join(name if count == 1 else f"{name} ({count})" for name, count in counts.items())
 
@@ -115,7 +115,7 @@ class Described:
 
 
 def describe(source: str, architectures: Sequence[Architecture] = ARCHITECTURES) -> Described:
-    """Returns the architecture of a checkpoint.
+    """Reads the architecture of a checkpoint.
 
     The model is `MaskedLM(MaskedLMConfig(**fields, …), vocabulary, length)` for BERT, RoBERTa and ModernBERT, for ViT
     `ViT(ViTConfig(**fields, …), vocabulary, length)`, for Marian and T5
@@ -151,7 +151,7 @@ def describe(source: str, architectures: Sequence[Architecture] = ARCHITECTURES)
 
 
 def _fields(source: str, architecture: Architecture, theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns our fields of a `config.json`."""
+    """Reads our fields of a `config.json`."""
     ours = architecture.fields | architecture.dropouts
     fields = architecture.fixed | {field: theirs[name] for field, name in ours.items()} | architecture.read(theirs)
     activation = fields["activation"]
@@ -218,7 +218,7 @@ def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[s
 
 
 def original(source: str, config: TransformerConfig) -> TransformerConfig:
-    """Returns a model's config with the mechanisms that a checkpoint has."""
+    """Gives a model's config the mechanisms that a checkpoint has."""
     return _mechanisms_of(describe(source, (_architecture_of(source, config),)), config)
 
 
@@ -270,7 +270,7 @@ def export(
 def check_fit(
     source: str, config: TransformerConfig, vocabulary: int, length: int, special: Mapping[str, int] | None = None
 ) -> Described:
-    """Returns a checkpoint's architecture, whose weights fit a model as far as its `config.json` says.
+    """Reads a checkpoint's architecture, whose weights fit a model as far as its `config.json` says.
 
     Args:
       source: A Hugging Face folder, or a name on the hub.
@@ -302,14 +302,14 @@ def check_fit(
 
 
 def _architecture_of(source: str, config: TransformerConfig) -> Architecture:
-    """Returns a checkpoint's architecture among those of a model, the first of which is taken where it does not say."""
+    """Finds a checkpoint's architecture among those of a model, the first of which is taken where it does not say."""
     known = architectures_of(config)
     kind = hugging_face.read_config(source).get("model_type") if len(known) > 1 else None
     return next((architecture for architecture in known if architecture.model_type == kind), known[0])
 
 
 def architectures_of(config: Any) -> list[Architecture]:
-    """Returns the published architectures that a model may have; raises UsageError where there is none."""
+    """Lists the published architectures that a model may have; raises UsageError where there is none."""
     known = [architecture for architecture in ARCHITECTURES if isinstance(config, architecture.config)]
     if not known:
         titles = ", ".join(architecture.title for architecture in ARCHITECTURES)
@@ -318,12 +318,12 @@ def architectures_of(config: Any) -> list[Architecture]:
 
 
 def _outputs(flat: Mapping[str, Any]) -> int:
-    """Returns the number of tokens or classes among parameters by path."""
+    """Counts tokens or classes among parameters by path."""
     return len(flat["embed/embedding"]) if "embed/embedding" in flat else flat["head/kernel"].shape[-1]
 
 
 def _positions(flat: Mapping[str, Any]) -> int:
-    """Returns the number of learned positions among parameters by path."""
+    """Counts learned positions among parameters by path."""
     return next((flat[path].shape[-2] for path in POSITIONS if path in flat), 0)
 
 
@@ -341,7 +341,7 @@ def _check_described(source: str, architecture: Architecture, theirs: dict[str, 
 
 
 def _exportable(config: TransformerConfig, special: Mapping[str, int], flat: Mapping[str, np.ndarray]) -> Architecture:
-    """Returns the architecture that a model can be exported as, the first of those that fit."""
+    """Chooses the architecture that a model is exported as, the first of those that fit."""
     differences = {}
     for architecture in architectures_of(config):
         with contextlib.suppress(UsageError):  # of fields that it has no words for
@@ -359,12 +359,12 @@ def _exportable(config: TransformerConfig, special: Mapping[str, int], flat: Map
 
 
 def _matters(field: str, config: TransformerConfig) -> bool:
-    """Returns whether a field changes what the model computes: there is no bias of an output that is the embeddings."""
+    """Says whether a field changes what the model computes: there is no bias of an output that is the embeddings."""
     return not (field == "output_bias" and isinstance(config, GPTConfig) and config.tied_output)
 
 
 def _differences(architecture: Architecture, config: TransformerConfig, flat: Mapping[str, np.ndarray]) -> list[str]:
-    """Returns how a model differs from what its `config.json` of an architecture would say."""
+    """Says how a model differs from what its `config.json` of an architecture would say."""
     theirs = dict.fromkeys(config.STACKS, "dot_product")
     theirs |= _fields("The model", architecture, _config_json(architecture, config))
     compared = theirs.keys() - architecture.dropouts.keys()
@@ -403,7 +403,7 @@ def _check_values(source: str, architecture: Architecture, theirs: dict[str, Any
 
 
 def _config_json(architecture: Architecture, config: TransformerConfig) -> dict[str, Any]:
-    """Returns a model's `config.json` without sizes and tokens."""
+    """Writes a model's `config.json` without sizes and tokens."""
     theirs = {name: getattr(config, ours) for ours, name in (architecture.fields | architecture.dropouts).items()}
     if "activation" in architecture.fields:
         theirs[architecture.fields["activation"]] = ACTIVATION_NAMES[config.activation]
@@ -430,13 +430,13 @@ def _canonical(source: str, architecture: Architecture, config: TransformerConfi
 
 
 def _of_state(path: str, states: Mapping[str, int]) -> int:
-    """Returns the width of queries and keys of a layer there, 0 of other arrays or where it is that of a head."""
+    """Finds the width of queries and keys of a layer there, 0 of other arrays or where it is that of a head."""
     layer, _, piece = path.removesuffix("/kernel").rpartition("/")
     return states.get(layer, 0) if piece in ("query", "key") else 0
 
 
 def _shape_there(path: str, array: np.ndarray, here: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns our shape of a checkpoint's array, which has another number of heads where that can be regrouped."""
+    """Computes our shape of a checkpoint's array, which has another number of heads where that can be regrouped."""
     there = (*here[:-2], len(array) // here[-1], here[-1]) if len(here) > 1 else here
     return there if there[-2:-1] != (0,) and exchange.regroups(path, there, here) else here
 

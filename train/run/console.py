@@ -37,13 +37,13 @@ PROGRAMS = {
 
 
 def command(module: str) -> list[str]:
-    """Returns what starts a program in a new process, which finds it where this process would."""
+    """Names what starts a program in a new process, which finds it where this process would."""
     here = sys.path[:1] in ([""], [os.getcwd()])
     return [sys.executable, *([] if here else ["-P"]), "-m", module]
 
 
 def typed(module: str, arguments: Sequence[str], *more: str) -> str:
-    """Returns the command line of this process, for the shell, with further arguments in place of a --workdir.
+    """Repeats the command line of this process, for the shell, with further arguments in place of a --workdir.
 
     Args:
       module: The program that this process runs.
@@ -55,7 +55,7 @@ def typed(module: str, arguments: Sequence[str], *more: str) -> str:
 
 
 def _start(module: str, arguments: int) -> list[str]:
-    """Returns what stands in front of so many arguments on the command line of this process."""
+    """Finds what stands in front of so many arguments on the command line of this process."""
     start = sys.orig_argv[: len(sys.orig_argv) - arguments]
     if start[-2:] == ["-m", module]:
         return start
@@ -77,7 +77,7 @@ def main() -> int:
 
 
 def listing() -> str:
-    """Returns the commands with the purpose of each, which is the first sentence of its module."""
+    """Lists the commands with the purpose of each, which is the first sentence of its module."""
     lines = [line for name in PROGRAMS for line in terminal.row(name, _purpose(PROGRAMS[name]), 14, terminal.COLUMNS)]
     usage = terminal.block("Usage", [f"{NAME} COMMAND [flags]", f"{NAME} COMMAND --help"])
     return f"{usage}\n\n{terminal.block('Commands', lines)}"

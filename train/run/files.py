@@ -18,13 +18,13 @@ UNWRITABLE = FULL | {errno.EROFS, errno.EIO}
 
 
 def why_unwritable(error: BaseException) -> str:
-    """Returns the operating system's message where an error means that the disk takes no more; else ''."""
+    """Gives the operating system's message where an error means that the disk takes no more; else ''."""
     number = error_number(error)
     return os.strerror(number) if number in UNWRITABLE else ""
 
 
 def error_number(error: BaseException) -> int | None:
-    """Returns the operating system's number of an error, or None where the error is not the system's.
+    """Finds the operating system's number of an error; None where the error is not the system's.
 
     TensorStore, which reads and writes checkpoints, raises ValueErrors that end in `[os_error_code='28']`.
     """
@@ -43,7 +43,7 @@ def writing(what: str, remedy: str = "choose another --workdir") -> Iterator[Non
 
 
 def _reason(error: OSError) -> str:
-    """Returns the system's words, or what they do not say of a link that leads nowhere."""
+    """Gives the system's words, or what they do not say of a link that leads nowhere."""
     path = Path(error.filename or "")
     for link in (path, *path.parents):
         if link.is_symlink() and not link.exists():
@@ -52,7 +52,7 @@ def _reason(error: OSError) -> str:
 
 
 def read_record(workdir: Path) -> list[dict[str, Any]]:
-    """Returns all lines of a work directory's record, in order; raises a UsageError where it is missing or damaged."""
+    """Reads the lines of a work directory's record, in order; raises UsageError where it is missing or damaged."""
     path, remedy = workdir / "metrics.jsonl", "put the file back as it was, or choose another --workdir"
     record = []
     for number, text in enumerate(read_text(path, "give the --workdir of a run").splitlines(), 1):

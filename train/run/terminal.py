@@ -121,7 +121,7 @@ def _unwritable() -> int:
 
 
 def styled(text: str, style: str, stream: io.TextIOBase) -> str:
-    """Returns the text in an ANSI style, such as `BOLD`, if the stream shows colours."""
+    """Puts a text into an ANSI style, such as `BOLD`, if the stream shows colours."""
     return f"\x1b[{style}m{text}\x1b[0m" if coloured(stream) else text
 
 
@@ -137,12 +137,12 @@ def filled(text: str) -> str:
 
 
 def block(title: str, lines: Sequence[str]) -> str:
-    """Returns lines under a title."""
+    """Puts lines under a title."""
     return "\n  ".join([styled(f"{title}:", BOLD, sys.stdout), *lines])
 
 
 def row(written: str, text: str, column: int, width: int) -> list[str]:
-    """Returns the lines of a row of two columns, of which the second starts at `column`."""
+    """Lays out a row of two columns, of which the second starts at `column`, in lines."""
     lines = textwrap.wrap(text, width - column)
     if len(written) + 4 > column:
         return [written, *(" " * (column - 2) + line for line in lines)]
