@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("jax").setLevel(logging.ERROR)
     from train.devices import processes
 
-    trains = "--dry-run" not in arguments
+    trains = not {"--dry-run", f"--config={LIST}"} & set(arguments)
     return cli.run(functools.partial(run, arguments), processes.is_first, lasting=trains)
 
 
