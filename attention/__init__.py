@@ -1,7 +1,6 @@
 """Attention mechanisms as pure functions of arrays, in the layout of `jax.nn.dot_product_attention`."""
 
-from attention.align import align_values
-from attention.channel import cbam, channel_attention, spatial_attention, squeeze_excitation
+from attention.channel import align_values, cbam, channel_attention, spatial_attention, squeeze_excitation
 from attention.errors import UnsupportedError, UsageError
 from attention.mask import Mask
 from attention.recurrences.linear import delta_attention, linear_attention

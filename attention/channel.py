@@ -1,7 +1,8 @@
-"""Channel and spatial attention of feature maps: which channels count, and where (Wikipedia describes both).
+"""Attention that compares no queries with keys: channel and spatial attention of feature maps, and the alignment.
 
-Each function multiplies every channel, or every position, by a weight between 0 and 1. Feature maps have the shape
-`(*B, H, W, C)`: height, width, channels.
+Channel and spatial attention (Wikipedia describes both) multiply every channel, or every position, by a weight between
+0 and 1. Feature maps have the shape `(*B, H, W, C)`: height, width, channels. Super Attention's alignment is a
+learnable mixing of the values over tokens (Hosseini, eq. 22).
 """
 
 import dataclasses
@@ -14,9 +15,11 @@ from jaxtyping import Array, Float
 
 from attention import operations
 from attention.errors import UsageError
-from attention.kernels.call import check_weight
+from attention.kernels.call import check_rows, check_weight
 from attention.kernels.reference import precise
-from attention.parameters import Count, Parameter, Params, Valid, check_options, is_count
+from attention.mask import BY_POSITION, Mask
+from attention.parameters import Parameter, Params, lift
+from attention.types import Checked, Count, Rule
 
 
 def squeeze_excitation(
@@ -82,6 +85,65 @@ def cbam(
     return spatial_attention(channel_attention(x, down, up), kernel)
 
 
+def align_values(
+    value: Float[Array, "*B S N H"],
+    kernel: Float[Array, "*N L L"],
+    bias: Float[Array, "*N L"] | None = None,
+    *,
+    mask: Mask | None = None,
+    rows: int | None = None,
+) -> Float[Array, "*B R N H"]:
+    """Returns V'_i = Σ_j W^A_ij V_j + b_i for every head, with one W^A for all heads or one for each head.
+
+    A sequence shorter than L uses the leading block of W^A. A causal mask makes W^A lower-triangular. Values beyond
+    `key_lengths` are zeroed first, because W^A would otherwise carry them to the real tokens.
+
+    Args:
+      value: Values `(*B, S, N, H)`, S ≤ L.
+      kernel: W^A, `(L, L)` or `(N, L, L)`.
+      bias: b, `(L,)` or `(N, L)`: one number for each token position.
+      mask: Only causal masks and key lengths are honoured.
+      rows: R, the number of tokens from the mask's `query_offset` on whose aligned values are returned, for decoding;
+        by default all S tokens.
+
+    Returns:
+      Aligned values `(*B, R, N, H)`, where R is S by default.
+
+    Raises:
+      UsageError: W^A has another shape, S or a requested row is beyond L, the mask is of another kind, or its lengths
+        are of another batch.
+    """
+    mask = mask or Mask()
+    mask.require(BY_POSITION, by="Super Attention (an aligned mechanism)")
+    length, heads, _ = value.shape[-3:]
+    built = kernel.shape[-1]
+    check_weight("kernel (W^A)", kernel, (built, built), (heads, built, built))
+    why = "W^A is a table over token positions"
+    check_rows("Super Attention", why, built, Mask() if rows is None else mask, rows or 0, length)
+    first, rows = (0, length) if rows is None else (mask.query_offset, rows)
+    mask.check(value.shape[:-3], rows, length)
+    if bias is not None:
+        check_weight("bias", bias, kernel.shape[:-1])
+    if mask.key_lengths is not None:
+        value = jnp.where(mask.real_keys(length)[..., None, None], value, jnp.zeros((), value.dtype))
+
+    def cut(x, axis):
+        return jax.lax.dynamic_slice_in_dim(x, first, rows, axis)
+
+    kernel = cut(kernel, kernel.ndim - 2)[..., :length]
+    if mask.causal:
+        row, column = (jax.lax.broadcasted_iota(jnp.int32, (rows, length), axis) for axis in (0, 1))
+        seen = lift(column <= first + row, kernel.ndim)
+        kernel = jnp.where(seen, kernel, 0.0)
+    equation = "ts,...snh->...tnh" if kernel.ndim == 2 else "nts,...snh->...tnh"
+    aligned = jnp.einsum(equation, kernel.astype(value.dtype), value)
+    if bias is None:
+        return aligned
+    bias = cut(bias, bias.ndim - 1).astype(value.dtype)
+    by_token = bias.T if bias.ndim == 2 else bias[:, None]
+    return aligned + lift(by_token[..., None], aligned.ndim)
+
+
 def _check_mlp(x: jax.Array, down: jax.Array, up: jax.Array) -> None:
     check_weight("down", down, (x.shape[-1], -1))
     check_weight("up", up, down.shape[::-1])
@@ -96,14 +158,11 @@ def _times(x: jax.Array, weights: jax.Array) -> jax.Array:
     return (precise(x) * weights).astype(x.dtype)
 
 
-Odd = Annotated[int, Valid("an odd whole number above 0", lambda x: is_count(x) and x % 2 == 1)]
+Odd = Annotated[Count, Rule("odd", lambda number: number % 2 == 1)]
 
 
-class MapAttention:
+class MapAttention(Checked):
     """Base of the attention of feature maps as a layer: a frozen dataclass whose fields are its options in specs."""
-
-    def __post_init__(self):
-        check_options(self)
 
     def parameters(self, channels: int) -> dict[str, Parameter]:
         """Returns the learnable arrays by name."""

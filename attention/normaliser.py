@@ -15,13 +15,14 @@ from jax.nn import initializers
 
 from attention import specs
 from attention.mask import choose_blocks, in_blocks, keys_of_blocks
-from attention.parameters import Count, Parameter, Params, Sizes, check_options, lift
+from attention.parameters import Parameter, Params, Sizes, lift
+from attention.types import Checked, Count
 
 State = tuple[jax.Array, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Normaliser:
+class Normaliser(Checked):
     """Base: weights that are a function of each score alone.
 
     Attributes:
@@ -39,9 +40,6 @@ class Normaliser:
     lowest: ClassVar[bool] = True
     random: ClassVar[bool] = False
     flops: ClassVar[int] = 1
-
-    def __post_init__(self):
-        check_options(self)
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns the learnable arrays by name, each with N numbers."""

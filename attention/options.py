@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from attention.errors import UsageError
 from attention.mask import Mask
+from attention.types import Rate, check
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Options:
       mask: Which query may attend to which key: a `Mask`, a boolean array that broadcasts to the scores (True means
         may attend), or None for all pairs.
       bias: Added to the scores; broadcasts to `(*B, N, T, S)`.
-      dropout_rate: Fraction of the weights that are zeroed, in [0, 1).
+      dropout_rate: Fraction of the weights that are zeroed, at most 0.999.
       dropout_key: Random key of dropout; needed unless the rate is 0.
       return_weights: Whether to return the weights before dropout too.
       implementation: `auto` (the best that supports the call), `xla`, `chunked` (tiles that bound the memory; no
@@ -30,7 +31,7 @@ class Options:
       depth: The number of layers.
 
     Raises:
-      UsageError: the dropout rate is outside [0, 1), dropout has no key, or the mask is no mask.
+      UsageError: the dropout rate is below 0 or above 0.999, dropout has no key, or the mask is no mask.
     """
 
     mask: Any = None
@@ -43,10 +44,7 @@ class Options:
     depth: int = 1
 
     def __post_init__(self):
-        if not 0.0 <= self.dropout_rate < 1.0:
-            raise UsageError(
-                f"The attention dropout rate must be at least 0 and below 1, but it is {self.dropout_rate}."
-            )
+        check(Rate, float(self.dropout_rate), "The attention dropout rate")
         if self.dropout_rate and self.dropout_key is None:
             raise UsageError(f"Attention dropout of {self.dropout_rate} needs a dropout_key.")
         object.__setattr__(self, "mask", as_mask(self.mask))

@@ -1,9 +1,7 @@
-"""The learnable arrays of a score, and the kinds of options that a score has."""
+"""The learnable arrays of a score, and the sizes that they are made for."""
 
 import dataclasses
-import functools
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import jax
 import numpy as np
@@ -62,51 +60,3 @@ def lift(x: jax.Array | np.ndarray, rank: int) -> jax.Array | np.ndarray:
 def trail(x: jax.Array, rank: int) -> jax.Array:
     """Returns an array with axes of 1 behind its own, up to that rank."""
     return x.reshape(x.shape + (1,) * (rank - x.ndim))
-
-
-class Valid(NamedTuple):
-    """What an option may be, as metadata of its type.
-
-    Attributes:
-      what: As it reads in an error.
-      holds: Whether a value is valid.
-    """
-
-    what: str
-    holds: Callable[[Any], bool]
-
-
-def text_like(example: str) -> Valid:
-    """Returns what an option may be that is a string, such as the example."""
-    return Valid(f"a string such as {example!r}", lambda x: isinstance(x, str))
-
-
-def check_options(options: Any) -> None:
-    """Raises UsageError unless the options, fields of a dataclass, are what their types say, such as `Count`."""
-    for name, valid in _checks(type(options)):
-        if not valid.holds(value := getattr(options, name)):
-            raise UsageError(f"The option {name} must be {valid.what}, not {value!r}.")
-
-
-@functools.cache
-def _checks(cls: type) -> list[tuple[str, Valid]]:
-    hints = get_type_hints(cls, include_extras=True)
-    kinds = {field.name: Flag if hints[field.name] is bool else hints[field.name] for field in dataclasses.fields(cls)}
-    return [(name, valid) for name, kind in kinds.items() for valid in getattr(kind, "__metadata__", ())]
-
-
-def is_count(value: Any) -> bool:
-    """Returns whether the value is a whole number above 0."""
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def is_number(value: Any) -> bool:
-    """Returns whether the value is a finite number and no flag."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
-
-
-Flag = Annotated[bool, Valid("True or False", lambda x: isinstance(x, bool))]
-Count = Annotated[int, Valid("a whole number above 0", is_count)]
-Size = Annotated[int, Valid("a whole number of at least 0", lambda x: x is not False and (x == 0 or is_count(x)))]
-Positive = Annotated[float | int, Valid("a number above 0", lambda x: is_number(x) and x > 0)]
-NotNegative = Annotated[float | int, Valid("a number of at least 0", lambda x: is_number(x) and x >= 0)]

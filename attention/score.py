@@ -19,10 +19,11 @@ from attention.mask import Mask
 from attention.normaliser import Normaliser, normaliser_of
 from attention.operations import Cost
 from attention.options import Options, takes_options
-from attention.parameters import Parameter, Params, Sizes, check_options, text_like
+from attention.parameters import Parameter, Params, Sizes
+from attention.types import Checked, Example
 
 
-class Mixer:
+class Mixer(Checked):
     """How the tokens of a sequence are mixed. A subclass is a frozen dataclass whose fields are its options in specs.
 
     Attributes:
@@ -50,9 +51,6 @@ class Mixer:
 
     def __init_subclass__(cls) -> None:
         cls.title = cls.__dict__.get("title", cls.title or cls.__name__)
-
-    def __post_init__(self):
-        check_options(self)
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns the learnable arrays by name."""
@@ -129,7 +127,7 @@ class Score(Mixer):
     """
 
     title = ""
-    normaliser: Annotated[str, text_like("sigmoid")] = dataclasses.field(default="softmax", kw_only=True)
+    normaliser: Annotated[str, Example("sigmoid")] = dataclasses.field(default="softmax", kw_only=True)
     kernels: ClassVar[tuple[str, ...]] = ()  # the implementations that its forms add
     needs_causal: ClassVar[bool] = False
 

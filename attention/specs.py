@@ -1,11 +1,13 @@
 """Spec strings: `name` or `name(option=value)`, joined by `|`, for attention mechanisms and image transforms."""
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from attention.errors import UsageError, check_known
+from attention.errors import UsageError, check_known, unknown
+from attention.types import valid_of
 
 T = TypeVar("T")
 LENGTH = 20_000  # characters of a spec string or of a value; Python's own parser has no limit but the stack
@@ -55,12 +57,12 @@ def joined(items: Sequence[str]) -> str:
     return "|".join(items[:end])
 
 
-def make(text: str, classes: Mapping[str, type[T]], what: str) -> T:
+def make(text: str, makers: Mapping[str, Callable[..., T]], what: str) -> T:
     """Returns the object that a string names, such as `sink(learned=True)`: a dataclass with its options.
 
     Args:
       text: A spec string of one item.
-      classes: The valid names and their dataclasses.
+      makers: The valid names and their dataclasses.
       what: The singular noun for it, such as `normaliser`.
 
     Raises:
@@ -68,17 +70,56 @@ def make(text: str, classes: Mapping[str, type[T]], what: str) -> T:
     """
     items = parse(text)
     if len(items) != 1:
-        raise UsageError(f"There is one {what}, not {text!r}; name one of {', '.join(classes)}.")
-    return build(items[0], classes, what)
+        raise UsageError(f"There is one {what}, not {text!r}; name one of {', '.join(makers)}.")
+    return build(items[0], makers, what)
 
 
-def build(item: SpecItem, classes: Mapping[str, type[T]], what: str) -> T:
-    """Returns the object that an item names; see `make`."""
-    check_known(what, item.name, classes)
-    valid = [option.name for option in fields(classes[item.name])]
-    for option in item.options:
-        check_known(f"option of the {what} {item.name}", option, valid)
-    return classes[item.name](**item.options)
+def build(item: SpecItem, makers: Mapping[str, Callable[..., T]], what: str) -> T:
+    """Makes the object that an item names; see `make`."""
+    check_known(what, item.name, makers)
+    check_options(item, makers[item.name])
+    return makers[item.name](**item.options)
+
+
+def check_options(item: SpecItem, maker: Callable, given: Collection[str] = ()) -> None:
+    """Checks an item's options against the parameters of the class or function that takes them.
+
+    Args:
+      item: The item.
+      maker: The class or function, whose parameters' types say what they may be; see `attention.types`.
+      given: Parameters that it gets from elsewhere.
+
+    Raises:
+      UsageError: an option is unknown, missing or not what it must be.
+    """
+    parameters = {name: p for name, p in inspect.signature(maker).parameters.items() if name not in given}
+    for option, value in item.options.items():
+        check_known(f"option of {item.name}", option, parameters)
+        valid_of(maker)[option].check(value, f"The option {option} of {item.name}")
+    for option, parameter in parameters.items():
+        if parameter.default is parameter.empty and option not in item.options:
+            raise UsageError(f"{item.name} needs {option}: write {item.name}({option}=...).")
+
+
+def parse_one(text: str, field: str, names: Collection[str], forms: Collection[str]) -> SpecItem:
+    """Reads a spec string of one item; does not check its options.
+
+    Args:
+      text: The spec string.
+      field: The config field that has it, for the message.
+      names: The valid names of the item.
+      forms: The valid forms, for the message.
+
+    Raises:
+      UsageError: the text cannot be read, is no item or several, or has an unknown name.
+    """
+    try:
+        [item] = parse(text)
+    except ValueError as error:  # it cannot be read, or is none or several
+        raise unknown(field, text, forms) from error
+    if item.name not in names:
+        raise unknown(field, text, forms)
+    return item
 
 
 def literal(text: str) -> Any:

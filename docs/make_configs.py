@@ -57,9 +57,10 @@ def _rows(cls: type) -> Iterator[str]:
 
 
 def _valid(leaf: FieldDeclaration) -> str:
-    multiple = f"a multiple of `{leaf.multiple_of}`" if leaf.multiple_of else ""
-    unit = f"in {leaf.unit}" if leaf.unit else ""
-    return ", ".join(filter(None, [*(f"`{choice}`" for choice in leaf.choices), leaf.range, multiple, unit]))
+    valid = leaf.valid
+    multiple = f"a multiple of `{valid.multiple_of}`" if valid.multiple_of else ""
+    unit = f"in {valid.unit}" if valid.unit else ""
+    return ", ".join(filter(None, [*(f"`{name}`" for name in valid.names), valid.range, multiple, unit]))
 
 
 def _role(leaf: FieldDeclaration) -> str:

@@ -7,6 +7,7 @@ network (Xu et al. 2015), and the rest is an encoder-decoder.
 import dataclasses
 import functools
 import math
+from typing import Annotated
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from jaxtyping import Array, Float
 from attention import operations, specs
 from attention.errors import UsageError
 from attention.operations import Cost
-from attention.parameters import Count, check_options
+from attention.types import Checked, Count, Reader
 from models import cnn, vit
 from models.encoder_decoder import CrossAttentionConfig, EncoderDecoder
 from models.fields import field
@@ -26,7 +27,7 @@ Shape = tuple[int, int, int]
 
 
 @dataclasses.dataclass(frozen=True)
-class Patches:
+class Patches(Checked):
     """Square patches, as a Vision Transformer has them.
 
     Attributes:
@@ -34,9 +35,6 @@ class Patches:
     """
 
     patch: Count = 4
-
-    def __post_init__(self):
-        check_options(self)
 
     def grid(self, image_shape: Shape) -> tuple[int, int]:
         """Returns the rows and columns of patches; raises UsageError where the patch does not divide the image."""
@@ -52,7 +50,7 @@ class Patches:
 
 
 @dataclasses.dataclass(frozen=True)
-class Convolutions:
+class Convolutions(Checked):
     """The map of a network of convolutions, a token at each position; its layers are those of `models.cnn`.
 
     Attributes:
@@ -70,7 +68,7 @@ class Convolutions:
     attention: str = "none"
 
     def __post_init__(self):
-        check_options(self)
+        super().__post_init__()
         _ = self.network
 
     @functools.cached_property
@@ -116,11 +114,10 @@ class CaptionerConfig(CrossAttentionConfig):
     """The config of an encoder of images under a decoder of text."""
 
     name: str = "captioner"
-    encoder: str = field(
+    encoder: Annotated[str, Reader(parse_encoder)] = field(
         "vit(patch=4)",
         "What makes tokens of an image: `vit(patch=4)`, its patches, or `cnn(stages=2, depth=1, width=16, groups=4, "
         "attention='none')`, the map of a network of convolutions. The encoder's blocks follow.",
-        reads=parse_encoder,
     )
     norm: str = "pre"
     attention: str = field(

@@ -8,6 +8,8 @@ GroupNorms, so that the output of an example does not depend on others.
 
 import dataclasses
 import functools
+from collections.abc import Callable
+from typing import Annotated
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -16,8 +18,8 @@ from jaxtyping import Array, Float
 
 from attention import operations, specs
 from attention.channel import Cbam, Spatial, SqueezeExcitation
-from attention.errors import check_known
 from attention.operations import Cost
+from attention.types import Count, Multiple, Positive, Rate, at_most
 from models.config import ModelConfig
 from models.fields import LAYERS, field
 from models.layers.blocks import constrain
@@ -25,8 +27,14 @@ from models.layers.dropout import Dropout
 from models.layers.projections import Dense
 
 Gate = SqueezeExcitation | Spatial
-GATES: dict[str, type[Gate] | None] = {
-    "none": None,
+
+
+def without() -> None:
+    """Makes no attention."""
+
+
+GATES: dict[str, Callable[..., Gate | None]] = {
+    "none": without,
     "squeeze_excitation": SqueezeExcitation,
     "spatial": Spatial,
     "cbam": Cbam,
@@ -43,16 +51,7 @@ def resolve(spec: str, stages: int) -> tuple[Gate | None, ...]:
     Raises:
       UsageError: a name or option is unknown, or there are more items than stages.
     """
-    return specs.one_each(spec, _gate, "stage", stages)
-
-
-def _gate(call: specs.SpecItem) -> Gate | None:
-    check_known("attention of a cnn", call.name, GATES)
-    kind = GATES[call.name]
-    valid = [field.name for field in dataclasses.fields(kind)] if kind else []
-    for option in call.options:
-        check_known(f"option of {call.name}", option, valid)
-    return kind(**call.options) if kind else None
+    return specs.one_each(spec, lambda item: specs.build(item, GATES, "attention of a cnn"), "stage", stages)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,14 +64,14 @@ class CNNConfig(ModelConfig):
         "What each stage's blocks have: `none`, `squeeze_excitation(ratio=16)`, `spatial(kernel=7)` or "
         "`cbam(ratio=16, kernel=7)`; one a stage with `|`, the last repeating.",
     )
-    stages: int = field(3, "Number of stages.", least=1, most=16)
-    depth: int = field(1, "Blocks of a stage.", least=1, most=LAYERS)
-    width: int = field(
-        16, "Channels of the first stage; each further stage has twice as many.", least=1, multiple_of="groups"
+    stages: Annotated[Count, at_most(16)] = field(3, "Number of stages.")
+    depth: Annotated[Count, at_most(LAYERS)] = field(1, "Blocks of a stage.")
+    width: Annotated[Count, Multiple("groups")] = field(
+        16, "Channels of the first stage; each further stage has twice as many."
     )
-    groups: int = field(4, "Of channels that are normalised together.", least=1)
-    norm_epsilon: float = field(1e-6, "ε of the norms.", above=0)
-    dropout: float = field(0.1, "Rate on what the classifier reads.", least=0, below=1)
+    groups: Count = field(4, "Of channels that are normalised together.")
+    norm_epsilon: Positive = field(1e-6, "ε of the norms.")
+    dropout: Rate = field(0.1, "Rate on what the classifier reads.")
 
     def __post_init__(self):
         super().__post_init__()

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from attention.operations import Cost
-from models.fields import Declared
+from attention.types import Checked
 
 
-class ModelConfig(Declared):
+class ModelConfig(Checked):
     """Base of the models' configs. `build` and `cost` take the same sizes, which are those of the data.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import flax.linen as nn
 import jax
@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 from attention import Mask, operations
 from attention.errors import UsageError
 from attention.operations import Cost
+from attention.types import Count, Names, at_most
 from models.fields import LAYERS, field
 from models.layers import stack
 from models.layers.cache import Cache, Decoding, PreparedSource
@@ -37,17 +38,15 @@ class CrossAttentionConfig(BlockConfig):
     )
     depth: int = field(2, "Number of the encoder's blocks.")
     norm: str = "post"
-    positions: str = field(
-        "sinusoidal",
-        "How tokens know where they are; `sinusoidal_halves` is Marian's: all sines, then all cosines.",
-        choices=(*ADDED, HALVES),
+    positions: Annotated[str, Names((*ADDED, HALVES))] = field(
+        "sinusoidal", "How tokens know where they are; `sinusoidal_halves` is Marian's: all sines, then all cosines."
     )
     activation: str = "relu"
     embedding_dropout: float = 0.1
     dropout: float = field(0.1, "Rate on the attention layers' and the MLPs' outputs.")
     decoder_attention: str = field("dot_product", "Spec string of the decoder's self-attention, which is causal.")
     cross_attention: str = field("dot_product", "Spec string of the decoder's attention to the encoder's output.")
-    decoder_depth: int = field(2, "Number of the decoder's blocks.", least=1, most=LAYERS)
+    decoder_depth: Annotated[Count, at_most(LAYERS)] = field(2, "Number of the decoder's blocks.")
     scale_embeddings: bool = field(True, "Whether embeddings are multiplied by √D (Vaswani et al. 2017, §3.4).")
     tied_output: bool = field(True, "Whether the target's embeddings are the output's kernel too; else it has its own.")
     output_bias: bool = field(False, "Whether the output has a bias, as Marian's `final_logits_bias`.")

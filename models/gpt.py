@@ -6,6 +6,7 @@ weights `models.published` loads.
 
 import dataclasses
 import functools
+from typing import Annotated
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from attention import Mask, operations
 from attention.operations import Cost
+from attention.types import Example, NotNegative
 from models.fields import field
 from models.layers import stack
 from models.layers.cache import Cache
@@ -33,14 +35,14 @@ class GPTConfig(BlockConfig):
 
     name: str = "gpt"
     norm_epsilon: float = 1e-5
-    positions: str = field("rotary", ANY, choices=())
+    positions: Annotated[str, Example("rotary")] = field("rotary", ANY)
     attention_dropout: float = 0.0
     attention_bias: bool = False
     tied_output: bool = field(True, "Whether the embeddings are the output's kernel too; else it has its own.")
     scale_embeddings: bool = field(False, "Whether embeddings are multiplied by √D (Vaswani et al. 2017, §3.4).")
     norm_embedding: bool = field(False, "Whether the embeddings are normed, as in BLOOM.")
     output_bias: bool = field(True, "Whether an output of its own has a bias.")
-    logit_cap: float = field(0.0, "c of c · tanh(logits / c), as in Gemma 2; 0 is no cap.", least=0)
+    logit_cap: NotNegative = field(0.0, "c of c · tanh(logits / c), as in Gemma 2; 0 is no cap.")
     pretrained: str = field("", PRETRAINED)
 
     def build(self, vocabulary: int, length: int, dtype: DTypeLike = jnp.float32) -> "GPT":

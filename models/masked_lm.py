@@ -5,7 +5,7 @@ With other fields it is BERT (Devlin et al. 2019) or ModernBERT (Warner et al. 2
 
 import dataclasses
 import functools
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from attention import Mask, operations
 from attention.activations import gelu
 from attention.errors import UsageError
 from attention.operations import Cost
+from attention.types import Example, Size
 from models.fields import field
 from models.layers import stack
 from models.layers.dropout import Dropout
@@ -39,19 +40,18 @@ class MaskedLMConfig(BlockConfig):
     name: str = "masked_lm"
     norm: str = "post"
     norm_epsilon: float = 1e-5
-    positions: str = field("learned", ANY, choices=())
+    positions: Annotated[str, Example("rotary")] = field("learned", ANY)
     embedding_dropout: float = 0.1
     dropout: float = field(0.1, "Rate on the attention layers' and the MLPs' outputs.")
-    padding_token: int = field(1, "The tokeniser's token of padding; 1 in RoBERTa's, 0 in BERT's.", least=0)
+    padding_token: Size = field(1, "The tokeniser's token of padding; 1 in RoBERTa's, 0 in BERT's.")
     skip_padding: bool = field(
         True,
         "Whether learned positions count real tokens only, after that of padding, as in RoBERTa; else they count all "
         "tokens from 0, as in BERT.",
     )
-    token_types: int = field(
+    token_types: Size = field(
         1,
         "Kinds of tokens that have an embedding each; 1 in RoBERTa, whose tokens are all of type 0; 0 is no embedding.",
-        least=0,
     )
     norm_first: bool = field(
         True, "Whether the first block norms what its attention takes; not in ModernBERT, whose embeddings are normed."

@@ -11,12 +11,12 @@ prints the table of all.
 import dataclasses
 import keyword
 import math
-from typing import Any
+from typing import Annotated, Any
 
 from attention import operations, specs
 from attention.errors import UsageError, check_known, unknown
 from attention.operations import Cost
-from attention.parameters import Size, Sizes, check_options
+from attention.parameters import Sizes
 from attention.recurrences.gated import GatedDelta, GatedLinear
 from attention.recurrences.linear import Delta, LinearAttention
 from attention.recurrences.recurrence import Recurrence
@@ -35,6 +35,7 @@ from attention.scores.pairwise import Additive, Neural
 from attention.scores.positional import FactorisedPositional, Positional
 from attention.scores.relative import Relative
 from attention.scores.soft_cap import SoftCap
+from attention.types import Checked, Names, Size
 
 # Projections of x (…, D) to heads (…, N, H). `mlp` is W2 ReLU(LN(W1 x + b1)) + b2 with 2D hidden units (Zhang).
 ANY = ("linear", "identity", "mlp", "mlp_without_norm", "mlp_without_relu")
@@ -54,7 +55,7 @@ def _fields(piece: Any) -> list[str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Align:
+class Align(Checked):
     """The alignment W^A V, which mixes values over tokens before attention weighs them (Hosseini, Definition 4).
 
     Attributes:
@@ -63,12 +64,9 @@ class Align:
 
     per_head: bool = False
 
-    def __post_init__(self):
-        check_options(self)
-
 
 @dataclasses.dataclass(frozen=True)
-class Mechanism:
+class Mechanism(Checked):
     """An attention mechanism of four pieces: projections, a score, the score's normaliser, and an alignment.
 
     Attributes:
@@ -96,10 +94,10 @@ class Mechanism:
 
     name: str
     source: str
-    query: str = "linear"
-    key: str = "linear"
-    value: str = "linear"
-    out: str = "linear"
+    query: Annotated[str, Names(PROJECTIONS["query"])] = "linear"
+    key: Annotated[str, Names(PROJECTIONS["key"])] = "linear"
+    value: Annotated[str, Names(PROJECTIONS["value"])] = "linear"
+    out: Annotated[str, Names(PROJECTIONS["out"])] = "linear"
     score: Mixer = dataclasses.field(default_factory=DotProduct)
     align: Align | None = None
     kv_heads: Size = 0
@@ -110,10 +108,9 @@ class Mechanism:
     window: Size = 0
 
     def __post_init__(self):
-        for piece, valid in PROJECTIONS.items():
-            check_known(f"{piece} projection", getattr(self, piece), valid)
         if isinstance(self.score, type):
             raise UsageError(f"The score must be an object, not a class; write {self.score.__name__}().")
+        super().__post_init__()
         kind = type(self.score)
         declared = vars(kind).get("__dataclass_params__")  # its own, not an ancestor's
         if not (declared and declared.frozen):
@@ -136,7 +133,6 @@ class Mechanism:
             raise UsageError(f"{self.name} projects no queries, so key='shared' cannot be.")
         if self.value == "tied" and not (self.score.ties_values and self.score.reads_key):
             raise UsageError(f"The score of {self.name} keeps no keys that could be values, so value='tied' cannot be.")
-        check_options(self)
         if self.latent and self.score.reads_source:
             raise UsageError(f"The keys of {self.name} need the layer's inputs, so it takes no latent={self.latent}.")
         if self.latent_norm and not (self.latent or self.query_latent):

@@ -8,7 +8,7 @@ where t_i is the embedding of the known target token (teacher forcing) or of the
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -28,6 +28,7 @@ from attention.score import Mixer
 from attention.scores.dot import DotProduct
 from attention.scores.luong import Bilinear
 from attention.scores.pairwise import Additive
+from attention.types import Count, Names, Rate, Share
 from models.config import ModelConfig
 from models.fields import field
 from models.layers.cache import Decoding
@@ -75,24 +76,19 @@ class Seq2SeqConfig(ModelConfig):
     """The config of a recurrent encoder-decoder. Wikipedia's figure has embeddings of width 300 and states of 500."""
 
     name: str = field("seq2seq", "Which model it is.")
-    attention: str = field(
+    attention: Annotated[str, Names(VARIANTS)] = field(
         "additive",
         "Wikipedia's variants `dot`, `qkv`, `encoder_dot`, `encoder_qkv` and `location`, or `additive`, `luong_dot`, "
         "`luong_general` or `luong_concat`; `fixed` is no attention, but the encoder's last state at every step.",
-        choices=VARIANTS,
     )
-    cell: str = field("gru", "The recurrence of both layers.", choices=CELLS)
-    embedding: int = field(300, "Width of the embeddings.", least=1)
-    hidden: int = field(500, "H, width of the states.", least=1, matched="parameters")
-    dropout: float = field(
-        0.1, "Rate on the embeddings, and on the decoder's states before the output.", least=0, below=1
-    )
-    teacher_forcing: float = field(
+    cell: Annotated[str, Names(CELLS)] = field("gru", "The recurrence of both layers.")
+    embedding: Count = field(300, "Width of the embeddings.")
+    hidden: Count = field(500, "H, width of the states.", matched="parameters")
+    dropout: Rate = field(0.1, "Rate on the embeddings, and on the decoder's states before the output.")
+    teacher_forcing: Share = field(
         1.0,
         "Probability that in training the decoder reads the known token; else it reads the one that it gives most to "
         "itself (Wikipedia: say 1/2; Bengio et al. 2015). Each token of each sentence is drawn apart.",
-        least=0,
-        most=1,
     )
 
     def build(

@@ -5,7 +5,7 @@ do: post-norm blocks, the mean over tokens, and a small dense layer before the c
 """
 
 import dataclasses
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 from attention import Mask, operations
 from attention.activations import ACTIVATIONS
 from attention.operations import Cost
+from attention.types import Count, Example, Names, Sentinel
 from models.fields import field
 from models.layers import stack
 from models.layers.dropout import Dropout
@@ -31,22 +32,17 @@ class TextClassifierConfig(TransformerConfig):
 
     name: str = "text_classifier"
     norm: str = "post"
-    positions: str = field("learned", ANY, choices=())
+    positions: Annotated[str, Example("rotary")] = field("learned", ANY)
     activation: str = "relu"
     dropout: float = field(
         0.1, "Rate on the attention layers' and the MLPs' outputs, and before each layer of the classifier."
     )
     attention_dropout: float = 0.0
-    pool: str = field(
-        "mean",
-        "What the classifier reads: the `mean` over real tokens, or a `class_token` put before them.",
-        choices=POOLS,
+    pool: Annotated[str, Names(POOLS)] = field(
+        "mean", "What the classifier reads: the `mean` over real tokens, or a `class_token` put before them."
     )
-    head_hidden: int = field(
-        20,
-        "Units of the layer before the classes, with the activation of the MLPs.",
-        least=1,
-        special={0: "no such layer"},
+    head_hidden: Annotated[Count, Sentinel(0, "no such layer")] = field(
+        20, "Units of the layer before the classes, with the activation of the MLPs."
     )
 
     DROPS_HIDDEN: ClassVar[bool] = False

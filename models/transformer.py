@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import flax.linen as nn
 import jax
@@ -17,6 +17,7 @@ from attention.kernels import ring
 from attention.kernels.call import parse_implementation
 from attention.operations import Cost
 from attention.scores.rotary import Rotary
+from attention.types import Count, Multiple, Names, Positive, Rate, Size, at_most
 from models.config import ModelConfig
 from models.fields import LAYERS, field
 from models.layers.blocks import NORMS, Block, Mlp
@@ -48,32 +49,30 @@ class TransformerConfig(ModelConfig):
         "attentions of the model alike.",
         may_change=True,
     )
-    depth: int = field(4, "Number of blocks.", least=1, most=LAYERS)
-    width: int = field(64, "D.", least=1, multiple_of="heads", matched="parameters")
-    heads: int = field(4, "N.", least=1)
-    mlp: int = field(128, "Hidden units of each block's MLP; 0 is none.", least=0, matched="parameters")
-    norm: str = field(
+    depth: Annotated[Count, at_most(LAYERS)] = field(4, "Number of blocks.")
+    width: Annotated[Count, Multiple("heads")] = field(64, "D.", matched="parameters")
+    heads: Count = field(4, "N.")
+    mlp: Size = field(128, "Hidden units of each block's MLP; 0 is none.", matched="parameters")
+    norm: Annotated[str, Names(NORMS)] = field(
         "pre",
         "Where norms are: before each layer (`pre`), after each residual (`post`), or before and after each layer "
         "(`sandwich`).",
-        choices=NORMS,
     )
-    norm_epsilon: float = field(1e-6, "The norms' ε.", above=0)
-    positions: str = field("learned", "How tokens know where they are.", choices=ADDED)
-    activation: str = field("gelu", "The MLP's; `gelu` is the exact one.", choices=ACTIVATIONS)
-    embedding_dropout: float = field(0.0, "Rate on the embeddings.", least=0, below=1)
-    dropout: float = field(0.1, "Rate on the attention layers' outputs and both layers of each MLP.", least=0, below=1)
-    attention_dropout: float = field(0.1, "Rate on the attention weights.", least=0, below=1)
+    norm_epsilon: Positive = field(1e-6, "The norms' ε.")
+    positions: Annotated[str, Names(ADDED)] = field("learned", "How tokens know where they are.")
+    activation: Annotated[str, Names(ACTIVATIONS)] = field("gelu", "The MLP's; `gelu` is the exact one.")
+    embedding_dropout: Rate = field(0.0, "Rate on the embeddings.")
+    dropout: Rate = field(0.1, "Rate on the attention layers' outputs and both layers of each MLP.")
+    attention_dropout: Rate = field(0.1, "Rate on the attention weights.")
     attention_bias: bool = field(True, "Whether linear projections of queries, keys, values and outputs have biases.")
     scan: bool = field(
         False,
         "Whether runs of blocks with one mechanism are compiled once and scanned, the function being the same.",
         may_change=True,
     )
-    remat: str = field(
+    remat: Annotated[str, Names(BLOCKS)] = field(
         "none",
         "What the backward pass computes again: `none`, every `block`, or all but matrix products (`dots`).",
-        choices=BLOCKS,
         may_change=True,
     )
 
@@ -246,11 +245,11 @@ class TransformerConfig(ModelConfig):
 class BlockConfig(TransformerConfig):
     """The config of blocks whose norms, MLPs and heads may be those of later models, such as Llama and T5."""
 
-    norm_type: str = field(
-        "layer", "The kind of norms; `rms_offset` multiplies by 1 + w, as Gemma does.", choices=NORM_TYPES
+    norm_type: Annotated[str, Names(NORM_TYPES)] = field(
+        "layer", "The kind of norms; `rms_offset` multiplies by 1 + w, as Gemma does."
     )
     gated: bool = field(
         False, "Whether a further layer of each MLP is activated and multiplies the first: SwiGLU with `swish`."
     )
     mlp_bias: bool = field(True, "Whether the MLPs have biases.")
-    head: int = field(0, "H, the width of a head; 0 is D/N.", least=0)
+    head: Size = field(0, "H, the width of a head; 0 is D/N.")

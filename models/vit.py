@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Annotated
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from jaxtyping import Array, Float
 from attention import operations
 from attention.errors import UsageError
 from attention.operations import Cost
+from attention.types import Count, Names, Unit
 from models.fields import field
 from models.layers import stack
 from models.layers.dropout import Dropout
@@ -26,8 +28,10 @@ class ViTConfig(TransformerConfig):
     """The config of a Vision Transformer."""
 
     name: str = "vit"
-    patch: int = field(2, "Side of a square patch.", least=1, unit="pixels")
-    pool: str = field("mean", "What the classifier reads: the `class_token` or the `mean` over tokens.", choices=POOLS)
+    patch: Annotated[Count, Unit("pixels")] = field(2, "Side of a square patch.")
+    pool: Annotated[str, Names(POOLS)] = field(
+        "mean", "What the classifier reads: the `class_token` or the `mean` over tokens."
+    )
     pretrained: str = field("", PRETRAINED)
 
     def tokens(self, image_shape: tuple[int, ...]) -> int:

@@ -5,28 +5,21 @@ import difflib
 import functools
 import re
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 import optax
 from flax.traverse_util import flatten_dict, path_aware_map
 
 from attention.errors import UsageError
-from models.fields import Declared, field
+from attention.types import Checked, Decay, Names, NotNegative, Pattern, Positive, Reader, Sentinel, compiled, shown
+from models.fields import field
 from models.surgery import low_rank
-from train.config.durations import duration
+from train.config.durations import Length
 
 DECOUPLED = ("adamw", "lion")
 _FASTEST = 1e6  # the highest factor of a learning rate
 DECAYED = re.compile(r"(kernel|(?<!positions/)embedding)$")  # RoBERTa's learned positions are an embedding too
-
-
-def compiled(pattern: str, path: str) -> re.Pattern:
-    """Returns a compiled regular expression; raises UsageError, which names the config's field, if it is none."""
-    try:
-        return re.compile(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise UsageError(f"{path} must be a regular expression, but {pattern!r} is none ({error}).") from error
 
 
 def _check_rates(rates: tuple, path: str) -> None:
@@ -36,55 +29,46 @@ def _check_rates(rates: tuple, path: str) -> None:
         ):
             raise UsageError(
                 f"{path} must be pairs of a regular expression and a factor above 0, at most {_FASTEST:g}, such as "
-                f"(('embed', 0.1),), but it has {rate!r}; optimizer.freeze is for what is not trained."
+                f"(('embed', 0.1),), but it has {shown(rate)}; optimizer.freeze is for what is not trained."
             )
         compiled(rate[0], path)
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizerConfig(Declared):
+class OptimizerConfig(Checked):
     """The optimizer, its schedule and its regularisation."""
 
-    name: str = field("adamw", "Which optimizer it is.", choices=("adam", "adamw", "lion", "sgd"))
-    learning_rate: float = field(1e-3, "The highest of the schedule.", least=0)
-    schedule: str = field(
-        "cosine",
-        "After the warm-up; `rsqrt` is 1/√step, from the warm-up's end.",
-        choices=("constant", "cosine", "linear", "rsqrt"),
+    name: Annotated[str, Names(("adam", "adamw", "lion", "sgd"))] = field("adamw", "Which optimizer it is.")
+    learning_rate: NotNegative = field(1e-3, "The highest of the schedule.")
+    schedule: Annotated[str, Names(("constant", "cosine", "linear", "rsqrt"))] = field(
+        "cosine", "After the warm-up; `rsqrt` is 1/√step, from the warm-up's end."
     )
-    warmup: str = duration("100 steps", "Of the linear rise from 0.")
-    end: float = field(0.0, "What cosine and linear end at, as a fraction of `learning_rate`.", least=0)
-    weight_decay: float = field(
+    warmup: Length = field("100 steps", "Of the linear rise from 0.")
+    end: NotNegative = field(0.0, "What cosine and linear end at, as a fraction of `learning_rate`.")
+    weight_decay: NotNegative = field(
         0.1,
         "On matrices only (kernels and embeddings; no bias, norm or position). Decoupled in adamw and lion; added to "
         "the gradient, as L2 regularisation, in adam and sgd.",
-        least=0,
     )
-    clip: float = field(1.0, "Highest global norm of the gradient.", above=0, special={0: "off"})
-    beta1: float = field(0.9, "Decay of the first moment (adam, adamw, lion) or momentum (sgd).", least=0, below=1)
-    beta2: float = field(0.99, "Decay of the second moment (adam, adamw, lion).", least=0, below=1)
-    epsilon: float = field(1e-8, "Of adam and adamw.", least=0)
-    freeze: str = field(
+    clip: Annotated[Positive, Sentinel(0, "off")] = field(1.0, "Highest global norm of the gradient.")
+    beta1: Decay = field(0.9, "Decay of the first moment (adam, adamw, lion) or momentum (sgd).")
+    beta2: Decay = field(0.99, "Decay of the second moment (adam, adamw, lion).")
+    epsilon: NotNegative = field(1e-8, "Of adam and adamw.")
+    freeze: Annotated[Pattern, Sentinel("", "none")] = field(
         "",
         "A regular expression; parameters with a match in their path, such as `block_0/attention/query/kernel`, keep "
         "their values, and take no memory of the optimizer.",
-        special={"": "none"},
-        reads=compiled,
     )
-    lora: str = field(
+    lora: Annotated[str, Sentinel("", "none"), Reader(low_rank.parse)] = field(
         "",
         "Low-rank additions to kernels, which alone are trained, such as `lora(rank=8, alpha=16.0, "
         "on='attention/(query|value)/kernel')`; `on` is a regular expression, and so is `also`, of further parameters "
         "that are trained whole.",
-        special={"": "none"},
-        reads=low_rank.parse,
     )
-    rates: tuple = field(
+    rates: Annotated[tuple, Sentinel((), "1 for all"), Reader(_check_rates)] = field(
         (),
         "Factors of the learning rate by regular expression, such as `(('embed', 0.1), ('block_[0-5]/', 0.5))`; for a "
         "parameter, the first match in its path counts. They scale decoupled weight decay too.",
-        special={(): "1 for all"},
-        reads=lambda rates, path: _check_rates(rates, path),
     )
 
     PATH: ClassVar[str] = "optimizer."

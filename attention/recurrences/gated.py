@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jax.nn import initializers
 
 from attention.activations import unit
-from attention.parameters import Count, Parameter, Params, Sizes, lift
+from attention.parameters import Parameter, Params, Sizes, lift
 from attention.recurrences.recurrence import Recurrence
 from attention.recurrences.surrounded import Surrounded
+from attention.types import Count
 
 
 def low_rank_parameters(sizes: Sizes, rank: int, bias: float) -> dict[str, Parameter]:

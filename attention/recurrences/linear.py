@@ -5,7 +5,7 @@ difference from the value that W already stores for k_j, u_j = β_j (v_j − W �
 """
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +13,14 @@ from jax.nn import initializers
 from jaxtyping import Array, Float
 
 from attention.activations import unit
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError
 from attention.forms import Tokens
 from attention.kernels.call import check_shapes, check_weight
 from attention.options import Options, takes_options
 from attention.parameters import Parameter, Params, Sizes, lift
 from attention.recurrences.recurrence import Recurrence
 from attention.score import attend
+from attention.types import Names
 
 FEATURES = {"elu": lambda x: jax.nn.elu(x) + 1, "relu": jax.nn.relu, "identity": lambda x: x}
 
@@ -105,15 +106,13 @@ class LinearAttention(Recurrence):
       normalise: Whether to divide by the sum.
     """
 
-    feature: str = "elu"
+    feature: Annotated[str, Names(FEATURES)] = "elu"
     normalise: bool = True
     title = "Linear attention"
     ties_values = True
 
     def __post_init__(self):
         super().__post_init__()
-        if self.feature not in tuple(FEATURES):
-            raise unknown("feature of linear attention", self.feature, FEATURES)
         if self.normalise and self.feature == "identity":
             raise UsageError("Linear attention with feature='identity' may divide by 0; say normalise=False too.")
 

@@ -1,21 +1,22 @@
 """What published layers have around a recurrence: short convolutions before it, and a gated norm behind it."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax.nn import initializers
 
 from attention.activations import inverse_rms
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError
 from attention.forms import Tokens
 from attention.kernels.call import check_shapes
 from attention.kernels.reference import precise, spread_heads
 from attention.mask import Mask
 from attention.options import Options
-from attention.parameters import Parameter, Params, Positive, Size, Sizes, lift
+from attention.parameters import Parameter, Params, Sizes, lift
 from attention.recurrences.recurrence import Recurrence
+from attention.types import Names, Positive, Sentinel, Size
 
 PARTS = ("query", "key", "value")
 GATES = ("norm_first", "gate_first")
@@ -40,18 +41,13 @@ class Surrounded(Recurrence):
     """
 
     conv: Size = dataclasses.field(default=0, kw_only=True)
-    gate: str = dataclasses.field(default="", kw_only=True)
+    gate: Annotated[str, Names(GATES), Sentinel("", "none")] = dataclasses.field(default="", kw_only=True)
     epsilon: Positive = dataclasses.field(default=1e-6, kw_only=True)
     skip: bool = dataclasses.field(default=False, kw_only=True)
     groups: Size = dataclasses.field(default=0, kw_only=True)
     state: Size = dataclasses.field(default=0, kw_only=True)
     silent: ClassVar[tuple[str, ...]] = ()  # the parts whose SiLU `write` and `read` have
     title = ""
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.gate and self.gate not in GATES:
-            raise unknown("gate of a recurrence", self.gate, GATES)
 
     @property
     def cross(self) -> bool:

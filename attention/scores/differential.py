@@ -12,11 +12,10 @@ from attention.errors import UsageError
 from attention.forms import Tokens
 from attention.kernels.reference import precise
 from attention.options import Options
-from attention.parameters import Parameter, Params, Sizes, Valid, is_number, lift
+from attention.parameters import Parameter, Params, Sizes, lift
 from attention.score import Mixer
 from attention.scores.dot import DotProduct
-
-Share = Annotated[float | int, Valid("a number of at least 0 and below 1", lambda x: is_number(x) and 0 <= x < 1)]
+from attention.types import NotNegative, below
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Differential(Mixer):
       initial: λ₀ of all layers; 0 means the paper's 0.8 − 0.6 exp(−0.3 (l − 1)) in layer l from 1 on.
     """
 
-    initial: Share = 0
+    initial: Annotated[NotNegative, below(1)] = 0
     title = "Differential attention"
     normalises = "softmax"
     implementations = ("reference", "xla", "chunked")  # its values are wider than its halves, which cuDNN refuses

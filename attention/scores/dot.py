@@ -2,7 +2,7 @@
 
 import dataclasses
 import numbers
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +10,13 @@ from jax.nn import initializers
 from jaxtyping import Array, Float
 
 from attention.activations import inverse_rms
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError
 from attention.forms import At, DotForm, Tokens
 from attention.kernels.reference import precise
 from attention.options import takes_options
-from attention.parameters import NotNegative, Parameter, Params, Size, Sizes, lift
+from attention.parameters import Parameter, Params, Sizes, lift
 from attention.score import Score, attend
+from attention.types import Names, NotNegative, Sentinel, Size
 
 SIDES = ("query", "key")
 NORMS = {"rms": 0.0, "rms_offset": 1.0}  # and what is added to their weights
@@ -74,15 +75,13 @@ class DotProduct(Score):
 
     scale: NotNegative = 0.0
     dim: Size = 0
-    qk_norm: str = ""
+    qk_norm: Annotated[str, Names(NORMS), Sentinel("", "none")] = ""
     precision: Any = dataclasses.field(default=None, kw_only=True)
     title = "Dot-product attention"
     kernels = ("cudnn", "pallas")
 
     def __post_init__(self):
         super().__post_init__()
-        if self.qk_norm and self.qk_norm not in tuple(NORMS):
-            raise unknown("qk_norm", self.qk_norm, ["", *NORMS])
         if self.qk_norm and self.dim:
             raise UsageError("Dot-product scores have a further layer (dim) or a norm (qk_norm), not both.")
 

@@ -17,8 +17,9 @@ from attention.forms import At, DotForm, Tokens
 from attention.kernels.call import check_weight
 from attention.kernels.reference import precise, spread_heads
 from attention.options import takes_options
-from attention.parameters import NotNegative, Parameter, Params, Positive, Sizes, lift
+from attention.parameters import Parameter, Params, Sizes, lift
 from attention.score import Score, attend
+from attention.types import NotNegative, Positive
 
 
 @takes_options

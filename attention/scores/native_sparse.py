@@ -13,9 +13,10 @@ from attention.kernels.call import check_implementation
 from attention.kernels.reference import precise, spread_heads
 from attention.mask import Mask, choose_blocks, in_blocks, keys_of_blocks
 from attention.options import Options
-from attention.parameters import Count, Parameter, Params, Sizes, lift
+from attention.parameters import Parameter, Params, Sizes, lift
 from attention.score import Mixer
 from attention.scores.dot import DotProduct
+from attention.types import Count
 
 SIDES = ("key", "value")
 

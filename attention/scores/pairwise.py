@@ -15,13 +15,14 @@ from jax.nn import initializers
 from jaxtyping import Array, Float
 
 from attention.activations import ACTIVATIONS
-from attention.errors import UsageError, check_known, unknown
+from attention.errors import UsageError, check_known
 from attention.forms import At, PairNetwork, Tokens
 from attention.kernels.call import check_shapes, check_weight
 from attention.kernels.reference import spread_heads
 from attention.options import takes_options
-from attention.parameters import Parameter, Params, Size, Sizes, Valid, is_count, lift
+from attention.parameters import Parameter, Params, Sizes, lift
 from attention.score import Score, attend
+from attention.types import Count, Names, Sentinel, Size, at_least
 
 PAIRS = ("shared", "unique")
 PARTS = ("kernel", "bias")
@@ -226,18 +227,12 @@ class Neural(PairScore):
       pairs: `shared` weights, or `unique` ones for each pair (eq. 8), for at most the layer's length.
     """
 
-    dim: Annotated[int | None, Valid("a whole number above 0, or None", lambda x: x is None or is_count(x))] = 2
-    hidden: Annotated[tuple[int, ...], Valid("a tuple of whole numbers above 0", lambda x: _counts(x))] = ()
-    activation: str = "relu"
+    dim: Annotated[int | None, at_least(1), Sentinel(None, "as wide as the head")] = 2
+    hidden: tuple[Count, ...] = ()
+    activation: Annotated[str, Names(ACTIVATIONS)] = "relu"
     scale: bool = False
     per_head: bool = False
-    pairs: str = "shared"
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.activation not in tuple(ACTIVATIONS):
-            raise unknown("activation of a pair's MLP", self.activation, ACTIVATIONS)
-        check_known("kind of pairs", self.pairs, PAIRS)
+    pairs: Annotated[str, Names(PAIRS)] = "shared"
 
     @property
     def unique(self) -> bool:
@@ -301,10 +296,6 @@ class Additive(PairScore):
     def layers(self, params: Params) -> tuple[Layer, ...]:
         """Returns the hidden layer, and v as a layer without a bias."""
         return (params["hidden_kernel"], params.get("hidden_bias")), (params["vector_kernel"], None)
-
-
-def _counts(x: Any) -> bool:
-    return isinstance(x, tuple) and all(map(is_count, x))
 
 
 def _layer(name: str, lead: dict[str, int], inputs: int, outputs: int) -> dict[str, Parameter]:

@@ -11,8 +11,9 @@ from jaxtyping import Array, Float
 from attention.forms import At
 from attention.kernels.call import check_weight
 from attention.options import takes_options
-from attention.parameters import Count, Parameter, Params, Sizes
+from attention.parameters import Parameter, Params, Sizes
 from attention.score import Score, attend
+from attention.types import Count
 
 
 @takes_options

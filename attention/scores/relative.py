@@ -10,8 +10,9 @@ from jax.nn import initializers
 
 from attention.errors import UsageError
 from attention.forms import At
-from attention.parameters import Count, NotNegative, Parameter, Params, Sizes, Valid
+from attention.parameters import Parameter, Params, Sizes
 from attention.score import Score
+from attention.types import Count, NotNegative, Rule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Relative(Score):
       scale: The factor of q·k; 0 means 1/√H.
     """
 
-    buckets: Annotated[Count, Valid("a multiple of 4 above 0", lambda x: x % 4 == 0)] = 32
+    buckets: Annotated[Count, Rule("a multiple of 4", lambda number: number % 4 == 0)] = 32
     distance: Count = 128
     ahead: bool = True
     scale: NotNegative = 0.0
@@ -33,9 +34,7 @@ class Relative(Score):
     def __post_init__(self):
         super().__post_init__()
         if self.distance <= self.buckets:
-            raise UsageError(
-                f"The option distance must be a number above {self.buckets} buckets, not {self.distance!r}."
-            )
+            raise UsageError(f"The option distance must be above {self.buckets} buckets, but it is {self.distance}.")
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns b."""

@@ -10,11 +10,11 @@ from jaxtyping import Array, Float
 
 from attention import specs
 from attention.errors import UsageError
-from attention.parameters import NotNegative, Positive, Valid, check_options, is_number, text_like
+from attention.types import Checked, Example, NotNegative, Number, Positive, above, at_most
 
 
 @dataclasses.dataclass(frozen=True)
-class Scaling:
+class Scaling(Checked):
     """Base of the rules that stretch rotary positions beyond the length of a pretraining.
 
     Attributes:
@@ -22,9 +22,6 @@ class Scaling:
     """
 
     factor: Positive = 1.0
-
-    def __post_init__(self):
-        check_options(self)
 
     def rates(self, rates: jax.Array, base: float) -> jax.Array:
         """Returns the angles a position, given those without scaling `(W/2,)`, 1 first."""
@@ -124,7 +121,7 @@ SCALINGS = {"none": Scaling, "linear": Linear, "ntk": Ntk, "yarn": Yarn, "llama3
 
 
 @dataclasses.dataclass(frozen=True)
-class Rotary:
+class Rotary(Checked):
     """Turns each pair (x_i, x_{i+W/2}) by position / base^(2i/W) (Su et al. 2021, eq. 34; halves as in GPT-NeoX).
 
     Attributes:
@@ -134,12 +131,12 @@ class Rotary:
         `yarn(factor=4, original=4096)` or `llama3(factor=8, original=8192)`.
     """
 
-    base: Annotated[float | int, Valid("a number above 1", lambda x: is_number(x) and x > 1)] = 10_000.0
-    fraction: Annotated[float | int, Valid("above 0 and at most 1", lambda x: is_number(x) and 0 < x <= 1)] = 1.0
-    scaling: Annotated[str, text_like("linear(factor=4)")] = "none"
+    base: Annotated[Number, above(1)] = 10_000.0
+    fraction: Annotated[Positive, at_most(1)] = 1.0
+    scaling: Annotated[str, Example("linear(factor=4)")] = "none"
 
     def __post_init__(self):
-        check_options(self)
+        super().__post_init__()
         _ = self.rule
 
     @property

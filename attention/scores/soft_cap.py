@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from attention.forms import At
-from attention.parameters import NotNegative, Params, Positive
+from attention.parameters import Params
 from attention.score import Score
+from attention.types import NotNegative, Positive
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 from flax import traverse_util
 
 from attention.errors import UsageError
-from models.fields import declared
+from attention.types import Size, Valid, check, valid_of
 from models.files import at_home
 from models.gpt import GPTConfig
 from models.layers.positions import rotary_layers, sinusoids_in_halves
@@ -48,7 +48,6 @@ REFUSED = {
 OTHER_NAMES = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "swish": "swish"}
 
 POSITIONS = ("positions/embedding", "positions/table")
-MOST_SIZE = 2**31
 
 Params = Mapping[str, Any]
 
@@ -387,19 +386,14 @@ def _differences(architecture: Architecture, config: TransformerConfig, flat: Ma
 
 def _check_values(source: str, architecture: Architecture, theirs: dict[str, Any]) -> None:
     """Raises UsageError where a field of a `config.json` has a value that our field cannot have."""
-    defaults = {field.name: field.default for field in dataclasses.fields(architecture.config)}
-    declarations = declared(architecture.config)
+    valids = valid_of(architecture.config)
     for field, name in (architecture.fields | architecture.dropouts).items():
-        kind, value = type(defaults[field]), theirs[name]
-        if not (type(value) is kind or (kind is float and type(value) is int)):
-            raise UsageError(f"{source} has {name}={value!r}, which must be of type {kind.__name__}.")
-        if field == "mlp" and not value:
+        names = valids[field].kind is str  # those of activations are translated first
+        (Valid(str) if names else valids[field]).check(theirs[name], f"{name} of {source}")
+        if field == "mlp" and not theirs[name]:
             raise UsageError(f"{source} has {name}=0; only blocks with an MLP can be loaded.")
-        if kind is not str:  # names of activations are translated first
-            declarations[field].check(f"{name} of {source}", value)
     for name in (architecture.vocabulary, architecture.length, *architecture.special.values()):
-        if type(theirs[name]) is not int or not 0 <= theirs[name] < MOST_SIZE:
-            raise UsageError(f"{source} has {name}={theirs[name]!r}, which must be a whole number below {MOST_SIZE}.")
+        check(Size, theirs[name], f"{name} of {source}")
 
 
 def _config_json(architecture: Architecture, config: TransformerConfig) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 import re
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,25 +15,15 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from attention import specs
 from attention.errors import UsageError
-from attention.parameters import Count, Positive, Valid, check_options
+from attention.types import Checked, Count, Pattern, Positive
 
 FIELD = "optimizer.lora"
 NAMES = ("lora_a", "lora_b")
 Tree = Any
 
 
-def _is_pattern(value: Any) -> bool:
-    try:
-        return isinstance(value, str) and bool(re.compile(value))
-    except (re.error, RecursionError, OverflowError):
-        return False
-
-
-Pattern = Annotated[str, Valid("a regular expression", _is_pattern)]
-
-
 @dataclasses.dataclass(frozen=True)
-class Lora:
+class Lora(Checked):
     """Which kernels are adapted, and how.
 
     Attributes:
@@ -47,9 +37,6 @@ class Lora:
     alpha: Positive = 16.0
     on: Pattern = "attention/(query|value)/kernel"
     also: Pattern = ""
-
-    def __post_init__(self):
-        check_options(self)
 
     @property
     def frozen(self) -> str:

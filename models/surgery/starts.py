@@ -4,7 +4,7 @@ import dataclasses
 import functools
 
 from attention import specs
-from attention.parameters import Count, Positive, check_options
+from attention.types import Checked, Count, Positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Like:
 
 
 @dataclasses.dataclass(frozen=True)
-class Distilled:
+class Distilled(Checked):
     """After that, the layers learn what the layers before them give out on the training data.
 
     Attributes:
@@ -28,9 +28,6 @@ class Distilled:
 
     steps: Count = 300
     learning_rate: Positive = 1e-3
-
-    def __post_init__(self):
-        check_options(self)
 
 
 STARTS: dict[str, type] = {"fresh": Fresh, "like": Like, "distilled": Distilled}

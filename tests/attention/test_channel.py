@@ -161,10 +161,10 @@ def test_options_declare_the_weights_that_the_functions_take(name):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SqueezeExcitation(0), "The option ratio must be a whole number above 0, not 0"),
-        (lambda: Cbam(ratio=2.0), "The option ratio must be a whole number above 0, not 2.0"),
-        (lambda: Spatial(4), "The option kernel must be an odd whole number above 0, not 4"),
-        (lambda: Cbam(kernel=True), "The option kernel must be an odd whole number above 0, not True"),
+        (lambda: SqueezeExcitation(0), "The option ratio must be at least 1, but it is 0"),
+        (lambda: Cbam(ratio=2.0), "The option ratio must be a whole number, but it is 2.0"),
+        (lambda: Spatial(4), "The option kernel must be at least 1 and odd, but it is 4"),
+        (lambda: Cbam(kernel=True), "The option kernel must be a whole number, but it is True"),
         (lambda: SqueezeExcitation(4).parameters(6), "The option ratio=4 does not divide 6 channels"),
     ],
 )

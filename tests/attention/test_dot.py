@@ -222,7 +222,7 @@ def test_auto_lets_xla_make_all_scores_on_a_tpu_while_they_are_few(monkeypatch):
     [
         ({"implementation": "xlaa"}, "Did you mean 'xla'"),
         ({"dropout_rate": 0.5}, "needs a dropout_key"),
-        ({"dropout_rate": 1.5}, "below 1, but it is 1.5"),
+        ({"dropout_rate": 1.5}, "at most 0.999, but it is 1.5"),
         ({"mask": Mask(dense=jnp.ones((7, 7), bool))}, "rank 4"),
     ],
 )

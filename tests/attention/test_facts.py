@@ -347,9 +347,9 @@ def locate(query, value):
             lambda q: attention.luong_attention(q, q, q, "general", jnp.eye(5)),
             r"kernel must have the shape \(6, 6\) or",
         ),
-        (lambda q: attention.gaussian_attention(q, q, sigma=0.0), "sigma must be a number above 0, not 0.0"),
+        (lambda q: attention.gaussian_attention(q, q, sigma=0.0), "sigma must be above 0, but it is 0.0"),
         (lambda q: attention.gaussian_attention(q, q, sigma=jnp.array([1.0, 1, -1, 1])), "Each σ must be above 0"),
-        (lambda q: attention.gaussian_attention(q, q, decay=-1.0), "decay must be a number of at least 0, not -1.0"),
+        (lambda q: attention.gaussian_attention(q, q, decay=-1.0), "decay must be at least 0, but it is -1.0"),
         (
             lambda q: attention.gaussian_attention(q, q, squared=False, implementation="cudnn"),
             "no implementation 'cud",

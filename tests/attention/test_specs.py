@@ -49,7 +49,7 @@ def test_a_config_reads_its_specs_once(monkeypatch):
     ("text", "message"),
     [
         ("softmx", "Unknown normaliser 'softmx'. Did you mean 'softmax'"),
-        ("sink(learn=True)", "Unknown option of the normaliser sink 'learn'. Did you mean 'learned'"),
+        ("sink(learn=True)", "Unknown option of sink 'learn'. Did you mean 'learned'"),
         ("sink|sigmoid", "There is one normaliser, not 'sink|sigmoid'"),
     ],
 )

@@ -260,7 +260,7 @@ def test_bfloat16_is_close():
         ({"attention": "encoder_dots"}, "Unknown model.attention 'encoder_dots'. Did you mean 'encoder_dot'"),
         ({"cell": "rnn"}, "Unknown model.cell 'rnn'"),
         ({"hidden": 0}, "model.hidden must be at least 1, but it is 0"),
-        ({"dropout": 1.0}, "model.dropout must be at least 0 and below 1, but it is 1.0"),
+        ({"dropout": 1.0}, "model.dropout must be at least 0 and at most 0.999, but it is 1.0"),
         ({"teacher_forcing": 1.5}, "model.teacher_forcing must be at least 0 and at most 1, but it is 1.5"),
     ],
 )

@@ -2,10 +2,10 @@
 
 import dataclasses
 import re
-from typing import Any
+from typing import Annotated
 
 from attention.errors import UsageError
-from models.fields import field
+from attention.types import Reader, Unit
 
 UNITS = ("steps", "examples", "epochs")
 LENGTH = 40  # characters, so that the number is one that can be counted to
@@ -40,6 +40,4 @@ class Duration:
         return max(round(self.amount * per_unit[self.unit]), int(self.amount > 0))
 
 
-def duration(default: str, help: str, **attributes: Any) -> Any:
-    """Declares a config field that is a duration."""
-    return field(default, help, unit="/".join(UNITS), reads=Duration.parse, **attributes)
+Length = Annotated[str, Unit("/".join(UNITS)), Reader(Duration.parse)]

@@ -12,10 +12,11 @@ from ml_collections import ConfigDict
 
 from attention import specs
 from attention.errors import UsageError, check_known, unknown
+from attention.types import Valid, build
 from train import tasks
 from train.config.keeping import keep
 from train.config.leaves import LEAVES, flatten
-from train.config.schema import Config, build
+from train.config.schema import Config
 
 LISTED = (
     "python -m train.main --config=configs/NAME.py[:ARGUMENT] trains one; its",
@@ -119,7 +120,7 @@ def _read(text: str, kind: type, field: str) -> Any:
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:
-        raise UsageError(f"--config.{field} must be of type {kind.__name__}, but it is {text!r}.")
+        raise UsageError(f"--config.{field} must be {Valid(kind).words}, but it is {text!r}.")
     return value
 
 
@@ -148,7 +149,7 @@ def validate(config: Mapping[str, Any]) -> Config:
     name = config["model"]["name"]
     if name not in list(task.model_types):  # it may be anything
         raise unknown(f"model of the task {config['task']}", name, task.model_types)
-    return build(Config, config, "", {"model": task.model_types[name], "data": task.data_type})
+    return build(Config, config, kinds={"model": task.model_types[name], "data": task.data_type}, whole=True)
 
 
 def name_of(spec: str) -> str:

@@ -1,48 +1,47 @@
 """The base of the `data` sections of all configs, and the sizes that they state of their data."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from attention.errors import UsageError
-from models.fields import BOOKKEEPING, HARDWARE, Declared, field
+from attention.types import Checked, Count, Reader, Sentinel, Unit, at_most
+from models.fields import BOOKKEEPING, HARDWARE, field
 from train.data.rows.splits import Split
-
-
-def _split(default: str, help: str) -> Any:
-    return field(default, help, reads=lambda text, _: Split.parse(text))
-
-
-@dataclasses.dataclass(frozen=True)
-class Section(Declared):
-    """The place of the data, their splits and their batches."""
-
-    source: str = field("", "Which data.")
-    data_dir: str = field(
-        "", "Where TFDS sets or the hub's downloads are; '' is the libraries' own default.", role=BOOKKEEPING
-    )
-    train_split: str = _split("train", "What is learned from.")
-    validation_split: str = _split("validation", 'What "best" is chosen on.')
-    test_split: str = _split("test", "What is measured at the end.")
-    batch_size: int = field(16, "Training examples a step, over all processes.", least=1, unit="examples")
-    eval_batch_size: int = field(
-        16, "Examples an evaluation step, over all processes.", least=1, unit="examples", role=HARDWARE
-    )
-    workers: int = field(
-        0, "Processes that prepare batches.", least=1, most=1000, special={0: "a thread"}, role=HARDWARE
-    )
-
-    PATH: ClassVar[str] = "data."
-
 
 # Of sizes that a config need not state. What a file states of its own data is not true of others: a config file whose
 # source or tokeniser is overridden no longer says how many classes or tokens there are.
 LEFT = "the data say it; a dry run needs it"
 CLASSES = {
     "help": "How many there are, which the data must have.",
-    "least": 1,
-    "special": {0: LEFT},
     "size_of": ("source", "label_key", "label_column"),
 }
+Classes = Annotated[Count, Sentinel(0, LEFT)]
+Vocabulary = Annotated[
+    Count, Sentinel(0, "the tokeniser says it; a dry run needs it, or a tokeniser that names its size"), Unit("tokens")
+]
+Slices = Annotated[str, Reader(lambda text, _: Split.parse(text))]
+
+
+@dataclasses.dataclass(frozen=True)
+class Section(Checked):
+    """The place of the data, their splits and their batches."""
+
+    source: str = field("", "Which data.")
+    data_dir: str = field(
+        "", "Where TFDS sets or the hub's downloads are; '' is the libraries' own default.", role=BOOKKEEPING
+    )
+    train_split: Slices = field("train", "What is learned from.")
+    validation_split: Slices = field("validation", 'What "best" is chosen on.')
+    test_split: Slices = field("test", "What is measured at the end.")
+    batch_size: Annotated[Count, Unit("examples")] = field(16, "Training examples a step, over all processes.")
+    eval_batch_size: Annotated[Count, Unit("examples")] = field(
+        16, "Examples an evaluation step, over all processes.", role=HARDWARE
+    )
+    workers: Annotated[Count, at_most(1000), Sentinel(0, "a thread")] = field(
+        0, "Processes that prepare batches.", role=HARDWARE
+    )
+
+    PATH: ClassVar[str] = "data."
 
 
 def cache_dir(what: str) -> Any:
@@ -50,12 +49,6 @@ def cache_dir(what: str) -> Any:
     return field(
         "", f"Where {what} kept; '' is ATTENTION_BENCH_CACHE, else ~/.cache/attention_bench.", role=BOOKKEEPING
     )
-
-
-def vocabulary(help: str, *tokenisers: str) -> Any:
-    """Declares a number of tokens, which a tokeniser that names its size does not need."""
-    special = {0: "the tokeniser says it; a dry run needs it, or a tokeniser that names its size"}
-    return field(0, help, least=1, special=special, unit="tokens", size_of=tokenisers)
 
 
 def check_stated(field: str, stated: int | str, actual: int | str) -> None:

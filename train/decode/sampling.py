@@ -1,18 +1,20 @@
 """The choice of a token from its logits: the highest one, or one that is sampled."""
 
 import dataclasses
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from models.fields import Declared, field
+from attention.types import Checked, Count, Positive, Sentinel, Share, at_most
+from models.fields import field
 
 BLOCK = 128  # size of the blocks of logits whose maxima `highest` compares first
 
 
 @dataclasses.dataclass(frozen=True)
-class Sampling(Declared):
+class Sampling(Checked):
     """How the next token is chosen from its logits.
 
     Attributes:
@@ -26,11 +28,13 @@ class Sampling(Declared):
         negative ones, before all else (Keskar et al. 2019, §4.1, as Hugging Face does for negative logits); 1 is none.
     """
 
-    temperature: float = field(1.0, above=0, special={0: "greedy"})
-    top_k: int = field(0, least=1, special={0: "all"})
-    top_p: float = field(1.0, above=0, most=1)
-    min_p: float = field(0.0, least=0, most=1)
-    repetition_penalty: float = field(1.0, above=0)
+    temperature: Annotated[Positive, Sentinel(0, "greedy")] = field(1.0)
+    top_k: Annotated[Count, Sentinel(0, "all")] = field(0)
+    top_p: Annotated[Positive, at_most(1)] = field(1.0)
+    min_p: Share = field(0.0)
+    repetition_penalty: Positive = field(1.0)
+
+    PATH: ClassVar[str] = ""
 
     def penalised(self, logits: Float[Array, "B V"], tokens: Int[Array, "B T"], seen: Bool[Array, "#B T"]) -> jax.Array:
         """Returns the logits after the penalty of repetition.

@@ -176,7 +176,8 @@ def _knobs(config: Config) -> dict[str, int]:
         raise UsageError(f"--equal=parameters knows no sizes of {type(model).__name__}; match something else.")
     pairs = 2 if any(getattr(model, "rotaries", ())) else 1  # rotary positions need an even width of a head
     return {
-        name: getattr(model, leaf.multiple_of) * pairs if leaf.multiple_of else tensor for name, leaf in sizes.items()
+        name: getattr(model, leaf.valid.multiple_of) * pairs if leaf.valid.multiple_of else tensor
+        for name, leaf in sizes.items()
     }
 
 

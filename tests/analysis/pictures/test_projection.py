@@ -47,7 +47,7 @@ def test_wrong_steps_points_and_widths():
         projection.project(projection.noisy_circle(), 1.0, steps=0)
     with pytest.raises(UsageError, match="at most 1000, not 1000000000"):
         projection.project(projection.noisy_circle(), 1.0, steps=10**9)
-    with pytest.raises(UsageError, match="sigma must be a number above 0"):
+    with pytest.raises(UsageError, match="sigma must be above 0"):
         projection.project(projection.noisy_circle(), 0.0)
     for options in ({"count": 1}, {"count": 10**9}, {"seed": -1}):
         with pytest.raises(UsageError, match="at least 2 points, at most 1000, and a seed"):

@@ -19,7 +19,7 @@ def test_every_field_is_declared_and_its_default_is_valid(cls):
     for path, leaf in leaves.items():
         assert leaf.help.endswith("."), path
         assert leaf.role in (SETTING, BOOKKEEPING, HARDWARE), path
-        leaf.check(path, getattr(cls, path.removeprefix(cls.PATH)))
+        leaf.valid.check(getattr(cls, path.removeprefix(cls.PATH)), path)
 
 
 def test_the_leaves_of_all_configs_are_the_declared_ones():
@@ -61,6 +61,6 @@ def test_a_stored_config_gets_the_fields_that_came_later():
 
 
 @pytest.mark.parametrize("text", ["(({},0.1),)", "((['a'],1),)", "('a',None)"])
-def test_tuples_hold_plain_values(text):
-    with pytest.raises(UsageError, match=r"optimizer.rates must be of type tuple, but it is"):
+def test_rates_are_pairs(text):
+    with pytest.raises(UsageError, match=r"optimizer\.rates must be pairs of a regular expression and a factor"):
         loading.resolve("configs/vit_digits.py", {"optimizer.rates": text})

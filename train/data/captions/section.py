@@ -3,11 +3,12 @@
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from attention.errors import UsageError
+from attention.types import Reader
 from models.fields import field
 from train.data import section, tokenisers
 from train.data.captions import sources
@@ -23,23 +24,23 @@ from train.data.store.corpus import Corpus, load
 class CaptionData(WrittenTextData, ImageSection):
     """Images with captions."""
 
-    source: str = field(
+    source: Annotated[str, Reader(sources.check)] = field(
         "caption_digits",
         "`caption_digits` (one to four scanned digits and their English words, in the package), `file:TABLE` (paths "
         "and captions) or `hf:NAME`; see `train.data.captions.sources`.",
-        reads=sources.check,
     )
     image_shape: str = "16x40x1"
     target_column: str = field("caption", "Of tables: the column of the captions.")
-    target_tokeniser: str = field(
+    target_tokeniser: Annotated[str, Reader(tokenisers.check)] = field(
         "words(marks=True)",
         "`bytes`, `words(size=15000, marks=True)`, `bpe(size=8000)`, `file:PATH` or `hf:NAME`; see "
         "`train.data.tokenisers`. It needs a start and an end token.",
-        reads=tokenisers.check,
     )
-    target_vocabulary: int = section.vocabulary("What the tokeniser must have.", "source_tokeniser", "target_tokeniser")
+    target_vocabulary: section.Vocabulary = field(
+        0, "What the tokeniser must have.", size_of=("source_tokeniser", "target_tokeniser")
+    )
     target_length: int = field(
-        8, "Of a caption at most, its end token included. Longer ones are left out, and counted.", least=1
+        8, "Of a caption at most, its end token included. Longer ones are left out, and counted."
     )
 
     learned: ClassVar[Mapping[str, tuple[str, ...]]] = {"target_tokeniser": ("target",)}

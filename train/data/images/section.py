@@ -3,10 +3,12 @@
 import dataclasses
 import math
 import re
+from typing import Annotated
 
 import numpy as np
 
 from attention.errors import UsageError
+from attention.types import Positive, Reader, Sentinel
 from models.fields import field
 from train.data import section
 from train.data.images import sources, transforms
@@ -32,12 +34,10 @@ class ImageSection(section.Section):
 
     train_transforms: str = field("", "A spec string; see `train.data.images.transforms`. '' only scales to [0, 1].")
     eval_transforms: str = field("", "A spec string without random transforms.")
-    image_shape: str = field(
+    image_shape: Annotated[str, Sentinel("", section.LEFT), Reader(_check_shape)] = field(
         "8x8x1",
         "Of images before all transforms, `HEIGHTxWIDTHxCHANNELS` such as `32x32x3`. Images of `folder:`, `file:` and "
         "`hf:` are scaled and cropped to it, once; others must have it, and a side of 0 varies.",
-        special={"": section.LEFT},
-        reads=_check_shape,
         size_of=("source", "image_key"),
     )
     image_key: str = field(sources.IMAGE_KEY, "Column of the image, or of its path. A hub set's only one has any name.")
@@ -77,20 +77,19 @@ class ImageSection(section.Section):
 class ImageData(ImageSection):
     """The images, their transforms and their batches."""
 
-    source: str = field(
+    source: Annotated[str, Reader(sources.check)] = field(
         "digits",
         "`digits`, `folder:DIR`, `file:TABLE` (paths and labels), `hf:NAME`, `numpy:FILE.npz` or `tfds:NAME`; see "
         "`train.data.images.sources.open_part`.",
-        reads=sources.check,
     )
     train_split: str = field("train", "Such as `train[:90%]`; see `train.data.rows.splits`.")
     batch_size: int = 64
     eval_batch_size: int = 256
     workers: int = field(0, "Processes that prepare batches. Worth it for large images and fast devices.")
-    mixup: float = field(
-        0.0, "α of the Beta(α, α) that mixes pairs of training images (Zhang et al. 2018).", above=0, special={0: "off"}
+    mixup: Annotated[Positive, Sentinel(0, "off")] = field(
+        0.0, "α of the Beta(α, α) that mixes pairs of training images (Zhang et al. 2018)."
     )
-    classes: int = field(10, **section.CLASSES)
+    classes: section.Classes = field(10, **section.CLASSES)
     label_key: str = field(sources.LABEL_KEY, "Column of the class, likewise.")
     revision: str = field("", "Of a hub set: a branch, tag or commit; '' is the default one.")
     cache_dir: str = section.cache_dir("images of one size are")

@@ -8,20 +8,24 @@ import hashlib
 import itertools
 import re
 from collections.abc import Iterator
+from typing import Annotated
 
 import babel.dates
 import babel.localedata
 
 from attention.errors import UsageError, check_known, unknown
+from attention.types import Checked, Example, at_least, at_most, filled
 from train.data.rows.rows import Pair, Rows, digest
 from train.data.rows.splits import PARTS
 
 FORMS = ("full", "long", "medium", "short")
+Year = Annotated[int, at_least(1000), at_most(9999)]
+Locales = Annotated[tuple[str, ...], filled, Example(("en", "de"))]
 _NEAR = 5  # of the thousand names of languages, so many are shown
 
 
 @dataclasses.dataclass(frozen=True)
-class Dates:
+class Dates(Checked):
     """The languages and forms of the dates.
 
     A source is `en de Thursday, February 1, 2024`: its own language and the target's, then the date in one of the
@@ -38,15 +42,14 @@ class Dates:
       last: The last year.
     """
 
-    sources: tuple[str, ...] = ("en",)
-    targets: tuple[str, ...] = ("de",)
-    forms: tuple[str, ...] = FORMS
-    first: int = 1900
-    last: int = 2099
+    sources: Locales = ("en",)
+    targets: Locales = ("de",)
+    forms: Annotated[tuple[str, ...], filled, Example(("full", "long"))] = FORMS
+    first: Year = 1900
+    last: Year = 2099
 
     def __post_init__(self):
-        for option in ("sources", "targets", "forms"):
-            _check_names(option, getattr(self, option))
+        super().__post_init__()
         for locale in (*self.sources, *self.targets):
             _check_locale(locale)
         for form in self.forms:
@@ -55,10 +58,6 @@ class Dates:
             raise UsageError(
                 f"dates(sources={self.sources!r}, targets={self.targets!r}) has no two languages; add one."
             )
-        for option in ("first", "last"):
-            year = getattr(self, option)
-            if type(year) is not int or not 1000 <= year <= 9999:
-                raise UsageError(f"dates({option}={year!r}) must be a year from 1000 to 9999.")
         if self.first > self.last:
             raise UsageError(f"dates(first={self.first}, last={self.last}) has no years; first must not be after last.")
 
@@ -107,11 +106,6 @@ def _pattern(locale: str, form: str) -> tuple[babel.dates.DateTimePattern, babel
     parsed = babel.Locale.parse(locale)
     pattern = parsed.date_formats[form]
     return babel.dates.DateTimePattern(pattern.pattern, re.sub(r"%\(y+\)s", "%(yyyy)s", pattern.format)), parsed
-
-
-def _check_names(option: str, names: object) -> None:
-    if not (isinstance(names, tuple) and names and all(isinstance(name, str) for name in names)):
-        raise UsageError(f"dates({option}={names!r}) must be names in brackets, such as {option}=('x', 'y') or ('x',).")
 
 
 def _check_locale(locale: str) -> None:

@@ -1,8 +1,10 @@
 """The `data` section of configs for translation."""
 
 import dataclasses
+from typing import Annotated
 
 from attention.errors import UsageError
+from attention.types import Count, Reader, Sentinel, Unit, at_most
 from models.fields import field
 from train.data import section, tokenisers
 from train.data.pairs import sources
@@ -17,15 +19,13 @@ class WrittenTextData(CachedTextSection):
 
     batch_size: int = 64
     eval_batch_size: int = 128
-    target_length: int = field(64, "Of a target at most, its end token included.", least=1, unit="tokens")
-    translations: int = field(
+    target_length: Annotated[Count, Unit("tokens")] = field(64, "Of a target at most, its end token included.")
+    translations: Annotated[Count, Sentinel(0, "none")] = field(
         0,
         "Validation texts that each evaluation lets the model write, for BLEU. At the end it writes all test texts.",
-        least=1,
-        special={0: "none"},
         may_change=True,
     )
-    beams: int = field(1, "Of these searches; 1 is greedy.", least=1, most=1000, may_change=True)
+    beams: Annotated[Count, at_most(1000)] = field(1, "Of these searches; 1 is greedy.", may_change=True)
     length_penalty: float = field(
         1.0, "Of beam search: the power of the length that log-probabilities are divided by.", may_change=True
     )
@@ -55,12 +55,11 @@ class WrittenTextData(CachedTextSection):
 class TranslationData(WrittenTextData):
     """Parallel text."""
 
-    source: str = field(
+    source: Annotated[str, Reader(sources.check)] = field(
         "dates()",
         "`dates(...)` (dates written out in several languages, in the package; see `train.data.pairs.dates`), "
         "`file:PATH` (a table, lines of pairs parted by tabs, or two files that are aligned line by line; see "
         "`train.data.pairs.sources`), `hf:NAME` or `hf:NAME:CONFIG`, or `tfds:NAME`.",
-        reads=sources.check,
     )
     train_split: str = field(
         "train",
@@ -73,29 +72,24 @@ class TranslationData(WrittenTextData):
         "lines parted by tabs: its number, from 1. Of aligned files: the end of their names.",
     )
     target_column: str = field("target", "Likewise of the translations.")
-    source_tokeniser: str = field(
+    source_tokeniser: Annotated[str, Reader(tokenisers.check)] = field(
         "bytes",
         "`bytes`, `words(size=15000, marks=True)`, `bpe(size=8000)`, `file:PATH`, `hf:NAME` or "
         "`marian:NAME/source.spm`; see `train.data.tokenisers`. It needs a start and an end token.",
-        reads=tokenisers.check,
     )
-    target_tokeniser: str = field(
-        "",
-        "Likewise of the target.",
-        reads=tokenisers.check,
-        special={"": "the source's, which then learns from both sides"},
+    target_tokeniser: Annotated[
+        str, Sentinel("", "the source's, which then learns from both sides"), Reader(tokenisers.check)
+    ] = field("", "Likewise of the target.")
+    source_vocabulary: section.Vocabulary = field(
+        0, "What the source's tokeniser must have.", size_of=("source_tokeniser",)
     )
-    source_vocabulary: int = section.vocabulary("What the source's tokeniser must have.", "source_tokeniser")
-    target_vocabulary: int = section.vocabulary(
+    target_vocabulary: section.Vocabulary = field(
+        0,
         "What the target's tokeniser must have; a shared one as many as the source's.",
-        "source_tokeniser",
-        "target_tokeniser",
+        size_of=("source_tokeniser", "target_tokeniser"),
     )
-    source_length: int = field(
-        64,
-        "Of a source at most, its end token included. Longer pairs are left out, and counted.",
-        least=1,
-        unit="tokens",
+    source_length: Annotated[Count, Unit("tokens")] = field(
+        64, "Of a source at most, its end token included. Longer pairs are left out, and counted."
     )
     buckets: str = field(
         "", "Lengths below the longest that batches of shorter pairs are padded to, such as `8,16`; '' is none."

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
+from attention import specs
 from attention.errors import UsageError
-from train.data import options
 from train.data.pairs.dates import Dates
 from train.data.rows import source
 from train.data.rows.rows import DataColumn, Pair, Rows, digest
@@ -71,8 +71,8 @@ def stripped(rows: Iterator[tuple[str, ...]]) -> Iterator[Pair]:
 
 
 def _dates(name: str, path: str = "data.source") -> Dates:
-    item = options.parse_one(name, path, ["dates"], KINDS)
-    options.check_names(item, Dates)
+    item = specs.parse_one(name, path, ["dates"], KINDS)
+    specs.check_options(item, Dates)
     return Dates(**item.options)
 
 

@@ -2,9 +2,10 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from attention.errors import UsageError
+from attention.types import Count, Names, Positive, Reader, Sentinel, Unit, at_least, at_most
 from models.fields import BOOKKEEPING, field
 from train.data import section, tokenisers
 from train.data.rows import splits
@@ -60,12 +61,11 @@ class CachedTextSection(section.Section):
 class CommonTextData(CachedTextSection):
     """The base of the sections of text in one language."""
 
-    source: str = field(
+    source: Annotated[str, Reader(sources.check)] = field(
         "pydoc",
         "`pydoc` (the Python manual's topics, in the package), `file:PATH` (a file, folder or glob; see "
         "`train.data.rows.local.open_split`), `hf:NAME` or `hf:NAME:CONFIG` (a set on the Hugging Face hub or in a "
         "local folder), or `tfds:NAME`.",
-        reads=sources.check,
     )
     train_split: str = field(
         "train",
@@ -73,14 +73,13 @@ class CommonTextData(CachedTextSection):
         "classes are shuffled first, always alike, so that slices of sorted sets have all classes.",
     )
     text_column: str = field("text", "Of tables: the column of the text.")
-    tokeniser: str = field(
+    tokeniser: Annotated[str, Reader(tokenisers.check)] = field(
         "bytes",
         "`bytes`, `words(size=20000)`, `bpe(size=8192)`, `wordpiece(size=30522)`, `file:PATH` or `hf:NAME`; see "
         "`train.data.tokenisers`. Those with a size learn their vocabulary from the training split.",
-        reads=tokenisers.check,
     )
-    context: int = field(128, "Tokens in an example.", least=1, unit="tokens")
-    vocabulary: int = section.vocabulary("What the tokeniser must have.", "tokeniser")
+    context: Annotated[Count, Unit("tokens")] = field(128, "Tokens in an example.")
+    vocabulary: section.Vocabulary = field(0, "What the tokeniser must have.", size_of=("tokeniser",))
 
     EXAMPLES: ClassVar[type[TextExamples]]
 
@@ -115,12 +114,8 @@ class UnlabelledTextData(CommonTextData):
 class TextData(UnlabelledTextData):
     """Text for language models."""
 
-    eval_stride: int = field(
-        0,
-        "Tokens between the windows of evaluation, at most `context`.",
-        least=1,
-        special={0: "`context`, so that windows do not overlap"},
-        unit="tokens",
+    eval_stride: Annotated[Count, Sentinel(0, "`context`, so that windows do not overlap"), Unit("tokens")] = field(
+        0, "Tokens between the windows of evaluation, at most `context`."
     )
 
     EXAMPLES = NextToken
@@ -139,8 +134,12 @@ class MaskedTextData(UnlabelledTextData):
     """Text for masked language models."""
 
     tokeniser: str = "bpe(size=2048)"  # which pads with token 1, as RoBERTa's does
-    context: int = field(128, "Tokens in an example, start and end tokens included.", least=3)
-    mask_rate: float = field(0.15, "The probability of each token to be chosen for prediction.", above=0, most=1)
+    context: Annotated[int, at_least(3), Unit("tokens")] = field(
+        128, "Tokens in an example, start and end tokens included."
+    )
+    mask_rate: Annotated[Positive, at_most(1)] = field(
+        0.15, "The probability of each token to be chosen for prediction."
+    )
 
     EXAMPLES = MaskedTokens
 
@@ -161,8 +160,10 @@ class LabelledTextData(CommonTextData):
 
     tokeniser: str = "words(size=20000)"
     label_column: str = field("label", "Of tables: the column of the class.")
-    keep: str = field("last", "Which tokens of a document that is longer than `context`.", choices=("first", "last"))
-    classes: int = field(0, **section.CLASSES)
+    keep: Annotated[str, Names(("first", "last"))] = field(
+        "last", "Which tokens of a document that is longer than `context`."
+    )
+    classes: section.Classes = field(0, **section.CLASSES)
 
     EXAMPLES = Labelled
 

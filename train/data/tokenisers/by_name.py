@@ -10,7 +10,6 @@ from pathlib import Path
 from attention import specs
 from attention.errors import UsageError
 from models.files import at_home, parse_json, read_text
-from train.data import options
 from train.data.tokenisers import plain, sentencepieces, subwords
 
 KINDS = (
@@ -28,8 +27,6 @@ _MAKERS = {
     "bpe": subwords.fit_bpe,
     "wordpiece": subwords.fit_wordpiece,
 }
-# The smallest sizes: special tokens and the bytes that a byte-level BPE starts from, or at least one word.
-_LEAST = {"bytes": 0, "words": 6, "bpe": 260, "wordpiece": 6}
 
 
 def check(spec: str, field: str = "data.tokeniser") -> None:
@@ -116,10 +113,6 @@ _READERS = {
 
 
 def _parse(spec: str, field: str = "data.tokeniser") -> specs.SpecItem:
-    item = options.parse_one(spec, field, _MAKERS, KINDS)
-    options.check(item, _MAKERS[item.name])
-    least = _LEAST[item.name]
-    size = item.options.get("size", least)
-    if size < least and (item.name, size) != ("words", 0):
-        raise UsageError(f"{item.name}(size={size}) is too small; use at least {least}.")
+    item = specs.parse_one(spec, field, _MAKERS, KINDS)
+    specs.check_options(item, _MAKERS[item.name], given=["texts"])
     return item

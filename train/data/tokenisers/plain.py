@@ -6,9 +6,12 @@ import functools
 import json
 import string
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Int32, Integer
+
+from attention.types import Sentinel, at_least
 
 Ids = Int32[np.ndarray, " n"]
 
@@ -131,7 +134,11 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def fit_words(
-    texts: Iterable[str], size: int = 0, lower: bool = True, strip: bool = True, marks: bool = False
+    texts: Iterable[str],
+    size: Annotated[int, at_least(6), Sentinel(0, "every word")] = 0,
+    lower: bool = True,
+    strip: bool = True,
+    marks: bool = False,
 ) -> WordTokeniser:
     """Trains a word tokeniser of the most frequent words; words of equal frequency are taken in alphabetical order.
 

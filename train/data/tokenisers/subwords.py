@@ -5,12 +5,13 @@ import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Integer
 
 from attention.errors import UsageError
+from attention.types import at_least
 from train.data import packages
 from train.data.rows.hub import NEED
 from train.data.rows.rows import brief
@@ -85,7 +86,7 @@ class SubwordTokeniser(Tokeniser):
         return self._tokenizer.to_str(pretty=True)
 
 
-def fit_bpe(texts: Iterable[str], size: int) -> SubwordTokeniser:
+def fit_bpe(texts: Iterable[str], size: Annotated[int, at_least(260)]) -> SubwordTokeniser:
     """Trains byte-level byte pair encoding, as in GPT-2 and RoBERTa, which restores every text exactly.
 
     Args:
@@ -105,7 +106,7 @@ def fit_bpe(texts: Iterable[str], size: int) -> SubwordTokeniser:
     return SubwordTokeniser(tokenizer.to_str())
 
 
-def fit_wordpiece(texts: Iterable[str], size: int, lower: bool = False) -> SubwordTokeniser:
+def fit_wordpiece(texts: Iterable[str], size: Annotated[int, at_least(6)], lower: bool = False) -> SubwordTokeniser:
     """Trains WordPiece, as in BERT.
 
     Args:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attention.errors import UsageError
-from train.config.schema import build
+from attention.types import build
 from train.data import store
 from train.data.rows import splits
 from train.data.rows.splits import Split
@@ -241,10 +241,10 @@ def test_the_section_is_made_from_plain_values(language, masked, labelled):
     """What configs hold: every field a plain value, and none left out."""
     for section in (language(), masked(), labelled()):
         plain = dataclasses.asdict(section)
-        assert build(type(section), plain, "data.", {}) == section
+        assert build(type(section), plain, "data", whole=True) == section
         for field in plain:
-            with pytest.raises(UsageError, match=f"The config field data.{field} is missing"):
-                build(type(section), {k: v for k, v in plain.items() if k != field}, "data.", {})
+            with pytest.raises(UsageError, match=rf"The field data\.{field} is missing"):
+                build(type(section), {k: v for k, v in plain.items() if k != field}, "data", whole=True)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,340 @@
+"""The one vocabulary of what a value may be: annotated types, which give its check, its errors and its documents.
+
+`Annotated[int, at_least(1), Sentinel(0, "off")]` is a type with rules. Fields of configs, options in spec strings,
+declarations of studies and records on a disk are all checked against such types.
+"""
+
+import dataclasses
+import functools
+import inspect
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin
+
+from attention.errors import UsageError, check_known, unknown
+
+T = TypeVar("T")
+Number = float | int
+SIZE = 2**31  # whole numbers without an upper bound are below: JAX counts with 32 bits
+LARGEST = 3e38  # of float32
+CLOSEST = 0.999999  # to 1: float32 may round more to 1
+KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "a string", type(None): "None"}
+SEVERAL = {int: "whole numbers", float: "numbers", str: "strings"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A rule of a type.
+
+    Attributes:
+      words: It after "must be".
+      holds: Whether a value keeps it.
+      caps: Whether it is an upper bound.
+    """
+
+    words: str
+    holds: Callable[[Any], bool]
+    caps: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Names:
+    """The only valid values."""
+
+    names: Collection[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentinel:
+    """A value to which no rule applies, and what it means."""
+
+    value: Any
+    meaning: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Multiple:
+    """The field of the same dataclass that divides the value."""
+
+    of: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """The unit of the value."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """What a value is like."""
+
+    value: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """A parser of a value, called with it and its path, which raises a UsageError where it is invalid."""
+
+    read: Callable[[Any, str], Any]
+
+
+def at_least(bound: Number) -> Rule:
+    """Sets the least value."""
+    return Rule(f"at least {_number(bound)}", lambda value: value >= bound)
+
+
+def above(bound: Number) -> Rule:
+    """Sets an exclusive lower bound."""
+    return Rule(f"above {_number(bound)}", lambda value: value > bound)
+
+
+def at_most(bound: Number) -> Rule:
+    """Sets the largest value."""
+    return Rule(f"at most {_number(bound)}", lambda value: value <= bound, caps=True)
+
+
+def below(bound: Number) -> Rule:
+    """Sets an exclusive upper bound."""
+    return Rule(f"below {_number(bound)}", lambda value: value < bound, caps=True)
+
+
+def _number(bound: Number) -> str:
+    power = math.log2(bound) if bound >= SIZE else 0.5
+    return f"2**{power:g}" if power.is_integer() else f"{bound:g}"
+
+
+Count = Annotated[int, at_least(1)]
+Size = Annotated[int, at_least(0)]
+Positive = Annotated[Number, above(0)]
+NotNegative = Annotated[Number, at_least(0)]
+Share = Annotated[Number, at_least(0), at_most(1)]
+Rate = Annotated[Number, at_least(0), at_most(0.999)]  # of dropout, which divides by 1 - rate
+Decay = Annotated[Number, at_least(0), at_most(CLOSEST)]  # of averages
+filled = Rule("filled in", bool)
+
+
+def compiled(pattern: str, path: str) -> re.Pattern:
+    """Compiles a regular expression; raises a UsageError, which calls it by its path, if it is none."""
+    try:
+        return re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise UsageError(f"{path} must be a regular expression, but {pattern!r} is none ({error}).") from error
+
+
+Pattern = Annotated[str, Reader(compiled)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Valid:
+    """A type taken apart: what its values are of, and the rules that they keep."""
+
+    kind: Any
+    rules: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(cls, hint: Any) -> "Valid":
+        """Takes a type apart."""
+        kind, rules = (hint.__origin__, hint.__metadata__) if get_origin(hint) is Annotated else (hint, ())
+        return cls(float if kind == Number else kind, rules)
+
+    def each(self, kind: type[T]) -> list[T]:
+        """The rules of a kind."""
+        return [rule for rule in self.rules if isinstance(rule, kind)]
+
+    @property
+    def names(self) -> Collection[str]:
+        """The only valid values; none where there are others."""
+        return next((rule.names for rule in self.each(Names)), ())
+
+    @property
+    def multiple_of(self) -> str:
+        """The field that divides the value, or ''."""
+        return next((rule.of for rule in self.each(Multiple)), "")
+
+    @property
+    def unit(self) -> str:
+        """The unit, or ''."""
+        return next((rule.name for rule in self.each(Unit)), "")
+
+    @property
+    def bounds(self) -> str:
+        """The rules in words, such as `at least 1 and at most 8`."""
+        return " and ".join(rule.words for rule in self.each(Rule))
+
+    @property
+    def range(self) -> str:
+        """The rules and the values beside them in words, such as `at least 1, or 0 (off)`; '' without any."""
+        beside = [f"{shown(rule.value)} ({rule.meaning})" for rule in self.each(Sentinel)]
+        return ", or ".join(filter(None, [self.bounds, *beside]))
+
+    @property
+    def words(self) -> str:
+        """What values are of in words, such as `a whole number or None`."""
+        kind, parts = get_origin(self.kind) or self.kind, [Valid.of(part) for part in get_args(self.kind)]
+        if kind in (typing.Union, types.UnionType):
+            kinds = [part.kind for part in parts]
+            words = " or ".join(part.phrase for part in parts if part.kind is not int or float not in kinds)
+        elif parts:
+            inner = parts[-1] if kind is dict else parts[0]
+            several = SEVERAL.get(inner.kind, "values")
+            each = f", each {inner.bounds}" if inner.bounds else ""
+            words = f"{several} in parentheses{each}" if kind is tuple else f"a {kind.__name__} of {several}{each}"
+        else:
+            name = getattr(kind, "__name__", str(kind))
+            words = KINDS.get(kind, f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}")
+        return words + "".join(f" such as {rule.value!r}" for rule in self.each(Example))
+
+    @property
+    def phrase(self) -> str:
+        """What values are of, and the rules, in one phrase, such as `a number above 0`."""
+        return " ".join(filter(None, [self.words, "of" * self.bounds.startswith("at "), self.bounds]))
+
+    def fault(self, value: Any) -> str:
+        """What a value must be, in words, where it is not; '' where it is."""
+        if not self._is_kind(value):
+            return self.words
+        if any(value == rule.value for rule in self.each(Sentinel)):
+            return ""
+        if isinstance(value, float | int) and not abs(value) <= LARGEST:
+            return "finite"
+        if self.kind is int and not abs(value) < SIZE and not any(rule.caps for rule in self.each(Rule)):
+            return f"below 2**31 = {SIZE}" if value > 0 else f"above -2**31 = {-SIZE}"
+        if self.names and value not in self.names:
+            return f"one of {', '.join(self.names)}"
+        return "" if all(rule.holds(value) for rule in self.each(Rule)) else self.range
+
+    def check(self, value: Any, path: str) -> None:
+        """Raises a UsageError, which calls the value by its path, unless it is valid."""
+        must = self.fault(value)
+        if must and self.names and isinstance(value, str):
+            raise unknown(path.removeprefix("The "), value, self.names)
+        if must:
+            raise UsageError(f"{path} must be {must}, but it is {shown(value)}.")
+        if not any(value == rule.value for rule in self.each(Sentinel)):
+            for rule in self.each(Reader):
+                rule.read(value, path)
+
+    def _is_kind(self, value: Any) -> bool:
+        kind, parts = get_origin(self.kind) or self.kind, get_args(self.kind)
+        if kind in (typing.Union, types.UnionType):
+            return any(fits(part, value) for part in parts)
+        if typing.is_typeddict(kind):
+            return isinstance(value, dict) and _has_entries(kind, value)
+        if kind in (int, float):
+            return isinstance(value, (int, kind)) and not isinstance(value, bool)
+        if kind is Any or not isinstance(kind, type):
+            return True
+        if not isinstance(value, kind):
+            return False
+        if issubclass(kind, dict) and parts:
+            return all(fits(parts[0], name) and fits(parts[1], inner) for name, inner in value.items())
+        return not parts or all(fits(parts[0], inner) for inner in value)
+
+
+def _has_entries(kind: Any, value: dict) -> bool:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return value.keys() >= kind.__required_keys__ and all(
+        fits(hint, value[name]) for name, hint in hints.items() if name in value
+    )
+
+
+def fits(hint: Any, value: Any) -> bool:
+    """Tells whether a value is of a type and keeps its rules; what a reader would say is not asked."""
+    return not Valid.of(hint).fault(value)
+
+
+def check(hint: Any, value: Any, path: str) -> None:
+    """Raises a UsageError, which calls the value by its path, unless it is of a type and keeps its rules."""
+    Valid.of(hint).check(value, path)
+
+
+def shown(value: Any) -> str:
+    """Writes a value as Python does, as far as that can be."""
+    try:
+        return repr(value)
+    except (RecursionError, ValueError):  # it is nested too deeply, or has too many digits
+        return f"{type(value).__name__}, too large to write"
+
+
+@functools.cache
+def valid_of(maker: Callable) -> dict[str, Valid]:
+    """What each field of a dataclass, or argument of a function, may be.
+
+    A field whose type a subclass gives without rules keeps those of its base.
+    """
+    found: dict[str, Valid] = {}
+    for part in reversed(maker.__mro__) if isinstance(maker, type) else [maker]:
+        for name, hint in inspect.get_annotations(part, eval_str=True).items():
+            valid = Valid.of(hint)
+            if valid.rules or name not in found or found[name].kind != valid.kind:
+                found[name] = valid
+    return {name: found[name] for name in inspect.signature(maker).parameters if name in found}
+
+
+class Checked:
+    """Base of dataclasses whose fields are checked when they are made."""
+
+    PATH: ClassVar[str] = "The option "  # before the names of fields in errors
+
+    def __post_init__(self):
+        check_fields(self)
+
+
+def check_fields(made: Any) -> None:
+    """Raises a UsageError, which names the field, unless every field of a dataclass is as its type says."""
+    path, valids = getattr(made, "PATH", Checked.PATH), valid_of(type(made))
+    for name, valid in valids.items():
+        valid.check(getattr(made, name), path + name)
+    for name, divisor in {name: valid.multiple_of for name, valid in valids.items() if valid.multiple_of}.items():
+        value, number = getattr(made, name), getattr(made, divisor)
+        if value % number:
+            raise UsageError(
+                f"{path}{divisor}={number} does not divide {path}{name}={value}; choose a divisor of {value}."
+            )
+
+
+def build(
+    cls: type[T],
+    values: Any,
+    path: str = "",
+    kinds: Mapping[str, type] = types.MappingProxyType({}),
+    whole: bool = False,
+) -> T:
+    """Builds a dataclass from plain nested values, such as those of a config or of a JSON file.
+
+    Args:
+      cls: The dataclass.
+      values: A mapping from the names of its fields.
+      path: What calls the dataclass in messages, such as `model`.
+      kinds: The dataclasses of fields whose type it does not declare.
+      whole: Whether fields that have defaults are needed too.
+
+    Raises:
+      UsageError: a field is missing, unknown, of the wrong type or out of range.
+    """
+    valids = valid_of(cls) | {name: Valid(kind) for name, kind in kinds.items()}
+    if not isinstance(values, Mapping):
+        raise UsageError(f"{path or cls.__name__} must have the fields {', '.join(valids)}, but it is {shown(values)}.")
+    places = {name: f"{path}.{name}".removeprefix(".") for name in valids}
+    for name in values:
+        check_known("field", f"{path}.{name}".removeprefix("."), places.values())
+    for field in dataclasses.fields(cls):
+        left_out = field.default is field.default_factory is dataclasses.MISSING
+        if field.name not in values and (whole or left_out):
+            raise UsageError(f"The field {places[field.name]} is missing; give it.")
+    return cls(**{name: _built(valids[name], value, places[name], whole) for name, value in values.items()})
+
+
+def _built(valid: Valid, value: Any, path: str, whole: bool) -> Any:
+    if dataclasses.is_dataclass(valid.kind):
+        return build(valid.kind, value, path, whole=whole)
+    (inner, *_) = get_args(valid.kind) or [None]
+    if isinstance(value, list) and dataclasses.is_dataclass(inner):
+        value = [build(inner, item, f"{path}[{index}]", whole=whole) for index, item in enumerate(value)]
+    valid.check(value, path)
+    return float(value) if valid.kind is float else value
