@@ -22,7 +22,7 @@ from train import main
         ({"data.batch_size": 2 * 10**9}, r"544 GB for a batch, but a device has .*data\.batch_size=2000000000"),
         (
             {"data.train_transforms": "resize(size=1000000000)"},
-            r"resize\(size=1000000000\) is too large; give at most 16384",
+            r"size of resize must be at least 1 and at most 16384, but it is 1000000000",
         ),
         ({"model.width": 10**9}, r"at least 1\d\d EB on each device, 1\d\d EB for parameters"),
     ],

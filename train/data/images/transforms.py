@@ -11,17 +11,37 @@ import itertools
 import math
 import re
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from jaxtyping import Float, Float32, Num, UInt8
 from PIL import Image
 
 from attention import specs
-from attention.errors import UsageError, check_known
-from train.data import options
+from attention.errors import UsageError
+from attention.types import (
+    Checked,
+    Count,
+    NotNegative,
+    Number,
+    Positive,
+    Rule,
+    Share,
+    Size,
+    at_least,
+    at_most,
+    below,
+)
 from train.data.draws import Draws, namespace
 
+MOST = 2**14  # pixels of a side, and any other number of a transform
+Side = Annotated[Count, at_most(MOST)]
+Levels = Annotated[
+    Number | tuple[Number, ...],
+    Rule(f"at most {MOST}", lambda levels: np.size(levels) > 0 and np.max(np.abs(levels)) <= MOST),
+]
+RISING = Rule("a low bound, then a high one", lambda bounds: len(bounds) == 2 and bounds[0] <= bounds[1])
+Strength = Annotated[NotNegative, at_most(MOST)]
 _BILINEAR = Image.Resampling.BILINEAR
 Pixels = Num[np.ndarray, "_ _ _"]
 _Channels = Float32[np.ndarray, " c"]
@@ -31,7 +51,7 @@ _TRIALS = ((1, 1, 3), (40, 900, 3), (1200, 30, 3))
 
 
 @dataclasses.dataclass(frozen=True)
-class Transform:
+class Transform(Checked):
     """The base of all transforms; subclasses add options as fields.
 
     Attributes:
@@ -54,20 +74,13 @@ class Transform:
         """Transforms an image."""
         raise NotImplementedError
 
-    def _require(self, met: bool, what: str, value: object) -> None:
-        if not met:
-            raise UsageError(f"{self.name} needs {what}, but got {value}.")
-
 
 @dataclasses.dataclass(frozen=True)
 class Resize(Transform, bytes_only=True, host_only=True):
     """Resizes bilinearly with antialiasing to `size` × `size`, or with `keep_aspect` to a shorter side of `size`."""
 
-    size: int
+    size: Side
     keep_aspect: bool = False
-
-    def __post_init__(self):
-        self._require(self.size > 0, "size above 0", self.size)
 
     def __call__(self, image, draw):
         height, width = image.shape[:2]
@@ -80,10 +93,7 @@ class Resize(Transform, bytes_only=True, host_only=True):
 class CenterCrop(Transform):
     """Crops the `size` × `size` pixels in the middle."""
 
-    size: int
-
-    def __post_init__(self):
-        self._require(self.size > 0, "size above 0", self.size)
+    size: Side
 
     def __call__(self, image, draw):
         height, width = image.shape[:2]
@@ -99,7 +109,7 @@ class CenterCrop(Transform):
 class Pad(Transform):
     """Pads the image with zeros to `to` × `to`; an odd row goes below and an odd column to the right."""
 
-    to: int
+    to: Side
 
     def __call__(self, image, draw):
         height, width = image.shape[:2]
@@ -113,10 +123,7 @@ class Pad(Transform):
 class PadCrop(Transform, random=True):
     """Shifts the image by up to `padding` pixels: pads it with zeros on every side, then crops the original size."""
 
-    padding: int = 4
-
-    def __post_init__(self):
-        self._require(self.padding >= 0, "padding of at least 0", self.padding)
+    padding: Annotated[Size, at_most(MOST)] = 4
 
     def __call__(self, image, draw):
         height, width = image.shape[:2]
@@ -129,10 +136,7 @@ class PadCrop(Transform, random=True):
 class Flip(Transform, random=True):
     """Swaps left and right with probability `p`."""
 
-    p: float = 0.5
-
-    def __post_init__(self):
-        self._require(0 <= self.p <= 1, "p between 0 and 1", self.p)
+    p: Share = 0.5
 
     def __call__(self, image, draw):
         return namespace(image).where(draw.chance(self.p), image[:, ::-1], image)
@@ -146,17 +150,9 @@ class RandomResizedCrop(Transform, random=True, bytes_only=True, host_only=True)
     the image, the largest part within `ratio` is taken.
     """
 
-    size: int
-    scale: tuple[float, ...] = (0.08, 1.0)
-    ratio: tuple[float, ...] = (3 / 4, 4 / 3)
-
-    def __post_init__(self):
-        self._require(self.size > 0, "size above 0", self.size)
-        for name in ("scale", "ratio"):
-            bounds = getattr(self, name)
-            ordered = len(bounds) == 2 and 0 < bounds[0] <= bounds[1]
-            self._require(ordered, f"{name}=(low, high) with 0 < low <= high", bounds)
-        self._require(self.scale[1] <= 1, "scale of at most 1", self.scale)
+    size: Side
+    scale: Annotated[tuple[Annotated[Positive, at_most(1)], ...], RISING] = (0.08, 1.0)
+    ratio: Annotated[tuple[Annotated[Positive, at_most(MOST)], ...], RISING] = (3 / 4, 4 / 3)
 
     def __call__(self, image, draw):
         height, width = self._extent(image, draw)
@@ -179,13 +175,9 @@ class RandomResizedCrop(Transform, random=True, bytes_only=True, host_only=True)
 class ColourJitter(Transform, random=True, bytes_only=True, host_only=True):
     """Scales brightness, contrast and saturation, in order, by factors from [max(0, 1 - option), 1 + option]."""
 
-    brightness: float = 0.0
-    contrast: float = 0.0
-    saturation: float = 0.0
-
-    def __post_init__(self):
-        least = min(self.brightness, self.contrast, self.saturation)
-        self._require(least >= 0, "brightness, contrast and saturation of at least 0", least)
+    brightness: Strength = 0.0
+    contrast: Strength = 0.0
+    saturation: Strength = 0.0
 
     def __call__(self, image, draw):
         strengths = self.brightness, self.contrast, self.saturation
@@ -200,7 +192,7 @@ class ColourJitter(Transform, random=True, bytes_only=True, host_only=True):
 class Rotate(Transform, random=True, bytes_only=True, host_only=True):
     """Rotates about the centre by an angle from [-degrees, degrees], bilinearly, with zeros outside the image."""
 
-    degrees: float
+    degrees: Annotated[Number, at_least(-MOST), at_most(MOST)]
 
     def __call__(self, image, draw):
         angle = draw.uniform(-abs(self.degrees), abs(self.degrees))
@@ -214,10 +206,7 @@ class Zoom(Transform, random=True, bytes_only=True, host_only=True):
     As the RandomZoom layer of Keras has it (u > 0 zooms out), with zeros where nothing was.
     """
 
-    factor: float
-
-    def __post_init__(self):
-        self._require(0 <= self.factor < 1, "factor of at least 0 and below 1", self.factor)
+    factor: Annotated[NotNegative, below(1)]
 
     def __call__(self, image, draw):
         high, wide = (1 + draw.uniform(-self.factor, self.factor) for _ in range(2))
@@ -230,13 +219,13 @@ class Zoom(Transform, random=True, bytes_only=True, host_only=True):
 class Normalise(Transform, bytes_only=True):
     """Makes (image / 255 - mean) / std, float32; `mean` and `std` are one number, or one a channel."""
 
-    mean: float | tuple[float, ...]
-    std: float | tuple[float, ...]
+    mean: Levels
+    std: Annotated[Levels, Rule("above 0", lambda std: np.min(std) > 0)]
 
     def __post_init__(self):
-        self._require(float(np.min(self.std)) > 0, "std above 0", self.std)
-        lengths = {np.size(self.mean), np.size(self.std)} - {1}
-        self._require(len(lengths) < 2, "as many means as stds", (self.mean, self.std))
+        super().__post_init__()
+        if len({np.size(self.mean), np.size(self.std)} - {1}) > 1:
+            raise UsageError(f"normalise needs as many means as stds, but they are {self.mean} and {self.std}.")
 
     def __call__(self, image, draw):
         scale, shift = self._affine
@@ -290,9 +279,6 @@ def _blend(
     return np.clip(towards + np.float32(factor) * (pixels - towards), 0, 255)
 
 
-MOST = 2**14  # pixels of a side, and any other number of a transform
-
-
 @functools.cache
 def parse(text: str) -> tuple[Transform, ...]:
     """Reads a spec string; '' means no transforms.
@@ -300,7 +286,7 @@ def parse(text: str) -> tuple[Transform, ...]:
     Raises:
       UsageError: unknown names or options, options missing or of the wrong kind, or a wrong order.
     """
-    transforms = tuple(map(_build, specs.parse(text)))
+    transforms = tuple(specs.build(item, TRANSFORMS, "image transform") for item in specs.parse(text))
     for transform in list(itertools.dropwhile(lambda transform: not isinstance(transform, Normalise), transforms))[1:]:
         if transform.bytes_only:
             raise UsageError(f"{transform.name} cannot come after normalise in {text!r}; put it before.")
@@ -340,12 +326,3 @@ def output_shape(transforms: tuple[Transform, ...], image_shape: tuple[int, int,
             "data.eval_transforms with one size, such as 'resize(size=128, keep_aspect=True)|center_crop(size=112)'."
         )
     return shapes.pop()
-
-
-def _build(item: specs.SpecItem) -> Transform:
-    check_known("image transform", item.name, TRANSFORMS)
-    options.check(item, TRANSFORMS[item.name])
-    for option, value in item.options.items():
-        if any(abs(number) > MOST for number in (value if isinstance(value, tuple) else (value,))):
-            raise UsageError(f"{item.name}({option}={value!r}) is too large; give at most {MOST}.")
-    return TRANSFORMS[item.name](**item.options)
