@@ -1,12 +1,13 @@
 """The one place that reads JSON and NPZ files, which anybody may have written, with the limits of what is read."""
 
+import errno
 import json
 import os
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -23,6 +24,21 @@ def at_home(path: str) -> Path:
     return Path(os.path.expanduser(path))
 
 
+def open_regular(path: Path, mode: str = "r", **options: Any) -> IO:
+    """Opens a file as `open` does, but no pipe, at which that would wait, and no device, which may never end.
+
+    Raises:
+      OSError: it is no regular file, or cannot be opened.
+    """
+    return open(path, mode, opener=_open_regular, **options)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise OSError(errno.EINVAL, f"{os.path.basename(path)} is no file", path)
+    return os.open(path, flags, 0o666)
+
+
 def read_text(path: Path, remedy: str = ELSEWHERE) -> str:
     """Returns the text of a file.
 
@@ -34,11 +50,10 @@ def read_text(path: Path, remedy: str = ELSEWHERE) -> str:
       UsageError: the file is missing, too large, cannot be read or holds no text.
     """
     try:
-        if path.exists() and not path.is_file():  # a device or a pipe may never end
-            raise ValueError("it is no file")
-        if path.stat().st_size > MOST_BYTES:
-            raise ValueError(f"it has {path.stat().st_size:,} bytes, and at most {MOST_BYTES:,} are read")
-        return path.read_text(encoding="utf-8")
+        with open_regular(path, encoding="utf-8") as file:
+            if path.stat().st_size > MOST_BYTES:
+                raise ValueError(f"it has {path.stat().st_size:,} bytes, and at most {MOST_BYTES:,} are read")
+            return file.read()
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read ({getattr(error, 'strerror', error)}); {remedy}.") from error
 

@@ -1,5 +1,6 @@
 """What a file may hold has limits, and beyond them one sentence names the file."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -31,9 +32,20 @@ def test_a_home_is_found_and_that_of_nobody_is_a_name(monkeypatch):
     assert str(files.at_home("~nobody-of-this-name/a")) == "~nobody-of-this-name/a"
 
 
-def test_what_never_ends_is_not_read():
-    with pytest.raises(UsageError, match=r"/dev/zero cannot be read \(it is no file\)"):
-        files.read_text(Path("/dev/zero"))
+def test_what_never_ends_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (Path("/dev/zero"), tmp_path / "pipe", tmp_path):
+        with pytest.raises(UsageError, match=rf"{path} cannot be read \({path.name} is no file\)"):
+            files.read_text(path)
+    for mode in ("r", "w", "a", "rb"):
+        with pytest.raises(OSError, match="pipe is no file"):
+            files.open_regular(tmp_path / "pipe", mode)
+
+
+def test_a_regular_file_is_opened_as_ever(tmp_path):
+    with files.open_regular(tmp_path / "a", "w", encoding="utf-8") as file:
+        file.write("é")
+    assert files.read_text(tmp_path / "a") == "é"
 
 
 def test_arrays_are_read_when_asked_for_and_objects_are_refused(tmp_path, monkeypatch):

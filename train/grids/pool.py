@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from attention.errors import UsageError
+from models.files import open_regular
 from train import cli
 from train.run import console
 
@@ -156,7 +157,7 @@ def _cpus(jobs: int) -> list[set[int]]:
 def _claimed(path: Path) -> IO[str] | None:
     """Opens a log and locks it for this call and its process; the lock lasts as long as either has the file open."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    log = path.open("a", encoding="utf-8")
+    log = open_regular(path, "a", encoding="utf-8")
     try:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

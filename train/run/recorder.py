@@ -12,6 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 from attention.errors import UsageError
+from models.files import open_regular
 from train.devices import processes
 from train.run import loggers, results
 from train.run.progress import Clock, duration_text, numbers_text
@@ -44,7 +45,7 @@ class Record:
             )
         if left:
             os.truncate(path, path.read_bytes()[:size].rfind(b"\n") + 1)
-        self._file = path.open("a", encoding="utf-8")
+        self._file = open_regular(path, "a", encoding="utf-8")
 
     def write(self, line: dict[str, Any]) -> None:
         """Appends one object."""
@@ -76,7 +77,7 @@ def set_aside(workdir: Path) -> list[str]:
             f"{workdir} holds a finished run whose checkpoints are gone, so nothing can continue; choose another "
             f"--workdir, or remove {result} to train it again."
         )
-    if not record.exists() or b"\n" not in record.read_bytes():
+    if not record.is_file() or b"\n" not in record.read_bytes():
         return []
     if not kept.exists() or kept.stat().st_size < record.stat().st_size:
         record.replace(kept)

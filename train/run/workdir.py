@@ -18,7 +18,7 @@ from typing import IO, Any
 import jax
 
 from attention.errors import UsageError
-from models.files import read_json, read_text
+from models.files import open_regular, read_json, read_text
 from train.config.leaves import CHANGEABLE, completed, flatten
 from train.devices import processes
 from train.run.files import TEMPORARY, write_json, write_text, writing
@@ -50,7 +50,7 @@ def claimed(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> Ite
             if processes.is_first():
                 with _writing(workdir):
                     _create_or_check(workdir, config, files)
-                    _lock(held.enter_context((workdir / LOCK).open("ab", buffering=0)), workdir, token)
+                    _lock(held.enter_context(open_regular(workdir / LOCK, "ab", buffering=0)), workdir, token)
                     for name, text in files.items():
                         if not (workdir / name).exists():  # else `check_files` has found it to be the same
                             write_text(workdir / name, text)
@@ -120,7 +120,7 @@ def _writing(workdir: Path) -> contextlib.AbstractContextManager:
 def _check_shared(workdir: Path, token: str) -> None:
     """Raises UsageError where the token that the first process has written does not appear here in time."""
     deadline = time.monotonic() + SHARED_WITHIN
-    while not (workdir / LOCK).exists() or (workdir / LOCK).read_text() != token:
+    while not (workdir / LOCK).exists() or read_text(workdir / LOCK) != token:
         if time.monotonic() > deadline:
             raise UsageError(
                 f"{workdir} is not the folder that process 0 writes to; choose a --workdir on storage that all "
@@ -190,7 +190,7 @@ def check_files(files: dict[str, str], workdir: Path) -> None:
     """Raises UsageError where a text that the run keeps differs from the one of that name in `files`."""
     for name, text in files.items():
         path = workdir / name
-        if path.exists() and path.read_bytes() != text.encode():
+        if path.exists() and read_text(path) != text:
             raise UsageError(
                 f"{path} is not what the data give now, and the run would not be the same on others: put the data back "
                 "as they were, or choose another --workdir."

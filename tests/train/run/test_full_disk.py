@@ -1,5 +1,6 @@
 """A disk that takes no more ends a run with one sentence; with space again, the same command continues bit for bit."""
 
+import os
 import resource
 import subprocess
 
@@ -83,6 +84,17 @@ def test_a_link_that_leads_nowhere_is_named_and_not_taken_for_a_full_disk(tmp_pa
     (tmp_path / "link").symlink_to(tmp_path / "gone")
     told = pytest.raises(UsageError, match=r"\(.*/link is a link to .*/gone, which does not exist\); choose another")
     with told, claimed(tmp_path / "link" / below, {}, {}):
+        pass
+
+
+@pytest.mark.parametrize("name", [".lock", "data.json", "config.tmp"])
+def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path, name):
+    if name != "config.tmp":
+        with claimed(tmp_path, {}, {}):
+            pass
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(UsageError, match=r" is no file\)"), claimed(tmp_path, {}, {"data.json": "{}"}):
         pass
 
 
