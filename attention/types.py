@@ -12,7 +12,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
-from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, NotRequired, Required, TypeVar, get_args, get_origin
 
 from attention.errors import UsageError, check_known, unknown
 
@@ -179,11 +179,11 @@ class Valid:
         if kind in (typing.Union, types.UnionType):
             kinds = [part.kind for part in parts]
             words = " or ".join(part.phrase for part in parts if part.kind is not int or float not in kinds)
-        elif parts:
-            inner = parts[-1] if kind is dict else parts[0]
+        elif parts and kind is not dict:
+            inner = parts[0]
             several = SEVERAL.get(inner.kind, "values")
             each = f", each {inner.bounds}" if inner.bounds else ""
-            words = f"{several} in parentheses{each}" if kind is tuple else f"a {kind.__name__} of {several}{each}"
+            words = f"{several} in parentheses{each}" if kind is tuple else f"a list of {several}{each}"
         else:
             name = getattr(kind, "__name__", str(kind))
             words = KINDS.get(kind, f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}")
@@ -229,7 +229,7 @@ class Valid:
             return isinstance(value, (int, kind)) and not isinstance(value, bool)
         if kind is Any or not isinstance(kind, type):
             return True
-        if not isinstance(value, kind):
+        if not isinstance(value, kind) or (isinstance(value, str) and kind is not str):  # a string is a sequence too
             return False
         if issubclass(kind, dict) and parts:
             return all(fits(parts[0], name) and fits(parts[1], inner) for name, inner in value.items())
@@ -237,10 +237,10 @@ class Valid:
 
 
 def _has_entries(kind: Any, value: dict) -> bool:
-    hints = typing.get_type_hints(kind, include_extras=True)
-    return value.keys() >= kind.__required_keys__ and all(
-        fits(hint, value[name]) for name, hint in hints.items() if name in value
-    )
+    hints = typing.get_type_hints(kind, include_extras=True).items()
+    hints = {name: get_args(hint)[0] if get_origin(hint) in (Required, NotRequired) else hint for name, hint in hints}
+    known = value.keys() & hints.keys()
+    return known >= kind.__required_keys__ and all(fits(hints[name], value[name]) for name in known)
 
 
 def fits(hint: Any, value: Any) -> bool:

@@ -126,7 +126,7 @@ def asked(flags: argparse.Namespace) -> grid.Sweep:
     sweep = grid.Sweep(flags.config, overrides, over, [], flags.equal, also)
     cells = list(sweep.cells.values())
     if flags.tune:
-        taken = {*overrides, *over, *grid.DECIDED, *(field for setting in also for field in setting)}
+        taken = {*overrides, *over, *grid.decided(""), *(field for setting in also for field in setting)}
         field, _, values = flags.tune.partition("=")
         values = grid.split(values) if values else []
         length, seeds, beyond = flags.tune_length, flags.tune_seeds, int(flags.tune_beyond)

@@ -89,6 +89,7 @@ WRONG = [
     (t.Pattern, "(", "a.b must be a regular expression, but '(' is none"),
     (Entry, {"numbers": {"a": ["x"]}}, "must be an Entry"),
     (Entry, {"note": "a"}, "must be an Entry"),
+    (Entry, {"numbers": {}, "note": 1}, "must be an Entry"),
 ]
 
 

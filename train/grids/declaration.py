@@ -1,15 +1,17 @@
 """What a sweep declares before it trains: what it asks, what it compares, and how much of a difference matters."""
 
 import dataclasses
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from attention.errors import UsageError, check_known, unknown
+from attention.errors import UsageError, check_known
+from attention.types import Names, Number, Positive, Sentinel, build, filled
 from models.files import read_json
 
-CLAIMS = ("better", "worse", "equal", "")
+CLAIMS = ("better", "worse", "equal")
+Text = Annotated[str, filled]
+Settings = Annotated[Sequence[str], filled]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,10 +27,10 @@ class Comparison:
     """
 
     name: str
-    settings: Sequence[str]
-    baselines: Sequence[str]
-    claim: str = ""
-    effect: float = 0.0
+    settings: Settings
+    baselines: Settings
+    claim: Annotated[str, Names(CLAIMS), Sentinel("", "nothing")] = ""
+    effect: Number = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,11 +48,11 @@ class Declaration:
       remarks: What else was decided before, such as sizes and lengths.
     """
 
-    question: str
-    metric: str
-    margin: float
-    family: Sequence[Comparison]
-    detects: float = 0.0
+    question: Text
+    metric: Text
+    margin: Positive
+    family: Annotated[Sequence[Comparison], filled]
+    detects: Number = 0.0
     basis: str = ""
     remarks: str = ""
 
@@ -62,7 +64,7 @@ class Declaration:
 
 
 def read(file: Path) -> Declaration:
-    """The declaration of a JSON file.
+    """Reads the declaration in a JSON file.
 
     Raises:
       UsageError: there is none, or something in it is missing, unknown or wrong.
@@ -71,37 +73,19 @@ def read(file: Path) -> Declaration:
 
 
 def of(found: Any, place: str) -> Declaration:
-    """The declaration that plain values stand for; raises a UsageError, which names the place, as `read` does."""
-    family = found.get("family") if isinstance(found, Mapping) else None
-    if not isinstance(family, list) or not family:
-        raise UsageError(f"{place}: family must be a list of at least one comparison.")
-    comparisons = [_build(Comparison, item, f"{place}: a comparison of the family") for item in family]
-    made = _build(Declaration, {**found, "family": comparisons}, place)
-    for name in ("question", "metric"):
-        if not getattr(made, name):
-            raise UsageError(f"{place}: {name} must not be empty; a declaration says what is asked and measured.")
-    if not 0 < made.margin < math.inf:
-        raise UsageError(f"{place}: margin must be a number above 0, but it is {made.margin!r}.")
-    for comparison in comparisons:
-        where = f"{place}: the comparison {comparison.name!r}"
-        if comparison.claim not in CLAIMS:
-            raise unknown(f"claim of {where}", comparison.claim, CLAIMS[:-1])
-        if not comparison.settings or len(comparison.settings) != len(comparison.baselines):
-            raise UsageError(f"{where} needs as many baselines as settings, and at least one.")
-    return made
+    """Makes a declaration of plain values; raises a UsageError, which names the place, as `read` does."""
+    try:
+        declared = build(Declaration, found)
+        for index, comparison in enumerate(declared.family):
+            _check(comparison, declared.family[:index])
+    except UsageError as error:
+        raise UsageError(f"{place}: {error} docs/comparing.md says what stands in a declaration.") from error
+    return declared
 
 
-def _build(kind: type, found: Any, place: str) -> Any:
-    """A dataclass of plain values, each of the type of its field."""
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    if not isinstance(found, Mapping):
-        raise UsageError(f"{place} must be an object with {', '.join(fields)}, not {found!r}.")
-    for name, value in found.items():
-        check_known(f"field of {place}", name, fields)
-        wanted = {str: str, float: int | float}.get(fields[name].type, list)
-        if not isinstance(value, wanted) or isinstance(value, bool):
-            raise UsageError(f"{place}: {name} cannot be {value!r}.")
-    missing = [name for name, field in fields.items() if field.default is dataclasses.MISSING and name not in found]
-    if missing:
-        raise UsageError(f"{place} lacks {', '.join(missing)}; docs/comparing.md says what stands in it.")
-    return kind(**found)
+def _check(comparison: Comparison, before: Sequence[Comparison]) -> None:
+    if len(comparison.settings) != len(comparison.baselines):
+        raise UsageError(f"The comparison {comparison.name!r} needs as many baselines as settings.")
+    for other in before:
+        if comparison.name == other.name or comparison == dataclasses.replace(other, name=comparison.name):
+            raise UsageError(f"The family has the comparison {other.name!r} twice; declare it once.")

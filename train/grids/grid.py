@@ -8,14 +8,15 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, Required, TypedDict
 
+from attention import specs
 from attention.errors import UsageError
-from attention.specs import LENGTH
+from attention.types import Reader, Rule, Size, Valid, below, fits
 from models.files import read_json
 from train import cli
 from train.config.leaves import CHANGEABLE, LEAVES
-from train.config.loading import name_of
+from train.config.loading import literal, name_of
 from train.grids import pool
 from train.grids.declaration import Declaration
 from train.grids.matching import Request
@@ -25,21 +26,40 @@ from train.run.files import write_json, writing
 FILE = "sweep.json"
 ARGUMENT = "argument"  # stands for the config file's argument where a field is expected
 CLOSING = {"(": ")", "[": "]", "{": "}"}
-# The fields that flags of a sweep decide, so that they cannot vary, with the names of these flags.
-DECIDED = {path: leaf.sweep for path, leaf in LEAVES.items() if leaf.sweep}
-# The types of what `sweep.json` holds, as far as something is read of it.
-TEXTS, TRIED = {"*": str | int | float}, {"*": [int | float | None]}
-TUNE = {"field": str, "length": str, "seeds": int, "metric": str, "rule": str}
-SHAPES = {
-    "config": str,
-    "overrides": TEXTS,
-    "over": {"*": [str | int | float]},
-    "seeds": [[int]],
-    "equal": str,
-    "also": [TEXTS],
-    "cells": {"*": {"chosen": TEXTS}},
-}
 LONGEST = 200  # characters in a folder's name; file systems allow 255
+
+
+def _is_decimal(text: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return math.isfinite(float(text))
+    return False
+
+
+Value = str | int | float
+
+
+class _Cell(TypedDict):
+    chosen: dict[str, Value]
+    tried: NotRequired[dict[Annotated[str, Rule("a number", _is_decimal)], list[int | float | None]]]
+
+
+class _Tuning(TypedDict):
+    field: str
+    length: str
+    seeds: int
+    metric: str
+    rule: str
+
+
+class _Record(TypedDict, total=False):  # what `sweep.json` holds, as far as it is read
+    config: str
+    overrides: dict[str, Value]
+    over: Required[dict[str, list[Value]]]
+    seeds: list[list[Annotated[Size, below(2**32)]]]
+    equal: str
+    also: list[dict[str, Value]]
+    cells: dict[str, _Cell]
+    tune: _Tuning | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +89,8 @@ class Sweep:
     @property
     def cells(self) -> dict[tuple[str, ...], Request]:
         """The cells by their values: the requests of the grid, then those of the settings beside it."""
-        grid = [dict(zip(self.over, values, strict=True)) for values in itertools.product(*self.over.values())]
-        return {tuple(chosen.values()): self._request(chosen) for chosen in (*grid, *self.also)}
+        settings = (*combinations(self.over), *self.also)
+        return {tuple(chosen.values()): self._request(chosen) for chosen in settings}
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -95,8 +115,10 @@ def split(text: str) -> list[str]:
     Raises:
       UsageError: A bracket or a quote is not closed, or a value is empty.
     """
-    if len(text) > LENGTH:
-        raise UsageError(f"{text!r} has {len(text)} characters, and at most {LENGTH} are read; give fewer values.")
+    if len(text) > specs.LENGTH:
+        raise UsageError(
+            f"{text!r} has {len(text)} characters, and at most {specs.LENGTH} are read; give fewer values."
+        )
     values, open_brackets, quote = [""], "", ""
     for character in text:
         if quote:
@@ -121,13 +143,19 @@ def split(text: str) -> list[str]:
     return [value[1:-1] if _is_quoted(value) else value for value in values]
 
 
-def chosen_by(equal: str) -> list[str]:
-    """Returns the fields that matching chooses, so that nothing else can set them."""
-    return [path for path, leaf in LEAVES.items() if equal and leaf.matched == equal]
+def decided(equal: str) -> dict[str, str]:
+    """Gathers the fields that other flags of a sweep decide, so that they cannot vary, with these flags."""
+    by_matching = {path: f"--equal={equal}" for path, leaf in LEAVES.items() if equal and leaf.matched == equal}
+    return {path: leaf.sweep for path, leaf in LEAVES.items() if leaf.sweep} | by_matching
+
+
+def _check_undecided(flag: str, field: str, equal: str = "") -> None:
+    if by := decided(equal).get(field):
+        raise UsageError(f"{flag} {field} cannot be: {by} decides it.")
 
 
 def over(texts: Sequence[str], overrides: Mapping[str, str], equal: str) -> dict[str, list[str]]:
-    """Returns the fields that vary with their values, from texts of the form `FIELD=VALUE,VALUE`.
+    """Reads the fields that vary with their values, from texts of the form `FIELD=VALUE,VALUE`.
 
     Args:
       texts: The values of the flag --over.
@@ -138,15 +166,11 @@ def over(texts: Sequence[str], overrides: Mapping[str, str], equal: str) -> dict
       UsageError: A field has no values, a field or value is given twice, or something else decides a field.
     """
     fields: dict[str, list[str]] = {}
-    chosen = chosen_by(equal)
     for text in texts:
         field, _, values = text.partition("=")
         if not values:
             raise UsageError(f"--over {text} has no values; write --over {field or 'FIELD'}=VALUE,VALUE.")
-        if field in DECIDED:
-            raise UsageError(f"--over {field} cannot be: {DECIDED[field]} decides it.")
-        if field in chosen:
-            raise UsageError(f"--over {field} cannot be: --equal={equal} chooses it.")
+        _check_undecided("--over", field, equal)
         if field in fields or field in overrides:
             raise UsageError(f"{field} is given twice; give it once, as --over or as --config.{field}.")
         fields[field] = split(values)
@@ -159,7 +183,7 @@ def over(texts: Sequence[str], overrides: Mapping[str, str], equal: str) -> dict
 
 
 def also(texts: Sequence[str], grid: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """Returns the settings beside the grid, from texts of the form `FIELD=VALUE,FIELD=VALUE`.
+    """Reads the settings beside the grid, from texts of the form `FIELD=VALUE,FIELD=VALUE`.
 
     Args:
       texts: The values of the flag --also.
@@ -175,24 +199,44 @@ def also(texts: Sequence[str], grid: Mapping[str, Sequence[str]]) -> list[dict[s
         for field, equals, _ in pairs:
             if not equals:
                 raise UsageError(f"--also {text} has no value of {field}; write --also {field}=VALUE,FIELD=VALUE.")
-            if field in DECIDED:
-                raise UsageError(f"--also {field} cannot be: {DECIDED[field]} decides it.")
-        if setting in beside or setting in [dict(zip(grid, v, strict=True)) for v in itertools.product(*grid.values())]:
+            _check_undecided("--also", field)
+        if _meant(setting) in map(_meant, (*combinations(grid), *beside)):
             raise UsageError(f"--also {text} is a setting that the sweep has already; give every setting once.")
         beside.append(setting)
     return beside
 
 
+def combinations(grid: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Lists the settings of a grid."""
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
 def _check_apart(field: str, values: Sequence[str]) -> None:
-    """Raises a UsageError where two values would have the same folder, since not every character can be in a name."""
+    """Raises a UsageError where two values are equal, or have one folder, since names cannot have every character."""
     for left, right in itertools.combinations(values, 2):
-        if left == right:
-            raise UsageError(f"--over {field} has {left!r} twice; give every value once.")
+        if _meant({field: left}) == _meant({field: right}):
+            raise UsageError(f"--over {field} has {left!r} and {right!r}, which are equal; give every value once.")
         if pool.name_of(left) == pool.name_of(right):
             raise UsageError(
                 f"--over {field} has {left!r} and {right!r}, whose folders would both be called {pool.name_of(left)}; "
                 "give them to two sweeps."
             )
+
+
+def _meant(setting: Mapping[str, str]) -> dict[str, Any]:
+    """Reads the texts of values, so that those that mean the same are equal."""
+    return {
+        field: _value(LEAVES[field].valid if field in LEAVES else Valid(str), text) for field, text in setting.items()
+    }
+
+
+def _value(valid: Valid, text: str) -> Any:
+    if valid.kind is not str:
+        return literal(text)
+    with contextlib.suppress(UsageError):  # the config tells what is wrong
+        read = [rule.read(text, "") for rule in valid.each(Reader)]
+        return next(filter(None, read), None) or specs.parse(text)
+    return text
 
 
 def run_name(seeds: Sequence[int]) -> str:
@@ -228,33 +272,8 @@ def read(directory: Path) -> dict[str, Any] | None:
 
 
 def is_record(value: Any, names: Sequence[str] = ("over",)) -> bool:
-    """Says whether a value has entries of these names, and those of a `sweep.json` that it has are of their types."""
-    if not isinstance(value, dict) or not value.keys() >= set(names):
-        return False
-    if not all(_is(value[name], shape) for name, shape in SHAPES.items() if name in value):
-        return False
-    tried = [cell["tried"] for cell in value.get("cells", {}).values() if "tried" in cell]
-    if not all(_is(scores, TRIED) and all(map(_is_decimal, scores)) for scores in tried):
-        return False
-    tune = value.get("tune")
-    return tune is None or ("cells" in value and _is(tune, TUNE))
-
-
-def _is(value: Any, shape: Any) -> bool:
-    """Says whether values are as a shape: types, a list of one shape, or shapes by name; `*` stands for any names."""
-    if isinstance(shape, list):
-        return isinstance(value, list) and all(_is(item, shape[0]) for item in value)
-    if isinstance(shape, dict) and "*" in shape:
-        return isinstance(value, dict) and all(_is(item, shape["*"]) for item in value.values())
-    if isinstance(shape, dict):
-        return isinstance(value, dict) and all(name in value and _is(value[name], of) for name, of in shape.items())
-    return isinstance(value, shape)
-
-
-def _is_decimal(text: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return math.isfinite(float(text))
-    return False
+    """Tells whether a value is what a `sweep.json` holds, with entries of these names."""
+    return fits(_Record, value) and value.keys() >= {*names, *(["cells"] if value.get("tune") else [])}
 
 
 def write(directory: Path, record: Mapping[str, Any]) -> None:
