@@ -51,7 +51,7 @@ class Options:
 
 
 def takes_options(function: Callable) -> Callable:
-    """Returns the function, which shows the fields of `Options` as its last keywords in place of its `**options`."""
+    """Shows the fields of `Options` as a function's last keywords in place of its `**options`."""
     signature, keyword = inspect.signature(function), inspect.Parameter.KEYWORD_ONLY
     *first, _ = signature.parameters.values()
     last = [
@@ -62,7 +62,7 @@ def takes_options(function: Callable) -> Callable:
 
 
 def as_mask(mask: Any) -> Mask:
-    """Returns a mask as a `Mask`: of a boolean array, one that allows where the array is True; of None, all pairs."""
+    """Makes a `Mask`: of a boolean array, which allows where it is True; of None, which allows all pairs."""
     if mask is None or isinstance(mask, Mask):
         return mask or Mask()
     dtype = getattr(mask, "dtype", None)

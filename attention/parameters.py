@@ -53,10 +53,10 @@ class Parameter:
 
 
 def lift(x: jax.Array | np.ndarray, rank: int) -> jax.Array | np.ndarray:
-    """Returns an array with leading axes of 1, as it needs to be broadcast to one of that rank."""
+    """Adds leading axes of 1, so that an array broadcasts to one of that rank."""
     return x.reshape((1,) * (rank - x.ndim) + x.shape)
 
 
 def trail(x: jax.Array, rank: int) -> jax.Array:
-    """Returns an array with axes of 1 behind its own, up to that rank."""
+    """Adds axes of 1 behind an array's own, up to that rank."""
     return x.reshape(x.shape + (1,) * (rank - x.ndim))

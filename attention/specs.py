@@ -45,12 +45,12 @@ def parse(text: str) -> tuple[SpecItem, ...]:
 
 
 def items(text: str) -> list[str]:
-    """Returns the texts of a spec string's items, such as `['a', 'b(x=1)']`; raises as `parse` does."""
+    """Splits a spec string into its items' texts, such as `['a', 'b(x=1)']`; raises as `parse` does."""
     return [str(item) for item in parse(text)]
 
 
 def joined(items: Sequence[str]) -> str:
-    """Returns the spec string of an item for each layer; the last repeats."""
+    """Joins an item for each layer to a spec string, whose last item repeats."""
     end = len(items)
     while end > 1 and items[end - 1] == items[end - 2]:
         end -= 1
@@ -58,7 +58,7 @@ def joined(items: Sequence[str]) -> str:
 
 
 def make(text: str, makers: Mapping[str, Callable[..., T]], what: str) -> T:
-    """Returns the object that a string names, such as `sink(learned=True)`: a dataclass with its options.
+    """Makes the object that a string names, such as `sink(learned=True)`: a dataclass with its options.
 
     Args:
       text: A spec string of one item.
@@ -123,7 +123,7 @@ def parse_one(text: str, field: str, names: Collection[str], forms: Collection[s
 
 
 def literal(text: str) -> Any:
-    """Returns the Python value that a text is, such as `(1, 'a')`.
+    """Reads a text as a Python value, such as `(1, 'a')`.
 
     Raises:
       ValueError: it is none, or it is longer, deeper or larger than any value of a config.
@@ -152,7 +152,7 @@ def _value(node: ast.expr) -> Any:
 
 
 def one_each(text: str, build: Callable[[SpecItem], T], of: str, count: int) -> tuple[T, ...]:
-    """Returns what `build` makes of the items of a spec string, as `spread` gives them to layers or stages.
+    """Builds the items of a spec string, and gives them to layers or stages as `spread` does.
 
     Raises:
       UsageError: there is no item, or there are more than `count`.
@@ -164,7 +164,7 @@ def one_each(text: str, build: Callable[[SpecItem], T], of: str, count: int) -> 
 
 
 def spread(items: Sequence[T], text: str, of: str, count: int) -> tuple[T, ...]:
-    """Returns one item for each of `count` layers or stages; the last item repeats.
+    """Gives an item to each of `count` layers or stages; the last item repeats.
 
     Args:
       items: At least one item.

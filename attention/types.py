@@ -31,13 +31,20 @@ class Rule:
 
     Attributes:
       words: It after "must be".
-      holds: Whether a value keeps it.
+      holds: Whether a value keeps it; none does for which that raises a ValueError or an ArithmeticError.
       caps: Whether it is an upper bound.
     """
 
     words: str
     holds: Callable[[Any], bool]
     caps: bool = False
+
+    def keeps(self, value: Any) -> bool:
+        """Tells whether a value keeps it."""
+        try:
+            return bool(self.holds(value))
+        except (ValueError, ArithmeticError):
+            return False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,7 +213,7 @@ class Valid:
             return f"below 2**31 = {SIZE}" if value > 0 else f"above -2**31 = {-SIZE}"
         if self.names and value not in self.names:
             return f"one of {', '.join(self.names)}"
-        return "" if all(rule.holds(value) for rule in self.each(Rule)) else self.range
+        return "" if all(rule.keeps(value) for rule in self.each(Rule)) else self.range
 
     def check(self, value: Any, path: str) -> None:
         """Raises a UsageError, which calls the value by its path, unless it is valid."""

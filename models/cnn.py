@@ -42,7 +42,7 @@ GATES: dict[str, Callable[..., Gate | None]] = {
 
 
 def resolve(spec: str, stages: int) -> tuple[Gate | None, ...]:
-    """Returns the attention of each stage.
+    """Gives each stage its attention.
 
     Args:
       spec: A spec string, such as `cbam(ratio=4)` or `none|squeeze_excitation`; the last item repeats.
@@ -81,7 +81,7 @@ class CNNConfig(ModelConfig):
 
     @functools.cached_property
     def gates(self) -> tuple[Gate | None, ...]:
-        """Returns the attention of each stage.
+        """Gives each stage its attention.
 
         Raises:
           UsageError: a name or option is unknown, or there are more items than stages.

@@ -23,21 +23,21 @@ class ModelConfig(Checked):
     pretrained: ClassVar[str] = ""
 
     def build(self, *sizes: Any, dtype: DTypeLike = jnp.float32) -> nn.Module:
-        """Returns the network, which computes in `dtype` with float32 parameters."""
+        """Builds the network, which computes in `dtype` with float32 parameters."""
         raise NotImplementedError
 
     def cost(self, *sizes: Any) -> Cost:
-        """Returns the cost of one forward pass of one example, without norms, residuals and embedding look-ups."""
+        """Counts one forward pass of one example, without norms, residuals and embedding look-ups."""
         raise NotImplementedError
 
     def attentions(self) -> dict[str, str]:
-        """Returns the spec strings by field name."""
+        """Lists the spec strings by field name."""
         return {"attention": self.attention}
 
     def split_by_tensor(self) -> dict[str, int]:
-        """Returns the sizes that the mesh axis `tensor` splits, by field name."""
+        """Lists the sizes that the mesh axis `tensor` splits, by field name."""
         return {}
 
     def why_whole(self) -> str:
-        """Returns why devices cannot share the tokens of a sequence, as part of a sentence; '' if they can."""
+        """Says why devices cannot share the tokens of a sequence, as part of a sentence; '' if they can."""
         return f"model.name={self.name!r} has no attention among tokens that devices could share"

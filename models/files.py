@@ -20,7 +20,7 @@ _HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair, which JSON can wri
 
 
 def at_home(path: str) -> Path:
-    """Returns a path that may begin with `~` or `~NAME`; where there is no such user, as it is written."""
+    """Finds a path that may begin with `~` or `~NAME`; where there is no such user, it stays as it is written."""
     return Path(os.path.expanduser(path))
 
 
@@ -40,7 +40,7 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def read_text(path: Path, remedy: str = ELSEWHERE) -> str:
-    """Returns the text of a file.
+    """Reads the text of a file.
 
     Args:
       path: The file.
@@ -59,12 +59,12 @@ def read_text(path: Path, remedy: str = ELSEWHERE) -> str:
 
 
 def read_json(path: Path, remedy: str = ELSEWHERE) -> dict[str, Any]:
-    """Returns the object in a JSON file; raises a UsageError as `read_text` does, or where the file is damaged."""
+    """Reads the object in a JSON file; raises a UsageError as `read_text` does, or where the file is damaged."""
     return parse_json(read_text(path, remedy), str(path), remedy)
 
 
 def parse_json(text: str, where: str, remedy: str) -> dict[str, Any]:
-    """Returns the object that a JSON text is.
+    """Reads a JSON text, which must be an object.
 
     Args:
       text: The text.
@@ -144,5 +144,5 @@ class Arrays(Mapping[str, np.ndarray]):
 
 
 def memory() -> int:
-    """Returns the bytes of this machine's memory."""
+    """Counts the bytes of this machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -86,7 +86,7 @@ class OptimizerConfig(Checked):
 
 
 def schedule(config: OptimizerConfig, warmup: int, total: int) -> optax.Schedule:
-    """Returns the learning rate as a function of the step, from 0 to `total`."""
+    """Makes the learning rate a function of the step, from 0 to `total`."""
     peak, rest = config.learning_rate, max(total - warmup, 1)
     after = {
         "constant": optax.constant_schedule(peak),
@@ -100,12 +100,12 @@ def schedule(config: OptimizerConfig, warmup: int, total: int) -> optax.Schedule
 
 
 def decay_mask(params: optax.Params) -> optax.Params:
-    """Returns a tree that is True at the leaves that weight decay applies to: kernels and embeddings."""
+    """Marks the leaves that weight decay applies to, kernels and embeddings, with True."""
     return matching(DECAYED, params)
 
 
 def optimizer(config: OptimizerConfig, learning_rate: optax.Schedule) -> optax.GradientTransformation:
-    """Returns the chain of clipping, the named optimizer with its weight decay, and the learning rate.
+    """Chains clipping, the named optimizer with its weight decay, and the learning rate.
 
     Its `init` raises a UsageError where a pattern of `freeze` or `rates` matches no parameter, or all are frozen.
     """
@@ -128,12 +128,11 @@ def optimizer(config: OptimizerConfig, learning_rate: optax.Schedule) -> optax.G
 
 
 def matching(pattern: str | re.Pattern, params: optax.Params) -> optax.Params:
-    """Returns a tree that is True at the leaves whose path a pattern matches; none of them for ''."""
+    """Marks the leaves whose path a pattern matches with True; '' matches none."""
     return path_aware_map(lambda path, _: bool(pattern) and bool(re.search(pattern, "/".join(path))), params)
 
 
 def _labels(pattern: str, params: optax.Params) -> optax.Params:
-    """Returns what each parameter is: `trained` or `frozen`."""
     frozen = matching(pattern, params)
     check_matched("optimizer.freeze", pattern, frozen)
     if all(jax.tree.leaves(frozen)):
@@ -144,7 +143,7 @@ def _labels(pattern: str, params: optax.Params) -> optax.Params:
 
 
 def _scaled(rates: Sequence[tuple[str, float]]) -> optax.GradientTransformation:
-    """Returns a transform that multiplies updates by the factor of the first pattern that matches their paths."""
+    """Multiplies updates by the factor of the first pattern that matches their paths."""
 
     def init(params: optax.Params) -> optax.EmptyState:
         for pattern, _ in rates:

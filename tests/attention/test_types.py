@@ -70,6 +70,8 @@ WRONG = [
     (str, 3, "must be a string, but it is 3"),
     (Annotated[str, t.Example("sigmoid")], None, "must be a string such as 'sigmoid', but it is None"),
     (Annotated[str, t.filled], "", "must be filled in, but it is ''"),
+    (Annotated[str, t.Rule("a number", float)], "x", "must be a number, but it is 'x'"),
+    (Annotated[str, t.Rule("a share", lambda text: 1 / int(text) < 1)], "0", "must be a share, but it is '0'"),
     (COLOURS, "bleu", "Unknown a.b 'bleu'. Did you mean 'blue'? Valid: blue, red."),
     (COLOURS, 1, "must be a string, but it is 1"),
     (

@@ -377,7 +377,7 @@ def test_what_is_declared_is_written_and_does_not_change(tmp_path, here, capsys)
         (["--also=seed=3"], "--also seed cannot be: --seeds decides it"),
         (["--also=model.attention=efficient"], "is a setting that the sweep has already"),
         (["--also=model.heads=1", "--equal=flops"], "--also cannot be beside --equal"),
-        (["--tune=optimizer.learning_rate"], "--tune=optimizer.learning_rate needs at least two rising numbers"),
+        (["--tune=optimizer.learning_rate"], "--tune=optimizer.learning_rate must be at least two rising numbers"),
         (["--tune=optimizer.learning_rat=1e-3,1e-2"], "Did you mean '--config.optimizer.learning_rate'?"),
         (["--declare=nowhere.json"], "nowhere.json cannot be read (No such file"),
     ],

@@ -35,7 +35,7 @@ class Duration:
         return cls(float(match[1]), match[2] + "s")
 
     def steps(self, batch_size: int, examples_per_epoch: int) -> int:
-        """Returns the nearest number of optimizer steps, at least 1 unless the duration is 0."""
+        """Rounds to whole optimizer steps, at least 1 unless the duration is 0."""
         per_unit = {"steps": 1.0, "examples": 1 / batch_size, "epochs": examples_per_epoch / batch_size}
         return max(round(self.amount * per_unit[self.unit]), int(self.amount > 0))
 

@@ -28,7 +28,6 @@ def keep(config: ConfigDict) -> None:
 
 
 def _source(config: ConfigDict, field: str) -> str:
-    """Returns the spec string of the model whose weights are loaded."""
     if directory := config.train.init_from:
         model = read_json(at_home(directory) / "config.json", "set train.init_from to a run's folder").get("model")
         spec = model.get(field) if isinstance(model, dict) else None

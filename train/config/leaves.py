@@ -24,7 +24,7 @@ SECTIONS: dict[str, type] = {
 
 
 def leaves_of(cls: type) -> dict[str, FieldDeclaration]:
-    """Returns the leaves of a section's dataclass by their paths, such as `model.depth`."""
+    """Lists the leaves of a section's dataclass by their paths, such as `model.depth`."""
     return {cls.PATH + name: leaf for name, leaf in declared(cls).items() if leaf.help}  # a section has no help
 
 
@@ -34,7 +34,7 @@ NOT_SETTINGS = frozenset(path for path, leaf in LEAVES.items() if not leaf.tells
 
 
 def completed(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns a config that JSON has stored, with tuples, and with the fields that were declared later at defaults."""
+    """Restores a config that JSON has stored: lists are tuples, and fields that were declared later have defaults."""
     config = _tupled(config)
     task = TASKS.get(str(config.get("task")))
     sections = {"optimizer": OptimizerConfig, "train": TrainConfig, "mesh": MeshConfig}

@@ -26,7 +26,7 @@ PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def resolve(spec: str, overrides: Mapping[str, str]) -> tuple[Config, dict[str, Any]]:
-    """Returns the whole config of a command line, validated and as plain values.
+    """Reads the whole config of a command line, validated and as plain values.
 
     Args:
       spec: See `load`.
@@ -73,12 +73,12 @@ def load(spec: str) -> ConfigDict:
 
 
 def files() -> list[Path]:
-    """Returns the files of this project's configs, sorted by name."""
+    """Lists the files of this project's configs, sorted by name."""
     return sorted(p for p in (PACKAGE / "configs").glob("*.py") if p.stem not in ("__init__", "defaults"))
 
 
 def listing() -> str:
-    """Returns a line for each of this project's configs: its name and its docstring's first line."""
+    """Writes a line for each of this project's configs: its name and its docstring's first line."""
     texts = {path.stem: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) for path in files()}
     said = {name: text.splitlines()[0].replace("`", "") for name, text in texts.items()}
     width = max(map(len, said))
@@ -125,7 +125,7 @@ def _read(text: str, kind: type, field: str) -> Any:
 
 
 def literal(text: str) -> Any:
-    """Returns the Python literal that a text is, or else the text."""
+    """Reads a text as a Python literal, or else leaves it."""
     try:
         return specs.literal(text)
     except ValueError:
@@ -133,7 +133,7 @@ def literal(text: str) -> Any:
 
 
 def validate(config: Mapping[str, Any]) -> Config:
-    """Returns the frozen dataclass of a whole config.
+    """Makes the frozen dataclass of a whole config.
 
     Raises:
       UsageError: the task or model is unknown, or a field is wrong.
@@ -153,11 +153,11 @@ def validate(config: Mapping[str, Any]) -> Config:
 
 
 def name_of(spec: str) -> str:
-    """Returns the name of a run of this config: `configs/vit_cifar100.py:super` gives `vit_cifar100-super`."""
+    """Names a run of a config: `configs/vit_cifar100.py:super` gives `vit_cifar100-super`."""
     path, _, argument = spec.partition(":")
     return "-".join(filter(None, (Path(path).stem, "".join(c if c.isalnum() else "_" for c in argument))))
 
 
 def default_workdir(spec: str) -> Path:
-    """Returns the work directory of a run that is given none: the name of its config, and the time."""
+    """Names the work directory of a run that is given none, after its config and the time."""
     return Path("runs") / f"{name_of(spec)}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -20,7 +20,7 @@ class Timetable:
 
     @classmethod
     def of(cls, config: Config, examples: int) -> "Timetable":
-        """Returns the timetable of a config whose epoch has `examples` examples.
+        """Makes the timetable of a config whose epoch has `examples` examples.
 
         A warm-up that is longer than the run is cut to a tenth of it.
         """
@@ -40,19 +40,19 @@ class Timetable:
         )
 
     def logs(self, step: int) -> bool:
-        """Returns whether averages of the training are written after a step."""
+        """Tells whether averages of the training are written after a step."""
         return self._due(self.log_every, step)
 
     def evaluates(self, step: int) -> bool:
-        """Returns whether validation data are measured after a step."""
+        """Tells whether validation data are measured after a step."""
         return self._due(self.eval_every, step)
 
     def saves(self, step: int) -> bool:
-        """Returns whether a checkpoint is written after a step."""
+        """Tells whether a checkpoint is written after a step."""
         return self._due(self.checkpoint_every, step)
 
     def pauses(self, step: int) -> bool:
-        """Returns whether any of these is done after a step."""
+        """Tells whether any of these is done after a step."""
         return self.logs(step) or self.evaluates(step) or self.saves(step)
 
     def _due(self, every: int, step: int) -> bool:

@@ -61,7 +61,7 @@ def check_stated(field: str, stated: int | str, actual: int | str) -> None:
 
 
 def needed(field: str, stated: int | str) -> int | str:
-    """Returns a size that must be stated.
+    """Refuses a size that is not stated.
 
     Raises:
       UsageError: the size is not stated.

@@ -29,18 +29,13 @@ CLOSING = {"(": ")", "[": "]", "{": "}"}
 LONGEST = 200  # characters in a folder's name; file systems allow 255
 
 
-def _is_decimal(text: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return math.isfinite(float(text))
-    return False
-
-
 Value = str | int | float
+Decimal = Annotated[str, Rule("a number", lambda text: math.isfinite(float(text)))]
 
 
 class _Cell(TypedDict):
     chosen: dict[str, Value]
-    tried: NotRequired[dict[Annotated[str, Rule("a number", _is_decimal)], list[int | float | None]]]
+    tried: NotRequired[dict[Decimal, list[int | float | None]]]
 
 
 class _Tuning(TypedDict):
@@ -98,7 +93,7 @@ class Sweep:
         return json.loads(json.dumps(dataclasses.asdict(self)))
 
     def baseline(self, values: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the cell that a cell is matched with."""
+        """Finds the cell that a cell is matched with."""
         return (next(iter(self.over.values()))[0], *values[1:])
 
     def _request(self, values: Mapping[str, str]) -> Request:
@@ -240,7 +235,7 @@ def _value(valid: Valid, text: str) -> Any:
 
 
 def run_name(seeds: Sequence[int]) -> str:
-    """Returns the name of a run's folder, within that of its cell."""
+    """Names a run's folder, within that of its cell."""
     return f"seed{seeds[0]}" if len(seeds) == 1 else f"seeds{seeds[0]}-{seeds[-1]}"
 
 
@@ -311,7 +306,7 @@ def check_extends(before: Mapping[str, Any], now: Sweep, directory: Path) -> Non
 
 
 def seeds(before: Sequence[Sequence[int]], first: int, count: int, together: bool, directory: Path) -> list[list[int]]:
-    """Returns the seeds of each run of a setting: the runs of before, then the new seeds, one in each run or together.
+    """Deals seeds to the runs of a setting: those of before, then the new seeds, one in each run or together.
 
     Args:
       before: The seeds of each run of the sweep that this one extends.

@@ -41,7 +41,7 @@ class Request:
     overrides: Mapping[str, str]
 
     def but(self, changes: Mapping[str, str]) -> "Request":
-        """Returns the request with some overrides changed."""
+        """Changes some overrides."""
         return dataclasses.replace(self, overrides={**self.overrides, **changes})
 
 
@@ -65,7 +65,7 @@ class Prepared:
 
 
 def apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Returns the result of a function that runs in a new process, which has ended by then."""
+    """Runs a function in a new process, which ends before its result is given."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
@@ -104,7 +104,7 @@ def prepare(requests: Sequence[Request], baselines: Sequence[int], equal: str, s
 
 
 def match_parameters(request: Request, baseline: Request) -> dict[str, str]:
-    """Returns a width, and hidden units of the MLP where widths alone are too coarse, for equal totals.
+    """Finds a width, and hidden units of the MLP where widths alone are too coarse, for equal totals.
 
     Args:
       request: The config to change.
@@ -135,14 +135,14 @@ def match_parameters(request: Request, baseline: Request) -> dict[str, str]:
 
 
 def match_operations(request: Request, baseline: Request) -> dict[str, str]:
-    """Returns a length of training that takes as many operations as the baseline's."""
+    """Finds a length of training that takes as many operations as the baseline's."""
     length = durations.Duration.parse(_resolve(request).train.length, "train.length")
     amount = length.amount * operations(baseline) / operations(request)
     return {"train.length": f"{amount:.4f} {length.unit}"}
 
 
 def nearest(size: Callable[[int], int], wanted: int, start: int) -> int:
-    """Returns the number from 1 on at which an increasing function is nearest to `wanted`; it searches from `start`."""
+    """Searches from `start` for the number, 1 at least, at which an increasing function is nearest to `wanted`."""
     high = max(start, 1)
     while size(high) < wanted:
         high *= 2
@@ -155,20 +155,20 @@ def _resized(request: Request, field: str, step: int, number: int) -> Request:
 
 
 def parameters(request: Request) -> int:
-    """Returns the number of parameters of the whole model."""
+    """Counts the parameters of the whole model."""
     task = tasks.of(_resolve(request))
     return count_parameters(jax.eval_shape(task.init, jax.random.key(0)))
 
 
 def operations(request: Request) -> int:
-    """Returns the operations of all forward and backward passes of the training."""
+    """Counts the operations of all forward and backward passes of the training."""
     config = _resolve(request)
     task = tasks.of(config)
     return timetable.Timetable.of(config, task.train_examples).total * config.data.batch_size * task.cost().training
 
 
 def _knobs(config: Config) -> dict[str, int]:
-    """Returns the fields that make a model larger, coarse ones first, each with the step by which it may change."""
+    """Finds the fields that make a model larger, coarse ones first, each with the step by which it may change."""
     model, tensor = config.model, max(config.mesh.tensor, 1)
     sizes = {name: leaf for name, leaf in declared(type(model)).items() if leaf.matched == "parameters"}
     sizes = {name: leaf for name, leaf in sizes.items() if getattr(model, name)}  # what it lacks stays out

@@ -59,27 +59,27 @@ def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Ended) -> dict
 
 
 def at_a_time(jobs: int) -> int:
-    """Returns how many processes `run_all` runs at a time."""
+    """Counts the processes that `run_all` runs at a time."""
     return len(_cpus(jobs))
 
 
 def command(flags: Sequence[str], workdir: Path) -> list[str]:
-    """Returns the command that trains with the given flags."""
+    """Writes the command that trains with the given flags."""
     return [*console.command("train.main"), *flags, f"--workdir={workdir.resolve()}"]
 
 
 def name_of(text: str) -> str:
-    """Returns a value, such as a spec string, as part of a folder's name."""
+    """Writes a value, such as a spec string, as part of a folder's name."""
     return "".join(c if c.isalnum() or c in "_.=" else "-" for c in text)
 
 
 def is_finished(workdir: Path) -> bool:
-    """Returns whether a run has a result."""
+    """Tells whether a run has a result."""
     return (workdir / "result.json").is_file()
 
 
 def log_of(workdir: Path) -> Path:
-    """Returns the path of the log to which a run's process prints."""
+    """Places the log to which a run's process prints."""
     return Path(f"{workdir}.log")
 
 
@@ -138,7 +138,7 @@ class _Pool:
         self._ended(workdir, outcome, self._left())
 
     def _left(self) -> float:
-        """Returns the seconds until all runs have ended, by the mean of those that have finished here."""
+        """Estimates the seconds until all runs have ended, by the mean of those that have finished here."""
         runs = len(self._running) + len(self._waiting)
         if not self._seconds:
             return math.nan if runs else 0.0

@@ -1,13 +1,15 @@
 """Every setting of a sweep tried with the same values of one field, of which the best on validation data is chosen."""
 
 import dataclasses
-import fractions
 import math
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
+from typing import Annotated
 
 from attention.errors import UsageError
+from attention.types import Rule, check
 from train import tasks
 from train.config import durations, loading
 from train.grids import pool
@@ -21,6 +23,15 @@ RULE = (
     "step, is chosen."
 )
 EXTENDED = " A choice at an end of the grid adds a value there, at the same ratio, for all settings, {} at most."
+
+
+def _rise(text: str) -> bool:
+    numbers = [float(number) for number in text.split(",")]
+    return len(numbers) > 1 and numbers == sorted(set(numbers)) and 0 < numbers[0] <= numbers[-1] < math.inf
+
+
+Values = Annotated[str, Rule("at least two rising numbers above 0, such as 1e-3,3e-3", _rise)]
+Part = Annotated[str, Rule("a fraction above 0 and up to 1, such as 1/3", lambda text: 0 < Fraction(text) <= 1)]
 # From a setting and a value to the metric of each seed; None where the loss was not finite.
 Tried = Mapping[str, Mapping[str, Sequence[float | None]]]
 
@@ -52,7 +63,7 @@ class Tuning:
     @property
     def whole(self) -> bool:
         """Whether a trial is as long as a run, and so is the run of its value and seed."""
-        return fractions.Fraction(self.length) == 1
+        return Fraction(self.length) == 1
 
     def grid(self, tried: Tried) -> list[str]:
         """The values to try, those beyond the ends that were declared included, as far as what was tried says."""
@@ -88,7 +99,7 @@ def read(
     example: Request,
     taken: Collection[str],
 ) -> Tuning:
-    """What `--tune` and the flags beside it say.
+    """Reads `--tune` and the flags beside it.
 
     Args:
       field: A leaf of the config.
@@ -102,20 +113,10 @@ def read(
     Raises:
       UsageError: values that are no rising numbers above 0, a field that is given elsewhere, or a wrong length.
     """
-    numbers = [_number(value) for value in values]
-    if len(numbers) < 2 or numbers != sorted(set(numbers)) or not 0 < numbers[0] <= numbers[-1] < math.inf:
-        raise UsageError(
-            f"--tune={field or 'FIELD'} needs at least two rising numbers above 0, such as 1e-3,3e-3, not "
-            f"{','.join(values)!r}."
-        )
+    check(Values, ",".join(values), f"--tune={field or 'FIELD'}")
+    check(Part, length, "--tune-length")
     if field in (*taken, "train.length"):
         raise UsageError(f"--tune={field} cannot be: something else decides {field}; give it to one flag alone.")
-    try:
-        whole = 0 < fractions.Fraction(length) <= 1
-    except (ValueError, ZeroDivisionError):
-        whole = False
-    if not whole:
-        raise UsageError(f"--tune-length must be a fraction above 0 and up to 1, such as 1/3, but it is {length!r}.")
     for value in values:
         config, _ = loading.resolve(example.spec, {**example.overrides, field: value})
     task = tasks.find(config.task)
@@ -189,7 +190,7 @@ def _trial(tuning: Tuning, request: Request, value: str, seed: int, directory: P
 
 def _shorter(tuning: Tuning, request: Request) -> str:
     length = durations.Duration.parse(loading.resolve(request.spec, request.overrides)[0].train.length, "train.length")
-    return f"{float(length.amount * fractions.Fraction(tuning.length)):.4f} {length.unit}"
+    return f"{float(length.amount * Fraction(tuning.length)):.4f} {length.unit}"
 
 
 def _folder(tuning: Tuning, name: str, value: str, directory: Path) -> Path:
@@ -204,10 +205,3 @@ def _beyond(values: Sequence[str], end: int) -> str:
     """One step further at the first or the last."""
     last, before = float(values[end]), float(values[1 if end == 0 else -2])
     return f"{last * last / before:.3g}"
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
