@@ -11,7 +11,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, NotRequired, Required, TypeVar, get_args, get_origin
 
 from attention.errors import UsageError, check_known, unknown
@@ -48,46 +48,37 @@ class Rule:
 
 
 @dataclasses.dataclass(frozen=True)
-class Names:
+class Note:
+    """Base of what a type says beside its rules."""
+
+    value: Any
+
+
+class Names(Note):
     """The only valid values."""
 
-    names: Collection[str]
 
-
-@dataclasses.dataclass(frozen=True)
-class Sentinel:
-    """A value to which no rule applies, and what it means."""
-
-    value: Any
-    meaning: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Multiple:
+class Multiple(Note):
     """The field of the same dataclass that divides the value."""
 
-    of: str
 
-
-@dataclasses.dataclass(frozen=True)
-class Unit:
+class Unit(Note):
     """The unit of the value."""
 
-    name: str
 
-
-@dataclasses.dataclass(frozen=True)
-class Example:
+class Example(Note):
     """What a value is like."""
 
-    value: Any
+
+class Reader(Note):
+    """A parser, called with a value and its path, which raises a UsageError where the value is invalid."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Reader:
-    """A parser of a value, called with it and its path, which raises a UsageError where it is invalid."""
+class Sentinel(Note):
+    """A value to which no rule applies, and what it means."""
 
-    read: Callable[[Any, str], Any]
+    meaning: str
 
 
 def at_least(bound: Number) -> Rule:
@@ -153,20 +144,9 @@ class Valid:
         """The rules of a kind."""
         return [rule for rule in self.rules if isinstance(rule, kind)]
 
-    @property
-    def names(self) -> Collection[str]:
-        """The only valid values; none where there are others."""
-        return next((rule.names for rule in self.each(Names)), ())
-
-    @property
-    def multiple_of(self) -> str:
-        """The field that divides the value, or ''."""
-        return next((rule.of for rule in self.each(Multiple)), "")
-
-    @property
-    def unit(self) -> str:
-        """The unit, or ''."""
-        return next((rule.name for rule in self.each(Unit)), "")
+    def note(self, kind: type[Note], default: Any = "") -> Any:
+        """The first note of a kind."""
+        return next((rule.value for rule in self.each(kind)), default)
 
     @property
     def bounds(self) -> str:
@@ -184,47 +164,43 @@ class Valid:
         """What values are of in words, such as `a whole number or None`."""
         kind, parts = get_origin(self.kind) or self.kind, [Valid.of(part) for part in get_args(self.kind)]
         if kind in (typing.Union, types.UnionType):
-            kinds = [part.kind for part in parts]
-            words = " or ".join(part.phrase for part in parts if part.kind is not int or float not in kinds)
+            whole = float not in get_args(self.kind)  # else whole numbers are numbers too
+            words = " or ".join(part.words for part in parts if whole or part.kind is not int)
         elif parts and kind is not dict:
-            inner = parts[0]
-            several = SEVERAL.get(inner.kind, "values")
-            each = f", each {inner.bounds}" if inner.bounds else ""
-            words = f"{several} in parentheses{each}" if kind is tuple else f"a list of {several}{each}"
+            several = SEVERAL.get(parts[0].kind, "values")
+            words = f"{several} in parentheses" if kind is tuple else f"a list of {several}"
+            words += f", each {parts[0].bounds}" if parts[0].bounds else ""
         else:
             name = getattr(kind, "__name__", str(kind))
             words = KINDS.get(kind, f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}")
-        return words + "".join(f" such as {rule.value!r}" for rule in self.each(Example))
-
-    @property
-    def phrase(self) -> str:
-        """What values are of, and the rules, in one phrase, such as `a number above 0`."""
-        return " ".join(filter(None, [self.words, "of" * self.bounds.startswith("at "), self.bounds]))
+        return " such as ".join([words, *(repr(rule.value) for rule in self.each(Example))])
 
     def fault(self, value: Any) -> str:
         """What a value must be, in words, where it is not; '' where it is."""
         if not self._is_kind(value):
             return self.words
-        if any(value == rule.value for rule in self.each(Sentinel)):
+        if self._is_sentinel(value):
             return ""
         if isinstance(value, float | int) and not abs(value) <= LARGEST:
             return "finite"
         if self.kind is int and not abs(value) < SIZE and not any(rule.caps for rule in self.each(Rule)):
             return f"below 2**31 = {SIZE}" if value > 0 else f"above -2**31 = {-SIZE}"
-        if self.names and value not in self.names:
-            return f"one of {', '.join(self.names)}"
+        if (names := self.note(Names)) and value not in names:
+            return f"one of {', '.join(names)}"
         return "" if all(rule.keeps(value) for rule in self.each(Rule)) else self.range
 
     def check(self, value: Any, path: str) -> None:
         """Raises a UsageError, which calls the value by its path, unless it is valid."""
-        must = self.fault(value)
-        if must and self.names and isinstance(value, str):
-            raise unknown(path.removeprefix("The "), value, self.names)
+        must, names = self.fault(value), self.note(Names)
+        if must and names and isinstance(value, str):
+            raise unknown(path.removeprefix("The "), value, names)
         if must:
             raise UsageError(f"{path} must be {must}, but it is {shown(value)}.")
-        if not any(value == rule.value for rule in self.each(Sentinel)):
-            for rule in self.each(Reader):
-                rule.read(value, path)
+        for rule in self.each(Reader) if not self._is_sentinel(value) else ():
+            rule.value(value, path)
+
+    def _is_sentinel(self, value: Any) -> bool:
+        return any(value == rule.value for rule in self.each(Sentinel))
 
     def _is_kind(self, value: Any) -> bool:
         kind, parts = get_origin(self.kind) or self.kind, get_args(self.kind)
@@ -289,20 +265,13 @@ class Checked:
     PATH: ClassVar[str] = "The option "  # before the names of fields in errors
 
     def __post_init__(self):
-        check_fields(self)
-
-
-def check_fields(made: Any) -> None:
-    """Raises a UsageError, which names the field, unless every field of a dataclass is as its type says."""
-    path, valids = getattr(made, "PATH", Checked.PATH), valid_of(type(made))
-    for name, valid in valids.items():
-        valid.check(getattr(made, name), path + name)
-    for name, divisor in {name: valid.multiple_of for name, valid in valids.items() if valid.multiple_of}.items():
-        value, number = getattr(made, name), getattr(made, divisor)
-        if value % number:
-            raise UsageError(
-                f"{path}{divisor}={number} does not divide {path}{name}={value}; choose a divisor of {value}."
-            )
+        valids = valid_of(type(self))
+        for name, valid in valids.items():
+            valid.check(getattr(self, name), self.PATH + name)
+        for name, divisor in {name: valid.note(Multiple) for name, valid in valids.items()}.items():
+            if divisor and (value := getattr(self, name)) % (number := getattr(self, divisor)):
+                said = f"{self.PATH}{divisor}={number} does not divide {self.PATH}{name}={value}"
+                raise UsageError(f"{said}; choose a divisor of {value}.")
 
 
 def build(

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from attention.types import Multiple, Names, Unit
 from models.fields import SETTING, FieldDeclaration
 from train import cli
 from train.config.leaves import SECTIONS, leaves_of
@@ -57,10 +58,10 @@ def _rows(cls: type) -> Iterator[str]:
 
 
 def _valid(leaf: FieldDeclaration) -> str:
-    valid = leaf.valid
-    multiple = f"a multiple of `{valid.multiple_of}`" if valid.multiple_of else ""
-    unit = f"in {valid.unit}" if valid.unit else ""
-    return ", ".join(filter(None, [*(f"`{name}`" for name in valid.names), valid.range, multiple, unit]))
+    names = [f"`{name}`" for name in leaf.valid.note(Names, ())]
+    multiple = [f"a multiple of `{field}`" for field in [leaf.valid.note(Multiple)] if field]
+    unit = [f"in {unit}" for unit in [leaf.valid.note(Unit)] if unit]
+    return ", ".join(filter(None, [*names, leaf.valid.range, *multiple, *unit]))
 
 
 def _role(leaf: FieldDeclaration) -> str:

@@ -83,7 +83,7 @@ WRONG = [
     (tuple[t.Count, ...], [2], "must be whole numbers in parentheses, each at least 1, but it is [2]"),
     (tuple[t.Count, ...], (2, 0), "must be whole numbers in parentheses, each at least 1, but it is (2, 0)"),
     (EITHER, (0,), "must be a number or numbers in parentheses, each above 0, but it is (0,)"),
-    (t.Count | str, 0, "must be a whole number of at least 1 or a string, but it is 0"),
+    (t.Count | str, 0, "must be a whole number or a string, but it is 0"),
     (list[str], ["a", 1], "must be a list of strings, but it is ['a', 1]"),
     (tuple, [], "must be a tuple, but it is []"),
     (int, DEEP, "must be a whole number, but it is tuple, too large to write"),
@@ -112,8 +112,12 @@ def test_wrong_values_are_one_sentence(hint, value, message):
 
 def test_rules_are_told_in_words():
     valid = t.Valid.of(Annotated[LIMITED, t.Multiple("heads")])
-    assert (valid.range, valid.unit, valid.multiple_of) == ("at least 1 and at most 8, or 0 (off)", "tokens", "heads")
-    assert t.Valid.of(COLOURS).names == ("red", "blue")
+    assert (valid.range, valid.note(t.Unit), valid.note(t.Multiple)) == (
+        "at least 1 and at most 8, or 0 (off)",
+        "tokens",
+        "heads",
+    )
+    assert t.Valid.of(COLOURS).note(t.Names) == ("red", "blue")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -229,7 +229,7 @@ def _value(valid: Valid, text: str) -> Any:
     if valid.kind is not str:
         return literal(text)
     with contextlib.suppress(UsageError):  # the config tells what is wrong
-        read = [rule.read(text, "") for rule in valid.each(Reader)]
+        read = [rule.value(text, "") for rule in valid.each(Reader)]
         return next(filter(None, read), None) or specs.parse(text)
     return text
 

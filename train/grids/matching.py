@@ -15,6 +15,7 @@ from typing import Any
 import jax
 
 from attention.errors import UsageError
+from attention.types import Multiple
 from models.fields import declared
 from train import tasks
 from train.config import durations, loading, timetable
@@ -176,7 +177,7 @@ def _knobs(config: Config) -> dict[str, int]:
         raise UsageError(f"--equal=parameters knows no sizes of {type(model).__name__}; match something else.")
     pairs = 2 if any(getattr(model, "rotaries", ())) else 1  # rotary positions need an even width of a head
     return {
-        name: getattr(model, leaf.valid.multiple_of) * pairs if leaf.valid.multiple_of else tensor
+        name: getattr(model, divisor) * pairs if (divisor := leaf.valid.note(Multiple)) else tensor
         for name, leaf in sizes.items()
     }
 
