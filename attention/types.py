@@ -21,7 +21,14 @@ Number = float | int
 SIZE = 2**31  # whole numbers without an upper bound are below: JAX counts with 32 bits
 LARGEST = 3e38  # of float32
 CLOSEST = 0.999999  # to 1: float32 may round more to 1
-KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "a string", type(None): "None"}
+KINDS = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    type(None): "None",
+    Mapping: "a section of fields",
+}
 SEVERAL = {int: "whole numbers", float: "numbers", str: "strings"}
 
 

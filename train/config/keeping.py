@@ -19,12 +19,17 @@ def keep(config: ConfigDict) -> None:
     Raises:
       UsageError: there is no source, or it cannot be read.
     """
-    model, task = config.get("model"), tasks.TASKS.get(str(config.get("task")))
-    kind = task.model_types.get(str(model.get("name"))) if task and isinstance(model, ConfigDict) else None
+    model, task = config.get("model"), tasks.TASKS.get(_text(config, "task"))
+    kind = task.model_types.get(_text(model, "name")) if task and isinstance(model, ConfigDict) else None
     for field, depth in kind.STACKS.items() if kind and issubclass(kind, TransformerConfig) else ():
         spec = model.get(field)
         if isinstance(spec, str) and keeps(spec):
             model[field] = kept(spec, _source(config, field), model[depth])
+
+
+def _text(section: ConfigDict, field: str) -> str:
+    value = section.get(field)
+    return value if isinstance(value, str) else ""
 
 
 def _source(config: ConfigDict, field: str) -> str:

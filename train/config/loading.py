@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from attention import specs
 from attention.errors import UsageError, check_known, unknown
-from attention.types import Valid, build
+from attention.types import Valid, build, check, shown
 from train import tasks
 from train.config.keeping import keep
 from train.config.leaves import LEAVES, flatten
@@ -69,7 +69,19 @@ def load(spec: str) -> ConfigDict:
     config = _of_the_user(path, lambda: get_config(*arguments))
     if not isinstance(config, Mapping | ConfigDict):
         raise UsageError(f"get_config of {path} must return a ConfigDict, not {type(config).__name__}.")
-    return ConfigDict(config).lock()
+    try:
+        _check_names(config, path)
+        return ConfigDict(config).lock()
+    except RecursionError as error:
+        raise UsageError(f"{path} is no config: it is nested too deeply.") from error
+
+
+def _check_names(section: Mapping | ConfigDict, path: Path) -> None:
+    for name in section:
+        if not isinstance(name, str):
+            raise UsageError(f"{path} is no config: the name of a field must be a string, but it is {shown(name)}.")
+        if isinstance(section[name], Mapping | ConfigDict):
+            _check_names(section[name], path)
 
 
 def files() -> list[Path]:
@@ -138,18 +150,18 @@ def validate(config: Mapping[str, Any]) -> Config:
     Raises:
       UsageError: the task or model is unknown, or a field is wrong.
     """
-    for field, kind in (("task", str), ("model", Mapping)):
-        if field not in config:
-            raise UsageError(f"The config field {field} is missing.")
-        if not isinstance(config[field], kind):
-            raise UsageError(f"The config field {field} cannot be {config[field]!r}.")
-    task = tasks.find(config["task"])
-    if "name" not in config["model"]:
-        raise UsageError("The config field model.name is missing.")
-    name = config["model"]["name"]
-    if name not in list(task.model_types):  # it may be anything
+    task = tasks.find(_needed(config, "task", str))
+    name = _needed(_needed(config, "model", Mapping), "name", str, "model.")
+    if name not in task.model_types:
         raise unknown(f"model of the task {config['task']}", name, task.model_types)
     return build(Config, config, kinds={"model": task.model_types[name], "data": task.data_type}, whole=True)
+
+
+def _needed(section: Mapping[str, Any], field: str, kind: type, path: str = "") -> Any:
+    if field not in section:
+        raise UsageError(f"The field {path}{field} is missing; give it.")
+    check(kind, section[field], path + field)
+    return section[field]
 
 
 def name_of(spec: str) -> str:

@@ -72,7 +72,7 @@ def test_convolutions_skip_and_gated_norm_are_around_the_recurrence(whole, alone
 
 
 def test_an_unknown_gate_is_one_sentence():
-    with pytest.raises(UsageError, match=r"Unknown gate of a recurrence 'silu'.*Valid: gate_first, norm_first"):
+    with pytest.raises(UsageError, match=r"Unknown option gate 'silu'.*Valid: gate_first, norm_first"):
         GatedDelta(gate="silu")
 
 

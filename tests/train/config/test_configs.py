@@ -246,8 +246,11 @@ def test_mistakes_are_one_sentence_and_leave_nothing(arguments, message, capsys,
             "model.depth must be a whole number, but it is tuple, too large to write",
         ),
         (lambda c: c["optimizer"].update(rates=DEEP), "optimizer.rates must be pairs of a regular expression and"),
-        (lambda c: c.update(task=[1]), "The config field task cannot be [1]"),
-        (lambda c: c.pop("task"), "The config field task is missing"),
+        (lambda c: c.update(task=[1]), "task must be a string, but it is [1]"),
+        (lambda c: c.update(model=3), "model must be a section of fields, but it is 3"),
+        (lambda c: c["model"].update(name=DEEP), "model.name must be a string, but it is tuple, too large to write"),
+        (lambda c: c["model"].pop("name"), "The field model.name is missing; give it."),
+        (lambda c: c.pop("task"), "The field task is missing; give it."),
     ],
 )
 def test_wrong_config_files_are_one_sentence(change, message):
@@ -265,6 +268,34 @@ def test_a_config_that_fails_says_where(tmp_path):
     (tmp_path / "raises.py").write_text("1 / 0\n")
     with pytest.raises(UsageError, match="fails: ZeroDivisionError: division by zero"):
         loading.load(str(tmp_path / "raises.py"))
+
+
+@pytest.mark.parametrize("change", ["c['task'] = deep", "c['model']['name'] = deep", "c['model'] = deep"])
+def test_a_value_that_cannot_be_written_is_told(tmp_path, change):
+    lines = [
+        "from configs.vit_digits import get_config as base",
+        "def get_config():",
+        "    c, deep = base().to_dict(), ()",
+    ]
+    lines += ["    for _ in range(5000): deep = (deep,)", f"    {change}", "    return c"]
+    (tmp_path / "deep.py").write_text("\n".join(lines))
+    with pytest.raises(UsageError, match=r"must be a .*, but it is tuple, too large to write"):
+        loading.resolve(str(tmp_path / "deep.py"), {})
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ("{'model': {3: 1}}", "is no config: the name of a field must be a string, but it is 3"),
+        ("{(1,): 1}", "is no config: the name of a field must be a string, but it is (1,)"),
+        ("functools.reduce(lambda inner, _: {'a': inner}, range(5000), {})", "is no config: it is nested too deeply"),
+    ],
+)
+def test_names_that_are_none_and_depths_without_end_are_one_sentence(tmp_path, made, message):
+    (tmp_path / "odd.py").write_text(f"import functools\ndef get_config():\n    return {made}\n")
+    with pytest.raises(UsageError) as raised:
+        loading.load(str(tmp_path / "odd.py"))
+    assert message in str(raised.value)
 
 
 def test_the_list_has_a_line_for_each_config(capsys):
