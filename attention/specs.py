@@ -82,16 +82,7 @@ def build(item: SpecItem, makers: Mapping[str, Callable[..., T]], what: str) -> 
 
 
 def check_options(item: SpecItem, maker: Callable, given: Collection[str] = ()) -> None:
-    """Checks an item's options against the parameters of the class or function that takes them.
-
-    Args:
-      item: The item.
-      maker: The class or function, whose parameters' types say what they may be; see `attention.types`.
-      given: Parameters that it gets from elsewhere.
-
-    Raises:
-      UsageError: an option is unknown, missing or not what it must be.
-    """
+    """Raises UsageError unless options are what a class or function takes, but for what it is `given` elsewhere."""
     parameters = {name: p for name, p in inspect.signature(maker).parameters.items() if name not in given}
     for option, value in item.options.items():
         check_known(f"option of {item.name}", option, parameters)
@@ -102,17 +93,7 @@ def check_options(item: SpecItem, maker: Callable, given: Collection[str] = ()) 
 
 
 def parse_one(text: str, field: str, names: Collection[str], forms: Collection[str]) -> SpecItem:
-    """Reads a spec string of one item; does not check its options.
-
-    Args:
-      text: The spec string.
-      field: The config field that has it, for the message.
-      names: The valid names of the item.
-      forms: The valid forms, for the message.
-
-    Raises:
-      UsageError: the text cannot be read, is no item or several, or has an unknown name.
-    """
+    """Reads the one item of a config field's spec string, not its options; an error shows the valid `forms`."""
     try:
         [item] = parse(text)
     except ValueError as error:  # it cannot be read, or is none or several
@@ -164,16 +145,10 @@ def one_each(text: str, build: Callable[[SpecItem], T], of: str, count: int) -> 
 
 
 def spread(items: Sequence[T], text: str, of: str, count: int) -> tuple[T, ...]:
-    """Gives an item to each of `count` layers or stages; the last item repeats.
-
-    Args:
-      items: At least one item.
-      text: The spec string that gave the items.
-      of: The singular noun for what is counted, such as `layer`.
-      count: How many there are.
+    """Gives an item to each of `count` layers, or what else they are `of`; the last item repeats.
 
     Raises:
-      UsageError: there are more items than `count`.
+      UsageError: the text names more items than `count`.
     """
     if len(items) > count:
         raise UsageError(f"{text!r} names {len(items)} {of}s, but the model has {count}; name at most {count}.")

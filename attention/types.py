@@ -293,12 +293,9 @@ def build(
     Args:
       cls: The dataclass.
       values: A mapping from the names of its fields.
-      path: What calls the dataclass in messages, such as `model`.
+      path: What calls it in messages, such as `model`.
       kinds: The dataclasses of fields whose type it does not declare.
       whole: Whether fields that have defaults are needed too.
-
-    Raises:
-      UsageError: a field is missing, unknown, of the wrong type or out of range.
     """
     valids = valid_of(cls) | {name: Valid(kind) for name, kind in kinds.items()}
     if not isinstance(values, Mapping):

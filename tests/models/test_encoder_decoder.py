@@ -240,7 +240,6 @@ def test_bfloat16_is_close():
         ({"decoder_attention": "dotproduct"}, "Did you mean 'dot_product'"),
         ({"cross_attention": "super|super|super"}, "names 3 layers, but the model has 2"),
         ({"implementation": "xla|auto|xla"}, "names 3 layers, but the model has 2"),
-        ({"decoder_depth": 0}, r"model.decoder_depth must be at least 1 and .*, but it is 0"),
         ({"positions": "rotary"}, "Unknown model.positions 'rotary'"),
         ({"shared_embeddings": True}, "needs one vocabulary, but the source's has 11 tokens and the target's 13"),
     ],

@@ -173,10 +173,6 @@ def test_pre_norm_ends_in_a_layer_norm_and_other_positions_have_no_table():
 
 
 def test_mistakes_are_one_sentence():
-    with pytest.raises(UsageError, match=r"model\.padding_token must be at least 0, but it is -1"):
-        dataclasses.replace(CONFIG, padding_token=-1)
-    with pytest.raises(UsageError, match=r"model\.token_types must be at least 0, but it is -1"):
-        dataclasses.replace(CONFIG, token_types=-1)
     with pytest.raises(UsageError, match=r"norm_first=False is for norms before layers; set model\.norm=pre"):
         dataclasses.replace(CONFIG, norm_first=False)
     model, params = build(length=5)

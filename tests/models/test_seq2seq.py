@@ -254,22 +254,6 @@ def test_bfloat16_is_close():
     chex.assert_trees_all_close(found, expected, atol=0.06 * float(jnp.abs(expected).max()))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"attention": "encoder_dots"}, "Unknown model.attention 'encoder_dots'. Did you mean 'encoder_dot'"),
-        ({"cell": "rnn"}, "Unknown model.cell 'rnn'"),
-        ({"hidden": 0}, "model.hidden must be at least 1, but it is 0"),
-        ({"dropout": 1.0}, "model.dropout must be at least 0 and at most 0.999, but it is 1.0"),
-        ({"teacher_forcing": 1.5}, "model.teacher_forcing must be at least 0 and at most 1, but it is 1.5"),
-    ],
-)
-def test_wrong_options_are_one_sentence(changes, message):
-    with pytest.raises(UsageError, match=message) as error:
-        build(**changes)
-    assert "\n" not in str(error.value)
-
-
 @pytest.mark.more
 def test_a_source_longer_than_the_layer_of_coefficients():
     model, params = build(attention="location")

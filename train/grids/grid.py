@@ -150,12 +150,7 @@ def _check_undecided(flag: str, field: str, equal: str = "") -> None:
 
 
 def over(texts: Sequence[str], overrides: Mapping[str, str], equal: str) -> dict[str, list[str]]:
-    """Reads the fields that vary with their values, from texts of the form `FIELD=VALUE,VALUE`.
-
-    Args:
-      texts: The values of the flag --over.
-      overrides: The fields that were given one value.
-      equal: What is matched.
+    """Reads the fields that vary with their values, from texts of --over of the form `FIELD=VALUE,VALUE`.
 
     Raises:
       UsageError: A field has no values, a field or value is given twice, or something else decides a field.
@@ -178,11 +173,7 @@ def over(texts: Sequence[str], overrides: Mapping[str, str], equal: str) -> dict
 
 
 def also(texts: Sequence[str], grid: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """Reads the settings beside the grid, from texts of the form `FIELD=VALUE,FIELD=VALUE`.
-
-    Args:
-      texts: The values of the flag --also.
-      grid: The fields that vary, with their values.
+    """Reads the settings beside the grid, from texts of --also of the form `FIELD=VALUE,FIELD=VALUE`.
 
     Raises:
       UsageError: A field has no value, something else decides a field, or the sweep has the setting already.
@@ -283,13 +274,8 @@ def check_extends(before: Mapping[str, Any], now: Sweep, directory: Path) -> Non
     old = Sweep(**{field.name: before[field.name] for field in dataclasses.fields(Sweep)})
     plain = now.plain
     changed = [name for name in ("config", "equal", "tune", "declaration") if before[name] != plain[name]]
-    overrides = {**old.overrides, **now.overrides}
-    free = CHANGEABLE - {"train.length"}
-    changed += [
-        f"--config.{field}"
-        for field in overrides
-        if old.overrides.get(field) != now.overrides.get(field) and field not in free
-    ]
+    fixed = {**old.overrides, **now.overrides}.keys() - (CHANGEABLE - {"train.length"})
+    changed += [f"--config.{field}" for field in sorted(fixed) if old.overrides.get(field) != now.overrides.get(field)]
     if list(old.over) != list(now.over):
         changed.append("--over")
     else:
@@ -307,13 +293,6 @@ def check_extends(before: Mapping[str, Any], now: Sweep, directory: Path) -> Non
 
 def seeds(before: Sequence[Sequence[int]], first: int, count: int, together: bool, directory: Path) -> list[list[int]]:
     """Deals seeds to the runs of a setting: those of before, then the new seeds, one in each run or together.
-
-    Args:
-      before: The seeds of each run of the sweep that this one extends.
-      first: The least seed.
-      count: The total number of seeds.
-      together: Whether new seeds are trained in one run.
-      directory: The sweep's folder.
 
     Raises:
       UsageError: The sweep already has more seeds, or other ones.

@@ -107,10 +107,6 @@ def prepare(requests: Sequence[Request], baselines: Sequence[int], equal: str, s
 def match_parameters(request: Request, baseline: Request) -> dict[str, str]:
     """Finds a width, and hidden units of the MLP where widths alone are too coarse, for equal totals.
 
-    Args:
-      request: The config to change.
-      baseline: The config whose number of parameters is to be matched.
-
     Raises:
       UsageError: There is no such width.
     """

@@ -1,6 +1,7 @@
 """Runs of `python -m train.main`, several at a time, in processes that do not share CPUs."""
 
 import fcntl
+import functools
 import math
 import os
 import signal
@@ -174,9 +175,8 @@ def _claimed(path: Path) -> IO[str] | None:
 
 def _process(command: Sequence[str], log: IO[str], cpus: set[int]) -> subprocess.Popen:
     """Starts a run's process in a session of its own, so that Ctrl-C reaches it only through this one, and once."""
-    start = lambda: subprocess.Popen(  # noqa: E731
-        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-    )
+    inputs = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+    start = functools.partial(subprocess.Popen, command, **inputs, start_new_session=True)
     if not hasattr(os, "sched_setaffinity"):
         return start()
     ours = os.sched_getaffinity(0)

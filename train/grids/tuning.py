@@ -105,7 +105,7 @@ def read(
       field: A leaf of the config.
       values: Texts of numbers.
       length: Such as `1/3`.
-      seeds: Of each value.
+      seeds: How many each value is tried with.
       beyond: How many values may be added.
       example: One of the settings, whose task names the metric.
       taken: Fields that something else decides.

@@ -2,10 +2,13 @@
 
 import ast
 import dataclasses
+import math
+import re
 
 import pytest
 
 from attention.errors import UsageError
+from attention.types import Names
 from models.fields import BOOKKEEPING, HARDWARE, SETTING
 from train.config import loading
 from train.config.leaves import CHANGEABLE, LEAVES, NOT_SETTINGS, SECTIONS, completed, flatten, leaves_of
@@ -20,6 +23,28 @@ def test_every_field_is_declared_and_its_default_is_valid(cls):
         assert leaf.help.endswith("."), path
         assert leaf.role in (SETTING, BOOKKEEPING, HARDWARE), path
         leaf.valid.check(getattr(cls, path.removeprefix(cls.PATH)), path)
+
+
+WRONG = {
+    bool: [1, "True"],
+    int: [True, 2.5, "2", None, 2**40, -(2**40)],
+    float: [True, "1", None, math.nan, math.inf, 10**400],
+    str: [1, None, ("a",)],
+    tuple: [[], 1, "a"],
+}
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("cls", SECTIONS.values())
+def test_every_field_refuses_what_its_type_does(cls):
+    """Bounds and names are in docs/configs.md, which another test holds to the declarations."""
+    for path, leaf in leaves_of(cls).items():
+        name, bounds = path.removeprefix(cls.PATH), leaf.valid.range
+        beyond = {"at least 0": -1, "at least 1": -3, "above 0": -0.5, "at most": 2**30, "below": 2**33}
+        wrong = WRONG[leaf.valid.kind] + [value for words, value in beyond.items() if words in bounds]
+        for value in [*wrong, *(["nothing"] if leaf.valid.note(Names) else [])]:
+            with pytest.raises(UsageError, match=rf"^(Unknown )?{re.escape(path)} (must be|'nothing')"):
+                cls(**{name: value})
 
 
 def test_the_leaves_of_all_configs_are_the_declared_ones():

@@ -218,8 +218,6 @@ def test_an_axis_may_take_the_rest_and_the_product_must_fit():
     assert dict(make_mesh(MeshConfig(-1, 1, 1)).shape) == {"data": jax.device_count(), "fsdp": 1, "tensor": 1}
     with pytest.raises(UsageError, match=r"mesh.fsdp=2, mesh.tensor=1 does not fit the one device there is"):
         make_mesh(MeshConfig(1, 2, 1))
-    with pytest.raises(UsageError, match=r"mesh.fsdp must be at least 1, or -1 \(the rest\), but it is 0"):
-        MeshConfig(1, 0, 1)
 
 
 def test_the_batch_of_training_need_not_divide_to_evaluate():
