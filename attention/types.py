@@ -11,7 +11,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, NotRequired, Required, TypeVar, get_args, get_origin
 
 from attention.errors import UsageError, check_known, unknown
@@ -221,9 +221,11 @@ class Valid:
             return True
         if not isinstance(value, kind) or (isinstance(value, str) and kind is not str):  # a string is a sequence too
             return False
-        if issubclass(kind, dict) and parts:
+        if kind is dict and parts:
             return all(fits(parts[0], name) and fits(parts[1], inner) for name, inner in value.items())
-        return not parts or all(fits(parts[0], inner) for inner in value)
+        if kind is tuple and parts and parts[-1] is not ...:
+            return len(parts) == len(value) and all(map(fits, parts, value))
+        return kind not in (tuple, list, Sequence) or not parts or all(fits(parts[0], inner) for inner in value)
 
 
 def _has_entries(kind: Any, value: dict) -> bool:

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, NotRequired, TypedDict
 
 import pytest
@@ -47,6 +48,9 @@ VALID = [
     (list[str], [[], ["a"]]),
     (Annotated[int, t.Reader(_even)], [4]),
     (Any, [None, object()]),
+    (Callable[[int], int], [abs]),
+    (type[int], [bool]),
+    (tuple[int, str], [(1, "a")]),
     (Entry, [{"numbers": {"a": [1, None, 0.5]}}, {"numbers": {}, "note": "a", "more": 1}]),
 ]
 WRONG = [
@@ -85,6 +89,8 @@ WRONG = [
     (EITHER, (0,), "must be a number or numbers in parentheses, each above 0, but it is (0,)"),
     (t.Count | str, 0, "must be a whole number or a string, but it is 0"),
     (list[str], ["a", 1], "must be a list of strings, but it is ['a', 1]"),
+    (tuple[int, str], (1, 2), "in parentheses, but it is (1, 2)"),
+    (tuple[int, str], (1,), "in parentheses, but it is (1,)"),
     (tuple, [], "must be a tuple, but it is []"),
     (int, DEEP, "must be a whole number, but it is tuple, too large to write"),
     (Annotated[int, t.Reader(_even)], 3, "a.b must be even."),
