@@ -219,7 +219,7 @@ class Valid:
             return isinstance(value, (int, kind)) and not isinstance(value, bool)
         if kind is Any or not isinstance(kind, type):
             return True
-        if not isinstance(value, kind) or (isinstance(value, str) and kind is not str):  # a string is a sequence too
+        if not isinstance(value, kind) or (isinstance(value, str) and kind is Sequence):
             return False
         if kind is dict and parts:
             return all(fits(parts[0], name) and fits(parts[1], inner) for name, inner in value.items())

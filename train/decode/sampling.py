@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention.types import Checked, Count, Positive, Sentinel, Share, at_most
-from models.fields import field
 
 BLOCK = 128  # size of the blocks of logits whose maxima `highest` compares first
 
@@ -28,11 +27,11 @@ class Sampling(Checked):
         negative ones, before all else (Keskar et al. 2019, §4.1, as Hugging Face does for negative logits); 1 is none.
     """
 
-    temperature: Annotated[Positive, Sentinel(0, "greedy")] = field(1.0)
-    top_k: Annotated[Count, Sentinel(0, "all")] = field(0)
-    top_p: Annotated[Positive, at_most(1)] = field(1.0)
-    min_p: Share = field(0.0)
-    repetition_penalty: Positive = field(1.0)
+    temperature: Annotated[Positive, Sentinel(0, "greedy")] = 1.0
+    top_k: Annotated[Count, Sentinel(0, "all")] = 0
+    top_p: Annotated[Positive, at_most(1)] = 1.0
+    min_p: Share = 0.0
+    repetition_penalty: Positive = 1.0
 
     PATH: ClassVar[str] = ""
 
