@@ -15,6 +15,7 @@ from attention.errors import UsageError
 
 MOST_BYTES = 2**30  # of a file of text
 MOST_DIGITS = 40  # of a whole number
+DEEPEST = 100  # lists and objects in each other
 ELSEWHERE = "choose another --workdir"
 _HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair, which JSON can write and UTF-8 cannot
 
@@ -76,6 +77,8 @@ def parse_json(text: str, where: str, remedy: str) -> dict[str, Any]:
     """
     try:
         value = _DECODER.decode(text)
+        if text.count("[") + text.count("{") > DEEPEST and _depth(value) > DEEPEST:
+            raise RecursionError
         if "\\ud" in text.lower() and _HALF.search(json.dumps(value, ensure_ascii=False)):
             raise ValueError("it has half of a surrogate pair")
     except ValueError as error:
@@ -85,6 +88,14 @@ def parse_json(text: str, where: str, remedy: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UsageError(f"{where} is damaged (no object, but {text[:20]!r}); {remedy}.")
     return value
+
+
+def _depth(value: Any) -> int:
+    depth, level = 0, [value]
+    while level := [outer for outer in level if isinstance(outer, dict | list)]:
+        depth += 1
+        level = [inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer)]
+    return depth
 
 
 def _whole_number(digits: str) -> int:

@@ -14,6 +14,7 @@ from models import files
     ("text", "reason"),
     [
         ("[" * 10**5, "nested too deeply"),
+        ('{"a": ' + "[" * 900 + "]" * 900 + "}", "nested too deeply"),
         ('{"a": ' + "9" * 400 + "}", "a number has 400 digits, and at most 40 are read"),
         ('{"a": "\\ud83d"}', "half of a surrogate pair"),
         ("[]", "no object"),
@@ -24,6 +25,11 @@ def test_json_beyond_the_limits_is_one_sentence(tmp_path, text, reason):
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(UsageError, match=rf"a\.json is damaged \(.*{reason}.*\); try again\."):
         files.read_json(tmp_path / "a.json", "try again")
+
+
+def test_json_may_be_wide_and_as_deep_as_anything_is(tmp_path):
+    (tmp_path / "a.json").write_text('{"a": ' + "[" * 99 + "]" * 99 + ', "b": [' + "[]," * 200 + "[]]}")
+    assert len(files.read_json(tmp_path / "a.json")["b"]) == 201
 
 
 def test_a_home_is_found_and_that_of_nobody_is_a_name(monkeypatch):
