@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attention.errors import UsageError, printable
-from models.files import open_regular, parse_json, read_text
+from models.files import parse_json, read_text
 
 TEMPORARY = ".tmp"  # of a file that is being written
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -108,7 +108,7 @@ def write_text(path: Path, text: str) -> None:
     temporary = path.with_name(path.name + TEMPORARY)
     temporary.unlink(missing_ok=True)  # it may be a link
     try:
-        with open_regular(temporary, "w", encoding="utf-8") as file:
+        with temporary.open("w", encoding="utf-8") as file:
             file.write(printable(text))
             file.flush()
             os.fsync(file.fileno())
