@@ -19,6 +19,7 @@ from flax.traverse_util import unflatten_dict
 
 from analysis.metrics import COSTS
 from attention.errors import UsageError, listed, printable
+from attention.types import Count, Seed, fits
 from models.files import read_json
 from train import cli
 from train.config.leaves import completed, flatten
@@ -235,9 +236,9 @@ def _entry(directory: Path) -> Entry:
 
 def _check(entry: Entry) -> None:
     """Raises a UsageError where an entry is not that of a run."""
-    kinds = {"task": str, "seed": int, "data.batch_size": int, "data.source": str}
-    of_kinds = all(type(entry.config.get(field)) is kind for field, kind in kinds.items())
-    if not (of_kinds and entry.config["data.batch_size"] > 0 and all(map(_is_leaf, entry.config.values()))):
+    kinds = {"task": str, "seed": Seed, "data.source": str}
+    known = all(fits(kind, entry.config.get(field)) for field, kind in kinds.items())
+    if not (known and fits(Count, entry.config.get("data.batch_size")) and all(map(_is_leaf, entry.config.values()))):
         raise UsageError(f"{entry.path} was left out: its config.json is none of a run.")
     if not all(map(_is_result, entry.results)):
         raise UsageError(f"{entry.path} was left out: its result.json holds no result of a run.")

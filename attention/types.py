@@ -115,6 +115,7 @@ def _number(bound: Number) -> str:
 
 Count = Annotated[int, at_least(1)]
 Size = Annotated[int, at_least(0)]
+Seed = Annotated[Size, below(2**32)]
 Positive = Annotated[Number, above(0)]
 NotNegative = Annotated[Number, at_least(0)]
 Share = Annotated[Number, at_least(0), at_most(1)]

@@ -13,11 +13,10 @@ from attention.types import (
     Positive,
     Rate,
     Reader,
+    Seed,
     Sentinel,
-    Size,
     Unit,
     at_most,
-    below,
 )
 from models.fields import BOOKKEEPING, HARDWARE, field
 from models.surgery import starts
@@ -141,9 +140,7 @@ class Config(Checked):
     """
 
     task: str = field("", "What is learned, a name of `train.tasks.TASKS`.")
-    seed: Annotated[Size, below(2**32)] = field(
-        0, "Of initial values, data order, augmentation and dropout.", sweep="--seeds"
-    )
+    seed: Seed = field(0, "Of initial values, data order, augmentation and dropout.", sweep="--seeds")
     model: Any = None
     data: Any = None
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)

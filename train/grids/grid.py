@@ -12,7 +12,7 @@ from typing import Annotated, Any, NotRequired, Required, TypedDict
 
 from attention import specs
 from attention.errors import UsageError
-from attention.types import Reader, Rule, Size, Valid, below, fits
+from attention.types import Reader, Rule, Seed, Valid, fits
 from models.files import read_json
 from train import cli
 from train.config.leaves import CHANGEABLE, LEAVES
@@ -50,7 +50,7 @@ class _Record(TypedDict, total=False):  # what `sweep.json` holds, as far as it 
     config: str
     overrides: dict[str, Value]
     over: Required[dict[str, list[Value]]]
-    seeds: list[list[Annotated[Size, below(2**32)]]]
+    seeds: list[list[Seed]]
     equal: str
     also: list[dict[str, Value]]
     cells: dict[str, _Cell]
