@@ -49,17 +49,17 @@ def saving(overrides: list[str], rounds: int, seconds: float) -> dict[str, Any]:
 
 def _round(training: SilentTraining, steps: int) -> dict[str, float]:
     def save() -> None:
-        training.checkpoints.save(training.step, training.state, training.batches, {}, [])
+        training.kept.save(training.run.step, training.state, {}, [])
 
     alone = training.take(steps)
     digests = measure.seconds(lambda: digest.digests(training.state))
     blocked = measure.seconds(save)
     under_way = training.take(steps)
-    training.checkpoints.wait()
+    training.kept.wait()
     # A save and a restore with no steps at the same time: how long writing and reading take.
     training.take(1)
-    written = measure.seconds(lambda: (save(), training.checkpoints.wait()))
-    read = measure.seconds(lambda: training.checkpoints.restore(training.abstract, training.batches))
+    written = measure.seconds(lambda: (save(), training.kept.wait()))
+    read = measure.seconds(lambda: training.kept.restore(training.abstract))
     return {
         "step": alone,
         "step while saving": under_way,

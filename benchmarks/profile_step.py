@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from analysis.tables import plain_markdown
 from train import cli, tasks
 from train.config import loading
-from train.step import Trainer, step_key
+from train.optimizer import Rates
+from train.step import Step, step_key
 
 ATTENTION = "attention, "
 LOOPS = re.compile(r"^(while|call)")
@@ -46,10 +48,11 @@ def main(flags: argparse.Namespace) -> None:
 
 def _compile(config: Any) -> tuple[Any, Any, Any]:
     task = tasks.of(config)
-    trainer = Trainer.of(config, task)
-    state = trainer.init(jax.jit(task.init)(jax.random.key(0)))
+    one = Step.of(config, task.loss)
+    state = one.init(jax.jit(task.init)(jax.random.key(0)))
     batch = next(task.train_batches(0, 1))
-    step = functools.partial(trainer.train_step, key=step_key(config.seed))
+    rates = Rates(jnp.float32(config.optimizer.learning_rate), jnp.int32(0), jnp.int32(1))
+    step = functools.partial(one, key=step_key(config.seed), rates=rates)
     return jax.jit(step, donate_argnames="state").lower(state, batch).compile(), state, batch
 
 

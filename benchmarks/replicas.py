@@ -7,6 +7,7 @@ from start to end with compilation; the cache of compiled programs is empty at f
 """
 
 import argparse
+import dataclasses
 import os
 import sys
 import tempfile
@@ -18,12 +19,12 @@ import jax
 from analysis import measurements
 from analysis.tables import plain_markdown
 from benchmarks import measure
-from train import cli, tasks
+from train import cli
 from train.config import loading
 from train.config.schema import Config
-from train.devices import sharding
+from train.devices import feeds, sharding
 from train.devices.replicas import Replicas
-from train.step import Trainer
+from train.setup import Setup
 
 CONFIGS = ("configs/vit_digits.py", "configs/gpt_pydoc.py")
 
@@ -50,11 +51,11 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
 
 def steady(config: Config, count: int, rounds: int) -> dict[str, Any]:
     """Returns seconds of a step of all seeds together and of a step of each in turn, with their ratio by round."""
-    mesh = sharding.make_mesh(config.mesh)
+    mesh, rate = sharding.make_mesh(config.mesh), config.optimizer.learning_rate
     with jax.set_mesh(mesh):
         steps = {
-            "together": _step(config, [Replicas(range(config.seed, config.seed + count), mesh)]),
-            "apart": _step(config, [Replicas([config.seed + number], mesh) for number in range(count)]),
+            "together": _step(config, [Replicas(range(config.seed, config.seed + count), mesh, [rate] * count)]),
+            "apart": _step(config, [Replicas([config.seed + number], mesh, [rate]) for number in range(count)]),
         }
         times = measure.in_turn(steps, rounds, budget=float("inf"))
     return {"seconds": measure.medians(times), "together_over_apart": measure.ratio(times, "together", "apart")}
@@ -62,17 +63,16 @@ def steady(config: Config, count: int, rounds: int) -> dict[str, Any]:
 
 def _step(config: Config, contestants: list[Replicas]) -> Callable[[], Any]:
     """Returns a call that takes one step of each contestant with the first one's program; others take as long."""
-    task = tasks.of(config)
-    trainer = Trainer.of(config, task)
-    train_step = contestants[0].train_step(trainer, task)
-    batches = contestants[0].batches(task)
-    batch = contestants[0].to_devices(next(batches), stacked=True)
-    batches.close()
-    states = [replicas.init(trainer, task) for replicas in contestants]
+    setup = dataclasses.replace(Setup.of(config), replicas=contestants[0])
+    with feeds.HostFeed(setup.replicas, setup.task) as feed:
+        rows, _ = feed.take(0, 1)
+        program = setup.program(feed)
+        states = [setup.fresh(lambda params: (params, ""))[0] for _ in contestants]
+        program.compile(states[0], rows)
 
     def step() -> Any:
         for number, state in enumerate(states):
-            states[number], _ = train_step(state, batch)
+            states[number], _ = program(state, rows, 1)
         return states
 
     return step

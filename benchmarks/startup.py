@@ -20,13 +20,11 @@ CONFIGS = ("vit_digits", "gpt_pydoc")
 # The command of a run, which exits at the end of its first step.
 FIRST_STEP = """
 import os, sys
-import jax
 from train import main
-from train.run.meter import Meter
-def stop(meter, step, report, *rest):
-    jax.block_until_ready(report)
+from train.run.training import TrainingRun
+def stop(run, before, count, reported, *rest):
     os._exit(0)
-Meter._read = stop
+TrainingRun._account = stop
 sys.exit(main.main(sys.argv[1:]) or 1)
 """
 

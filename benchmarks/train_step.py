@@ -27,19 +27,20 @@ from analysis import measurements
 from analysis.tables import plain_markdown
 from attention.errors import check_known
 from benchmarks import measure
-from train import cli, optimizer, tasks
+from train import cli, loop, optimizer, tasks
 from train.config import loading
 from train.config.schema import Config
-from train.devices import sharding
+from train.devices import feeds
+from train.optimizer import Rates
+from train.run import workdir
 from train.run.checkpoints import Checkpoints
-from train.run.meter import Meter
-from train.run.recorder import Recorder
+from train.run.training import TrainingRun
 from train.setup import Setup
 from train.state import Params, TrainState
-from train.step import LossFunction, Trainer, step_key
+from train.step import LossFunction, Step, step_key
 from train.tasks import Task
 
-Step = Callable[[np.ndarray, np.ndarray], float]
+Taker = Callable[[np.ndarray, np.ndarray], float]
 COMPILED = "_compiled"
 AGAINST = ("keras", "torch", "torch_compiled")
 INPUTS = {"vit": ("image", "label"), "gpt": ("tokens", "targets")}  # the arrays of a batch, by model
@@ -75,10 +76,12 @@ def loop_against_step(config: Config, rounds: int, steps: int) -> dict[str, Any]
 
 def training_against_step(training: "SilentTraining", rounds: int, steps: int) -> dict[str, Any]:
     """Returns the seconds a step of a training that is open: the bare step's and the loop's, in turn."""
-    batch = training.replicas.to_devices(next(training.batches), stacked=True)
+    most = min(steps, training.feed.most)
+    rows, _ = training.feed.take(training.run.step, most)
     times: dict[str, list[float]] = {"step": [], "loop": []}
     for _ in range(rounds):
-        times["step"].append(_bare(training, batch, steps))
+        calls = measure.seconds(lambda: training.bare(rows, most), -(-steps // most))
+        times["step"].append(calls / most)
         times["loop"].append(training.take(steps))
     ratios = [b / a for a, b in zip(times["step"], times["loop"], strict=True)]
     return {"seconds": measure.medians(times), "loop_over_step": spread_of(ratios)}
@@ -89,58 +92,48 @@ def spread_of(ratios: list[float]) -> dict[str, float]:
     return {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
 
 
+ENDLESS = {"length": "1000000000 steps", "eval_every": "0 steps", "checkpoint_every": "0 steps"}
+
+
 @contextlib.contextmanager
 def silent_training(config: Config) -> Iterator["SilentTraining"]:
     """Opens a training in a folder of its own, whose first steps, which compile, are taken."""
-    mesh = sharding.make_mesh(config.mesh)
-    with tempfile.TemporaryDirectory() as folder, jax.set_mesh(mesh), Checkpoints(Path(folder), 1) as checkpoints:
-        (Path(folder) / "checkpoints").mkdir()
-        training = SilentTraining(config, Path(folder), checkpoints)
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, **ENDLESS))
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as opened:
+        training = SilentTraining(config, Path(folder), opened)
         training.take(2)
         yield training
-        training.close()
 
 
 class SilentTraining:
     """The steps of the loop without evaluation and checkpoints, and without an end."""
 
-    def __init__(self, config: Config, directory: Path, checkpoints: Checkpoints):
+    def __init__(self, config: Config, directory: Path, opened: contextlib.ExitStack):
         setup = Setup.of(config)
-        self.timetable, self.replicas, self.checkpoints = setup.timetable, setup.replicas, checkpoints
-        self.state, self.step = setup.replicas.init(setup.trainer, setup.task), 0
+        resolved = dataclasses.asdict(config)
+        opened.enter_context(jax.set_mesh(setup.replicas.mesh))
+        opened.enter_context(workdir.claimed(directory / "run", resolved, {}))
+        self.kept = opened.enter_context(Checkpoints(directory / "run", 1))
         self.abstract = setup.replicas.abstract(setup.shapes)
-        self.train_step = setup.replicas.train_step(setup.trainer, setup.task)
-        self.batches = setup.replicas.batches(setup.task)
-        self.recorder = Recorder(directory, setup, 0, {})
-        self.meter = Meter(setup, self.recorder, checkpoints, {})
+        self.run = opened.enter_context(TrainingRun(setup, directory / "run", resolved, self.kept))
+        opened.enter_context(self.run.hearing_signals())
+        self.state = self.run.start(lambda: setup.fresh(lambda params: (params, "")))
+        self.feed = opened.enter_context(feeds.of(setup.replicas, setup.task, ""))
+        self.program = setup.program(self.feed)
 
     def take(self, steps: int) -> float:
         """Takes a number of steps and returns the seconds of one."""
-        started = time.perf_counter()
-        for _ in range(steps):
-            batch = next(self.batches)
-            self.meter.expect(batch)
-            self.state, reported = self.train_step(self.state, self.replicas.to_devices(batch, stacked=True))
-            self.step += 1
-            self.meter.add(self.step, reported, batch["index"])
-            if self.timetable.logs(self.step):
-                self.meter.log(self.step)
-        self.meter.read()
+        started, end = time.perf_counter(), self.run.step + steps
+        while self.run.step < end:
+            rows, index = self.feed.take(self.run.step, min(self.run.count, self.feed.most, end - self.run.step))
+            self.state = loop.advance(self.run, self.program, self.state, rows, index)
         jax.block_until_ready(self.state)
         return (time.perf_counter() - started) / steps
 
-    def close(self) -> None:
-        """Closes files and data."""
-        self.recorder.close()
-        self.batches.close()
-
-
-def _bare(training: SilentTraining, batch: Any, steps: int) -> float:
-    def step() -> TrainState:
-        training.state, _ = training.train_step(training.state, batch)
-        return training.state
-
-    return measure.seconds(step, steps)
+    def bare(self, rows: Any, count: int) -> TrainState:
+        """Takes the steps of batches that are on the devices, with nothing around them."""
+        self.state, _ = self.program(self.state, rows, count)
+        return self.state
 
 
 def stacks(config: Config, others: list[str], rounds: int, steps: int) -> dict[str, Any]:
@@ -167,34 +160,36 @@ def stacks(config: Config, others: list[str], rounds: int, steps: int) -> dict[s
     return {"seconds": best, "ratio_to_bench": ratios, "losses": losses, "flops_a_step": work, **units}
 
 
-def _timed(step: Step, batches: list[dict[str, np.ndarray]], inputs: tuple[str, str], losses: list[float]) -> float:
+def _timed(step: Taker, batches: list[dict[str, np.ndarray]], inputs: tuple[str, str], losses: list[float]) -> float:
     started = time.perf_counter()
     losses += [step(*(batch[name] for name in inputs)) for batch in batches]
     return (time.perf_counter() - started) / len(batches)
 
 
-def step_of(trainer: Trainer, params: Params, seed: int = 0) -> Callable[[Any], float]:
-    """Returns a call that takes a training step on a batch and returns the mean loss."""
-    train_step = jax.jit(functools.partial(trainer.train_step, key=step_key(seed)), donate_argnames="state")
-    state = trainer.init(jax.tree.map(jnp.copy, params))
+def step_of(step: Step, params: Params, rate: float, seed: int = 0) -> Callable[[Any], float]:
+    """Gives a call that takes a training step on a batch, at a constant rate, and returns the mean loss."""
+    constant = Rates(jnp.float32(rate), jnp.int32(0), jnp.int32(1))
+    taken = jax.jit(functools.partial(step, key=step_key(seed), rates=constant), donate_argnames="state")
+    state = step.init(jax.tree.map(jnp.copy, params))
 
-    def step(batch: Any) -> float:
+    def take(batch: Any) -> float:
         nonlocal state
-        state, report = train_step(state, batch)
+        state, report = taken(state, batch)
         return float(report["sums"]["loss"] / report["sums"]["weight"])
 
-    return step
+    return take
 
 
 def plain_step(config: Config, loss: LossFunction, params: Params) -> Callable[[Any], float]:
     """Returns `step_of` a loss with a config's optimizer, without a schedule, clipping and weight decay."""
     plain = dataclasses.replace(config.optimizer, schedule="constant", clip=0.0, weight_decay=0.0)
-    rate = optimizer.schedule(plain, 0, 1)
-    return step_of(Trainer(loss, optimizer.optimizer(plain, rate), rate, accumulate=1, ema=0.0), params)
+    step = Step(loss, optimizer.optimizer(plain), functools.partial(optimizer.learning_rate, plain))
+    return step_of(step, params, plain.learning_rate)
 
 
-def _ours(config: Config, task: Task, params: Params) -> Step:
-    take, names = step_of(Trainer.of(config, task), params, config.seed), INPUTS[config.model.name]
+def _ours(config: Config, task: Task, params: Params) -> Taker:
+    names = INPUTS[config.model.name]
+    take = step_of(Step.of(config, task.loss), params, config.optimizer.learning_rate, config.seed)
 
     def step(*inputs: np.ndarray) -> float:
         return take(dict(zip(names, inputs, strict=True)) | {"weight": np.ones(inputs[1].shape, np.float32)})
@@ -207,7 +202,7 @@ def peer_of(model: str, name: str) -> str:
     return f"benchmarks.peers.{model}_{name.removesuffix(COMPILED)}"
 
 
-def _theirs(name: str, config: Config, task: Task, params: Params) -> Step:
+def _theirs(name: str, config: Config, task: Task, params: Params) -> Taker:
     make_step = importlib.import_module(peer_of(config.model.name, name)).make_step
     options = {"compiled": True} if name.endswith(COMPILED) else {}
     return make_step(params, task.model, config.optimizer.learning_rate, config.optimizer.weight_decay, **options)

@@ -58,8 +58,8 @@ def evaluate(
     with jax.set_mesh(mesh):
         with processes.together():
             chosen, params = trained.load_params(directory, step, config, task.init, {}, replica, mesh)
-        (metrics,), _ = Evaluator(task, Replicas([config.seed + replica], mesh))(split, params)
-        return chosen, metrics
+        (measured,), _ = Evaluator(task, Replicas([0], mesh))(split, params)
+        return chosen, measured.metrics
 
 
 def _config(directory: Path, overrides: Mapping[str, str]) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _run(arguments: Sequence[str]) -> None:
         rest = processes.join(arguments)
         with processes.together():
             flags = parser().parse_args(rest)
-            there = range(loading.validate(workdir.read_config(flags.workdir)).train.replicas)
+            there = range(loading.validate(workdir.read_config(flags.workdir)).train.together)
         compilation.keep_programs()
         for replica in there if flags.replica is None else [flags.replica]:
             step, metrics = evaluate(flags.workdir, flags.step, flags.split, flags.overrides, replica)

@@ -76,6 +76,9 @@ def of_tokens(measure: Measure, output: Output, labels: Int[Array, "B T"], chunk
     return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(len(labels), -1)[:, :length], measures)
 
 
-def sums(measures: dict[str, Float[Array, "*B"]], weight: Float[Array, "*B"]) -> dict[str, Float[Array, ""]]:
-    """Returns the weighted sum of each measure, and the `weight` that divides it."""
-    return {name: jnp.sum(values * weight) for name, values in measures.items()} | {"weight": jnp.sum(weight)}
+def of_examples(
+    measures: dict[str, Float[Array, "B *T"]], weight: Float[Array, "B *T"]
+) -> dict[str, Float[Array, "B"]]:
+    """Sums each measure over an example's predictions with their weights, and the `weight` that divides it."""
+    weighted = {name: values * weight for name, values in measures.items()} | {"weight": weight}
+    return {name: jnp.sum(values, axis=tuple(range(1, values.ndim))) for name, values in weighted.items()}

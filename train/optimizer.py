@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules by name, all from optax."""
+"""Optimizers by name, all from optax, and the learning rate of a step."""
 
 import dataclasses
 import difflib
@@ -7,9 +7,13 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
+import flax.struct
 import jax
+import jax.numpy as jnp
 import optax
 from flax.traverse_util import flatten_dict, path_aware_map
+from jax.typing import ArrayLike
+from jaxtyping import Float, Int
 
 from attention.errors import UsageError
 from attention.types import Checked, Decay, Names, NotNegative, Pattern, Positive, Reader, Sentinel, compiled, shown
@@ -85,18 +89,33 @@ class OptimizerConfig(Checked):
         return lora.frozen if lora else self.freeze
 
 
-def schedule(config: OptimizerConfig, warmup: int, total: int) -> optax.Schedule:
-    """Makes the learning rate a function of the step, from 0 to `total`."""
-    peak, rest = config.learning_rate, max(total - warmup, 1)
+@flax.struct.dataclass
+class Rates:
+    """What a compiled step takes of the schedule, so that one program serves every rate and length.
+
+    Attributes:
+      peak: The highest learning rate.
+      warmup: The steps of the linear rise from 0.
+      total: The steps of the whole training.
+    """
+
+    peak: Float[ArrayLike, "*R"]
+    warmup: Int[ArrayLike, "*R"]
+    total: Int[ArrayLike, "*R"]
+
+
+def learning_rate(config: OptimizerConfig, rates: Rates, step: Int[ArrayLike, ""]) -> Float[jax.Array, ""]:
+    """Computes the learning rate of a step, from 0 on: a linear rise, then the config's schedule, as in optax."""
+    warmup, since = jnp.float32(rates.warmup), jnp.float32(step - rates.warmup)
+    done = jnp.clip(since / jnp.maximum(jnp.float32(rates.total) - warmup, 1), 0, 1)
+    first = jnp.maximum(warmup, 1)
     after = {
-        "constant": optax.constant_schedule(peak),
-        "cosine": optax.cosine_decay_schedule(peak, rest, alpha=config.end),
-        "linear": optax.linear_schedule(peak, peak * config.end, rest),
-        "rsqrt": lambda step: peak * (max(warmup, 1) / (max(warmup, 1) + step)) ** 0.5,
-    }[config.schedule]
-    if not warmup:
-        return after
-    return optax.join_schedules([optax.linear_schedule(0.0, peak, warmup), after], [warmup])
+        "constant": lambda: 1.0,
+        "cosine": lambda: config.end + (1 - config.end) * 0.5 * (1 + jnp.cos(jnp.pi * done)),
+        "linear": lambda: 1 - (1 - config.end) * done,
+        "rsqrt": lambda: jnp.sqrt(first / (first + jnp.maximum(since, 0))),
+    }[config.schedule]()
+    return rates.peak * jnp.where(since < 0, jnp.float32(step) / first, after)
 
 
 def decay_mask(params: optax.Params) -> optax.Params:
@@ -104,8 +123,8 @@ def decay_mask(params: optax.Params) -> optax.Params:
     return matching(DECAYED, params)
 
 
-def optimizer(config: OptimizerConfig, learning_rate: optax.Schedule) -> optax.GradientTransformation:
-    """Chains clipping, the named optimizer with its weight decay, and the learning rate.
+def optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
+    """Chains clipping, the named optimizer and its weight decay; the learning rate multiplies what comes out.
 
     Its `init` raises a UsageError where a pattern of `freeze` or `rates` matches no parameter, or all are frozen.
     """
@@ -120,7 +139,7 @@ def optimizer(config: OptimizerConfig, learning_rate: optax.Schedule) -> optax.G
     decay = optax.add_decayed_weights(config.weight_decay, decay_mask) if config.weight_decay else optax.identity()
     scale_and_decay = (scale, decay) if config.name in DECOUPLED else (decay, scale)
     rates = (_scaled(config.rates),) if config.rates else ()
-    chain = optax.chain(clip, *scale_and_decay, optax.scale_by_learning_rate(learning_rate), *rates)
+    chain = optax.chain(clip, *scale_and_decay, *rates)
     if not config.frozen:
         return chain
     labels = functools.partial(_labels, config.frozen)

@@ -6,22 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from flax.traverse_util import flatten_dict
 
 from attention.errors import UsageError
 from attention.mesh import BATCH
-from models.published import pretrained
-from models.surgery import exchange, low_rank, starts
-from models.surgery.starts import Distilled, Fresh, Like
-from models.transformer import TransformerConfig
-from train import optimizer, tasks
+from train import tasks
 from train.config.schema import Config
 from train.config.timetable import Timetable
 from train.devices import memory, sharding
+from train.devices.feeds import Feed
+from train.devices.program import StepProgram
 from train.devices.replicas import Replicas
-from train.start import another_run, exchanged
 from train.state import Params, TrainState
-from train.step import Trainer
+from train.step import Step
 from train.tasks import Task
 from train.tasks.adapted import adapted
 
@@ -35,23 +31,23 @@ class Setup:
       task: The task, with its data.
       timetable: When what is done.
       replicas: The replicas, and the mesh that holds them.
-      trainer: The trainer, which has the step.
+      step: The training step.
     """
 
     config: Config
     task: Task
     timetable: Timetable
     replicas: Replicas
-    trainer: Trainer
+    step: Step
 
     @classmethod
     def of(
         cls, config: Config, make_task: Callable[[Config], Task] = tasks.of, devices: list[jax.Device] | None = None
     ) -> "Setup":
-        """Returns the setup of a config on the devices, by default all of this machine.
+        """Makes the setup of a config on the devices, by default all of this machine.
 
         Raises:
-          UsageError: the config or its data cannot be used.
+          UsageError: the config or its data cannot be used, or the state cannot fit on the devices.
         """
         replicas = Replicas.of(config, sharding.make_mesh(config.mesh, devices))
         check_training(config, replicas)
@@ -59,100 +55,51 @@ class Setup:
         check_context(config, task, replicas.mesh)
         if replicas.front:
             task.check_stackable()
-        setup = cls(config, task, Timetable.of(config, task.train_examples), replicas, Trainer.of(config, task))
-        if config.optimizer.frozen or config.optimizer.rates:
-            setup.shapes  # noqa: B018  # raises the errors of patterns before anything is written
+        setup = cls(config, task, Timetable.of(config, task.train_examples), replicas, Step.of(config, task.loss))
+        setup.check_patterns()
         return setup
 
-    def check_start(self) -> None:
-        """Raises UsageError where a first step cannot be taken, as another run to start from is not there."""
-        if self.config.train.init_from:
-            another_run.source(self.config.train.init_from, self.task.files())
-        if self._start != Fresh():
-            self._original()
-        if pattern := self.config.train.fresh:
-            if not (self.config.train.init_from or getattr(self.config.model, "pretrained", "")):
-                raise UsageError(
-                    f"train.fresh={pattern!r} is for a model whose weights are loaded; set model.pretrained or "
-                    "train.init_from."
-                )
-            if self._start != Fresh():
-                raise UsageError("train.fresh and train.exchanged both say how arrays start; give one of them.")
-            optimizer.check_matched("train.fresh", pattern, optimizer.matching(pattern, self.shapes.params))
+    def check_patterns(self) -> None:
+        """Refuses patterns of `optimizer.freeze` and `optimizer.rates` that match no parameter."""
+        if self.config.optimizer.frozen or self.config.optimizer.rates:
+            jax.eval_shape(self.step.init, self.shapes.params)
 
-    def initial(self, params: Params) -> tuple[Params, str]:
-        """Replaces one replica's initial parameters by published weights or another run's, and reports it if it does.
-
-        Raises:
-          UsageError: there are no such weights, or they do not fit.
-        """
-        new, additions = low_rank.split(params)
-        params, remark = self._loaded(self.task, new)
-        if self.config.train.fresh:
-            params, more = self._with_fresh(params, new)
-            remark = f"{remark}\n{more}"
-        if self._start != Fresh():
-            distilled = self._start if isinstance(self._start, Distilled) else None
-            load = lambda task, params: self._loaded(task, params)[0]  # noqa: E731
-            params, more = exchanged.start(self.task, self._original(), load, params, self.replicas, distilled)
-            remark = "\n".join(filter(None, [remark, more]))
-        return low_rank.joined(params, additions), remark
-
-    @property
-    def _start(self) -> Fresh | Like | Distilled:
-        return starts.parse(self.config.train.exchanged)
-
-    def _loaded(self, task: Task, params: Params) -> tuple[Params, str]:
-        """Returns a task's parameters with the weights that the config names, and a report."""
-        params, remark = task.pretrained(params)
-        if not self.config.train.init_from:
-            return params, remark
-        params, report = another_run.load(self.config.train.init_from, params, task.files())
-        return params, "\n".join(filter(None, [remark, report]))
-
-    def _with_fresh(self, params: Params, new: Params) -> tuple[Params, str]:
-        """Returns loaded parameters with the initial values of those that `train.fresh` matches, and a report."""
-        chosen = optimizer.matching(self.config.train.fresh, new)
-        names = [path for path, fresh in flatten_dict(chosen, sep="/").items() if fresh]
-        params = jax.tree.map(lambda fresh, ours, theirs: ours if fresh else theirs, chosen, new, params)
-        return params, f"Fresh again: {pretrained.drawn_together(names)}."
-
-    def _original(self) -> TransformerConfig:
-        """Returns the config of the model whose weights are loaded.
-
-        Raises:
-          UsageError: there is none, or it differs in more than its mechanisms, or in none of them.
-        """
-        model, directory = self.config.model, self.config.train.init_from
-        if directory:
-            there = another_run.source(directory, self.task.files())[1].model
-        elif model.pretrained:
-            there = pretrained.original(model.pretrained, model)
-        else:
-            raise UsageError(
-                f"train.exchanged={self.config.train.exchanged!r} is for layers of a model whose weights are loaded; "
-                "set model.pretrained or train.init_from."
-            )
-        original = exchange.same_but_mechanisms(model, there)
-        if not exchange.exchanged(model, original):
-            raise UsageError(
-                f"train.exchanged={self.config.train.exchanged!r} is for layers with another mechanism than the loaded "
-                "model's, and there is none; set it to fresh."
-            )
-        return original
+    def check_memory(self) -> None:
+        """Refuses a state and batches that cannot fit on the devices; see `memory.check`."""
+        count, training, evaluation = len(self.replicas), self.config.data.batch_size, self.config.data.eval_batch_size
+        largest = max(count * training, evaluation) * self.task.sources["validation"].example_bytes
+        given = {"train.replicas": count, "data.batch_size": training, "data.eval_batch_size": evaluation}
+        memory.check(self.replicas.abstract(self.shapes), largest, given, self.replicas.mesh)
 
     @functools.cached_property
     def shapes(self) -> TrainState:
         """The shapes of one replica's state."""
         with jax.set_mesh(self.replicas.mesh):
-            return self.trainer.shapes(self.task)
+            return jax.eval_shape(lambda: self.step.init(self.task.init(jax.random.key(0))))
 
-    def check_memory(self) -> None:
-        """Raises a UsageError where state and batch cannot fit on the devices; see `memory.check`."""
-        count, training, evaluation = len(self.replicas), self.config.data.batch_size, self.config.data.eval_batch_size
-        largest = max(count * training, evaluation) * self.task.sources["validation"].example_bytes
-        given = {"train.replicas": count, "data.batch_size": training, "data.eval_batch_size": evaluation}
-        memory.check(self.replicas.abstract(self.shapes), largest, given, self.replicas.mesh)
+    def fresh(self, initial: Callable[[Params], tuple[Params, str]]) -> tuple[TrainState, str]:
+        """Makes the first state of all replicas, created with its sharding.
+
+        Args:
+          initial: Replaces one replica's initial parameters, and gives a remark on them, '' if it changes nothing.
+
+        Returns:
+          The state, and the remark.
+        """
+        replicas = self.replicas
+        keys = replicas.arguments(lambda replica: jax.random.key(replicas.seeds[replica]))
+        shardings = replicas.shardings(self.shapes)
+        init = replicas.over(lambda key: self.step.init(self.task.init(key)), True)
+        state = jax.jit(init, out_shardings=shardings)(keys)
+        params, remarks = zip(*map(initial, replicas.unstack(state.params)), strict=True)
+        if remarks[0]:
+            init = jax.jit(replicas.over(self.step.init, True), out_shardings=shardings)
+            state = init(replicas.stack(params))
+        return state, remarks[0]
+
+    def program(self, feed: Feed) -> StepProgram:
+        """Makes the program that takes the steps, with batches from a feed."""
+        return StepProgram(self.step, self.replicas, feed, self.timetable.warmup, self.timetable.total)
 
     @functools.cached_property
     def about(self) -> dict[str, Any]:
@@ -161,7 +108,7 @@ class Setup:
 
 
 def check_training(config: Config, replicas: Replicas) -> None:
-    """Raises UsageError where the mesh does not divide the batch, the heads or the hidden units."""
+    """Refuses a mesh that does not divide the batch, the heads or the hidden units."""
     wide = tasks.find(config.task).writes  # its evaluation batches are split over all devices, wherever replicas are
     check_evaluation(config, replicas.mesh, BATCH if wide else replicas.batch_axes)
     count, axes = sharding.divisor(replicas.mesh, replicas.batch_axes)
@@ -175,7 +122,7 @@ def check_context(config: Config, task: Task, mesh: jax.sharding.Mesh) -> None:
         return
     if reason := config.model.why_whole():
         raise UsageError(f"mesh.context={count} splits sequences, but {reason}; set mesh.context=1.")
-    if config.train.replicas > 1:
+    if config.train.together > 1:
         raise UsageError(f"mesh.context={count} splits the sequences of one replica; set train.replicas=1.")
     sharding.check_divisible(task.lengths(), count, "mesh.context")
 

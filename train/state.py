@@ -5,6 +5,7 @@ from typing import Any
 import flax.struct
 import jax
 import optax
+from jaxtyping import Bool
 
 Params = Any
 
@@ -18,12 +19,14 @@ class TrainState:
       params: The parameters.
       opt_state: The optimizer's state.
       ema: The moving average of the parameters; empty where there is none.
+      alive: Whether further steps change it; a loss that is not finite or the end of patience stops it for good.
     """
 
     step: jax.Array
     params: Params
     opt_state: optax.OptState
     ema: Params
+    alive: Bool[jax.Array, "*R"]
 
     def averaged(self) -> Params:
         """Returns the parameters to evaluate: the moving average where there is one."""

@@ -1,4 +1,4 @@
-"""One training step and one evaluation step, as pure functions of state and batch."""
+"""One training step, a pure function of state, batch, key and rates."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import optax
 
 from train import optimizer
 from train.config.schema import Config
-from train.config.timetable import Timetable
+from train.optimizer import Rates
 from train.state import Params, TrainState
 
 Batch = dict[str, jax.Array]
@@ -24,18 +24,18 @@ class NonFiniteError(FloatingPointError):
 
 
 def step_key(seed: int) -> jax.Array:
-    """Returns the key of a run's steps, which differs from the key of its initial values, made of the seed itself."""
+    """Makes the key of a run's steps, which differs from the key of its initial values, made of the seed itself."""
     return jax.random.key(seed + 1)
 
 
 @dataclasses.dataclass(frozen=True)
-class Trainer:
-    """The loss, optimizer and settings of a training step, which never change.
+class Step:
+    """The step of a training. What differs between runs of one shape, the key and the rates, are its arguments.
 
     Attributes:
-      loss: The task's loss function, which returns sums over a batch.
-      optimizer: The optimizer, from `train.optimizer`.
-      learning_rate: The schedule, which is reported.
+      loss: The task's loss function, which gives sums over a batch.
+      optimizer: The optimizer, whose updates the learning rate multiplies.
+      learning_rate: The schedule, a function of the rates and the step.
       accumulate: How many parts a batch is split into.
       ema: The decay of the parameters' moving average.
       freeze: The pattern of the parameters that are not trained; '' for none.
@@ -43,55 +43,57 @@ class Trainer:
 
     loss: LossFunction
     optimizer: optax.GradientTransformation
-    learning_rate: optax.Schedule
-    accumulate: int
-    ema: float
+    learning_rate: Callable[[Rates, jax.Array], jax.Array]
+    accumulate: int = 1
+    ema: float = 0.0
     freeze: str = ""
 
     @classmethod
-    def of(cls, config: Config, task: Any) -> "Trainer":
-        """Returns the trainer of a config."""
-        timetable = Timetable.of(config, task.train_examples)
-        learning_rate = optimizer.schedule(config.optimizer, timetable.warmup, timetable.total)
+    def of(cls, config: Config, loss: LossFunction) -> "Step":
+        """Makes the step that a config asks for."""
         return cls(
-            loss=task.loss,
-            optimizer=optimizer.optimizer(config.optimizer, learning_rate),
-            learning_rate=learning_rate,
+            loss=loss,
+            optimizer=optimizer.optimizer(config.optimizer),
+            learning_rate=lambda rates, step: optimizer.learning_rate(config.optimizer, rates, step),
             accumulate=config.train.accumulate,
             ema=config.train.ema,
             freeze=config.optimizer.frozen,
         )
 
     def init(self, params: Params) -> TrainState:
-        """Returns the state before the first step."""
+        """Makes the state before the first step."""
         average = jax.tree.map(jnp.copy, params) if self.ema else {}
-        return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(params), average)
+        return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(params), average, jnp.array(True))
 
-    def shapes(self, task: Any) -> TrainState:
-        """Returns the shapes of the state before the first step; nothing is computed."""
-        return jax.eval_shape(lambda: self.init(task.init(jax.random.key(0))))
+    def __call__(
+        self, state: TrainState, batch: Batch, key: jax.Array, rates: Rates
+    ) -> tuple[TrainState, dict[str, Any]]:
+        """Takes one step; a state that is not alive, or whose loss or gradient is not finite, stays as it is.
 
-    def train_step(self, state: TrainState, batch: Batch, key: jax.Array) -> tuple[TrainState, dict[str, Any]]:
-        """Returns the next state and a report: the batch's `sums`, `gradient_norm` before clipping, `learning_rate`.
+        Args:
+          state: The state.
+          batch: The batch.
+          key: The run's key, from which the randomness of every step derives; see `step_key`.
+          rates: The peak of the learning rate, and when it rises and ends.
 
-        The randomness of every step derives from the key; see `step_key`.
+        Returns:
+          The next state, and a report: the batch's `sums`, `gradient_norm` before clipping, `learning_rate`, and
+          whether the step was `taken`.
         """
         gradient_of = self._gradient if self.accumulate == 1 else self._accumulated
         gradient, sums = gradient_of(state.params, batch, jax.random.fold_in(key, state.step))
         gradient = jax.tree.map(lambda g: g / sums["weight"], gradient)
+        norm, rate = optax.tree.norm(gradient), self.learning_rate(rates, state.step)
         updates, opt_state = self.optimizer.update(gradient, state.opt_state, state.params)
+        updates = jax.tree.map(lambda update: -rate * update, updates)
         params = self._thawed(optax.apply_updates(state.params, updates), state.params)
         average = self._thawed(optax.incremental_update(params, state.ema, 1 - self.ema), params) if self.ema else {}
-        report = {
-            "sums": sums,
-            "gradient_norm": optax.tree.norm(gradient),
-            "learning_rate": self.learning_rate(state.step),
-        }
-        return TrainState(state.step + 1, params, opt_state, average), report
+        taken = state.alive & jnp.isfinite(sums["loss"]) & jnp.isfinite(norm)
+        new = TrainState(state.step + 1, params, opt_state, average, taken)
+        state = jax.tree.map(lambda new, old: jnp.where(taken, new, old), new, state.replace(alive=taken))
+        return state, {"sums": sums, "gradient_norm": norm, "learning_rate": rate, "taken": taken}
 
     def _gradient(self, params: Params, batch: Batch, key: jax.Array) -> tuple[Params, Sums]:
-        """Returns the gradient of the summed loss, and the sums."""
-
         def summed(params: Params) -> tuple[jax.Array, Sums]:
             sums = self.loss(self._thawed(params, jax.lax.stop_gradient(params)), batch, key)
             return sums["loss"], sums
@@ -99,14 +101,14 @@ class Trainer:
         return jax.grad(summed, has_aux=True)(params)
 
     def _thawed(self, params: Params, frozen: Params) -> Params:
-        """Returns `params` with the leaves of `frozen` where parameters are not trained."""
+        """Puts the leaves of `frozen` in the place of parameters that are not trained."""
         if not self.freeze:
             return params
         chosen = optimizer.matching(self.freeze, params)
         return jax.tree.map(lambda is_frozen, x, y: y if is_frozen else x, chosen, params, frozen)
 
     def _accumulated(self, params: Params, batch: Batch, key: jax.Array) -> tuple[Params, Sums]:
-        """Returns gradient and sums of a batch that is taken in parts, one after another, to save memory."""
+        """Takes a batch in parts, one after another, to save memory."""
         # Every a-th example goes to part a, so that each part lies on all devices as the batch does.
         pieces = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, self.accumulate, *x.shape[1:]), 1, 0), batch)
 

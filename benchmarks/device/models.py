@@ -24,6 +24,7 @@ from benchmarks.llama import __main__ as llama
 from benchmarks.train_step import INPUTS, peer_of
 from train.config import loading
 from train.config.schema import Config
+from train.devices import feeds
 from train.devices.dry import DryRun
 from train.tasks import Task
 
@@ -115,10 +116,11 @@ def _item(what: str, stack: str, variant: str, prepare: Callable, given: tuple[A
 def prepare_step(spec: str, model: Trained, batch: int, tiny: bool) -> Callable[[], Row]:
     """Compiles a step and what initialises its state; what it returns takes steps."""
     dry = DryRun.of(model.config(spec, batch, tiny), jax.devices()[:1])
-    setup, compiled = dry.setup, dry.lower().compile()
-    with jax.set_mesh(setup.replicas.mesh):
-        shardings = setup.replicas.shardings(setup.shapes)
-        begin = lambda: setup.trainer.init(setup.task.init(jax.random.key(0)))  # noqa: E731
+    setup = dry.setup
+    with feeds.HostFeed(setup.replicas, setup.task) as feed, jax.set_mesh(setup.replicas.mesh):
+        program, shardings = setup.program(feed), setup.replicas.shardings(setup.shapes)
+        compiled = program.compile(dry.state, dry.batch)
+        begin = lambda: setup.step.init(setup.task.init(jax.random.key(0)))  # noqa: E731
         init = jax.jit(begin, out_shardings=shardings).lower().compile()
 
     def measured() -> Row:
@@ -127,7 +129,7 @@ def prepare_step(spec: str, model: Trained, batch: int, tiny: bool) -> Callable[
 
         def step() -> Any:
             nonlocal state
-            state, report = compiled(state, given)
+            state, report = program(state, given, 1)
             return report
 
         of = {"model": model.name, "attention": spec, "by": BENCH} | planned(compiled) | about.made_by("auto")
@@ -160,7 +162,7 @@ def _twins_step(model: Trained, dry: DryRun, device: str, compiled: bool) -> Cal
     params = jax.device_get(jax.jit(task.init)(jax.random.key(0)))
     twin = importlib.import_module(peer_of(model.twin, "torch")).twin(params, task.model).to(device)
     step = torch_layers.step_in_bfloat16(twin, rates.learning_rate, rates.weight_decay, compiled)
-    inputs, labels = (torch.as_tensor(arrays[name]).to(device) for name in INPUTS[task.model.config.name])
+    inputs, labels = (torch.as_tensor(arrays[name][0]).to(device) for name in INPUTS[task.model.config.name])
     return functools.partial(step, inputs, labels.long())
 
 
@@ -192,7 +194,7 @@ def prepare_forward(spec: str, name: str, batch: int, tiny: bool) -> Callable[[]
 
 
 def drawn(dry: DryRun) -> dict[str, np.ndarray]:
-    """Draws a batch: whole numbers are tokens or classes, weights are 1."""
+    """Draws the batch of one step: whole numbers are tokens or classes, weights are 1."""
     draw, model = np.random.default_rng(0), dry.setup.task.model
     many = model.vocabulary if dry.setup.task.unit == "tokens" else model.classes
 

@@ -1,6 +1,5 @@
 """Work directories of models as they are before their first step, which is enough to look at them."""
 
-import contextlib
 from pathlib import Path
 
 import jax
@@ -21,5 +20,5 @@ def untrained(path: Path, **changes) -> None:
     with workdir.claimed(path, plain, task.files()):
         pass
     params = jax.jit(task.init)(jax.random.key(0))
-    with Checkpoints(path, keep=1) as checkpoints, contextlib.closing(task.train_batches(0, 1)) as batches:
-        checkpoints.save(0, {"params": params}, batches, {}, [0])
+    with Checkpoints(path, keep=1) as checkpoints:
+        checkpoints.save(0, {"params": params}, {}, [0])

@@ -10,7 +10,7 @@ import signal
 import sys
 
 from train import main
-from train.run.meter import Meter
+from train.run.training import TrainingRun
 
 
 def meet(step: int, *what: str) -> None:
@@ -18,15 +18,15 @@ def meet(step: int, *what: str) -> None:
     if step == 0:
         os.chdir(*what)
         return
-    read = Meter._read
+    account = TrainingRun._account
 
-    def until(meter, at, *rest):
-        read(meter, at, *rest)
-        if at == step:
+    def until(run, before, count, *rest):
+        account(run, before, count, *rest)
+        if before < step <= before + count:
             for name in what:
                 send(name)
 
-    Meter._read = until
+    TrainingRun._account = until
 
 
 def send(what: str) -> None:

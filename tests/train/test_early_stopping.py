@@ -13,7 +13,7 @@ from tests.train.test_resume import killed
 from train import main
 from train.config import loading
 from train.decode import trained
-from train.run.evaluations import Evaluations
+from train.run.training import TrainingRun
 
 pytestmark = pytest.mark.xdist_group(__name__)
 
@@ -30,14 +30,14 @@ OPTIONS = {
 @pytest.fixture(autouse=True)
 def falling(monkeypatch):
     """What decides falls with the loss, so that the first validation stays the best."""
-    monkeypatch.setattr(Evaluations, "value", lambda _, metrics: metrics["loss"])
+    monkeypatch.setattr(TrainingRun, "_value", lambda _, metrics: metrics["loss"])
 
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("early") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Evaluations, "value", lambda _, metrics: metrics["loss"])
+        patch.setattr(TrainingRun, "_value", lambda _, metrics: metrics["loss"])
         assert main.main(arguments(workdir, **OPTIONS)) == 0
     return workdir
 

@@ -16,7 +16,7 @@ from train import main
 from train.config import loading
 from train.decode import trained
 from train.setup import Setup
-from train.start import another_run
+from train.start import another_run, initial
 
 DISTILLED = (
     r"Distilled in 40 steps; squared error relative to the output's square: block_0/attention ([\d.]+) -> ([\d.]+)."
@@ -40,7 +40,7 @@ def setup_of(**changes):
 def started(**changes):
     setup = setup_of(**changes)
     with jax.set_mesh(setup.replicas.mesh):
-        return setup.replicas.start(setup.trainer, setup.task, setup.initial)
+        return setup.fresh(lambda params: initial.replace(setup, params))
 
 
 @pytest.mark.more
@@ -100,7 +100,7 @@ def test_what_is_fresh_again_has_the_values_of_a_model_that_starts_from_nothing(
         ({"train__fresh": "key/"}, "for a model whose weights are loaded; set model.pretrained or train.init_from"),
     ):
         with pytest.raises(UsageError, match=message):
-            setup_of(**options).check_start()
+            initial.check(setup_of(**options))
 
 
 def test_only_exchanged_layers_of_loaded_models_have_another_start(before):
@@ -110,7 +110,7 @@ def test_only_exchanged_layers_of_loaded_models_have_another_start(before):
         ({"train__init_from": before, "model__attention": "neural", "model__mlp": 16}, "model.mlp is not that of the"),
     ):
         with pytest.raises(UsageError, match=message):
-            setup_of(train__exchanged="like", **options).check_start()
+            initial.check(setup_of(train__exchanged="like", **options))
 
 
 def test_mistakes_are_said_before_anything_is_written(before, tmp_path, capsys):

@@ -32,8 +32,8 @@ def sums(chunk, smoothing=0.0):
 
     def of(output):
         measure = functools.partial(losses.of_classes, smoothing=smoothing)
-        found = losses.sums(losses.of_tokens(measure, output, LABELS, chunk), WEIGHT)
-        return found["loss"], found
+        found = losses.of_examples(losses.of_tokens(measure, output, LABELS, chunk), WEIGHT)
+        return jnp.sum(found["loss"]), found
 
     return jax.jit(jax.value_and_grad(of, has_aux=True))
 
@@ -101,7 +101,7 @@ keys = jax.random.split(jax.random.key(0), 3)
 labels = jax.random.randint(keys[0], (B, T), 0, V)
 output = Output(jax.random.normal(keys[1], (B, T, D)), jax.random.normal(keys[2], (D, V)))
 def loss(output, labels):
-    return losses.sums(losses.of_tokens(losses.of_classes, output, labels, 4), jnp.ones((B, T)))["loss"]
+    return losses.of_examples(losses.of_tokens(losses.of_classes, output, labels, 4), jnp.ones((B, T)))["loss"].sum()
 step = jax.value_and_grad(loss)
 expected = jax.jit(step)(output, labels)
 mesh = jax.make_mesh((2, 2, 2), AXES, axis_types=(AxisType.Auto,) * 3)

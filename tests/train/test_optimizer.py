@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from attention import UsageError
@@ -13,8 +14,8 @@ from configs import defaults as configs
 from models.masked_lm import MaskedLM, MaskedLMConfig
 from train.config import loading
 from train.config.timetable import Timetable
-from train.optimizer import OptimizerConfig, decay_mask, optimizer, schedule
-from train.step import Trainer
+from train.optimizer import OptimizerConfig, Rates, decay_mask, learning_rate, optimizer
+from train.step import Step
 
 CONFIG = OptimizerConfig(
     name="sgd", learning_rate=0.1, schedule="constant", warmup="0 steps", weight_decay=0.0, clip=0.0, beta1=0.0
@@ -27,7 +28,7 @@ PARAMS = {
 
 def after_one_step(gradient=0.5, **changes):
     config = dataclasses.replace(CONFIG, **changes)
-    transform = optimizer(config, schedule(config, 0, 10))
+    transform = optimizer(config)
     gradients = {
         "block_0": {
             "attention": {"query": {"kernel": jnp.full((2, 2, 1), gradient), "bias": jnp.full((2, 1), gradient)}}
@@ -35,29 +36,44 @@ def after_one_step(gradient=0.5, **changes):
         "positions": {"table": jnp.full((1, 3, 2), gradient)},
     }
     updates, _ = transform.update(gradients, transform.init(PARAMS), PARAMS)
+    updates = jax.tree.map(lambda update: -config.learning_rate * float(update.ravel()[0]), updates)
     query = updates["block_0"]["attention"]["query"]
-    return float(query["kernel"][0, 0, 0]), float(query["bias"][0, 0]), float(updates["positions"]["table"][0, 0, 0])
+    return query["kernel"], query["bias"], updates["positions"]["table"]
 
 
+def rates_of(schedule, warmup, total):
+    """Of each step, by the compiled schedule."""
+    config = dataclasses.replace(CONFIG, schedule=schedule, end=0.2)
+    steps = jnp.arange(total + 1)
+    return np.asarray(jax.vmap(lambda step: learning_rate(config, Rates(0.1, warmup, total), step))(steps))
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 10])
 @pytest.mark.parametrize(
-    ("name", "formula"),
+    ("name", "formula", "by_optax"),
     [
-        ("constant", lambda t: 1.0),
-        ("linear", lambda t: 1 - t * 0.8),
-        ("cosine", lambda t: 0.2 + 0.8 * 0.5 * (1 + np.cos(np.pi * t))),
+        ("constant", lambda t: 1.0, lambda rest: optax.constant_schedule(0.1)),
+        ("linear", lambda t: 1 - t * 0.8, lambda rest: optax.linear_schedule(0.1, 0.02, rest)),
+        (
+            "cosine",
+            lambda t: 0.2 + 0.8 * 0.5 * (1 + np.cos(np.pi * t)),
+            lambda rest: optax.cosine_decay_schedule(0.1, rest, alpha=0.2),
+        ),
     ],
 )
-def test_schedules_rise_linearly_then_follow_their_formula(name, formula):
-    rate = schedule(dataclasses.replace(CONFIG, schedule=name, end=0.2), warmup=10, total=50)
-    for step in range(10):
-        np.testing.assert_allclose(rate(step), 0.1 * step / 10, rtol=1e-5, atol=1e-8)
-    for step in range(10, 51):
-        np.testing.assert_allclose(rate(step), 0.1 * formula((step - 10) / 40), rtol=1e-5, atol=1e-8)
+def test_schedules_rise_linearly_then_follow_their_formula_and_optax(name, formula, by_optax, warmup):
+    found = rates_of(name, warmup, 50)
+    rising = [0.1 * step / max(warmup, 1) for step in range(warmup)]
+    falling = [0.1 * formula((step - warmup) / (50 - warmup)) for step in range(warmup, 51)]
+    np.testing.assert_allclose(found, rising + falling, rtol=1e-5, atol=1e-8)
+    schedules = [optax.linear_schedule(0.0, 0.1, max(warmup, 1)), by_optax(50 - warmup)]
+    theirs = optax.join_schedules(schedules, [warmup])
+    np.testing.assert_allclose(found, [theirs(step) for step in range(51)], rtol=1e-5, atol=1e-8)
 
 
 def test_rsqrt_is_continuous_and_halves_in_four_warmups():
-    rate = schedule(dataclasses.replace(CONFIG, schedule="rsqrt"), warmup=10, total=1000)
-    np.testing.assert_allclose([rate(10), rate(40), rate(1000)], [0.1, 0.05, 0.01], rtol=1e-5)
+    found = rates_of("rsqrt", 10, 1000)
+    np.testing.assert_allclose(found[[5, 10, 40, 1000]], [0.05, 0.1, 0.05, 0.01], rtol=1e-5)
 
 
 @pytest.mark.parametrize(("warmup", "total", "steps"), [(5, 50, 5), (50, 50, 50), (51, 50, 5), (7, 3, 1), (0, 50, 0)])
@@ -144,7 +160,7 @@ class TestFrozen:
 
     def transform(self, **changes):
         config = dataclasses.replace(CONFIG, **changes)
-        return optimizer(config, schedule(config, 0, 10))
+        return optimizer(config)
 
     def test_they_have_no_moments(self):
         free = sum(leaf.size for leaf in jax.tree.leaves(self.transform(**self.FROZEN | {"freeze": ""}).init(PARAMS)))
@@ -161,9 +177,9 @@ class TestFrozen:
 
     def test_without_patterns_the_state_is_todays(self):
         state = self.transform(name="adamw", weight_decay=0.3, clip=1.0).init(PARAMS)
-        kinds = ["EmptyState", "ScaleByAdamState", "MaskedState", "EmptyState"]
+        kinds = ["EmptyState", "ScaleByAdamState", "MaskedState"]
         assert [type(part).__name__ for part in state][:3] == kinds[:3]
-        assert len(state) == 4
+        assert len(state) == 3
 
     @pytest.mark.parametrize("field", [{"freeze": "atention"}, {"rates": (("atention", 0.5),)}])
     def test_a_pattern_without_a_parameter_names_near_ones(self, field):
@@ -186,13 +202,12 @@ def test_the_first_pattern_scales_the_rate():
 
 def test_no_bit_of_frozen_parameters_and_of_their_average_changes():
     config = dataclasses.replace(CONFIG, freeze="positions")
-    rate = schedule(config, 0, 10)
-    loss = lambda p, batch, key: {"loss": sum(jnp.sum(x * 0.3) for x in jax.tree.leaves(p)), "weight": 1.0}  # noqa: E731
-    trainer = Trainer(loss, optimizer(config, rate), rate, 1, 0.7, "positions")
+    loss = lambda p, batch, key: {"loss": sum(jnp.sum(x * 0.3) for x in jax.tree.leaves(p["block_0"])), "weight": 1.0}  # noqa: E731
+    step = Step(loss, optimizer(config), lambda rates, _: rates.peak, 1, 0.7, "positions")
     numbers = np.array([[[0.0, -0.0], [1e-45, 0.1], [-3.5, np.inf]]], np.float32)
-    state = trainer.init(PARAMS | {"positions": {"table": jnp.asarray(numbers)}})
+    state = step.init(PARAMS | {"positions": {"table": jnp.asarray(numbers)}})
     for _ in range(3):
-        state, report = trainer.train_step(state, {}, jax.random.key(0))
+        state, report = step(state, {}, jax.random.key(0), Rates(0.1, 0, 10))
     for tree in (state.params, state.ema):
         assert np.asarray(tree["positions"]["table"]).tobytes() == numbers.tobytes()
     assert (state.params["block_0"]["attention"]["query"]["bias"] < 1).all()

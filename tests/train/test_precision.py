@@ -10,17 +10,19 @@ from studies import precision
 from tests.jaxprs import equations
 from tests.sizes import once
 from tests.train import small_tasks
-from train.step import Trainer
+from train.optimizer import Rates
+from train.step import Step
 
 BFLOAT16, FLOAT32 = jnp.dtype("bfloat16"), jnp.dtype("float32")
+RATES = Rates(jnp.float32(1e-3), 2, 1000)
 
 
 def step_of(config):
     """The task's step with its state and batch, nothing of it computed."""
     task = small_tasks.task_of(config)
-    trainer = Trainer.of(config, task)
-    state = jax.eval_shape(lambda key: trainer.init(task.init(key)), jax.random.key(0))
-    return trainer, state, small_tasks.batch_of(task)
+    step = Step.of(config, task.loss)
+    state = jax.eval_shape(lambda key: step.init(task.init(key)), jax.random.key(0))
+    return step, state, small_tasks.batch_of(task)
 
 
 def floats(tree):
@@ -37,14 +39,14 @@ def operands(jaxpr, primitive):
 @pytest.mark.parametrize("name", once(small_tasks.ALL, ["vit_digits"]))
 def test_bfloat16_computes_and_float32_keeps(name, tmp_path):
     config = small_tasks.config_of(name, tmp_path, train__precision="bfloat16", train__ema=0.9)
-    trainer, state, batch = step_of(config)
-    step, (after, report) = jax.make_jaxpr(trainer.train_step, return_shape=True)(state, batch, jax.random.key(0))
+    one, state, batch = step_of(config)
+    step, (after, report) = jax.make_jaxpr(one, return_shape=True)(state, batch, jax.random.key(0), RATES)
     assert floats(state) == floats(after) == floats(report) == {FLOAT32}
     # A gradient of scores, in float32, meets keys in bfloat16; no two float32 matrices are multiplied, but by the MLP
     # that scores pairs.
     of_pairs = {(FLOAT32, FLOAT32)} if config.model.attention == "additive" else set()
     assert all(BFLOAT16 in pair for pair in operands(step, "dot_general") - of_pairs)
-    forward = jax.make_jaxpr(trainer.loss)(state.params, batch, jax.random.key(0))
+    forward = jax.make_jaxpr(one.loss)(state.params, batch, jax.random.key(0))
     assert operands(forward, "dot_general") == {(BFLOAT16, BFLOAT16)} | of_pairs
     assert operands(forward, "exp") == {(FLOAT32,)}  # softmax, of weights and of predictions
     assert operands(forward, "rsqrt") <= {(FLOAT32,)}  # LayerNorm's statistics
@@ -57,12 +59,12 @@ def test_both_precisions_learn_the_same_at_first(tmp_path):
     found = {}
     for dtype in ("float32", "bfloat16"):
         config = small_tasks.config_of("vit_digits", tmp_path, train__precision=dtype, data__batch_size=32)
-        trainer, state, batch = step_of(config)
+        one, state, batch = step_of(config)
         task = small_tasks.task_of(config)
-        state, step = trainer.init(small_tasks.params_of(task)), jax.jit(trainer.train_step)
+        state, step = one.init(small_tasks.params_of(task)), jax.jit(one)
         reports = []
         for _ in range(5):
-            state, report = step(state, batch, jax.random.key(1))
+            state, report = step(state, batch, jax.random.key(1), RATES)
             reports.append(float(report["sums"]["loss"] / report["sums"]["weight"]))
         found[dtype] = reports
     assert found["float32"] != found["bfloat16"]

@@ -6,22 +6,19 @@ import re
 import shlex
 import shutil
 import signal
-import types
 
 import jax
 import numpy as np
 import pytest
 
-from attention import UsageError
 from tests.sizes import once
 from tests.storm import assert_same
 from tests.train.conftest import arguments, faulty, record
-from train import cli, evaluate, loop, main
-from train.devices.replicas import Replicas
+from train import cli, evaluate, main
 from train.run import report
-from train.run.evaluations import Evaluations
-from train.run.meter import Meter
+from train.run.training import TrainingRun
 from train.run.workdir import LOCK, claimed, read_config
+from train.setup import Setup
 
 pytestmark = pytest.mark.xdist_group(__name__)
 
@@ -174,16 +171,6 @@ def test_a_length_below_what_was_trained_is_refused(uninterrupted, capsys):
     assert changed_at(uninterrupted) == before
 
 
-def test_checkpoints_of_before_replicas_are_refused():
-    restored = types.SimpleNamespace(step=np.array(3)), {"best": {"step": 2, "value": 0.5}}
-    checkpoints = types.SimpleNamespace(restore=lambda abstract, batches: restored)
-    setup = types.SimpleNamespace(
-        replicas=types.SimpleNamespace(abstract=id), shapes=None, timetable=types.SimpleNamespace(total=5)
-    )
-    with pytest.raises(UsageError, match=r"The checkpoints in run are of an older version; choose another --workdir\."):
-        loop.restore_or_start("run", setup, checkpoints, None)
-
-
 @pytest.mark.more
 def test_a_finished_run_again_changes_no_number(uninterrupted, tmp_path):
     workdir = tmp_path / "run"
@@ -252,15 +239,15 @@ class Killed(BaseException):
 
 
 def killed(step, monkeypatch, *flags):
-    read = Meter._read
+    account = TrainingRun._account
 
-    def until(meter, at, *rest):
-        read(meter, at, *rest)
-        if at == step:
+    def until(run, before, count, *rest):
+        account(run, before, count, *rest)
+        if before < step <= before + count:
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(Meter, "_read", until)
+        patch.setattr(TrainingRun, "_account", until)
         with pytest.raises(Killed):
             main.main(flags)
 
@@ -270,7 +257,7 @@ def test_a_length_lowered_to_where_the_run_stands_measures_there_and_a_longer_on
 ):
     never = {"train__eval_every": "0 steps", "train__checkpoint_every": "4 steps"}
     killed(6, monkeypatch, *arguments(tmp_path / "run", **never))
-    monkeypatch.setattr(Replicas, "start", None)  # what is restored is not made first
+    monkeypatch.setattr(Setup, "fresh", None)  # what is restored is not made first
     assert main.main(arguments(tmp_path / "run", **never | {"train__length": "4 steps"})) == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["steps"], result["best_step"]) == (4, 4)
@@ -298,7 +285,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_step_and_the_batch(tmp_path, c
 
 
 def test_a_damaged_best_gives_way_to_the_best_that_is_left(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(Evaluations, "value", lambda _, metrics: metrics["loss"])  # which falls: the first is the best
+    monkeypatch.setattr(TrainingRun, "_value", lambda _, metrics: metrics["loss"])  # which falls: the first is the best
     command = arguments(tmp_path / "run", train__checkpoint_every="4 steps")
     assert main.main(command) == 0
     assert json.loads((tmp_path / "run" / "result.json").read_text())["best_step"] == 4

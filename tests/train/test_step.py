@@ -9,7 +9,8 @@ import pytest
 
 from tests.sizes import once
 from tests.train import small_tasks
-from train.step import Trainer
+from train.optimizer import Rates
+from train.step import Step
 
 BATCH = {
     "x": jax.random.normal(jax.random.key(0), (12, 3)),
@@ -26,14 +27,17 @@ def squares(params, batch, key):
     return {"loss": jnp.sum(errors * batch["weight"]), "weight": jnp.sum(batch["weight"])}
 
 
-def trainer(accumulate=1, ema=0.0, loss=squares):
-    return Trainer(loss, optax.sgd(0.1), optax.constant_schedule(0.1), accumulate, ema)
+RATES = Rates(0.1, 0, 1)
+
+
+def step_of(accumulate=1, ema=0.0, loss=squares):
+    return Step(loss, optax.identity(), lambda rates, step: rates.peak, accumulate, ema)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2, 3, 4])
 def test_ragged_parts_equal_the_whole_batch(accumulate):
-    one = trainer(accumulate)
-    state, report = jax.jit(one.train_step)(one.init({"w": jnp.ones(3)}), BATCH, KEY)
+    one = step_of(accumulate)
+    state, report = jax.jit(one)(one.init({"w": jnp.ones(3)}), BATCH, KEY, RATES)
     real = np.asarray(BATCH["weight"]) == 1
     x, y = np.asarray(BATCH["x"])[real], np.asarray(BATCH["y"])[real]
     gradient = 2 * x.T @ (x @ np.ones(3) - y) / real.sum()
@@ -54,7 +58,7 @@ def test_the_gradient_of_four_parts_is_that_of_the_whole_batch(name, tmp_path):
     weight[1::4] = 0.0
     weight[2] = 0.0
     batch["weight"] = jnp.asarray(weight)
-    one, four = (trainer(parts, loss=task.loss) for parts in (1, 4))
+    one, four = (step_of(parts, loss=task.loss) for parts in (1, 4))
     parts = [weight[part::4].sum() for part in range(4)]
     assert parts[1] == 0 < min(parts[0], parts[2], parts[3])
     assert len({float(part) for part in parts}) > 2
@@ -68,32 +72,50 @@ def test_randomness_differs_by_step_and_part_and_by_nothing_else():
     def noise(params, batch, key):
         return {"loss": jax.random.uniform(key) + 0 * params["w"].sum(), "weight": jnp.ones(())}
 
-    one, two = trainer(loss=noise), trainer(2, loss=noise)
+    one, two = step_of(loss=noise), step_of(2, loss=noise)
     state = one.init({"w": jnp.ones(3)})
-    losses = [float(one.train_step(state.replace(step=jnp.array(s)), BATCH, KEY)[1]["sums"]["loss"]) for s in (0, 1, 0)]
+    losses = [float(one(state.replace(step=jnp.array(s)), BATCH, KEY, RATES)[1]["sums"]["loss"]) for s in (0, 1, 0)]
     assert losses[0] != losses[1]
     assert losses[0] == losses[2]
-    parts = float(two.train_step(state, BATCH, KEY)[1]["sums"]["loss"])
+    parts = float(two(state, BATCH, KEY, RATES)[1]["sums"]["loss"])
     assert parts != pytest.approx(2 * losses[0])
 
 
 def test_moving_average_is_what_is_evaluated():
-    one = trainer(ema=0.75)
+    one = step_of(ema=0.75)
     state = one.init({"w": jnp.ones(3)})
     expected = np.ones(3)
     for _ in range(3):
-        state, _ = one.train_step(state, BATCH, KEY)
+        state, _ = one(state, BATCH, KEY, RATES)
         expected = 0.75 * expected + 0.25 * np.asarray(state.params["w"])
     chex.assert_trees_all_close(state.averaged()["w"], expected, atol=1e-6)
-    plain = trainer()
+    plain = step_of()
     chex.assert_trees_all_equal(plain.init({"w": jnp.full(3, 2.0)}).averaged(), {"w": jnp.full(3, 2.0)})
 
 
 def test_the_step_compiles_once():
-    one = trainer(3, ema=0.5)
-    step = jax.jit(chex.assert_max_traces(one.train_step, n=1))
+    one = step_of(3, ema=0.5)
+    step = jax.jit(chex.assert_max_traces(lambda *arguments: one(*arguments), n=1))
     chex.clear_trace_counter()
     state = one.init({"w": jnp.ones(3)})
     for _ in range(3):
-        state, _ = step(state, BATCH, KEY)
+        state, _ = step(state, BATCH, KEY, RATES)
     assert int(state.step) == 3
+
+
+@pytest.mark.parametrize("bad", ["loss", "gradient", "dead"])
+def test_a_state_stays_as_it_is_where_the_step_cannot_be_taken(bad):
+    one = step_of(ema=0.5, loss={"gradient": steep}.get(bad, squares))
+    params = {"w": jnp.zeros(3) if bad == "gradient" else jnp.ones(3)}
+    batch = BATCH | ({"x": BATCH["x"].at[0].set(jnp.inf)} if bad == "loss" else {})
+    state = one.init(params)
+    state = state.replace(alive=jnp.array(bad != "dead"))
+    after, report = jax.jit(one)(state, batch, KEY, RATES)
+    assert not report["taken"]
+    assert not after.alive
+    chex.assert_trees_all_equal(after.replace(alive=state.alive), state)
+
+
+def steep(params, batch, key):
+    """A finite loss, whose gradient at 0 is not."""
+    return {"loss": jnp.sum(jnp.sqrt(params["w"])), "weight": jnp.ones(())}

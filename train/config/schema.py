@@ -30,6 +30,11 @@ Loggers = Annotated[str, Sentinel("", "none"), Reader(loggers.check)]
 Devices = Annotated[Count, Sentinel(-1, "the rest"), Unit("devices")]
 
 
+def _check_rates(rates: tuple, path: str) -> None:
+    if not all(type(rate) in (int, float) and rate > 0 for rate in rates) or len(set(rates)) < len(rates):
+        raise UsageError(f"{path} must be different numbers above 0, such as (0.001, 0.003), but it is {rates!r}.")
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainConfig(Checked):
     """The settings of the training loop."""
@@ -81,6 +86,12 @@ class TrainConfig(Checked):
         "How many seeds are trained together in one program, from `seed` on; see `docs/replicas.md`.",
         sweep="--replicas",
     )
+    rates: Annotated[tuple, Sentinel((), "that one alone"), Reader(_check_rates)] = field(
+        (),
+        "Learning rates that are trained together in one program, each with all seeds, in place of "
+        "`optimizer.learning_rate`, such as `(0.001, 0.003)`.",
+        sweep="--replicas",
+    )
     accumulate: Count = field(1, "Into how many parts a batch is split, one after the other, to save memory.")
     loss_chunk: Annotated[Count, Sentinel(0, "all")] = field(
         0,
@@ -97,6 +108,11 @@ class TrainConfig(Checked):
     label_smoothing: Rate = field(0.0, "Probability that the target gives away to all classes alike.")
 
     PATH: ClassVar[str] = "train."
+
+    @property
+    def together(self) -> int:
+        """How many replicas are trained together."""
+        return self.replicas * max(1, len(self.rates))
 
     def __post_init__(self):
         super().__post_init__()

@@ -52,8 +52,13 @@ class Timetable:
         return self._due(self.checkpoint_every, step)
 
     def pauses(self, step: int) -> bool:
-        """Tells whether any of these is done after a step."""
-        return self.logs(step) or self.evaluates(step) or self.saves(step)
+        """Tells whether validation data are measured or a checkpoint is written after a step."""
+        return self.evaluates(step) or self.saves(step)
+
+    def edge(self, step: int) -> int:
+        """Finds the next step after which anything of this is done, or an epoch ends."""
+        every = (self.log_every, self.eval_every, self.checkpoint_every, self.epoch)
+        return min(self.total, *(step + period - step % period for period in every if period))
 
     def _due(self, every: int, step: int) -> bool:
         return step == self.total or (every > 0 and step % every == 0)

@@ -43,7 +43,7 @@ def export(directory: Path, folder: str, step: str = "best", replica: int = 0) -
     config = loading.validate(workdir.read_config(directory))
     pretrained.architectures_of(config.model)
     with Checkpoints(directory, config.train.keep) as checkpoints:
-        several = int(config.train.replicas > 1)
+        several = int(config.train.together > 1)
         shapes = checkpoints.shapes(checkpoints.choose(step, replica))
     zeros = {path: np.zeros(shape[several:], np.float32) for path, shape in shapes.items() if not is_addition(path)}
     init = lambda key: jax.tree.map(jnp.asarray, unflatten_dict(zeros, sep="/"))  # noqa: E731

@@ -9,15 +9,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+from jax.sharding import PartitionSpec as P
 
 from attention.errors import UsageError
 from attention.mesh import described
 from train import cli, tasks
 from train.config.schema import Config, MeshConfig
-from train.devices import chips, collectives, memory, refusals
+from train.devices import chips, collectives, feeds, memory, refusals
 from train.devices.sharding import batch_sharding
 from train.run.report import outline
 from train.setup import Setup
+from train.start import initial
 from train.state import TrainState
 from train.step import Batch
 from train.tasks import Task
@@ -44,7 +46,7 @@ class DryRun:
     Attributes:
       setup: The setup, whose task has blank data.
       state: The shapes of all replicas' state, with shardings.
-      batch: The shapes of the largest batch, with shardings.
+      batch: The shapes of the largest batch of one step, with shardings.
     """
 
     setup: Setup
@@ -53,21 +55,20 @@ class DryRun:
 
     @classmethod
     def of(cls, config: Config, devices: list[jax.Device] | None = None) -> "DryRun":
-        """Returns the dry run of a config, which must state all sizes, on this machine's or on described devices.
+        """Makes the dry run of a config, which must state all sizes, on this machine's or on described devices.
 
         Raises:
           UsageError: a run would raise it, or a size is not stated.
         """
         setup = Setup.of(config, blank_task, devices)
-        setup.check_start()
+        initial.check(setup)
         return cls(setup, setup.replicas.abstract(setup.shapes), batch_of(setup))
 
     def lower(self) -> jax.stages.Lowered:
-        """Lowers the step for the mesh."""
-        replicas = self.setup.replicas
-        step = replicas.train_step(self.setup.trainer, self.setup.task)
-        with jax.set_mesh(replicas.mesh):
-            return step.lower(self.state, self.batch)
+        """Lowers a call of one step for the mesh."""
+        setup = self.setup
+        with feeds.HostFeed(setup.replicas, setup.task) as feed, jax.set_mesh(setup.replicas.mesh):
+            return setup.program(feed).lower(self.state, self.batch)
 
     def compile(self) -> Any:
         """Compiles the step; kernels that `auto` chose and the compiler refuses are left out, and a line says so.
@@ -82,7 +83,7 @@ class DryRun:
         if chip and given > chip.memory:
             raise refusals.TooLarge(given, chip.memory)
         try:
-            compiled = refusals.without_refused_kernels(lambda: lambda: self.lower().compile())()
+            compiled = refusals.compiled(self.lower)
         except refusals.TooLarge as error:
             raise refusals.TooLarge(error.used + (given if error.more else 0), error.limit) from error
         if chip and (taken := sum(self.memory(compiled).values())) > chip.memory:
@@ -140,7 +141,7 @@ def batch_of(setup: Setup) -> Batch:
     replicas, size = setup.replicas, setup.config.data.batch_size
     with contextlib.closing(setup.task.train_batches(0, 1)) as batches:
         example = next(batches)
-    shapes = {name: (*replicas.front, size, *x.shape[1:]) for name, x in example.items()}
-    split = functools.partial(batch_sharding, replicas.mesh, replicas.batch_spec(stacked=True))
+    shapes = {name: (1, *replicas.front, size, *x.shape[1:]) for name, x in example.items()}
+    split = functools.partial(batch_sharding, replicas.mesh, P(None, *replicas.front_spec, replicas.batch_axes))
     held = {name: jax.dtypes.canonicalize_dtype(x.dtype) for name, x in example.items()}  # int64 is int32 on devices
     return {name: jax.ShapeDtypeStruct(shape, held[name], sharding=split(shape)) for name, shape in shapes.items()}

@@ -3,7 +3,8 @@
 import re
 import sys
 from collections.abc import Callable
-from typing import Any
+
+import jax
 
 from attention import mesh
 from attention.errors import UsageError
@@ -71,24 +72,22 @@ def refused_kernel(error: BaseException) -> str:
     return re.split(r"\n|(?<=[a-z)])\. ", reason.strip())[0].rstrip(".:; ") or text.splitlines()[0]
 
 
-def without_refused_kernels(make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
-    """Returns the function that `make` returns, which is made again where the compiler refuses a kernel.
+def compiled(lower: Callable[[], jax.stages.Lowered]) -> jax.stages.Compiled:
+    """Compiles what `lower` traces anew; a kernel that `auto` chose and the compiler refuses is left out, saying so.
 
-    The kernels that `auto` chose are left out then, in the whole process, and a line says so.
+    Such kernels are left out in the whole process from then on.
+
+    Raises:
+      TooLarge: the program does not fit in the device's memory.
+      UsageError: the compiler refuses a kernel that the config names; see `explain`.
     """
-    made = [make()]
-
-    def call(*arguments: Any) -> Any:
-        try:
-            return made[0](*arguments)
-        except Exception as error:
-            reason = refused_kernel(error)
-            if not reason or mesh.kernels_left_out():
-                explain(error)
-                raise
-        print(f"The compiler refuses a kernel, so XLA computes attention: {reason}.", file=sys.stderr)
-        mesh.leave_kernels_out()
-        made[0] = make()
-        return call(*arguments)
-
-    return call
+    try:
+        return lower().compile()
+    except Exception as error:
+        reason = refused_kernel(error)
+        if not reason or mesh.kernels_left_out():
+            explain(error)
+            raise
+    print(f"The compiler refuses a kernel, so XLA computes attention: {reason}.", file=sys.stderr)
+    mesh.leave_kernels_out()
+    return compiled(lower)

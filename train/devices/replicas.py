@@ -1,4 +1,4 @@
-"""Replicas: several seeds of one config in one program, whose arrays are stacked and taken apart here.
+"""Replicas: several seeds and learning rates of one config in one program, stacked and taken apart here.
 
 With one replica nothing is stacked and nothing is mapped.
 """
@@ -15,14 +15,13 @@ from jax.sharding import PartitionSpec as P
 from attention.errors import UsageError
 from attention.mesh import BATCH, REPLICAS
 from train.config.schema import Config
-from train.data import pipeline
 from train.devices import sharding
-from train.state import Params, TrainState
-from train.step import Batch, Sums, Trainer, step_key
+from train.state import Params
+from train.step import Batch
 
 
 class Replicas:
-    """The seeds that are trained together, and the devices that hold each.
+    """The seeds and learning rates that are trained together, and the devices that hold each.
 
     If the mesh has a data axis alone, and it divides the number of replicas, it splits them: every device trains its
     replicas without communication. Otherwise the mesh splits every batch, as it does for one replica.
@@ -30,57 +29,66 @@ class Replicas:
     Args:
       seeds: The seed of each replica.
       mesh: The devices.
+      rates: The highest learning rate of each replica; () where it does not matter.
 
     Attributes:
       front: The leading axis of every stacked array; () for one replica.
       batch_axes: The axes of the mesh that split each replica's batch.
-      mean_of: The text after the split's name in a line of means; '' for one replica.
     """
 
-    def __init__(self, seeds: Sequence[int], mesh: Mesh):
-        self.seeds, self.mesh = seeds, mesh
+    def __init__(self, seeds: Sequence[int], mesh: Mesh, rates: Sequence[float] = ()):
+        self.seeds, self.mesh, self.rates = seeds, mesh, rates
         several = len(self) > 1
         # With other axes too, XLA (jaxlib 0.10.2) aborts where a sharded array is indexed inside `shard_map`.
         only = mesh.size > 1 and mesh.shape["data"] == mesh.size
         self._apart = several and only and len(self) % mesh.size == 0
         self.front = (len(self),) if several else ()
-        self._front_spec = ("data" if self._apart else None,) * len(self.front)
+        self.front_spec = ("data" if self._apart else None,) * len(self.front)
         self.batch_axes = ("fsdp",) if self._apart else BATCH
-        self.mean_of = f", mean of {len(self)}" if several else ""
 
     @classmethod
     def of(cls, config: Config, mesh: Mesh) -> "Replicas":
-        """Returns the replicas of a config: `train.replicas` seeds from `seed` on.
+        """Makes the replicas of a config: `train.replicas` seeds from `seed` on, with each of `train.rates`.
 
         Raises:
           UsageError: there are several replicas and several processes.
         """
-        count = config.train.replicas
-        if count > 1 and jax.process_count() > 1:
+        rates = config.train.rates or (config.optimizer.learning_rate,)
+        pairs = [(config.seed + number, rate) for rate in rates for number in range(config.train.replicas)]
+        if len(pairs) > 1 and jax.process_count() > 1:
             raise UsageError(
-                f"train.replicas={count} trains in one process, but there are {jax.process_count()}; "
-                "start a run for each seed, or set train.replicas=1."
+                f"{len(pairs)} replicas (train.replicas x train.rates) train in one process, but there are "
+                f"{jax.process_count()}; start a run for each, or set train.replicas=1 and train.rates=()."
             )
-        return cls(range(config.seed, config.seed + count), mesh)
+        return cls([seed for seed, _ in pairs], mesh, [rate for _, rate in pairs])
 
     def __len__(self) -> int:
         return len(self.seeds)
 
     def remarks(self) -> list[str]:
-        """Returns the lines about replicas in a run's header; none for one replica."""
-        return [f"Replicas: {len(self)}, of seeds {self.seeds[0]} to {self.seeds[-1]}"] if self.front else []
+        """Says in a run's header which replicas there are; nothing for one."""
+        if not self.front:
+            return []
+        seeds, rates = dict.fromkeys(self.seeds), dict.fromkeys(self.rates)
+        also = f", each with learning rates {', '.join(f'{rate:g}' for rate in rates)}" if len(rates) > 1 else ""
+        return [f"Replicas: {len(self)}, of seeds {min(seeds)} to {max(seeds)}{also}"]
 
     def name(self, replica: int) -> str:
-        """Returns words for a sentence, such as ` of replica 2 (seed 9)`; '' for one replica."""
-        return f" of replica {replica} (seed {self.seeds[replica]})" if self.front else ""
+        """Names a replica in a sentence, such as ` of replica 2 (seed 9)`; '' for one replica."""
+        if not self.front:
+            return ""
+        rate = f", learning rate {self.rates[replica]:g}" if len(set(self.rates)) > 1 else ""
+        return f" of replica {replica} (seed {self.seeds[replica]}{rate})"
 
     def label(self, replica: int) -> dict[str, int]:
-        """Returns the entry that marks a replica's lines in the record; {} for one replica."""
+        """Marks a replica's lines in the record; {} for one replica."""
         return {"replica": replica} if self.front else {}
 
-    def split(self, tree: Any) -> list[Any]:
-        """Returns each replica's part of a stacked tree on the host."""
-        return [jax.tree.map(lambda x, r=r: x[r], tree) for r in range(len(self))] if self.front else [tree]
+    def split(self, tree: Any, axis: int = 0) -> list[Any]:
+        """Takes a tree on the host apart, which is stacked along an axis."""
+        if not self.front:
+            return [tree]
+        return [jax.tree.map(lambda x, r=r: np.take(x, r, axis), tree) for r in range(len(self))]
 
     def stack(self, trees: Sequence[Any]) -> Any:
         """Stacks the trees of all replicas, sharded as a state is; `unstack` takes them apart."""
@@ -88,11 +96,16 @@ class Replicas:
             return trees[0]
         return jax.device_put(jax.tree.map(lambda *x: jnp.stack(x), *trees), self.shardings(trees[0]))
 
+    def arguments(self, of_one: Callable[[int], Any]) -> Any:
+        """Stacks what a compiled step takes of each replica, such as its key."""
+        trees = [of_one(replica) for replica in range(len(self))]
+        return jax.tree.map(lambda *x: jnp.stack(x), *trees) if self.front else jax.tree.map(jnp.asarray, trees[0])
+
     def over(self, function: Callable, *stacked: bool) -> Callable:
         """Maps a function of one replica over all replicas.
 
         Args:
-          function: Returns a tree of arrays.
+          function: Gives a tree of arrays.
           stacked: Whether each of its arguments is stacked; all replicas share the others.
         """
         if not self.front:
@@ -105,46 +118,13 @@ class Replicas:
             mapped, mesh=self.mesh, in_specs=specs, out_specs=P("data"), axis_names={"data"}, check_vma=False
         )
 
-    def train_step(
-        self, trainer: Trainer, task: Any
-    ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Any]]]:
-        """Returns `Trainer.train_step`, compiled; it reuses the state's memory and keeps the state's sharding."""
-        keys = self._keys(step_key)
-        step = self.over(trainer.train_step, True, True, True)
-
-        def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
-            return step(state, batch, keys)
-
-        shardings = self.shardings(trainer.shapes(task))
-        return jax.jit(train_step, donate_argnames="state", out_shardings=(shardings, None))
-
-    def eval_step(self, task: Any) -> Callable[[Params, Batch], Sums]:
-        """Returns the compiled function of all replicas' parameters and one batch to sums, without dropout."""
-        return jax.jit(self.over(lambda params, batch: task.loss(params, batch, None), True, False))
-
-    def init(self, trainer: Trainer, task: Any) -> TrainState:
-        """Returns the state before the first step, created with its sharding."""
-        keys, init = self._keys(jax.random.key), self.over(lambda key: trainer.init(task.init(key)), True)
-        return jax.jit(lambda: init(keys), out_shardings=self.shardings(trainer.shapes(task)))()
-
-    def start(
-        self, trainer: Trainer, task: Any, initial: Callable[[Params], tuple[Params, str]]
-    ) -> tuple[TrainState, str]:
-        """Returns the first state and a remark on its parameters; see `train.setup.Setup.initial`."""
-        state = self.init(trainer, task)
-        params, remarks = zip(*map(initial, self.unstack(state.params)), strict=True)
-        if remarks[0]:
-            init = jax.jit(self.over(trainer.init, True), out_shardings=self.shardings(trainer.shapes(task)))
-            state = init(self.stack(params))
-        return state, remarks[0]
-
     def shardings(self, one: Any) -> Any:
-        """Returns the shardings of a tree of all replicas, from the shapes of one replica's tree."""
+        """Gives the shardings of a tree of all replicas, from the shapes of one replica's tree."""
         alone = sharding.state_shardings(one, self.mesh)
-        return jax.tree.map(lambda leaf: NamedSharding(self.mesh, P(*self._front_spec, *leaf.spec)), alone)
+        return jax.tree.map(lambda leaf: NamedSharding(self.mesh, P(*self.front_spec, *leaf.spec)), alone)
 
     def abstract(self, one: Any) -> Any:
-        """Returns shapes, dtypes and shardings of a tree of all replicas, from the shapes of one replica's tree."""
+        """Gives shapes, dtypes and shardings of a tree of all replicas, from the shapes of one replica's tree."""
         return jax.tree.map(
             lambda leaf, split: jax.ShapeDtypeStruct((*self.front, *leaf.shape), leaf.dtype, sharding=split),
             one,
@@ -152,7 +132,7 @@ class Replicas:
         )
 
     def one(self, params: Params, replica: int) -> Params:
-        """Returns one replica's parameters, sharded as a run of that replica alone would have them."""
+        """Takes out one replica's parameters, sharded as a run of that replica alone would have them."""
         if not self.front:
             return params
         taken = _taken(params, replica)
@@ -162,23 +142,16 @@ class Replicas:
         """Yields every replica's parameters; see `one`."""
         return (self.one(params, replica) for replica in range(len(self)))
 
-    def batches(self, task: Any) -> pipeline.BatchIterator:
-        """Returns an iterator of all replicas' batches, stacked."""
-        share = jax.process_index(), jax.process_count()
-        iterators = [task.train_batches(*share, replica) for replica in range(len(self))]
-        return pipeline.stacked(iterators) if self.front else iterators[0]
+    def to_devices(self, batch: dict[str, np.ndarray], stacked: bool, steps: bool = False) -> Batch:
+        """Makes global arrays of a batch.
 
-    def to_devices(self, batch: dict[str, np.ndarray], stacked: bool) -> Batch:
-        """Returns a batch as global arrays. A stacked batch has a part for each replica; others are shared by all."""
-        return sharding.to_devices(batch, self.mesh, self.batch_spec(stacked))
-
-    def batch_spec(self, stacked: bool) -> P:
-        """Returns the sharding of a batch; see `to_devices`."""
-        return P(*self._front_spec, self.batch_axes) if stacked else P(self.batch_axes)
-
-    def _keys(self, key_of: Callable[[int], jax.Array]) -> jax.Array:
-        keys = [key_of(seed) for seed in self.seeds]
-        return jnp.stack(keys) if self.front else keys[0]
+        Args:
+          batch: This process's part of the batch.
+          stacked: Whether it has a part for each replica; others are shared by all.
+          steps: Whether it has a leading axis of steps.
+        """
+        spec = P(*self.front_spec, self.batch_axes) if stacked else P(self.batch_axes)
+        return sharding.to_devices(batch, self.mesh, P(None, *spec) if steps else spec)
 
 
 @jax.jit

@@ -28,6 +28,7 @@ from train.state import Params, TrainState
 from train.step import NonFiniteError
 
 FOLDER = "checkpoints"
+PARAMS, AVERAGED = "params", "ema"  # the parts of a state that are evaluated
 _STEP = re.compile(r"0|[1-9]\d*")
 _UNFINISHED = ".orbax-checkpoint-tmp"
 _METADATA = "_CHECKPOINT_METADATA"  # Orbax's file, which every checkpoint has
@@ -62,6 +63,12 @@ class Checkpoints(contextlib.AbstractContextManager):
                 raise
 
     @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Holds what writes in this folder: a full disk is one sentence, and one process of several ends alone."""
+        with processes.ending_alone(), self.telling_of_a_full_disk():
+            yield
+
+    @contextlib.contextmanager
     def telling_of_a_full_disk(self, step: int | None = None) -> Iterator[None]:
         """Turns the error of a full disk into a UsageError; what was written of the checkpoint of `step` is removed."""
         try:
@@ -70,48 +77,51 @@ class Checkpoints(contextlib.AbstractContextManager):
             what = f"{self._directory} cannot be written"
             remedy = f"free space and continue the run in {self._directory}"
             if step is not None:
-                _remove(self._folder / f"{step}{_UNFINISHED}")
+                _rmtree(self._folder / f"{step}{_UNFINISHED}")
                 what = f"The checkpoint of step {step} could not be written to {self._folder}"
             if isinstance(error, UsageError) or not (reason := files.why_unwritable(error)):
                 raise
             raise UsageError(f"{what} ({reason}); {self.kept()}: {remedy}.") from error
 
     def steps(self) -> list[int]:
-        """Returns the steps that have a checkpoint, in order."""
+        """Lists the steps that have a checkpoint, in order."""
         return [step for step in self._numbered() if (self._folder / str(step) / _METADATA).is_file()]
 
-    def last(self) -> int:
-        """Returns the newest step that has a checkpoint, or 0 where there is none."""
-        return max(self.steps(), default=0)
-
     def kept(self) -> str:
-        """Returns in words what a run can continue from."""
-        return f"the last good checkpoint is step {self.last()}" if self.last() else "no checkpoint was saved yet"
+        """Says what a run can continue from."""
+        last = max(filter(self._resumes, self.steps()), default=0)
+        return f"the last good checkpoint is step {last}" if last else "no checkpoint was saved yet"
 
     def last_good(self) -> str:
-        """Returns the same once what is being written is on disk; all processes must call it."""
+        """Says the same once what is being written is on disk; all processes must call it."""
         self.wait()
         return self.kept()
 
-    def save(self, step: int, state: TrainState, batches: Any, progress: dict, best: Iterable[int]) -> None:
-        """Starts writing state, data iterator and progress (plain JSON values); `best` are the best steps so far.
+    def save(self, step: int, tree: Any, progress: dict[str, Any] | None, best: Iterable[int]) -> None:
+        """Starts writing a checkpoint.
+
+        Args:
+          step: The number of steps taken.
+          tree: The state, or what is evaluated of it; see `evaluated`.
+          progress: What the run continues with, as plain JSON values; None where it cannot, with what is evaluated.
+          best: The best steps so far, which are kept.
 
         Raises:
           NonFiniteError: the state has a number that is not finite; nothing is saved.
           UsageError: this or the previous checkpoint could not be written, for example on a full disk.
         """
         last = self.last_good()
-        if broken := digest.not_finite(state):
+        if broken := digest.not_finite(tree):
             raise NonFiniteError(
                 f"After step {step}, {len(broken)} arrays of the state are not finite, such as {broken[0]}, so it is "
                 f"not saved; {last}. In another --workdir, try a lower optimizer.learning_rate, a longer "
                 "optimizer.warmup or a larger optimizer.epsilon."
             )
         self._best = frozenset(best)
-        content = {"progress": progress, "data": batches.get_state(), "digests": digest.digests(state)}
+        content = {"step": step, "progress": progress, "digests": digest.digests(tree)}
         with self.telling_of_a_full_disk(step):
             path = self._folder / str(step)
-            self._writing = ocp.save_async(path, state, custom_metadata=digest.seal(content)), step
+            self._writing = ocp.save_async(path, tree, custom_metadata=digest.seal(content)), step
 
     def wait(self) -> None:
         """Waits until the checkpoint is on disk, then removes those that need not be kept.
@@ -125,17 +135,17 @@ class Checkpoints(contextlib.AbstractContextManager):
                 response.result()
             self._retire()
 
-    def restore(self, abstract: TrainState, batches: Any) -> tuple[TrainState, dict] | None:
-        """Returns state and progress of the newest readable checkpoint, and sets `batches` to its position.
+    def restore(self, abstract: TrainState) -> tuple[int, TrainState, dict[str, Any]] | None:
+        """Reads the newest checkpoint that a run can continue from.
 
-        Newer checkpoints that are damaged are moved to `damaged/`, and a line is printed for each.
+        Newer checkpoints that are damaged are moved to `damaged/`, and a line is printed for each; newer best steps are
+        removed, since the run comes to them again.
 
         Args:
           abstract: The shapes, dtypes and shardings of the state.
-          batches: A new data iterator of the same config.
 
         Returns:
-          State and progress, or None where no checkpoint was ever written.
+          Its step, state and progress, or None where no checkpoint was ever written.
 
         Raises:
           UsageError: there are checkpoints, but all are damaged; one cannot be read for a reason that may pass, so it
@@ -143,20 +153,23 @@ class Checkpoints(contextlib.AbstractContextManager):
         """
         damaged: dict[int, digest.DamagedError] = {}
         self._tidy()
-        for step in json.loads(processes.of_first(json.dumps(self._numbered()[::-1]))):
+        steps = json.loads(processes.of_first(json.dumps(self._numbered()[::-1])))
+        resuming = json.loads(processes.of_first(json.dumps([*filter(self._resumes, steps)])))
+        for step in resuming:
             try:
                 state, content = self._read(step, abstract)
             except digest.DamagedError as error:
                 damaged[step] = error
             else:
                 self._set_aside(damaged)
-                batches.set_state(content["data"])
-                return state, content["progress"]
+                self._remove({later for later in steps if later > step} - damaged.keys())
+                return step, state, content["progress"]
         if damaged:
             raise UsageError(
                 f"None of the checkpoints in {self._folder} can be read (steps {sorted(damaged)}; "
                 f"{damaged[max(damaged)]}); choose another --workdir to start afresh."
             )
+        self._remove(steps)
         return None
 
     def load_params(self, step: int, abstract: Params, averaged: bool) -> Params:
@@ -171,7 +184,7 @@ class Checkpoints(contextlib.AbstractContextManager):
           DamagedError: the checkpoint is damaged or missing.
           UsageError: it cannot be read for a reason that may pass.
         """
-        name = "ema" if averaged else "params"
+        name = AVERAGED if averaged else PARAMS
         with self._telling_of_damage(step):
             return self._read(step, {name: abstract}, partial=True)[0][name]
 
@@ -212,6 +225,14 @@ class Checkpoints(contextlib.AbstractContextManager):
                 f"The checkpoint of step {step} cannot be read ({_first_line(error)}); there are {self.steps()}."
             ) from error
 
+    def _resumes(self, step: int) -> bool:
+        """Tells whether a run can continue from a checkpoint; one that cannot be read is found out in reading it."""
+        try:
+            sealed = ocp.checkpointables_metadata(self._folder / str(step)).custom_metadata
+            return digest.unseal(sealed)["progress"] is not None
+        except Exception:  # as in `_read`, which says what is wrong
+            return True
+
     def _numbered(self) -> list[int]:
         """Returns the steps that a folder is named by, in order, even where its checkpoint is incomplete."""
         if not self._folder.is_dir():
@@ -224,9 +245,17 @@ class Checkpoints(contextlib.AbstractContextManager):
         _ignore_late_callbacks()
         try:
             content = digest.unseal(ocp.checkpointables_metadata(path).custom_metadata)
+            if "step" not in content:
+                raise UsageError(
+                    f"The checkpoints in {self._directory} are of an older version; choose another --workdir."
+                )
+            if content["step"] != step:
+                raise digest.DamagedError(f"it is of step {content['step']}, though its folder is named {step}")
             with _reading(partial):
                 read = ocp.load(path, abstract), content
         except Exception as error:
+            if isinstance(error, UsageError) and not isinstance(error, digest.DamagedError):
+                raise  # all processes do
             failure = json.dumps({"says": _first_line(error), "damage": _is_damage(error)})
         failures = [failed for failed in map(json.loads, processes.exchange(failure)) if failed]
         for failed in failures:
@@ -249,11 +278,15 @@ class Checkpoints(contextlib.AbstractContextManager):
                 shutil.rmtree(path, ignore_errors=True)
 
     def _retire(self) -> None:
-        """Removes all but the newest few and the best. Each is renamed first, so that none is ever incomplete."""
-        if processes.is_first():
-            for step in set(self.steps()[: -self._keep]) - self._best:
-                path = self._folder / str(step)
-                shutil.rmtree(path.rename(path.with_name(path.name + _UNFINISHED)), ignore_errors=True)
+        """Removes all but the best and the newest few that a run can continue from."""
+        steps = self.steps()
+        self._remove(set(steps) - set([*filter(self._resumes, steps)][-self._keep :]) - self._best)
+
+    def _remove(self, steps: Iterable[int]) -> None:
+        """Removes checkpoints. Each is renamed first, so that none is ever incomplete."""
+        for step in steps if processes.is_first() else ():
+            path = self._folder / str(step)
+            shutil.rmtree(path.rename(path.with_name(path.name + _UNFINISHED)), ignore_errors=True)
 
     def _set_aside(self, damaged: dict[int, digest.DamagedError]) -> None:
         if processes.is_first():
@@ -265,13 +298,18 @@ class Checkpoints(contextlib.AbstractContextManager):
                 shutil.move(self._folder / str(step), target / str(step))
 
 
-def _remove(folder: Path) -> None:
+def _rmtree(folder: Path) -> None:
     """Removes a folder that threads may still write to for a moment."""
     for _ in range(20):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
             return
         time.sleep(0.1)
+
+
+def evaluated(state: TrainState) -> dict[str, Params]:
+    """Takes what is evaluated of a state, as `load_params` finds it."""
+    return {AVERAGED: state.ema} if state.ema else {PARAMS: state.params}
 
 
 def has_checkpoints(directory: Path) -> bool:

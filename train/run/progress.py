@@ -1,5 +1,6 @@
 """Progress: the clock, running averages, and how both are read."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -20,12 +21,12 @@ class Clock:
         self._start_seconds, self._laps, self._last = self.seconds, 0, time.perf_counter()
         self._born = time.monotonic()
 
-    def lap(self, units: int) -> None:
-        """Counts a step of `units` examples or tokens."""
+    def lap(self, units: int, steps: int = 1) -> None:
+        """Counts steps of `units` examples or tokens together."""
         now = time.perf_counter()
         self.seconds += now - self._last
         self.units += units
-        self._laps += 1
+        self._laps += steps
         self._last = now
 
     def skip(self) -> None:
@@ -51,16 +52,10 @@ class Clock:
         """Returns the seconds that `units` examples or tokens take at the whole run's pace; 0 before the first lap."""
         return units * self.seconds / max(self.units, 1)
 
-    def remaining(self, steps: int) -> float:
-        """Returns the seconds that `steps` more steps will take at this process's pace."""
-        return steps * (self.seconds - self._start_seconds) / self._laps if self._laps else float("nan")
-
-
-def is_new(batch: Mapping[str, Any], shapes: set[tuple]) -> bool:
-    """Adds a batch's shapes to those known; returns whether a function compiles for them, which is not training."""
-    before = len(shapes)
-    shapes.add(tuple((name, batch[name].shape) for name in sorted(batch)))
-    return len(shapes) > before
+    @property
+    def pace(self) -> float:
+        """Seconds a step in this process; NaN before the first lap."""
+        return (self.seconds - self._start_seconds) / self._laps if self._laps else math.nan
 
 
 class Averages:
@@ -69,13 +64,22 @@ class Averages:
     def __init__(self, saved: Mapping[str, float] | None = None):
         self._sums = Counter[str](saved)
 
-    def add(self, report: dict[str, Any]) -> None:
-        """Adds one step's report from `Trainer.train_step`, already fetched."""
-        added = report["sums"] | {"steps": 1, "gradient_norm": report["gradient_norm"]}
+    def add(self, numbers: Mapping[str, Any], count: int) -> None:
+        """Adds the first `count` steps of a call's report, one after another, so that calls may be cut anywhere."""
+        if not count:
+            return
+        added = numbers["sums"] | {"gradient_norm": numbers["gradient_norm"]}
         if not added.keys() <= self._sums.keys():  # there are no sums yet, or those of a version with other metrics
             self._sums.clear()
-        self._sums.update({name: float(value) for name, value in added.items()})
-        self._sums["learning_rate"] = float(report["learning_rate"])
+        for name, values in added.items():
+            for value in values[:count].tolist():
+                self._sums[name] += value
+        self._sums["steps"] += count
+        self._sums["learning_rate"] = float(numbers["learning_rate"][count - 1])
+
+    def clear(self) -> None:
+        """Starts anew."""
+        self._sums.clear()
 
     @property
     def steps(self) -> int:

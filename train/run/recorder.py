@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -154,23 +154,24 @@ class Recorder:
             colour="green" if terminal and coloured(sys.stderr) else None,
         )
 
-    def write(self, split: str, step: int, metrics: Sequence[Metrics], speed: float, shown: bool = True) -> None:
+    def write(self, split: str, step: int, metrics: Mapping[int, Metrics], speed: float, shown: bool = True) -> None:
         """Writes a line for each replica: metrics, seconds of training and throughput.
 
         Args:
           split: The split that was measured.
           step: The step after which it was measured.
-          metrics: The metrics of each replica.
+          metrics: The metrics of each replica, by its number.
           speed: The throughput in examples or tokens a second.
           shown: Whether the screen shows the mean too.
         """
         timing = {"seconds": self.clock.seconds, self.rate: speed}
-        for replica, numbers in enumerate(metrics):
+        for replica, numbers in metrics.items():
             for file in self._files:
                 file.write({"step": step, "split": split} | self._replicas.label(replica) | numbers | timing)
-        if shown:
-            numbers = numbers_text(results.mean(metrics) | {self.rate: speed})
-            self.say(f"step {step}/{self._total} {split}{self._replicas.mean_of}: {numbers}")
+        if shown and metrics:
+            numbers = numbers_text(results.mean([*metrics.values()]) | {self.rate: speed})
+            of = f", mean of {len(metrics)}" if self._replicas.front else ""
+            self.say(f"step {step}/{self._total} {split}{of}: {numbers}")
 
     def say(self, *lines: str) -> None:
         """Prints lines that stay, wrapped at `terminal.COLUMNS`."""
@@ -190,7 +191,7 @@ class Recorder:
 
     def advance(self, step: int, loss: float) -> None:
         """Shows how far the run is."""
-        left = duration_text(self.clock.remaining(self._total - step))
+        left = duration_text((self._total - step) * self.clock.pace)
         text = f"loss {loss:.4f}, {self.clock.per_second:,.4g} {self._unit}/s, {left} left"
         if not self._bar.disable:
             self._bar.n = step

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from train.data.rows.splits import PARTS
 from train.devices import memory, processes
-from train.run import curves, files, results, workdir
+from train.run import files, results, workdir
 from train.run.recorder import Recorder
-from train.run.results import Metrics
 from train.setup import Setup
 from train.state import TrainState
 
@@ -50,7 +50,7 @@ def write(
     setup: Setup,
     recorder: Recorder,
     step: int,
-    tested: Sequence[tuple[int, Metrics, Metrics]],
+    outcomes: Sequence[results.Outcome],
 ) -> dict[str, Any]:
     """Writes `result.json` and `curves.png`, and prints a summary.
 
@@ -59,12 +59,12 @@ def write(
       setup: The setup of the run.
       recorder: Prints the summary, and has counted the time.
       step: The last step.
-      tested: Of each replica its best step, and its test metrics at the last and at the best step.
+      outcomes: How each replica came out.
 
     Returns:
       The content of `result.json`.
     """
-    task, seeds = setup.task, setup.replicas.seeds
+    task, replicas = setup.task, setup.replicas
     first, clock = processes.is_first(), recorder.clock  # only the first process is sure to see the whole record
     early = {"stopped_early": step < setup.timetable.total} if setup.config.train.patience else {}
     shared = {
@@ -80,17 +80,45 @@ def write(
         **workdir.environment(),
     }
     record = files.read_record(directory) if first else []
-    outcomes = [
-        results.of_one(results.of_replica(record, replica), step, *outcome, recorder.rate)
-        for replica, outcome in enumerate(tested)
+    found = [
+        outcome.result(results.of_replica(record, replica), recorder.rate) for replica, outcome in enumerate(outcomes)
     ]
-    result = results.of_all(outcomes, seeds, shared)
+    result = results.of_all(found, replicas.seeds, replicas.rates, shared)
     if first:
         files.write_json(directory / "result.json", result)
-        curves.draw(record, directory / "curves.png")
+        draw_curves(record, directory / "curves.png")
     if early.get("stopped_early"):
         patience = f"{setup.config.train.patience} evaluations on validation data (train.patience)"
         recorder.say(f"Ended after step {step} of {setup.timetable.total}: no better {task.best} in {patience}.")
     recorder.say(*results.lines_of(result, task.best))
     recorder.say(f"Everything is in {directory}: result.json, metrics.jsonl, curves.png, checkpoints/")
     return result
+
+
+def draw_curves(lines: list[dict[str, Any]], path: Path) -> None:
+    """Draws the metrics that training and validation share, a line for each replica; does nothing where there are none.
+
+    Args:
+      lines: The lines of `metrics.jsonl`.
+      path: The file to write; its suffix gives the format.
+    """
+    from matplotlib.figure import Figure
+
+    splits = {split: [line for line in lines if line["split"] == split] for split in PARTS}
+    if not (splits["validation"] or splits["train"]):
+        return
+    count = 1 + max(line.get("replica", 0) for line in lines)
+    metrics = [name for name in (splits["validation"] or splits["train"])[0] if name in ("loss", "accuracy", "top5")]
+    figure = Figure(figsize=(4.5 * len(metrics), 3.2), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
+        for split, points in splits.items():
+            colour, width = f"C{list(splits).index(split)}", 0.8 if count > 1 else None
+            for replica in range(count):
+                measured = results.of_replica(points, replica)
+                steps, values = [p["step"] for p in measured], [p[name] for p in measured]
+                style = {"color": colour, "linewidth": width, "marker": "o" if len(measured) == 1 else None}
+                axes.plot(steps, values, label=None if replica else split, **style)
+        axes.set(xlabel="step", title=name)
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+    figure.savefig(path, dpi=120)

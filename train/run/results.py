@@ -1,10 +1,12 @@
 """The results of a finished run, as `result.json` has them and as lines of text."""
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from train.run.lives import DIVERGED
 from train.run.progress import duration_text, numbers_text
 
 Lines = list[dict[str, Any]]
@@ -12,24 +14,40 @@ Metrics = dict[str, float]
 TIMES = ("final", "best")  # a result's metrics at the last and at the best step, each by split
 
 
-def of_one(lines: Lines, steps: int, best_step: int, last: Metrics, best: Metrics, rate: str) -> dict[str, Any]:
-    """Returns the result of one replica, without the entries that all replicas share.
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How one replica's training came out.
 
-    Args:
-      lines: The replica's part of the record.
+    Attributes:
       steps: How many steps it was trained for.
       best_step: Its best step.
       last: Its test metrics after the last step.
       best: Its test metrics after the best step.
-      rate: The name of the throughput in the record.
+      ended: Why and when it ended before the run did; {} where it did not. See `train.run.lives`.
     """
 
-    def at(step: int, test: Metrics) -> dict[str, Metrics]:
-        epochs = [line["step"] for line in lines if line["split"] == "epoch" and line["step"] <= step]
-        whole = _line(lines, "epoch", max(epochs, default=0), rate)
-        return _line(lines, "train", step, rate) | whole | _line(lines, "validation", step, rate) | {"test": test}
+    steps: int
+    best_step: int
+    last: Metrics
+    best: Metrics
+    ended: dict[str, Any]
 
-    return {"steps": steps, "best_step": best_step, "final": at(steps, last), "best": at(best_step, best)}
+    def result(self, lines: Lines, rate: str) -> dict[str, Any]:
+        """Makes its result, without the entries that all replicas share.
+
+        Args:
+          lines: The replica's part of the record.
+          rate: The name of the throughput in the record.
+        """
+
+        def at(step: int, test: Metrics) -> dict[str, Metrics]:
+            epochs = [line["step"] for line in lines if line["split"] == "epoch" and line["step"] <= step]
+            whole = _line(lines, "epoch", max(epochs, default=0), rate)
+            return _line(lines, "train", step, rate) | whole | _line(lines, "validation", step, rate) | {"test": test}
+
+        early = {"ended": self.ended} if self.ended else {}
+        found = {"final": at(self.steps, self.last), "best": at(self.best_step, self.best)}
+        return {"steps": self.steps, "best_step": self.best_step, **found, **early}
 
 
 def of_replica(lines: Lines, replica: int) -> Lines:
@@ -37,24 +55,31 @@ def of_replica(lines: Lines, replica: int) -> Lines:
     return [line for line in lines if line.get("replica", 0) == replica]
 
 
-def of_all(outcomes: Sequence[dict[str, Any]], seeds: Sequence[int], shared: dict[str, Any]) -> dict[str, Any]:
-    """Returns the content of `result.json`; several replicas have their results, the mean and the standard deviation.
+def of_all(
+    outcomes: Sequence[dict[str, Any]], seeds: Sequence[int], rates: Sequence[float], shared: dict[str, Any]
+) -> dict[str, Any]:
+    """Makes the content of `result.json`; of several replicas, each result, and the mean and standard deviation.
+
+    Those are over the replicas that did not diverge.
 
     Args:
-      outcomes: The result of each replica, from `of_one`.
+      outcomes: The result of each replica.
       seeds: The seed of each replica.
+      rates: The highest learning rate of each replica.
       shared: The entries that are the same for all, such as times and versions.
     """
     if len(outcomes) == 1:
         return outcomes[0] | shared
+    several = len(set(rates)) > 1
+    good = [outcome for outcome in outcomes if outcome.get("ended", {}).get("why") != DIVERGED] or outcomes
     return {
-        "steps": outcomes[0]["steps"],
-        "mean": _over(outcomes, np.mean),
-        "std": _over(outcomes, lambda values: np.std(values, ddof=1)),
+        "steps": max(outcome["steps"] for outcome in outcomes),
+        "mean": _over(good, np.mean),
+        "std": _over(good, lambda values: np.std(values, ddof=min(1, len(values) - 1))),
         **shared,
         "replicas": [
-            {"replica": number, "seed": seed} | outcome | shared
-            for number, (seed, outcome) in enumerate(zip(seeds, outcomes, strict=True))
+            {"replica": number, "seed": seed} | ({"learning_rate": rate} if several else {}) | outcome | shared
+            for number, (seed, rate, outcome) in enumerate(zip(seeds, rates, outcomes, strict=True))
         ],
     }
 

@@ -33,9 +33,9 @@ def source(directory: str, files: Mapping[str, str]) -> tuple[Path, Config]:
     """
     place = at_home(directory)
     config = loading.validate(workdir.read_config(place))
-    if config.train.replicas > 1:
+    if config.train.together > 1:
         raise UsageError(
-            f"train.init_from={directory!r} is a run of {config.train.replicas} replicas; give a run of one."
+            f"train.init_from={directory!r} is a run of {config.train.together} replicas; give a run of one."
         )
     for name, text in files.items():
         if name.endswith("tokeniser.json") and (place / name).exists() and workdir.read_file(place, name) != text:

@@ -27,6 +27,10 @@ class Adapted:
         """Returns initial parameters, with the additions."""
         return self._lora.added(self._task.init(key), jax.random.fold_in(key, _KEY))
 
+    def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
+        """See `Task`."""
+        return self._task.measures(self._lora.merged(params), batch, key)
+
     def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
         """See `Task`."""
         return self._task.loss(self._lora.merged(params), batch, key)

@@ -11,7 +11,7 @@ from train.config.schema import Config
 from train.data.images import transforms
 from train.data.images.section import ImageData
 from train.data.rows.splits import PARTS
-from train.losses import cross_entropy, in_top, sums
+from train.losses import cross_entropy, in_top, of_examples
 from train.step import Batch, Sums
 from train.tasks.task import Task, refuse_loss_chunk
 
@@ -47,8 +47,8 @@ class ImageClassification(Task):
         """Returns initial parameters."""
         return self.model.init(key, jnp.zeros((1, *self.image_shape)))["params"]
 
-    def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        """Returns sums over the batch. With a key, in training, there are dropout and smoothed labels."""
+    def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
+        """See `Task`. With a key, in training, there are dropout and smoothed labels."""
         train = key is not None
         logits = self.model.apply({"params": params}, batch["image"], train, rngs={"dropout": key} if train else None)
         weight = batch.get("weight", jnp.ones(len(logits)))
@@ -59,7 +59,7 @@ class ImageClassification(Task):
             losses = batch["mix"] * losses + (1 - batch["mix"]) * loss_of_other
         tops = {"accuracy": 1} | ({"top5": 5} if logits.shape[-1] > 5 else {})
         right = {name: in_top(logits, batch["label"], k) for name, k in tops.items()}
-        return sums({"loss": losses} | right, weight)
+        return of_examples({"loss": losses} | right, weight)
 
     @property
     def class_names(self) -> tuple[str, ...]:

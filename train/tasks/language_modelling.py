@@ -3,7 +3,6 @@
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from models.gpt import GPTConfig
@@ -46,13 +45,13 @@ class LanguageModelling(TextTask):
         """Returns the tokens."""
         return (batch["tokens"],)
 
-    def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        """Returns sums over the batch's tokens, in nats."""
-        token_losses = self.of_tokens(params, batch, key, losses.in_nats)
-        sums = losses.sums(token_losses, batch["weight"])
+    def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
+        """See `Task`; in nats."""
+        of_tokens = self.of_tokens(params, batch, key, losses.in_nats)
+        sums = losses.of_examples(of_tokens, batch["weight"])
         if self._data.eval_stride and "window_weight" in batch:
-            window = batch["window_weight"]
-            sums |= {"window_loss": jnp.sum(token_losses["loss"] * window), "window_weight": jnp.sum(window)}
+            whole = losses.of_examples({"loss": of_tokens["loss"]}, batch["window_weight"])
+            sums |= {f"window_{name}": values for name, values in whole.items()}
         return sums
 
     def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:

@@ -50,9 +50,9 @@ class MaskedLanguageModelling(TextTask):
         """Returns the tokens, and the mask of the padding."""
         return batch["tokens"], Mask(key_lengths=batch["length"])
 
-    def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        """Returns sums over the batch's chosen tokens, in nats."""
-        return losses.sums(self.of_tokens(params, batch, key, losses.of_classes), batch["weight"])
+    def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
+        """See `Task`; of the chosen tokens, in nats."""
+        return losses.of_examples(self.of_tokens(params, batch, key, losses.of_classes), batch["weight"])
 
     def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
         """Adds the perplexity of chosen tokens."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 
 from attention.errors import UsageError
 from attention.operations import Cost
@@ -77,9 +78,13 @@ class Task:
         """Returns how many examples `eval_batches` has; windows of running text differ from those of training."""
         return self.sources[split].eval_length
 
-    def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        """Returns sums over the batch, which `weight`, one of them, divides; evaluation passes no key."""
+    def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
+        """Sums over each example, `(B,)`: loss, metrics, and the weight that divides them; evaluation has no key."""
         raise NotImplementedError
+
+    def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
+        """Sums `measures` over the batch."""
+        return {name: jnp.sum(values) for name, values in self.measures(params, batch, key).items()}
 
     def cost(self) -> Cost:
         """Returns the operations on one example."""

@@ -38,10 +38,10 @@ class TextClassification(TextTask):
         """Returns the tokens, and how many of them are not padding."""
         return batch["tokens"], batch["length"]
 
-    def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        """Returns sums over the batch's texts."""
+    def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
+        """See `Task`."""
         logits = self.applied(params, batch, key)
-        return losses.sums(losses.of_classes(logits, batch["label"], self.smoothing(key)), batch["weight"])
+        return losses.of_examples(losses.of_classes(logits, batch["label"], self.smoothing(key)), batch["weight"])
 
     def baselines(self) -> dict[str, float]:
         """Returns the accuracy of always predicting the training split's most frequent class."""

@@ -33,12 +33,11 @@ class WritingTask(TextTask):
         """Returns the sources, how many of their tokens are not padding (or None), and the decoder's input tokens."""
         return *self._source(batch), batch["tokens"]
 
-    def loss(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        """Returns sums over the batch's target tokens, in nats, and the padding that would fill all targets."""
+    def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
+        """See `Task`; of the target's tokens, in nats, and the padding that would fill the target."""
         weight = batch["weight"]
-        sums = losses.sums(self.of_tokens(params, batch, key, losses.of_classes), weight)
-        sentences = jnp.sum(jnp.any(weight > 0, axis=1))
-        return sums | {"padding": sentences * self._data.target_length - sums["weight"]}
+        sums = losses.of_examples(self.of_tokens(params, batch, key, losses.of_classes), weight)
+        return sums | {"padding": jnp.any(weight > 0, axis=1) * self._data.target_length - sums["weight"]}
 
     def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
         """Adds the perplexity of a token, and the accuracy as Sanger measures it.

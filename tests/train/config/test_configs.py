@@ -14,8 +14,8 @@ from tests.sizes import once
 from train import loop
 from train.config import loading
 from train.config.leaves import flatten
-from train.devices.replicas import Replicas
 from train.main import main, parse
+from train.setup import Setup
 
 FILES = sorted(p.name for p in (loading.PACKAGE / "configs").glob("*.py") if p.stem not in ("__init__", "defaults"))
 
@@ -211,7 +211,7 @@ def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
 def test_mistakes_are_one_sentence_and_leave_nothing(arguments, message, capsys, monkeypatch, tmp_path):
     root = loading.PACKAGE
     compiled = []
-    monkeypatch.setattr(Replicas, "init", lambda *args: compiled.append(args))
+    monkeypatch.setattr(Setup, "fresh", lambda *args: compiled.append(args))
     workdir = [] if any("workdir" in a for a in arguments) else [f"--workdir={tmp_path / 'run'}"]
     monkeypatch.chdir(root)
     assert main([*arguments, *workdir]) == 2

@@ -3,7 +3,6 @@
 python -m tests.train.devices.on_meshes vit 1x1x1 2x2x2
 """
 
-import contextlib
 import json
 import math
 import sys
@@ -13,9 +12,11 @@ from pathlib import Path
 import jax
 
 from tests.train import small_tasks
-from train.devices import sharding
+from train.config.timetable import Timetable
+from train.devices import feeds, sharding
 from train.devices.replicas import Replicas
-from train.step import Trainer
+from train.setup import Setup
+from train.step import Step
 from train.tasks.adapted import adapted
 
 STEPS = 20
@@ -41,19 +42,21 @@ def losses(model: str, shape: str) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         config = small_tasks.config_of(file, Path(folder), **COMMON | changes | axes)
         task = adapted(small_tasks.task_of(config), config)
-    trainer = Trainer.of(config, task)
     found = []
     mesh = sharding.make_mesh(config.mesh, jax.devices()[: math.prod(map(int, axes.values()))])
-    with jax.set_mesh(mesh), contextlib.closing(task.train_batches(0, 1)) as batches:
-        replicas = Replicas.of(config, mesh)
-        state, step = replicas.init(trainer, task), replicas.train_step(trainer, task)
+    replicas = Replicas.of(config, mesh)
+    setup = Setup(config, task, Timetable.of(config, task.train_examples), replicas, Step.of(config, task.loss))
+    with jax.set_mesh(mesh), feeds.HostFeed(replicas, task) as feed:
+        (state, _), program = setup.fresh(lambda params: (params, "")), setup.program(feed)
         for number in range(STEPS):
-            batch = replicas.to_devices(next(batches), stacked=True)
-            if config.mesh.context > 1 and not number:
-                step = step.lower(state, batch).compile()
-                assert "gpt" not in model or "all-gather" not in step.as_text()  # neither tokens nor sequences
-            state, report = step(state, batch)
-            found.append(float(report["sums"]["loss"] / report["sums"]["weight"]))
+            rows, _ = feed.take(number, 1)
+            if not number:
+                text = program.compile(state, rows).as_text()
+                whole = config.mesh.context == 1 or "gpt" not in model
+                assert whole or "all-gather" not in text  # neither tokens nor sequences
+            state, report = program(state, rows, 1)
+            sums = jax.device_get(report["sums"])
+            found.append(float(sums["loss"][0] / sums["weight"][0]))
         lies = jax.tree.map(
             lambda x, wanted: x.sharding.is_equivalent_to(wanted, x.ndim), state, replicas.shardings(state)
         )

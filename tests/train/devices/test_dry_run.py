@@ -17,6 +17,7 @@ from train.devices.dry import DryRun
 from train.devices.memory import replicated, scaled
 from train.devices.sharding import parameter_spec
 from train.main import main
+from train.optimizer import Rates
 
 SHALLOW = {"model.depth": "1", "model.decoder_depth": "1", "model.attention": "dot_product"}
 DATES = {"data.source": "dates(sources=('en',), targets=('de',), first=2000, last=2001)"}
@@ -37,10 +38,11 @@ def test_every_config_has_a_step_without_data(file):
     overrides = {} if file in ("seq2seq_dates.py", "cnn_digits.py") else SHALLOW
     config = resolved(file, overrides)
     dry = DryRun.of(config)
-    state, report = jax.eval_shape(dry.setup.trainer.train_step, dry.state, dry.batch, jax.random.key(0))
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), dry.batch)
+    state, report = jax.eval_shape(dry.setup.step, dry.state, one, jax.random.key(0), Rates(0.1, 0, 1))
     assert jax.tree.map(lambda x: (x.shape, x.dtype), state) == jax.tree.map(lambda x: (x.shape, x.dtype), dry.state)
     assert report["sums"]["loss"].shape == ()
-    assert {x.shape[0] for x in dry.batch.values()} == {config.data.batch_size}
+    assert {x.shape[:2] for x in dry.batch.values()} == {(1, config.data.batch_size)}
 
 
 @pytest.mark.filterwarnings("error:Explicitly requested dtype")  # of dtypes that devices do not have
@@ -51,7 +53,7 @@ def test_shapes_are_those_of_the_data(name):
     batches = task.train_batches(0, 1)
     real = {field: (array.shape, jax.dtypes.canonicalize_dtype(array.dtype)) for field, array in next(batches).items()}
     batches.close()
-    assert {field: (x.shape, x.dtype) for field, x in dry.batch.items()} == real
+    assert {field: (x.shape[1:], x.dtype) for field, x in dry.batch.items()} == real
     shapes = jax.eval_shape(task.init, jax.random.key(0))
     assert jax.tree.map(lambda x: x.shape, shapes) == jax.tree.map(lambda x: x.shape, dry.state.params)
 

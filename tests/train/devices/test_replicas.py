@@ -19,12 +19,15 @@ from tests.train.conftest import TINY, record
 from train import evaluate, loop, tasks
 from train.config import loading
 from train.config.schema import MeshConfig
-from train.devices import sharding
+from train.config.timetable import Timetable
+from train.devices import feeds, sharding
 from train.devices.replicas import Replicas
-from train.run import workdir
-from train.run.meter import Meter
+from train.optimizer import Rates
+from train.run import evaluations, workdir
 from train.run.results import of_all
-from train.step import NonFiniteError, Trainer
+from train.run.training import TrainingRun
+from train.setup import Setup
+from train.step import NonFiniteError, Step
 from train.translate import Translator
 
 pytestmark = pytest.mark.xdist_group(__name__)
@@ -66,9 +69,10 @@ def apart(config, seeds, steps, double):
     """What separate runs of the seeds do: batches, losses and last parameters of each. Knows nothing of replicas."""
     task = tasks.find(config.task)(config)
     task = in_double(task) if double else task
-    trainer = Trainer.of(config, task)
-    step = jax.jit(lambda key, state, batch: trainer.train_step(state, batch, key))
-    init = jax.jit(lambda key: trainer.init(doubled(task.init(key)) if double else task.init(key)))
+    one, timetable = Step.of(config, task.loss), Timetable.of(config, task.train_examples)
+    rates = Rates(jnp.float32(config.optimizer.learning_rate), timetable.warmup, timetable.total)
+    step = jax.jit(lambda key, state, batch: one(state, batch, key, rates))
+    init = jax.jit(lambda key: one.init(doubled(task.init(key)) if double else task.init(key)))
     found = []
     for seed in seeds:
         task._seed = seed  # of the data; making another task takes a second
@@ -92,17 +96,19 @@ def together(config, mesh, steps, double=False):
     replicas = Replicas.of(config, mesh)
     task = tasks.find(config.task)(config)
     task = in_double(task) if double else task
-    trainer = Trainer.of(config, task)
-    with jax.set_mesh(mesh):
-        state = replicas.init(trainer, task)
+    setup = Setup(config, task, Timetable.of(config, task.train_examples), replicas, Step.of(config, task.loss))
+    batches, losses = [], []
+    with jax.set_mesh(mesh), feeds.HostFeed(replicas, task) as feed:
+        (state, _), program = setup.fresh(lambda params: (params, "")), setup.program(feed)
         state = doubled(state) if double else state
-        step, stream, batches, losses = replicas.train_step(trainer, task), replicas.batches(task), [], []
-        for _ in range(steps):
-            batches.append(next(stream))
-            state, report = step(state, replicas.to_devices(batches[-1], stacked=True))
+        for number in range(steps):
+            rows, _ = feed.take(number, 1)
+            batches.append(jax.tree.map(lambda x: np.asarray(x)[0], rows))
+            if not number:
+                program.compile(state, rows)
+            state, report = program(state, rows, 1)
             sums = jax.device_get(report["sums"])
-            losses.append(sums["loss"] / sums["weight"])
-    stream.close()
+            losses.append(sums["loss"][0] / sums["weight"][0])
     return batches, np.array(losses), state
 
 
@@ -161,18 +167,15 @@ print("equal")
 SILENT = """
 import jax
 from tests.train.devices import test_replicas as t
-from train import loop, tasks
-from train.devices import sharding
-from train.devices.replicas import Replicas
-from train.step import Trainer
+from train.devices import feeds, sharding
+from train.setup import Setup
 
 config, _ = t.resolved("vit_digits", train__replicas=4)
 mesh = sharding.make_mesh(config.mesh, jax.devices()[:4])
-replicas, task = Replicas.of(config, mesh), tasks.find(config.task)(config)
-trainer = Trainer.of(config, task)
-with jax.set_mesh(mesh):
-    batch = replicas.to_devices(next(replicas.batches(task)), stacked=True)
-    text = replicas.train_step(trainer, task).lower(replicas.init(trainer, task), batch).compile().as_text()
+setup = Setup.of(config, devices=jax.devices()[:4])
+with jax.set_mesh(mesh), feeds.HostFeed(setup.replicas, setup.task) as feed:
+    rows, _ = feed.take(0, 1)
+    text = setup.program(feed).compile(setup.fresh(lambda params: (params, ""))[0], rows).as_text()
 assert not any(kind in text for kind in ("all-reduce", "all-gather", "all-to-all", "collective-permute"))
 print("silent")
 """
@@ -318,7 +321,10 @@ def test_mean_and_spread():
 
     train = {"train": {"accuracy": 1.0}}
     found = of_all(
-        [{"steps": 5} | own(a, **more) for a, more in ((0.5, train), (0.6, {}), (0.9, train))], (0, 1, 2), {}
+        [{"steps": 5} | own(a, **more) for a, more in ((0.5, train), (0.6, {}), (0.9, train))],
+        (0, 1, 2),
+        (0.1,) * 3,
+        {},
     )
     assert found["mean"]["best"] == {"test": {"accuracy": pytest.approx(2 * 2 / 3)}}  # not all have a line of training
     assert found["std"]["final"]["test"]["accuracy"] == pytest.approx((0.13 / 3) ** 0.5)
@@ -346,14 +352,14 @@ class Killed(BaseException):
 
 @pytest.mark.more
 def test_killed_and_started_again_it_is_bit_identical(pair, tmp_path, monkeypatch):
-    read = Meter._read
+    account = TrainingRun._account
 
-    def until(meter, step, *rest):
-        read(meter, step, *rest)
-        if step == 8:
+    def until(run, before, count, *rest):
+        account(run, before, count, *rest)
+        if before + count >= 8:
             raise Killed
 
-    monkeypatch.setattr(Meter, "_read", until)
+    monkeypatch.setattr(TrainingRun, "_account", until)
     with pytest.raises(Killed):
         trained(tmp_path / "run", seed=3, train__replicas=2)
     monkeypatch.undo()
@@ -386,25 +392,68 @@ def test_it_is_another_run_with_another_number_of_replicas(pair, tmp_path):
 
 
 @pytest.mark.more
-@pytest.mark.parametrize(
-    ("training", "message"),
-    [
-        (True, r"The loss of replica 1 \(seed 4\) was nan .* at step 1, on"),
-        long(
-            False,
-            r"of replica 0 \(seed 3\) on validation data was nan after step 3; the last good checkpoint is step 2",
-        ),
-    ],
-)
-def test_a_loss_that_is_not_finite_names_the_replica(tmp_path, monkeypatch, training, message):
-    def poisoned(replicas, batch, stacked):
-        if stacked == training:
-            batch["image"][1] = np.nan
-        return sharding.to_devices(batch, replicas.mesh, replicas.batch_spec(stacked))
+@pytest.mark.parametrize("training", [True, False])
+def test_a_replica_that_diverges_is_frozen_and_the_others_go_on(pair, tmp_path, monkeypatch, capsys, training):
+    to_devices, step = Replicas.to_devices, 5 if training else 3
+
+    def poisoned(replicas, batch, stacked, **others):
+        if stacked and training and poisoned.taken == step - 1:
+            batch["image"][0, 1] = np.nan
+        poisoned.taken += stacked
+        return to_devices(replicas, batch, stacked, **others)
+
+    poisoned.taken = 0
+    monkeypatch.setattr(Replicas, "to_devices", poisoned)
+    if not training:
+        monkeypatch.setattr(evaluations.Evaluator, "__call__", of_the_second_infinite(evaluations.Evaluator.__call__))
+    folder = trained(tmp_path / "run", seed=3, train__replicas=2)
+    said = " ".join(capsys.readouterr().out.split())
+    assert (f"of replica 1 (seed 4) was nan and the gradient norm nan at step {step}, on" in said) == training
+    ended = result_of(folder)["replicas"][1]["ended"]
+    assert (ended["why"], ended["step"]) == ("diverged", step - training)
+    assert (len(ended.get("examples", [])) == 32) == training
+    healthy, alone = ([line for line in record(place) if line["replica"] == 0] for place in (folder, pair))
+    assert healthy == alone
+    assert result_of(folder)["replicas"][0]["best"] == result_of(pair)["replicas"][0]["best"]
+    assert result_of(folder)["mean"]["final"]["test"] == result_of(folder)["replicas"][0]["final"]["test"]
+    assert max(line["step"] for line in record(folder) if line["replica"] == 1 and line["split"] != "test") <= step
+
+
+def of_the_second_infinite(measure):
+    """An evaluator whose second replica has no finite loss."""
+
+    def call(evaluator, split, params):
+        measured, speed = measure(evaluator, split, params)
+        measured[1].metrics["loss"] = np.inf
+        return measured, speed
+
+    return call
+
+
+def test_where_all_diverge_the_run_ends_as_one_alone_does(tmp_path, monkeypatch):
+    to_devices = Replicas.to_devices
+
+    def poisoned(replicas, batch, stacked, **others):
+        if stacked:
+            batch["image"][:] = np.nan
+        return to_devices(replicas, batch, stacked, **others)
 
     monkeypatch.setattr(Replicas, "to_devices", poisoned)
-    with pytest.raises(NonFiniteError, match=message):
+    with pytest.raises(NonFiniteError, match=r"The loss of replica \d \(seed \d\) was nan .* at step 1, on"):
         trained(tmp_path / "run", seed=3, train__replicas=2)
+
+
+@pytest.mark.more
+def test_rates_are_trained_together_as_their_own_runs(pair, tmp_path):
+    """The pair's rate is one of two here; the other is that of a run of its own."""
+    usual = resolved("vit_digits")[0].optimizer.learning_rate
+    folder = trained(tmp_path / "both", seed=3, train__replicas=2, train__rates=(0.004, usual))
+    slow = trained(tmp_path / "slow", seed=3, train__replicas=2, optimizer__learning_rate=0.004)
+    found = result_of(folder)["replicas"]
+    assert [(one["seed"], one["learning_rate"]) for one in found] == [(3, 0.004), (4, 0.004), (3, usual), (4, usual)]
+    for ours, theirs in zip(found, result_of(slow)["replicas"] + result_of(pair)["replicas"], strict=True):
+        for split, metrics in theirs["final"].items():
+            assert_close(ours["final"][split], metrics)
 
 
 def test_what_is_not_supported_is_said_first(pair, tmp_path, monkeypatch, capsys):
@@ -415,6 +464,6 @@ def test_what_is_not_supported_is_said_first(pair, tmp_path, monkeypatch, capsys
         assert evaluate.main(["--workdir", str(pair), f"--replica={replica}"]) == 2
         assert f"--replica={replica} is none of this run's: train.replicas=2, so give 0 to 1" in capsys.readouterr().err
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(UsageError, match=r"train.replicas=2 trains in one process, but there are 2"):
+    with pytest.raises(UsageError, match=r"2 replicas .* train in one process, but there are 2"):
         Replicas.of(resolved("vit_digits", train__replicas=2)[0], one_device())
     assert workdir.read_result(pair, 1)["seed"] == 4

@@ -102,16 +102,13 @@ def test_parameters_are_really_split(run_python):
 import jax
 from train.config import loading
 from train import tasks
-from train.devices import replicas, sharding
-from train.step import Trainer
+from train.setup import Setup
 plain = loading.load("configs/vit_digits.py")
 plain.mesh.update(data=2, fsdp=2, tensor=2)
 config = loading.validate(plain.to_dict())
-mesh = sharding.make_mesh(config.mesh)
-task = tasks.find(config.task)(config)
-trainer = Trainer.of(config, task)
-with jax.set_mesh(mesh):
-    state = replicas.Replicas([0], mesh).init(trainer, task)
+setup = Setup.of(config)
+with jax.set_mesh(setup.replicas.mesh):
+    state, _ = setup.fresh(lambda params: (params, ""))
 def part(x): return x.addressable_shards[0].data.shape
 for params in (state.params, state.ema, state.opt_state[1].mu):
     block = params["block_0"]

@@ -151,19 +151,13 @@ def test_what_compilers_refuse_is_one_sentence(text, sentence):
 
 
 def test_auto_goes_on_without_a_kernel_that_is_refused_and_says_so(capsys):
-    def make():
-        plain = mesh.kernels_left_out()
-
-        def step(x):
-            if not plain:
-                raise RuntimeError(MOSAIC)
-            return x + 1
-
-        return step
+    def lower():
+        if not mesh.kernels_left_out():
+            raise RuntimeError(MOSAIC)
+        return jax.jit(lambda x: x + 1).lower(1)
 
     def twice():
-        step = refusals.without_refused_kernels(make)
-        assert [step(1), step(2)] == [2, 3]
+        assert [int(refusals.compiled(lower)(x)) for x in (1, 2)] == [2, 3]
 
     contextvars.copy_context().run(twice)
     assert capsys.readouterr().err.count("refuses a kernel, so XLA computes attention: Bad lhs type.") == 1
@@ -172,12 +166,12 @@ def test_auto_goes_on_without_a_kernel_that_is_refused_and_says_so(capsys):
 
 
 def test_a_named_kernel_that_is_refused_ends_with_a_sentence():
-    def refused(*_):
+    def refused():
         raise RuntimeError(MOSAIC)
 
     def run():
         with pytest.raises(UsageError, match="Bad lhs type; use"):
-            refusals.without_refused_kernels(lambda: refused)()
+            refusals.compiled(refused)
 
     contextvars.copy_context().run(run)
 

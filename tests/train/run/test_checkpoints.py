@@ -13,27 +13,18 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 
 from attention import UsageError
-from train.run.checkpoints import Checkpoints
+from train.run import digest
+from train.run.checkpoints import Checkpoints, evaluated
 from train.state import TrainState
 
 STEPS = (2, 4, 6)
 
 
-class Batches:
-    def __init__(self, taken=0):
-        self.taken = taken
-
-    def get_state(self):
-        return {"taken": self.taken}
-
-    def set_state(self, state):
-        self.taken = state["taken"]
-
-
 def state(step):
     draw = np.random.default_rng(step)
     params = {"kernel": jnp.asarray(draw.normal(size=(16, 8)), jnp.float32), "flags": jnp.arange(5) > 2}
-    return TrainState(jnp.int32(step), params, {"mu": jnp.asarray(draw.normal(size=30), jnp.bfloat16)}, {})
+    moments = {"mu": jnp.asarray(draw.normal(size=30), jnp.bfloat16)}
+    return TrainState(jnp.int32(step), params, moments, {}, jnp.array(True))
 
 
 def abstract():
@@ -45,7 +36,7 @@ def progress(step):
 
 
 def save(checkpoints, step, best=0):
-    checkpoints.save(step, state(step), Batches(step), progress(step), [best])
+    checkpoints.save(step, state(step), progress(step), [best])
 
 
 def save_and_wait(checkpoints, step, best=0):
@@ -55,15 +46,13 @@ def save_and_wait(checkpoints, step, best=0):
 
 def restored(workdir):
     """The step that is restored, after asserting that all of it is what was saved."""
-    batches = Batches()
     with Checkpoints(workdir, keep=2) as checkpoints:
-        found, told = checkpoints.restore(abstract(), batches)
-    step = int(found.step)
+        step, found, told = checkpoints.restore(abstract())
+    assert step == int(found.step)
     for ours, saved in zip(jax.tree.leaves(found), jax.tree.leaves(state(step)), strict=True):
         assert ours.dtype == saved.dtype
         assert np.asarray(ours).tobytes() == np.asarray(saved).tobytes()
     assert told == progress(step)
-    assert batches.taken == step
     return step
 
 
@@ -157,6 +146,43 @@ def test_what_keeps_it_from_being_read_and_may_pass_is_no_damage(workdir, monkey
     assert restored(workdir) == 6
 
 
+def test_a_folder_of_another_step_is_no_checkpoint_of_this_one(workdir, capsys):
+    (workdir / "checkpoints" / "6").rename(workdir / "checkpoints" / "8")
+    with (
+        Checkpoints(workdir, keep=2) as checkpoints,
+        pytest.raises(UsageError, match=r"step 8 cannot be read \(it is of step 6, though its folder is named 8\)"),
+    ):
+        checkpoints.load_params(8, abstract().params, averaged=False)
+    assert restored(workdir) == 4
+    assert (workdir / "damaged" / "8").is_dir()
+    assert "Checkpoint 8 is damaged (it is of step 6" in capsys.readouterr().out
+
+
+def test_checkpoints_of_before_are_refused_and_stay(workdir, monkeypatch):
+    with Checkpoints(workdir, keep=2) as checkpoints, monkeypatch.context() as patch:
+        seal = digest.seal
+        patch.setattr(digest, "seal", lambda content: seal({n: v for n, v in content.items() if n != "step"}))
+        save_and_wait(checkpoints, 8)
+    with pytest.raises(UsageError, match=r"are of an older version; choose another --workdir"):
+        restored(workdir)
+    assert (workdir / "checkpoints" / "8").is_dir()
+
+
+def test_a_best_step_alone_is_evaluated_and_not_continued_from(workdir):
+    with Checkpoints(workdir, keep=2) as checkpoints:
+        checkpoints.save(8, evaluated(state(8)), None, [8])
+        checkpoints.wait()
+        assert checkpoints.steps() == [4, 6, 8]
+        assert checkpoints.kept() == "the last good checkpoint is step 6"
+        np.testing.assert_array_equal(
+            checkpoints.load_params(8, abstract().params, averaged=False)["kernel"], state(8).params["kernel"]
+        )
+    size = lambda step: sum(file.stat().st_size for file in files(workdir, step))  # noqa: E731
+    assert size(8) < size(6)
+    assert restored(workdir) == 6  # and comes to step 8 again
+    assert sorted(p.name for p in (workdir / "checkpoints").iterdir()) == ["4", "6"]
+
+
 def test_an_empty_folder_is_passed_over(workdir, capsys):
     shutil.rmtree(workdir / "checkpoints" / "6")
     (workdir / "checkpoints" / "6").mkdir()
@@ -236,7 +262,7 @@ def test_numbers_that_are_not_finite_are_never_saved_and_the_last_good_one_is_na
         with pytest.raises(
             FloatingPointError, match=rf"After step 4, .* such as {where}/.*; the last good .* step 2\."
         ):
-            checkpoints.save(4, broken, Batches(4), progress(4), [4])
+            checkpoints.save(4, broken, progress(4), [4])
     assert restored(tmp_path) == 2
 
 

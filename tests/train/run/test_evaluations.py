@@ -27,11 +27,11 @@ class Slow(Task):
     def eval_batches(self, split, process_index, process_count):
         for size in (4, 4, 2):
             self.now += 1
-            yield {"x": np.ones(size, np.float32)}
+            yield {"x": np.ones(size, np.float32), "index": np.arange(size)}
 
-    def loss(self, params, batch, key):
+    def measures(self, params, batch, key):
         self.now += 100
-        return {"loss": params * jnp.sum(batch["x"]), "weight": jnp.float32(len(batch["x"]))}
+        return {"loss": params * batch["x"], "weight": batch["x"]}
 
     def measured(self, split, params, mesh):
         self.now += 1000
@@ -44,7 +44,7 @@ def test_neither_compiling_nor_writing_counts(monkeypatch):
     mesh = sharding.make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1])
     evaluator = Evaluator(task, Replicas([0], mesh))
     for _ in range(2):
-        metrics, speed = evaluator("test", jnp.float32(3))
-        assert metrics == [{"loss": 3.0}]
+        measured, speed = evaluator("test", jnp.float32(3))
+        assert [one.metrics for one in measured] == [{"loss": 3.0}]
         assert speed == 10 * 5 / 3
     assert task.now == 2 * 100 + 2 * (3 + 1000)

@@ -48,7 +48,7 @@ def write(folder, names):
     setup.config = dataclasses.replace(Quiet.config, train=TrainConfig(loggers=names))
     recorder = Recorder(folder, setup, 0, {})
     for split, step, metrics in LINES:
-        recorder.write(split, step, [metrics], 2.0)
+        recorder.write(split, step, {0: metrics}, 2.0)
     recorder.close()
     return read_record(folder)
 

@@ -18,18 +18,13 @@ import pytest
 from tests.conftest import ROOT
 from tests.train.conftest import arguments
 from train import main
-from train.config.schema import MeshConfig
-from train.config.timetable import Timetable
-from train.devices import sharding
-from train.devices.replicas import Replicas
 from train.run import progress, workdir
-from train.run.meter import Meter
+from train.run.lives import DIVERGED, PATIENCE, Life
 from train.run.progress import Averages, Clock, averages, duration_text
-from train.tasks import Task
 
 
 def test_the_clock_leaves_out_what_is_skipped_and_goes_on_after_a_restart(monkeypatch):
-    now = iter([0.0, 2.0, 50.0, 53.0, 100.0, 101.0])
+    now = iter([0.0, 2.0, 50.0, 53.0, 100.0, 101.0, 108.0])
     monkeypatch.setattr(progress.time, "perf_counter", lambda: next(now))
     clock = Clock()
     clock.lap(10)
@@ -39,11 +34,13 @@ def test_the_clock_leaves_out_what_is_skipped_and_goes_on_after_a_restart(monkey
     assert clock.saved == {"seconds": 5.0, "units": 20, "wall": 60.0}
     assert clock.per_second == 4.0
     assert clock.seconds_of(100) == 25.0
-    assert clock.remaining(4) == 10.0
+    assert clock.pace == 2.5
     again = Clock(clock.saved)
     again.lap(10)
     assert (again.seconds, again.units, again.wall) == (6.0, 30, 60.0)
-    assert again.remaining(4) == 4.0
+    assert again.pace == 1.0
+    again.lap(10, steps=3)
+    assert again.pace == 2.0
 
 
 def test_peak_memory_is_of_the_fullest_device_or_of_the_process(monkeypatch):
@@ -62,17 +59,25 @@ def test_peak_memory_is_of_the_fullest_device_or_of_the_process(monkeypatch):
 
 
 def report(loss, weight, norm):
-    return {"sums": {"loss": loss, "weight": weight}, "gradient_norm": norm, "learning_rate": norm / 10}
+    """Of a call of one step."""
+    loss, weight, norm = (np.array([number]) for number in (loss, weight, norm))
+    taken = np.isfinite(loss) & np.isfinite(norm)
+    return {"sums": {"loss": loss, "weight": weight}, "gradient_norm": norm, "learning_rate": norm / 10, "taken": taken}
+
+
+def joined(*reports):
+    """The call of several steps."""
+    return jax.tree.map(lambda *numbers: np.concatenate(numbers), *reports)
 
 
 def test_averages_divide_sums_once_and_start_anew():
     meter = Averages()
-    meter.add(report(6.0, 2.0, 1.0))
+    meter.add(report(6.0, 2.0, 1.0), 1)
     meter = Averages(meter.saved)  # as after a restart
-    meter.add(report(1.0, 5.0, 3.0))
+    meter.add(report(1.0, 5.0, 3.0), 1)
     assert meter.steps == 2
     assert meter.take() == {"loss": 1.0, "gradient_norm": 2.0, "learning_rate": 0.3}
-    meter.add(report(4.0, 2.0, 5.0))
+    meter.add(report(4.0, 2.0, 5.0), 1)
     assert meter.take()["loss"] == 2.0
     assert averages({"loss": 3, "accuracy": 1, "weight": 4}) == {"loss": 0.75, "accuracy": 0.25}
 
@@ -80,15 +85,15 @@ def test_averages_divide_sums_once_and_start_anew():
 def test_sums_that_an_older_version_saved_are_dropped_where_it_had_fewer():
     meter = Averages({"loss": 6.0, "weight": 2.0, "steps": 1, "gradient_norm": 1.0, "learning_rate": 0.1})
     more = report(1.0, 4.0, 3.0)
-    meter.add(more | {"sums": more["sums"] | {"plain_loss": 2.0}})
+    meter.add(more | {"sums": more["sums"] | {"plain_loss": np.array([2.0])}}, 1)
     assert meter.take() == {"loss": 0.25, "plain_loss": 0.5, "gradient_norm": 3.0, "learning_rate": 0.3}
 
 
 def test_what_is_saved_does_not_change_afterwards():
     meter = Averages()
-    meter.add(report(6.0, 2.0, 1.0))
+    meter.add(report(6.0, 2.0, 1.0), 1)
     saved = meter.saved
-    meter.add(report(6.0, 2.0, 1.0))
+    meter.add(report(6.0, 2.0, 1.0), 1)
     assert saved["loss"] == 6.0
 
 
@@ -156,24 +161,35 @@ def test_a_long_warmup_is_cut_saying_so(tmp_path, run_python):
     assert "The warm-up of 30 steps is longer than the run; it is cut to 1." in done.stdout
 
 
-def test_steps_of_a_shape_that_is_new_are_apart_in_time():
-    """The step before it is read before it compiles, and its own time is left out."""
-    happened, timed = [], []
-    clock = types.SimpleNamespace(skip=lambda: timed.append(None), lap=timed.append)
-    advance = lambda step, loss: happened.append((step, timed.pop()))  # noqa: E731
-    recorder = types.SimpleNamespace(clock=clock, advance=advance, compiling=lambda: None)
-    replicas = Replicas([0], sharding.make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1]))
-    setup = types.SimpleNamespace(task=Task(), replicas=replicas, timetable=Timetable(5, 6, 0, 0, 0, 0, 0))
-    meter = Meter(setup, recorder, None, {})
-    for step, size in enumerate((2, 2, 3, 2, 2), 1):
-        batch = {"index": np.zeros(size)}
-        meter.expect(batch)
-        happened.append(f"step of {size}")
-        meter.add(step, report(1.0, 1.0, 1.0), batch["index"])
-    meter.read()
-    twice, thrice = "step of 2", "step of 3"
-    started = [twice, twice, (1, None), (2, 2), thrice, twice, (3, None), twice, (4, 2), (5, 2)]
-    assert happened == started
+def test_calls_may_be_cut_anywhere():
+    draw = np.random.default_rng(0)
+    steps = [report(*row) for row in draw.random((7, 3)).astype(np.float32)]
+    found = []
+    for cuts in ([7], [1] * 7, [3, 4]):
+        meter, steps_left = Averages(), list(steps)
+        for cut in cuts:
+            meter.add(
+                joined(*steps_left[:cut], report(9.0, 9.0, 9.0)), cut
+            )  # rows beyond the call's steps are no steps
+            steps_left = steps_left[cut:]
+        found.append(meter.take())
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_life_ends_at_the_first_step_that_is_not_taken():
+    life = Life({})
+    numbers = joined(report(6.0, 2.0, 1.0), report(np.nan, 2.0, 1.0), report(6.0, 2.0, 1.0))
+    assert life.add(4, 3, numbers, np.arange(6).reshape(3, 2)) == [3.0]
+    assert life.ended == {"why": DIVERGED, "step": 5, "loss": "nan", "gradient_norm": "1.0", "examples": [2, 3]}
+    assert Life(life.saved).saved == life.saved
+    assert life.averages.take()["loss"] == 3.0
+
+
+def test_a_life_keeps_the_last_of_equally_good_steps_and_ends_when_patience_does():
+    life = Life({})
+    assert [life.validated(step, value, patience=2) for step, value in ((1, 0.5), (2, 0.4), (3, 0.5))] == [1, 0, 1]
+    assert life.best == {"step": 3, "value": 0.5}
+    assert life.ended == {"why": PATIENCE, "step": 3}
 
 
 def test_a_revision_is_dirty_where_files_differ_that_are_no_record_of_a_study(tmp_path):

@@ -14,7 +14,7 @@ from train.config.schema import Config, MeshConfig
 from train.config.timetable import Timetable
 from train.devices import processes, sharding
 from train.devices.replicas import Replicas
-from train.run import curves
+from train.run import report
 from train.run.files import read_record, write_json
 from train.run.recorder import Record, Recorder, set_aside
 from train.tasks import Task
@@ -76,7 +76,7 @@ class Quiet:
 
 def test_tensorboard_holds_every_number_under_its_split(tmp_path):
     recorder = Recorder(tmp_path, Quiet, 0, {})
-    recorder.write("train", 3, [{"loss": 0.5, "accuracy": 0.25}], 2.0)
+    recorder.write("train", 3, {0: {"loss": 0.5, "accuracy": 0.25}}, 2.0)
     recorder.close()
     (path,) = (tmp_path / "tensorboard").iterdir()
     found = {value.tag: value.simple_value for event in events(path.read_bytes()) for value in event.summary.value}
@@ -100,7 +100,7 @@ def events(data):
 def test_other_processes_write_and_print_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(processes, "is_first", lambda: False)
     recorder = Recorder(tmp_path, Quiet, 0, {})
-    recorder.write("train", 3, [{"loss": 0.5}], 2.0)
+    recorder.write("train", 3, {0: {"loss": 0.5}}, 2.0)
     assert recorder.progress()["record_size"] == 0
     recorder.close()
     assert not list(tmp_path.iterdir())
@@ -130,8 +130,8 @@ def test_curves_draw_a_panel_a_metric(tmp_path):
     lines = [LINE, LINE | {"split": "validation"}, LINE | {"split": "test"}]
     one, two = tmp_path / "one.png", tmp_path / "two.png"
     matplotlib.use("svg")
-    curves.draw([{k: v for k, v in line.items() if k != "accuracy"} for line in lines], one)
-    curves.draw(lines, two)
+    report.draw_curves([{k: v for k, v in line.items() if k != "accuracy"} for line in lines], one)
+    report.draw_curves(lines, two)
     width, wider = (struct.unpack(">I", path.read_bytes()[16:20])[0] for path in (one, two))
     assert wider == 2 * width
     assert matplotlib.get_backend() == "svg"  # the caller's

@@ -69,8 +69,8 @@ def first(batches):
 
 def measured(task, params, split="test"):
     mesh = sharding.make_mesh(MeshConfig(-1, 1, 1))
-    (metrics,), _ = Evaluator(task, Replicas([0], mesh))(split, params)
-    return metrics
+    (found,), _ = Evaluator(task, Replicas([0], mesh))(split, params)
+    return found.metrics
 
 
 @pytest.mark.parametrize("stride", [0, 3])

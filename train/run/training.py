@@ -1,0 +1,316 @@
+"""The life of a run in its work directory: it is restored, logs, evaluates, saves, and stops when it is asked to."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from attention.errors import UsageError
+from train.devices import processes
+from train.run import digest, evaluations, files, report, results, workdir
+from train.run.checkpoints import Checkpoints, evaluated
+from train.run.evaluations import Evaluator, Measured
+from train.run.interrupts import Interrupts
+from train.run.lives import DIVERGED, Life
+from train.run.recorder import Recorder, set_aside
+from train.setup import Setup
+from train.state import Params, TrainState
+from train.step import NonFiniteError
+
+CALL = 1.0  # seconds that a call of the program may take, so that signals are heard
+
+
+class TrainingRun(contextlib.ExitStack):
+    """A training in its work directory, which is held by this process; a context manager.
+
+    Args:
+      setup: What is trained.
+      directory: The work directory.
+      resolved: The config as plain values.
+      checkpoints: Its checkpoints.
+
+    Attributes:
+      step: How many steps have been taken.
+      feed: The name of the place where the batches come from, once a run has been started; see `train.devices.feeds`.
+      stopping: Whether a signal has asked the run to stop.
+    """
+
+    def __init__(self, setup: Setup, directory: Path, resolved: dict[str, Any], checkpoints: Checkpoints):
+        super().__init__()
+        self._setup, self._directory, self._resolved = setup, directory, resolved
+        self._checkpoints, self._evaluator = checkpoints, Evaluator(setup.task, setup.replicas)
+        self._pending: Callable[[], None] | None = None  # reads the report of the last call
+        self._calls, self._most = 0, 1
+        self.step, self.feed, self.stopping = 0, "", False
+
+    @contextlib.contextmanager
+    def hearing_signals(self) -> Iterator[None]:
+        """Lets signals ask the run to save and stop; outside, where nothing is left to save, they end the program."""
+        with Interrupts() as self._interrupts:
+            yield
+
+    def start(self, fresh: Callable[[], tuple[TrainState, str]]) -> TrainState:
+        """Restores the newest checkpoint, or starts with a fresh state and a remark on it.
+
+        Raises:
+          UsageError: the run has taken more steps than the timetable has, its checkpoint is of an older version, or it
+            has finished and its checkpoints are gone.
+        """
+        setup, total = self._setup, self._setup.timetable.total
+        restored = self._checkpoints.restore(setup.replicas.abstract(setup.shapes))
+        if restored:
+            self.step, state, progress = restored
+            remarks = [f"Continuing after step {self.step} of {self._directory}"]
+        else:
+            lost = set_aside(self._directory) if processes.is_first() else []
+            (state, remark), progress = fresh(), {}
+            remarks = [*filter(None, [remark]), *lost]
+        if self.step > total:
+            raise UsageError(
+                f"{self._directory} has been trained for {self.step} steps, but train.length is {total} steps; give "
+                "as many, or another --workdir."
+            )
+        self.feed = progress.get("feed", "")
+        self._lives = [Life(saved) for saved in progress.get("lives", [{}] * len(setup.replicas))]
+        self.recorder = self.enter_context(contextlib.closing(Recorder(self._directory, setup, self.step, progress)))
+        self.recorder.say(*report.header(setup, state), *remarks)
+        workdir.keep(self._directory, self._resolved, finished=not self.goes_on)
+        return state
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is a step to take."""
+        return not self.stopping and self.step < self._setup.timetable.total and self._any_alive
+
+    @property
+    def count(self) -> int:
+        """How many steps the next call takes: at most to the next edge of the timetable, and about a second's."""
+        return min(self._setup.timetable.edge(self.step) - self.step, self._most)
+
+    @contextlib.contextmanager
+    def not_counted(self) -> Iterator[None]:
+        """Keeps the time of compiling apart from that of training, and says on a terminal what takes so long."""
+        self._read()
+        self.recorder.compiling()
+        yield
+        self.recorder.clock.skip()
+
+    def took(self, count: int, reported: Any, index: np.ndarray) -> None:
+        """Takes the report of a call, which is still being computed, and reads the one before.
+
+        Args:
+          count: The steps of the call.
+          reported: Its report; see `train.devices.program`.
+          index: The indices of its examples, `(count, ..., B)`.
+        """
+        self._read()
+        before, self.step, self._calls = self.step, self.step + count, self._calls + 1
+        self._pending = lambda: self._account(before, count, jax.device_get(reported), index)
+        self.stopping = self._interrupts.stop_after(self._calls)
+
+    def pause(self, state: TrainState) -> TrainState:
+        """Evaluates and saves where it is time, or where the run stops here."""
+        timetable = self._setup.timetable
+        if not (self.stopping or timetable.pauses(self.step)):
+            return state
+        self._read()
+        improved = timetable.evaluates(self.step) and self._any_alive and self._validate(state)
+        state = self._retired(state)
+        if self.stopping or not self._any_alive or timetable.saves(self.step):
+            self.save(state)
+        elif improved:
+            self._checkpoints.save(self.step, evaluated(state), None, self._best)
+        self.recorder.clock.skip()
+        return state
+
+    def catch_up(self, state: TrainState) -> None:
+        """Measures validation data at the last step if that is still to do, as after `train.length` was lowered."""
+        done = self.step == self._setup.timetable.total and self._any_alive
+        if done and not any(line["step"] == self.step for line in self._validations()):
+            self._validate(state)
+
+    def save(self, state: TrainState) -> None:
+        """Starts writing all that the run continues with."""
+        self._read()
+        progress = self.recorder.progress() | {"lives": [life.saved for life in self._lives], "feed": self.feed}
+        self._checkpoints.save(self.step, state, progress, self._best)
+
+    def end(self) -> bool:
+        """Finishes writing while signals are still heard; tells whether the run has come to its end."""
+        self._read()
+        self.recorder.finish()
+        self._checkpoints.wait()
+        finished = self.step == self._setup.timetable.total or not self._any_alive
+        if not finished:
+            self.recorder.say(f"Stopped after step {self.step} and saved.")
+        return finished
+
+    def finish(self, state: TrainState) -> dict[str, Any]:
+        """Measures test data at the last and the best step, and writes the report.
+
+        Returns:
+          The content of `result.json`.
+        """
+        last = self._write("test", self.step, state)
+        params = self._best_params(state)
+        best = last if params is None else self._measure("test", params)[0]
+        if processes.is_first():
+            measured = {"last": [one.examples for one in last], "best": [one.examples for one in best]}
+            evaluations.write_examples(self._directory, measured)
+        outcomes = [
+            results.Outcome(life.ended.get("step", self.step), life.best["step"], a.metrics, b.metrics, life.ended)
+            for life, a, b in zip(self._lives, last, best, strict=True)
+        ]
+        return report.write(self._directory, self._setup, self.recorder, self.step, outcomes)
+
+    @property
+    def _any_alive(self) -> bool:
+        return any(not life.ended for life in self._lives)
+
+    @property
+    def _best(self) -> list[int]:
+        return [life.best["step"] for life in self._lives]
+
+    def _read(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending:
+            pending()
+
+    def _account(self, before: int, count: int, reported: Any, index: np.ndarray) -> None:
+        """Counts the steps of a call, and writes the lines of the record that are due after the last of them."""
+        replicas, clock = self._setup.replicas, self.recorder.clock
+        alive = [replica for replica, life in enumerate(self._lives) if not life.ended]
+        numbers, indices = replicas.split(reported, axis=1), replicas.split(index, axis=1)
+        losses = [self._lives[r].add(before, count, numbers[r], indices[r]) for r in alive]
+        clock.lap(index.size * jax.process_count() * self._setup.task.units_per_example, count)
+        self._refuse([replica for replica in alive if self._lives[replica].ended])
+        if jax.process_count() == 1:
+            self._set_pace()
+        step, timetable = before + count, self._setup.timetable
+        if step % timetable.epoch == 0:
+            whole = [r for r in alive if self._lives[r].epoch.steps == timetable.epoch]
+            self._log("epoch", step, {r: self._lives[r].epoch.take() for r in whole}, shown=False)
+            for life in self._lives:
+                life.epoch.clear()
+        if timetable.logs(step):
+            self._log("train", step, {r: self._lives[r].averages.take() for r in alive if not self._lives[r].ended})
+        if last := [of_one[-1] for of_one in losses if of_one]:
+            self.recorder.advance(step, float(np.mean(last)))
+
+    def _log(self, split: str, step: int, means: dict[int, dict[str, float]], shown: bool = True) -> None:
+        metrics = {replica: self._setup.task.metrics("train", of_one) for replica, of_one in means.items()}
+        self.recorder.write(split, step, metrics, self.recorder.clock.per_second, shown)
+
+    def _set_pace(self) -> None:
+        """Lets a call take as many steps as fit in `CALL` seconds; several processes must agree."""
+        pace = self.recorder.clock.pace
+        most = max(1, int(CALL / pace)) if pace > 0 else 1
+        self._most = int(processes.of_first(str(most)))
+
+    def _refuse(self, diverged: list[int]) -> None:
+        """Reports replicas whose loss is no longer finite.
+
+        Raises:
+          NonFiniteError: no replica is left.
+        """
+        for replica in diverged:
+            ended, name = self._lives[replica].ended, self._setup.replicas.name(replica)
+            shares = map(json.loads, processes.exchange(json.dumps(ended["examples"])))
+            ended["examples"] = [example for share in shares for example in share]
+            sentence = (
+                f"The loss{name} was {ended['loss']} and the gradient norm {ended['gradient_norm']} at step "
+                f"{ended['step'] + 1}, on the training examples {ended['examples']}"
+            )
+            if self._any_alive:
+                self.recorder.say(f"{sentence}; it ends here, and the others go on.")
+                continue
+            raise NonFiniteError(
+                f"{sentence}; {self._checkpoints.last_good()}. In another --workdir, try a lower "
+                "optimizer.learning_rate, a longer optimizer.warmup or optimizer.clip=1.0."
+            )
+
+    def _validate(self, state: TrainState) -> bool:
+        """Measures validation data; tells whether any replica has a new best step."""
+        measured = self._write("validation", self.step, state)
+        patience, improved = self._setup.config.train.patience, False
+        for life, found in zip(self._lives, measured, strict=True):
+            if not life.ended:
+                improved |= life.validated(self.step, self._value(found.metrics), patience)
+        return improved
+
+    def _retired(self, state: TrainState) -> TrainState:
+        """Ends the replicas that are out of patience in the state too, and writes what they averaged since."""
+        now = {r: life for r, life in enumerate(self._lives) if life.ended.get("step") == self.step}
+        if not now:
+            return state
+        if not self._setup.timetable.logs(self.step):
+            self._log("train", self.step, {replica: life.averages.take() for replica, life in now.items()})
+        alive = np.array([not life.ended for life in self._lives]).reshape(self._setup.replicas.front)
+        return state.replace(alive=jax.device_put(alive, state.alive.sharding))
+
+    def _value(self, metrics: dict[str, float]) -> float:
+        """Reads the metric that decides, negated where the lowest is best, so that a greater value is better."""
+        task = self._setup.task
+        return metrics[task.best] if task.best_is_highest else -metrics[task.best]
+
+    def _write(self, split: str, step: int, state: TrainState) -> list[Measured]:
+        measured, speed = self._measure(split, state.averaged())
+        alive = {r: found.metrics for r, found in enumerate(measured) if split == "test" or not self._lives[r].ended}
+        self.recorder.write(split, step, alive, speed)
+        return measured
+
+    def _measure(self, split: str, params: Params) -> tuple[list[Measured], float]:
+        """Measures a split. A loss that is not finite is refused, or ends its replica where there are others."""
+        measured, speed = self._evaluator(split, params)
+        for replica, (life, found) in enumerate(zip(self._lives, measured, strict=True)):
+            loss = found.metrics["loss"]
+            if life.ended or np.isfinite(loss):
+                continue
+            life.ended = {"why": DIVERGED, "step": self.step, "loss": str(loss), "split": split}
+            if not self._any_alive:
+                raise NonFiniteError(
+                    f"The loss{self._setup.replicas.name(replica)} on {split} data was {loss} after step {self.step}; "
+                    f"{self._checkpoints.last_good()}. In another --workdir, try a lower optimizer.learning_rate."
+                )
+        return measured, speed
+
+    def _validations(self) -> results.Lines:
+        """Reads the record's lines of validation data, in all processes."""
+        record = files.read_record(self._directory) if processes.is_first() else []  # only it is sure to see all lines
+        return json.loads(processes.of_first(json.dumps([line for line in record if line["split"] == "validation"])))
+
+    def _best_params(self, state: TrainState) -> Params | None:
+        """Stacks each replica's parameters at its best step; None where that is the last step for all.
+
+        Where a best step's checkpoint is damaged, the best of the other steps takes its place.
+        """
+        params, replicas = state.averaged(), self._setup.replicas
+        abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), params)
+        loaded, damaged = {self.step: params, 0: params}, set[int]()  # what diverged early has no best step
+        while missing := set(self._best) - loaded.keys():
+            lost = min(missing)
+            try:
+                loaded[lost] = self._checkpoints.load_params(lost, abstract, averaged=bool(state.ema))
+            except digest.DamagedError as error:
+                damaged.add(lost)
+                self._replace(lost, {*self._checkpoints.steps(), self.step} - damaged, error)
+        if set(self._best) <= {self.step, 0}:
+            return None
+        return replicas.stack([replicas.one(loaded[best], r) for r, best in enumerate(self._best)])
+
+    def _replace(self, lost: int, remaining: set[int], error: digest.DamagedError) -> None:
+        """Replaces a lost best step by the best of the steps that are left."""
+        lines = [line for line in self._validations() if line["step"] in remaining]
+        for replica, life in enumerate(self._lives):
+            if life.best["step"] != lost:
+                continue
+            values = [{"step": line["step"], "value": self._value(line)} for line in results.of_replica(lines, replica)]
+            life.best = max(values, key=lambda value: (value["value"], value["step"]))
+            self.recorder.say(
+                f"{error} It was the best{self._setup.replicas.name(replica)}; the best that is left is step "
+                f"{life.best['step']}."
+            )
