@@ -54,7 +54,7 @@ def steady(config: Config, count: int, rounds: int) -> dict[str, Any]:
     mesh, rate = sharding.make_mesh(config.mesh), config.optimizer.learning_rate
     with jax.set_mesh(mesh):
         steps = {
-            "together": _step(config, [Replicas(range(config.seed, config.seed + count), mesh, [rate] * count)]),
+            "together": _step(config, [Replicas(range(config.seed, config.seed + count), mesh, [rate])]),
             "apart": _step(config, [Replicas([config.seed + number], mesh, [rate]) for number in range(count)]),
         }
         times = measure.in_turn(steps, rounds, budget=float("inf"))

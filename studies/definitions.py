@@ -61,7 +61,7 @@ class Study:
         more += [f"--tune={self.tune}", *self.tuning] if self.tune else []
         more += [f"--declare={os.path.relpath(DECLARATIONS / f'{self.declared}.json')}"] if self.declared else []
         where = f"--workdir={folder}"
-        return [f"--config={self.config}", *fields, *over, f"--seeds={self.seeds}", *more, "--replicas=no", where]
+        return [f"--config={self.config}", *fields, *over, f"--seeds={self.seeds}", *more, where]
 
 
 MNIST = (

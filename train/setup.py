@@ -87,7 +87,7 @@ class Setup:
           The state, and the remark.
         """
         replicas = self.replicas
-        keys = replicas.arguments(lambda replica: jax.random.key(replicas.seeds[replica]))
+        keys = replicas.arguments(lambda replica: jax.random.key(replicas.seed(replica)))
         shardings = replicas.shardings(self.shapes)
         init = replicas.over(lambda key: self.step.init(self.task.init(key)), True)
         state = jax.jit(init, out_shardings=shardings)(keys)

@@ -24,7 +24,7 @@ from typing import Any
 from attention.errors import UsageError
 from train import cli
 from train.config.loading import literal
-from train.grids import declaration, grid, matching, pool, tuning
+from train.grids import declaration, grid, matching, pool, together, tuning
 from train.run.progress import duration_text, numbers_text
 from train.run.workdir import read_result
 
@@ -45,20 +45,46 @@ def runs(sweep: grid.Sweep, prepared: matching.Prepared, directory: Path) -> dic
     return commands
 
 
-def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, directory: Path, ended_one: Ended) -> dict[Path, str]:
-    """Trains the runs that are left; says how many at a time, how each ended, and how long the others will take."""
+def run_all(
+    todo: Mapping[Path, Sequence[str]], jobs: int, most: int, directory: Path, ended_one: Ended
+) -> dict[Path, str]:
+    """Trains the runs that are left; says how many at a time, how each ended, and how long the others will take.
+
+    Args:
+      todo: The flags of each run by its work directory.
+      jobs: The number of processes at a time; 0 is one for each CPU.
+      most: How many runs may be trained together, in one process.
+      directory: The folder of the sweep.
+      ended_one: Called with each run that has ended.
+    """
+    together.take_apart_finished(directory)
+    left = {path: run_flags for path, run_flags in todo.items() if not pool.is_finished(path)}
+    joint = together.joined(left, most, directory)
+    alone = {path: together.Joint(run_flags, (path,)) for path, run_flags in todo.items() if path not in left}
+    programs, outcomes = alone | joint, dict.fromkeys(todo, pool.STOPPED)
     ended: list[Path] = []
-    first = pool.log_of(next(iter(todo)))
-    print(f"Runs: {len(todo)}, {pool.at_a_time(jobs)} at a time; each prints to a file such as {first}", flush=True)
+    jobs = max(1, min(pool.at_a_time(jobs), len(joint)))
+    several = f" in {len(programs)} program{'s' * (len(programs) > 1)}" if len(programs) < len(todo) else ""
+    first = pool.log_of(next(iter(programs)))
+    print(f"Runs: {len(todo)}{several}, {jobs} at a time; each prints to a file such as {first}", flush=True)
 
-    def say(path: Path, outcome: str, left: float) -> None:
-        ended.append(path)
-        ended_one(path)
+    def say(place: Path, outcome: str, left: float) -> None:
+        members = programs[place].members
+        apart = len(members) > 1 and outcome == pool.FINISHED
+        diverged = together.take_apart(place, members) if apart else []
         rest = f"; {duration_text(left)} left" if left > 0 else ""
-        line = f"[{len(ended)}/{len(todo)}] {path.relative_to(directory)}: {_result(path, outcome)}"
-        print(f"{line}{rest}", flush=True)
+        for path in members:
+            outcomes[path] = pool.DIVERGED if path in diverged else outcome
+            ended.append(path)
+            ended_one(path)
+            line = f"[{len(ended)}/{len(todo)}] {path.relative_to(directory)}: {_result(path, place, outcomes[path])}"
+            print(f"{line}{rest}", flush=True)
 
-    return pool.run_all({path: pool.command(run_flags, path) for path, run_flags in todo.items()}, jobs, say)
+    for place, program in joint.items():
+        if len(program.members) > 1:
+            together.begin(place, program, directory)
+    pool.run_all({place: pool.command(program.flags, place) for place, program in programs.items()}, jobs, say)
+    return outcomes
 
 
 def _summed(outcomes: Mapping[Path, str], directory: Path) -> int:
@@ -174,9 +200,9 @@ def _plan(
         index[values if cell.name in known or not flags.equal else sweep.baseline(values)]
         for values, cell in cells.items()
     ]
-    prepared = matching.apart(matching.prepare, requests, baselines, flags.equal, flags.seeds, flags.replicas)
+    prepared = matching.apart(matching.prepare, requests, baselines, flags.equal, flags.replicas)
     chosen = {name: {**known.get(name, {}), **new} for name, new in prepared.chosen.items()}
-    seeds = grid.seeds(before["seeds"] if before else [], prepared.seed, flags.seeds, prepared.together, flags.workdir)
+    seeds = grid.seeds(before["seeds"] if before else [], prepared.seed, flags.seeds, flags.workdir)
     return dataclasses.replace(sweep, seeds=seeds), dataclasses.replace(prepared, chosen=chosen)
 
 
@@ -205,10 +231,10 @@ def _chosen(sweep: grid.Sweep, prepared: matching.Prepared) -> list[str]:
     return lines
 
 
-def _result(path: Path, outcome: str) -> str:
+def _result(path: Path, place: Path, outcome: str) -> str:
     if outcome in (pool.FAILED, pool.DIVERGED):
-        lines = pool.log_of(path).read_text(encoding="utf-8", errors="replace").splitlines()
-        return f"failed, see {pool.log_of(path)}: {lines[-1] if lines else 'it printed nothing'}"
+        lines = pool.log_of(place).read_text(encoding="utf-8", errors="replace").splitlines()
+        return f"failed, see {pool.log_of(place)}: {lines[-1] if lines else 'it printed nothing'}"
     if outcome == pool.STOPPED:
         return "stopped and saved"
     result = read_result(path)
@@ -246,7 +272,7 @@ def run(flags: argparse.Namespace, ended: Ended = lambda path: None) -> int:
     jobs = flags.jobs or (0 if prepared.platform == "cpu" else 1)
     while left := _trials(sweep, prepared, tried, flags.workdir):
         todo = {path: run_flags for paths in left.values() for path, run_flags in paths.items()}
-        outcomes = {} if prints else run_all(todo, jobs, flags.workdir, ended)
+        outcomes = {} if prints else run_all(todo, jobs, prepared.together, flags.workdir, ended)
         tried = tuning.scores(sweep.tune, tried, left, outcomes)
         _write(flags, sweep, prepared, tried)
         if any(value not in tried.get(name, {}) for name, value in left):
@@ -256,7 +282,9 @@ def run(flags: argparse.Namespace, ended: Ended = lambda path: None) -> int:
     todo = runs(sweep, prepared, flags.workdir)
     if sweep.tune:
         tuning.reuse(sweep.tune, prepared.chosen, todo)
-    return _give(todo, flags) if prints else _summed(run_all(todo, jobs, flags.workdir, ended), flags.workdir)
+    if prints:
+        return _give(todo, flags)
+    return _summed(run_all(todo, jobs, prepared.together, flags.workdir, ended), flags.workdir)
 
 
 main = cli.program(
@@ -276,7 +304,7 @@ main = cli.program(
         "--jobs", type=cli.count, default=0, help="runs at a time; default one for each CPU, or one on an accelerator"
     ),
     cli.flag(
-        "--replicas", default="auto", choices=REPLICAS, help="train seeds together; auto does so, but not on CPUs"
+        "--replicas", default="auto", choices=REPLICAS, help="train seeds and rates in one program; auto where it pays"
     ),
     cli.flag("--equal", default="", choices=matching.EQUAL, help="what to match with the first value of --over"),
     cli.flag(

@@ -177,7 +177,7 @@ def test_flags_are_those_of_a_sweep(tmp_path):
     flags = replication.STUDIES["matched"].flags("data", tmp_path / "matched")
     assert flags[0] == "--config=configs/vit_mnist.py"
     assert "--config.data.data_dir=data/tfds" in flags
-    assert flags[-4:] == ["--seeds=3", "--equal=parameters", "--replicas=no", f"--workdir={tmp_path}/matched"]
+    assert flags[-3:] == ["--seeds=3", "--equal=parameters", f"--workdir={tmp_path}/matched"]
 
 
 def test_tables_are_made_of_what_is_kept(page, swept, trained):

@@ -1,6 +1,7 @@
 """A run that is no longer getting better ends, for good, wherever it was stopped; what is frozen stays as it was."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -59,6 +60,17 @@ def test_killed_and_started_again_it_ends_alike_and_then_stays_ended(ended, tmp_
     assert main.main(command) == 0
     assert "Ended after step 6 of 12: no better accuracy in 2 evaluations" in " ".join(capsys.readouterr().out.split())
     assert_same(tmp_path / "run", ended)
+
+
+def test_more_patience_lets_it_go_on(ended, tmp_path):
+    shutil.copytree(ended, tmp_path / "run")
+    assert main.main(arguments(tmp_path / "run", **OPTIONS | {"train__patience": 3})) == 0
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["steps"], result["best_step"]) == (8, 2)
+    assert main.main(arguments(tmp_path / "run", **OPTIONS | {"train__patience": 0})) == 0
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["steps"] == 12
+    assert "ended" not in result
 
 
 def test_frozen_parameters_are_the_initial_ones_to_the_bit(ended):

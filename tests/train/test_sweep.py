@@ -17,7 +17,7 @@ import pytest
 from analysis import report
 from tests.conftest import ROOT
 from tests.train.conftest import arguments
-from train import main, sweep
+from train import evaluate, main, sweep
 from train.grids import grid, matching, pool
 
 pytestmark = pytest.mark.xdist_group(__name__)
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.xdist_group(__name__)
 MECHANISMS = ("dot_product", "efficient")
 
 
-def asked(workdir, *more, over="model.attention=dot_product,efficient", seeds=2, **changes):
-    return [*arguments(workdir, **changes), f"--over={over}", f"--seeds={seeds}", *more]
+def asked(workdir, *more, over="model.attention=dot_product,efficient", seeds=2, replicas="no", **changes):
+    return [*arguments(workdir, **changes), f"--over={over}", f"--seeds={seeds}", f"--replicas={replicas}", *more]
 
 
 def directly(function, *arguments):
@@ -87,6 +87,38 @@ def test_a_killed_sweep_is_resumed_and_every_run_stands_once(swept):
         epochs = 12 * 32 / 1149  # the clock leaves a process's first step out
         assert result["seconds"] / epochs <= result["seconds_per_epoch"] <= result["seconds"] / epochs * 12 / 6
     assert len({result["best"]["test"]["loss"] for result in found.values()}) == 4
+
+
+@pytest.mark.more
+def test_seeds_and_rates_of_one_program_are_the_runs_that_each_alone_would_be(tmp_path, here, capsys):
+    """A run whose rate is too high diverges in either, and the others are what they are without it."""
+    over = "optimizer.learning_rate=1e-3,3e-3,1e30"
+    changes = {"optimizer__clip": 0.0, "optimizer__warmup": "0 steps"}
+    found = {}
+    for replicas in ("yes", "no"):
+        workdir = tmp_path / replicas
+        assert sweep.main(asked(workdir, over=over, replicas=replicas, **changes)) == 1
+        printed = capsys.readouterr().out
+        assert ("Runs: 6 in 1 program, 1 at a time" in printed) == (replicas == "yes")
+        assert "4 of 6 runs have finished, 2 failed." in printed
+        found[replicas] = {path.relative_to(workdir): path for path in sorted(workdir.glob("*/seed*")) if path.is_dir()}
+    ours, theirs = found.values()
+    good = [path for path in theirs if (theirs[path] / "result.json").exists()]
+    assert [path for path in ours if (ours[path] / "result.json").exists()] == good
+    for path in good:
+        mine, alone = (json.loads((place[path] / "result.json").read_text()) for place in (ours, theirs))
+        assert mine.keys() - alone.keys() == {"together"}
+        assert mine["best_step"] == alone["best_step"]
+        assert mine["best"]["test"]["loss"] == pytest.approx(alone["best"]["test"]["loss"], rel=1e-4)
+        names = [{one.name for one in place[path].iterdir()} - {".lock"} for place in (ours, theirs)]
+        assert names[0] == names[1]
+        configs = [json.loads((place[path] / "config.json").read_text()) for place in (ours, theirs)]
+        assert configs[0] == configs[1]
+        assert evaluate.evaluate(ours[path], "best")[1]["loss"] == pytest.approx(mine["best"]["test"]["loss"], rel=1e-5)
+    assert not list((tmp_path / "yes/together").glob("*/"))
+    assert sweep.main(asked(tmp_path / "yes", "--print", over=over, replicas="yes", **changes)) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2  # those that diverged
+    assert report.main([str(tmp_path / "yes"), f"--out={tmp_path}", "--metric=loss"]) == 0
 
 
 @pytest.mark.more
@@ -225,7 +257,7 @@ def test_slurm_gets_the_runs_that_are_left(tmp_path, here, monkeypatch, capsys):
         (["--over=seed=1,2"], "--over seed cannot be: --seeds decides it"),
         (["--over=model.width=16,32"], "model.width is given twice"),
         (["--equal=parameter"], "Unknown --equal 'parameter'. Did you mean 'parameters'?"),
-        (["--replicas=maybe"], "Unknown --replicas 'maybe'. Valid: auto, no, yes."),
+        (["--replicas=maybe"], "--replicas is given twice; give it once."),
         (["--jobs=-1"], "--jobs must be a whole number from 1 on, but it is '-1'."),
         (["--jobs=many"], "--jobs must be a whole number from 1 on, but it is 'many'."),
         (["--config.train.replicas=2"], "--config.train.replicas cannot be: --replicas decides it."),

@@ -69,7 +69,7 @@ class TrainConfig(Checked):
     patience: Annotated[Count, Sentinel(0, "it never ends early")] = field(
         0,
         "After how many evaluations on validation data in a row, without a better value of the metric that chooses the "
-        "best step, the run ends; of several replicas, without one in any.",
+        "best step, the run ends, and of several replicas each by itself.",
         may_change=True,
     )
     loggers: Loggers = field(

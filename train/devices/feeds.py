@@ -6,13 +6,19 @@ from typing import ClassVar
 
 import jax
 import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
-from train.data import pipeline
+from train.data import device, pipeline
+from train.data.device import Resident, ResidentEvaluation
+from train.data.pipeline import Examples
+from train.devices import memory, sharding
 from train.devices.replicas import Replicas
 from train.step import Batch
 from train.tasks.task import Task
 
 Rows = dict[str, jax.Array]
+PART = 1 / 8  # of a device's memory that data may take
 
 
 class Feed(contextlib.AbstractContextManager):
@@ -43,7 +49,9 @@ class HostFeed(Feed):
     def __init__(self, replicas: Replicas, task: Task):
         self._replicas, self.arrays = replicas, {}
         share = jax.process_index(), jax.process_count()
-        streams = [task.sources["train"].train_batches(seed, *share) for seed in replicas.seeds]
+        streams = [
+            task.sources["train"].train_batches(seed, *share) for seed in map(replicas.seed, range(len(replicas)))
+        ]
         self._batches = pipeline.stacked(streams) if replicas.front else streams[0]
         self._next = 0  # the step that the stream stands at
 
@@ -65,7 +73,63 @@ class HostFeed(Feed):
         self._batches.close()
 
 
+class DeviceFeed(Feed):
+    """Batches that the devices gather from all examples, which lie there whole; many steps a call."""
+
+    name, most = "devices", 128
+
+    def __init__(self, replicas: Replicas, resident: Resident):
+        self._replicas, self._resident = replicas, resident
+        self.arrays = placed(resident, replicas.mesh)
+
+    def take(self, first: int, count: int) -> tuple[Rows, np.ndarray]:
+        """See `Feed`."""
+        share = jax.process_index(), jax.process_count()
+        seeds = self._replicas.seeds
+        of_seed = {seed: self._resident.feed(seed, first, count, *share) for seed in seeds}
+        feeds = [of_seed[seed] for seed in seeds]
+        rows = {n: np.stack([feed[n] for feed in feeds], 1) for n in feeds[0]} if self._replicas.front else feeds[0]
+        filled = {n: np.pad(x, [(0, self.most - count)] + [(0, 0)] * (x.ndim - 1)) for n, x in rows.items()}
+        return self._replicas.to_devices(filled, stacked=True, steps=True), rows["index"]
+
+    def batch(self, arrays: Mapping[str, jax.Array], row: Rows, seed: jax.Array) -> Batch:
+        """See `Feed`."""
+        return self._resident.batch(arrays, row, seed)
+
+    def __exit__(self, *exception: object) -> None:
+        self.arrays = {}
+
+
+def placed(resident: Resident | ResidentEvaluation, mesh: Mesh) -> dict[str, jax.Array]:
+    """Puts the arrays of resident data on every device whole."""
+    whole = NamedSharding(mesh, P())
+    return {
+        name: jax.make_array_from_process_local_data(whole, array, array.shape)
+        for name, array in resident.arrays.items()
+    }
+
+
+def why_host(examples: Examples, mesh: Mesh, training: bool = True) -> str:
+    """Says why batches of a split are made by the host, in words that follow "because"; '' where the devices can.
+
+    Their data may take a share of `PART` of each device.
+    """
+    if sharding.context(mesh) > 1:
+        return "mesh.context splits their tokens"
+    if training and examples.data.workers:
+        return f"data.workers={examples.data.workers} processes prepare them"
+    return device.why_host(examples, int(PART * memory.limit(mesh)), training)
+
+
 def of(replicas: Replicas, task: Task, name: str) -> Feed:
-    """Opens the batches of a training; `name` is the place that a run has chosen before, or ''."""
-    del name
-    return HostFeed(replicas, task)
+    """Opens the batches of a training; `name` is the place that the run has chosen before, or ''."""
+    examples = task.sources["train"]
+    if name == HostFeed.name or (not name and why_host(examples, replicas.mesh)):
+        return HostFeed(replicas, task)
+    return DeviceFeed(replicas, Resident(examples))
+
+
+def remarks(replicas: Replicas, task: Task) -> list[str]:
+    """Says in a run's header why the host makes its batches; nothing where the devices do."""
+    reason = why_host(task.sources["train"], replicas.mesh)
+    return [f"Batches are made by the host, since {reason}."] if reason else []

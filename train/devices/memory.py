@@ -27,16 +27,21 @@ def check(state: Any, batch: int, sizes: Mapping[str, int], mesh: Mesh) -> None:
       sizes: The config's fields that decide them, for the message.
       mesh: The devices.
     """
-    local = mesh.local_devices
-    limit = (local[0].memory_stats() or {}).get("bytes_limit") or machine() // len(local)
+    available = limit(mesh)
     needed = {"parameters and optimizer": bytes_a_device(state), "a batch": -(-batch // mesh.size)}
-    if sum(needed.values()) > limit:
+    if sum(needed.values()) > available:
         listed = " and ".join(f"{scaled(size, 'B')} for {what}" for what, size in needed.items())
         given = ", ".join(f"{name}={size}" for name, size in sizes.items())
         raise UsageError(
             f"This run would take at least {scaled(sum(needed.values()), 'B')} on each device, {listed}, but a device "
-            f"has {scaled(limit, 'B')}; make the model smaller, lower {given}, or use more devices."
+            f"has {scaled(available, 'B')}; make the model smaller, lower {given}, or use more devices."
         )
+
+
+def limit(mesh: Mesh) -> int:
+    """Gives the bytes of memory of each device; CPU devices share those of the machine."""
+    local = mesh.local_devices
+    return (local[0].memory_stats() or {}).get("bytes_limit") or machine() // len(local)
 
 
 def check_compiling() -> None:

@@ -33,9 +33,9 @@ class StepProgram:
         self._step, self._replicas, self._feed = step, replicas, feed
         self._of_each = replicas.arguments(
             lambda replica: (
-                step_key(replicas.seeds[replica]),
-                Rates(jnp.float32(replicas.rates[replica]), jnp.int32(warmup), jnp.int32(total)),
-                jnp.uint32(replicas.seeds[replica]),
+                step_key(replicas.seed(replica)),
+                Rates(jnp.float32(replicas.rate(replica)), jnp.int32(warmup), jnp.int32(total)),
+                jnp.uint32(replicas.seed(replica)),
             )
         )
         self._compiled: dict[tuple, Any] = {}

@@ -27,17 +27,17 @@ class Replicas:
     replicas without communication. Otherwise the mesh splits every batch, as it does for one replica.
 
     Args:
-      seeds: The seed of each replica.
+      seeds: The seeds.
       mesh: The devices.
-      rates: The highest learning rate of each replica; () where it does not matter.
+      rates: The highest learning rates, with each of which every seed is trained; where they do not matter, any.
 
     Attributes:
       front: The leading axis of every stacked array; () for one replica.
       batch_axes: The axes of the mesh that split each replica's batch.
     """
 
-    def __init__(self, seeds: Sequence[int], mesh: Mesh, rates: Sequence[float] = ()):
-        self.seeds, self.mesh, self.rates = seeds, mesh, rates
+    def __init__(self, seeds: Sequence[int], mesh: Mesh, rates: Sequence[float] = (0.0,)):
+        self._seeds, self.mesh, self._rates = seeds, mesh, rates
         several = len(self) > 1
         # With other axes too, XLA (jaxlib 0.10.2) aborts where a sharded array is indexed inside `shard_map`.
         only = mesh.size > 1 and mesh.shape["data"] == mesh.size
@@ -53,32 +53,49 @@ class Replicas:
         Raises:
           UsageError: there are several replicas and several processes.
         """
-        rates = config.train.rates or (config.optimizer.learning_rate,)
-        pairs = [(config.seed + number, rate) for rate in rates for number in range(config.train.replicas)]
-        if len(pairs) > 1 and jax.process_count() > 1:
+        if config.train.together > 1 and jax.process_count() > 1:
             raise UsageError(
-                f"{len(pairs)} replicas (train.replicas x train.rates) train in one process, but there are "
+                f"{config.train.together} replicas (train.replicas x train.rates) train in one process, but there are "
                 f"{jax.process_count()}; start a run for each, or set train.replicas=1 and train.rates=()."
             )
-        return cls([seed for seed, _ in pairs], mesh, [rate for _, rate in pairs])
+        rates = config.train.rates or (config.optimizer.learning_rate,)
+        return cls(range(config.seed, config.seed + config.train.replicas), mesh, rates)
 
     def __len__(self) -> int:
-        return len(self.seeds)
+        return len(self._seeds) * len(self._rates)
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seed of each replica."""
+        return [self.seed(replica) for replica in range(len(self))]
+
+    @property
+    def rates(self) -> list[float]:
+        """The highest learning rate of each replica."""
+        return [self.rate(replica) for replica in range(len(self))]
+
+    def seed(self, replica: int) -> int:
+        """Gives the seed of a replica."""
+        return self._seeds[replica % len(self._seeds)]
+
+    def rate(self, replica: int) -> float:
+        """Gives the highest learning rate of a replica."""
+        return self._rates[replica // len(self._seeds)]
 
     def remarks(self) -> list[str]:
         """Says in a run's header which replicas there are; nothing for one."""
         if not self.front:
             return []
-        seeds, rates = dict.fromkeys(self.seeds), dict.fromkeys(self.rates)
-        also = f", each with learning rates {', '.join(f'{rate:g}' for rate in rates)}" if len(rates) > 1 else ""
-        return [f"Replicas: {len(self)}, of seeds {min(seeds)} to {max(seeds)}{also}"]
+        rates = ", ".join(f"{rate:g}" for rate in self._rates)
+        also = f", each with learning rates {rates}" if len(self._rates) > 1 else ""
+        return [f"Replicas: {len(self)}, of seeds {self._seeds[0]} to {self._seeds[-1]}{also}"]
 
     def name(self, replica: int) -> str:
         """Names a replica in a sentence, such as ` of replica 2 (seed 9)`; '' for one replica."""
         if not self.front:
             return ""
-        rate = f", learning rate {self.rates[replica]:g}" if len(set(self.rates)) > 1 else ""
-        return f" of replica {replica} (seed {self.seeds[replica]}{rate})"
+        rate = f", learning rate {self.rate(replica):g}" if len(self._rates) > 1 else ""
+        return f" of replica {replica} (seed {self.seed(replica)}{rate})"
 
     def label(self, replica: int) -> dict[str, int]:
         """Marks a replica's lines in the record; {} for one replica."""

@@ -291,8 +291,8 @@ def check_extends(before: Mapping[str, Any], now: Sweep, directory: Path) -> Non
         )
 
 
-def seeds(before: Sequence[Sequence[int]], first: int, count: int, together: bool, directory: Path) -> list[list[int]]:
-    """Deals seeds to the runs of a setting: those of before, then the new seeds, one in each run or together.
+def seeds(before: Sequence[Sequence[int]], first: int, count: int, directory: Path) -> list[list[int]]:
+    """Deals seeds to the runs of a setting: those of before, some with several, then one for each new seed.
 
     Raises:
       UsageError: The sweep already has more seeds, or other ones.
@@ -304,5 +304,4 @@ def seeds(before: Sequence[Sequence[int]], first: int, count: int, together: boo
             f"{directory} holds a sweep of the seeds {known[0]} to {known[-1]}, which {asked[0]} to {asked[-1]} do "
             "not extend; give --seeds of at least as many, or choose another --workdir."
         )
-    new = asked[len(known) :]
-    return [*map(list, before), *([new] if together and new else [[seed] for seed in new])]
+    return [*map(list, before), *([seed] for seed in asked[len(known) :])]

@@ -20,11 +20,15 @@ from models.fields import declared
 from train import tasks
 from train.config import durations, loading, timetable
 from train.config.schema import Config
+from train.devices import memory
 from train.setup import Setup
 from train.state import count_parameters
 
 TOLERANCE = 0.01
 EQUAL = ("parameters", "flops")
+MOST = 64  # replicas of one program
+STATES, BATCHES = 4, 64  # a replica's step takes about so many times its state's and its batch's bytes
+SHORT = 1e11  # operations of a run that a CPU computes about as fast as it starts a process
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,14 +59,14 @@ class Prepared:
       sizes: By name, parameters or operations of each config with these overrides; 0 where nothing is matched.
       seed: The seed of the first config.
       platform: The platform of the devices, such as `cpu`.
-      together: Whether seeds are trained together.
+      together: How many runs that differ in seed or learning rate alone may be trained in one program.
     """
 
     chosen: Mapping[str, Mapping[str, str]]
     sizes: Mapping[str, int]
     seed: int
     platform: str
-    together: bool
+    together: int
 
 
 def apart(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -71,26 +75,19 @@ def apart(function: Callable[..., Any], *arguments: Any) -> Any:
         return pool.submit(function, *arguments).result()
 
 
-def prepare(requests: Sequence[Request], baselines: Sequence[int], equal: str, seeds: int, replicas: str) -> Prepared:
+def prepare(requests: Sequence[Request], baselines: Sequence[int], equal: str, replicas: str) -> Prepared:
     """Checks every config as a run does, and matches those that are not baselines.
 
     Args:
       requests: The configs.
       baselines: The index of the baseline of each config, which may be its own.
       equal: An element of `EQUAL`, or '' to match nothing.
-      seeds: How many seeds each config is trained with.
-      replicas: Whether seeds are trained together: `yes`, `no`, or `auto`, which is `no` on CPUs and where a config
-        cannot be stacked.
+      replicas: Whether runs are trained together: `yes`, `no`, or `auto`; see `_together`.
 
     Raises:
       UsageError: A config has a mistake, or cannot be matched.
     """
-    platform = jax.default_backend()
-    several = seeds > 1 and (replicas == "yes" or (replicas == "auto" and platform != "cpu"))
-    together = several and (replicas == "yes" or all(map(_can_be_stacked, requests)))
-    as_run = {"train.replicas": str(seeds)} if together else {}
-    for request in requests:
-        _check(request.but(as_run))
+    setups = [_check(request) for request in requests]
     chosen: dict[str, Mapping[str, str]] = {request.name: {} for request in requests}
     sizes = dict.fromkeys(chosen, 0)
     if equal:
@@ -98,10 +95,34 @@ def prepare(requests: Sequence[Request], baselines: Sequence[int], equal: str, s
         pairs = [(request, requests[at]) for request, at in zip(requests, baselines, strict=True)]
         chosen |= {request.name: match(request, baseline) for request, baseline in pairs if request is not baseline}
         matched = [request.but(chosen[request.name]) for request in requests]
-        for request in matched:
-            _check(request.but(as_run))
+        setups = [_check(request) for request in matched]
         sizes = {request.name: size(request) for request in matched}
-    return Prepared(chosen, sizes, _resolve(requests[0]).seed, platform, together)
+    together = 1 if replicas == "no" else min(_together(setup, replicas == "yes") for setup in setups)
+    return Prepared(chosen, sizes, _resolve(requests[0]).seed, jax.default_backend(), together)
+
+
+def _together(setup: Setup, asked: bool) -> int:
+    """Finds how many runs of a setting may be trained in one program.
+
+    As many as their states and batches leave room for on a device; but one where batches cannot be stacked, or, if it
+    was not asked for, on a CPU, which trains long runs faster one on each core.
+
+    Raises:
+      UsageError: it was asked for, and batches cannot be stacked.
+    """
+    try:
+        setup.task.check_stackable()
+    except UsageError:
+        if asked:
+            raise
+        return 1
+    config, mesh = setup.config, setup.replicas.mesh
+    work = setup.timetable.total * config.data.batch_size * setup.task.cost().training
+    if not asked and jax.default_backend() == "cpu" and work > SHORT:
+        return 1
+    batch = config.data.batch_size * setup.task.sources["train"].example_bytes
+    one = STATES * memory.bytes_a_device(setup.replicas.abstract(setup.shapes)) + BATCHES * batch
+    return max(1, min(MOST, memory.limit(mesh) // one))
 
 
 def match_parameters(request: Request, baseline: Request) -> dict[str, str]:
@@ -178,18 +199,10 @@ def _knobs(config: Config) -> dict[str, int]:
     }
 
 
-def _can_be_stacked(request: Request) -> bool:
+def _check(request: Request) -> Setup:
+    """Sets a run up, and raises a UsageError where the run would."""
     try:
-        tasks.of(_resolve(request)).check_stackable()
-    except UsageError:
-        return False
-    return True
-
-
-def _check(request: Request) -> None:
-    """Raises a UsageError where a run would."""
-    try:
-        Setup.of(_resolve(request))
+        return Setup.of(_resolve(request))
     except UsageError as error:
         raise UsageError(f"{request.name}: {error}" if request.name else str(error)) from error
 

@@ -75,7 +75,8 @@ class Checkpoints(contextlib.AbstractContextManager):
             yield
         except Exception as error:
             what = f"{self._directory} cannot be written"
-            remedy = f"free space and continue the run in {self._directory}"
+            first = "raise the limit (ulimit -n)" if files.error_number(error) in files.SCARCE else "free space"
+            remedy = f"{first} and continue the run in {self._directory}"
             if step is not None:
                 _rmtree(self._folder / f"{step}{_UNFINISHED}")
                 what = f"The checkpoint of step {step} could not be written to {self._folder}"
@@ -169,8 +170,11 @@ class Checkpoints(contextlib.AbstractContextManager):
                 f"None of the checkpoints in {self._folder} can be read (steps {sorted(damaged)}; "
                 f"{damaged[max(damaged)]}); choose another --workdir to start afresh."
             )
-        self._remove(steps)
         return None
+
+    def clear(self) -> None:
+        """Removes all checkpoints, of which none can be continued from."""
+        self._remove(self._numbered())
 
     def load_params(self, step: int, abstract: Params, averaged: bool) -> Params:
         """Returns the parameters of one step, without the optimizer's state.

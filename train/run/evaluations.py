@@ -2,13 +2,16 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
-from train.devices import refusals
+from train.data.device import ResidentEvaluation
+from train.devices import feeds, refusals
 from train.devices.replicas import Replicas
 from train.run.progress import Clock, averages
 from train.state import Params
@@ -29,7 +32,9 @@ class Measured:
 
 
 class Evaluator:
-    """Measures splits of a task, each time with the same compiled step.
+    """Measures splits of a task, each time with the same compiled programs.
+
+    Where a split's data fit on the devices, they stay there, and one call measures all of it.
 
     Args:
       task: The task, with its data and its loss.
@@ -39,6 +44,7 @@ class Evaluator:
     def __init__(self, task: Task, replicas: Replicas):
         self._task, self._replicas = task, replicas
         self._compiled: dict[tuple, jax.stages.Compiled] = {}
+        self._held: dict[str, tuple[ResidentEvaluation, Batch, Batch]] = {}  # a split's data, and rows of all batches
 
     def __call__(self, split: str, params: Params) -> tuple[list[Measured], float]:
         """Measures a split with every replica's parameters.
@@ -50,37 +56,61 @@ class Evaluator:
           What was measured of each replica, and how many of the task's units were measured a second.
         """
         task, replicas, clock = self._task, self._replicas, Clock()
-        parts = []
-        with contextlib.closing(task.eval_batches(split, jax.process_index(), jax.process_count())) as batches:
-            for batch in batches:
-                parts.append(self._sums(params, batch, clock))
-                jax.block_until_ready(parts[-2:-1])  # one batch waits on the devices while one is computed
-        parts = jax.device_get(parts)
-        clock.lap(0)
+        on_devices = split in self._held or not feeds.why_host(task.sources[split], replicas.mesh, training=False)
+        parts = (self._in_one_call if on_devices else self._in_batches)(split, params, clock)
         units = task.eval_examples(split) * task.units_per_example * len(replicas)
         measured = []
-        for trained, *own in zip(replicas.unstack(params), *map(replicas.split, parts), strict=True):
-            examples = _in_order({name: np.concatenate([part[name] for part in own]) for name in own[0]})
+        for trained, examples in zip(replicas.unstack(params), map(_in_order, replicas.split(parts)), strict=True):
             metrics = task.metrics(split, averages(_totals(examples)))
             measured.append(Measured(metrics | task.measured(split, trained, replicas.mesh), examples))
         return measured, units / clock.seconds
 
-    def _sums(self, params: Params, batch: dict[str, np.ndarray], clock: Clock) -> Batch:
-        """Starts to compute the sums of each example of a batch, and compiles first where that is needed."""
-        placed = self._replicas.to_devices(batch, stacked=False)
-        shapes = tuple((name, placed[name].shape) for name in sorted(placed))
+    def _in_one_call(self, split: str, params: Params, clock: Clock) -> dict[str, np.ndarray]:
+        """Measures each example of a split whose data are on the devices, `(..., n)`."""
+        if split not in self._held:
+            resident = ResidentEvaluation(self._task.sources[split])
+            rows = resident.feed(jax.process_index(), jax.process_count())
+            rows = self._replicas.to_devices(rows, stacked=False, steps=True)
+            self._held[split] = resident, feeds.placed(resident, self._replicas.mesh), rows
+            clock.skip()
+        resident, arrays, rows = self._held[split]
+
+        def measure(params: Params, arrays: Batch, rows: Batch) -> Batch:
+            of_each = jax.lax.map(lambda row: self._measures(params, resident.batch(arrays, row)), rows)
+            return jax.tree.map(jnp.ravel, of_each)
+
+        found = jax.device_get(self._call(clock, split, measure, params, arrays, rows))
+        clock.lap(0)
+        return found
+
+    def _in_batches(self, split: str, params: Params, clock: Clock) -> dict[str, np.ndarray]:
+        """Measures each example of a split in batches that the host makes, `(..., n)`."""
+        parts: list[Batch] = []
+        with contextlib.closing(self._task.eval_batches(split, jax.process_index(), jax.process_count())) as batches:
+            for batch in batches:
+                placed = self._replicas.to_devices(batch, stacked=False)
+                parts.append(self._call(clock, "", self._measures, params, placed))
+                jax.block_until_ready(parts[-2:-1])  # one batch waits on the devices while one is computed
+        parts = jax.device_get(parts)
+        clock.lap(0)
+        return {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
+
+    def _measures(self, params: Params, batch: Batch) -> Batch:
+        return self._task.measures(params, batch, None) | {"index": batch["index"]}
+
+    def _call(self, clock: Clock, name: str, function: Callable[..., Batch], params: Params, *shared: Batch) -> Batch:
+        """Starts to compute a function of every replica's parameters, and compiles it first where that is needed."""
+        shapes = (name, *((name, of.shape) for tree in shared for name, of in sorted(tree.items())))
         if shapes not in self._compiled:
             clock.lap(0)
-            self._compiled[shapes] = refusals.compiled(lambda: self._lower(params, placed))
+            self._compiled[shapes] = refusals.compiled(lambda: self._lower(function, params, shared))
             clock.skip()
-        return self._compiled[shapes](params, placed)
+        return self._compiled[shapes](params, *shared)
 
-    def _lower(self, params: Params, batch: Batch) -> jax.stages.Lowered:
-        def measure(params: Params, batch: Batch) -> Batch:
-            return self._task.measures(params, batch, None) | {"index": batch["index"]}
-
-        whole = jax.sharding.NamedSharding(self._replicas.mesh, jax.sharding.PartitionSpec())
-        return jax.jit(self._replicas.over(measure, True, False), out_shardings=whole).lower(params, batch)
+    def _lower(self, function: Callable[..., Batch], params: Params, shared: Sequence[Batch]) -> jax.stages.Lowered:
+        over = self._replicas.over(function, True, *(False for _ in shared))
+        whole = NamedSharding(self._replicas.mesh, PartitionSpec())
+        return jax.jit(over, out_shardings=whole).lower(params, *shared)
 
 
 def _in_order(examples: dict[str, np.ndarray]) -> OfExamples:

@@ -14,7 +14,8 @@ from models.files import parse_json, read_text
 
 TEMPORARY = ".tmp"  # of a file that is being written
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-UNWRITABLE = FULL | {errno.EROFS, errno.EIO}
+SCARCE = {errno.EMFILE, errno.ENFILE}  # more files are open than may be
+UNWRITABLE = FULL | SCARCE | {errno.EROFS, errno.EIO}
 
 
 def why_unwritable(error: BaseException) -> str:

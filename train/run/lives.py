@@ -31,6 +31,11 @@ class Life:
         self.best = saved.get("best", {"step": 0, "value": -math.inf})
         self.waited, self.ended = saved.get("waited", 0), saved.get("ended", {})
 
+    def revive(self, patience: int) -> None:
+        """Lets a life go on whose patience had ended, and is longer now."""
+        if self.ended.get("why") == PATIENCE and not 0 < patience <= self.waited:
+            self.ended = {}
+
     @property
     def saved(self) -> dict[str, Any]:
         """What a checkpoint keeps, as JSON values."""

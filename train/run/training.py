@@ -67,6 +67,7 @@ class TrainingRun(contextlib.ExitStack):
             remarks = [f"Continuing after step {self.step} of {self._directory}"]
         else:
             lost = set_aside(self._directory) if processes.is_first() else []
+            self._checkpoints.clear()
             (state, remark), progress = fresh(), {}
             remarks = [*filter(None, [remark]), *lost]
         if self.step > total:
@@ -76,6 +77,9 @@ class TrainingRun(contextlib.ExitStack):
             )
         self.feed = progress.get("feed", "")
         self._lives = [Life(saved) for saved in progress.get("lives", [{}] * len(setup.replicas))]
+        for life in self._lives:
+            life.revive(setup.config.train.patience)
+        state = self._with_the_living(state)
         self.recorder = self.enter_context(contextlib.closing(Recorder(self._directory, setup, self.step, progress)))
         self.recorder.say(*report.header(setup, state), *remarks)
         workdir.keep(self._directory, self._resolved, finished=not self.goes_on)
@@ -249,6 +253,10 @@ class TrainingRun(contextlib.ExitStack):
             return state
         if not self._setup.timetable.logs(self.step):
             self._log("train", self.step, {replica: life.averages.take() for replica, life in now.items()})
+        return self._with_the_living(state)
+
+    def _with_the_living(self, state: TrainState) -> TrainState:
+        """Writes into the state which replicas go on."""
         alive = np.array([not life.ended for life in self._lives]).reshape(self._setup.replicas.front)
         return state.replace(alive=jax.device_put(alive, state.alive.sharding))
 

@@ -112,15 +112,14 @@ def test_a_matched_sweep_keeps_its_baseline(tmp_path):
         grid.check_extends(before, dataclasses.replace(SWEEP, equal="flops", over=MORE), tmp_path)
 
 
-def test_seeds_are_added_alone_or_together(tmp_path):
-    assert grid.seeds([], 3, 2, False, tmp_path) == [[3], [4]]
-    assert grid.seeds([], 3, 2, True, tmp_path) == [[3, 4]]
-    assert grid.seeds([[3, 4]], 3, 4, True, tmp_path) == [[3, 4], [5, 6]]
-    assert grid.seeds([[3], [4]], 3, 3, False, tmp_path) == [[3], [4], [5]]
-    assert grid.seeds([[3, 4]], 3, 2, True, tmp_path) == [[3, 4]]
+def test_seeds_are_added_to_those_of_before(tmp_path):
+    assert grid.seeds([], 3, 2, tmp_path) == [[3], [4]]
+    assert grid.seeds([[3, 4]], 3, 4, tmp_path) == [[3, 4], [5], [6]]
+    assert grid.seeds([[3], [4]], 3, 3, tmp_path) == [[3], [4], [5]]
+    assert grid.seeds([[3, 4]], 3, 2, tmp_path) == [[3, 4]]
     for first, count in ((3, 1), (4, 5)):
         with pytest.raises(UsageError, match=r"holds a sweep of the seeds 3 to 4, which .* do not extend"):
-            grid.seeds([[3, 4]], first, count, False, tmp_path)
+            grid.seeds([[3, 4]], first, count, tmp_path)
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):

@@ -6,6 +6,7 @@ from attention import UsageError
 from attention.operations import linear, mlp
 from models.mechanisms import resolve
 from train.config import loading
+from train.devices import memory
 from train.grids import matching
 from train.grids.matching import Request, nearest
 
@@ -34,7 +35,7 @@ def closed_form(name, width, hidden):
 
 @pytest.mark.more
 def test_parameters_match_within_1_percent():
-    prepared = matching.prepare(list(map(request, ("dot_product", "super"))), [0, 0], "parameters", 2, "auto")
+    prepared = matching.prepare(list(map(request, ("dot_product", "super"))), [0, 0], "parameters", "auto")
     assert prepared.chosen["dot_product"] == {}
     counts = []
     for name, chosen in prepared.chosen.items():
@@ -48,7 +49,7 @@ def test_parameters_match_within_1_percent():
 
 
 def test_operations_match_by_the_length():
-    prepared = matching.prepare(list(map(request, ("dot_product", "efficient"))), [0, 0], "flops", 2, "auto")
+    prepared = matching.prepare(list(map(request, ("dot_product", "efficient"))), [0, 0], "flops", "auto")
     (field, length), *_ = prepared.chosen["efficient"].items()
     rest = mlp(16, 32, 64, 32) + linear(16, 4, 32).of_data + linear(1, 32, 10)
     layers = [resolve(name, 1)[0].cost(16, 32, 4) for name in ("dot_product", "efficient")]
@@ -58,30 +59,42 @@ def test_operations_match_by_the_length():
     assert prepared.sizes["efficient"] == pytest.approx(prepared.sizes["dot_product"], rel=0.01)
 
 
-def test_seeds_are_trained_apart_on_cpus_unless_asked_for():
-    assert not matching.prepare([request("super")], [0], "", 3, "auto").together
-    assert not matching.prepare([request("super")], [0], "", 1, "yes").together
-    assert matching.prepare([request("super", seed="7")], [0], "", 3, "no").seed == 7
+def test_long_runs_are_trained_apart_on_cpus_unless_asked_for():
+    long = {"train.length": "100000 steps"}
+    requests = [request("super"), request("super").but(long)]
+    assert matching.prepare(requests[:1], [0], "", "auto").together > 1
+    assert matching.prepare(requests, [0, 1], "", "auto").together == 1
+    assert matching.prepare(requests, [0, 1], "", "yes").together > 1
+    assert matching.prepare(requests[:1], [0], "", "no").together == 1
+    assert matching.prepare([request("super", seed="7")], [0], "", "no").seed == 7
+
+
+def test_no_more_are_trained_together_than_fit(monkeypatch):
+    (one,) = [matching._check(request("super"))]
+    state = memory.bytes_a_device(one.replicas.abstract(one.shapes))
+    batch = one.config.data.batch_size * one.task.sources["train"].example_bytes
+    monkeypatch.setattr(memory, "limit", lambda mesh: 5 * (matching.STATES * state + matching.BATCHES * batch) + 1)
+    assert matching.prepare([request("super")], [0], "", "yes").together == 5
 
 
 @pytest.mark.more
 def test_seeds_are_trained_apart_where_they_cannot_be_together(monkeypatch):
     """On accelerators they are together by themselves, but batches of several lengths cannot be stacked."""
     monkeypatch.setattr("jax.default_backend", lambda: "gpu")
-    assert matching.prepare([request("super")], [0], "", 3, "auto").together
+    assert matching.prepare([request("super")], [0], "", "auto").together > 1
     few = {"data.source": "dates(sources=('en',), targets=('de',), first=2000, last=2001)"}
     few |= {"data.validation_split": "validation", "data.test_split": "test"}
     buckets = Request("dates", "configs/translate_dates.py", few)
-    assert not matching.prepare([buckets], [0], "", 3, "auto").together
+    assert matching.prepare([buckets], [0], "", "auto").together == 1
     with pytest.raises(UsageError, match=r"cannot stack; .* --replicas=no"):
-        matching.prepare([buckets], [0], "", 3, "yes")
+        matching.prepare([buckets], [0], "", "yes")
 
 
 @pytest.mark.more
 def test_what_was_chosen_is_checked_too(monkeypatch):
     checked = []
     monkeypatch.setattr("train.grids.matching._check", checked.append)
-    prepared = matching.prepare(list(map(request, ("dot_product", "super"))), [0, 0], "parameters", 1, "no")
+    prepared = matching.prepare(list(map(request, ("dot_product", "super"))), [0, 0], "parameters", "no")
     assert checked[-1] == request("super").but(prepared.chosen["super"])
 
 

@@ -253,6 +253,18 @@ def test_a_disk_that_takes_no_more_leaves_the_last_one_and_no_remains(workdir, f
     assert restored(workdir) == 6
 
 
+def test_where_no_more_files_may_be_open_the_remedy_is_said(workdir, monkeypatch):
+    def refused(*_, **__):
+        raise ValueError(f"Failed to open: Too many open files [os_error_code='{errno.EMFILE}']")  # TensorStore's words
+
+    monkeypatch.setattr(ocp, "save_async", refused)
+    with (
+        Checkpoints(workdir, keep=2) as checkpoints,
+        pytest.raises(UsageError, match=r"\(Too many open files\); .* step 6: raise the limit \(ulimit -n\) and"),
+    ):
+        save(checkpoints, 8)
+
+
 @pytest.mark.parametrize(("bad", "where"), [(jnp.nan, "params"), (jnp.inf, "opt_state")])
 def test_numbers_that_are_not_finite_are_never_saved_and_the_last_good_one_is_named_and_stays(tmp_path, bad, where):
     broken = jax.tree.map(lambda x: x.at[0].set(bad) if jnp.issubdtype(x.dtype, jnp.inexact) else x, state(4))

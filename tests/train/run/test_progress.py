@@ -142,6 +142,7 @@ def test_a_file_gets_lines_and_the_results_name_everything(tmp_path, capsys):
         "metrics.jsonl",
         "result.json",
         "tensorboard",
+        "test_examples.npz",
     ]
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert set(result["final"]) == {"train", "validation", "test"}

@@ -1,0 +1,180 @@
+"""Runs that differ in seed and learning rate alone, trained in one program and then taken apart into their folders."""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from orbax.checkpoint import v1 as ocp
+
+from models.files import read_json
+from train.cli import OVERRIDE
+from train.run import digest, results
+from train.run.checkpoints import FOLDER as CHECKPOINTS
+from train.run.evaluations import EXAMPLES
+from train.run.files import read_record, write_json, write_text
+from train.run.lives import DIVERGED
+from train.run.recorder import TensorBoard
+from train.run.report import draw_curves
+from train.run.workdir import read_config, read_results
+
+FOLDER = "together"  # of a sweep; what is in it is gone when its runs are in their own folders
+MEMBERS = "members.json"
+SEED, RATE = "seed", "optimizer.learning_rate"
+Flags = Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Joint:
+    """Runs of one program.
+
+    Attributes:
+      flags: Of `train.main`.
+      members: Their own work directories, in the order of the replicas.
+    """
+
+    flags: Flags
+    members: tuple[Path, ...]
+
+
+def joined(todo: Mapping[Path, Flags], most: int, directory: Path) -> dict[Path, Joint]:
+    """Groups runs into programs of at most `most` replicas, by the folder in which each program trains.
+
+    Args:
+      todo: The flags of each run, by its work directory.
+      most: How many runs may be in one program; those that are alone train in their own work directories.
+      directory: The folder of the sweep.
+    """
+    alike: dict[tuple[str, ...], dict[str, dict[int, Path]]] = {}
+    for path, flags in todo.items():
+        fields = dict(flag.split("=", 1) for flag in flags)
+        seed, rate = int(fields.pop(f"{OVERRIDE}{SEED}")), fields.pop(f"{OVERRIDE}{RATE}", "")
+        rest = tuple(f"{name}={text}" for name, text in fields.items())
+        alike.setdefault(rest, {}).setdefault(rate, {})[seed] = path
+    joint = {}
+    for rest, by_rate in alike.items():
+        for rates, seeds in _blocks(by_rate, most):
+            members = tuple(by_rate[rate][seed] for rate in rates for seed in seeds)
+            own = [f"{OVERRIDE}train.rates=({', '.join(rates)})"] if len(rates) > 1 else []
+            own += [f"{OVERRIDE}{RATE}={rate}" for rate in rates if rate and len(rates) == 1]
+            own += [f"{OVERRIDE}train.replicas={len(seeds)}"] if len(seeds) > 1 else []
+            name = "-".join(members[0].relative_to(directory).parts)
+            place = directory / FOLDER / f"{name}-of-{len(members)}" if len(members) > 1 else members[0]
+            joint[place] = Joint((*rest, f"{OVERRIDE}{SEED}={seeds[0]}", *own), members)
+    return joint
+
+
+def _blocks(by_rate: Mapping[str, Mapping[int, Path]], most: int) -> Iterator[tuple[tuple[str, ...], range]]:
+    """Yields rates and neighbouring seeds, of which all pairs are wanted, so that each pair is in one block."""
+    of_seeds: dict[range, list[str]] = {}
+    for rate, seeds in by_rate.items():
+        for _, group in itertools.groupby(enumerate(sorted(seeds)), lambda pair: pair[1] - pair[0]):
+            block = [seed for _, seed in group]
+            for first in range(block[0], block[-1] + 1, most):
+                of_seeds.setdefault(range(first, min(first + most, block[-1] + 1)), []).append(rate)
+    for seeds, rates in of_seeds.items():
+        at_once = max(1, most // len(seeds)) if "" not in rates else 1
+        for start in range(0, len(rates), at_once):
+            yield tuple(rates[start : start + at_once]), seeds
+
+
+def begin(place: Path, joint: Joint, directory: Path) -> None:
+    """Writes beside a program's folder which runs it has, so that what has finished can always be taken apart."""
+    members = [str(member.relative_to(directory)) for member in joint.members]
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_json(_members(place), members)
+
+
+def take_apart_finished(directory: Path) -> None:
+    """Takes apart the programs of a sweep that have finished; see `take_apart`."""
+    for path in sorted((directory / FOLDER).glob(f"*.{MEMBERS}")):
+        place = path.with_name(path.name.removesuffix(f".{MEMBERS}"))
+        if (place / "result.json").is_file():
+            take_apart(place, [directory / member for member in read_json(path)])
+
+
+def take_apart(place: Path, members: Sequence[Path]) -> list[Path]:
+    """Moves each replica of a finished run to its own work directory, as if it had been trained alone.
+
+    Seconds are shared out evenly. The best and the last parameters can be evaluated; the state to go on with is gone.
+
+    Args:
+      place: The work directory of the run, which is removed.
+      members: Those of its replicas.
+
+    Returns:
+      The replicas that diverged, which have a record and no result.
+    """
+    config, record, found, diverged = read_config(place), read_record(place), read_results(place), []
+    examples = dict(np.load(place / EXAMPLES)) if (place / EXAMPLES).is_file() else {}
+    for replica, (member, result) in enumerate(zip(members, found, strict=True)):
+        if (member / "result.json").is_file():
+            continue
+        member.mkdir(parents=True, exist_ok=True)
+        write_json(member / "config.json", _config_of(config, result))
+        for path in place.iterdir():
+            if path.is_file() and path.suffix == ".json" and path.name not in ("config.json", "result.json"):
+                shutil.copyfile(path, member / path.name)
+        lines = [_shared(line, len(members)) for line in results.of_replica(record, replica)]
+        write_text(member / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        with contextlib.closing(TensorBoard(member, 0)) as board:
+            for line in lines:
+                board.write(line)
+        draw_curves(lines, member / "curves.png")
+        if result.get("ended", {}).get("why") == DIVERGED:
+            diverged.append(member)
+            continue
+        _save_parameters(place, member, replica, result)
+        if examples:
+            own = {n: array if n == "index" else array[replica : replica + 1] for n, array in examples.items()}
+            np.savez_compressed(member / EXAMPLES, **own)
+        without = {n: v for n, v in result.items() if n not in ("replica", "seed", "learning_rate", "mean", "std")}
+        write_json(member / "result.json", _shared(without, len(members)) | {"together": len(members)})  # last
+    shutil.rmtree(place)
+    _members(place).unlink()
+    return diverged
+
+
+def _members(place: Path) -> Path:
+    return place.with_name(f"{place.name}.{MEMBERS}")
+
+
+def _config_of(config: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+    """Makes the config of one replica's run."""
+    optimizer = config["optimizer"]
+    if "learning_rate" in result:
+        optimizer = optimizer | {"learning_rate": result["learning_rate"]}
+    alone = config["train"] | {"replicas": 1, "rates": ()}
+    return {**config, "seed": result["seed"], "optimizer": optimizer, "train": alone}
+
+
+def _shared(line: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """Shares out the seconds of a line or a result among the runs of one program."""
+    times = ("seconds", "wall_seconds", "seconds_per_epoch")
+    shared = {n: value / count if n in times else value for n, value in line.items() if n != "replica"}
+    return {n: value / count if n.endswith("_per_second") else value for n, value in shared.items()}
+
+
+def _save_parameters(place: Path, member: Path, replica: int, result: Mapping[str, Any]) -> None:
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
+    for step in {result["best_step"], result["steps"]}:
+        source = place / CHECKPOINTS / str(step)
+        if not source.is_dir():
+            continue
+        tree = ocp.metadata(source).metadata
+        tree = {name: tree[name] for name in ("params", "ema") if tree.get(name)}
+        abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), tree)
+        context = ocp.Context()
+        context.pytree.loading.partial_load = True
+        with context:
+            one = jax.tree.map(lambda x: x[replica], ocp.load(source, abstract))
+        content = {"step": step, "progress": None, "digests": digest.digests(one)}
+        target = member / CHECKPOINTS / str(step)
+        shutil.rmtree(target, ignore_errors=True)
+        ocp.save(target, one, custom_metadata=digest.seal(content))
