@@ -49,9 +49,7 @@ class HostFeed(Feed):
     def __init__(self, replicas: Replicas, task: Task):
         self._replicas, self.arrays = replicas, {}
         share = jax.process_index(), jax.process_count()
-        streams = [
-            task.sources["train"].train_batches(seed, *share) for seed in map(replicas.seed, range(len(replicas)))
-        ]
+        streams = [task.sources["train"].train_batches(seed, *share) for seed in replicas.seeds]
         self._batches = pipeline.stacked(streams) if replicas.front else streams[0]
         self._next = 0  # the step that the stream stands at
 
