@@ -45,6 +45,11 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}[... {len(text)} characters ...]{text[-most // 4 :]}"
 
 
+def brief(error: Exception) -> str:
+    """Takes the first line of a library's message, for use inside a sentence."""
+    return str(error).strip().partition("\n")[0].rstrip(".:") or type(error).__name__
+
+
 def check_known(kind: str, value: str, valid: Collection[str]) -> None:
     """Raises the error of `unknown` where a name is not in `valid`."""
     if value not in valid:

@@ -13,6 +13,7 @@ import numpy as np
 
 from attention.errors import UsageError
 
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # a disk that takes no more
 MOST_BYTES = 2**30  # of a file of text
 MOST_DIGITS = 40  # of a whole number
 DEEPEST = 100  # lists and objects in each other

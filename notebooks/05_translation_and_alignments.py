@@ -44,7 +44,7 @@ from matplotlib.figure import Figure
 from analysis.pictures import attention_maps, heads, style
 from train import loop
 from train.config import loading
-from train.data.pairs.dates import Dates
+from train.data.sources.dates import Dates
 from train.decode import alignment
 from train.decode.search import Search
 from train.translate import Translator
@@ -60,8 +60,8 @@ print(f"{jax.device_count()} x {jax.devices()[0].device_kind}, {'reduced size' i
 # Each source names its language and that of the target, and then has a date in one of four forms. The order of day, month and year changes, so there is something to align. No date of the test data is in the training data, in any form. Here are six pairs from two hundred years:
 
 # %%
-for pair in itertools.islice(Dates(sources=("en",), targets=("fr",)).read("train").read(), 6):
-    print(f"{pair.source:<42} {pair.target}")
+for pair in itertools.islice(Dates(sources=("en",), targets=("fr",)).rows("train").read(), 6):
+    print(f"{pair['source']:<42} {pair['target']}")
 
 # %% [markdown]
 # ## The model

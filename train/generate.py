@@ -17,7 +17,7 @@ import numpy as np
 
 from attention.errors import UsageError
 from train import cli
-from train.data.rows import files
+from train.data.sources import lines
 from train.data.tokenisers import Tokeniser
 from train.decode import captions, chats, trained
 from train.decode.decoding import WATCHED, Sampling, folded, generate
@@ -220,7 +220,7 @@ def main(flags: argparse.Namespace) -> None:
     if flags.image:
         print("\n".join(_captions(flags)))
         return
-    given = flags.prompt + [line for line in (files.lines(flags.prompts) if flags.prompts else ()) if line.strip()]
+    given = flags.prompt + [line for line in (lines.read(flags.prompts) if flags.prompts else ()) if line.strip()]
     prompts = [prompt for prompt in given for _ in range(flags.samples)]
     sampling = _sampling(flags, 1.0 if flags.temperature is None else flags.temperature)
     stream = Stream(flags.stop)

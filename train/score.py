@@ -9,13 +9,13 @@ from pathlib import Path
 
 from attention.errors import UsageError
 from train import cli
-from train.data.rows import files
+from train.data.sources import lines
 from train.decode.translation_scores import scores, signatures
 
 
 def _aligned(translations: Path, references: Path) -> tuple[list[str], list[str]]:
     """Returns the lines of both files; a UsageError names the first line that has no counterpart."""
-    given, needed = ([line.rstrip("\r\n") for line in files.lines(path)] for path in (translations, references))
+    given, needed = ([line.rstrip("\r\n") for line in lines.read(path)] for path in (translations, references))
     if len(given) < len(needed):
         raise UsageError(
             f"{translations} has no translation in line {len(given) + 1}: it has {len(given)} lines, and {references} "

@@ -22,7 +22,7 @@ from attention.errors import UsageError
 from train import cli
 from train.config.schema import Config
 from train.data import tokenisers
-from train.data.rows import files
+from train.data.sources import lines
 from train.data.text.windows import cut
 from train.decode import alignment, trained
 from train.decode.decoding import translate
@@ -154,8 +154,8 @@ def translate_file(translator: Translator, source: Path, target: Path, search: S
       UsageError: a file cannot be read or written.
     """
     check_place(target)
-    lines = [line.strip() for line in files.lines(source)]
-    shown = tqdm(lines, unit=" sentences", disable=None, dynamic_ncols=True)
+    sentences = [line.strip() for line in lines.read(source)]
+    shown = tqdm(sentences, unit=" sentences", disable=None, dynamic_ncols=True)
     left_out = []
     with writing(str(target), "give another --output"), target.open("w", encoding="utf-8") as file:
         for number, translated in enumerate(translator.translations(shown, search, seed), 1):

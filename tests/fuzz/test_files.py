@@ -5,7 +5,6 @@ import functools
 import io
 import json
 import tempfile
-import types
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +15,9 @@ from analysis.pages import comparison as pages
 from attention.errors import visible
 from models.published import pretrained
 from tests.fuzz.harness import answers, damaged, fuzzed, texts_of
+from tests.train.data.streams import load, read
 from train.config import loading
 from train.data import tokenisers
-from train.data.images import sources as images
-from train.data.text import sources as texts
 from train.grids import declaration, grid
 from train.run import files, workdir
 
@@ -122,7 +120,6 @@ def test_declarations(place, content):
     answers(declaration.read, place / "declared.json")
 
 
-WORDS = {"kind": "words", "words": ["a", "b"], "lower": True, "strip": True, "marks": False}
 MARIAN_KIND = {
     "kind": "marian",
     "spm": base64.b64encode(b"\n\x03a").decode(),
@@ -131,8 +128,8 @@ MARIAN_KIND = {
 
 
 @functools.cache
-def subwords():
-    return json.loads(tokenisers.make("wordpiece(size=20)", ["a b ab"]).dumps())
+def subwords(spec="wordpiece(size=20)"):
+    return json.loads(tokenisers.make(spec, ["a b ab"]).dumps())
 
 
 def used(path):
@@ -140,9 +137,9 @@ def used(path):
     return tokeniser.decode(tokeniser.encode_batch(["a b"])[0]), tokeniser.dumps(), tokeniser.size, tokeniser.special
 
 
-@fuzzed(data=st.data(), kind=st.sampled_from(["words", "marian", "subwords"]))
+@fuzzed(data=st.data(), kind=st.sampled_from(["words", "marian", "wordpiece(size=20)"]))
 def test_tokenisers(place, data, kind):
-    whole = {"words": WORDS, "marian": MARIAN_KIND}.get(kind) or subwords()
+    whole = MARIAN_KIND if kind == "marian" else subwords(kind)
     (place / "tokeniser.json").write_bytes(data.draw(texts_of(whole)))
     answers(used, place / "tokeniser.json")
 
@@ -192,7 +189,7 @@ ODD = st.sampled_from(
 )
 def test_archives_of_images(place, content):
     (place / "a.npz").write_bytes(content)
-    opened = answers(images.open_part, types.SimpleNamespace(source=f"numpy:{place}/a.npz"), "train")
+    opened = answers(load, f"numpy:{place}/a.npz", "train")
     if opened:
         answers(opened.__getitem__, 0)
 
@@ -208,8 +205,7 @@ TABLES = {
 
 
 def read_all(path, label):
-    source = types.SimpleNamespace(source=f"file:{path}", text_column="text", label_column=label)
-    return list(texts.load(source, "train").read())
+    return read(f"file:{path}", text="text", **({"label": label} if label else {}))
 
 
 @fuzzed(data=st.data(), kind=st.sampled_from(sorted(TABLES)), label=st.sampled_from(["", "class"]))

@@ -14,10 +14,9 @@ from train.config import loading
 from train.config.durations import Duration
 from train.config.leaves import LEAVES
 from train.config.timetable import Timetable
-from train.data import tokenisers
-from train.data.images import sources, transforms
-from train.data.pairs import sources as pairs
-from train.data.rows.splits import Split
+from train.data import sources, tokenisers
+from train.data.images import transforms
+from train.data.splits import Split
 
 CONFIGS = [
     f"configs/{name}.py" for name in ("vit_digits", "cnn_digits", "gpt_pydoc", "translate_dates", "seq2seq_dates")
@@ -76,9 +75,10 @@ def test_mechanisms(place, spec):
 
 @fuzzed(text=TEXTS | SPECS)
 def test_other_specs(place, text):
-    for read in (parse, transforms.parse, tokenisers.check, parse_implementation, pairs.check):
+    for read in (parse, transforms.parse, tokenisers.check, parse_implementation):
         answers(read, text)
-    answers(sources.check, text, "data.source")
+    for kind in ("images", "text", "pairs", "captions"):
+        answers(sources.checker(kind), text, "data.source")
     duration = answers(Duration.parse, text, "train.length")
     if duration:
         answers(duration.steps, 32, 1000)

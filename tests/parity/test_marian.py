@@ -13,9 +13,9 @@ from tests.models.published.test_marian import MODEL, SPECIAL
 from tests.models.published.test_marian import build as build_ours
 from tests.models.small import random_params
 from tests.parity.close import assert_close
-from tests.train.data.tokenisers.test_sentencepieces import TEXTS, write
+from tests.train.data.tokenisers.test_marian import TEXTS, write
 from train.data import tokenisers
-from train.data.tokenisers import sentencepieces
+from train.data.tokenisers import marian
 
 WHY = "parity needs PyTorch and transformers: pip install -r requirements-parity.txt"
 torch = pytest.importorskip("torch", reason=WHY)
@@ -216,7 +216,7 @@ def test_our_tokenisers_load_there_beside_a_model(both, tmp_path):
     source, target, theirs = both
     model, params = build_ours()
     pretrained.export(str(tmp_path / "new"), model.config, params, SPECIAL)
-    sentencepieces.export(str(tmp_path / "new"), source, target)
+    marian.export(str(tmp_path / "new"), source, target)
     for again in (transformers.AutoTokenizer, transformers.MarianTokenizer):
         tokenizer = again.from_pretrained(tmp_path / "new")
         assert isinstance(tokenizer, transformers.MarianTokenizer)

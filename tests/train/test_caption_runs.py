@@ -11,7 +11,7 @@ from analysis.pictures import attention_maps
 from tests.storm import assert_same
 from tests.train.conftest import arguments
 from train import evaluate, generate, main
-from train.data.captions.digits import CaptionedDigits
+from train.data.sources.caption_digits import captioned
 from train.decode.captions import CaptionWriter
 from train.decode.search import Search
 
@@ -51,7 +51,7 @@ def test_what_is_recorded_and_measured_again(run, capsys):
 
 
 def test_a_file_of_another_size_and_colour_is_described_as_its_image_is(run, tmp_path, capsys):
-    pixels = CaptionedDigits("test")[3]["image"][..., 0]
+    pixels = captioned("test")[0][3, ..., 0]
     for name, picture in {
         "same.png": Image.fromarray(pixels),
         "large.png": Image.fromarray(pixels).convert("RGB").resize((120, 48), Image.Resampling.NEAREST),

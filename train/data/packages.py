@@ -1,5 +1,6 @@
 """Optional packages: whether they are there, and what is said where they are not."""
 
+import functools
 import importlib.util
 from types import ModuleType
 
@@ -7,7 +8,7 @@ from attention.errors import UsageError
 
 
 def is_installed(name: str) -> bool:
-    """Returns whether a package could be imported by a name; nothing is imported."""
+    """Says whether a package could be imported by a name; nothing is imported."""
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:  # the folder that holds it is missing
@@ -15,16 +16,11 @@ def is_installed(name: str) -> bool:
 
 
 def load(name: str, need: str) -> ModuleType:
-    """Imports an optional package.
-
-    Args:
-      name: The name that it is imported by.
-      need: The beginning of the error's message, which says what needs it, with {} for its name.
-
-    Raises:
-      UsageError: it is missing or cannot be loaded.
-    """
+    """Imports an optional package by its name; raises UsageError, which begins with `need`, where it cannot be."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise UsageError(f"{need.format(name)} ({error}): pip install -r requirements.txt.") from error
+        raise UsageError(f"{need} the package {name} ({error}): pip install -r requirements.txt.") from error
+
+
+hub = functools.partial(load, need="Hub names need")

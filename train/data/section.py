@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 from attention.errors import UsageError
 from attention.types import Checked, Count, Reader, Sentinel, Unit, at_most
 from models.fields import BOOKKEEPING, HARDWARE, field
-from train.data.rows.splits import Split
+from train.data.splits import Split
 
 # Of sizes that a config need not state. What a file states of its own data is not true of others: a config file whose
 # source or tokeniser is overridden no longer says how many classes or tokens there are.

@@ -11,7 +11,8 @@ import numpy as np
 
 from train.config.schema import Config
 from train.data import tokenisers
-from train.data.images import stored, transforms
+from train.data.encodings import images
+from train.data.images import transforms
 from train.decode import trained
 from train.decode.decoding import translate
 from train.decode.search import Search
@@ -66,10 +67,10 @@ class CaptionWriter:
           UsageError: a file is no image.
         """
         chain, shape = transforms.parse(self.config.data.eval_transforms), self.config.data.stated_shape
-        images = [transforms.apply(chain, stored.read(file, shape)) for file in files]
+        pictures = [transforms.apply(chain, images.read(file, shape)) for file in files]
         key, rows = trained.key_of(seed), []
-        for first in range(0, len(images), TOGETHER):
-            batch = jnp.stack(images[first : first + TOGETHER])
+        for first in range(0, len(pictures), TOGETHER):
+            batch = jnp.stack(pictures[first : first + TOGETHER])
             special = tokenisers.marks(self.tokeniser.special)
             output, _ = translate(
                 self.model, self.params, batch, None, search, jax.random.fold_in(key, first), **special

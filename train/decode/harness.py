@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from attention.errors import UsageError
-from train.data.tokenisers.plain import Ids
+from train.data.tokenisers.base import Ids
 from train.decode.decoding import generate
 from train.decode.language_models import LanguageModel
 from train.decode.sampling import Sampling

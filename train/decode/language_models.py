@@ -15,7 +15,7 @@ from models.gpt import GPT, GPTConfig
 from models.published import hugging_face, pretrained
 from train.data import tokenisers
 from train.data.tokenisers import Tokeniser
-from train.data.tokenisers.plain import Ids
+from train.data.tokenisers.base import Ids
 from train.decode import trained
 from train.run import workdir
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jax
 
-from train.data.store import cache
+from train.data.encodings import cache
 
 MOST = 2 * 10**9  # bytes in the folder
 WORTH = 0.1  # seconds of compilation above which a program is kept

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from attention.errors import UsageError, printable
-from models.files import parse_json, read_text
+from models.files import FULL, parse_json, read_text
 
 TEMPORARY = ".tmp"  # of a file that is being written
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 SCARCE = {errno.EMFILE, errno.ENFILE}  # more files are open than may be
 UNWRITABLE = FULL | SCARCE | {errno.EROFS, errno.EIO}
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from attention.errors import UsageError, unknown
-from train.data.rows.rows import brief
+from attention.errors import UsageError, brief, unknown
 
 WANDB = "wandb"
 

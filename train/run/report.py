@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from train.data.rows.splits import PARTS
+from train.data.splits import PARTS
 from train.devices import feeds, memory, processes
 from train.run import files, results, workdir
 from train.run.recorder import Recorder

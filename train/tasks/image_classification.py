@@ -10,7 +10,7 @@ from models.vit import ViTConfig
 from train.config.schema import Config
 from train.data.images import transforms
 from train.data.images.section import ImageData
-from train.data.rows.splits import PARTS
+from train.data.splits import PARTS
 from train.losses import cross_entropy, in_top, of_examples
 from train.step import Batch, Sums
 from train.tasks.task import Task, refuse_loss_chunk

@@ -10,7 +10,7 @@ from models.published import pretrained
 from train import losses
 from train.config.schema import Config
 from train.data.text.section import TextData
-from train.data.tokenisers.plain import ByteTokeniser
+from train.data.tokenisers.base import ByteTokeniser
 from train.step import Batch, Sums
 from train.tasks.ngrams import COUNTED, ngram_losses
 from train.tasks.text import TextTask, perplexity, unsmoothed

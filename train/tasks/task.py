@@ -12,8 +12,8 @@ from attention.errors import UsageError
 from attention.operations import Cost
 from models.published import pretrained
 from train.config.schema import Config
+from train.data import classes, splits
 from train.data.pipeline import BatchIterator, Examples
-from train.data.rows import classes, splits
 from train.data.section import Section
 from train.state import count_parameters
 from train.step import Batch, Sums

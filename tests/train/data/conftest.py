@@ -4,8 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.train.data.streams import labelled
+from train.data.encodings.images import LabelledImages
 from train.data.images.section import ImageData
-from train.data.images.sources import LabelledArrays
 
 DEFAULTS = ImageData(batch_size=8, eval_batch_size=8, classes=0, image_shape="")
 
@@ -16,10 +17,10 @@ def defaults() -> ImageData:
 
 
 @pytest.fixture
-def photos() -> LabelledArrays:
+def photos() -> LabelledImages:
     """21 noise images of 6×5, no two alike, in 3 classes."""
     images = np.random.default_rng(0).integers(0, 256, (21, 6, 5, 3), np.uint8)
-    return LabelledArrays(images, np.arange(21) % 3)
+    return labelled(images, np.arange(21) % 3)
 
 
 @pytest.fixture

@@ -1,13 +1,46 @@
-"""Images opened by name; batches read to the end, or as far as a test looks."""
+"""Sources opened by name; batches read to the end, or as far as a test looks."""
 
 import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 
-from train.data.images import sources
+from train.data import sources
+from train.data.encodings import cache, images
 from train.data.images.section import ImageData
-from train.data.rows.splits import Split
+from train.data.sources import numpy
+from train.data.sources.rows import DataColumn
+from train.data.splits import Split
+
+FIELDS = {"text": "text_column", "source": "source_column", "target": "target_column"}
+FIELDS |= {"label": "label_column", "image": "image_key"}
+
+
+def opened(source, split="train", /, data_dir="", revision="", streaming=False, **columns):
+    """The rows of a split, with columns by role."""
+    data = SimpleNamespace(source=str(source), data_dir=str(data_dir), revision=revision, streaming=streaming)
+    columns = [DataColumn(role, f"data.{FIELDS[role]}", name) for role, name in columns.items()]
+    return sources.open_split(data, split, columns)
+
+
+def read(source, split="train", /, **fields):
+    """The values of the columns, row by row."""
+    roles = [name for name in fields if name in FIELDS]
+    values = [tuple(row[role] for role in roles) for row in opened(source, split, **fields).read()]
+    return [value for (value,) in values] if len(roles) == 1 else values
+
+
+def load(source, split, **fields):
+    """Opens a split of labelled images of any sizes."""
+    cut = Split.parse(split)
+    data = ImageData(source=source, classes=0, **{"image_shape": "", **fields})
+    return images.encode(sources.open_split(data, cut.name, data.columns), data.image_shape, cache.root("")).view(cut)
+
+
+def labelled(pixels, labels):
+    """Labelled images in memory."""
+    return images.encode(numpy.labelled("images", pixels, np.asarray(labels)), "", cache.root(""))
 
 
 def take(batches, count):
@@ -26,12 +59,6 @@ def assert_same(a, b):
     assert a.keys() == b.keys()
     for key in a:
         np.testing.assert_array_equal(a[key], b[key], err_msg=key)
-
-
-def load(source, split, **fields):
-    """Opens a split of labelled images of any sizes."""
-    cut = Split.parse(split)
-    return sources.open_part(ImageData(source=source, classes=0, image_shape="", **fields), cut.name).view(cut)
 
 
 def train_batches(examples, data, seed, *share):

@@ -6,12 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from tests.train.data.streams import take
+from tests.train.data.streams import labelled, take
 from train.data.captions.section import CaptionData
 from train.data.device import Resident, ResidentEvaluation, why_host
+from train.data.encodings.images import LabelledImages
 from train.data.images.examples import ImageExamples
 from train.data.images.section import ImageData
-from train.data.images.sources import LabelledArrays, LabelledImages
 from train.data.pairs.section import TranslationData
 from train.data.text.section import LabelledTextData, MaskedTextData, TextData
 
@@ -201,5 +201,5 @@ def test_a_device_holds_what_a_dry_run_stands_for():
 
 
 def test_large_labels_are_held_as_they_are(defaults):
-    images = LabelledArrays(np.zeros((3, 2, 2), np.uint8), np.array([0, 2**23, 1]))
+    images = labelled(np.zeros((3, 2, 2), np.uint8), np.array([0, 2**23, 1]))
     assert Resident(ImageExamples(defaults, images)).arrays["label"].tolist() == [0, 2**23, 1]

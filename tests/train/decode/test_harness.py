@@ -11,7 +11,7 @@ from models.gpt import GPTConfig
 from models.published import pretrained
 from tests.models.small import small
 from train import generate
-from train.data.tokenisers.plain import ByteTokeniser
+from train.data.tokenisers.base import ByteTokeniser
 from train.decode.language_models import LanguageModel, start_of
 from train.decode.sampling import Sampling
 

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from attention import UsageError
+from tests.train.data.streams import labelled
 from tests.train.tasks.test_language_modelling import forward, loss_of
 from train import tasks
 from train.config import loading
-from train.data.images import section, sources
+from train.data.images import section
 from train.data.images.examples import ImageExamples
-from train.data.rows.splits import PARTS
+from train.data.splits import PARTS
 from train.losses import cross_entropy, in_top
 
 LOGITS = jax.random.normal(jax.random.key(0), (6, 10)) * 3
@@ -82,7 +83,7 @@ def test_mixed_images_are_charged_for_both_labels(task_and_params):
 
 def test_cifar100s_layers_have_the_papers_counts(monkeypatch):
     """Through the configs themselves, on images of the right shape."""
-    blank = sources.LabelledArrays(np.zeros((4, 32, 32, 3), np.uint8), np.array([0, 1, 2, 99]))
+    blank = labelled(np.zeros((4, 32, 32, 3), np.uint8), np.array([0, 1, 2, 99]))
     monkeypatch.setattr(section.ImageData, "load", lambda self: dict.fromkeys(PARTS, ImageExamples(self, blank)))
     for spec, count in {"dot_product": 263_168, "optimised": 197_376, "efficient": 131_584, "super": 197_890}.items():
         config, _ = loading.resolve(f"configs/vit_cifar100.py:{spec}", {"model.depth": "1"})
@@ -94,7 +95,7 @@ def test_cifar100s_layers_have_the_papers_counts(monkeypatch):
 def test_evaluation_images_of_another_kind_are_refused(monkeypatch):
     with pytest.raises(UsageError, match=r"Images for validation are 4x4 pixels and those for training 8x8"):
         task_of(data__eval_transforms="center_crop(size=4)")
-    grey, coloured = (sources.LabelledArrays(np.zeros((4, 8, 8, c), np.uint8), np.arange(4)) for c in (1, 3))
+    grey, coloured = (labelled(np.zeros((4, 8, 8, c), np.uint8), np.arange(4)) for c in (1, 3))
     images = {"train": grey, "validation": coloured, "test": coloured}
     examples = lambda self: {part: ImageExamples(self, split) for part, split in images.items()}  # noqa: E731
     monkeypatch.setattr(section.ImageData, "load", examples)
@@ -104,8 +105,8 @@ def test_evaluation_images_of_another_kind_are_refused(monkeypatch):
 
 @pytest.mark.parametrize(("classes", "has"), [(5, False), (6, True)])
 def test_the_first_five_count_only_where_there_are_more_classes(classes, has, monkeypatch):
-    images = sources.LabelledArrays(np.zeros((6, 8, 8, 1), np.uint8), np.arange(6) % classes)
-    monkeypatch.setattr("train.data.images.sources.load", lambda data: dict.fromkeys(PARTS, images))
+    images = labelled(np.zeros((6, 8, 8, 1), np.uint8), np.arange(6) % classes)
+    monkeypatch.setattr("train.data.encodings.images.load", lambda data: dict.fromkeys(PARTS, images))
     config = loading.resolve("configs/vit_digits.py", {"data.classes": str(classes), "model.depth": "1"})[0]
     task = tasks.of(config)
     params = jax.eval_shape(task.init, jax.random.key(0))

@@ -13,7 +13,7 @@ from tests.models.small import random_like
 from train import tasks
 from train.config import loading
 from train.config.schema import MeshConfig
-from train.data.tokenisers.plain import ByteTokeniser
+from train.data.tokenisers.base import ByteTokeniser
 from train.devices import sharding
 from train.devices.replicas import Replicas
 from train.run import workdir

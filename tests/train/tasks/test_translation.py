@@ -8,7 +8,7 @@ import pytest
 from attention import UsageError
 from models.published import pretrained
 from tests.sizes import once
-from tests.train.data.tokenisers import test_sentencepieces as published
+from tests.train.data.tokenisers import test_marian as published
 from tests.train.tasks.test_language_modelling import first, forward, loss_of, measured, noisy, zero
 from train import tasks
 from train.config import loading

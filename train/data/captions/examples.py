@@ -1,17 +1,18 @@
 """Examples for batches of images with captions."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 from jaxtyping import Integer
 
 from train.data.draws import Draws
+from train.data.encodings.images import LabelledImages
 from train.data.images.examples import WithImages
 from train.data.images.transforms import Pixels
 from train.data.pairs.batches import FittingExamples, written
 from train.data.pipeline import Example, Raw, Row, Rows
+from train.data.sources.rows import digest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,12 @@ class Captions(FittingExamples, WithImages):
     """
 
     special: Mapping[str, int]
-    images: Sequence[dict[str, Any]]
+    images: LabelledImages
+
+    @property
+    def content(self) -> str:
+        """A digest of the captions and their images."""
+        return digest([self.split.content, self.images.content])
 
     def record(self, number: int) -> Mapping[str, Pixels | int]:
         """Reads the image of an example."""

@@ -1,7 +1,6 @@
 """The `data` section of configs for captioning."""
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
@@ -10,24 +9,36 @@ import numpy as np
 from attention.errors import UsageError
 from attention.types import Reader
 from models.fields import field
-from train.data import section, tokenisers
-from train.data.captions import sources
+from train.data import section, sources, tokenisers
 from train.data.captions.examples import Captions
+from train.data.encodings import cache
+from train.data.encodings.corpus import Corpus, load
+from train.data.encodings.images import LabelledImages, encode
 from train.data.images import transforms
 from train.data.images.section import ImageSection
 from train.data.pairs.section import WrittenTextData
-from train.data.pairs.sources import order_of
-from train.data.store.corpus import Corpus, load
+from train.data.sources.rows import DataColumn
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptionedImages(Corpus):
+    """Tokenised captions with their images.
+
+    Attributes:
+      images: The image of each row of a part, by the part's name.
+    """
+
+    images: Mapping[str, LabelledImages] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class CaptionData(WrittenTextData, ImageSection):
     """Images with captions."""
 
-    source: Annotated[str, Reader(sources.check)] = field(
+    source: Annotated[str, Reader(sources.checker("captions"))] = field(
         "caption_digits",
         "`caption_digits` (one to four scanned digits and their English words, in the package), `file:TABLE` (paths "
-        "and captions) or `hf:NAME`; see `train.data.captions.sources`.",
+        "and captions) or `hf:NAME`; see `train.data.sources`.",
     )
     image_shape: str = "16x40x1"
     target_column: str = field("caption", "Of tables: the column of the captions.")
@@ -44,26 +55,43 @@ class CaptionData(WrittenTextData, ImageSection):
     )
 
     learned: ClassVar[Mapping[str, tuple[str, ...]]] = {"target_tokeniser": ("target",)}
+    sliced_by = "image"
 
-    def load(self) -> Corpus:
-        """Loads the captions; see `train.data.store.corpus.load`.
+    @property
+    def columns(self) -> list[DataColumn]:
+        """The columns of the images and the captions."""
+        return [
+            DataColumn("image", "data.image_key", self.image_key),
+            DataColumn("target", "data.target_column", self.target_column),
+        ]
+
+    def load(self) -> CaptionedImages:
+        """Loads the captions; see `train.data.encodings.corpus.load`.
 
         Raises:
           UsageError: that raises it, the tokeniser lacks a special token, or images have another size than stated.
         """
-        corpus = load(self, sources.load, functools.partial(order_of, key_of=sources.key_of))
+        corpus = load(self)
         self.check_marks(corpus)
-        for rows in corpus.rows.values():
-            section.check_stated("image_shape", self.image_shape, "x".join(map(str, rows.image_shape)))
-        return corpus
+        root = cache.root(self.cache_dir)
+        pictures = {name: encode(rows, self.image_shape, root) for name, rows in corpus.rows.items()}
+        for part in pictures.values():
+            section.check_stated("image_shape", self.image_shape, "x".join(map(str, part.image_shape)))
+        return CaptionedImages(**vars(corpus), images=pictures)
 
-    def shape(self, corpus: Corpus) -> tuple[int, int, int]:
-        """Returns (H, W, C) of the images that the model sees.
+    def blank(self) -> CaptionedImages:
+        """Makes a row of zeros with a black image; see `CachedTextSection.blank`."""
+        shape = self.stated_shape
+        black = LabelledImages([{"image": np.zeros(shape, np.uint8)}], 1, shape, range(1))
+        return CaptionedImages(**vars(super().blank()), images={"train": black})
+
+    def shape(self, corpus: CaptionedImages) -> tuple[int, int, int]:
+        """Computes (H, W, C) of the images that the model sees.
 
         Raises:
           UsageError: they differ between training and evaluation, or between splits.
         """
-        given = {rows.image_shape for rows in corpus.rows.values()} or {self.stated_shape}
+        given = {part.image_shape for part in corpus.images.values()}
         chains = {"data.train_transforms": self.train_transforms, "data.eval_transforms": self.eval_transforms}
         shapes = {
             (name, transforms.output_shape(transforms.parse(chain), shape))
@@ -75,13 +103,11 @@ class CaptionData(WrittenTextData, ImageSection):
             raise UsageError(f"Images must have one size, but have {sizes}; end both chains of transforms alike.")
         return next(iter(shapes))[1]
 
-    def examples(self, corpus: Corpus) -> dict[str, Captions]:
-        """Returns the captioned images that batches are made of, by split."""
+    def examples(self, corpus: CaptionedImages) -> dict[str, Captions]:
+        """Makes the captioned images that batches are made of, by split."""
         special = tokenisers.marks(corpus.tokeniser.special)
-        blank = [{"image": np.zeros(self.stated_shape, np.uint8)}] if not corpus.rows else []
-        images = {name: rows.images for name, rows in corpus.rows.items()}
         captions = {
-            part: Captions(self, split, special, images.get(split.split.name, blank))
+            part: Captions(self, split, special, corpus.images[split.split.name])
             for part, split in corpus.splits.items()
         }
         for part, examples in captions.items():

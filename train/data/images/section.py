@@ -10,9 +10,11 @@ import numpy as np
 from attention.errors import UsageError
 from attention.types import Positive, Reader, Sentinel
 from models.fields import field
-from train.data import section
-from train.data.images import sources, transforms
+from train.data import section, sources
+from train.data.encodings import images
+from train.data.images import transforms
 from train.data.images.examples import ImageExamples
+from train.data.sources.rows import DataColumn
 
 _SHAPE = re.compile(r"\d{1,6}x\d{1,6}x[1-9]\d{0,5}", re.ASCII)
 _MOST = 2**28  # bytes of an image
@@ -40,15 +42,15 @@ class ImageSection(section.Section):
         "`hf:` are scaled and cropped to it, once; others must have it, and a side of 0 varies.",
         size_of=("source", "image_key"),
     )
-    image_key: str = field(sources.IMAGE_KEY, "Column of the image, or of its path. A hub set's only one has any name.")
+    image_key: str = field("image", "Column of the image, or of its path. A hub set's only one has any name.")
 
     def __post_init__(self):
         super().__post_init__()
         sides = self.image_shape.split("x")
         if (
-            self.source.startswith(sources.DECODED)
+            not sources.is_prepared(self.source)
             and self.image_shape
-            and ("0" in sides[:2] or int(sides[2]) not in sources.MODES)
+            and ("0" in sides[:2] or int(sides[2]) not in images.MODES)
         ):
             raise UsageError(
                 f"data.image_shape of {self.source} must be one size with 1, 3 or 4 channels, such as 64x64x3, but it "
@@ -77,12 +79,12 @@ class ImageSection(section.Section):
 class ImageData(ImageSection):
     """The images, their transforms and their batches."""
 
-    source: Annotated[str, Reader(sources.check)] = field(
+    source: Annotated[str, Reader(sources.checker("images"))] = field(
         "digits",
         "`digits`, `folder:DIR`, `file:TABLE` (paths and labels), `hf:NAME`, `numpy:FILE.npz` or `tfds:NAME`; see "
-        "`train.data.images.sources.open_part`.",
+        "`train.data.sources`.",
     )
-    train_split: str = field("train", "Such as `train[:90%]`; see `train.data.rows.splits`.")
+    train_split: str = field("train", "Such as `train[:90%]`; see `train.data.splits`.")
     batch_size: int = 64
     eval_batch_size: int = 256
     workers: int = field(0, "Processes that prepare batches. Worth it for large images and fast devices.")
@@ -90,26 +92,34 @@ class ImageData(ImageSection):
         0.0, "α of the Beta(α, α) that mixes pairs of training images (Zhang et al. 2018)."
     )
     classes: section.Classes = field(10, **section.CLASSES)
-    label_key: str = field(sources.LABEL_KEY, "Column of the class, likewise.")
+    label_key: str = field("label", "Column of the class, likewise.")
     revision: str = field("", "Of a hub set: a branch, tag or commit; '' is the default one.")
     cache_dir: str = section.cache_dir("images of one size are")
 
     streaming = False  # no field here
 
+    @property
+    def columns(self) -> list[DataColumn]:
+        """The columns that are read of each row."""
+        return [
+            DataColumn("image", "data.image_key", self.image_key),
+            DataColumn("label", "data.label_key", self.label_key),
+        ]
+
     def load(self) -> dict[str, ImageExamples]:
-        """Opens the images of all splits, by the names of `train.data.rows.splits.PARTS`.
+        """Opens the images of all splits, by the names of `train.data.splits.PARTS`.
 
         Raises:
-          UsageError: they cannot be read; see `train.data.images.sources.load`.
+          UsageError: they cannot be read; see `train.data.encodings.images.load`.
         """
-        images = sources.load(self)
-        for source in images.values():
-            section.check_stated("classes", self.classes, source.num_classes)
-            section.check_stated("image_shape", self.image_shape, "x".join(map(str, source.image_shape)))
-        return {part: ImageExamples(self, source) for part, source in images.items()}
+        parts = images.load(self)
+        for part in parts.values():
+            section.check_stated("classes", self.classes, part.num_classes)
+            section.check_stated("image_shape", self.image_shape, "x".join(map(str, part.image_shape)))
+        return {name: ImageExamples(self, part) for name, part in parts.items()}
 
     def blank(self) -> ImageExamples:
-        """Returns one black image, which replaces any part in a dry run.
+        """Makes one black image, which replaces any part in a dry run.
 
         Raises:
           UsageError: a size is not stated.
@@ -117,4 +127,4 @@ class ImageData(ImageSection):
         height, width, channels = shape = self.stated_shape
         image = np.zeros((height or _ANY, width or _ANY, channels), np.uint8)
         classes = section.needed("classes", self.classes)
-        return ImageExamples(self, sources.LabelledImages([{"image": image, "label": 0}], classes, shape, range(1)))
+        return ImageExamples(self, images.LabelledImages([{"image": image, "label": 0}], classes, shape, range(1)))

@@ -6,10 +6,10 @@ from typing import Annotated
 from attention.errors import UsageError
 from attention.types import Count, Reader, Sentinel, Unit, at_most
 from models.fields import field
-from train.data import section, tokenisers
-from train.data.pairs import sources
+from train.data import section, sources, tokenisers
+from train.data.encodings.corpus import Corpus, load
 from train.data.pairs.batches import Sentences, parse_bounds
-from train.data.store.corpus import Corpus, load
+from train.data.sources.rows import DataColumn
 from train.data.text.section import CachedTextSection
 
 
@@ -55,11 +55,11 @@ class WrittenTextData(CachedTextSection):
 class TranslationData(WrittenTextData):
     """Parallel text."""
 
-    source: Annotated[str, Reader(sources.check)] = field(
+    source: Annotated[str, Reader(sources.checker("pairs"))] = field(
         "dates()",
-        "`dates(...)` (dates written out in several languages, in the package; see `train.data.pairs.dates`), "
+        "`dates(...)` (dates written out in several languages, in the package; see `train.data.sources.dates`), "
         "`file:PATH` (a table, lines of pairs parted by tabs, or two files that are aligned line by line; see "
-        "`train.data.pairs.sources`), `hf:NAME` or `hf:NAME:CONFIG`, or `tfds:NAME`.",
+        "`train.data.sources.file`), `hf:NAME` or `hf:NAME:CONFIG`, or `tfds:NAME`.",
     )
     train_split: str = field(
         "train",
@@ -100,9 +100,19 @@ class TranslationData(WrittenTextData):
         may_change=True,
     )
 
+    sliced_by = "source"
+
     def __post_init__(self):
         super().__post_init__()
         self.bounds, self.groups  # noqa: B018
+
+    @property
+    def columns(self) -> list[DataColumn]:
+        """The columns of the sources and the targets."""
+        return [
+            DataColumn("source", "data.source_column", self.source_column),
+            DataColumn("target", "data.target_column", self.target_column),
+        ]
 
     @property
     def bounds(self) -> tuple[int, ...]:
@@ -127,17 +137,17 @@ class TranslationData(WrittenTextData):
         return {"source_tokeniser": ("source", "target")}
 
     def load(self) -> Corpus:
-        """Loads the pairs; see `train.data.store.corpus.load`.
+        """Loads the pairs; see `train.data.encodings.corpus.load`.
 
         Raises:
           UsageError: that raises it, or a tokeniser lacks a special token.
         """
-        corpus = load(self, sources.load, sources.order_of)
+        corpus = load(self)
         self.check_marks(corpus)
         return corpus
 
     def examples(self, corpus: Corpus) -> dict[str, Sentences]:
-        """Returns the sentences that batches are made of, by split."""
+        """Makes the sentences that batches are made of, by split."""
         special = {side: tokenisers.marks(tokeniser.special) for side, tokeniser in corpus.tokenisers.items()}
         sentences_of = {part: Sentences(self, tokens, special) for part, tokens in corpus.splits.items()}
         for part, sentences in sentences_of.items():

@@ -12,8 +12,8 @@ from jaxtyping import Bool, Int32, Integer
 from attention.errors import UsageError
 from train.data import draws
 from train.data.draws import Draws, threshold
+from train.data.encodings.corpus import TokenisedSplit
 from train.data.pipeline import Example, Examples, Raw, Row, Rows
-from train.data.store.corpus import TokenisedSplit
 from train.data.text.windows import Cuts, Ids, Strides, cut, padded
 from train.data.tokenisers import Tokeniser
 

@@ -4,15 +4,16 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
+import numpy as np
+
 from attention.errors import UsageError
 from attention.types import Count, Names, Positive, Reader, Sentinel, Unit, at_least, at_most
 from models.fields import BOOKKEEPING, field
-from train.data import section, tokenisers
-from train.data.rows import splits
-from train.data.rows.splits import PARTS, Split
-from train.data.store.corpus import Corpus, TokenisedSplit, load, original
-from train.data.store.tokens import BlankText
-from train.data.text import sources
+from train.data import section, sources, tokenisers
+from train.data.encodings.corpus import Corpus, TokenisedSplit, load, with_classes
+from train.data.encodings.tokens import Stored
+from train.data.sources.rows import DataColumn
+from train.data.splits import PARTS, Split
 from train.data.text.examples import Labelled, MaskedTokens, Masking, NextToken, TextExamples, check_long_enough
 
 
@@ -21,7 +22,9 @@ class CachedTextSection(section.Section):
     """The base of all sections of text, which may come from the hub and is tokenised once.
 
     Attributes:
+      columns: The columns that are read of each row.
       learned: From the field of each tokeniser to the columns that it encodes, and learns from where it needs to.
+      sliced_by: What slices keep together, a role of a column; `text` keeps the order, and `label` nothing.
       lengths: The tokens of each column of one blank row.
     """
 
@@ -38,20 +41,25 @@ class CachedTextSection(section.Section):
 
     label_column, end_token = "", False  # no fields here
     learned: ClassVar[Mapping[str, tuple[str, ...]]] = {"tokeniser": ("text",)}
+    sliced_by: ClassVar[str] = "text"
 
     def blank(self) -> Corpus:
-        """Returns a row of zeros, which replaces the corpus in a dry run.
+        """Makes a row of zeros, which replaces the corpus in a dry run.
 
         Raises:
           UsageError: a size is not stated.
         """
         blank = {c: self._blank_tokeniser(field) for field, columns in self.learned.items() for c in columns}
-        texts = {column: BlankText(length=length) for column, length in self.lengths.items()}
-        split = TokenisedSplit(texts, Split.parse("train"), classes=(0,))
+        one = np.ones(1, np.int32)
+        texts = {
+            column: Stored(np.zeros(length, np.int32), one * length, one * length, one * 0)
+            for column, length in self.lengths.items()
+        }
+        split = TokenisedSplit(texts, Split.parse("train"), np.arange(1), classes=(0,))
         return Corpus(blank, dict.fromkeys(PARTS, split))
 
     def _blank_tokeniser(self, field: str) -> section.BlankTokeniser:
-        """Returns the size that the config states or, where it does not, that in the tokeniser's spec string."""
+        """Takes the size that the config states or, where it does not, that in the tokeniser's spec string."""
         vocabulary = field.replace("tokeniser", "vocabulary")
         size = getattr(self, vocabulary) or tokenisers.stated_size(getattr(self, field))
         return section.BlankTokeniser(section.needed(vocabulary, size))
@@ -61,16 +69,16 @@ class CachedTextSection(section.Section):
 class CommonTextData(CachedTextSection):
     """The base of the sections of text in one language."""
 
-    source: Annotated[str, Reader(sources.check)] = field(
+    source: Annotated[str, Reader(sources.checker("text"))] = field(
         "pydoc",
         "`pydoc` (the Python manual's topics, in the package), `file:PATH` (a file, folder or glob; see "
-        "`train.data.rows.local.open_split`), `hf:NAME` or `hf:NAME:CONFIG` (a set on the Hugging Face hub or in a "
+        "`train.data.sources.file`), `hf:NAME` or `hf:NAME:CONFIG` (a set on the Hugging Face hub or in a "
         "local folder), or `tfds:NAME`.",
     )
     train_split: str = field(
         "train",
-        "Such as `train[:90%]`, in documents: topics, lines of plain text, or rows; see `rows.splits`. Documents with "
-        "classes are shuffled first, always alike, so that slices of sorted sets have all classes.",
+        "Such as `train[:90%]`, in documents: topics, lines of plain text, or rows; see `train.data.splits`. Documents "
+        "with classes are shuffled first, always alike, so that slices of sorted sets have all classes.",
     )
     text_column: str = field("text", "Of tables: the column of the text.")
     tokeniser: Annotated[str, Reader(tokenisers.check)] = field(
@@ -83,8 +91,13 @@ class CommonTextData(CachedTextSection):
 
     EXAMPLES: ClassVar[type[TextExamples]]
 
+    @property
+    def columns(self) -> list[DataColumn]:
+        """The column of the text."""
+        return [DataColumn("text", "data.text_column", self.text_column)]
+
     def examples(self, corpus: Corpus) -> dict[str, TextExamples]:
-        """Returns the examples that `train.data.pipeline` makes batches of, by split."""
+        """Makes the examples that `train.data.pipeline` makes batches of, by split."""
         return {part: self.EXAMPLES(self, text, corpus.tokeniser) for part, text in corpus.splits.items()}
 
     @property
@@ -100,12 +113,12 @@ class UnlabelledTextData(CommonTextData):
     end_token: bool = field(False, "Whether each document is followed by the tokeniser's end token.")
 
     def load(self) -> Corpus:
-        """Loads the corpus; see `train.data.store.corpus.load`.
+        """Loads the corpus; see `train.data.encodings.corpus.load`.
 
         Raises:
           UsageError: that raises it, the training split is shorter than a window, or another is empty.
         """
-        corpus = load(self, sources.load, lambda *_: original)
+        corpus = load(self)
         check_long_enough(corpus.splits, self.context, self.EXAMPLES.ahead)
         return corpus
 
@@ -166,19 +179,25 @@ class LabelledTextData(CommonTextData):
     classes: section.Classes = field(0, **section.CLASSES)
 
     EXAMPLES = Labelled
+    sliced_by = "label"
 
     def __post_init__(self):
         super().__post_init__()
         if not self.label_column:
             raise UsageError("data.label_column must name the column of the class, but it is empty.")
 
+    @property
+    def columns(self) -> list[DataColumn]:
+        """The columns of the text and of the class."""
+        return [*super().columns, DataColumn("label", "data.label_column", self.label_column)]
+
     def load(self) -> Corpus:
-        """Loads the corpus, with class names; see `train.data.store.corpus.load`.
+        """Loads the corpus, with class names; see `train.data.encodings.corpus.load`.
 
         Raises:
           UsageError: that raises it, classes differ between splits, or there is only one.
         """
-        corpus = sources.with_classes(load(self, sources.load, lambda *_: splits.shuffled))
+        corpus = with_classes(load(self))
         if len(corpus.class_names) < 2:
             raise UsageError(
                 f"All documents have the class {corpus.class_names[0]!r} in {self.label_column!r}; name another "
@@ -188,6 +207,6 @@ class LabelledTextData(CommonTextData):
         return corpus
 
     def blank(self) -> Corpus:
-        """Returns one blank document, with its class; see `CachedTextSection.blank`."""
+        """Makes one blank document, with its class; see `CachedTextSection.blank`."""
         names = tuple(map(str, range(section.needed("classes", self.classes))))
         return dataclasses.replace(super().blank(), class_names=names)

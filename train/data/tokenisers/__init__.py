@@ -1,6 +1,105 @@
-"""Tokenisers: text to ids and back; spec strings name them, see `by_name`."""
+"""Tokenisers: text to ids and back.
 
-from train.data.tokenisers.by_name import check, loads, make, needs_fitting, stated_size
-from train.data.tokenisers.plain import Tokeniser, marks
+A spec string names one: `bytes`, `words(size=20000)`, `bpe(size=8192)`, `wordpiece(size=30522)`, `file:PATH`,
+`hf:NAME` or `hf:NAME@REVISION`, and of a Marian `marian:FOLDER_OR_HUB_NAME/source.spm` and `…/target.spm`.
+"""
+
+from collections.abc import Iterable
+
+from attention import specs
+from attention.errors import UsageError
+from models.files import at_home, parse_json, read_text
+from train.data.tokenisers import marian, subwords
+from train.data.tokenisers.base import ByteTokeniser, Tokeniser, marks
 
 __all__ = ["Tokeniser", "check", "loads", "make", "marks", "needs_fitting", "stated_size"]
+
+KINDS = (
+    "bytes",
+    "words(size=20000)",
+    "bpe(size=8192)",
+    "wordpiece(size=30522)",
+    "file:PATH",
+    "hf:NAME",
+    "marian:FOLDER/source.spm",
+)
+_FITTED = {"words": subwords.fit_words, "bpe": subwords.fit_bpe, "wordpiece": subwords.fit_wordpiece}
+_PLACED = ("file", "hf", "marian")  # which a place follows, after a colon
+
+
+def check(spec: str, field: str = "data.tokeniser") -> None:
+    """Raises UsageError, which names the config's field, unless `spec` is written as one of KINDS; opens nothing."""
+    kind, _, place = spec.partition(":")
+    if kind == marian.KIND:
+        marian.check(place)
+    elif not (kind in _PLACED and place):
+        _parse(spec, field)
+
+
+def needs_fitting(spec: str) -> bool:
+    """Says whether the tokeniser is trained on the corpus."""
+    return spec.partition(":")[0] not in _PLACED and _parse(spec).name in _FITTED
+
+
+def stated_size(spec: str) -> int:
+    """Reads the number of ids in a spec string, or 0; trained on little text, a tokeniser may have fewer."""
+    if spec.partition(":")[0] in _PLACED:
+        return 0
+    item = _parse(spec)
+    return item.options.get("size", 0) if item.name in _FITTED else ByteTokeniser.size
+
+
+def make(spec: str, texts: Iterable[str] = (), field: str = "data.tokeniser") -> Tokeniser:
+    """Makes the tokeniser that a spec string names.
+
+    Args:
+      spec: See the module.
+      texts: The texts that it is trained on where `needs_fitting`; they may be read twice.
+      field: The config field that has the spec, for messages.
+
+    Raises:
+      UsageError: the spec is not valid, or a file, hub name or package is missing.
+    """
+    check(spec, field)
+    kind, _, place = spec.partition(":")
+    match kind:
+        case "file":
+            return _from_file(place)
+        case "hf":
+            return subwords.from_hub(place, field)
+        case "marian":
+            return marian.read(place)
+    item = _parse(spec, field)
+    return _FITTED[item.name](texts, **item.options) if item.name in _FITTED else ByteTokeniser()
+
+
+def loads(text: str) -> Tokeniser:
+    """Restores the tokeniser that `dumps`, or the package `tokenizers`, wrote.
+
+    Raises:
+      UsageError: the text is not a tokeniser.
+    """
+    content = parse_json(text, "The tokeniser", "write one with dumps, or with the package tokenizers")
+    match content:
+        case {"model": _}:
+            return subwords.SubwordTokeniser(text)
+        case {"kind": "bytes"}:
+            return ByteTokeniser()
+        case {"kind": marian.KIND}:
+            return marian.loads(content)
+    raise UsageError(f"This is no tokeniser, but {text[:40]!r}; write one with dumps, or with the package tokenizers.")
+
+
+def _from_file(place: str) -> Tokeniser:
+    remedy = "give a JSON file such as tokeniser.json of a work directory or tokenizer.json of a hub repository"
+    text = read_text(at_home(place), f"the config names it as a tokeniser: {remedy}")
+    try:
+        return loads(text)
+    except UsageError as error:
+        raise UsageError(f"The tokeniser file {place!r} cannot be used: {error}") from error
+
+
+def _parse(spec: str, field: str = "data.tokeniser") -> specs.SpecItem:
+    item = specs.parse_one(spec, field, ["bytes", *_FITTED], KINDS)
+    specs.check_options(item, _FITTED.get(item.name, ByteTokeniser), given=["texts"])
+    return item

@@ -1,6 +1,7 @@
-"""Images with captions: rows of digits that any machine makes alike, tables of files, batches, and what is wrong."""
+"""Images with captions: tables of files, batches, and what is wrong."""
 
 import csv
+import dataclasses
 
 import numpy as np
 import pytest
@@ -8,9 +9,7 @@ from PIL import Image
 
 from attention import UsageError
 from tests.train.data.streams import take
-from train.data.captions.digits import COUNTS, SHAPE, SIDE, WORDS, CaptionedDigits
 from train.data.captions.section import CaptionData
-from train.data.images.sources import read_digits
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -18,31 +17,6 @@ def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ATTENTION_BENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
-
-
-@pytest.mark.parametrize("part", ["train", "validation", "test"])
-def test_the_words_of_digits_say_which_scans_are_in_the_image_from_left_to_right(part):
-    images, captions = CaptionedDigits(part), list(CaptionedDigits(part).captions())
-    scans = read_digits(part)
-    by_pixels = {scan["image"].tobytes(): scan["label"] for scan in scans}
-    assert len(images) == len(captions) == COUNTS[part]
-    for index in (0, 1, 2, 17, len(images) - 1):
-        image, found, left = images[index]["image"], [], 0
-        assert image.shape == SHAPE
-        while left <= SHAPE[1] - SIDE:
-            squares = (image[top : top + SIDE, left : left + SIDE] for top in range(SHAPE[0] - SIDE + 1))
-            labels = [by_pixels[square.tobytes()] for square in squares if square.tobytes() in by_pixels]
-            found += labels
-            left += SIDE if labels else 1
-        assert " ".join(WORDS[label] for label in found) == captions[index]
-
-
-def test_digits_differ_in_number_and_are_the_same_each_time():
-    captions = list(CaptionedDigits("test").captions())
-    lengths = [len(caption.split()) for caption in captions]
-    assert np.bincount(lengths, minlength=5)[1:].min() > len(captions) / 5
-    assert captions[:4] == ["nine seven", "five zero four nine", "zero", "one three zero seven"]  # on any machine
-    assert CaptionedDigits("test").content != CaptionedDigits("validation").content
 
 
 def write(folder, rows=12):
@@ -110,7 +84,7 @@ def test_training_is_shuffled_and_augmented_alike_each_time():
     ("changes", "message"),
     [
         ({"source": "caption_digit"}, "caption_digits"),
-        ({"source": "tfds:coco_captions"}, "file:TABLE"),
+        ({"source": "tfds:coco_captions"}, "file:PATH"),
         ({"train_split": "training"}, "Valid: test, train, validation"),
         ({"target_tokeniser": "words()"}, r"words\(marks=True\)"),
         ({"target_length": 1}, "No caption of data.train_split fits"),
@@ -133,12 +107,23 @@ def test_images_must_have_one_size_in_training_and_evaluation():
         data.shape(data.load())
 
 
+def test_content_is_that_of_captions_and_images(tmp_path):
+    def contents(**changes):
+        data = dataclasses.replace(write(tmp_path), **changes)
+        return [part.content for part in data.examples(data.load()).values()]
+
+    before = contents()
+    assert contents() == before
+    assert contents(image_shape="5x5x3") != before
+    assert contents(target_tokeniser="bytes", target_length=99) != before
+
+
 def test_a_caption_must_have_words_and_a_picture_must_be_one(tmp_path):
     data = write(tmp_path, 4)
     table = tmp_path / "captions.csv"
     whole = table.read_text()
     table.write_text(whole.replace("this is 2", "  "))
-    with pytest.raises(UsageError, match="has an empty caption"):
+    with pytest.raises(UsageError, match="has an empty target beside the image"):
         data.load()
     table.write_text(whole)
     (tmp_path / "3.png").write_text("none")

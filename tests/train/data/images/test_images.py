@@ -36,7 +36,7 @@ def test_load_takes_the_split_of_the_part(defaults):
 
 def test_load_passes_the_section_on(defaults, monkeypatch):
     source, calls = defaults.load()["test"].split, []
-    monkeypatch.setattr("train.data.images.sources.load", lambda *args: calls.append(args) or {"test": source})
+    monkeypatch.setattr("train.data.encodings.images.load", lambda *args: calls.append(args) or {"test": source})
     data = dataclasses.replace(defaults, source="tfds:x", data_dir="d", image_key="i", label_key="l")
     assert data.load()["test"].split is source
     assert calls == [(data,)]

@@ -8,6 +8,7 @@ import pytest
 
 from attention import UsageError
 from tests.train.data.streams import assert_same, eval_batches, take, train_batches
+from tests.train.data.tokenisers.test_tokenisers import words_of
 from train.data.pairs.section import TranslationData
 
 # Sources 0 to 29, every third with two translations: 40 pairs, sorted as Tatoeba's are.
@@ -93,13 +94,13 @@ def test_vocabularies_are_learned_from_training_pairs_alone(make):
     corpus = make(target_tokeniser="words(marks=True)").load()
     training = [PAIRS[row] for row in corpus.splits["train"].rows]
     for side, tokeniser in enumerate((corpus.tokenisers["source"], corpus.tokeniser)):
-        assert set(tokeniser.words) == {word for texts in training for word in texts[side].split()}
+        assert set(words_of(tokeniser)) == {word for texts in training for word in texts[side].split()}
 
 
 def test_a_shared_vocabulary_is_of_both_sides(make):
     corpus = make(target_tokeniser="").load()
     assert corpus.tokeniser is corpus.tokenisers["source"]
-    assert {"eins", "two", "again"} <= set(corpus.tokenisers["source"].words)
+    assert {"eins", "two", "again"} <= set(words_of(corpus.tokenisers["source"]))
 
 
 def test_training_goes_through_all_pairs_each_epoch_in_batches_of_one_bucket(make):

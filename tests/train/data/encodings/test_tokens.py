@@ -1,0 +1,261 @@
+"""Texts in the cache: what is kept of them, that it is made once or not at all, and what a full disk says."""
+
+import errno
+import json
+import os
+import pickle
+import subprocess
+import sys
+import time
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attention.errors import UsageError
+from train.data.encodings import tokens
+from train.data.encodings.cache import make_once
+from train.data.encodings.tokens import tokenise
+from train.data.sources.rows import Rows
+from train.data.tokenisers import make
+
+TEXTS = ["one two", "", "zwölf drei four", "five\n"]
+
+
+def documents(texts=TEXTS, labels=None, content="abc", **fields):
+    rows = [{"where": "", "text": text} | ({"label": labels[i]} if labels else {}) for i, text in enumerate(texts)]
+    return Rows("train of test", content, lambda: iter(rows), **fields)
+
+
+def build(cache_dir, *, tokeniser="bytes", end=False, **fields):
+    return tokenise(documents(**fields), "text", make(tokeniser, TEXTS), end, cache_dir)
+
+
+def left(folder):
+    """All but locks, which stay."""
+    return [path.name for path in folder.rglob("*") if path.name != "texts" and path.suffix != ".lock"]
+
+
+class TestContent:
+    def test_tokens_and_offsets(self, tmp_path):
+        text, sizes = build(tmp_path), [len(part.encode()) for part in TEXTS]
+        assert bytes(text.ids[:].tolist()) == "".join(TEXTS).encode()
+        assert text.sizes[:].tolist() == text.lengths[:].tolist() == sizes
+        np.testing.assert_array_equal(text.token_offsets, np.cumsum([0, *sizes]))
+        assert len(text) == 4
+
+    def test_end_tokens_are_tokens_but_no_bytes(self, tmp_path):
+        text = build(tmp_path, end=True)
+        np.testing.assert_array_equal(text.lengths[:], text.sizes[:] + 1)
+        np.testing.assert_array_equal(text.ids[:][text.token_offsets[1:] - 1], 259)
+
+    @pytest.mark.parametrize(("size", "dtype"), [(2**16, "uint16"), (2**16 + 1, "uint32")])
+    def test_ids_are_as_small_as_they_can_be(self, tmp_path, size, dtype):
+        tokeniser = make(f"words(size={size})", [" ".join(f"w{i}" for i in range(size))])
+        last = tokeniser.decode([size - 1])
+        ids = tokenise(documents([last]), "text", tokeniser, False, tmp_path).ids[:]
+        assert (ids.dtype, ids.tolist()) == (dtype, [size - 1])
+
+    def test_batches_do_not_show(self, tmp_path, monkeypatch):
+        whole = build(tmp_path / "a")
+        monkeypatch.setattr(tokens, "_BATCH_TEXTS", 3)
+        monkeypatch.setattr(tokens, "_BATCH_CHARACTERS", 8)
+        parts = build(tmp_path / "b")
+        assert parts.content == whole.content
+        for name in ("ids", "lengths", "sizes", "labels"):
+            np.testing.assert_array_equal(getattr(whole, name)[:], getattr(parts, name)[:])
+
+    def test_classes(self, tmp_path):
+        text = build(tmp_path, texts=["x", "y", "z"], labels="bab")
+        assert (text.class_names, text.labels[:].tolist()) == (("b", "a"), [0, 1, 0])
+        text = build(tmp_path, texts=["x", "y", "z"], labels="bab", class_names=("a", "c", "b"))
+        assert (text.class_names, text.labels[:].tolist()) == (("a", "c", "b"), [2, 0, 2])
+
+    def test_exchanged_classes_are_other_content(self, tmp_path):
+        contents = [build(tmp_path, labels=labels, content=labels).content for labels in ("abab", "baba", "bbaa")]
+        assert len(set(contents)) == 3
+        assert build(tmp_path, labels="abab", content="elsewhere").content == contents[0]
+
+    @pytest.mark.parametrize("texts", [[], ["", ""]])
+    def test_no_text(self, tmp_path, texts):
+        with pytest.raises(UsageError, match="There is no text in train of test"):
+            build(tmp_path, texts=texts)
+        assert left(tmp_path) == []
+
+    def test_pickles_as_paths(self, tmp_path):
+        text = build(tmp_path, texts=["long " * 10_000])
+        assert text.ids[:].base is not None
+        assert len(text.token_offsets) == 2
+        copy = pickle.dumps(text)
+        assert len(copy) < 2000
+        np.testing.assert_array_equal(pickle.loads(copy).ids[:], text.ids[:])
+
+
+class TestCaching:
+    def test_the_second_time_nothing_is_read(self, tmp_path):
+        before = build(tmp_path)
+        unread = Rows("x", "abc", lambda: pytest.fail("read again"))
+        assert tokenise(unread, "text", make("bytes"), False, tmp_path) == before
+
+    def test_keyed_by_content_tokeniser_and_ends(self, tmp_path):
+        variants = [{}, {"content": "other"}, {"tokeniser": "words"}, {"end": True}, {"class_names": ("",)}]
+        assert len({build(tmp_path, **variant).ids.path for variant in variants}) == len(variants)
+
+    def test_memory_holds_one_batch_of_texts(self, tmp_path, monkeypatch):
+        """A thousand texts pass through, of which no more than three batches may live at a time."""
+
+        class Text(str):
+            pass
+
+        alive, most = weakref.WeakSet(), 0
+
+        def rows():
+            nonlocal most
+            for i in range(1000):
+                text = Text(f"{i:04} " * 5)
+                alive.add(text)
+                most = max(most, len(alive))
+                yield {"where": "", "text": text}
+
+        monkeypatch.setattr(tokens, "_BATCH_TEXTS", 10)
+        text = tokenise(Rows("long", "long", rows), "text", make("bytes"), False, tmp_path)
+        assert len(text.ids) == 25_000
+        assert most <= 30
+
+    @pytest.mark.more
+    def test_a_cache_that_can_only_be_read_is_read(self, tmp_path):
+        made = build(tmp_path)
+        for path in (tmp_path / "texts").glob("*.lock"):
+            path.unlink()
+        (tmp_path / "texts").chmod(0o500)
+        assert build(tmp_path) == made
+
+
+LIMITED = """
+import resource, sys
+from train import main
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+data = ["--config.data.cache_dir={cache}", "--workdir={cache}/run"]
+sys.exit(main.main(["--config=configs/gpt_pydoc.py", *data]))
+"""
+
+
+class TestInterruption:
+    @pytest.mark.parametrize("error", [KeyboardInterrupt(), UsageError("bad line"), MemoryError()])
+    def test_nothing_half_written_is_left(self, tmp_path, error):
+        def rows():
+            yield {"where": "", "text": "one"}
+            raise error
+
+        with pytest.raises(type(error)):
+            tokenise(Rows("train of test", "abc", rows), "text", make("bytes"), False, tmp_path)
+        assert left(tmp_path) == []
+        assert len(build(tmp_path)) == 4
+
+    @pytest.mark.parametrize(
+        ("number", "message"),
+        [
+            (errno.ENOSPC, r"Cannot cache in .* \(No space left on device\): free some space there, or set data.cache"),
+            (errno.EACCES, r"\(Permission denied\): mend that, or set data.cache_dir or ATTENTION_BENCH_CACHE"),
+        ],
+    )
+    def test_a_disk_that_refuses(self, tmp_path, monkeypatch, number, message):
+        def refuse(*args):
+            raise OSError(number, os.strerror(number))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(tokens, "_batches", refuse)
+            with pytest.raises(UsageError, match=message):
+                build(tmp_path)
+        assert left(tmp_path) == []
+        assert len(build(tmp_path)) == 4
+
+    @pytest.mark.more
+    def test_a_limit_on_the_size_of_files(self, tmp_path, run_python):
+        """The nearest to a full disk that needs no disk: writing fails half-way."""
+        program = LIMITED.format(limit=20_000, cache=str(tmp_path / "cache"))
+        done = run_python("-c", program, check=False)
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: Cannot cache in")
+        assert "(File too large): free some space there, or set data.cache_dir" in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix != ".lock"]
+        assert not (tmp_path / "cache" / "run").exists()
+
+    def test_a_folder_that_is_none(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(UsageError, match=r"Cannot cache in .*file/texts"):
+            build(tmp_path / "file")
+
+    def test_what_a_killed_process_left_is_not_read(self, tmp_path):
+        whole = build(tmp_path / "reference").ids
+        partial = tmp_path / "cache" / "texts" / f"{Path(whole.path).parent.name}.partial"
+        partial.mkdir(parents=True)
+        (partial / "ids").write_bytes(b"\1\0" * 7)
+        np.testing.assert_array_equal(build(tmp_path / "cache").ids[:], whole[:])
+        assert not partial.exists()
+
+
+class TestTwoProcesses:
+    CHILD = """
+import sys, time
+from pathlib import Path
+from train.data.encodings.tokens import tokenise
+from train.data.sources.rows import Rows
+from train.data.tokenisers import make
+
+def read():
+    with open(sys.argv[2], "a") as log:
+        log.write("read ")
+    for i in range(20):
+        time.sleep(0.02)
+        yield {"where": "", "text": f"text {i} "}
+
+print(tokenise(Rows("t", "abc", read), "text", make("bytes"), False, Path(sys.argv[1])).ids[:].sum())
+"""
+
+    def start(self, tmp_path):
+        command = [sys.executable, "-c", self.CHILD, str(tmp_path / "cache"), str(tmp_path / "log")]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    @pytest.mark.more
+    def test_one_builds_and_the_others_wait(self, tmp_path):
+        children = [self.start(tmp_path) for _ in range(3)]
+        sums = {child.communicate(timeout=60)[0].strip() for child in children}
+        assert [child.returncode for child in children] == [0, 0, 0]
+        expected = sum(sum(f"text {i} ".encode()) for i in range(20))
+        assert sums == {str(expected)}
+        assert (tmp_path / "log").read_text() == "read "
+
+    @pytest.mark.more
+    def test_another_goes_on_after_one_was_killed(self, tmp_path):
+        first = self.start(tmp_path)
+        while not (tmp_path / "log").exists():
+            time.sleep(0.01)
+        first.kill()
+        first.communicate()
+        assert not list((tmp_path / "cache" / "texts").glob("*/about.json"))
+        second = self.start(tmp_path)
+        assert second.communicate(timeout=60)[0].strip() == str(sum(sum(f"text {i} ".encode()) for i in range(20)))
+        assert (tmp_path / "log").read_text() == "read read "
+
+
+def test_files_are_made_once(tmp_path):
+    calls = []
+
+    def make_file(path):
+        calls.append(path)
+        path.write_text(json.dumps(3))
+
+    for _ in range(2):
+        assert json.loads(make_once(tmp_path / "a" / "b.json", make_file).read_text()) == 3
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("damage", ["cut", "removed"])
+def test_a_file_that_is_cut_or_gone_is_a_sentence(tmp_path, damage):
+    path = Path(build(tmp_path).ids.path)
+    path.write_bytes(path.read_bytes()[:-1]) if damage == "cut" else path.unlink()
+    with pytest.raises(UsageError, match=rf"^{path} in the cache is damaged \(.*\); remove {path.parent}, and sta"):
+        build(tmp_path).ids[0]

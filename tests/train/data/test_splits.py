@@ -1,0 +1,70 @@
+import pytest
+import tensorflow_datasets as tfds
+
+from attention.errors import UsageError
+from train.data.splits import Split
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("train", slice(None)),
+        ("train[3:]", slice(3, None)),
+        ("train[:7]", slice(7)),
+        ("train[2:5]", slice(2, 5)),
+        ("train[-4:]", slice(-4, None)),
+        ("train[:-4]", slice(-4)),
+        ("train[-6:-2]", slice(-6, -2)),
+        ("train[:]", slice(None)),
+    ],
+)
+def test_absolute_slices_are_those_of_lists(text, expected):
+    records = list(range(10))
+    assert records[slice(*Split.parse(text).bounds(10))] == records[expected]
+
+
+@pytest.mark.parametrize("length", [10, 99, 1797, 50_000])
+@pytest.mark.parametrize(
+    "text", ["train[:37%]", "train[37%:]", "train[1%:99%]", "train[-25%:]", "train[:-10%]", "train"]
+)
+def test_slices_are_those_of_tfds(text, length):
+    info = tfds.core.SplitInfo(name="train", shard_lengths=[length], num_bytes=0)
+    [absolute] = tfds.core.ReadInstruction.from_spec(text).to_absolute({"train": info})
+    assert Split.parse(text).bounds(length) == (absolute.from_ or 0, absolute.to or length)
+
+
+def test_slices_that_meet_share_nothing_and_leave_nothing():
+    for length in (11, 25, 1149, 50_000):
+        for percent in range(10, 100, 5):
+            boundaries = {
+                Split.parse(f"train[:{percent}%]").bounds(length)[1],
+                Split.parse(f"train[{percent}%:]").bounds(length)[0],
+                Split.parse(f"train[-{100 - percent}%:]").bounds(length)[0],
+                Split.parse(f"train[:-{100 - percent}%]").bounds(length)[1],
+            }
+            assert len(boundaries) == 1, (length, percent)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "train[", "train[5]", "train[:5%:]", "train+test", "train[a:]", "train[:5.5]", "train[:5.%]", "tra in"]
+)
+def test_unreadable(text):
+    with pytest.raises(UsageError, match=r"Cannot read the split .*: write a name with an optional slice"):
+        Split.parse(text)
+
+
+def test_percentages_end_at_100():
+    with pytest.raises(UsageError, match=r"'train\[:101%\]' has a percentage beyond 100"):
+        Split.parse("train[:101%]")
+
+
+@pytest.mark.parametrize("text", ["train[:11]", "train[11:]", "train[-11:]"])
+def test_beyond_the_end(text):
+    with pytest.raises(UsageError, match="reaches beyond 'train', which has 10 examples"):
+        Split.parse(text).bounds(10)
+
+
+@pytest.mark.parametrize("text", ["train[5:5]", "train[6:5]", "train[10:]", "train[:1%]"])
+def test_empty(text):
+    with pytest.raises(UsageError, match="is empty: 'train' has 10 examples"):
+        Split.parse(text).bounds(10)

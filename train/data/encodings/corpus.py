@@ -1,0 +1,254 @@
+"""A corpus: tokenisers, which are learned from its training split, and tokenised rows in splits."""
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int32, Int64, Integer
+
+from attention.errors import UsageError
+from train.data import classes, section, sources, splits, tokenisers
+from train.data.encodings import cache
+from train.data.encodings.cache import Lazy, Mapped
+from train.data.encodings.tokens import Stored, tokenise
+from train.data.section import Section
+from train.data.sources.rows import Row, Rows, digest
+from train.data.splits import Split
+from train.data.tokenisers import Tokeniser
+
+ORDER = 1  # the version of the orders that splits are cut from; with another number, vocabularies are made again too
+_LEARNED = 2  # the version of tokenisers
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenisedSplit(Lazy):
+    """A split of tokenised rows, such as documents or pairs.
+
+    Attributes:
+      columns: The texts of all rows of the part that the split belongs to.
+      split: The split.
+      rows: The indices of the split's rows in the part.
+      classes: The number in the corpus of each class of the part.
+    """
+
+    columns: Mapping[str, Stored]
+    split: Split
+    rows: Int64[np.ndarray, " rows"]
+    classes: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def content(self) -> str:
+        """A digest of all rows of the part."""
+        return digest(stored.content for stored in self.columns.values())
+
+    @functools.cached_property
+    def ids(self) -> Integer[np.ndarray, " tokens"]:
+        """The ids of all documents in their original order, end to end, mapped from disk; uint16 or uint32."""
+        return self._first.ids[slice(*self._first.token_offsets[self._ends])]
+
+    @property
+    def bytes(self) -> int:
+        """The number of bytes of documents in their original order, in UTF-8."""
+        return int(self._first.sizes[slice(*self._ends)].sum())
+
+    @functools.cached_property
+    def labels(self) -> Int32[np.ndarray, " rows"]:
+        """Each document's class, an index of the corpus's `class_names`."""
+        return np.array(self.classes, np.int32)[self._first.labels[self.rows]]
+
+    def row(self, index: int) -> list[Integer[np.ndarray, " tokens"]]:
+        """Takes the ids of each column of one row, mapped from disk; uint16 or uint32."""
+        row = self.rows[index]
+        return [stored.ids[slice(*stored.token_offsets[row : row + 2])] for stored in self.columns.values()]
+
+    def lengths(self, column: str) -> Int64[np.ndarray, " rows"]:
+        """Counts the tokens of each row in a column."""
+        return self.columns[column].lengths[self.rows].astype(np.int64)
+
+    @property
+    def _first(self) -> Stored:
+        return next(iter(self.columns.values()))
+
+    @property
+    def _ends(self) -> list[int]:
+        return [int(self.rows[0]), int(self.rows[-1]) + 1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """Tokenised text, whose columns are `text`, or `source` and `target`.
+
+    Attributes:
+      tokenisers: The tokeniser of each column; one object where columns share it.
+      splits: `train`, `validation` and `test`.
+      rows: The rows of the parts that the splits are cut from, by the names of the parts.
+      class_names: The names of the classes of labelled text; () otherwise.
+    """
+
+    tokenisers: dict[str, Tokeniser]
+    splits: dict[str, TokenisedSplit]
+    rows: dict[str, Rows] = dataclasses.field(default_factory=dict)
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def tokeniser(self) -> Tokeniser:
+        """The tokeniser of what the model writes: of the text, or of the target."""
+        return list(self.tokenisers.values())[-1]
+
+    def texts(self, part: str, column: str, indices: Integer[np.ndarray, " k"]) -> list[str]:
+        """Reads the text in a column of some rows of a split."""
+        tokens = self.splits[part]
+        places = {int(row): place for place, row in enumerate(tokens.rows[indices])}
+        texts = [""] * len(places)
+        for number, row in enumerate(self.rows[tokens.split.name].read()):
+            if number in places:
+                texts[places[number]] = row[column]
+        return texts
+
+
+def load(data: Section) -> Corpus:
+    """Reads, tokenises and caches the text that a `data` section names; later calls only map the cache.
+
+    Args:
+      data: A `train.data.text.section.CachedTextSection`.
+
+    Raises:
+      UsageError: text, a tokeniser or a package is missing or cannot be read, or the cache cannot be written.
+    """
+    cache_dir = cache.root(data.cache_dir)
+    names, rows = splits.opened(data, lambda part: stripped(sources.open_split(data, part, data.columns)))
+    tokeniser_of = {}
+    for field, columns in data.learned.items():
+        tokeniser = _learn(data, field, columns, names["train"], rows[names["train"].name], cache_dir)
+        tokeniser_of |= dict.fromkeys(columns, tokeniser)
+    for column, tokeniser in tokeniser_of.items():
+        field = f"{column}_vocabulary".removeprefix("text_")
+        section.check_stated(field, getattr(data, field), tokeniser.size)
+        if data.end_token and "end" not in tokeniser.special:
+            raise UsageError(
+                f"data.end_token asks for an end token, but {data.tokeniser!r} has none; set it to False (or, for "
+                "words, write words(marks=True))."
+            )
+    stored = {
+        name: {column: tokenise(part, column, made, data.end_token, cache_dir) for column, made in tokeniser_of.items()}
+        for name, part in rows.items()
+    }
+    tokenised = {}
+    for part, split in names.items():
+        columns = stored[split.name]
+        count = functools.partial(len, next(iter(columns.values())))
+        tokenised[part] = TokenisedSplit(columns, split, _cut(data, split, rows[split.name], count, cache_dir))
+    return Corpus(tokeniser_of, tokenised, rows)
+
+
+def _learn(data: Section, field: str, columns: Sequence[str], split: Split, rows: Rows, cache_dir: Path) -> Tokeniser:
+    """Makes a tokeniser, trained once where it needs training, on columns of the training split."""
+    spec = getattr(data, field)
+    if not tokenisers.needs_fitting(spec):
+        return tokenisers.make(spec, field=f"data.{field}")
+
+    def fit(partial: Path) -> None:
+        chosen = itertools.repeat(True)
+        if not split.is_whole:
+            places = _cut(data, split, rows, lambda: sum(1 for _ in rows.read()), cache_dir)
+            chosen = np.isin(np.arange(places.max(initial=-1) + 1), places)
+        partial.write_text(tokenisers.make(spec, _Texts(rows, columns, chosen)).dumps(), "utf-8")
+
+    key = digest([_LEARNED, ORDER, spec, rows.content, split.text, data.sliced_by, *columns])
+    return tokenisers.loads(cache.make_once(cache_dir / "tokenisers" / f"{key}.json", fit).read_text("utf-8"))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Texts:
+    """Texts in columns of the rows that are chosen, which can be read again from the start."""
+
+    rows: Rows
+    columns: Sequence[str]
+    chosen: Iterable[bool]
+
+    def __iter__(self) -> Iterator[str]:
+        chosen = itertools.compress(self.rows.read(), self.chosen)  # ends with the last that is chosen
+        for row in cache.progress(chosen, f"Learning the vocabulary of {self.rows.name}"):
+            yield from (row[column] for column in self.columns)
+
+
+def _cut(
+    data: Section, split: Split, rows: Rows, count: Callable[[], int], cache_dir: Path
+) -> Int64[np.ndarray, " rows"]:
+    """Chooses the rows of a split: of texts as they stand, of labelled ones shuffled, else with equal ones together.
+
+    The order of slices of pairs is random and fixed, and made once; no test sentence is trained on.
+    """
+    role = data.sliced_by
+    if role == "label":
+        return splits.shuffled(split, count())
+    if role == "text" or split.is_whole:
+        return np.arange(*split.bounds(count()))
+    path = cache_dir / "orders" / digest([ORDER, rows.content, role])
+    made = cache.make_once(path, lambda partial: partial.write_bytes(_grouped(rows, role)))
+    order, begins = Mapped(str(made), "int64", (2, -1))[:]
+    places = np.append(np.flatnonzero(begins), len(begins))  # where a group begins, to which both ends move on
+    return order[slice(*(int(places[np.searchsorted(places, bound)]) for bound in split.bounds(len(order))))]
+
+
+def _key(value: str | bytes | np.ndarray, number: int) -> bytes:
+    """Encodes a value; an image that is an array is one of its own."""
+    value = str(number) if isinstance(value, np.ndarray) else value
+    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+
+
+def _grouped(rows: Rows, role: str) -> bytes:
+    """Makes a random order that keeps rows of equal values together, and 1 wherever another value begins."""
+    keys = (_key(row[role], number) for number, row in enumerate(rows.read()))
+    hashes = b"".join(hashlib.blake2b(key, digest_size=8).digest() for key in keys)
+    if not hashes:
+        raise UsageError(f"There is no text in {rows.name}; give a source that has some.")
+    keys = np.frombuffer(hashes, ">u8").astype(np.uint64)
+    order = np.argsort(keys, kind="stable")
+    begins = np.diff(keys[order], prepend=keys[order[:1]] + np.uint64(1)) != 0
+    return np.stack([order, begins]).astype(np.int64).tobytes()
+
+
+def with_classes(corpus: Corpus) -> Corpus:
+    """Numbers the classes in the source's order, or else sorted, numbers as numbers.
+
+    Raises:
+      UsageError: classes differ between splits.
+    """
+    training = corpus.splits["train"]
+    names = corpus.rows[training.split.name].class_names or classes.ordered(training.columns["text"].class_names)
+    numbered = {}
+    for part, text in corpus.splits.items():
+        numbers = classes.numbers(text.columns["text"].class_names, names, part, "data.label_column")
+        numbered[part] = dataclasses.replace(text, classes=numbers)
+    return dataclasses.replace(corpus, splits=numbered, class_names=names)
+
+
+def stripped(rows: Rows) -> Rows:
+    """Takes white space off sources and targets, and leaves out pairs of empty sides, which many corpora have.
+
+    Documents stay as they are. Reading raises UsageError where only one side of a row is empty.
+    """
+    return dataclasses.replace(rows, read=lambda: filter(None, map(_strip, rows.read())))
+
+
+def _strip(row: Row) -> Row:
+    """Strips a row; {} is one to leave out."""
+    if "text" in row:
+        return row
+    row = row | {side: row[side].strip() for side in ("source", "target") if side in row}
+    sides = [side for side in ("image", "source", "target") if side in row]
+    empty = [side for side in sides if not len(row[side])]
+    if empty and len(empty) < len(sides):
+        (filled,) = set(sides) - set(empty)
+        there = "" if filled == "image" else f" {textwrap.shorten(row[filled], 60, placeholder=' …')!r}"
+        raise UsageError(f"{row['where']} has an empty {empty[0]} beside the {filled}{there}; mend or remove the row.")
+    return {} if empty else row

@@ -1,0 +1,256 @@
+"""Labelled images as arrays: of one size in memory or on disk, made once of encoded ones, or decoded each time."""
+
+import contextlib
+import dataclasses
+import functools
+import io
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL
+from jaxtyping import Integer, UInt8
+from PIL import Image, ImageOps
+
+from attention.errors import UsageError, brief, listed
+from train.data import classes, sources, splits
+from train.data.encodings import cache
+from train.data.encodings.cache import Array
+from train.data.section import Section
+from train.data.sources.rows import IMAGE_FORMATS, Row, Rows, digest
+from train.data.splits import Split
+
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # of Pillow, by the number of channels
+_FORMAT = 2  # the version of the folders; with another number they are made again
+KEPT_BYTES = 2**31  # of the pixels of a prepared set; those of a larger one are decoded each time
+_TOGETHER = 256  # images that are decoded at a time, by several threads, which bounds memory
+_NAMED = 5  # images that an error names
+_GREY = ("1", "L", "LA")
+
+Shape = tuple[int, int, int]
+Record = dict[str, Any]
+_Pixels = UInt8[np.ndarray, "h w c"]
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredImages:
+    """Images of one size with labels, as `{'image': uint8 (H, W, C), 'label': int}`.
+
+    Attributes:
+      images: uint8 (n, H, W, C).
+      labels: Integers (n,).
+    """
+
+    images: Array
+    labels: Integer[np.ndarray, " n"]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Record:
+        return {"image": self.images[index], "label": int(self.labels[index])}
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoded:
+    """Images with labels that are decoded each time, as `{'image': uint8 (H, W, C), 'label': int}`.
+
+    Attributes:
+      rows: The encoded images and the names of their classes, by number.
+      channels: C.
+      class_names: All names in order.
+    """
+
+    rows: Sequence[Row]
+    channels: int
+    class_names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Record:
+        row = self.rows[index]
+        with _opened(row["image"]) as image:
+            pixels = np.asarray(image.convert(MODES[self.channels]))
+        return {"image": pixels.reshape(*pixels.shape[:2], -1), "label": self.class_names.index(row["label"])}
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledImages(Sequence):
+    """A random-access sequence of `{'image': uint8 (H, W, C), 'label': int}`.
+
+    Attributes:
+      records: Examples by index.
+      num_classes: Labels are 0 … num_classes - 1.
+      image_shape: (H, W, C) of every image; 0 stands for a size that differs from image to image.
+      places: The indices of the examples among the records.
+      content: A digest of all records.
+      class_names: The names of the classes, in the order of their numbers; () where the source names none.
+      split: The split that it is.
+    """
+
+    records: Sequence[Record]
+    num_classes: int
+    image_shape: Shape
+    places: Sequence[int]
+    content: str = ""
+    class_names: tuple[str, ...] = ()
+    split: Split = Split("", "")  # noqa: RUF009
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, index: int) -> Record:
+        return self.records[int(self.places[index])]
+
+    def view(self, split: Split, is_shuffled: bool = False) -> "LabelledImages":
+        """Slices these images, a whole part, as they stand or in a fixed random order."""
+        sliced = is_shuffled and not split.is_whole
+        places = splits.shuffled(split, len(self)) if sliced else range(*split.bounds(len(self)))
+        return dataclasses.replace(self, places=places, split=split)
+
+
+def load(data: Section) -> dict[str, LabelledImages]:
+    """Opens the splits that an `ImageData` names, by the names of `splits.PARTS`; see `encode` and `splits.opened`.
+
+    Raises:
+      UsageError: these raise it, or the classes of a split are not those of the training split.
+    """
+    names, rows = splits.opened(data, lambda part: sources.open_split(data, part, data.columns))
+    images, root = {}, cache.root(data.cache_dir)
+    for part, split in names.items():
+        trained = images["train"].class_names if images else ()
+        whole = encode(rows[split.name], data.image_shape, root, trained, part)
+        images[part] = whole.view(split, is_shuffled=not sources.is_prepared(data.source))
+    count = max(part.num_classes for part in images.values())  # a part may lack the last class
+    return {part: dataclasses.replace(split, num_classes=count) for part, split in images.items()}
+
+
+def encode(rows: Rows, shape: str, cache_dir: Path, trained: tuple[str, ...] = (), part: str = "") -> LabelledImages:
+    """Makes arrays of images: those in memory as they are, of many sizes or too many when asked for, others once.
+
+    Args:
+      rows: Rows with a column `image`, and perhaps a column `label`.
+      shape: The size, such as `64x64x3`, that encoded images are made to have unless the source says theirs: turned as
+        a camera says, in grey, RGB or RGBA, scaled so that they cover it, and cropped in the middle. '' is the size
+        that all of them have.
+      cache_dir: The root of all caches.
+      trained: The names of the classes of the training data, if there are any already.
+      part: Such as `validation`, for a message about other classes than those.
+
+    Raises:
+      UsageError: images cannot be read, or differ in size where none is given; or the cache cannot be written.
+    """
+    names = rows.class_names
+    if rows.arrays:
+        images = rows.arrays["image"]
+        labels = rows.arrays.get("label", np.zeros(len(images), np.int64))
+        count = len(names) or int(labels.max()) + 1
+        return LabelledImages(
+            StoredImages(images, labels), count, images.shape[1:], range(len(images)), rows.content, names
+        )
+    if rows.records and not 0 < len(rows.records) * math.prod(rows.image_shape) <= KEPT_BYTES:
+        records = Encoded(rows.records, rows.image_shape[2], names)
+        return LabelledImages(records, len(names), rows.image_shape, range(len(records)), rows.content, names)
+    shape = "x".join(map(str, rows.image_shape)) or shape
+    folder = cache_dir / "images" / digest([_FORMAT, PIL.__version__, rows.content, *names, shape])
+    arrays, content, stored = cache.opened(cache.make_once(folder, lambda partial: _write(partial, rows, shape)))
+    names = trained or names or classes.ordered(stored)
+    numbers = np.array(classes.numbers(stored, names, part, "data.label_key"), np.int32)
+    records = StoredImages(arrays["images"], numbers[arrays["labels"][:]])
+    return LabelledImages(records, len(names), arrays["images"].shape[1:], range(len(records)), content, names)
+
+
+def _write(folder: Path, rows: Rows, shape: str) -> None:
+    folder.mkdir()
+    size = tuple(map(int, shape.split("x"))) if shape else None
+    names, labels = {name: number for number, name in enumerate(rows.class_names)}, []
+    with open(folder / "images", "wb") as file:
+        for row, image in _of_one_size(rows, size):
+            size = size or image.shape
+            file.write(image.tobytes())
+            labels.append(names.setdefault(row.get("label", ""), len(names)))
+    if not labels:
+        raise UsageError(f"There is no image in {rows.name}; give a source that has some.")
+    (folder / "labels").write_bytes(np.array(labels, np.int32).tobytes())
+    arrays = {"images": ("uint8", (len(labels), *size)), "labels": ("int32", (len(labels),))}
+    cache.describe(folder, arrays, names)
+
+
+def _of_one_size(rows: Rows, size: Shape | None) -> Iterator[tuple[Row, _Pixels]]:
+    """Yields images; raises UsageError, at the end, for those that cannot be read, or at once for another size."""
+    first, failures = None, []
+    for row, decoded in _decoded(rows, size):
+        if isinstance(decoded, str):
+            failures.append(f"{_place(row)} ({decoded})")
+            continue
+        here = _place(row), decoded.shape
+        first = first or here
+        if decoded.shape != first[1]:
+            one, other = (f"{where} is {'x'.join(map(str, shape))}" for where, shape in (first, here))
+            raise UsageError(
+                f"The images differ in size: {one} and {other}; set data.image_shape to the size that they shall have, "
+                "such as 64x64x3."
+            )
+        if not failures:
+            yield row, decoded
+    if failures:
+        raise UsageError(
+            f"Of {rows.name}, {len(failures)} of the images cannot be read: {listed(failures, _NAMED)}; mend or "
+            "remove them."
+        )
+
+
+def _place(row: Row) -> str:
+    where, image = row["where"], row["image"]
+    return f"{where}: {image}" if isinstance(image, str) and image != where else where
+
+
+def _decoded(rows: Rows, size: Shape | None) -> Iterator[tuple[Row, _Pixels | str]]:
+    source = iter(cache.progress(rows.read(), f"Decoding {rows.name}"))
+    with ThreadPoolExecutor() as threads:
+        while batch := list(itertools.islice(source, _TOGETHER)):
+            decoded = threads.map(functools.partial(_decode, size=size), (row["image"] for row in batch))
+            yield from zip(batch, decoded, strict=True)
+
+
+def read(path: Path, shape: Shape) -> _Pixels:
+    """Reads an image, made to have a shape as `encode` does it; raises UsageError where it cannot be read."""
+    decoded = _decode(str(path), shape)
+    if isinstance(decoded, str):
+        raise UsageError(f"The image {str(path)!r} cannot be read ({decoded}); give another file.")
+    return decoded
+
+
+def _decode(encoded: str | bytes, size: Shape | None) -> _Pixels | str:
+    """Decodes an image, or says why it cannot be read."""
+    try:
+        with _opened(encoded) as image:
+            if size:  # a JPEG is then decoded at a fraction of its size, at least twice what is wanted
+                image.draft(None, (2 * max(size[:2]), 2 * max(size[:2])))
+            return _converted(image, size)
+    except PIL.UnidentifiedImageError:
+        return "no kind of image"
+    except Exception as error:  # what broken files make Pillow raise has no common base
+        return brief(error)
+
+
+def _opened(encoded: str | bytes) -> contextlib.AbstractContextManager[Image.Image]:
+    return Image.open(io.BytesIO(encoded) if isinstance(encoded, bytes) else encoded, formats=IMAGE_FORMATS)
+
+
+def _converted(image: Image.Image, size: Shape | None) -> _Pixels:
+    if image.mode.startswith("I;16"):  # which Pillow would cut off at 255
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError(f"its pixels are numbers of 32 bits (mode {image.mode})")
+    image = ImageOps.exif_transpose(image)
+    channels = size[2] if size else 1 if image.mode in _GREY else 3
+    image = image.convert(MODES[channels])
+    if size and image.size != (size[1], size[0]):
+        image = ImageOps.fit(image, (size[1], size[0]), Image.Resampling.BILINEAR)
+    return np.asarray(image).reshape(image.height, image.width, channels)

@@ -1,0 +1,95 @@
+"""Sources of rows with named columns; a new one is a file here and a row in SOURCES."""
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+from attention.errors import UsageError, unknown
+from train.data.section import Section
+from train.data.sources.rows import DataColumn, Rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A row of the table; the file of its name opens its splits.
+
+    Attributes:
+      form: How `data.source` names it: alone, with a place after a colon, or with options.
+      gives: What its rows can be: images, text, pairs, captions.
+      is_prepared: Whether its images stay as they are, and slices of them are cut in their order; otherwise they have
+        any size until they are made one, and any order, such as that of their classes.
+    """
+
+    form: str
+    gives: tuple[str, ...]
+    is_prepared: bool = False
+
+
+SOURCES = {
+    "digits": Source("digits", ("images",), is_prepared=True),
+    "numpy": Source("numpy:FILE.npz", ("images",), is_prepared=True),
+    "folder": Source("folder:DIR", ("images",)),
+    "pydoc": Source("pydoc", ("text",)),
+    "dates": Source("dates(sources=('en', 'fr'), targets=('de',))", ("pairs",)),
+    "caption_digits": Source("caption_digits", ("captions",), is_prepared=True),
+    "file": Source("file:PATH", ("images", "text", "pairs", "captions")),
+    "hf": Source("hf:NAME", ("images", "text", "pairs", "captions")),
+    "tfds": Source("tfds:NAME", ("images", "text", "pairs"), is_prepared=True),
+}
+
+
+def checker(kind: str) -> Callable[[str, str], None]:
+    """Makes the check of a config field that names a source of images, text, pairs or captions."""
+    return functools.partial(_check, kind)
+
+
+def _check(kind: str, source: str, field: str) -> None:
+    """Raises UsageError unless a source is written as one that gives what is wanted; opens nothing."""
+    valid = {name: row for name, row in SOURCES.items() if kind in row.gives}
+    forms = [row.form for row in valid.values()]
+    name = kind_of(source)
+    if name not in valid:
+        raise unknown(field, source, forms)
+    if "(" in valid[name].form:
+        _module(name).parse(source, field, forms)
+
+
+def kind_of(source: str) -> str:
+    """Tells which of SOURCES is meant; '' is none."""
+    name, colon, place = source.partition(":")
+    name = name.partition("(")[0]
+    form = SOURCES[name].form if name in SOURCES else ""
+    fits = place if ":" in form else not colon and ("(" in form or source == name)
+    return name if form and fits else ""
+
+
+def is_prepared(source: str) -> bool:
+    """Says whether a source has prepared sets; see `Source`."""
+    return SOURCES[kind_of(source)].is_prepared
+
+
+def open_split(data: Section, split: str, columns: Sequence[DataColumn]) -> Rows:
+    """Opens a split of the source that a section of the config names.
+
+    Args:
+      data: A section whose `source` was checked, with `revision`, `streaming` and `data_dir`.
+      split: A plain name, no slice.
+      columns: The columns to read; sources that come with the packages have columns of their own.
+
+    Raises:
+      UsageError: the source, split or a column does not exist, or cannot be read as it is; MissingSplitError where it
+        is the split alone.
+    """
+    kind = kind_of(data.source)
+    _, _, place = data.source.partition(":")
+    names = tuple(column.name for column in columns)
+    if place and len(columns) == 2 and ("" in names or names[0] == names[1]):
+        fields = " and ".join(column.field for column in columns)
+        raise UsageError(f"{fields} must name two columns (or languages), but they are {names}.")
+    return _module(kind).open_split(place or data.source, split, columns, data)
+
+
+def _module(kind: str) -> ModuleType:
+    return importlib.import_module(f"{__name__}.{kind}")

@@ -1,0 +1,132 @@
+"""Dates in two languages, `dates(...)`, written by Babel from CLDR's data, so that any machine can make them."""
+
+import dataclasses
+import datetime
+import difflib
+import functools
+import hashlib
+import itertools
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import Annotated
+
+import babel.dates
+import babel.localedata
+
+from attention import specs
+from attention.errors import UsageError, check_known, unknown
+from attention.types import Checked, Example, at_least, at_most, filled
+from train.data.section import Section
+from train.data.sources.rows import DataColumn, Row, Rows, digest
+from train.data.splits import PARTS
+
+FORMS = ("full", "long", "medium", "short")
+Year = Annotated[int, at_least(1000), at_most(9999)]
+Locales = Annotated[tuple[str, ...], filled, Example(("en", "de"))]
+_NEAR = 5  # of the thousand names of languages, so many are shown
+
+
+@dataclasses.dataclass(frozen=True)
+class Dates(Checked):
+    """The languages and forms of the dates.
+
+    A source is `en de Thursday, February 1, 2024`: its own language and the target's, then the date in one of the
+    forms, always with four digits of the year. Its target is the `full` form where the source has a weekday, else the
+    `long` one: the source determines it. White space is plain spaces.
+
+    Each date occurs once, with the languages and the form that a hash of it chooses.
+
+    Attributes:
+      sources: Babel's names of the languages translated from, such as `en` or `en_GB`.
+      targets: Babel's names of the languages translated into; a language is never paired with itself.
+      forms: The forms of the source: CLDR's `full`, `long`, `medium`, `short`.
+      first: The first year, of four digits.
+      last: The last year.
+    """
+
+    sources: Locales = ("en",)
+    targets: Locales = ("de",)
+    forms: Annotated[tuple[str, ...], filled, Example(("full", "long"))] = FORMS
+    first: Year = 1900
+    last: Year = 2099
+
+    def __post_init__(self):
+        super().__post_init__()
+        for locale in (*self.sources, *self.targets):
+            _check_locale(locale)
+        for form in self.forms:
+            check_known("form of dates", form, FORMS)
+        if not self.languages:
+            raise UsageError(
+                f"dates(sources={self.sources!r}, targets={self.targets!r}) has no two languages; add one."
+            )
+        if self.first > self.last:
+            raise UsageError(f"dates(first={self.first}, last={self.last}) has no years; first must not be after last.")
+
+    @property
+    def languages(self) -> list[tuple[str, str]]:
+        """The pairs of languages translated from and into."""
+        pairs = itertools.product(self.sources, self.targets)
+        return [pair for pair in pairs if pair[0] != pair[1]]
+
+    def rows(self, split: str) -> Rows:
+        """Opens the pairs of `train`, `validation` or `test`: 80, 10 and 10 % of the dates, alike for all options.
+
+        Raises:
+          UsageError: the split has another name.
+        """
+        check_known("split of dates", split, PARTS)
+        content = digest([dataclasses.astuple(self), split, babel.__version__])
+        return Rows(f"{split} of dates", content, functools.partial(self._pairs, split))
+
+    def _pairs(self, split: str) -> Iterator[Row]:
+        kinds = list(itertools.product(self.languages, self.forms))
+        for key, date in sorted(_dates(self.first, self.last, split)):
+            (source, target), form = kinds[int.from_bytes(key[8:16]) % len(kinds)]
+            has_weekday = re.search(r"%\([Eec]+\)s", _pattern(source, form)[0].format)
+            style = "full" if has_weekday else "long"
+            text = f"{source} {target} {_write(date, source, form)}"
+            yield {"where": f"The date {date}", "source": text, "target": _write(date, target, style)}
+
+
+def open_split(name: str, split: str, columns: Sequence[DataColumn], data: Section) -> Rows:
+    """Opens a split of the dates that a spec string names; raises as `parse` and `Dates.rows` do."""
+    return parse(name).rows(split)
+
+
+def parse(text: str, field: str = "data.source", forms: Collection[str] = ("dates(...)",)) -> Dates:
+    """Reads `dates(...)`; raises UsageError where it cannot, which names the config's field and what is valid."""
+    item = specs.parse_one(text, field, ["dates"], forms)
+    specs.check_options(item, Dates)
+    return Dates(**item.options)
+
+
+def _dates(first: int, last: int, split: str) -> Iterator[tuple[bytes, datetime.date]]:
+    """Yields the dates of a split with a hash each, which determines its place, its languages and its form."""
+    days = range(datetime.date(first, 1, 1).toordinal(), datetime.date(last, 12, 31).toordinal() + 1)
+    for date in map(datetime.date.fromordinal, days):
+        key = hashlib.sha256(date.isoformat().encode()).digest()
+        if {0: "validation", 1: "test"}.get(int.from_bytes(key[16:24]) % 10, "train") == split:
+            yield key, date
+
+
+def _write(date: datetime.date, locale: str, form: str) -> str:
+    pattern, parsed = _pattern(locale, form)
+    return " ".join(pattern.apply(date, parsed).split())  # CLDR also has narrow spaces and ones that do not break
+
+
+@functools.cache
+def _pattern(locale: str, form: str) -> tuple[babel.dates.DateTimePattern, babel.Locale]:
+    """Reads CLDR's pattern, with all digits of the year."""
+    parsed = babel.Locale.parse(locale)
+    pattern = parsed.date_formats[form]
+    return babel.dates.DateTimePattern(pattern.pattern, re.sub(r"%\(y+\)s", "%(yyyy)s", pattern.format)), parsed
+
+
+def _check_locale(locale: str) -> None:
+    known = babel.localedata.locale_identifiers()
+    if locale not in known:
+        near = difflib.get_close_matches(locale, known, n=_NEAR, cutoff=0.4)
+        raise UsageError(
+            f"{unknown('language of dates', locale, near)} `pybabel --list-locales` lists all {len(known)}."
+        )

@@ -1,0 +1,42 @@
+"""Scikit-learn's 1,797 scanned digits, as images with labels."""
+
+import functools
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Integer, UInt8
+
+from attention.errors import check_known
+from train.data.section import Section
+from train.data.sources import numpy
+from train.data.sources.rows import DataColumn, Rows
+
+
+def open_split(name: str, split: str, columns: Sequence[DataColumn], data: Section) -> Rows:
+    """Opens `train` (1,149 digits), `validation` (288) or `test` (360); raises UsageError for another name."""
+    check_known(f"split of {name}", split, indices())
+    images, labels = scans()
+    chosen = indices()[split]
+    return numpy.labelled(f"{split} of {name}", images[chosen], labels[chosen])
+
+
+@functools.cache
+def indices() -> dict[str, Integer[np.ndarray, " n"]]:
+    """Lists which digits each split has: twice scikit-learn's `train_test_split`, stratified, with seed 0.
+
+    They are kept as a file, because scikit-learn takes longer to import than the digits to read.
+    """
+    with np.load(Path(__file__).with_name("digits_split.npz")) as split:
+        return {name: split[name].astype(np.int64) for name in split}
+
+
+@functools.cache
+def scans() -> tuple[UInt8[np.ndarray, "n 8 8"], Integer[np.ndarray, " n"]]:
+    """Reads all scans and their digits."""
+    (package,) = importlib.util.find_spec("sklearn").submodule_search_locations
+    rows = np.loadtxt(Path(package, "datasets", "data", "digits.csv.gz"), np.uint8, delimiter=",")
+    *pixels, labels = rows.T
+    images = np.round(np.stack(pixels, -1).reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    return images, labels.astype(np.int64)

@@ -1,0 +1,132 @@
+"""Local files, `file:PATH`: tables, plain text, or files in two languages that are aligned by line."""
+
+import functools
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from glob import glob
+from pathlib import Path
+
+from attention.errors import UsageError, unknown
+from models.files import at_home
+from train.data.section import Section
+from train.data.sources import lines, tables
+from train.data.sources.rows import DataColumn, Placed, Rows, picked
+from train.data.splits import ALIASES, PARTS, MissingSplitError
+
+_FORMS = f"a file, folder or glob of {', '.join(tables.KINDS)}, which may be compressed ({', '.join(lines.OPENERS)})"
+
+Couple = tuple[Path, Path]
+
+
+def open_split(path: str, split: str, columns: Sequence[DataColumn], data: Section) -> Rows:
+    """Opens the files of one split of a file, a glob or a folder, in the order of their names.
+
+    In a folder, the files whose names begin with a split's (`train.csv`, `valid-00.txt.xz`; `valid`, `val` and `dev`
+    are `validation`) are that split. Without any such file, and for a file or a glob, everything is `train`. A source
+    and a target may be languages of aligned files, which come before others: files of a folder named `SPLIT*.LANGUAGE`
+    (`train.de.xz`, `test_2016.en`), or those whose names have the path in common (`europarl-v7.es-en`, for
+    `europarl-v7.es-en.es` and `europarl-v7.es-en.en`). For the columns of other files, see `tables.read`.
+    """
+    place, languages = at_home(path), [c.name for c in columns] if columns[0].role == "source" else []
+    forms = _FORMS
+    if languages:
+        forms += f", or where aligned files are, named {' and '.join(f'SPLIT.{name}' for name in languages)}"
+    aligned = _aligned(place, languages)
+    found = aligned or _tables(place)
+    if not found:
+        raise UsageError(f"There is no file to read at {path!r}; data.source names it: give {forms}.")
+    files = _of_split(_by_split(found) if place.is_dir() else {"train": found}, split, path)
+    if aligned:
+        read = functools.partial(_side_by_side, _couples(files, languages), languages)
+    else:
+        _check(files, columns, forms)
+        read = functools.partial(_rows, files, columns)
+    # Kinds and hashes of files do not depend on their names.
+    version = [bool(aligned), *map(lines.suffix, files), *map(lines.fingerprint, files)]
+    rows = picked(f"{split} of file:{path}", columns, version, read)
+    if columns[0].role == "image":
+        stamps = (lines.stamp(row["image"], row["where"]) for row in rows.read() if isinstance(row["image"], str))
+        rows = picked(rows.name, columns, [*version, *stamps], read)
+    return rows
+
+
+def _tables(place: Path) -> list[Path]:
+    if place.is_dir():
+        files = [file for file in sorted(place.iterdir()) if lines.suffix(file) in tables.KINDS]
+    else:
+        files = [place] if place.exists() else map(Path, sorted(glob(str(place), recursive=True)))
+    return [file for file in files if file.is_file()]
+
+
+def _aligned(place: Path, languages: Sequence[str]) -> list[Path]:
+    """Lists the files of both languages, in a folder or of a common name."""
+    suffixes = [f".{name.lower()}" for name in languages]
+    files = sorted((place if place.is_dir() else place.parent).glob("*.*")) if not place.is_file() else []
+    files = [file for file in files if lines.suffix(file) in suffixes and file.is_file()]
+    return files if place.is_dir() else [file for file in files if _stem(file) == place.name]
+
+
+def _by_split(files: list[Path]) -> dict[str, list[Path]]:
+    """Groups files by the split that their names begin with; all are `train` where none does."""
+    groups: dict[str, list[Path]] = {}
+    for file in files:
+        name = re.split(r"[.\-_]", file.name)[0]
+        groups.setdefault(ALIASES.get(name, name), []).append(file)
+    return {name: group for name, group in groups.items() if name in PARTS} or {"train": files}
+
+
+def _of_split(groups: dict[str, list[Path]], split: str, path: str) -> list[Path]:
+    name = ALIASES.get(split, split)
+    if name not in groups:
+        raise MissingSplitError(
+            f"{unknown(f'split of file:{path}', split, groups)} A part of one is a split too, such as "
+            f"{next(iter(groups))}[90%:]."
+        )
+    return groups[name]
+
+
+def _check(files: Sequence[Path], columns: Sequence[DataColumn], forms: str) -> None:
+    """Raises UsageError for files that are neither tables nor text, and for classes that are to come from text."""
+    for file in files:
+        if lines.suffix(file) not in tables.KINDS:
+            raise UsageError(f"Cannot tell from its name what {str(file)!r} is; give {forms}.")
+        if lines.suffix(file) == ".txt" and columns[-1].role == "label":
+            others = ", ".join(kind for kind in tables.KINDS if kind != ".txt")
+            raise UsageError(f"{str(file)!r} is plain text, which has no classes; use one of {others}.")
+
+
+def _rows(files: Sequence[Path], columns: Sequence[DataColumn]) -> Iterator[Placed]:
+    return itertools.chain.from_iterable(tables.read(file, columns) for file in files)
+
+
+def _stem(file: Path) -> str:
+    return Path(lines.plain_name(file)).stem
+
+
+def _couples(files: Sequence[Path], languages: Sequence[str]) -> list[Couple]:
+    sides = []
+    for name in languages:  # of a file and its compressed form, the former comes first and is read
+        side = [file for file in reversed(files) if lines.suffix(file) == f".{name.lower()}"]
+        sides.append({_stem(file): file for file in side})
+    alone = sorted(sides[0].keys() ^ sides[1].keys())
+    if alone:
+        here = next(side[alone[0]] for side in sides if alone[0] in side)
+        missing = languages[0] if alone[0] in sides[1] else languages[1]
+        raise UsageError(f"There is {str(here)!r}, but no {alone[0]}.{missing} aligned with it; add it.")
+    return [(sides[0][stem], sides[1][stem]) for stem in sorted(sides[0])]
+
+
+def _side_by_side(couples: Sequence[Couple], languages: Sequence[str]) -> Iterator[Placed]:
+    for couple in couples:
+        names = [repr(str(file)) for file in couple]
+        both = itertools.zip_longest(*map(lines.read, couple))
+        for number, texts in enumerate(both, 1):
+            if None in texts:
+                longer = number + sum(1 for _ in both)
+                counts = [number - 1 if text is None else longer for text in texts]
+                raise UsageError(
+                    f"{names[0]} has {counts[0]} lines and {names[1]} has {counts[1]}, but line must stand by line; "
+                    "mend them, or fetch them again."
+                )
+            yield f"Line {number} of {' and '.join(names)}", dict(zip(languages, texts, strict=True))

@@ -1,0 +1,82 @@
+"""Folders of images, `folder:DIR`: a subfolder for each class, and perhaps one for each split around those."""
+
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from attention.errors import UsageError, printable, unknown
+from models.files import at_home
+from train.data.section import Section
+from train.data.sources import lines
+from train.data.sources.rows import IMAGE_FORMATS, DataColumn, Placed, Rows, picked
+from train.data.splits import ALIASES, PARTS, MissingSplitError
+
+_SPLITS = {*PARTS, *ALIASES, "training", "testing"}
+_LAYOUT = "DIR/train/CLASS/*.jpg (and validation, test), or DIR/CLASS/*.jpg"
+
+
+def open_split(path: str, split: str, columns: Sequence[DataColumn], data: Section) -> Rows:
+    """Opens the images of one split, in the order of their classes and names.
+
+    Where the folder has a folder `train` with folders in it, its folders are splits (`valid`, `val` and `dev` are
+    `validation`), else everything is `train`. The folders of a split are the classes; images may lie deeper. Hidden
+    files and folders are passed over; others that are no image by their name are an error.
+    """
+    place = at_home(path)
+    if not place.is_dir():
+        raise UsageError(f"There is no folder {path!r}; data.source names it: give a folder such as {_LAYOUT}.")
+    try:
+        groups = _splits(place)
+        if split not in groups:
+            raise MissingSplitError(str(unknown(f"split of folder:{path}", split, groups)))
+        rows = list(_rows(groups[split], columns))
+    except OSError as error:
+        raise UsageError(f"{error.filename!r} cannot be read ({error.strerror}); mend that, or move it.") from error
+    if not rows:
+        raise UsageError(f"There is no image in a folder in {str(groups[split])!r}; put them in as {_LAYOUT}.")
+    names = [printable(where.removeprefix(str(groups[split]))) for where, _ in rows]
+    stamps = [lines.stamp(where, "The folder") for where, _ in rows]
+    return picked(f"{split} of folder:{path}", columns, [*names, *stamps], functools.partial(iter, rows))
+
+
+def _splits(place: Path) -> dict[str, Path]:
+    if not _folders(place / "train"):
+        names = {folder.name.lower() for folder in _folders(place)}
+        if names and names <= _SPLITS:
+            raise UsageError(f"The folders in {str(place)!r} are splits, not classes; lay it out as {_LAYOUT}.")
+        return {"train": place}
+    named = {ALIASES.get(folder.name, folder.name): folder for folder in _folders(place)}
+    return {name: folder for name, folder in named.items() if name in PARTS}
+
+
+def _folders(place: Path) -> list[Path]:
+    return sorted(inner for inner in place.iterdir() if inner.is_dir() and _shown(inner)) if place.is_dir() else []
+
+
+def _rows(place: Path, columns: Sequence[DataColumn]) -> Iterator[Placed]:
+    image, label = (column.name for column in columns)
+    for folder in _folders(place):
+        for file in sorted(folder.rglob("*")):
+            if not file.is_dir() and all(map(_shown, [file, *file.relative_to(folder).parents])):
+                _check(file, folder.name)
+                yield str(file), {image: str(file), label: folder.name}
+
+
+def _check(file: Path, label: str) -> None:
+    """Raises UsageError for a file that is no image, and for a class that cannot be printed."""
+    if file.suffix.lower() not in _suffixes():
+        raise UsageError(f"{str(file)!r} is no image by its name; move it elsewhere, or convert it to PNG or JPEG.")
+    if printable(label) != label:
+        raise UsageError(f"The folder {label!r} has a name that is not in UTF-8, but it names a class; rename it.")
+
+
+def _shown(path: Path) -> bool:
+    return not re.match(r"\.\w|__MACOSX|Thumbs\.db|desktop\.ini", path.name)
+
+
+@functools.cache
+def _suffixes() -> frozenset[str]:
+    from PIL import Image
+
+    return frozenset(suffix for suffix, kind in Image.registered_extensions().items() if kind in IMAGE_FORMATS)

@@ -1,0 +1,85 @@
+"""Local files, compressed or not, as streams of lines."""
+
+import bz2
+import contextlib
+import gzip
+import hashlib
+import lzma
+import os
+import stat
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from attention.errors import UsageError
+
+OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+
+
+def plain_name(file: Path) -> str:
+    """Takes the suffix of compression off a file's name."""
+    return file.stem if file.suffix in OPENERS else file.name
+
+
+def suffix(file: Path) -> str:
+    """Finds the suffix that names the content, such as `.csv`, before that of compression."""
+    return Path(plain_name(file)).suffix.lower()
+
+
+def fingerprint(file: Path) -> str:
+    """Hashes a file's bytes as they are; raises UsageError where it is empty or cannot be read."""
+    with _opened(file, {}) as stream:
+        return hashlib.file_digest(stream, "blake2b").hexdigest()
+
+
+def stamp(path: str, where: str) -> str:
+    """Writes a text that changes with a file's size and time, without reading it.
+
+    Args:
+      path: The file.
+      where: The row that names it, for the message.
+
+    Raises:
+      UsageError: there is no such file, or it is a folder or a device.
+    """
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):  # a pipe may never end
+            raise ValueError("it is no file")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{where} names {path!r}, which cannot be read ({error}); mend it, or remove it.") from error
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def read(file: Path) -> Iterator[str]:
+    """Yields the lines with their ends; raises UsageError at what cannot be read or is not UTF-8."""
+    with _opened(file, OPENERS) as stream:
+        for number, line in enumerate(stream, 1):
+            yield _decode(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, file, number)
+
+
+@contextlib.contextmanager
+def _opened(file: Path, openers: Mapping[str, Callable[..., BinaryIO]]) -> Iterator[BinaryIO]:
+    """Opens a file's bytes by its suffix, and turns errors of reading them into a UsageError."""
+    try:
+        if not file.stat().st_size:
+            raise UsageError(f"{str(file)!r} is empty; remove it or give another.")
+        with openers.get(file.suffix, open)(file, "rb") as stream:
+            yield stream
+    except FileNotFoundError as error:
+        raise UsageError(f"There is no file {str(file)!r}; give the path of one.") from error
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise UsageError(f"Cannot read {str(file)!r} ({error}); mend it, or fetch it again.") from error
+
+
+def _decode(line: bytes, file: Path, number: int) -> str:
+    if b"\0" in line:
+        raise UsageError(f"{str(file)!r} holds a zero byte in line {number}: it is no text, or not in UTF-8.")
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{str(file)!r} is not in UTF-8: line {number} has the byte 0x{line[error.start]:02x} at position "
+            f"{error.start + 1}; convert it, for instance with `iconv -f LATIN1 -t UTF-8`."
+        ) from error

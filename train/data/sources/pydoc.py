@@ -1,0 +1,71 @@
+"""The Python manual's pages on the language, which CPython ships for `help()`: some 80 topics, half a megabyte."""
+
+import functools
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+
+from attention.errors import UsageError, check_known
+from train.data.section import Section
+from train.data.sources.rows import DataColumn, Row, Rows, digest
+
+HELD_OUT = {"test": 0.1, "validation": 0.1}
+_MOST = 0.2  # the largest share of a held-out split that related topics may have, so that none dominates it
+_LEAST = 60  # characters; shorter paragraphs do not relate topics
+
+
+def open_split(name: str, split: str, columns: Sequence[DataColumn], data: Section) -> Rows:
+    """Opens the topics of `train`, `validation` or `test`, one document each; raises UsageError for another name."""
+    if len(columns) > 1:
+        raise UsageError("pydoc has no classes; use another data.source, such as 'file:PATH'.")
+    check_known(f"split of {name}", split, splits())
+    texts = {topic: _topics()[topic] for topic in splits()[split]}
+    return Rows(f"{split} of {name}", digest(texts.values()), functools.partial(_rows, texts))
+
+
+def _rows(texts: dict[str, str]) -> Iterator[Row]:
+    return ({"where": f"Topic {topic!r}", "text": text} for topic, text in texts.items())
+
+
+@functools.cache
+def splits() -> dict[str, tuple[str, ...]]:
+    """Names the topics in each split, sorted; the same on every machine with the same CPython.
+
+    Many topics are sections of others (`while` of `compound`), so topics that share a paragraph stay together: nothing
+    held out has been trained on. Each of the held-out splits has about a tenth of the text.
+    """
+    groups = sorted(_related(), key=lambda names: digest([names[0]]))
+    total = sum(map(len, _topics().values()))
+    chosen: dict[str, list[str]] = {"train": [], **{split: [] for split in HELD_OUT}}
+    room = {split: share * total for split, share in HELD_OUT.items()}
+    for names in groups:
+        size = sum(len(_topics()[name]) for name in names)
+        emptiest = max(room, key=room.get)
+        fits = size <= min(room[emptiest], _MOST * HELD_OUT[emptiest] * total)
+        split = emptiest if fits else "train"
+        chosen[split] += names
+        room = {part: left - size * (part == split) for part, left in room.items()}
+    return {split: tuple(sorted(names)) for split, names in chosen.items()}
+
+
+@functools.cache
+def _topics() -> dict[str, str]:
+    from pydoc_data.topics import topics
+
+    return dict(topics)
+
+
+def _related() -> list[list[str]]:
+    """Groups the topics, each sorted, such that no two groups have a paragraph in common."""
+    from scipy.cluster.hierarchy import DisjointSet
+
+    groups, first = DisjointSet(_topics()), dict[str, str]()
+    for name, text in _topics().items():
+        for paragraph in _paragraphs(text):
+            groups.merge(first.setdefault(paragraph, name), name)
+    return [sorted(names) for names in groups.subsets()]
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    paragraphs = (" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text))
+    return itertools.filterfalse(lambda paragraph: len(paragraph) < _LEAST, paragraphs)

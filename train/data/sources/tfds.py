@@ -1,0 +1,157 @@
+"""Sets of TensorFlow Datasets, `tfds:NAME`, which are read without TensorFlow and prepared with it."""
+
+import dataclasses
+import difflib
+import functools
+import importlib.util
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from attention.errors import UsageError, brief, check_known, unknown
+from train.data import packages
+from train.data.section import Section
+from train.data.sources.rows import DataColumn, Row, Rows, digest, row_of
+from train.data.splits import MissingSplitError
+
+
+def open_split(name: str, split: str, columns: Sequence[DataColumn], data: Section) -> Rows:
+    """Opens a split of a set as TFDS writes it (`cifar100`, `name/config`, `name:1.2.3`), prepared first if need be.
+
+    `data.data_dir` is the folder of sets; '' is the environment's TFDS_DATA_DIR, else TFDS's default.
+    """
+    tfds = package()
+    folder = os.path.expanduser(data.data_dir or os.environ.get("TFDS_DATA_DIR") or tfds.core.constants.DATA_DIR)
+    builder = _builder(tfds, name, folder)
+    if not (builder.data_path / tfds.core.constants.DATASET_INFO_FILENAME).exists():
+        _prepare(builder, name, folder)
+    if split not in builder.info.splits:
+        raise MissingSplitError(str(unknown(f"split of tfds:{name}", split, builder.info.splits)))
+    features = builder.info.features
+    columns = [_checked(column, features, name) for column in columns]
+    images = {column.name: tfds.decode.SkipDecoding() for column in columns if column.role == "image"}
+    records = _records(builder, split, name, folder, images or None)
+    files = [(file.name, os.path.getsize(file)) for file in builder.info.splits[split].filepaths]
+    rows = Records(records, columns, f"{split} of tfds:{name}")
+    content = digest([builder.info.full_name, *files, *(f"{column.role} {column.name}" for column in columns)])
+    class_names = sum((column.classes for column in columns), ())
+    shape = tuple(size or 0 for size in features[columns[0].name].shape) if images else ()
+    return Rows(rows.name, content, functools.partial(iter, rows), class_names, records=rows, image_shape=shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Records(Sequence):
+    """The rows of a prepared set by number, from TFDS's data source."""
+
+    records: Sequence[dict[str, Any]]
+    columns: Sequence[DataColumn]
+    name: str
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, index: int) -> Row:
+        return row_of(self.columns, f"Example {index} of {self.name}", self.records[index])
+
+
+def _checked(column: DataColumn, features: Mapping[str, Any], name: str) -> DataColumn:
+    """Checks that a feature is of the column's kind, and gives the column the names of its classes."""
+    kinds, where = package().features, f"tfds:{name}"
+    if column.role not in ("image", "label"):
+        column.require(_texts(features), where)
+        return column
+    kind = {"image": kinds.Image, "label": kinds.ClassLabel}[column.role]
+    check_known(f"{column.field} for {where}", column.name, [n for n, f in features.items() if isinstance(f, kind)])
+    feature = features[column.name]
+    if column.role == "label":
+        return dataclasses.replace(column, classes=tuple(feature.names))
+    if np.dtype(feature.np_dtype) != np.uint8 or feature.shape[2] not in (1, 3, 4):
+        raise UsageError(f"{column.name!r} of {where} is {feature}, but images must be uint8 with 1, 3 or 4 channels.")
+    return column
+
+
+def _texts(features: Mapping[str, Any]) -> dict[str, Any]:
+    """Chooses the features that are text, nested as in the set."""
+    kinds = package().features
+    texts = {name: feature for name, feature in features.items() if isinstance(feature, kinds.Text)}
+    nested = {name: _texts(feature) for name, feature in features.items() if isinstance(feature, kinds.FeaturesDict)}
+    return texts | {name: inner for name, inner in nested.items() if inner}
+
+
+def _records(
+    builder: Any, split: str, name: str, folder: str, decoders: dict[str, Any] | None
+) -> Sequence[dict[str, Any]]:
+    """Opens the examples, unless the set was prepared without random access, or files are missing."""
+    try:
+        records = builder.as_data_source(split, decoders=decoders)
+    except NotImplementedError as error:
+        # `tfds build --overwrite` in the same folder fails in TFDS 4.9.10, so both ways out leave the folder alone.
+        raise UsageError(
+            f"tfds:{name} is prepared in {folder} as {builder.info.file_format.value}, which has no random access: "
+            f"rename {builder.data_path} and run again with TensorFlow installed (pip install -r "
+            f"requirements-prepare.txt), or run `tfds build {name} --file_format=array_record "
+            "--data_dir=NEW_FOLDER` (which needs apache-beam and mlcroissant too) and set data.data_dir to "
+            "NEW_FOLDER."
+        ) from error
+    for path in builder.info.splits[split].filepaths:
+        if not path.exists():
+            raise UsageError(f"tfds:{name} in {folder} is damaged: {path.name} is missing; prepare it again.")
+    return records
+
+
+def package() -> ModuleType:
+    """Imports tensorflow_datasets, or raises a UsageError that says how to install it."""
+    return packages.load("tensorflow_datasets", "TFDS data need")
+
+
+def _builder(tfds: ModuleType, name: str, folder: str) -> Any:
+    from tensorflow_datasets.core.registered import DatasetNotFoundError
+
+    try:
+        return tfds.builder(name, data_dir=folder)
+    except DatasetNotFoundError as error:
+        known = tfds.list_builders(with_community_datasets=False)
+        nearest = difflib.get_close_matches(name, known, n=1)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        raise UsageError(
+            f"Unknown TFDS data set {name!r}, and none of that name is prepared in {folder}.{hint} "
+            "Valid: the names at https://www.tensorflow.org/datasets/catalog."
+        ) from error
+    except (AssertionError, ImportError, ValueError) as error:
+        raise UsageError(
+            f"Cannot open tfds:{name} in {folder}: {brief(error)}; "
+            "write 'tfds:NAME', 'tfds:NAME/CONFIG' or 'tfds:NAME:1.2.3'."
+        ) from error
+
+
+def _prepare(builder: Any, name: str, folder: str) -> None:
+    missing = f"tfds:{name} is not prepared in {folder}"
+    elsewhere = "or set data.data_dir or TFDS_DATA_DIR to a folder where it is prepared"
+    if importlib.util.find_spec("tensorflow") is None:
+        raise UsageError(
+            f"{missing}, and preparing it needs TensorFlow: pip install -r requirements-prepare.txt, {elsewhere}."
+        )
+    _check_network(builder, f"{missing}, and the network is needed to download it but {{}}: connect, {elsewhere}.")
+    try:
+        builder.download_and_prepare(file_format="array_record")
+    # TFDS reports archives that must be fetched by hand with an AssertionError.
+    except (AssertionError, OSError, ValueError) as error:
+        raise UsageError(f"{missing}, and preparing it failed ({brief(error)}): mend that, {elsewhere}.") from error
+
+
+def _check_network(builder: Any, message: str) -> None:
+    """Raises UsageError where there is no network, for which TFDS itself would retry for minutes."""
+    import requests
+
+    urls = [] if builder.MANUAL_DOWNLOAD_INSTRUCTIONS else list(builder.url_infos or ())
+    for url in urls[:1]:
+        try:
+            requests.head(url, timeout=10)
+        except (requests.ConnectionError, requests.Timeout) as error:
+            raise UsageError(message.format(f"{url} cannot be reached")) from error

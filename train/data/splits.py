@@ -1,0 +1,138 @@
+"""Splits of every source, such as `train`, `train[:90%]` and `test[1000:-500]`."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+from typing import Any, TypeVar
+
+import numpy as np
+from jaxtyping import Int64
+
+from attention.errors import UsageError
+
+T = TypeVar("T")
+
+PARTS = ("train", "validation", "test")  # of every experiment's data
+ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
+_TENTH = 10  # per cent of `train`, for a part that a source lacks
+_BOUND = r"-?\d+|-?\d+(\.\d+)?%"
+_FORM = re.compile(rf"(?P<name>[\w.-]+)(\[(?P<start>{_BOUND})?:(?P<stop>{_BOUND})?\])?")
+
+
+class MissingSplitError(UsageError):
+    """A source has no split of a name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """A named part of a data set, or a slice of one.
+
+    Attributes:
+      text: The split as the user writes it.
+      name: The part that is sliced, such as `train`.
+      start: The first example: a number or a percentage ('90%'), from the end if negative; '' is the beginning.
+      stop: The example after the last, written likewise; '' is the end.
+    """
+
+    text: str
+    name: str
+    start: str = ""
+    stop: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> "Split":
+        """Reads `name` or `name[start:stop]`.
+
+        Raises:
+          UsageError: the text is anything else, or a percentage is beyond 100.
+        """
+        match = _FORM.fullmatch(text)
+        if not match:
+            raise UsageError(
+                f"Cannot read the split {text!r}: write a name with an optional slice of numbers or per cents, "
+                "such as 'train', 'train[:90%]' or 'train[1000:-500]'."
+            )
+        split = cls(text, match["name"], match["start"] or "", match["stop"] or "")
+        if any(bound.endswith("%") and abs(Fraction(bound[:-1])) > 100 for bound in (split.start, split.stop)):
+            raise UsageError(f"The split {text!r} has a percentage beyond 100; use at most 100%.")
+        return split
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is a whole part, not a slice."""
+        return not (self.start or self.stop)
+
+    def bounds(self, length: int) -> tuple[int, int]:
+        """Finds the first example and the one after the last, in a part of `length` examples.
+
+        The same boundary is the same example however it is written (`:90%`, `90%:`, `-10%:`), so that slices that
+        meet neither overlap nor leave anything out.
+
+        Raises:
+          UsageError: the slice is empty or reaches beyond the part.
+        """
+        start = _position(self.start, length) if self.start else 0
+        stop = _position(self.stop, length) if self.stop else length
+        if not 0 <= start <= length or not 0 <= stop <= length:
+            raise UsageError(f"The split {self.text!r} reaches beyond {self.name!r}, which has {length:,} examples.")
+        if start >= stop:
+            raise UsageError(
+                f"The split {self.text!r} is empty: {self.name!r} has {length:,} examples; widen the slice."
+            )
+        return start, stop
+
+
+def _position(bound: str, length: int) -> int:
+    if bound.endswith("%"):
+        percent = Fraction(bound[:-1])
+        return round(length * (percent + 100 * bound.startswith("-")) / 100)
+    return int(bound) + length * bound.startswith("-")
+
+
+def opened(data: Any, open_part: Callable[[str], T]) -> tuple[dict[str, Split], dict[str, T]]:
+    """Opens what the splits of a `data` section name, before anything is read.
+
+    Where the section asks for the splits `train`, `validation` and `test`, and the source lacks one of the latter two,
+    the last tenth of `train` takes its place, or of two that are missing the last but one and the last tenth.
+
+    Args:
+      data: A `train.data.section.Section`.
+      open_part: Opens a part of the source by its name, or raises MissingSplitError.
+
+    Returns:
+      The splits of `PARTS`, and what they are cut from, by name.
+    """
+    splits = {part: Split.parse(getattr(data, f"{part}_split")) for part in PARTS}
+    sources, missing = {}, []
+    for part, split in splits.items():
+        try:
+            if split.name not in sources:
+                sources[split.name] = open_part(split.name)
+        except MissingSplitError:
+            if part == "train" or split.text != part or splits["train"].text != "train":
+                raise
+            missing.append(part)
+    bounds = [100 - _TENTH * left for left in range(len(missing), -1, -1)]
+    for part, start, stop in zip(missing, bounds, bounds[1:], strict=False):
+        splits[part] = Split.parse(f"train[{start}%:{stop}%]".replace(":100%", ":"))
+    if missing:
+        splits["train"] = Split.parse(f"train[:{bounds[0]}%]")
+    return splits, sources
+
+
+def remarks(data: Any, splits: Mapping[str, Split]) -> Iterator[str]:
+    """Yields a line about splits that are not those that the section of the config names."""
+    cut = {part: split.text for part, split in splits.items() if split.text != getattr(data, f"{part}_split")}
+    if cut:
+        missing = " and no ".join(f"{part!r}" for part in cut if part != "train")
+        slices = ", ".join(f"{part} is {text}" for part, text in cut.items())
+        yield f"Splits: {data.source} has no {missing}, so {slices}"
+
+
+def shuffled(split: Split, length: int) -> Int64[np.ndarray, " rows"]:
+    """Cuts a split from a fixed random order of its part, which does not depend on the version of NumPy.
+
+    Labelled rows are sliced so: many sets are sorted by class, and one end of them has one class.
+    """
+    return np.argsort(np.random.PCG64(0).random_raw(length), kind="stable")[slice(*split.bounds(length))]

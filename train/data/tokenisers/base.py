@@ -1,0 +1,70 @@
+"""The base of every tokeniser, and the tokeniser of bytes."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Int32, Integer
+
+Ids = Int32[np.ndarray, " n"]
+
+
+class Tokeniser:
+    """The base of every tokeniser. A subclass defines `encode_batch`, `decode` and `dumps`.
+
+    Attributes:
+      size: Ids are 0 … size - 1.
+      special: Ids by name, those there are of: pad, unknown, mask, start, end. Text never turns into pad, mask, start
+        or end.
+    """
+
+    size: int
+    special: dict[str, int]
+
+    def encode(self, text: str) -> Ids:
+        """Encodes a text, without any special token around it."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        """Encodes each text; see `encode`."""
+        raise NotImplementedError
+
+    def encode_marked(self, text: str) -> Ids:
+        """Encodes a text in which special tokens stand, as chat templates write it."""
+        return self.encode(text)
+
+    def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
+        """Writes the text of ids, without special tokens except the unknown."""
+        raise NotImplementedError
+
+    def normalise(self, text: str) -> str:
+        """Writes a text as the ids can tell it, for example in lower case; most tokenisers change nothing."""
+        return text
+
+    def dumps(self) -> str:
+        """Writes JSON text from which `train.data.tokenisers.loads` makes the same tokeniser."""
+        raise NotImplementedError
+
+
+def marks(special: Mapping[str, int]) -> dict[str, int]:
+    """Chooses the ids of the start, the end and the padding, which is the end where there is none."""
+    return {"start": special["start"], "end": special["end"], "pad": special.get("pad", special["end"])}
+
+
+class ByteTokeniser(Tokeniser):
+    """A tokeniser whose ids are the bytes of UTF-8, 0 to 255, and four special ids."""
+
+    size = 260
+    special = {"pad": 256, "mask": 257, "start": 258, "end": 259}  # noqa: RUF012
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        """Takes the bytes of each text."""
+        return [np.frombuffer(text.encode(), np.uint8).astype(np.int32) for text in texts]
+
+    def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
+        """Decodes bytes; those that are not UTF-8 become U+FFFD."""
+        return bytes(int(i) for i in ids if i < 256).decode(errors="replace")
+
+    def dumps(self) -> str:
+        """Writes the same text for all byte tokenisers, which do not differ."""
+        return json.dumps({"kind": "bytes"})
