@@ -99,20 +99,19 @@ REMOTE = {"data.revision", "data.streaming", "data.data_dir"}
 PAIRS = {"data.validation_split": "validation[:40]", "data.test_split": "test[:40]"}
 PAIRS |= {"data.source": "dates(first=2000, last=2003)", "data.translations": "3", "data.beams": "2"}
 PAIRS |= {"data.buckets": ""}  # each is a program
-OF_TABLES = {"data.source_column", "data.target_column"}
-OF_TABLES_OF_IMAGES = {"data.data_dir", "data.image_key", "data.label_key", "data.revision", "data.cache_dir"}
+OF_IMAGES = {"data.data_dir", "data.revision"}
 RECURRENT = {"model.embedding": "8", "model.hidden": "8", "model.teacher_forcing": "0.5"}
 CAPTIONS = {"data.validation_split": "validation[:40]", "data.test_split": "test[:40]", "data.translations": "3"}
 CAPTIONS |= {"model.encoder": "vit(patch=8)"}
 TASKS = {
-    "vit_digits": ({}, OF_TABLES_OF_IMAGES),
-    "cnn_digits": ({"model.stages": "2", "model.width": "8"}, OF_TABLES_OF_IMAGES),
+    "vit_digits": ({}, OF_IMAGES),
+    "cnn_digits": ({"model.stages": "2", "model.width": "8"}, OF_IMAGES),
     "gpt_pydoc": ({"data.context": "8"}, REMOTE),
     "mlm_pydoc": ({"data.context": "8", "data.tokeniser": "words(marks=True)", "model.padding_token": "0"}, REMOTE),
     "classify_imdb": ({"data.context": "8", "optimizer.schedule": "cosine"}, REMOTE),
-    "translate_dates": (PAIRS, REMOTE | OF_TABLES),
-    "seq2seq_dates": (PAIRS | RECURRENT, REMOTE | OF_TABLES),
-    "caption_digits": (CAPTIONS, REMOTE | {"data.image_key", "data.target_column"}),
+    "translate_dates": (PAIRS, REMOTE),
+    "seq2seq_dates": (PAIRS | RECURRENT, REMOTE),
+    "caption_digits": (CAPTIONS, REMOTE),
 }
 
 
