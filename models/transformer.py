@@ -67,7 +67,7 @@ class TransformerConfig(ModelConfig):
     attention_bias: bool = field(True, "Whether linear projections of queries, keys, values and outputs have biases.")
     scan: bool = field(
         False,
-        "Whether runs of blocks with one mechanism are compiled once and scanned, the function being the same.",
+        "Whether runs of blocks with one mechanism are compiled once and scanned, the same function with other draws.",
         may_change=True,
     )
     remat: Annotated[str, Names(BLOCKS)] = field(

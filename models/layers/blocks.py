@@ -136,6 +136,11 @@ class Block(nn.Module):
         x = constrain(x)
         return (x, *kept) if kept else x
 
+    def numbered(self, layer: Int[Array, ""]) -> "Block":
+        """Copies the block for another place among the model's blocks."""
+        at = {name: getattr(self, name) for name in ("attention", "cross") if getattr(self, name) is not None}
+        return self.clone(**{name: attend.clone(layer=layer) for name, attend in at.items()})
+
     def prepare(self, source: Float[Array, "B S E"], width: int, lengths: Int[Array, "B"] | None) -> PreparedSource:
         """Prepares the source for the cross-attention, see `MultiHeadAttention.prepare`."""
         return self.cross.prepare(source, width, lengths)

@@ -1,10 +1,9 @@
-"""Dropout whose bits are the same in a scan over blocks and in replicas."""
+"""Dropout whose bits are the same in replicas."""
 
 import flax.linen as nn
 from jaxtyping import Array, Float
 
 from attention.dropout import dropout, seed_of
-from models.layers.stack import dropout_key
 
 
 class Dropout(nn.Module):
@@ -19,4 +18,4 @@ class Dropout(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*S"], *, train: bool) -> Float[Array, "*S"]:
         """Returns an array like `x`."""
-        return dropout(x, self.rate, seed_of(dropout_key(self))) if train and self.rate else x
+        return dropout(x, self.rate, seed_of(self.make_rng("dropout"))) if train and self.rate else x

@@ -14,7 +14,6 @@ from attention.parameters import Params
 from attention.score import Mixer
 from models.layers.cache import Cache, PreparedSource
 from models.layers.pieces import AttentionPieces, Pieces
-from models.layers.stack import dropout_key, layer_of
 
 
 class MultiHeadAttention(AttentionPieces):
@@ -120,7 +119,7 @@ class MultiHeadAttention(AttentionPieces):
         )
 
     def _tokens(self, first: int | jax.Array, source: jax.Array, before: Any = None) -> Tokens:
-        return Tokens(first, source, self.key_rotary, before, layer_of(self), self.depth)
+        return Tokens(first, source, self.key_rotary, before, self.layer, self.depth)
 
     def _within_window(self, mask: attention.Mask) -> attention.Mask:
         """Returns the mask with the mechanism's window, if that is narrower."""
@@ -210,8 +209,8 @@ class MultiHeadAttention(AttentionPieces):
         returns_weights = self.is_mutable_collection("attention") and not self.is_initializing()
         rate = self.dropout if train else 0.0
         drawn = rate > 0 or (train and score.random)
-        key_of_dropout = dropout_key(self) if drawn else None
-        place = {"layer": layer_of(self), "depth": self.depth}
+        key_of_dropout = self.make_rng("dropout") if drawn else None
+        place = {"layer": self.layer, "depth": self.depth}
         options = Options(mask, None, rate, key_of_dropout, returns_weights, self.implementation, **place)
         out = score.attend(params, query, key, value, options)
         if not returns_weights:

@@ -9,6 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
+from jaxtyping import Array, Int
 
 import attention
 from attention.errors import UsageError
@@ -70,7 +71,7 @@ class AttentionPieces(nn.Module):
     rotary: Rotary | None = None
     dtype: DTypeLike = jnp.float32
     head: int = 0
-    layer: int = dataclasses.field(default=0, compare=False)
+    layer: int | Int[Array, ""] = dataclasses.field(default=0, compare=False)
     depth: int = 1
 
     def __post_init__(self):
