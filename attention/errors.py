@@ -2,8 +2,7 @@
 
 import difflib
 import re
-import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 WORD, MESSAGE = 400, 4000  # the most characters of one word, and of all words; a path may have 255 in each of its parts
 
@@ -78,15 +77,3 @@ def unknown(kind: str, value: object, valid: Iterable[str]) -> UsageError:
     nearest = difflib.get_close_matches(str(value), valid, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     return UsageError(f"Unknown {kind} {value!r}.{hint} Valid: {', '.join(valid) or 'none'}.")
-
-
-def moved(programs: Mapping[str, str]) -> None:
-    """Ends `python -m OLD` with exit code 2 and a sentence that gives the program's new name.
-
-    Packages call it when they are imported, which happens before Python looks for the module.
-    """
-    words = sys.orig_argv
-    name = words[words.index("-m") + 1] if "-m" in words[:-1] else ""
-    if name in programs:
-        print(f"python -m {name} is python -m {programs[name]} now; its flags are the same.", file=sys.stderr)
-        sys.exit(2)

@@ -6,13 +6,10 @@ import os
 import pty
 import re
 import shlex
-import subprocess
-import sys
 
 import pytest
 
 from tests.conftest import ROOT
-from tests.sizes import once
 from train import cli
 from train.config import loading
 
@@ -114,24 +111,6 @@ def test_an_unknown_flag_is_one_sentence_and_2(name, capsys):
     code, out, err = run(name, "--no-such-flag", capsys=capsys)
     assert (code, out) == (2, "")
     assert re.fullmatch(r"error: Unknown argument '--no-such-flag'\..*\n", err)
-
-
-MOVED = {
-    "benchmarks.digits": "studies.digits",
-    "benchmarks.precision": "studies.precision",
-    "benchmarks.replication": "studies.replication",
-    "benchmarks.translations": "studies.translations",
-    "models.mechanisms": "train.mechanisms",
-    "train.scores": "train.score",
-}
-
-
-@pytest.mark.parametrize("name", once(MOVED, ["benchmarks.replication"]))
-def test_an_old_name_answers_with_the_new_one(name):
-    done = subprocess.run([sys.executable, "-m", name, "--print"], cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"python -m {name} is python -m {MOVED[name]} now; its flags are the same.\n"
-    assert MOVED[name] in PROGRAMS
 
 
 def test_colours_are_for_terminals_whose_user_wants_them(monkeypatch):

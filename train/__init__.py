@@ -8,7 +8,3 @@ if (
     sys.argv[0] == "-m" or Path(sys.argv[0]).stem == "attention-bench"
 ):  # a program is being started, and nothing that takes long is imported yet
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # JAX's callbacks would swallow the exception that Ctrl-C raises
-
-from attention.errors import moved
-
-moved({"train.scores": "train.score"})
