@@ -57,7 +57,7 @@ def evaluate(
         memory.check({}, size * task.sources[split].example_bytes, {"data.eval_batch_size": size}, mesh)
     with jax.set_mesh(mesh):
         with processes.together():
-            chosen, params = trained.load_params(directory, step, config, task.init, {}, replica, mesh)
+            chosen, params = trained.load_params(directory, step, config, task.init_model, {}, replica, mesh)
         (measured,), _ = Evaluator(task, Replicas([0], mesh))(split, params)
         return chosen, measured.metrics
 

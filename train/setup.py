@@ -19,7 +19,6 @@ from train.devices.replicas import Replicas
 from train.state import Params, TrainState
 from train.step import Step
 from train.tasks import Task
-from train.tasks.adapted import adapted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Setup:
         """
         replicas = Replicas.of(config, sharding.make_mesh(config.mesh, devices))
         check_training(config, replicas)
-        task = adapted(make_task(config), config)
+        task = make_task(config)
         check_context(config, task, replicas.mesh)
         if replicas.front:
             task.check_stackable()

@@ -5,9 +5,11 @@ from typing import Any
 import flax.struct
 import jax
 import optax
+from flax.traverse_util import flatten_dict
 from jaxtyping import Bool
 
 Params = Any
+ATTENTION = ("attention", "coefficients")  # what models call the layer
 
 
 @flax.struct.dataclass
@@ -29,10 +31,22 @@ class TrainState:
     alive: Bool[jax.Array, "*R"]
 
     def averaged(self) -> Params:
-        """Returns the parameters to evaluate: the moving average where there is one."""
+        """Chooses the parameters to evaluate: the moving average where there is one."""
         return self.ema or self.params
 
 
 def count_parameters(params: Params) -> int:
     """Counts the numbers in a tree of arrays or of shapes."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def first_attention(params: Params) -> Params:
+    """Finds the parameters of a model's first attention layer, named `attention` or `coefficients`; {} without one.
+
+    Layers have the order of their numbers, and those of an encoder come before those of a decoder.
+    """
+    paths = [path[: path.index(name) + 1] for path in flatten_dict(params) for name in ATTENTION if name in path]
+    first = min(paths, key=lambda path: (len(path), path[0].startswith("decoder"), len(path[0]), path), default=None)
+    for name in first or ():
+        params = params[name]
+    return params if first else {}

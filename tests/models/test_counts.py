@@ -12,7 +12,7 @@ from models.vit import ViT
 from tests.sizes import more
 from train.config import loading
 from train.mechanisms import cache_bytes, layer_parameters, table
-from train.state import count_parameters
+from train.state import count_parameters, first_attention
 
 
 def config_of(file, attention):
@@ -144,3 +144,22 @@ def test_the_command_prints_it(run_python):
     assert wrong.returncode != 0
     assert "Did you mean 'super'" in wrong.stderr
     assert "Traceback" not in wrong.stderr
+
+
+A, B, C = ({"kernel": size} for size in (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("params", "first"),
+    [
+        ({"block_10": {"attention": B}, "block_2": {"attention": A}, "head": C}, A),
+        ({"block_0": {"conv_0": C}, "block_1": {"attention": A}}, A),
+        ({"decoder_0": {"attention": B, "cross": C}, "encoder_0": {"attention": A}}, A),
+        ({"embed": {"block_0": {"attention": C}}, "encoder_0": {"attention": A}}, A),
+        ({"attention": A, "block_0": {"attention": B}}, A),
+        ({"coefficients": A, "decoder": B}, A),
+        ({"embed": B, "head": C}, {}),
+    ],
+)
+def test_the_first_attention_layer_is_found(params, first):
+    assert first_attention(params) == first

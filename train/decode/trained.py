@@ -51,7 +51,7 @@ def load(directory: Path, step: str) -> tuple[Task, dict]:
     config = loading.validate(workdir.read_config(directory))
     task = tasks.of(config)
     workdir.check_files(task.files(), directory)
-    return task, load_params(directory, step, config, task.init, {})[1]
+    return task, load_params(directory, step, config, task.init_model, {})[1]
 
 
 def key_of(seed: int) -> jax.Array:

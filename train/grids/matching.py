@@ -175,7 +175,7 @@ def _resized(request: Request, field: str, step: int, number: int) -> Request:
 def parameters(request: Request) -> int:
     """Counts the parameters of the whole model."""
     task = tasks.of(_resolve(request))
-    return count_parameters(jax.eval_shape(task.init, jax.random.key(0)))
+    return count_parameters(jax.eval_shape(task.init_model, jax.random.key(0)))
 
 
 def operations(request: Request) -> int:

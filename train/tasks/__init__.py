@@ -21,7 +21,7 @@ TASKS: dict[str, type[Task]] = {
 
 
 def find(name: str) -> type[Task]:
-    """Returns the task of a name.
+    """Finds the task of a name.
 
     Raises:
       UsageError: there is no task of that name.
@@ -31,5 +31,5 @@ def find(name: str) -> type[Task]:
 
 
 def of(config: Config) -> Task:
-    """Returns the task of a config, with its data."""
+    """Builds the task of a config, with its data."""
     return find(config.task)(config)

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from attention.errors import UsageError
 from models.cnn import CNNConfig
 from models.published import pretrained
+from models.surgery import low_rank
 from models.vit import ViTConfig
 from train.config.schema import Config
 from train.data.images import transforms
@@ -31,7 +32,7 @@ class ImageClassification(Task):
           UsageError: the data are missing, the config would split losses of tokens, or images do not fit the model.
         """
         refuse_loss_chunk(config)
-        self._data, self._seed = config.data, config.seed
+        self._data, self._seed, self.lora = config.data, config.seed, low_rank.parse(config.optimizer.lora)
         self._label_smoothing = config.train.label_smoothing
         self.sources = dict.fromkeys(PARTS, config.data.blank()) if dry else config.data.load()
         self.train_examples = len(self.sources["train"])
@@ -43,16 +44,15 @@ class ImageClassification(Task):
             tokens = config.model.tokens(self.image_shape)
             pretrained.check_fit(config.model.pretrained, config.model, self.sizes[1], tokens)
 
-    def init(self, key: jax.Array) -> dict:
-        """Returns initial parameters."""
-        return self.model.init(key, jnp.zeros((1, *self.image_shape)))["params"]
+    def inputs(self, batch: Batch) -> tuple[jax.Array]:
+        """Chooses the images."""
+        return (batch["image"],)
 
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
         """See `Task`. With a key, in training, there are dropout and smoothed labels."""
-        train = key is not None
-        logits = self.model.apply({"params": params}, batch["image"], train, rngs={"dropout": key} if train else None)
+        logits = self.applied(params, batch, key)
         weight = batch.get("weight", jnp.ones(len(logits)))
-        smoothing = self._label_smoothing if train else 0.0
+        smoothing = 0.0 if key is None else self._label_smoothing
         losses = cross_entropy(logits, batch["label"], smoothing)
         if "mix" in batch:
             loss_of_other = cross_entropy(logits, batch["other_label"], smoothing)
@@ -66,9 +66,8 @@ class ImageClassification(Task):
         """The names of the classes; () where the source names none."""
         return self.sources["train"].split.class_names
 
-    def attention_layer(self, params: dict) -> dict:
-        """Returns the attention parameters of the first block; a convolutional network may have none there."""
-        return params["block_0"].get("attention", {})
+    def _example(self) -> Batch:
+        return {"image": jnp.zeros((1, *self.image_shape))}
 
     def _shape(self, split: str, chain: str) -> tuple[int, int, int]:
         return transforms.output_shape(transforms.parse(chain), self.sources[split].split.image_shape)

@@ -30,7 +30,7 @@ class LanguageModelling(TextTask):
     model_types = {"gpt": GPTConfig}  # noqa: RUF012
 
     def sizes_of(self, config: Config) -> tuple[int, int]:
-        """Returns the size of the vocabulary, and the tokens of a window.
+        """Collects the size of the vocabulary, and the tokens of a window.
 
         Raises:
           UsageError: the published weights do not fit.
@@ -42,7 +42,7 @@ class LanguageModelling(TextTask):
         return size, config.data.context
 
     def inputs(self, batch: Batch) -> tuple[jax.Array]:
-        """Returns the tokens."""
+        """Chooses the tokens."""
         return (batch["tokens"],)
 
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
@@ -65,7 +65,7 @@ class LanguageModelling(TextTask):
         return means | ({"window_perplexity": perplexity(window_loss / windows)} if windows else {})
 
     def baselines(self) -> dict[str, float]:
-        """Returns the results of n-gram models with 2 and 5 bytes of context, or of the unigram for other tokens."""
+        """Measures n-gram models with 2 and 5 bytes of context, or of the unigram for other tokens."""
         train, test = self.corpus.splits["train"].ids[:COUNTED], self.corpus.splits["test"].ids[:]
         contexts = (2, 5) if isinstance(self.corpus.tokeniser, ByteTokeniser) else (0,)
         results = {}
@@ -76,6 +76,6 @@ class LanguageModelling(TextTask):
         return results
 
     def _bits(self, split: str, loss: float) -> float:
-        """Returns the bits per byte of a split's text from the mean loss of its tokens in nats."""
+        """Converts the mean loss of a split's tokens in nats to bits per byte of its text."""
         text = self.corpus.splits[split]
         return loss / math.log(2) * len(text.ids) / text.bytes

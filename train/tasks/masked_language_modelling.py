@@ -29,7 +29,7 @@ class MaskedLanguageModelling(TextTask):
     model_types = {"masked_lm": MaskedLMConfig}  # noqa: RUF012
 
     def sizes_of(self, config: Config) -> tuple[int, int]:
-        """Returns the size of the vocabulary, and the tokens of a window.
+        """Collects the size of the vocabulary, and the tokens of a window.
 
         Raises:
           UsageError: the tokeniser pads with another token than the model, or the published weights do not fit.
@@ -47,7 +47,7 @@ class MaskedLanguageModelling(TextTask):
         return tokeniser.size, config.data.context
 
     def inputs(self, batch: Batch) -> tuple[Any, ...]:
-        """Returns the tokens, and the mask of the padding."""
+        """Chooses the tokens, and the mask of the padding."""
         return batch["tokens"], Mask(key_lengths=batch["length"])
 
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
@@ -60,7 +60,7 @@ class MaskedLanguageModelling(TextTask):
         return means | {"perplexity": perplexity(plain)}
 
     def baselines(self) -> dict[str, float]:
-        """Returns the unigram's perplexity and the accuracy of the most frequent token, on the same chosen tokens."""
+        """Measures the unigram's perplexity and the accuracy of the most frequent token, on the same chosen tokens."""
         train, size = self.corpus.splits["train"].ids[:COUNTED], self.corpus.tokeniser.size
         with contextlib.closing(self.eval_batches("test", 0, 1)) as batches:
             chosen = [batch["targets"][batch["weight"] > 0] for batch in batches]

@@ -9,7 +9,7 @@ COUNTED = 20_000_000  # training tokens that are counted; more take gigabytes an
 def ngram_losses(
     train: Integer[np.ndarray, "S"], test: Integer[np.ndarray, "T"], context: int, vocabulary: int
 ) -> Float[np.ndarray, "T"]:
-    """Returns −log p in nats of each test token given the `context` tokens before it, with counts from `train`.
+    """Computes −log p in nats of each test token given the `context` tokens before it, with counts from `train`.
 
     Interpolated Kneser-Ney smoothing (Kneser and Ney 1995; Chen and Goodman 1998, §2.7):
 
@@ -45,7 +45,7 @@ def ngram_losses(
 
 
 def _counts(train: np.ndarray, order: int, context: int, vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the different sequences of order + 1 tokens, sorted, and the count c of each."""
+    """Lists the different sequences of order + 1 tokens, sorted, and the count c of each."""
     if order == context:
         return np.unique(_codes(train, order, vocabulary), return_counts=True)
     longer = np.unique(_codes(train, order + 1, vocabulary))
@@ -62,6 +62,6 @@ def _codes(ids: Integer[np.ndarray, "T"], order: int, vocabulary: int) -> Intege
 
 
 def _look_up(keys: np.ndarray, values: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """Returns the value of each query, or 0 where the sorted `keys` do not have it."""
+    """Looks up the value of each query, or 0 where the sorted `keys` do not have it."""
     place = np.minimum(np.searchsorted(keys, queries), len(keys) - 1)
     return np.where(keys[place] == queries, values[place], 0)

@@ -11,14 +11,17 @@ import jax.numpy as jnp
 from attention.errors import UsageError
 from attention.operations import Cost
 from models.published import pretrained
+from models.surgery import low_rank
+from models.surgery.low_rank import Lora
 from train.config.schema import Config
 from train.data import classes, splits
 from train.data.pipeline import BatchIterator, Examples
 from train.data.section import Section
-from train.state import count_parameters
+from train.state import count_parameters, first_attention
 from train.step import Batch, Sums
 
 CLASSES = "classes.json"  # the names of classes in a work directory
+_LORA = 7  # folded into the key of initial values, which the model's own take unchanged
 
 
 class Task:
@@ -38,6 +41,7 @@ class Task:
       train_examples: The number of examples in an epoch.
       sizes: The sizes of the data, for which the model is built.
       model: The network.
+      lora: The low-rank additions to its kernels, of which the network knows nothing; None where there are none.
     """
 
     best: ClassVar[str] = "loss"
@@ -51,20 +55,40 @@ class Task:
     train_examples: int
     sizes: tuple[Any, ...]
     model: Any
+    lora: Lora | None = None
     _data: Section
 
     def with_model(self, model: Any) -> "Task":
-        """Returns the same task with another network of the same inputs and outputs."""
+        """Copies the task for another network of the same inputs and outputs, without low-rank additions."""
         other = copy.copy(self)
-        other.model = model
+        other.model, other.lora = model, None
         return other
 
     def init(self, key: jax.Array) -> dict:
-        """Returns initial parameters."""
+        """Draws the initial parameters, with low-rank additions where there are some."""
+        params = self.init_model(key)
+        return self.lora.added(params, jax.random.fold_in(key, _LORA)) if self.lora else params
+
+    def init_model(self, key: jax.Array) -> dict:
+        """Draws the initial parameters of the model alone."""
+        return self.model.init(key, *self.inputs(self._example()))["params"]
+
+    def inputs(self, batch: Batch) -> tuple[Any, ...]:
+        """Chooses the model's inputs of a batch, without the argument `train`."""
         raise NotImplementedError
 
+    def merged(self, params: dict) -> dict:
+        """Merges low-rank additions into the kernels, for the model; what has none stays as it is."""
+        return self.lora.merged(params) if self.lora else params
+
+    def applied(self, params: dict, batch: Batch, key: jax.Array | None, method: str = "__call__") -> Any:
+        """Applies a method of the model to a batch, with dropout where there is a key."""
+        rngs = None if key is None else {"dropout": key}
+        variables = {"params": self.merged(params)}
+        return self.model.apply(variables, *self.inputs(batch), train=key is not None, rngs=rngs, method=method)
+
     def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> BatchIterator:
-        """Returns endless shuffled batches for the seed `config.seed + replica`; see `train.data.pipeline.Examples`."""
+        """Yields endless shuffled batches for the seed `config.seed + replica`; see `train.data.pipeline.Examples`."""
         return self.sources["train"].train_batches(self._seed + replica, process_index, process_count)
 
     def check_stackable(self) -> None:
@@ -75,7 +99,7 @@ class Task:
         return self.sources[split].eval_batches(process_index, process_count)
 
     def eval_examples(self, split: str) -> int:
-        """Returns how many examples `eval_batches` has; windows of running text differ from those of training."""
+        """Counts the examples of `eval_batches`; windows of running text differ from those of training."""
         return self.sources[split].eval_length
 
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
@@ -87,15 +111,11 @@ class Task:
         return {name: jnp.sum(values) for name, values in self.measures(params, batch, key).items()}
 
     def cost(self) -> Cost:
-        """Returns the operations on one example."""
+        """Counts the operations on one example."""
         return self.model.config.cost(*self.sizes)
 
     def pretrained(self, params: dict) -> tuple[dict, str]:
-        """Replaces initial parameters by published weights where the config names some.
-
-        Returns:
-          The parameters, and a report that is '' where nothing was loaded.
-        """
+        """Replaces initial parameters by published weights where the config names some, and reports it, else ''."""
         config = self.model.config
         if not config.pretrained:
             return params, ""
@@ -103,12 +123,12 @@ class Task:
         return loaded, str(report)
 
     def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
-        """Returns the metrics of a split from the sums divided by `weight`; unknown names stay."""
+        """Computes the metrics of a split from the sums divided by `weight`; unknown names stay."""
         del split
         return means
 
     def measured(self, split: str, params: dict, mesh: jax.sharding.Mesh) -> dict[str, float]:
-        """Returns metrics of a split besides the loss, such as scores of texts that the model writes.
+        """Measures a split besides the loss, such as scores of texts that the model writes.
 
         Args:
           split: The name of the split.
@@ -119,7 +139,7 @@ class Task:
         return {}
 
     def remarks(self) -> list[str]:
-        """Returns lines about the data to print before the first step."""
+        """Writes lines about the data to print before the first step."""
         slices = splits.remarks(self._data, {part: examples.split.split for part, examples in self.sources.items()})
         return [*slices, *([classes.remark(self.class_names)] if self.class_names else [])]
 
@@ -129,24 +149,26 @@ class Task:
         return ()
 
     def files(self) -> dict[str, str]:
-        """Returns texts to keep in the work directory, by file name; a run whose texts have changed is refused."""
+        """Writes texts to keep in the work directory, by file name; a run whose texts have changed is refused."""
         data = {name: {"examples": len(has), "content": has.content} for name, has in self.sources.items()}
         names = {CLASSES: json.dumps(self.class_names, indent=2) + "\n"} if self.class_names else {}
         return {"data.json": json.dumps(data, indent=2) + "\n"} | names
 
     def baselines(self) -> dict[str, float]:
-        """Returns the test metrics of simple models, to compare the result with."""
+        """Measures simple models on the test split, to compare the result with."""
         return {}
 
     def describe(self, params: dict) -> dict[str, str | int]:
-        """Returns the description of the model for the run's header and `result.json`."""
+        """Describes the model for the run's header and `result.json`."""
+        params, additions = low_rank.split(params)
         return {
             **self.model.config.attentions(),
             "parameters": count_parameters(params),
-            "attention_layer_parameters": count_parameters(self.attention_layer(params)),
+            "attention_layer_parameters": count_parameters(first_attention(params)),
             "tokens": self.tokens,
             "forward_flops_per_example": self.cost().flops,
             "training_flops_per_example": self.cost().training,
+            **({"lora_parameters": count_parameters(additions)} if self.lora else {}),
         }
 
     @property
@@ -155,12 +177,12 @@ class Task:
         return self.model.length
 
     def lengths(self) -> dict[str, int]:
-        """Returns the tokens of the sequences that attention sees, by what decides them."""
+        """Counts the tokens of the sequences that attention sees, by what decides them."""
         return {"the number of tokens": self.tokens}
 
-    def attention_layer(self, params: dict) -> dict:
-        """Returns the parameters of the first attention layer."""
-        return params["block_0"]["attention"]
+    def _example(self) -> Batch:
+        """Makes a batch of one example, for the shapes of the model."""
+        raise NotImplementedError
 
 
 def refuse_loss_chunk(config: Config) -> None:

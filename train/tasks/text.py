@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from models.surgery import low_rank
 from train import losses
 from train.config.schema import Config
 from train.step import Batch
@@ -16,7 +17,7 @@ MOST = 700.0  # nats; the exponential of more does not fit a float
 
 
 class TextTask(Task):
-    """A task whose data are a corpus. A subclass defines `sizes_of`, `inputs` and `loss`.
+    """A task whose data are a corpus. A subclass defines `sizes_of`, `inputs` and `measures`.
 
     Attributes:
       corpus: The tokenised text.
@@ -28,7 +29,7 @@ class TextTask(Task):
         Raises:
           UsageError: the text is missing, or the model cannot be built for it.
         """
-        self._data, self._seed = config.data, config.seed
+        self._data, self._seed, self.lora = config.data, config.seed, low_rank.parse(config.optimizer.lora)
         self._label_smoothing, self._loss_chunk = config.train.label_smoothing, config.train.loss_chunk
         self.corpus = config.data.blank() if dry else config.data.load()
         self.sources = config.data.examples(self.corpus)
@@ -39,20 +40,12 @@ class TextTask(Task):
         self._check_model()
 
     def sizes_of(self, config: Config) -> tuple[int, ...]:
-        """Returns the sizes that the model is built for.
+        """Collects the sizes that the model is built for.
 
         Raises:
           UsageError: the model and the corpus do not fit together.
         """
         raise NotImplementedError
-
-    def inputs(self, batch: Batch) -> tuple[Any, ...]:
-        """Returns the model's inputs from a batch, without the argument `train`."""
-        raise NotImplementedError
-
-    def init(self, key: jax.Array) -> dict:
-        """Returns initial parameters."""
-        return self.model.init(key, *self.inputs(self._example()))["params"]
 
     def files(self) -> dict[str, str]:
         """Adds the tokenisers, without which the parameters mean nothing."""
@@ -62,12 +55,6 @@ class TextTask(Task):
     def describe(self, params: dict) -> dict[str, str | int]:
         """Adds the size of the vocabulary."""
         return super().describe(params) | {"vocabulary": self.corpus.tokeniser.size}
-
-    def applied(self, params: dict, batch: Batch, key: jax.Array | None, method: str = "__call__") -> Any:
-        """Returns the output of a method of the model, with dropout where there is a key."""
-        rngs = None if key is None else {"dropout": key}
-        inputs = self.inputs(batch)
-        return self.model.apply({"params": params}, *inputs, train=key is not None, rngs=rngs, method=method)
 
     def of_tokens(self, params: dict, batch: Batch, key: jax.Array | None, measure: Callable) -> Any:
         """Applies a function of logits, targets and smoothing to each token; see `losses.of_tokens`.
@@ -83,7 +70,7 @@ class TextTask(Task):
         return losses.of_tokens(measured, output, batch["targets"], self._loss_chunk)
 
     def smoothing(self, key: jax.Array | None) -> float:
-        """Returns the label smoothing, which is 0 in evaluation."""
+        """Chooses the label smoothing, which is 0 in evaluation."""
         return 0.0 if key is None else self._label_smoothing
 
     def _example(self) -> Batch:
@@ -96,10 +83,10 @@ class TextTask(Task):
 
 
 def unsmoothed(means: dict[str, float]) -> tuple[float, dict[str, float]]:
-    """Returns the mean loss of unsmoothed targets, which perplexity needs, and the other means."""
+    """Separates the mean loss of unsmoothed targets, which perplexity needs, from the other means."""
     return means.get("plain_loss", means["loss"]), {n: mean for n, mean in means.items() if n != "plain_loss"}
 
 
 def perplexity(loss: float) -> float:
-    """Returns e to the mean loss in nats."""
+    """Raises e to the mean loss in nats."""
     return math.exp(min(loss, MOST)) if math.isfinite(loss) else loss

@@ -21,7 +21,7 @@ class TextClassification(TextTask):
     model_types = {"text_classifier": TextClassifierConfig}  # noqa: RUF012
 
     def sizes_of(self, config: Config) -> tuple[int, int, int]:
-        """Returns the size of the vocabulary, the number of classes, and the tokens of the longest text.
+        """Collects the size of the vocabulary, the number of classes, and the tokens of the longest text.
 
         Raises:
           UsageError: the config would split losses of tokens.
@@ -35,7 +35,7 @@ class TextClassification(TextTask):
         return self.corpus.class_names
 
     def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Returns the tokens, and how many of them are not padding."""
+        """Chooses the tokens, and how many of them are not padding."""
         return batch["tokens"], batch["length"]
 
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
@@ -44,6 +44,6 @@ class TextClassification(TextTask):
         return losses.of_examples(losses.of_classes(logits, batch["label"], self.smoothing(key)), batch["weight"])
 
     def baselines(self) -> dict[str, float]:
-        """Returns the accuracy of always predicting the training split's most frequent class."""
+        """Measures the accuracy of always predicting the training split's most frequent class."""
         train, test = (self.corpus.splits[split].labels for split in ("train", "test"))
         return {"most_frequent_accuracy": float((test == np.bincount(train).argmax()).mean())}

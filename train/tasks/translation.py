@@ -23,7 +23,7 @@ class Translation(WritingTask):
     model_types: ClassVar = {"encoder_decoder": EncoderDecoderConfig, "seq2seq": Seq2SeqConfig}
 
     def sizes_of(self, config: Config) -> tuple[int, int, int, int]:
-        """Returns the sizes of both vocabularies, and the tokens of the longest source and target.
+        """Collects the sizes of both vocabularies, and the tokens of the longest source and target.
 
         Raises:
           UsageError: the published weights do not fit the model.
@@ -65,6 +65,6 @@ class Translation(WritingTask):
         return max(self._data.source_length, self._data.target_length)
 
     def lengths(self) -> dict[str, int]:
-        """Returns the tokens of sources and targets, and those of each bucket."""
+        """Counts the tokens of sources and targets, and those of each bucket."""
         sizes = {"data.source_length": self._data.source_length, "data.target_length": self._data.target_length}
         return sizes | {f"bucket {n} of data.buckets": bound for n, bound in enumerate(self._data.bounds[:-1], 1)}

@@ -30,7 +30,7 @@ class WritingTask(TextTask):
     source: ClassVar[tuple[str, ...]]
 
     def inputs(self, batch: Batch) -> tuple[Any, ...]:
-        """Returns the sources, how many of their tokens are not padding (or None), and the decoder's input tokens."""
+        """Chooses the sources, how many of their tokens are not padding (or None), and the decoder's input tokens."""
         return *self._source(batch), batch["tokens"]
 
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
@@ -50,21 +50,21 @@ class WritingTask(TextTask):
         return means | {"perplexity": perplexity(plain), "accuracy_with_padding": padded}
 
     def measured(self, split: str, params: dict, mesh: jax.sharding.Mesh) -> dict[str, float]:
-        """Returns BLEU, chrF and exact matches of all test texts, or of some validation texts if configured."""
+        """Measures BLEU, chrF and exact matches of all test texts, or of some validation texts if configured."""
         if split == "test" or (split == "validation" and self._data.translations):
             most = 0 if split == "test" else self._data.translations
-            return self.scores(split, *self.translations(split, params, mesh, most))
+            return self.scores(split, *self.translations(split, self.merged(params), mesh, most))
         return {}
 
     def scores(self, split: str, texts: list[str], references: list[str]) -> dict[str, float]:
-        """Returns the scores of the texts that the model wrote for a split."""
+        """Scores the texts that the model wrote for a split."""
         del split
         return translation_scores.scores(texts, references)
 
     def translations(
         self, split: str, params: dict, mesh: jax.sharding.Mesh, most: int = 0
     ) -> tuple[list[str], list[str]]:
-        """Returns what the model writes for a split's sources, and the references, in the split's order.
+        """Writes a text for each source of a split, and lists the references, in the split's order.
 
         Args:
           split: The name of the split.
@@ -102,10 +102,6 @@ class WritingTask(TextTask):
             **translation_scores.signatures(),
         }
 
-    def attention_layer(self, params: dict) -> dict:
-        """Returns the encoder's parameters, or those of a recurrent model's score, which may have none."""
-        return params["encoder_0"]["attention"] if "encoder_0" in params else params.get("coefficients", {})
-
     def _source(self, batch: Batch) -> tuple[Any, Any]:
         source, *lengths = (batch[name] for name in self.source)
         return source, lengths[0] if lengths else None
@@ -116,7 +112,7 @@ class WritingTask(TextTask):
         return [self.corpus.tokeniser.normalise(text) for text in texts]
 
     def _translated(self, params: dict, batch: Batch, mesh: jax.sharding.Mesh) -> tuple[np.ndarray, np.ndarray]:
-        """Returns padded tokens and the index of each row's example, from all processes."""
+        """Writes padded tokens, and gathers the index of each row's example, from all processes."""
         ours = sharding.to_devices({name: batch[name] for name in (*self.source, "index")}, mesh)
         output, _ = translate(
             self.model,

@@ -17,7 +17,6 @@ from train.devices import feeds, sharding
 from train.devices.replicas import Replicas
 from train.setup import Setup
 from train.step import Step
-from train.tasks.adapted import adapted
 
 STEPS = 20
 COMMON = {"data__batch_size": 32, "model__heads": 8}
@@ -41,7 +40,7 @@ def losses(model: str, shape: str) -> list[float]:
     axes = dict(zip(("mesh__data", "mesh__fsdp", "mesh__tensor", "mesh__context"), shape.split("x"), strict=False))
     with tempfile.TemporaryDirectory() as folder:
         config = small_tasks.config_of(file, Path(folder), **COMMON | changes | axes)
-        task = adapted(small_tasks.task_of(config), config)
+        task = small_tasks.task_of(config)
     found = []
     mesh = sharding.make_mesh(config.mesh, jax.devices()[: math.prod(map(int, axes.values()))])
     replicas = Replicas.of(config, mesh)
