@@ -21,34 +21,28 @@ AXES = (*BATCH, *HEADS)
 RULES: tuple[tuple[str, P], ...] = (
     # Split over tensor too, gradients of a network of two stages were wrong on a 2 x 2 x 2 mesh (jaxlib 0.10.2, CPU).
     (r"conv_\w+/kernel$", P(None, None, None, "fsdp")),
-    # From inputs D, or the hidden units of an MLP projection, to N heads of H; and back.
+    # From inputs D, or the hidden units of an MLP projection, to N heads of H; and back. Of low-rank additions A has
+    # the axes of a kernel's inputs, and B those of its outputs.
     (r"(query|key|value)/(down/)?kernel$", P("fsdp", "tensor", None)),
     (r"(query|key|value)/(down/)?bias$", P("tensor", None)),
-    (r"out/(up/)?kernel$", P("tensor", None, "fsdp")),
-    # Low-rank additions: A has the axes of a kernel's inputs, B those of its outputs.
-    (r"out/(up/)?lora_a$", P("tensor", None, None)),
     (r"(query|key|value)/(down/)?lora_a$", P("fsdp", None)),
-    (r"down/lora_a$", P("tensor", None)),
-    (r"lora_a$", P("fsdp", None)),
     (r"(query|key|value)/(down/)?lora_b$", P(None, "tensor", None)),
+    (r"out/(up/)?kernel$", P("tensor", None, "fsdp")),
+    (r"out/(up/)?lora_a$", P("tensor", None, None)),
+    # From D to hidden units, vocabularies and classes; and back.
+    (r"(up|gate|head)/kernel$", P("fsdp", "tensor")),
+    (r"((up|gate|head)/|head_)bias$", P("tensor")),
     (r"(up|gate|head)/lora_b$", P(None, "tensor")),
-    (r"lora_b$", P(None, "fsdp")),
-    # Parameters of scores and alignments that are as long as a sequence.
-    (r"align_kernel$", P("fsdp", None)),
-    (r"score/(table|rows|columns)$", P("fsdp", None)),
+    (r"(down/kernel|embed(_target)?/embedding)$", P("tensor", "fsdp")),
+    (r"down/lora_a$", P("tensor", None)),
+    # Scores: of networks of pairs each pair may have its own, and tables are as long as a sequence.
     (r"score/layer_\d+_kernel$", P("fsdp", None, None, None)),
     (r"score/layer_\d+_bias$", P("fsdp", None, None)),
-    (r"score/", P()),
-    # From D to hidden units and back.
-    (r"(up|gate)/kernel$", P("fsdp", "tensor")),
-    (r"(up|gate)/bias$", P("tensor")),
-    (r"down/kernel$", P("tensor", "fsdp")),
-    # Vocabularies and classes.
-    (r"embed(_target)?/embedding$", P("tensor", "fsdp")),
-    (r"head/kernel$", P("fsdp", "tensor")),
-    (r"head(/|_)bias$", P("tensor")),
+    (r"score/(?!table|rows|columns|lora_)", P()),
     (r"positions\w*/(table|embedding)$", P("fsdp")),
-    (r"kernel$", P("fsdp", None)),  # kernels of cells, patches and small layers, which tensor does not split
+    # Any other kernel or table of two axes, which tensor does not split.
+    (r"lora_b$", P(None, "fsdp")),
+    (r"(kernel|lora_a|score/\w+)$", P("fsdp", None)),
     (r"", P()),
 )
 
