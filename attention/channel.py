@@ -25,7 +25,7 @@ from attention.types import Checked, Count, Rule
 def squeeze_excitation(
     x: Float[Array, "*B H W C"], down: Float[Array, "C R"], up: Float[Array, "R C"]
 ) -> Float[Array, "*B H W C"]:
-    """Returns x · σ(W2 ReLU(W1 z)), where z is the mean of each channel over the map (Hu et al. 2018, eq. 2 to 4).
+    """Computes x · σ(W2 ReLU(W1 z)), where z is the mean of each channel over the map (Hu et al. 2018, eq. 2 to 4).
 
     Args:
       x: Feature maps.
@@ -42,7 +42,7 @@ def squeeze_excitation(
 def channel_attention(
     x: Float[Array, "*B H W C"], down: Float[Array, "C R"], up: Float[Array, "R C"]
 ) -> Float[Array, "*B H W C"]:
-    """Returns x · σ(MLP(mean) + MLP(max)) with each channel's mean and maximum over the map (Woo et al. 2018, eq. 2).
+    """Computes x · σ(MLP(mean) + MLP(max)) with each channel's mean and maximum over the map (Woo et al. 2018, eq. 2).
 
     Args:
       x: Feature maps.
@@ -58,7 +58,7 @@ def channel_attention(
 
 
 def spatial_attention(x: Float[Array, "*B H W C"], kernel: Float[Array, "K K 2 1"]) -> Float[Array, "*B H W C"]:
-    """Returns x · σ(f([mean; max])), f a convolution of the mean and maximum over channels (Woo et al. 2018, eq. 3).
+    """Computes x · σ(f([mean; max])), f a convolution of the mean and maximum over channels (Woo et al. 2018, eq. 3).
 
     Args:
       x: Feature maps.
@@ -154,7 +154,7 @@ def _mlp(x: Float[Array, "*B C"], down: Float[Array, "C R"], up: Float[Array, "R
 
 
 def _times(x: jax.Array, weights: jax.Array) -> jax.Array:
-    """Returns x · weights in the dtype of x, rounded only once."""
+    """Multiplies x by weights in the dtype of x, rounded only once."""
     return (precise(x) * weights).astype(x.dtype)
 
 
@@ -164,16 +164,19 @@ Odd = Annotated[Count, Rule("odd", lambda number: number % 2 == 1)]
 class MapAttention(Checked):
     """Base of the attention of feature maps as a layer: a frozen dataclass whose fields are its options in specs."""
 
+    def check(self, channels: int) -> None:
+        """Raises UsageError where maps cannot have so many channels."""
+
     def parameters(self, channels: int) -> dict[str, Parameter]:
-        """Returns the learnable arrays by name."""
+        """Declares the learnable arrays by name."""
         raise NotImplementedError
 
     def __call__(self, params: Params, x: Float[Array, "*B H W C"]) -> Float[Array, "*B H W C"]:
-        """Returns the weighted maps."""
+        """Weights the maps."""
         raise NotImplementedError
 
     def cost(self, height: int, width: int, channels: int) -> operations.Cost:
-        """Returns the cost for one map, counted in the program; the map and the parameters are read once."""
+        """Counts the operations on one map in the program; the map and the parameters are read once."""
         params = {name: jax.ShapeDtypeStruct(p.shape, "float32") for name, p in self.parameters(channels).items()}
         x = jax.ShapeDtypeStruct((1, height, width, channels), "float32")
         numbers = 2 * x.size + sum(array.size for array in params.values())
@@ -190,14 +193,14 @@ class SqueezeExcitation(MapAttention):
 
     ratio: Count = 16
 
-    def parameters(self, channels: int) -> dict[str, Parameter]:
-        """Returns the kernels of both layers of the MLP, by name.
-
-        Raises:
-          UsageError: `ratio` does not divide the channels.
-        """
+    def check(self, channels: int) -> None:
+        """Raises UsageError where `ratio` does not divide the channels."""
         if channels % self.ratio:
             raise UsageError(f"The option ratio={self.ratio} does not divide {channels} channels; choose a divisor.")
+
+    def parameters(self, channels: int) -> dict[str, Parameter]:
+        """Declares the kernels of both layers of the MLP, by name; see `check`."""
+        self.check(channels)
         hidden = channels // self.ratio
         shapes = {"down_kernel": (channels, hidden), "up_kernel": (hidden, channels)}
         return {name: Parameter(shape, initializers.lecun_normal()) for name, shape in shapes.items()}
@@ -218,7 +221,7 @@ class Spatial(MapAttention):
     kernel: Odd = 7
 
     def parameters(self, channels: int) -> dict[str, Parameter]:
-        """Returns the kernel of the convolution."""
+        """Declares the kernel of the convolution."""
         shape = (self.kernel, self.kernel, 2, 1)
         return {"spatial_kernel": Parameter(shape, initializers.lecun_normal())}
 
@@ -239,7 +242,7 @@ class Cbam(SqueezeExcitation):
     kernel: Odd = 7
 
     def parameters(self, channels: int) -> dict[str, Parameter]:
-        """Returns the kernels of the MLP and of the convolution."""
+        """Declares the kernels of the MLP and of the convolution."""
         return super().parameters(channels) | Spatial(self.kernel).parameters(channels)
 
     def __call__(self, params: Params, x: Float[Array, "*B H W C"]) -> Float[Array, "*B H W C"]:

@@ -170,13 +170,13 @@ def again(marian: Marian, flags: argparse.Namespace) -> dict[str, Any]:
 
     @jax.jit
     def uncached(params: dict, source: jax.Array, lengths: jax.Array) -> jax.Array:
-        memory = apply(params, source, lengths, method="encode")
+        memory, state = apply(params, source, lengths, method="encode")
 
         def step(last: jax.Array, before: tuple) -> tuple:
             position, tokens = before
             tokens = jax.lax.dynamic_update_slice_in_dim(tokens, last[:, None], position, axis=1)
-            logits = apply(params, tokens, memory, lengths, method="decode")
-            return jnp.take(logits, position, axis=1), (position + 1, tokens)
+            output, _ = apply(params, tokens, memory, False, state, method="decode")
+            return jnp.take(output.logits(), position, axis=1), (position + 1, tokens)
 
         nothing = jnp.zeros((), jnp.int32), jnp.zeros((len(source), flags.again), jnp.int32)
         return with_beams(step, nothing, search, special, len(source))[0].tokens

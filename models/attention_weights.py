@@ -12,7 +12,14 @@ from attention.errors import UnsupportedError
 
 
 def attention_weights(model: nn.Module, params: dict[str, Any], *inputs: Any) -> dict[str, Float[Array, "B N _ _"]]:
-    """Returns the weights of each attention layer by path, such as `block_0/attention`, in the order of the layers.
+    """Computes the weights of each attention layer; see `output_and_weights`."""
+    return output_and_weights(model, params, *inputs)[1]
+
+
+def output_and_weights(
+    model: nn.Module, params: dict[str, Any], *inputs: Any
+) -> tuple[Any, dict[str, Float[Array, "B N _ _"]]]:
+    """Applies a model, and gives the weights of each attention layer by path, such as `block_0/attention`, in order.
 
     Args:
       model: Any model, unbound.
@@ -22,13 +29,6 @@ def attention_weights(model: nn.Module, params: dict[str, Any], *inputs: Any) ->
     Raises:
       UnsupportedError: the model has no attention between tokens.
     """
-    return output_and_weights(model, params, *inputs)[1]
-
-
-def output_and_weights(
-    model: nn.Module, params: dict[str, Any], *inputs: Any
-) -> tuple[Any, dict[str, Float[Array, "B N _ _"]]]:
-    """Returns what the model returns, and the weights of each attention layer; see `attention_weights`."""
     output, kept = _run(model, params, *inputs)
     weights = {
         jax.tree_util.keystr(path[:-1], simple=True, separator="/"): leaf
@@ -48,5 +48,15 @@ def _run(model: nn.Module, params: dict[str, Any], *inputs: Any) -> tuple[Any, d
 
 
 def _numbers(path: str) -> list[tuple[int, str]]:
-    """Returns a sorting key that puts `block_10` after `block_2`."""
+    """Makes a sorting key that puts `block_10` after `block_2`."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", path)]
+
+
+def weights_asked_of(module: nn.Module) -> bool:
+    """Tells whether a layer's weights are asked for, which `keep_weights` then takes."""
+    return module.is_mutable_collection("attention") and not module.is_initializing()
+
+
+def keep_weights(module: nn.Module, weights: Float[Array, "B N _ _"]) -> None:
+    """Keeps the weights of a layer for `output_and_weights`."""
+    module.sow("attention", "weights", weights, reduce_fn=lambda _, new: new, init_fn=lambda: None)

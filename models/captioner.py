@@ -5,9 +5,8 @@ network (Xu et al. 2015), and the rest is an encoder-decoder.
 """
 
 import dataclasses
-import functools
 import math
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -37,15 +36,15 @@ class Patches(Checked):
     patch: Count = 4
 
     def grid(self, image_shape: Shape) -> tuple[int, int]:
-        """Returns the rows and columns of patches; raises UsageError where the patch does not divide the image."""
+        """Counts the rows and columns of patches; see `vit.grid`."""
         return vit.grid(image_shape, self.patch, "model.encoder's patch")
 
     def cost(self, image_shape: Shape, width: int) -> Cost:
-        """Returns the cost of patches of a width."""
+        """Counts the projection of the patches to a width."""
         return operations.linear(math.prod(self.grid(image_shape)), self.patch**2 * image_shape[-1], width).of_data
 
     def __call__(self, images: Float[Array, "B H W C"], dtype: DTypeLike) -> Float[Array, "B S P"]:
-        """Returns the pixels of each patch, in row-major order."""
+        """Takes the pixels of each patch, in row-major order."""
         return vit.patches(images, self.patch).astype(dtype)
 
 
@@ -59,7 +58,10 @@ class Convolutions(Checked):
       width: Channels of the first stage; each further stage has twice as many, on half the sides.
       groups: Of channels that are normalised together.
       attention: Channel or spatial attention of the blocks, such as `cbam`.
+      network: The config of the network.
     """
+
+    network: ClassVar[cnn.CNNConfig]  # set once, and no field
 
     stages: Count = 2
     depth: Count = 1
@@ -69,27 +71,20 @@ class Convolutions(Checked):
 
     def __post_init__(self):
         super().__post_init__()
-        _ = self.network
-
-    @functools.cached_property
-    def network(self) -> cnn.CNNConfig:
-        """The config of the network."""
-        return cnn.CNNConfig(**dataclasses.asdict(self))
+        vars(self)["network"] = cnn.CNNConfig(**dataclasses.asdict(self))
 
     def grid(self, image_shape: Shape) -> tuple[int, int]:
-        """Returns the rows and columns of the last stage's map."""
+        """Counts the rows and columns of the last stage's map."""
         stride = 2 ** (self.stages - 1)
         return -(-image_shape[0] // stride), -(-image_shape[1] // stride)
 
     def cost(self, image_shape: Shape, width: int) -> Cost:
-        """Returns the cost of the map, and of its projection to a width."""
-        channels = self.network.channels(self.stages - 1)
-        return self.network.cost_of_map(image_shape) + operations.linear(
-            math.prod(self.grid(image_shape)), channels, width
-        )
+        """Counts the map, and its projection to a width."""
+        network, positions = self.network, math.prod(self.grid(image_shape))
+        return network.cost_of_map(image_shape) + operations.linear(positions, network.channels(self.stages - 1), width)
 
     def __call__(self, images: Float[Array, "B H W C"], dtype: DTypeLike) -> Float[Array, "B S P"]:
-        """Returns the channels at each position, in row-major order."""
+        """Takes the channels at each position, in row-major order."""
         features = cnn.feature_map(self.network, images, dtype)
         return features.reshape(len(features), -1, features.shape[-1])
 
@@ -98,11 +93,7 @@ ENCODERS = {"vit": Patches, "cnn": Convolutions}
 
 
 def parse_encoder(text: str, path: str = "model.encoder") -> Patches | Convolutions:
-    """Returns what makes tokens of an image, such as `vit(patch=4)`.
-
-    Raises:
-      UsageError: a name or option is unknown, or a value is none of it.
-    """
+    """Reads what makes tokens of an image, such as `vit(patch=4)`; raises UsageError if there is no such thing."""
     try:
         return specs.make(text, ENCODERS, "encoder of images")
     except UsageError as error:
@@ -140,27 +131,19 @@ class CaptionerConfig(CrossAttentionConfig):
 
 
 class ImageTokens(nn.Module):
-    """Tokens of images, projected to a width.
-
-    Attributes:
-      config: The model's config.
-      dtype: Compute dtype.
-    """
+    """Tokens of images, projected to the model's width."""
 
     config: CaptionerConfig
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W C"]) -> Float[Array, "B S D"]:
-        """Returns them, without positions."""
+        """Makes the tokens, without positions."""
         return Dense((self.config.width,), dtype=self.dtype, name="embed")(self.config.images(images, self.dtype))
 
 
 class Captioner(EncoderDecoder):
-    """A model from images and preceding tokens to the logits of the next tokens.
-
-    It has the methods of an encoder-decoder, whose source is images `(B, H, W, C)` without lengths (None).
-    """
+    """An encoder-decoder whose source is images `(B, H, W, C)` without lengths (None)."""
 
     config: CaptionerConfig
 

@@ -42,7 +42,7 @@ GATES: dict[str, Callable[..., Gate | None]] = {
 
 
 def resolve(spec: str, stages: int) -> tuple[Gate | None, ...]:
-    """Gives each stage its attention.
+    """Reads the attention of each stage.
 
     Args:
       spec: A spec string, such as `cbam(ratio=4)` or `none|squeeze_excitation`; the last item repeats.
@@ -77,23 +77,19 @@ class CNNConfig(ModelConfig):
         super().__post_init__()
         for stage, gate in enumerate(self.gates):
             if gate:
-                gate.parameters(self.channels(stage))
+                gate.check(self.channels(stage))
 
     @functools.cached_property
     def gates(self) -> tuple[Gate | None, ...]:
-        """Gives each stage its attention.
-
-        Raises:
-          UsageError: a name or option is unknown, or there are more items than stages.
-        """
+        """The attention of each stage; see `resolve`."""
         return resolve(self.attention, self.stages)
 
     def channels(self, stage: int) -> int:
-        """Returns the number of channels of a stage; the first stage is 0."""
+        """Counts the channels of a stage; the first stage is 0."""
         return self.width * 2**stage
 
     def tokens(self, image_shape: tuple[int, ...]) -> int:
-        """Returns the number of positions in the first stage's map for images of shape `(H, W, C)`."""
+        """Counts the positions in the first stage's map for images of shape `(H, W, C)`."""
         height, width, _ = image_shape
         return height * width
 
@@ -105,8 +101,12 @@ class CNNConfig(ModelConfig):
         """See `ModelConfig`."""
         return self.cost_of_map(image_shape) + operations.linear(1, self.channels(self.stages - 1), classes)
 
+    def norm_layer(self, dtype: DTypeLike, name: str) -> nn.Module:
+        """Makes a norm, as a submodule of the module that calls it."""
+        return nn.GroupNorm(self.groups, epsilon=self.norm_epsilon, dtype=dtype, name=name)
+
     def cost_of_map(self, image_shape: tuple[int, int, int]) -> Cost:
-        """Returns the cost of the last stage's map."""
+        """Counts the operations of the last stage's map."""
         height, width, inputs = image_shape
         cost = operations.convolution(height, width, 3, inputs, self.width).of_data
         for stage, gate in enumerate(self.gates):
@@ -122,14 +122,7 @@ class CNNConfig(ModelConfig):
 
 
 class CNN(nn.Module):
-    """A model from images to class logits.
-
-    Attributes:
-      config: The model's config.
-      classes: Number of logits.
-      length: Number of positions in the first stage's map; it is unused.
-      dtype: Compute dtype; parameters are float32.
-    """
+    """A model from images to class logits, in float32. Its `length` is the positions in the first stage's map."""
 
     config: CNNConfig
     classes: int
@@ -138,45 +131,37 @@ class CNN(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W C"], train: bool = False) -> Float[Array, "B classes"]:
-        """Returns the logits in float32."""
+        """Classifies images."""
         x = feature_map(self.config, images, self.dtype).mean((1, 2))
         x = Dropout(self.config.dropout, name="dropout_head")(x, train=train)
         return Dense((self.classes,), dtype=self.dtype, name="head")(x).astype(jnp.float32)
 
 
 def feature_map(config: CNNConfig, images: Float[Array, "B H W C"], dtype: DTypeLike) -> Float[Array, "B h w c"]:
-    """Returns the map of the last stage; its layers are submodules of the module that calls it."""
+    """Computes the map of the last stage; its layers are submodules of the module that calls it."""
     x = convolution(config.width, 3, dtype, "conv_stem")(images)
     for stage, gate in enumerate(config.gates):
         if stage:
             x = convolution(config.channels(stage), 2, dtype, f"conv_down_{stage}", stride=2)(x)
         for block in range(config.depth):
             name = f"block_{stage * config.depth + block}"
-            x = Residual(gate, config.groups, config.norm_epsilon, dtype, name=name)(x)
-    return nn.relu(nn.GroupNorm(config.groups, epsilon=config.norm_epsilon, dtype=dtype, name="norm")(x))
+            x = Residual(config, gate, dtype, name=name)(x)
+    return nn.relu(config.norm_layer(dtype, "norm")(x))
 
 
 class Residual(nn.Module):
-    """A residual block that keeps the map's shape.
+    """A residual block that keeps the map's shape, with attention or None on its residual branch."""
 
-    Attributes:
-      gate: The attention on its residual branch, or None.
-      groups: Number of groups of channels that are normalised together.
-      epsilon: ε of the norms.
-      dtype: Compute dtype.
-    """
-
+    config: CNNConfig
     gate: Gate | None
-    groups: int
-    epsilon: float
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
-        """Returns an array like `x`."""
+        """Adds to a map."""
         y = x
         for layer in range(2):
-            y = nn.relu(nn.GroupNorm(self.groups, epsilon=self.epsilon, dtype=self.dtype, name=f"norm_{layer}")(y))
+            y = nn.relu(self.config.norm_layer(self.dtype, f"norm_{layer}")(y))
             y = convolution(x.shape[-1], 3, self.dtype, f"conv_{layer}")(y)
         if self.gate:
             y = Gated(self.gate, name="attention")(y)
@@ -184,21 +169,17 @@ class Residual(nn.Module):
 
 
 class Gated(nn.Module):
-    """Channel or spatial attention with its parameters.
-
-    Attributes:
-      gate: The attention.
-    """
+    """Channel or spatial attention with its parameters."""
 
     gate: Gate
 
     @nn.compact
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
-        """Returns an array like `x`."""
+        """Weights a map."""
         declared = self.gate.parameters(x.shape[-1])
         return self.gate({name: self.param(name, p.init, p.shape, jnp.float32) for name, p in declared.items()}, x)
 
 
 def convolution(channels: int, side: int, dtype: DTypeLike, name: str, stride: int = 1) -> nn.Module:
-    """Returns a convolution with zero padding and without a bias, because a norm follows it."""
+    """Makes a convolution with zero padding and without a bias, because a norm follows it."""
     return nn.Conv(channels, (side, side), stride, use_bias=False, dtype=dtype, name=name)

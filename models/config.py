@@ -23,7 +23,11 @@ class ModelConfig(Checked):
     pretrained: ClassVar[str] = ""
 
     def build(self, *sizes: Any, dtype: DTypeLike = jnp.float32) -> nn.Module:
-        """Builds the network, which computes in `dtype` with float32 parameters."""
+        """Makes the network, which computes in its field `dtype` with float32 parameters.
+
+        It has the fields `config`, and `length`, the tokens that attention sees; a classifier has `classes`, the number
+        of logits, and a model of text `vocabulary`, the number of tokens.
+        """
         raise NotImplementedError
 
     def cost(self, *sizes: Any) -> Cost:

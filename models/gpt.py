@@ -5,7 +5,6 @@ weights `models.published` loads.
 """
 
 import dataclasses
-import functools
 from typing import Annotated
 
 import flax.linen as nn
@@ -20,7 +19,6 @@ from models.fields import field
 from models.layers import stack
 from models.layers.cache import Cache
 from models.layers.dropout import Dropout
-from models.layers.norms import NORM_TYPES
 from models.layers.output import Output
 from models.layers.positions import ANY, Positions
 from models.layers.projections import Dense, look_up
@@ -58,11 +56,7 @@ class GPTConfig(BlockConfig):
 class GPT(nn.Module):
     """A model from tokens to the logits of the next tokens.
 
-    Attributes:
-      config: The model's config.
-      vocabulary: Size of the vocabulary.
-      length: ℓ, the longest sequence for which parameters of fixed length are built.
-      dtype: Compute dtype; parameters are float32.
+    Its `length` is ℓ, the longest sequence for which parameters of fixed length are built.
     """
 
     config: GPTConfig
@@ -73,7 +67,7 @@ class GPT(nn.Module):
     def __call__(
         self, tokens: Int[Array, "B T"], train: bool = False, caches: Caches | None = None
     ) -> Float[Array, "B T vocabulary"] | tuple[Float[Array, "B T vocabulary"], Caches]:
-        """Returns the logits in float32, and with caches the caches for the next call; see `output`."""
+        """Computes the logits in float32, and with caches the caches for the next call; see `output`."""
         output = self.output(tokens, train, caches)
         return output.logits() if caches is None else (output[0].logits(), output[1])
 
@@ -81,7 +75,7 @@ class GPT(nn.Module):
     def output(
         self, tokens: Int[Array, "B T"], train: bool = False, caches: Caches | None = None
     ) -> Output | tuple[Output, Caches]:
-        """Returns the output, and with caches the caches for the next call.
+        """Computes the output, and with caches the caches for the next call.
 
         Args:
           tokens: The sequences from their start, or with caches the tokens after those in them.
@@ -97,8 +91,7 @@ class GPT(nn.Module):
         embed = nn.Embed(self.vocabulary, config.width, dtype=self.dtype, embedding_init=start, name="embed")
         x = look_up(embed, tokens) * (config.width**0.5 if config.scale_embeddings else 1.0)
         x = Positions(config.positions, self.length, name="positions")(x, first)
-        norm = functools.partial(NORM_TYPES[config.norm_type], config.norm_epsilon, dtype=self.dtype)
-        x = norm(name="norm_embedding")(x) if config.norm_embedding else x
+        x = config.norm_layer(self.dtype, "norm_embedding")(x) if config.norm_embedding else x
         x = Dropout(config.embedding_dropout, name="dropout_embedding")(x, train=train)
         kept = []
         blocks = config.blocks(self.length, self.dtype)
@@ -107,21 +100,12 @@ class GPT(nn.Module):
         for block, cache in zip(blocks, caches or (), strict=caches is not None):
             x, cache = block(x, None, train, cache)
             kept.append(cache)
-        x = norm(name="norm")(x)
+        x = config.norm_layer(self.dtype, "norm")(x)
         head = Dense((self.vocabulary,), bias=config.output_bias, dtype=self.dtype, name="head")
         output = Output(x, embed.embedding, transposed=True) if config.tied_output else head.output(x)
         output = dataclasses.replace(output, cap=config.logit_cap)
         return output if caches is None else (output, tuple(kept))
 
     def init_caches(self, batch: int, max_length: int) -> Caches:
-        """Returns an empty decode cache for each layer.
-
-        Args:
-          batch: B, the number of sequences.
-          max_length: The most tokens that they will hold, with the prompt.
-
-        Raises:
-          UsageError: there are more tokens than learned positions.
-        """
-        layers = self.config.attention_layers(self.length, self.dtype)
-        return self.config.init_caches(layers, batch, max_length, self.length)
+        """Makes an empty decode cache for each layer; see `TransformerConfig.init_caches`."""
+        return self.config.init_caches(batch, max_length, self.length, self.dtype)

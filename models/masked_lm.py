@@ -4,7 +4,6 @@ With other fields it is BERT (Devlin et al. 2019) or ModernBERT (Warner et al. 2
 """
 
 import dataclasses
-import functools
 from typing import Annotated, ClassVar
 
 import flax.linen as nn
@@ -20,7 +19,6 @@ from attention.types import Example, Size
 from models.fields import field
 from models.layers import stack
 from models.layers.dropout import Dropout
-from models.layers.norms import NORM_TYPES
 from models.layers.output import Output
 from models.layers.positions import ANY, Positions, after_padding, check_learned
 from models.layers.projections import Dense, look_up
@@ -77,11 +75,7 @@ class MaskedLMConfig(BlockConfig):
 class MaskedLM(nn.Module):
     """A model from partly masked tokens to the logits of the original tokens.
 
-    Attributes:
-      config: The model's config.
-      vocabulary: Size of the vocabulary.
-      length: ℓ, the longest sequence for which parameters of fixed length are built; 512 in RoBERTa.
-      dtype: Compute dtype; parameters are float32.
+    Its `length` is ℓ, the longest sequence for which parameters of fixed length are built; 512 in RoBERTa.
     """
 
     config: MaskedLMConfig
@@ -96,7 +90,7 @@ class MaskedLM(nn.Module):
         train: bool = False,
         types: Int[Array, "B L"] | None = None,
     ) -> Float[Array, "B L vocabulary"]:
-        """Returns the logits in float32; see `output`."""
+        """Computes the logits in float32; see `output`."""
         return self.output(tokens, mask, train, types).logits()
 
     @nn.compact
@@ -107,7 +101,7 @@ class MaskedLM(nn.Module):
         train: bool = False,
         types: Int[Array, "B L"] | None = None,
     ) -> Output:
-        """Returns the output; the logits at padding are meaningless.
+        """Computes the output; the logits at padding are meaningless.
 
         Args:
           tokens: The sequences.
@@ -125,13 +119,11 @@ class MaskedLM(nn.Module):
         x = self._positioned(look_up(embed, tokens), tokens)
         x = self._typed(x, types)
         x = mask.without_unreachable(x, tokens.shape[1], rank=4)
-        norm = functools.partial(NORM_TYPES[config.norm_type], config.norm_epsilon, dtype=self.dtype)
-        x = norm(name="norm_embedding")(x)
+        x = config.norm_layer(self.dtype, "norm_embedding")(x)
         x = Dropout(config.embedding_dropout, name="dropout_embedding")(x, train=train)
         x = stack.run(config.blocks(self.length, self.dtype), x, mask, train, scan=config.scan)
-        if config.norm == "pre":
-            x = norm(name="norm")(x)
-        return Head(config.norm_epsilon, self.dtype, config.norm_type, name="head")(x, embed)
+        x = config.norm_layer(self.dtype, "norm")(x) if config.norm == "pre" else x
+        return Head(config, self.dtype, name="head")(x, embed)
 
     def _typed(self, x: Float[Array, "B L D"], types: Int[Array, "B L"] | None) -> Float[Array, "B L D"]:
         """Adds the embeddings of types, which are all 0 unless they are given."""
@@ -155,22 +147,15 @@ class MaskedLM(nn.Module):
 
 
 class Head(nn.Module):
-    """The head: a dense layer, GELU, a norm, and the embeddings as the output's kernel with a bias.
+    """The head: a dense layer, GELU, a norm, and the embeddings as the output's kernel with a bias."""
 
-    Attributes:
-      epsilon: The norm's ε.
-      dtype: Compute dtype.
-      norm_type: A name of `NORM_TYPES`.
-    """
-
-    epsilon: float
+    config: MaskedLMConfig
     dtype: DTypeLike = jnp.float32
-    norm_type: str = "layer"
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L D"], embed: nn.Embed) -> Output:
-        """Returns the output whose kernel is the table of `embed`."""
+        """Prepares the product with the table of `embed`."""
         x = gelu(Dense((x.shape[-1],), dtype=self.dtype, name="dense")(x))
-        x = NORM_TYPES[self.norm_type](self.epsilon, dtype=self.dtype, name="norm")(x)
+        x = self.config.norm_layer(self.dtype, "norm")(x)
         bias = self.param("bias", nn.initializers.zeros_init(), (embed.num_embeddings,))
         return Output(x, embed.embedding, bias.astype(self.dtype), transposed=True)

@@ -145,7 +145,7 @@ class Mechanism(Checked):
 
     @property
     def cross(self) -> bool:
-        """Returns whether it supports cross-attention, where positions of queries and keys cannot be compared."""
+        """Whether it supports cross-attention, where positions of queries and keys cannot be compared."""
         return self.score.cross and not (self.window or self.rotary)
 
     def _check_decoupled(self) -> None:
@@ -168,7 +168,7 @@ class Mechanism(Checked):
             )
 
     def cost(self, length: int, width: int, heads: int, keys: int | None = None, head: int = 0) -> Cost:
-        """Returns the cost of one forward pass of an attention layer over one sequence, with its projections.
+        """Counts one forward pass of an attention layer over one sequence, with its projections.
 
         Args:
           length: T.
@@ -270,14 +270,7 @@ def register(row: Mechanism) -> None:
 
 
 def resolve(spec: str, depth: int) -> tuple[Mechanism, ...]:
-    """Returns the mechanism of each of `depth` layers.
-
-    Args:
-      spec: A spec string, such as `super` or `super|dot_product`; the last item repeats.
-      depth: Number of layers.
-
-    Returns:
-      One mechanism for each layer.
+    """Reads the mechanism of each of `depth` layers of a spec string, such as `super` or `super|dot_product`.
 
     Raises:
       UsageError: a name or option is unknown, or there are more items than layers.
@@ -303,7 +296,7 @@ def _build(call: specs.SpecItem) -> Mechanism:
 
 
 def _align(preset: Align | None, requested: Any, options: dict[str, Any]) -> Align | None:
-    """Returns the alignment with the options that no other piece takes."""
+    """Makes the alignment with the options that no other piece takes."""
     if not (isinstance(requested, bool) or requested == "per_head"):
         raise UsageError(f"The option align must be True, False or 'per_head', not {requested!r}.")
     if requested == "per_head":

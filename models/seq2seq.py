@@ -29,12 +29,14 @@ from attention.scores.dot import DotProduct
 from attention.scores.luong import Bilinear
 from attention.scores.pairwise import Additive
 from attention.types import Count, Names, Rate, Share
+from models.attention_weights import keep_weights, weights_asked_of
 from models.config import ModelConfig
 from models.fields import field
 from models.layers.cache import Decoding
 from models.layers.dropout import Dropout
 from models.layers.output import Output
 from models.layers.projections import Dense, look_up
+from models.transducer import Transducer
 
 CELLS = {"gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell}
 
@@ -98,7 +100,7 @@ class Seq2SeqConfig(ModelConfig):
         return Seq2Seq(self, source_vocabulary, target_vocabulary, source, target, dtype)
 
     def cost(self, source_vocabulary: int, target_vocabulary: int, source: int, target: int) -> Cost:
-        """Returns the cost with teacher forcing, without the gates' activations."""
+        """Counts one pass with teacher forcing, without the gates' activations."""
         variant, hidden, gates = VARIANTS[self.attention], self.hidden, 3 if self.cell == "gru" else 4
         compared = self.embedding if variant.encoder_only else hidden
         cost = operations.linear(source, self.embedding + hidden, gates * hidden)
@@ -143,46 +145,39 @@ class State(NamedTuple):
 
     @property
     def hidden(self) -> Float[Array, "B H"]:
-        """Returns s, the hidden state."""
+        """s, the hidden state."""
         return self.cell[-1] if isinstance(self.cell, tuple) else self.cell
 
 
 class Coefficients(nn.Module):
     """The attention module A of Wikipedia's figure, which weighs the encoder's states for the next token.
 
-    Attributes:
-      variant: The variant of attention.
-      hidden: H, the width of the states.
-      embedding: E, the width of the embeddings.
-      length: S, the longest source for which a fully-connected layer is built.
-      dtype: Compute dtype.
+    Its `length` is S, the longest source for which a fully-connected layer is built.
     """
 
-    variant: Variant
-    hidden: int
-    embedding: int
+    config: Seq2SeqConfig
     length: int
     dtype: DTypeLike = jnp.float32
 
     def setup(self):
         """Creates Qw, Kw and Vw if the variant has them, and the score's parameters or the fully-connected layer."""
+        self.variant, hidden = VARIANTS[self.config.attention], self.config.hidden
         score = self.variant.score
         if self.variant.projected:
-            self.to_query, self.to_key, self.to_value = (
-                Dense((1, self.hidden), bias=False, dtype=self.dtype) for _ in range(3)
-            )
+            projections = (Dense((1, hidden), bias=False, dtype=self.dtype) for _ in range(3))
+            self.to_query, self.to_key, self.to_value = projections
         if score is None and not self.variant.fixed:
-            width = self.embedding + self.hidden
+            width = self.config.embedding + hidden
             self.kernel = self.param("kernel", initializers.lecun_normal(), (width, self.length))
             self.bias = self.param("bias", initializers.zeros, (self.length,))
         if score is not None:
-            declared = score.arrays(Sizes(self.hidden, 1, self.hidden, self.length))
+            declared = score.arrays(Sizes(hidden, 1, hidden, self.length))
             self.learned = {name: self.param(name, p.init, p.shape, jnp.float32) for name, p in declared.items()}
 
     def remember(
         self, embedded: Float[Array, "B S E"], states: Float[Array, "B S H"], lengths: Int[Array, "B"]
     ) -> Memory:
-        """Returns keys and values, computed once for each source, with zeros at padding."""
+        """Computes keys and values, once for each source, with zeros at padding."""
         variant = self.variant
         real = Mask(key_lengths=lengths).real_keys(states.shape[1])[..., None]
         # Recurrent states are float32; attention converts them to the compute dtype.
@@ -197,7 +192,7 @@ class Coefficients(nn.Module):
     def __call__(
         self, token: Float[Array, "B E"], state: State, memory: Memory
     ) -> tuple[Float[Array, "B H"], Float[Array, "B S"]]:
-        """Returns the context c_i and the weights w_i."""
+        """Computes the context c_i and the weights w_i."""
         variant = self.variant
         if variant.fixed:
             last = memory.lengths - 1
@@ -218,7 +213,7 @@ class Coefficients(nn.Module):
         return out[:, 0, 0], weights[:, 0, 0]
 
     def _query(self, token: jax.Array, state: State, memory: Memory) -> jax.Array:
-        """Returns s_{i-1}; for encoder-only variants x_i, zero after the source; for a fully-connected layer [t_i; s].
+        """Chooses s_{i-1}; for encoder-only variants x_i, zero after the source; for a fully-connected layer [t_i; s].
 
         Wikipedia does not say which query of the encoder belongs to target position i; here it is the i-th.
         """
@@ -230,26 +225,13 @@ class Coefficients(nn.Module):
         return jnp.where(state.position < memory.query.shape[1], row, jnp.zeros((), row.dtype))
 
 
-class Seq2Seq(nn.Module):
-    """A model from sources and preceding target tokens to the logits of the next tokens.
+class Seq2Seq(Transducer):
+    """A recurrent encoder and a recurrent decoder with attention; see `Transducer`.
 
     `apply(..., mutable="attention")` also returns the weights `(B, 1, T, S)`, the alignment matrix in Wikipedia.
-
-    Attributes:
-      config: The model's config.
-      source_vocabulary: Size of the source's vocabulary.
-      target_vocabulary: Size of the target's vocabulary.
-      source_length: The longest source for which a fully-connected layer of coefficients is built.
-      target_length: The longest target; it is unused.
-      dtype: Compute dtype; parameters are float32.
     """
 
     config: Seq2SeqConfig
-    source_vocabulary: int
-    target_vocabulary: int
-    source_length: int
-    target_length: int
-    dtype: DTypeLike = jnp.float32
 
     def setup(self):
         """Creates the embeddings, the encoder E, the attention A, and both layers of the decoder D."""
@@ -257,71 +239,33 @@ class Seq2Seq(nn.Module):
         self.embed = nn.Embed(self.source_vocabulary, config.embedding, dtype=dtype)
         self.embed_target = nn.Embed(self.target_vocabulary, config.embedding, dtype=dtype)
         self.encoder = nn.RNN(cell(config.hidden, dtype=dtype), return_carry=True)
-        sizes = (config.hidden, config.embedding, self.source_length)
-        self.coefficients = Coefficients(VARIANTS[config.attention], *sizes, dtype)
+        self.coefficients = Coefficients(config, self.source_length, dtype)
         self.decoder = cell(config.hidden, dtype=dtype)
         self.dropout = Dropout(config.dropout)
         self.head = Dense((self.target_vocabulary,), dtype=dtype)
 
-    def __call__(
-        self,
-        source: Int[Array, "B S"],
-        source_lengths: Int[Array, "B"],
-        target: Int[Array, "B T"],
-        train: bool = False,
-    ) -> Float[Array, "B T vocabulary"]:
-        """Returns the logits, in float32, of the token after each target token; see `output`."""
-        return self.output(source, source_lengths, target, train).logits()
-
     def output(
-        self,
-        source: Int[Array, "B S"],
-        source_lengths: Int[Array, "B"],
-        target: Int[Array, "B T"],
-        train: bool = False,
+        self, source: Int[Array, "B S"], source_lengths: Int[Array, "B"], target: Int[Array, "B T"], train: bool = False
     ) -> Output:
-        """Returns the output for the token after each target token.
-
-        Args:
-          source: Sentences with trailing padding.
-          source_lengths: Number of real tokens in each, at least one.
-          target: The start token, then the known tokens of the translation.
-          train: Whether there is dropout, and whether predicted tokens replace some known ones.
-
-        Raises:
-          UsageError: a source is longer than the fully-connected layer of coefficients.
-        """
+        """See `Transducer`; in training predicted tokens may replace some known ones."""
         memory, state = self.encode(source, source_lengths, train)
         if train and self.config.teacher_forcing < 1 and not self.is_initializing():
             forced = jax.random.bernoulli(self.make_rng("dropout"), self.config.teacher_forcing, target.shape)
             target = self.fed(target, forced.at[:, 0].set(True), memory, state)
-        return self._decoded(target, memory, train, state)[0]
+        return self.decode(target, memory, train, state)[0]
 
     def encode(
         self, source: Int[Array, "B S"], source_lengths: Int[Array, "B"], train: bool = False
     ) -> tuple[Memory, State]:
-        """Returns the memory and the first state of the decoder; padding affects neither."""
+        """See `Transducer`."""
         embedded = self.dropout(look_up(self.embed, source), train=train)
         cell, states = self.encoder(embedded, seq_lengths=source_lengths)
         memory = self.coefficients.remember(embedded, states, source_lengths)
         return memory, State(cell, jnp.zeros((), jnp.int32))
 
-    def decode(
-        self, target: Int[Array, "B T"], memory: Memory, train: bool, state: State
-    ) -> tuple[Float[Array, "B T vocabulary"], State]:
-        """Returns the logits, in float32, with every token known, and the state after them.
-
-        Args:
-          target: The targets from their start, or the tokens after those already read.
-          memory: The memory from `encode`.
-          train: Whether there is dropout.
-          state: The state from `encode` or from the previous call.
-        """
-        output, state = self._decoded(target, memory, train, state)
-        return output.logits(), state
-
-    def _decoded(self, target: jax.Array, memory: Memory, train: bool, state: State) -> tuple[Output, State]:
-        returns_weights = self.is_mutable_collection("attention") and not self.is_initializing()
+    def decode(self, target: Int[Array, "B T"], memory: Memory, train: bool, state: State) -> tuple[Output, State]:
+        """See `Transducer`; every token is known."""
+        returns_weights = weights_asked_of(self)
 
         def step(self, state, token, memory):
             state, weights = self._advance(state, token, memory)
@@ -330,21 +274,16 @@ class Seq2Seq(nn.Module):
         embedded = self.dropout(look_up(self.embed_target, target), train=train)
         state, (states, weights) = _scan(step)(self, state, embedded, memory)
         if returns_weights:
-            self.sow("attention", "weights", weights[:, None], reduce_fn=lambda _, new: new, init_fn=lambda: None)
+            keep_weights(self, weights[:, None])
         return self.head.output(self.dropout(states, train=train)), state
 
     def fed(
         self, target: Int[Array, "B T"], forced: Bool[Array, "B T"], memory: Memory, state: State
     ) -> Int[Array, "B T"]:
-        """Returns the tokens that the decoder reads: the known token where it is forced, else the one it predicted.
+        """Finds the tokens that the decoder reads: the known token where it is forced, else the one it predicted.
 
         The choice of a token has no gradient, so `decode` of these tokens has the full gradient. There is no dropout.
-
-        Args:
-          target: The known tokens.
-          forced: Where the decoder reads them; the first must be True.
-          memory: The memory from `encode`.
-          state: The state from `encode`.
+        The first token must be forced; memory and state are those of `encode`.
         """
 
         def step(self, carry, inputs, memory):
@@ -357,22 +296,10 @@ class Seq2Seq(nn.Module):
         return tokens
 
     def start(self, source: Int[Array, "B S"], source_lengths: Int[Array, "B"], max_length: int) -> Decoding:
-        """Returns the state for `step` before the first target token.
-
-        Args:
-          source: Sentences with trailing padding.
-          source_lengths: Number of real tokens in each, at least one.
-          max_length: The longest target; it is unused, because a recurrence has a state of fixed size.
-        """
+        """See `Transducer`; a recurrence has a state of fixed size, whatever the length."""
+        del max_length
         memory, state = self.encode(source, source_lengths)
         return Decoding(state, memory)
-
-    def step(
-        self, tokens: Int[Array, "B T"], train: bool, caches: Decoding
-    ) -> tuple[Float[Array, "B T vocabulary"], Decoding]:
-        """Returns the logits of the token after each given token, and the state for the next call."""
-        logits, state = self.decode(tokens, caches.source, train, caches.target)
-        return logits, dataclasses.replace(caches, target=state)
 
     def _advance(self, state: State, token: Float[Array, "B E"], memory: Memory) -> tuple[State, Float[Array, "B S"]]:
         """Applies the decoder's recurrent layer to one embedded token and its context; also returns the weights."""

@@ -48,7 +48,7 @@ class TextClassifierConfig(TransformerConfig):
     DROPS_HIDDEN: ClassVar[bool] = False
 
     def tokens(self, words: int | Int[Array, "B"]) -> int | Int[Array, "B"]:
-        """Returns ℓ for texts of `words` tokens, which is one more if there is a class token."""
+        """Adds a class token, if there is one, to the tokens of texts."""
         return words + (self.pool == "class_token")
 
     def build(self, vocabulary: int, classes: int, length: int, dtype: DTypeLike = jnp.float32) -> "TextClassifier":
@@ -66,12 +66,7 @@ class TextClassifierConfig(TransformerConfig):
 class TextClassifier(nn.Module):
     """A model from texts to class logits. Padding affects neither the logits nor any gradient.
 
-    Attributes:
-      config: The model's config.
-      vocabulary: Size of the vocabulary.
-      classes: Number of logits.
-      length: The longest text, in tokens, for which parameters of fixed length are built.
-      dtype: Compute dtype; parameters are float32.
+    Its `length` is the longest text, in tokens, for which parameters of fixed length are built.
     """
 
     config: TextClassifierConfig
@@ -84,7 +79,7 @@ class TextClassifier(nn.Module):
     def __call__(
         self, tokens: Int[Array, "B L"], lengths: Int[Array, "B"], train: bool = False
     ) -> Float[Array, "B classes"]:
-        """Returns the logits in float32.
+        """Computes the logits in float32.
 
         Args:
           tokens: Texts with trailing padding.
@@ -107,8 +102,7 @@ class TextClassifier(nn.Module):
         x = Dropout(config.embedding_dropout, name="dropout_embedding")(x, train=train)
         blocks = config.blocks(config.tokens(self.length), self.dtype)
         x = stack.run(blocks, x, mask, train, scan=config.scan)
-        if config.norm == "pre":
-            x = nn.LayerNorm(config.norm_epsilon, dtype=self.dtype, name="norm")(x)
+        x = config.norm_layer(self.dtype, "norm")(x) if config.norm == "pre" else x
         pooled = x[:, 0] if config.pool == "class_token" else mean_of_real(x, lengths)
         return self._classified(pooled, train).astype(jnp.float32)
 
@@ -122,7 +116,7 @@ class TextClassifier(nn.Module):
 
 
 def mean_of_real(x: Float[Array, "B L D"], lengths: Int[Array, "B"]) -> Float[Array, "B D"]:
-    """Returns the mean over each text's first `lengths` tokens, summed at least in float32; zeros for empty texts."""
+    """Averages each text's first `lengths` tokens, summed at least in float32; zeros for empty texts."""
     real = Mask(key_lengths=lengths).real_keys(x.shape[1])[..., None]
     total = jnp.sum(x, axis=1, where=real, dtype=jnp.promote_types(x.dtype, jnp.float32))
     return (total / jnp.maximum(lengths, 1)[:, None]).astype(x.dtype)

@@ -1,7 +1,7 @@
 """The base of all Transformers: the fields of their configs, and their blocks."""
 
 import dataclasses
-import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar
 
@@ -38,7 +38,17 @@ BLOCKS: dict[str, type[Block]] = {  # one class for each policy, because a scan 
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig(ModelConfig):
-    """The config of a stack of blocks of attention and MLP."""
+    """The config of a stack of blocks of attention and MLP.
+
+    Attributes:
+      mechanisms: The mechanism of each layer, by the fields of the spec strings.
+      implementations: The implementation of each layer of the longest stack; a shorter stack takes the first ones.
+      rotaries: Their rotary positions, None for those without.
+    """
+
+    mechanisms: ClassVar[dict[str, tuple[Mechanism, ...]]]  # these three are set once, and are no fields
+    implementations: ClassVar[tuple[str, ...]]
+    rotaries: ClassVar[tuple[Rotary | None, ...]]
 
     name: str = field("", "Which model it is.")
     attention: str = field("dot_product", "Mechanism spec string, see `models.mechanisms`.")
@@ -88,48 +98,26 @@ class TransformerConfig(ModelConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        _ = self.implementations, self.mechanisms, self.rotaries  # to raise their errors now
+        self._read_layers()
 
-    @functools.cached_property
-    def mechanisms(self) -> dict[str, tuple[Mechanism, ...]]:
-        """Returns the mechanism of each layer, by the fields of the spec strings.
-
-        Raises:
-          UsageError: a name or option is unknown, or there are more items than layers.
-        """
-        return {spec: resolve(getattr(self, spec), getattr(self, depth)) for spec, depth in self.STACKS.items()}
-
-    @functools.cached_property
-    def implementations(self) -> tuple[str, ...]:
-        """Returns the implementation of each layer of the longest stack; a shorter stack takes the first ones.
-
-        Raises:
-          UsageError: a name is unknown, or there are more names than layers.
-        """
-        items = [item.strip() for item in self.implementation.split("|")]
-        for item in items:
+    def _read_layers(self) -> None:
+        """Sets what each layer is given, and raises UsageError where it is unknown or there are more than layers."""
+        deepest = max(getattr(self, depth) for depth in self.STACKS.values())
+        implementations = [item.strip() for item in self.implementation.split("|")]
+        for item in implementations:
             parse_implementation(item, "model.implementation")
-        return specs.spread(items, self.implementation, "layer", self._deepest)
-
-    @functools.cached_property
-    def rotaries(self) -> tuple[Rotary | None, ...]:
-        """Returns the rotary positions of each layer, None for those without.
-
-        Raises:
-          UsageError: the positions are unknown, or there are more items than layers.
-        """
-        return rotary_layers(self.positions, self._deepest)
-
-    @property
-    def _deepest(self) -> int:
-        return max(getattr(self, depth) for depth in self.STACKS.values())
+        vars(self).update(
+            mechanisms={spec: resolve(getattr(self, spec), getattr(self, size)) for spec, size in self.STACKS.items()},
+            implementations=specs.spread(implementations, self.implementation, "layer", deepest),
+            rotaries=rotary_layers(self.positions, deepest),
+        )
 
     def attentions(self) -> dict[str, str]:
-        """Returns the spec strings by field name."""
+        """See `ModelConfig`."""
         return {spec: getattr(self, spec) for spec in self.STACKS}
 
     def by_path(self) -> dict[str, Mechanism]:
-        """Returns the mechanism of each attention layer by the path of its parameters."""
+        """Gives the mechanism of each attention layer by the path of its parameters."""
         return {
             place.format(layer): mechanism
             for spec, place in self.PLACES.items()
@@ -137,11 +125,11 @@ class TransformerConfig(ModelConfig):
         }
 
     def split_by_tensor(self) -> dict[str, int]:
-        """Returns the sizes that the mesh axis `tensor` splits, by field name."""
+        """See `ModelConfig`."""
         return {"model.heads": self.heads, "model.mlp": self.mlp}
 
     def why_whole(self) -> str:
-        """Returns why devices cannot share the tokens of a sequence, as part of a sentence; '' if they can."""
+        """See `ModelConfig`."""
         for spec, mechanisms in self.mechanisms.items():
             for mechanism in mechanisms:
                 if mechanism.align is not None or not mechanism.score.splits_tokens:
@@ -149,16 +137,21 @@ class TransformerConfig(ModelConfig):
         other = [name for name in self.implementations if parse_implementation(name)[0] not in ring.NAMES]
         return f"model.implementation has {other[0]!r}, and only auto and chunked can be shared" if other else ""
 
+    def norm_layer(self, dtype: DTypeLike, name: str | None = None) -> nn.Module:
+        """Makes a norm such as the blocks have, as a submodule of the module that calls it."""
+        return NORM_TYPES[self.norm_type](self.norm_epsilon, dtype=dtype, name=name)
+
     def attention_layers(
         self, length: int, dtype: DTypeLike = jnp.float32, stack: str = "attention"
     ) -> list[MultiHeadAttention]:
-        """Returns the attention layer of each block of a stack, unbound, built for at most `length` tokens.
+        """Makes the attention layer of each block of a stack, unbound.
 
         Args:
-          length: ℓ.
+          length: ℓ, the most tokens for which parameters of fixed length are built.
           dtype: Compute dtype.
           stack: The field of the stack's spec string.
         """
+        rows = zip(self.mechanisms[stack], self.implementations, self.rotaries, strict=False)
         return [
             MultiHeadAttention(
                 mechanism=mechanism,
@@ -175,70 +168,76 @@ class TransformerConfig(ModelConfig):
                 depth=len(self.mechanisms[stack]),
                 parent=None,
             )
-            for layer, (mechanism, implementation, rotary) in enumerate(
-                zip(self.mechanisms[stack], self.implementations, self.rotaries, strict=False)
-            )
+            for layer, (mechanism, implementation, rotary) in enumerate(rows)
         ]
 
     def cost_of_blocks(self, length: int, stack: str = "attention") -> Cost:
-        """Returns the cost of one forward pass of a stack's attention layers and MLPs over one sequence."""
+        """Counts one forward pass of a stack's attention layers and MLPs over one sequence."""
         mlp = operations.mlp(length, self.width, self.mlp, self.width)
         if self.gated:
-            mlp += operations.linear(length, self.width, self.mlp) + operations.Cost(0, length * self.mlp)
+            mlp += operations.linear(length, self.width, self.mlp) + Cost(0, length * self.mlp)
         layers = self.mechanisms[stack]
         rest = mlp if self.mlp else Cost()
         return sum((layer.cost(length, self.width, self.heads, head=self.head) + rest for layer in layers), Cost())
 
     def init_caches(
-        self, layers: Sequence[MultiHeadAttention], batch: int, max_length: int, longest: int
+        self, batch: int, max_length: int, length: int, dtype: DTypeLike, stack: str = "attention"
     ) -> tuple[Cache, ...]:
-        """Returns an empty decode cache for each layer.
+        """Makes an empty decode cache for each layer of a stack; see `attention_layers`.
 
         Args:
-          layers: The self-attention layers.
           batch: B, the number of sequences.
-          max_length: The most tokens that the caches will hold.
-          longest: The number of learned positions.
+          max_length: The most tokens that the caches will hold, with a prompt.
+          length: ℓ, the number of learned positions.
+          dtype: Compute dtype.
+          stack: The field of the stack's spec string.
 
         Raises:
           UsageError: there are more tokens than learned positions.
         """
-        if self.positions == "learned" and max_length > longest:
+        if self.positions == "learned" and max_length > length:
             raise UsageError(
-                f"{max_length} tokens were asked for, but positions were learned for {longest}; "
+                f"{max_length} tokens were asked for, but positions were learned for {length}; "
                 "generate fewer, or train with a longer context."
             )
+        layers = self.attention_layers(length, dtype, stack)
         return tuple(layer.init_cache(batch, max_length, self.width) for layer in layers)
 
-    def blocks(self, length: int, dtype: DTypeLike = jnp.float32) -> list[Block]:
-        """Returns the blocks `block_0` and so on, as submodules of the module that calls it."""
+    def blocks(
+        self,
+        length: int,
+        dtype: DTypeLike = jnp.float32,
+        stack: str = "attention",
+        cross: Sequence[MultiHeadAttention] = (),
+    ) -> list[Block]:
+        """Makes the blocks of a stack, as submodules of the module that calls it; see `attention_layers`.
+
+        Args:
+          length: ℓ.
+          dtype: Compute dtype.
+          stack: The field of the stack's spec string, which `PLACES` gives a name such as `block_0` for each block.
+          cross: The cross-attention layer of each block, if they have one.
+        """
+        layers = itertools.zip_longest(self.attention_layers(length, dtype, stack), cross)
         return [
-            self.block(attention, dtype, name=f"block_{layer}")
-            for layer, attention in enumerate(self.attention_layers(length, dtype))
+            BLOCKS[self.remat](
+                attention=attention,
+                mlp=self._mlp(dtype) if self.mlp else None,
+                norm=self.norm,
+                epsilon=self.norm_epsilon,
+                dropout=self.dropout,
+                dtype=dtype,
+                cross=other,
+                norm_type=self.norm_type,
+                bare=attention.layer == 0 and not self.norm_first,
+                name=self.PLACES[stack].format(attention.layer).partition("/")[0],
+            )
+            for attention, other in layers
         ]
 
-    def block(
-        self,
-        attention: MultiHeadAttention,
-        dtype: DTypeLike,
-        cross: MultiHeadAttention | None = None,
-        name: str | None = None,
-    ) -> Block:
-        """Returns one block of the given layers, as a submodule of the module that calls it."""
+    def _mlp(self, dtype: DTypeLike) -> Mlp:
         rates = self.dropout * self.DROPS_HIDDEN, self.dropout
-        mlp = Mlp(self.mlp, self.activation, *rates, dtype, self.gated, self.mlp_bias, parent=None)
-        return BLOCKS[self.remat](
-            attention=attention,
-            mlp=mlp if self.mlp else None,
-            norm=self.norm,
-            epsilon=self.norm_epsilon,
-            dropout=self.dropout,
-            dtype=dtype,
-            cross=cross,
-            norm_type=self.norm_type,
-            bare=attention.layer == 0 and not self.norm_first,
-            name=name,
-        )
+        return Mlp(self.mlp, self.activation, *rates, dtype, self.gated, self.mlp_bias, parent=None)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,11 +35,7 @@ class ViTConfig(TransformerConfig):
     pretrained: str = field("", PRETRAINED)
 
     def tokens(self, image_shape: tuple[int, ...]) -> int:
-        """Returns ℓ for images of shape `(H, W, C)`: the number of patches, plus one for a class token.
-
-        Raises:
-          UsageError: the patch does not divide the image.
-        """
+        """Counts ℓ for images of shape `(H, W, C)`: the patches, and one for a class token; see `grid`."""
         return math.prod(grid(image_shape, self.patch)) + (self.pool == "class_token")
 
     def build(self, image_shape: tuple[int, int, int], classes: int, dtype: DTypeLike = jnp.float32) -> "ViT":
@@ -55,14 +51,7 @@ class ViTConfig(TransformerConfig):
 
 
 class ViT(nn.Module):
-    """A model from images to class logits.
-
-    Attributes:
-      config: The model's config.
-      classes: Number of logits.
-      length: ℓ, from `ViTConfig.tokens`.
-      dtype: Compute dtype; parameters are float32.
-    """
+    """A model from images to class logits, in float32. Its `length` is ℓ, from `ViTConfig.tokens`."""
 
     config: ViTConfig
     classes: int
@@ -71,13 +60,8 @@ class ViT(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W C"], train: bool = False) -> Float[Array, "B classes"]:
-        """Returns the logits in float32.
-
-        Raises:
-          UsageError: the patch does not divide the images, or they have more tokens than ℓ.
-        """
+        """Raises UsageError where the patch does not divide the images, or they have more tokens than ℓ."""
         config = self.config
-        config.tokens(images.shape[1:])
         x = Dense((config.width,), dtype=self.dtype, name="embed")(patches(images, config.patch))
         if config.pool == "class_token":
             token = self.param("class_token", nn.initializers.zeros_init(), (1, 1, config.width))
@@ -85,13 +69,13 @@ class ViT(nn.Module):
         x = Positions(config.positions, self.length, name="positions")(x)
         x = Dropout(config.embedding_dropout, name="dropout_embedding")(x, train=train)
         x = stack.run(config.blocks(self.length, self.dtype), x, None, train, scan=config.scan)
-        x = nn.LayerNorm(config.norm_epsilon, dtype=self.dtype, name="norm")(x)
+        x = config.norm_layer(self.dtype, "norm")(x)
         pooled = x[:, 0] if config.pool == "class_token" else x.mean(axis=1)
         return Dense((self.classes,), dtype=self.dtype, name="head")(pooled).astype(jnp.float32)
 
 
 def grid(image_shape: tuple[int, ...], side: int, what: str = "model.patch") -> tuple[int, int]:
-    """Returns the rows and columns of square patches of images of shape `(H, W, C)`.
+    """Counts the rows and columns of square patches of images of shape `(H, W, C)`.
 
     Raises:
       UsageError: the patch, called `what`, does not divide the image.
@@ -106,7 +90,7 @@ def grid(image_shape: tuple[int, ...], side: int, what: str = "model.patch") -> 
 
 
 def patches(images: Float[Array, "B H W C"], side: int) -> Float[Array, "B L P"]:
-    """Returns square patches in row-major order, flattened as (row, column, channel)."""
-    batch, height, width, channels = images.shape
-    grid = images.reshape(batch, height // side, side, width // side, side, channels)
-    return grid.transpose(0, 1, 3, 2, 4, 5).reshape(batch, -1, side * side * channels)
+    """Cuts images into square patches in row-major order, flattened as (row, column, channel); see `grid`."""
+    (rows, columns), channels = grid(images.shape[1:], side), images.shape[-1]
+    cells = images.reshape(-1, rows, side, columns, side, channels)
+    return cells.transpose(0, 1, 3, 2, 4, 5).reshape(-1, rows * columns, side * side * channels)

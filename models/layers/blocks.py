@@ -1,6 +1,7 @@
-"""Blocks of Transformers: attention and an MLP, with a residual and a LayerNorm for each of them."""
+"""Blocks of Transformers: attention and an MLP, with a residual and a norm for each of them."""
 
 import functools
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -22,10 +23,7 @@ NORMS = ("pre", "post", "sandwich")
 
 
 def constrain(x: Float[Array, "B ..."]) -> Float[Array, "B ..."]:
-    """Splits the batch axis over the data and fsdp axes of the mesh in force, and the tokens over its context axis.
-
-    Without a mesh it returns `x`.
-    """
+    """Splits the batch axis over the data and fsdp axes of the mesh in force, and the tokens over its context axis."""
     axes, tokens = free_axes(*BATCH), free_axes(*CONTEXT)
     if tokens and x.shape[1] % devices(*CONTEXT) == 0:
         return jax.lax.with_sharding_constraint(x, PartitionSpec(axes, tokens))
@@ -55,13 +53,13 @@ class Mlp(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L D"], *, train: bool) -> Float[Array, "B L D"]:
-        """Returns an array like `x`."""
-        dense = lambda outputs, name: Dense((outputs,), bias=self.bias, dtype=self.dtype, name=name)  # noqa: E731
-        up = dense(self.hidden, "up")(x)
-        hidden = ACTIVATIONS[self.activation](dense(self.hidden, "gate")(x) if self.gated else up)
+        """Maps each token to a vector as wide."""
+        dense = functools.partial(Dense, bias=self.bias, dtype=self.dtype)
+        up = dense((self.hidden,), name="up")(x)
+        hidden = ACTIVATIONS[self.activation](dense((self.hidden,), name="gate")(x) if self.gated else up)
         hidden = hidden * up if self.gated else hidden
         hidden = Dropout(self.hidden_dropout, name="dropout_hidden")(hidden, train=train)
-        out = dense(x.shape[-1], "down")(hidden)
+        out = dense((x.shape[-1],), name="down")(hidden)
         return Dropout(self.dropout, name="dropout_out")(out, train=train)
 
 
@@ -101,7 +99,7 @@ class Block(nn.Module):
         source: Float[Array, "B S E"] | PreparedSource | None = None,
         source_mask: attention.Mask | None = None,
     ) -> Float[Array, "B L D"] | tuple[Float[Array, "B L D"], Cache]:
-        """Returns an array like `x`, and with a cache also the cache for the next call.
+        """Applies the layers; with a cache it also gives the cache for the next call.
 
         Args:
           x: Hidden states of the tokens.
@@ -111,30 +109,30 @@ class Block(nn.Module):
           source: The source of a cross-attention, as hidden states or prepared.
           source_mask: Which token may attend to which source token.
         """
-        kept, x = [], constrain(x)
+        kept: list[Cache] = []
 
-        def attend(x):
+        def attend(x: jax.Array) -> jax.Array:
             out = self.attention(x, mask=mask, train=train, cache=cache)
             out, *kept[:] = (out,) if cache is None else out
             return Dropout(self.dropout, name="dropout_attention")(out, train=train)
 
-        def cross(x):
+        def cross(x: jax.Array) -> jax.Array:
             out = self.cross(x, source, mask=source_mask, train=train)
             return Dropout(self.dropout, name="dropout_cross")(out, train=train)
 
-        layers = {"attention": attend, "cross": cross, "mlp": lambda x: self.mlp(x, train=train)}
-        for name, layer in layers.items():
-            if getattr(self, name) is None:
-                continue
-            norm = functools.partial(NORM_TYPES[self.norm_type], self.epsilon, dtype=self.dtype)
-            first = (lambda x: x) if self.bare and name == "attention" else norm(name=f"norm_{name}")
-            if self.norm == "post":
-                x = first(x + layer(x))
-            else:
-                out = layer(first(x))
-                x = x + (norm(name=f"norm_{name}_out")(out) if self.norm == "sandwich" else out)
+        x = self._residual("attention", constrain(x), attend)
+        x = x if self.cross is None else self._residual("cross", x, cross)
+        x = x if self.mlp is None else self._residual("mlp", x, functools.partial(self.mlp, train=train))
         x = constrain(x)
         return (x, *kept) if kept else x
+
+    def _residual(self, name: str, x: jax.Array, layer: Callable[[jax.Array], jax.Array]) -> jax.Array:
+        """Adds a layer's outputs to its inputs, with the norms of one or both."""
+        norm = functools.partial(NORM_TYPES[self.norm_type], self.epsilon, dtype=self.dtype)
+        if self.norm == "post":
+            return norm(name=f"norm_{name}")(x + layer(x))
+        out = layer(x if self.bare and name == "attention" else norm(name=f"norm_{name}")(x))
+        return x + (norm(name=f"norm_{name}_out")(out) if self.norm == "sandwich" else out)
 
     def numbered(self, layer: Int[Array, ""]) -> "Block":
         """Copies the block for another place among the model's blocks."""

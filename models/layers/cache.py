@@ -1,8 +1,8 @@
 """The memory of layers and models while they decode: prepared keys, values, or a running state.
 
-`MultiHeadAttention.init_cache` returns a `Cache` for self-attention, whose arrays of `max_length` slots fill from the
-left. `MultiHeadAttention.prepare` returns a `PreparedSource` for cross-attention, which tokens do not change. Nothing
-is stored twice: there are no values if they are the keys, and no keys if the score reads none.
+`MultiHeadAttention.init_cache` makes a `Cache` for self-attention, whose arrays of `max_length` slots fill from the
+left. `MultiHeadAttention.prepare` makes a `PreparedSource` for cross-attention, which tokens do not change. Nothing is
+stored twice: there are no values if they are the keys, and no keys if the score reads none.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Cache:
     latent: Float[Array, "*B L C"] | None = None
 
     def before(self) -> Any:
-        """Returns the prepared key of the last token, `(B, 1, N, …)`, or zeros before any token; None without keys."""
+        """Takes the prepared key of the last token, `(B, 1, N, …)`; zeros before any token, None without keys."""
         last = jnp.maximum(self.length - 1, 0)
         return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, last, 1, axis=1), self.key)
 
     def append(self, name: str, new: Any) -> tuple[Any, Cache]:
-        """Writes new tokens after the last; returns all slots of one field, and the cache that holds them.
+        """Writes new tokens after the last, and gives all slots of one field and the cache that holds them.
 
         Raises:
           UsageError: the tokens do not fit, if the length is known.
@@ -55,7 +55,7 @@ class Cache:
         return slots, dataclasses.replace(self, **{name: slots})
 
     def advance(self, tokens: int) -> Cache:
-        """Returns the cache with `tokens` added to its length."""
+        """Adds to the length."""
         return dataclasses.replace(self, length=self.length + tokens)
 
 

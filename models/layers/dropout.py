@@ -17,5 +17,5 @@ class Dropout(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*S"], *, train: bool) -> Float[Array, "*S"]:
-        """Returns an array like `x`."""
+        """Sets numbers to zero in training."""
         return dropout(x, self.rate, seed_of(self.make_rng("dropout"))) if train and self.rate else x

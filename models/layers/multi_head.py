@@ -12,6 +12,7 @@ from attention.forms import Tokens
 from attention.options import Options, as_mask
 from attention.parameters import Params
 from attention.score import Mixer
+from models.attention_weights import keep_weights, weights_asked_of
 from models.layers.cache import Cache, PreparedSource
 from models.layers.pieces import AttentionPieces, Pieces
 
@@ -39,10 +40,7 @@ class MultiHeadAttention(AttentionPieces):
           mask: Which query may attend to which key, as a `Mask` or a boolean array. With a cache its keys are the slots
             of the cache, and it is causal.
           train: Whether attention weights are dropped.
-          cache: The cache from `init_cache` or from the previous call.
-
-        Returns:
-          An array like `x`, and with a cache also the cache for the next call.
+          cache: The cache from `init_cache` or from the previous call; then the result has the one for the next call.
 
         Raises:
           UsageError: the heads do not divide the width, a fixed length is exceeded, or the mechanism does not support
@@ -73,7 +71,7 @@ class MultiHeadAttention(AttentionPieces):
     def prepare(
         self, source: Float[Array, "B S E"], width: int, lengths: Int[Array, "B"] | None = None
     ) -> PreparedSource:
-        """Returns the keys and values of a source, which calls take in its place.
+        """Computes the keys and values of a source, which calls take in its place.
 
         Args:
           source: Inputs of the keys and values.
@@ -89,7 +87,7 @@ class MultiHeadAttention(AttentionPieces):
         return PreparedSource(key, None if value is key else value, source.shape[-1])
 
     def init_cache(self, batch: int, max_length: int, width: int) -> Cache:
-        """Returns an empty cache of `max_length` tokens for inputs `(batch, …, width)`; it needs no parameters.
+        """Makes an empty cache of `max_length` tokens for inputs `(batch, …, width)`, without parameters.
 
         Args:
           batch: B.
@@ -122,20 +120,19 @@ class MultiHeadAttention(AttentionPieces):
         return Tokens(first, source, self.key_rotary, before, self.layer, self.depth)
 
     def _within_window(self, mask: attention.Mask) -> attention.Mask:
-        """Returns the mask with the mechanism's window, if that is narrower."""
         windows = [window for window in (mask.window, self.mechanism.window) if window]
         return dataclasses.replace(mask, window=min(windows, default=0))
 
     def _of_source(
         self, pieces: Pieces, source: jax.Array, mask: attention.Mask, queries: int
     ) -> tuple[Any, jax.Array]:
-        """Returns the prepared keys and the aligned values of a whole source."""
+        """Computes the prepared keys and the aligned values of a whole source."""
         source = mask.without_unreachable(source, queries, source.ndim + 1)
         key, value = self._keys_and_values(pieces, pieces.latent(source, 0), self._tokens(0, source))
         return key, pieces.align(value, mask=mask)
 
     def _keys_and_values(self, pieces: Pieces, inputs: jax.Array, at: Tokens) -> tuple[Any, jax.Array]:
-        """Returns prepared keys, and values before alignment."""
+        """Computes prepared keys, and values before alignment."""
         part = self.mechanism.rotary
         shared, inputs = inputs[..., None, :part], inputs[..., part:]
         slices = pieces.key(inputs)
@@ -149,7 +146,7 @@ class MultiHeadAttention(AttentionPieces):
     def _attend_cached(
         self, pieces: Pieces, query: Any, cache: Cache, source: jax.Array, mask: attention.Mask, train: bool
     ) -> tuple[jax.Array, Cache]:
-        """Returns the heads of the tokens after those in a cache, and the cache with these tokens."""
+        """Computes the heads of the tokens after those in a cache, and the cache with these tokens."""
         score = self.mechanism.score
         if cache.latent is None:
             key, value, cache = self._remember(pieces, cache, source, mask)
@@ -166,7 +163,7 @@ class MultiHeadAttention(AttentionPieces):
     def _attend_latents(
         self, pieces: Pieces, query: jax.Array, slots: jax.Array, mask: attention.Mask, train: bool
     ) -> jax.Array:
-        """Returns the heads, with the projections of keys and values moved to queries and outputs.
+        """Computes the heads with the projections of keys and values moved to queries and outputs.
 
         q·(W c) = (Wᵀ q)·c, so all heads share one key of the latent's width, which is their value too (DeepSeek-V2,
         section 2.1.2).
@@ -187,7 +184,7 @@ class MultiHeadAttention(AttentionPieces):
     def _remember(
         self, pieces: Pieces, cache: Cache, source: jax.Array, mask: attention.Mask
     ) -> tuple[Any, Any, Cache]:
-        """Returns the keys and values of all slots (for a recurrence, of the new tokens) and the cache with them."""
+        """Computes keys and values of all slots (for a recurrence, of the new tokens) and the cache with them."""
         tokens, tied = source.shape[1], self.values_are_keys()
         recurrent, aligned = cache.state is not None, self.mechanism.align is not None
         at = self._tokens(cache.length, source, cache.before())
@@ -206,7 +203,7 @@ class MultiHeadAttention(AttentionPieces):
     def _attend(
         self, score: Mixer, params: Params, query: Any, key: Any, value: Any, mask: attention.Mask, train: bool
     ) -> jax.Array:
-        returns_weights = self.is_mutable_collection("attention") and not self.is_initializing()
+        returns_weights = weights_asked_of(self)
         rate = self.dropout if train else 0.0
         drawn = rate > 0 or (train and score.random)
         key_of_dropout = self.make_rng("dropout") if drawn else None
@@ -216,19 +213,19 @@ class MultiHeadAttention(AttentionPieces):
         if not returns_weights:
             return out
         out, weights = out
-        self.sow("attention", "weights", weights, reduce_fn=lambda _, new: new, init_fn=lambda: None)
+        keep_weights(self, weights)
         return out
 
 
 def _without_padding(x: jax.Array, mask: attention.Mask) -> jax.Array:
-    """Returns the inputs of a self-attention with zeros at padding, which then gives no queries either."""
+    """Sets the inputs of a self-attention to zeros at padding, which then gives no queries either."""
     if mask.key_lengths is None:
         return x
     return jnp.where(mask.real_keys(x.shape[1])[..., None], x, jnp.zeros((), x.dtype))
 
 
 def _from(mask: attention.Mask, first: jax.Array) -> attention.Mask:
-    """Returns the mask shifted so that the token at `first` is at position 0."""
+    """Shifts a mask so that the token at `first` is at position 0."""
     lengths = None if mask.key_lengths is None else mask.key_lengths - first
     return dataclasses.replace(mask, query_offset=0, key_lengths=lengths)
 

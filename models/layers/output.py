@@ -32,7 +32,7 @@ class Output:
     cap: float = 0.0
 
     def logits(self) -> Float[Array, "B T V"]:
-        """Returns the logits in float32."""
+        """Computes the logits in float32."""
         products = self._products(self.kernel.astype(self.hidden.dtype))
         logits = (products if self.bias is None else products + self.bias[None, None]).astype(jnp.float32)
         return self.cap * jnp.tanh(logits / self.cap) if self.cap else logits

@@ -123,7 +123,7 @@ class AttentionPieces(nn.Module):
             )
 
     def head_width(self, width: int) -> int:
-        """Returns H, the width of a head."""
+        """Finds H, the width of a head."""
         if self.head:
             return self.head
         if width % self.heads:
@@ -131,17 +131,17 @@ class AttentionPieces(nn.Module):
         return width // self.heads
 
     def sizes(self, width: int, source_width: int = 0) -> Sizes:
-        """Returns the sizes for which the score is built: its heads have the part that alone turns, if there is one."""
+        """Collects the sizes of the score, whose heads have the part that alone turns, if there is one."""
         head = self.head_width(width) + self.mechanism.rotary
         return Sizes(source_width or width, self.heads, head, self.length)
 
     @property
     def key_rotary(self) -> Rotary | None:
-        """Returns the rotary positions of keys; a key that all heads share has been turned already."""
+        """The rotary positions of keys; a key that all heads share has been turned already."""
         return None if self.mechanism.rotary else self.rotary
 
     def query_rotary(self, width: int) -> Rotary | None:
-        """Returns the rotary positions of queries; of a part beside a latent the default ones, if none are given."""
+        """Chooses the rotary positions of queries; of a part beside a latent the default ones, if none are given."""
         part = self.mechanism.rotary
         if not part:
             return self.rotary
@@ -149,7 +149,7 @@ class AttentionPieces(nn.Module):
         return dataclasses.replace(rotary, fraction=rotary.fraction * part / (self.head_width(width) + part))
 
     def absorbs(self, tokens: int, width: int) -> bool:
-        """Returns whether new tokens read a cache of latents as it is, without keys and values of each head.
+        """Tells whether new tokens read a cache of latents as it is, without keys and values of each head.
 
         That is for products alone: scores that are dot products, and linear projections without biases. Of more tokens
         than a head is wide, the projection of all slots to heads takes fewer operations.
@@ -162,7 +162,7 @@ class AttentionPieces(nn.Module):
         return products and linear and still and few and self.implementation != "cudnn"
 
     def groups(self) -> int:
-        """Returns K, the number of key and value heads."""
+        """Finds K, the number of key and value heads."""
         groups = self.mechanism.kv_heads or self.heads
         if self.heads % groups:
             raise UsageError(f"kv_heads={groups} does not divide {self.heads} heads; choose a divisor.")
@@ -170,7 +170,7 @@ class AttentionPieces(nn.Module):
 
     @nn.compact
     def pieces(self, width: int, source_width: int) -> Pieces:
-        """Returns projections and arrays for queries' and keys' inputs of these widths."""
+        """Makes projections and arrays for queries' and keys' inputs of these widths."""
         mechanism = self.mechanism
         score = self._score_parameters(self.sizes(width, source_width))
         query = self._query(width)
@@ -196,7 +196,7 @@ class AttentionPieces(nn.Module):
         return lambda source, first: jnp.concatenate([turned(source, first), down(source)], axis=-1)
 
     def _narrow(self, name: str, width: int) -> Callable[[jax.Array], jax.Array]:
-        """Returns a projection to a latent, with its norm if latents have one."""
+        """Makes a projection to a latent, with its norm if latents have one."""
         down = Dense((width,), bias=self.bias, dtype=self.dtype, name=name)
         if not self.mechanism.latent_norm:
             return down
@@ -224,7 +224,7 @@ class AttentionPieces(nn.Module):
         return functools.partial(attention.align_values, kernel=kernel, bias=bias)
 
     def _projection(self, piece: str, width: int) -> Callable[[jax.Array], Any]:
-        """Returns a projection to heads of that total width, or for `out` from heads to that width."""
+        """Makes a projection to heads of that total width, or for `out` from heads to that width."""
         mechanism, head = self.mechanism, self.head_width(width)
         kind = getattr(mechanism, piece)
         if kind == "none" and piece == "key":
@@ -242,7 +242,7 @@ class AttentionPieces(nn.Module):
         return lambda x: x.reshape(*x.shape[:-inputs], *outputs)  # `identity` and `none`
 
     def values_are_keys(self) -> bool:
-        """Returns whether a cache need not hold values because they are the prepared keys."""
+        """Tells whether a cache need not hold values because they are the prepared keys."""
         mechanism = self.mechanism
         keys_unchanged = mechanism.score.keeps_keys and not self.rotary
         return mechanism.value == "tied" or (mechanism.key == "identity" == mechanism.value and keys_unchanged)

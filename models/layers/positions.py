@@ -21,13 +21,13 @@ BASE = 10_000.0  # in Vaswani et al. and in Su et al.
 
 
 def sinusoids(length: int, width: int, first: int | jax.Array = 0) -> Float[Array, "L D"]:
-    """Returns sin and cos of position / 10000^(2i/D) alternately, from `first` on (Vaswani et al. 2017, §3.5)."""
+    """Computes sin and cos of position / 10000^(2i/D) alternately, from `first` on (Vaswani et al. 2017, §3.5)."""
     angles = _angles(length, width, first)
     return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(length, -1)[:, :width]
 
 
 def sinusoids_in_halves(length: int, width: int, first: int | jax.Array = 0) -> Float[Array, "L D"]:
-    """Returns the numbers of `sinusoids` with all sines before all cosines, as in Marian and its weights."""
+    """Puts all sines of `sinusoids` before all cosines, as in Marian and its weights."""
     angles = _angles(length, width, first)
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)[:, :width]
 
@@ -38,13 +38,9 @@ def _angles(length: int, width: int, first: int | jax.Array) -> Float[Array, "L 
 
 
 def after_padding(tokens: Int[Array, "B L"], padding: int) -> Int[Array, "B L"]:
-    """Returns the positions of RoBERTa: real tokens count from padding + 1 on, and padding has position `padding`.
+    """Counts real tokens from padding + 1 on, wherever padding is, whose position is its id `padding`.
 
     This is Fairseq's `make_positions`, with which RoBERTa's published weights were trained.
-
-    Args:
-      tokens: Sequences with padding at any place.
-      padding: The id of the padding token.
     """
     real = (tokens != padding).astype(jnp.int32)
     return padding + jnp.cumsum(real, axis=1) * real
@@ -54,7 +50,7 @@ WAVES = {"sinusoidal": sinusoids, HALVES: sinusoids_in_halves}
 
 
 def rotary_layers(text: str, depth: int) -> tuple[Rotary | None, ...]:
-    """Returns the rotary positions of each layer, None for those without.
+    """Reads the rotary positions of each layer, None for those without.
 
     Args:
       text: Positions that are added to embeddings; or for each layer `rotary` with options or `none`, joined by `|`,
@@ -96,7 +92,7 @@ class Positions(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L D"], first: int | jax.Array = 0) -> Float[Array, "B L D"]:
-        """Returns `x` with its encoding; the first token is at the position `first`.
+        """Adds the encoding; the first token is at the position `first`.
 
         Raises:
           UsageError: there are more tokens than positions in the learned table.

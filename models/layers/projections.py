@@ -33,7 +33,7 @@ class Dense(nn.Module):
     dtype: DTypeLike = jnp.float32
 
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        """Returns `x` with its last `inputs` axes projected to `outputs`."""
+        """Projects the last `inputs` axes to `outputs`."""
         lead, last = x.shape[: -self.inputs], x.shape[-self.inputs :]
         kernel, bias = self.parameters(last)
         matrix = kernel.astype(self.dtype).reshape(math.prod(last), -1)
@@ -43,13 +43,13 @@ class Dense(nn.Module):
         return rows.reshape(*lead, *self.outputs)
 
     def output(self, x: Float[Array, "B T D"]) -> Output:
-        """Returns the layer's output as an `Output`, which computes the product later."""
+        """Prepares the product, which an `Output` computes later."""
         kernel, bias = self.parameters(x.shape[-1:])
         return Output(x.astype(self.dtype), kernel, None if bias is None else bias.astype(self.dtype))
 
     @nn.compact
     def parameters(self, last: tuple[int, ...]) -> tuple[Float[Array, "..."], Float[Array, "..."] | None]:
-        """Returns kernel and bias for inputs whose last axes have these sizes."""
+        """Declares kernel and bias for inputs whose last axes have these sizes."""
         shape = (*last, *self.outputs)
         axes = range(self.inputs), range(self.inputs, len(shape))
         kernel_init = nn.initializers.variance_scaling(self.gain**2, "fan_in", "truncated_normal", *axes)
@@ -80,7 +80,7 @@ class MlpProjection(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        """Returns `x` with its last `inputs` axes projected to `outputs`."""
+        """Projects the last `inputs` axes to `outputs`."""
         units = 2 * math.prod(x.shape[-self.inputs :])
         hidden = Dense((units,), self.inputs, dtype=self.dtype, name="up")(x)
         if self.norm:
@@ -94,7 +94,7 @@ MLPS = {"mlp": {}, "mlp_without_norm": {"norm": False}, "mlp_without_relu": {"re
 
 
 def look_up(embed: nn.Embed, tokens: Int[Array, "..."]) -> Float[Array, "... D"]:
-    """Returns the embeddings of tokens. On a mesh it first gathers a table that is split by its width.
+    """Looks up the embeddings of tokens. On a mesh it first gathers a table that is split by its width.
 
     XLA would otherwise look up the whole batch on every device and then split the batch again.
     """

@@ -19,12 +19,12 @@ _GROUPED = re.compile(r"(key|value)/(kernel|bias)$")  # linear projections to K 
 
 
 def keeps(spec: str) -> bool:
-    """Returns whether a spec string has a layer that keeps the mechanism of the source of the weights."""
+    """Tells whether a spec string has a layer that keeps the mechanism of the source of the weights."""
     return KEEP in spec and KEEP in specs.items(spec)
 
 
 def kept(spec: str, source: str, depth: int) -> str:
-    """Returns a spec string with the source's mechanism of the same layer in the place of each `keep`.
+    """Puts the source's mechanism of the same layer in the place of each `keep` of a spec string.
 
     Args:
       spec: A spec string, such as `neural|keep`.
@@ -39,13 +39,13 @@ def kept(spec: str, source: str, depth: int) -> str:
 
 
 def exchanged(config: TransformerConfig, source: TransformerConfig) -> tuple[str, ...]:
-    """Returns the paths of the attention layers whose mechanism is not that of the source's layer."""
+    """Lists the paths of the attention layers whose mechanism is not that of the source's layer."""
     theirs = source.by_path()
     return tuple(path for path, mechanism in config.by_path().items() if theirs.get(path, mechanism) != mechanism)
 
 
 def same_but_mechanisms(config: TransformerConfig, source: TransformerConfig) -> TransformerConfig:
-    """Returns a model's config with the mechanisms of another, plainly compiled.
+    """Gives a model's config the mechanisms of another, plainly compiled.
 
     Raises:
       UsageError: they are not of one kind, with layers of the same sizes.
@@ -67,12 +67,12 @@ def same_but_mechanisms(config: TransformerConfig, source: TransformerConfig) ->
 
 
 def within(path: str, layers: tuple[str, ...]) -> bool:
-    """Returns whether the path of a parameter is in one of these layers."""
+    """Tells whether the path of a parameter is in one of these layers."""
     return any(path.startswith(f"{layer}/") for layer in layers)
 
 
 def regroups(path: str, there: tuple[int, ...], here: tuple[int, ...]) -> bool:
-    """Returns whether `regrouped` can make an array of one shape of one of another."""
+    """Tells whether `regrouped` can make an array of one shape of one of another."""
     if not _GROUPED.search(path) or len(there) != len(here) or len(here) < 2:
         return False
     same = (*there[:-2], there[-1]) == (*here[:-2], here[-1])
@@ -80,7 +80,7 @@ def regroups(path: str, there: tuple[int, ...], here: tuple[int, ...]) -> bool:
 
 
 def regrouped(array: Numbers, heads: int) -> Numbers:
-    """Returns projections to another number of key and value heads.
+    """Makes projections to another number of key and value heads.
 
     More heads are copies, with which the layer's function stays the same; fewer are averages (Ainslie et al. 2023,
     section 2.1).

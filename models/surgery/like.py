@@ -26,7 +26,7 @@ SMALLEST = 1e-4  # weights of a norm below that share of the largest cannot be d
 def like(
     config: TransformerConfig, params: dict, original: TransformerConfig, before: dict
 ) -> tuple[dict, tuple[str, ...]]:
-    """Returns parameters whose exchanged layers are as near as their form allows to those of another model.
+    """Sets exchanged layers as near as their form allows to those of another model, and lists what is set.
 
     That is exact for MLPs in the place of linear projections (with a LayerNorm inside, where a norm precedes them), for
     alignments, which start as the identity, and for a bilinear score.
@@ -36,9 +36,6 @@ def like(
       params: Its parameters, with the arrays of the other model that have their form.
       original: The config of the other model, which differs in its mechanisms alone.
       before: The other model's parameters.
-
-    Returns:
-      The parameters, and the paths of those that were set.
     """
     flat, theirs = (flatten_dict(tree, sep="/") for tree in (params, before))
     ours, were = config.by_path(), original.by_path()
@@ -57,7 +54,7 @@ def like(
 def _projection(
     config: TransformerConfig, path: str, piece: str, kind: str, flat: Flat, theirs: Flat
 ) -> dict[str, jax.Array]:
-    """Returns the parameters of an MLP that is the linear projection of the other model, {} if there is none."""
+    """Computes an MLP that is the linear projection of the other model, {} if there is none."""
     kernel = theirs.get(f"{path}/{piece}/kernel")
     if kind not in MLPS or kernel is None:
         return {}
@@ -90,7 +87,7 @@ def _projection(
 
 
 def _norm_before(config: TransformerConfig, path: str, piece: str, flat: Flat) -> tuple[np.ndarray, np.ndarray] | None:
-    """Returns weight and bias of the norm that gives a projection its inputs, or None where there is none."""
+    """Finds weight and bias of the norm that gives a projection its inputs, or None where there is none."""
     block, layer = path.rsplit("/", 1)
     stack, number = block.rsplit("_", 1)
     latent = "query_latent" if piece == "query" else "latent"
@@ -113,7 +110,7 @@ def _norm_before(config: TransformerConfig, path: str, piece: str, flat: Flat) -
 
 
 def _alignment(path: str, flat: Flat) -> dict[str, jax.Array]:
-    """Returns the alignment that changes nothing, {} if there is none."""
+    """Makes the alignment that changes nothing, {} if there is none."""
     kernel, bias = (flat.get(f"{path}/align_{name}") for name in ("kernel", "bias"))
     if kernel is None:
         return {}
@@ -122,7 +119,7 @@ def _alignment(path: str, flat: Flat) -> dict[str, jax.Array]:
 
 
 def _bilinear(path: str, ours: Mechanism, were: Mechanism, flat: Flat) -> dict[str, jax.Array]:
-    """Returns W_a = I · scale of a bilinear score in the place of dot products, else {}."""
+    """Makes W_a = I · scale of a bilinear score in the place of dot products, else {}."""
     plain = isinstance(were.score, DotProduct) and not (were.score.dim or were.score.qk_norm)
     if not (isinstance(ours.score, Bilinear) and plain):
         return {}

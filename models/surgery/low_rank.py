@@ -45,7 +45,7 @@ class Lora(Checked):
         return f"^(?!.*({trained}))"
 
     def added(self, params: Tree, key: jax.Array) -> Tree:
-        """Returns parameters with an A, normal with variance 1/inputs, and a B of zeros beside each adapted kernel.
+        """Adds an A, normal with variance 1/inputs, and a B of zeros beside each adapted kernel.
 
         Raises:
           UsageError: no kernel is adapted.
@@ -63,7 +63,7 @@ class Lora(Checked):
         return unflatten_dict(flat, sep="/")
 
     def merged(self, params: Tree) -> Tree:
-        """Returns the parameters of the model itself, with W + α/r · A B for each adapted kernel W."""
+        """Computes the parameters of the model itself, with W + α/r · A B for each adapted kernel W."""
         plain, additions = (flatten_dict(tree, sep="/") for tree in split(params))
         for path in [path for path in plain if _beside(path, "lora_a") in additions]:
             a, b = (additions[_beside(path, name)] for name in NAMES)
@@ -73,17 +73,17 @@ class Lora(Checked):
 
 @functools.cache
 def parse(text: str, field: str = FIELD) -> Lora | None:
-    """Returns the adaptation of a spec string such as `lora(rank=4)`, None for ''; raises UsageError if it is none."""
+    """Reads the adaptation of a spec string such as `lora(rank=4)`, None for ''; raises UsageError if it is none."""
     return specs.make(text, {"lora": Lora}, f"adaptation in {field}") if text else None
 
 
 def is_addition(path: str) -> bool:
-    """Returns whether a path is that of an A or a B."""
+    """Tells whether a path is that of an A or a B."""
     return path.endswith(tuple(f"/{name}" for name in NAMES))
 
 
 def split(params: Tree) -> tuple[Tree, Tree]:
-    """Returns the parameters of the model itself, and the additions."""
+    """Separates the parameters of the model itself from the additions."""
     flat = flatten_dict(params, sep="/")
     parts = ({path: flat[path] for path in flat if is_addition(path) == addition} for addition in (False, True))
     plain, additions = (unflatten_dict(part, sep="/") for part in parts)
@@ -91,7 +91,7 @@ def split(params: Tree) -> tuple[Tree, Tree]:
 
 
 def joined(params: Tree, additions: Tree) -> Tree:
-    """Returns what `split` has split."""
+    """Joins what `split` has separated."""
     return unflatten_dict(flatten_dict(params, sep="/") | flatten_dict(additions, sep="/"), sep="/")
 
 
@@ -104,5 +104,5 @@ def _dense(path: str, array: jax.Array) -> bool:
 
 
 def _inputs(path: str, array: jax.Array) -> int:
-    """Returns how many of a kernel's axes are inputs: those of heads are, in projections from them."""
+    """Counts the axes of a kernel that are inputs: those of heads are, in projections from them."""
     return 2 if array.ndim == 3 and "/out/" in path else 1

@@ -35,5 +35,5 @@ STARTS: dict[str, type] = {"fresh": Fresh, "like": Like, "distilled": Distilled}
 
 @functools.cache
 def parse(text: str, field: str = "train.exchanged") -> Fresh | Like | Distilled:
-    """Returns the start that a spec string names, such as `distilled(steps=100)`; raises UsageError if it is none."""
+    """Reads the start that a spec string names, such as `distilled(steps=100)`; raises UsageError if it is none."""
     return specs.make(text, STARTS, f"start in {field}")

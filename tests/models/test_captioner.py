@@ -8,13 +8,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from attention import UsageError
 from models.captioner import CaptionerConfig
 from models.cnn import CNNConfig
 from models.encoder_decoder import EncoderDecoderConfig
 from tests.models.small import random_params
-from tests.models.test_costs import products
-from tests.sizes import more, once
+from tests.sizes import once
 from train.decode.decoding import translate
 from train.decode.search import Search
 from train.state import count_parameters
@@ -55,21 +53,6 @@ def test_a_word_depends_on_the_words_before_and_on_every_pixel(encoder):
 
 
 @pytest.mark.more
-@pytest.mark.parametrize(
-    ("encoder", "spec"),
-    [(ENCODERS[0], "dot_product"), more(ENCODERS[1], "super"), more(ENCODERS[0], "neural(dim=2)|additive")],
-)
-def test_steps_with_caches_give_what_the_whole_caption_gives(encoder, spec):
-    first = spec.split("|")[0]
-    model, params = build(encoder=encoder, attention=first, decoder_attention=spec, cross_attention=spec)
-    whole = apply(model, params, IMAGES, None, TARGET)
-    caches = model.apply(params, IMAGES, None, LENGTH, method="start")
-    for step in range(LENGTH):
-        logits, caches = model.apply(params, TARGET[:, step : step + 1], False, caches, method="step")
-        chex.assert_trees_all_close(logits[:, 0], whole[:, step], atol=2e-5, rtol=1e-4)
-
-
-@pytest.mark.more
 def test_a_greedy_caption_has_the_most_probable_words_and_does_not_depend_on_other_images():
     model, params = build()
 
@@ -85,16 +68,6 @@ def test_a_greedy_caption_has_the_most_probable_words_and_does_not_depend_on_oth
     best = jnp.where(ended, 0, jnp.where(last, 2, jnp.argmax(logits, axis=-1)))
     chex.assert_trees_all_equal(tokens, best.astype(tokens.dtype))
     chex.assert_trees_all_equal(tokens[1:2], written(IMAGES[1:2]))
-
-
-@pytest.mark.parametrize("encoder", once(ENCODERS, ENCODERS[1:]))
-def test_products_are_those_of_the_traced_program(encoder):
-    config = dataclasses.replace(CONFIG, encoder=encoder, implementation="xla")
-    model = config.build(SHAPE, VOCABULARY, LENGTH)
-    arrays = (IMAGES[:1], None, TARGET[:1])
-    params = jax.eval_shape(lambda: model.init(jax.random.key(0), *arrays))
-    traced = products(jax.make_jaxpr(lambda p: model.apply(p, *arrays))(params).jaxpr)
-    assert config.cost(SHAPE, VOCABULARY, LENGTH).products == traced
 
 
 def test_parameters_are_those_of_an_encoder_decoder_with_patches_for_words():
@@ -116,23 +89,3 @@ def test_the_map_of_a_network_is_that_of_the_classifier():
     assert CONFIG.images.grid(SHAPE) == (2, 3)
     assert dataclasses.replace(CONFIG, encoder="cnn(stages=2, width=4)").images.grid((7, 12, 1)) == (4, 6)
     assert dataclasses.replace(CONFIG, encoder="cnn(stages=2, width=4)").images.network == config
-
-
-@pytest.mark.parametrize(
-    ("encoder", "message"),
-    once(
-        [
-            ("vitt", "Did you mean 'vit'"),
-            ("vit(patch=0)", "a whole number above 0"),
-            ("vit(side=4)", "Valid: patch"),
-            ("cnn(width=10)", "does not divide"),
-            ("cnn(attention='cbamm')", "cbam"),
-            ("vit(patch=5)", "does not divide images of 8x12 pixels"),
-            ("vit|cnn", "There is one encoder"),
-        ],
-        [("vitt", "Did you mean 'vit'"), ("vit(patch=5)", "does not divide images of 8x12 pixels")],
-    ),
-)
-def test_mistakes_are_one_sentence(encoder, message):
-    with pytest.raises(UsageError, match=message):
-        dataclasses.replace(CONFIG, encoder=encoder).build(SHAPE, VOCABULARY, LENGTH)

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention.errors import UsageError
-from models.encoder_decoder import Source
+from models.transducer import Source
 from train.decode.sampling import Sampling
 from train.decode.search import Search, Special, Translations, one_by_one, with_beams
 

@@ -25,19 +25,7 @@ SIZES = {"width": 8, "mlp": 12, "depth": 2, "implementation": "xla"}
 VIT = small(ViTConfig, name="vit", patch=4, pool="class_token", attention="super", **SIZES | DROPOUT)
 LANGUAGE = {"tied_output": False, "scale_embeddings": False, "attention": "neural(dim=2)|dot_product"}
 GPT_CONFIG = small(GPTConfig, name="gpt", **SIZES | DROPOUT | LANGUAGE | {"depth": 3})
-TRANSLATION = small(
-    EncoderDecoderConfig,
-    name="encoder_decoder",
-    decoder_attention="dot_product",
-    cross_attention="dot_product",
-    decoder_depth=2,
-    shared_embeddings=True,
-    scale_embeddings=True,
-    tied_output=True,
-    output_bias=False,
-    pretrained="",
-    **SIZES | DROPOUT,
-)
+TRANSLATION = small(EncoderDecoderConfig, **SIZES | DROPOUT)
 KEYS = jax.random.split(jax.random.key(0), 3)
 TOKENS = jax.random.randint(KEYS[0], (2, 7), 0, 11)
 FAMILIES = {

@@ -22,18 +22,8 @@ from tests.sizes import more
 
 MODEL = small(
     EncoderDecoderConfig,
-    name="encoder_decoder",
-    norm="post",
-    positions="sinusoidal_halves",
-    activation="swish",
-    decoder_attention="dot_product",
-    cross_attention="dot_product",
-    decoder_depth=1,
-    shared_embeddings=True,
-    scale_embeddings=True,
-    tied_output=True,
+    **{"norm": "post", "positions": "sinusoidal_halves", "activation": "swish", "decoder_depth": 1},
     output_bias=True,
-    pretrained="",
 )
 SPECIAL = {"pad": 12, "start": 12, "end": 0, "unknown": 1}
 SOURCE, LENGTHS = jnp.array([[5, 3, 9, 2, 7, 0], [4, 6, 0, 12, 12, 12]]), jnp.array([6, 3])
