@@ -1,4 +1,4 @@
-"""BERT, ViT, BLOOM, DiffLlama and T5 without transformers: `tests/parity` compares the logits with theirs."""
+"""Models of all families but decoders without transformers: `tests/parity` compares the logits with theirs."""
 
 import dataclasses
 import json
@@ -27,6 +27,10 @@ TOKENS, IMAGES = jnp.zeros((1, 6), jnp.int32), jnp.zeros((1, 6, 6, 2))
 MODERN = {"norm_type": "rms", "mlp_bias": False, "attention_bias": False, "gated": True}
 RELATIVE = "relative(buckets=8, distance=12, scale=1.0"
 MODELS = {
+    "roberta": small(MaskedLMConfig, norm="post"),
+    "marian": small(
+        EncoderDecoderConfig, norm="post", positions="sinusoidal_halves", activation="swish", output_bias=True
+    ),
     "bert": small(MaskedLMConfig, name="masked_lm", norm="post", padding_token=0, skip_padding=False, token_types=2),
     "modernbert": small(
         MaskedLMConfig,
@@ -72,9 +76,9 @@ def build(kind):
     config = MODELS[kind]
     if kind == "vit":
         return config, random_params(ViT(config, 5, 10), IMAGES)["params"]
-    if kind == "t5":
+    if kind in ("t5", "marian"):
         params = random_params(EncoderDecoder(config, 11, 11, 6, 6), TOKENS, jnp.array([6]), TOKENS)["params"]
-        for side in ("encoder", "decoder"):  # which layers share
+        for side in ("encoder", "decoder") if kind == "t5" else ():  # which layers share
             params[f"{side}_1"]["attention"]["score"] = params[f"{side}_0"]["attention"]["score"]
         return config, params
     params = random_params((MaskedLM if "bert" in kind else GPT)(config, 11, 6), TOKENS)["params"]
@@ -102,6 +106,8 @@ def test_a_model_goes_out_as_what_it_is_and_comes_back(kind, tmp_path):
     assert dataclasses.replace(same, **config.attentions()) == config
     assert same.mechanisms == config.mechanisms
     assert described.vocabulary == (5 if kind == "vit" else 11)
+    if kind in ("roberta", "marian"):
+        assert (described.length, described.special) == (6, SPECIAL if kind == "marian" else {})
     start = jax.tree.map(lambda x: x if kind == "modernbert" and not x.any() else jnp.ones_like(x), params)
     loaded, report = pretrained.load(str(tmp_path), config, start)
     chex.assert_trees_all_close(loaded, params, rtol=1e-6)
@@ -137,6 +143,18 @@ def test_heads_are_where_transformers_looks_for_them(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "change", "message"),
     [
+        ("roberta", {"vocab_size": 12}, "the vocabulary is 11 but there 12"),
+        ("roberta", {"model_type": "albert"}, "of type 'albert'; only 'roberta', 'bert', 'modernbert' can be loaded"),
+        ("roberta", {"is_decoder": True}, "has is_decoder=True; only False can be loaded"),
+        ("roberta", {"position_embedding_type": "relative_key"}, "='relative_key'; only 'absolute'"),
+        ("roberta", {"hidden_act": "mish"}, "hidden_act='mish'; choose one with gelu"),
+        ("marian", {"vocab_size": 14, "decoder_vocab_size": 14}, "the vocabulary is 11 but there 14"),
+        ("marian", {"decoder_ffn_dim": 64}, "has decoder_ffn_dim=64; only 32 can be loaded"),
+        ("marian", {"normalize_before": True}, "has normalize_before=True; only False can be loaded"),
+        ("marian", {"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings=False; only True"),
+        ("marian", {"activation_function": "mish"}, "activation_function='mish'; choose one with gelu"),
+        ("marian", {"d_model": None}, "lacks d_model"),
+        ("marian", {"model_type": "roberta"}, "is a model of type 'roberta'; only 'marian', 't5' can be loaded"),
         ("bert", {"hidden_act": "relu"}, "has hidden_act='relu'; only 'gelu' can be loaded"),
         ("vit", {"model_type": "deit"}, "cannot be loaded: its second token, of distillation"),
         ("modernbert", {"classifier_bias": True}, "classifier_bias=True; only False can be loaded"),
@@ -151,10 +169,16 @@ def test_heads_are_where_transformers_looks_for_them(tmp_path):
     ],
 )
 def test_what_our_models_have_not_is_refused(kind, change, message, tmp_path):
-    export(tmp_path, kind)
+    config, params = export(tmp_path, kind)
     theirs = json.loads((tmp_path / CONFIG).read_text())
     (tmp_path / CONFIG).write_text(json.dumps(theirs | change))
     with pytest.raises(UsageError, match=message):
+        pretrained.load(str(tmp_path), config, params)
+
+
+def test_only_models_of_known_types_are_described(tmp_path):
+    (tmp_path / CONFIG).write_text(json.dumps({"model_type": "albert"}))
+    with pytest.raises(UsageError, match=r"of type 'albert'; only 'roberta', 'bert', 'modernbert', 'vit', .* can be"):
         pretrained.describe(str(tmp_path))
 
 

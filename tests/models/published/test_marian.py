@@ -55,13 +55,6 @@ def edit(folder, change):
     save_file(weights, folder / SAFETENSORS)
 
 
-def test_what_goes_out_comes_back(exported):
-    folder, params = exported
-    loaded, report = load(folder)
-    chex.assert_trees_all_equal(loaded, params)
-    assert (report.cut, report.skipped, report.new) == ((), (), ())
-
-
 def test_names_and_layout_are_pytorchs(exported):
     folder, params = exported
     weights = load_file(folder / SAFETENSORS)
@@ -89,16 +82,6 @@ def test_tokens_and_lengths_are_written(exported):
     assert config["decoder_vocab_size"] == config["vocab_size"] == 13
     assert config["decoder_attention_heads"] == config["encoder_attention_heads"] == 2
     assert generation["bad_words_ids"] == [[12]]
-
-
-def test_a_folder_describes_the_model_to_build(exported):
-    folder, _ = exported
-    described = pretrained.describe(str(folder))
-    rest = {name: getattr(MODEL, name) for name in ("name", "implementation", "scan", "remat", "pretrained")}
-    rest |= dict.fromkeys(("attention", "decoder_attention", "cross_attention"), "dot_product")
-    assert EncoderDecoderConfig(**described.fields, **rest) == MODEL
-    assert (described.vocabulary, described.length) == (13, 24)
-    assert described.special == {"pad": 12, "start": 12, "end": 0}
 
 
 @pytest.mark.parametrize(
@@ -220,26 +203,6 @@ def test_another_architecture_is_refused_with_both_values(exported, changes, sen
     assert sentence in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"vocab_size": 14, "decoder_vocab_size": 14}, "the vocabulary is 13 but there 14"),
-        ({"decoder_ffn_dim": 64}, "has decoder_ffn_dim=64; only 32 can be loaded"),
-        ({"normalize_before": True}, "has normalize_before=True; only False can be loaded"),
-        ({"share_encoder_decoder_embeddings": False}, "has share_encoder_decoder_embeddings=False; only True"),
-        ({"activation_function": "mish"}, "activation_function='mish'; choose one with gelu"),
-        ({"d_model": None}, "lacks d_model"),
-        ({"model_type": "roberta"}, "is a model of type 'roberta'; only 'marian', 't5' can be loaded"),
-    ],
-)
-def test_what_the_model_cannot_be_is_refused(exported, changes, sentence):
-    folder, _ = exported
-    (folder / CONFIG).write_text(json.dumps(json.loads((folder / CONFIG).read_text()) | changes))
-    with pytest.raises(UsageError) as error:
-        load(folder)
-    assert sentence in str(error.value)
-
-
 def test_old_files_say_less(exported):
     folder, params = exported
     config = json.loads((folder / CONFIG).read_text())
@@ -247,16 +210,6 @@ def test_old_files_say_less(exported):
         del config[name]
     (folder / CONFIG).write_text(json.dumps(config | {"add_bias_logits": False, "num_hidden_layers": 2}))
     chex.assert_trees_all_equal(load(folder)[0], params)
-
-
-def test_only_models_of_known_types_are_described(exported):
-    folder, _ = exported
-    (folder / CONFIG).write_text(json.dumps({"model_type": "albert"}))
-    with pytest.raises(
-        UsageError,
-        match=r"is a model of type 'albert'; only 'roberta', 'bert', 'modernbert', 'vit', .* can be loaded",
-    ):
-        pretrained.describe(str(folder))
 
 
 def test_other_tokens_do_not_fit(exported):
