@@ -101,7 +101,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("hint", "values"), VALID, ids=str)
+@pytest.mark.parametrize(("hint", "values"), VALID, ids=range(len(VALID)))
 def test_valid_values(hint, values):
     for value in values:
         assert t.fits(hint, value)
