@@ -9,6 +9,7 @@ CPU, if it is installed (`requirements-bench.txt`); its memory is not known.
 
 import argparse
 import dataclasses
+import functools
 import importlib.util
 import statistics
 import sys
@@ -164,8 +165,9 @@ def peer_of() -> Any:
     return importlib.import_module("benchmarks.peers.attention_torch")
 
 
+@functools.cache
 def mechanism_of(spec: str) -> Mechanism:
-    """Returns the mechanism of a spec string's only layer."""
+    """Resolves the spec string of one layer, once."""
     return mechanisms.resolve(spec, 1)[0]
 
 
