@@ -14,6 +14,7 @@ from attention import Mask, UnsupportedError, UsageError, mesh
 from attention import reference as definitions
 from attention.options import Options
 from attention.score import attend
+from attention.scores.pairwise import Neural
 from tests.sizes import more, once
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -101,6 +102,15 @@ def test_neural_attention_is_the_papers_tensor_of_pairs():
     expected = jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(jnp.asarray(scores)), value)
     found = attention.neural_attention(query, key, value, [(w1, b1), (w2, b2)], scale=6**-0.5)
     chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dim", [None, 3])
+def test_scores_of_an_mlp_may_be_divided_by_the_root_of_the_heads_width(dim):
+    """DiGiugno, eq. 9; without a normaliser outputs are proportional to scores."""
+    plain, divided = (Neural(dim, (5,), scale=scale, normaliser="none") for scale in (False, True))
+    params = attention.init(plain, jax.random.key(1), 4, 6)
+    found = attend(divided, params, *arrays(SHAPE, SHAPE, SHAPE))
+    chex.assert_trees_all_close(found * 6**0.5, attend(plain, params, *arrays(SHAPE, SHAPE, SHAPE)), atol=1e-6)
 
 
 @pytest.mark.parametrize("implementation", ["reference", "xla", "chunked"])

@@ -271,3 +271,7 @@ BYTES["cbam"] = (Cbam(2, 3).cost(*MAP), [MAP, *MLP, (3, 3, 2, 1), MAP])
 def test_bytes_are_those_of_the_arrays_that_are_read_and_written(family):
     cost, shapes = BYTES[family]
     assert cost.bytes == 4 * sum(math.prod(shape) for shape in shapes)
+
+
+def test_an_mlp_counts_its_biases_and_its_activation():
+    assert costs.mlp(3, 4, 5, 6).pointwise == 3 * (5 + 5 + 6)

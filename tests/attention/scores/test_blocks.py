@@ -12,6 +12,7 @@ import scipy.special
 import attention
 from attention import Mask
 from attention.mask import choose_blocks
+from attention.normaliser import normaliser_of
 from attention.parameters import Sizes
 from attention.scores.dot import DotProduct
 from attention.scores.native_sparse import NativeSparse
@@ -90,6 +91,12 @@ def test_equal_scores_do_not_add_blocks():
     visible = jnp.array([[True, True, True, True, False], [False, True, False, False, False], [False] * 5])
     chosen = choose_blocks(jnp.zeros((3, 5)), visible, 2)
     np.testing.assert_array_equal(chosen, [[1, 0, 0, 1, 0], [0, 1, 0, 0, 0], [0] * 5])
+
+
+def test_the_mean_of_a_block_is_of_the_keys_that_are_seen():
+    seen = jnp.array([[[True, False, True, True, True, True]]])
+    weights = normaliser_of("blocks(size=2, top=2)").weigh({}, jnp.array([[[1.0, 9.0, 0.8, 0.8, 0.0, 0.0]]]), seen)
+    np.testing.assert_array_equal(weights > 0, [[[True, False, False, False, True, True]]])
 
 
 def gelu(x):

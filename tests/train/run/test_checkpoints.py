@@ -220,6 +220,16 @@ def test_what_a_kill_left_unfinished_is_not_read_and_goes(workdir):
     assert [p.name for p in (workdir / "checkpoints").iterdir()] == ["4"]
 
 
+def test_arrays_of_another_checkpoint_do_not_pass_for_its_own(workdir, capsys):
+    folder, name = workdir / "checkpoints", "_CHECKPOINT_METADATA"
+    own = (folder / "6" / name).read_bytes()
+    shutil.rmtree(folder / "6")
+    shutil.copytree(folder / "4", folder / "6")
+    (folder / "6" / name).write_bytes(own)
+    assert restored(workdir) == 4
+    assert_passed_over(workdir, capsys)
+
+
 def test_the_best_stays_however_old_until_another_is(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     with Checkpoints(tmp_path, keep=1) as checkpoints:
