@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from analysis import runs
 from train.config import loading
 
 
@@ -38,3 +39,27 @@ def write_run(config):
             (path / "result.json").write_text(json.dumps(result))
 
     return write
+
+
+@pytest.fixture
+def write_runs(write_run):
+    """Writes a run for each seed of some settings, from their fields to the accuracies of seeds from `first` on."""
+
+    def write(folder, settings, first=0, **costs):
+        for label, (fields, accuracies) in settings.items():
+            for seed, accuracy in enumerate(accuracies, first):
+                write_run(folder / label / f"seed{seed}", seed, accuracy, **fields, **costs)
+        return runs.find([folder])
+
+    return write
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Reports without their pictures, which take most of their time."""
+    monkeypatch.setattr("analysis.report._draw", lambda *_: None)
+
+
+def attention(**accuracies):
+    """Settings for `write_runs` that differ in their mechanism."""
+    return {name: ({"model__attention": name}, values) for name, values in accuracies.items()}

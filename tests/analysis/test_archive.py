@@ -53,13 +53,6 @@ def test_seeds_that_were_trained_together_stay_runs_of_their_own(tmp_path, swept
     assert group.seeds == (1, 2)
 
 
-def test_a_report_of_an_archive_is_written_beside_it(tmp_path, swept):
-    kept = tmp_path / "kept.json"
-    archive.main([str(swept), f"--out={kept}"])
-    assert report.main([str(kept)]) == 0
-    assert {path.name for path in (tmp_path / "kept").iterdir()} >= {"report.md", "report.csv", "curves.png"}
-
-
 def test_it_holds_what_runs_share_once_and_no_path_from_outside(tmp_path, swept):
     kept = tmp_path / "kept.json"
     archive.main([str(swept), f"--out={kept}"])
@@ -100,6 +93,7 @@ def test_mistakes_are_one_sentence(tmp_path, swept, capsys):
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_folders_whose_names_are_not_in_utf8_are_compared_kept_and_named(tmp_path, write_run, capsys, monkeypatch):
     strange = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     for name in ("dot_product", "super"):

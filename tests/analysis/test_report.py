@@ -13,6 +13,7 @@ from analysis.report import main
 from analysis.statistics import holm
 from attention import UsageError
 from attention.errors import visible
+from tests.analysis.conftest import attention
 from tests.fuzz.harness import answers
 
 BASE = {4: (0.90, 0.91, 0.92, 0.90, 0.91), 8: (0.91, 0.92, 0.90, 0.92, 0.91)}
@@ -20,15 +21,20 @@ GAINS = {"better": (0.051, 0.049, 0.052, 0.050, 0.053), "same": (0.010, -0.012, 
 
 
 @pytest.fixture
-def grid(tmp_path, write_run):
+def grid(tmp_path, write_runs):
     """Two mechanisms beside the baseline, with 4 and 8 heads, 5 seeds each."""
-    for heads, base in BASE.items():
-        for seed, accuracy in enumerate(base):
-            attentions = {"dot_product": 0.0} | {name: gain[seed] for name, gain in GAINS.items()}
-            for name, gain in attentions.items():
-                path = tmp_path / "runs" / name / f"{heads}-{seed}"
-                write_run(path, seed, accuracy + gain, model__attention=name, model__heads=heads)
-    return runs.find([tmp_path / "runs"])
+    gains = {"dot_product": (0.0,) * 5} | GAINS
+    settings = {
+        f"{name}-{heads}": ({"model__attention": name, "model__heads": heads}, np.add(base, gain).tolist())
+        for heads, base in BASE.items()
+        for name, gain in gains.items()
+    }
+    return write_runs(tmp_path / "runs", settings)
+
+
+def compared(found, *names, **options):
+    """With the baseline that is chosen."""
+    return compare.compare(found, compare.baseline(found, ""), names or ["accuracy"], runs.Run.value, **options)
 
 
 def test_a_baseline_is_named_by_its_value_or_its_field(grid):
@@ -48,76 +54,60 @@ def test_each_is_compared_with_the_baseline_of_its_own_block(grid):
 
 
 def test_the_sentences(grid):
-    found = compare.compare(grid, compare.baseline(grid, ""), ["accuracy"], runs.Run.value)
+    better, _, same, _ = (comparison.sentence for comparison in compared(grid))
     width = stats.sem(GAINS["better"]) * stats.t.ppf(0.975, 4) * 100
-    assert found[0].sentence == f"better by 5.10 ± {width:.2f} points, 5 seeds, p < 0.001"
-    assert found[2].sentence.startswith("no difference can be claimed (-0.04 ± ")
-    assert found[2].sentence.endswith(" points, 5 seeds, p = 1)")
+    assert better == f"better by 5.10 ± {width:.2f} points, 5 seeds, p < 0.001"
+    assert same.startswith("no difference can be claimed (-0.04 ± ")
+    assert same.endswith(" points, 5 seeds, p = 1)")
 
 
 def test_of_a_loss_the_lower_is_better(tmp_path, write_run):
     for seed in range(5):
-        write_run(tmp_path / f"a{seed}", seed, loss=0.5 + seed / 100, model__attention="dot_product")
-        write_run(tmp_path / f"b{seed}", seed, loss=0.3 + seed / 99, model__attention="super")
-        write_run(tmp_path / f"c{seed}", seed, loss=0.9 + seed / 99, model__attention="efficient")
-    found = runs.find([tmp_path])
-    worse, better = compare.compare(found, compare.baseline(found, ""), ["loss"], runs.Run.value)
+        for name, loss in (
+            ("dot_product", 0.5 + seed / 100),
+            ("super", 0.3 + seed / 99),
+            ("efficient", 0.9 + seed / 99),
+        ):
+            write_run(tmp_path / f"{name}{seed}", seed, loss=loss, model__attention=name)
+    worse, better = compared(runs.find([tmp_path]), "loss")
     assert better.sentence.startswith("better by 0.1998 ± ")
     assert worse.sentence.startswith("worse by 0.4002 ± ")
 
 
-def test_seeds_that_do_not_pair_are_compared_by_welchs_test(tmp_path, write_run):
+def test_seeds_that_do_not_pair_are_compared_by_welchs_test(tmp_path, write_runs):
     ours, theirs = (0.91, 0.95, 0.93), (0.8, 0.82)
-    for seed, accuracy in enumerate(ours):
-        write_run(tmp_path / f"a{seed}", seed + 10, accuracy, model__attention="super")
-    for seed, accuracy in enumerate(theirs):
-        write_run(tmp_path / f"b{seed}", seed, accuracy, model__attention="dot_product")
-    found = runs.find([tmp_path])
-    (comparison,) = compare.compare(found, compare.baseline(found, ""), ["accuracy"], runs.Run.value)
+    write_runs(tmp_path, attention(dot_product=theirs))
+    (comparison,) = compared(write_runs(tmp_path, attention(super=ours), first=10))
     assert math.isclose(comparison.p, stats.ttest_ind(ours, theirs, equal_var=False).pvalue)
     assert "3 and 2 seeds, unpaired" in comparison.sentence
     assert compare.wilcoxon_text([comparison]) == ""
 
 
-def test_seeds_that_only_one_has_do_not_count(tmp_path, write_run):
-    for seed, accuracy in enumerate((0.91, 0.95, 0.99)):
-        write_run(tmp_path / f"a{seed}", seed, accuracy, model__attention="super")
-    for seed, accuracy in enumerate((0.8, 0.82)):
-        write_run(tmp_path / f"b{seed}", seed, accuracy, model__attention="dot_product")
-    found = runs.find([tmp_path])
-    (comparison,) = compare.compare(found, compare.baseline(found, ""), ["accuracy"], runs.Run.value)
+def test_seeds_that_only_one_has_do_not_count(tmp_path, write_runs):
+    (comparison,) = compared(write_runs(tmp_path, attention(super=(0.91, 0.95, 0.99), dot_product=(0.8, 0.82))))
     assert comparison.seeds == (2,)
     assert math.isclose(comparison.p, stats.ttest_rel((0.91, 0.95), (0.8, 0.82)).pvalue)
 
 
-def test_one_seed_claims_nothing(tmp_path, write_run):
-    write_run(tmp_path / "a", accuracy=0.99, model__attention="super")
-    write_run(tmp_path / "b", accuracy=0.10, model__attention="dot_product")
-    made = report(runs.find([tmp_path]))
+def test_one_seed_claims_nothing(tmp_path, write_runs):
+    made = report(write_runs(tmp_path, attention(super=(0.99,), dot_product=(0.10,))))
     (conclusion,) = made.differences.columns[-1].cells
     assert conclusion == "no difference can be claimed (+89.00 points, 1 seed, a spread needs two seeds)"
     page = made.markdown()
     assert "No difference was tested: a test needs two seeds of a setting" in page
     assert "in number" not in page
+    assert made.verdict[-1].startswith("One seed shows nothing, since another one may reverse the order: train more")
 
 
-def test_wilcoxon_where_it_can_reach_the_level(tmp_path, write_run):
+def test_wilcoxon_where_it_can_reach_the_level(tmp_path, write_runs):
     gains = np.array([0.02, 0.03, 0.01, 0.05, 0.04, 0.06])
-    for seed, gain in enumerate(gains):
-        write_run(tmp_path / f"a{seed}", seed, 0.9 + gain, model__attention="super")
-        write_run(tmp_path / f"b{seed}", seed, 0.9, model__attention="dot_product")
-    for count, given in ((6, True), (5, False)):
-        found = runs.find([tmp_path / f"{name}{seed}" for name in "ab" for seed in range(count)])
-        made = report(found)
-        names = [column.name for column in made.differences.columns]
-        assert ("p_wilcoxon" in names) == given
+    found = write_runs(tmp_path / "6", attention(super=0.9 + gains, dot_product=[0.9] * 6))
+    five = write_runs(tmp_path / "5", attention(super=0.9 + gains[:5], dot_product=[0.9] * 5))
+    for made, given in ((report(found), True), (report(five), False)):
+        assert ("p_wilcoxon" in [column.name for column in made.differences.columns]) == given
         assert ("of 5 pairs its p-value is at least 0.0625, so it could never" in made.markdown()) == (not given)
-    comparison = compare.compare(
-        found := runs.find([tmp_path]), compare.baseline(found, ""), ["accuracy"], runs.Run.value
-    )
-    assert math.isclose(comparison[0].wilcoxon, stats.wilcoxon(gains).pvalue)
-    two = compare.compare(found, compare.baseline(found, ""), ["accuracy", "loss"], runs.Run.value)
-    assert not math.isnan(two[0].wilcoxon)  # equal losses are no test, so nothing is corrected for
+    assert math.isclose(compared(found)[0].wilcoxon, stats.wilcoxon(gains).pvalue)
+    assert not math.isnan(compared(found, "accuracy", "loss")[0].wilcoxon)  # equal losses are no test
 
 
 def test_fairness_is_found_from_the_runs(tmp_path, write_run):
@@ -135,31 +125,20 @@ def test_fairness_is_found_from_the_runs(tmp_path, write_run):
 
 
 def test_runs_made_with_other_code_or_packages_are_said_to_be(tmp_path, write_run):
-    made = {
-        "git": "7a4cb2390241",
-        "devices": "1 cpu",
-        "matmul_precision": "default",
-        "versions": {"jax": "0.10.2", "numpy": "2.4.6"},
-    }
-    write_run(tmp_path / "a", model__attention="dot_product", **made)
-    write_run(tmp_path / "b", model__attention="super", **made)
+    made = {"git": "7a4cb2390241", "devices": "1 cpu", "matmul_precision": "default"}
+    made |= {"versions": {"jax": "0.10.2", "numpy": "2.4.6"}}
+    for name in ("dot_product", "super"):
+        write_run(tmp_path / name, model__attention=name, **made)
     assert "runs were made with" not in report(runs.find([tmp_path])).markdown()
-    other = made | {
+    other = {
         "git": "4a2d2b032e0b-dirty",
         "matmul_precision": "float32",
         "versions": {"jax": "0.11.0", "numpy": "2.4.6"},
     }
-    write_run(tmp_path / "c", 1, model__attention="super", **other)
-    assert (
-        report(runs.find([tmp_path]))
-        .markdown()
-        .count(
-            "Differences may come of what runs were made with, which is not the same for all: "
-            "code (4a2d2b032e0b-dirty, 7a4cb2390241), precision of products (default, float32) and "
-            "jax (0.10.2, 0.11.0)."
-        )
-        == 1
-    )
+    write_run(tmp_path / "c", 1, model__attention="super", **made | other)
+    said = "Differences may come of what runs were made with, which is not the same for all: code (4a2d2b032e0b-dirty, "
+    said += "7a4cb2390241), precision of products (default, float32) and jax (0.10.2, 0.11.0)."
+    assert report(runs.find([tmp_path])).markdown().count(said) == 1
 
 
 def test_how_often_runs_are_evaluated_tells_them_apart(tmp_path, write_run):
@@ -182,15 +161,22 @@ def test_p_is_on_the_side_of_the_level_where_it_is_printed(p, text):
 
 
 @pytest.mark.parametrize(
-    ("kind", "budget", "expected"),
+    ("kind", "budget", "expected", "said"),
     # The slower one has twice the seconds and operations, and its curve is 0.5, 0.7, 0.8, 0.85 after each quarter.
-    [("examples", 4000, 0.85), ("seconds", 8.0, 0.7), ("flops", 40_000, 0.7)],
+    [
+        ("examples", 4000, 0.85, "at 4,000 training examples,"),
+        ("seconds", 8.0, 0.7, "at 8 seconds of training,"),
+        ("flops", 40_000, 0.7, "at 4e+04 FLOPs of training,"),
+    ],
 )
-def test_curves_are_compared_where_the_first_has_finished(tmp_path, write_run, kind, budget, expected):
+def test_curves_are_compared_where_the_first_has_finished(tmp_path, write_run, kind, budget, expected, said):
     write_run(tmp_path / "fast", model__attention="dot_product")
     write_run(tmp_path / "slow", model__attention="super", seconds=16.0, training_flops_per_example=20)
     write_run(tmp_path / "between", model__attention="efficient", seconds=20.0, training_flops_per_example=25)
     found = runs.find([tmp_path])
+    page = report(found, at=kind).markdown()
+    assert f"Differences are of validation curves {said} when the first run had finished. Whole runs had equal" in page
+    assert "Compared at equal" not in page
     reached, measure = compare.at_budget(found, kind)
     values = {each.label: measure(each.runs[0], "accuracy") for each in found.groups}
     assert reached == budget
@@ -200,28 +186,7 @@ def test_curves_are_compared_where_the_first_has_finished(tmp_path, write_run, k
     assert math.isclose(values["efficient"], 0.85 if kind == "examples" else 0.5 + 0.6 * 0.2)
 
 
-@pytest.mark.parametrize(
-    ("at", "said"),
-    [
-        ("examples", "at 4,000 training examples,"),
-        ("seconds", "at 8 seconds of training,"),
-        ("flops", "at 4e+04 FLOPs of training,"),
-    ],
-)
-def test_the_page_says_at_what_curves_are_compared(grid, at, said):
-    page = report(grid, at=at).markdown()
-    assert f"Differences are of validation curves {said} when the first run had finished. Whole runs had equal" in page
-    assert "Compared at equal" not in page
-
-
-def test_every_baseline_of_a_grid_is_drawn_as_one(grid, tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr("analysis.pictures.intervals.figure", lambda *given: drawn.append(given) or Figure())
-    assert main([str(tmp_path / "runs"), f"--out={tmp_path / 'out'}"]) == 0
-    assert drawn[0][2] == {"dot_product, heads 4", "dot_product, heads 8"}
-
-
-def test_the_page_has_it_all(grid, tmp_path, capsys):
+def test_the_page_has_it_all(grid, tmp_path, undrawn, capsys):
     assert main([str(tmp_path / "runs"), f"--out={tmp_path / 'out'}", "--metric=accuracy,seconds_per_epoch"]) == 0
     assert f" Curves, and all figures: {tmp_path / 'out/report.html'} " in " ".join(capsys.readouterr().out.split())
     page = (tmp_path / "out/report.md").read_text()
@@ -240,7 +205,7 @@ def test_the_page_has_it_all(grid, tmp_path, capsys):
     assert (tmp_path / "out/report.tex").read_text().count(r"\begin{tabular}") == 2
 
 
-def test_files_go_into_the_folder_that_holds_all_runs(tmp_path, write_run, monkeypatch):
+def test_files_go_into_the_folder_that_holds_all_runs(tmp_path, write_run, undrawn, monkeypatch):
     for name in ("dot_product", "super"):
         write_run(tmp_path / "runs" / name, model__attention=name)
     monkeypatch.chdir(tmp_path)
@@ -250,7 +215,7 @@ def test_files_go_into_the_folder_that_holds_all_runs(tmp_path, write_run, monke
     assert (tmp_path / "runs/super/report.md").is_file()
 
 
-def test_what_is_in_several_folders_needs_a_place_for_the_report(tmp_path, write_run, monkeypatch, capsys):
+def test_what_is_in_several_folders_needs_a_place_for_the_report(tmp_path, write_run, undrawn, monkeypatch, capsys):
     for folder, name in (("a", "dot_product"), ("b", "super")):
         write_run(tmp_path / folder / name, model__attention=name)
     monkeypatch.chdir(tmp_path)
@@ -263,39 +228,33 @@ def test_what_is_in_several_folders_needs_a_place_for_the_report(tmp_path, write
     assert [str(path.relative_to(tmp_path).parent) for path in sorted(tmp_path.rglob("report.md"))] == ["a", "c"]
 
 
-def test_what_has_no_baseline_is_named(tmp_path, write_run):
-    for attention, heads in (("dot_product", 4), ("super", 4), ("super", 8)):
-        for seed in (0, 1):
-            path = tmp_path / f"{attention}-{heads}-{seed}"
-            write_run(path, seed, 0.5 + seed / 10, model__attention=attention, model__heads=heads)
-    page = report(runs.find([tmp_path])).markdown()
+def test_what_has_no_baseline_is_named(tmp_path, write_runs):
+    fields = {
+        f"{name}-{heads}": ({"model__attention": name, "model__heads": heads}, (0.5, 0.6))
+        for name, heads in (("dot_product", 4), ("super", 4), ("super", 8), ("dot_product", 16))
+    }
+    page = report(write_runs(tmp_path / "a", dict([*fields.items()][:3]))).markdown()
     assert "There is no baseline that is like these in all else: super, heads 8." in page
-    (tmp_path / "dot_product-4-0").rename(tmp_path.parent / "away")
-    (tmp_path / "dot_product-4-1").rename(tmp_path.parent / "away-too")
-    write_run(tmp_path / "lone", model__attention="dot_product", model__heads=16)
-    found = runs.find([tmp_path])
-    with pytest.raises(
-        UsageError, match=r"No setting is like one of --baseline=dot_product in all but model\.attention"
-    ):
+    found = write_runs(tmp_path / "b", dict([*fields.items()][1:]))
+    why = r"No setting is like one of --baseline=dot_product in all but model\.attention"
+    with pytest.raises(UsageError, match=why):
         compare.baseline(found, "dot_product")
     assert compare.baseline(found, "") == compare.Baseline("model.heads", 4)
-    (tmp_path / "super-8-0").rename(tmp_path.parent / "super-0")
-    (tmp_path / "super-8-1").rename(tmp_path.parent / "super-1")
-    page = report(runs.find([tmp_path])).markdown()
+    page = report(write_runs(tmp_path / "c", {name: fields[name] for name in ("super-4", "dot_product-16")})).markdown()
     assert "Rows differ in more than attention, and so may the reasons: heads." in page
-    assert (
-        "1 setting, 1 run; seeds a setting: 1. There is nothing to compare with."
-        in report(runs.find([tmp_path / "lone"])).markdown()
-    )
+    made = report(write_runs(tmp_path / "d", {"one": fields["super-4"]}))
+    assert "1 setting, 2 runs; seeds a setting: 2. There is nothing to compare with." in made.markdown()
+    assert made.verdict == ["Nothing is compared: there is one setting, or no two that differ in one field alone."]
 
 
-def test_curves_are_drawn_of_the_records_of_each_group(grid, tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr("analysis.pictures.curves.draw", lambda *given: drawn.append(given))
+def test_all_groups_are_drawn_with_every_baseline(grid, tmp_path, monkeypatch):
+    intervals, curves = [], []
+    monkeypatch.setattr("analysis.pictures.intervals.figure", lambda *given: intervals.append(given) or Figure())
+    monkeypatch.setattr("analysis.pictures.curves.draw", lambda *given: curves.append(given))
     assert main([str(tmp_path / "runs"), f"--out={tmp_path}"]) == 0
-    ((groups, out),) = drawn
-    assert out == tmp_path
-    assert list(groups) == [each.label for each in grid.groups]
+    assert intervals[0][2] == {"dot_product, heads 4", "dot_product, heads 8"}
+    ((groups, out),) = curves
+    assert (out, list(groups)) == (tmp_path, [each.label for each in grid.groups])
     assert [len(records) for records in groups.values()] == [5] * 6
     assert groups["better, heads 4"][0][0]["split"] == "train"
 

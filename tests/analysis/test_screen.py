@@ -7,21 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from analysis import runs, screen
+from analysis import screen
 from analysis.comparison import report
+from tests.analysis.conftest import attention
 from tests.test_programs import ESCAPE
 
 FILES = [Path("out/report.md"), Path("out/report.html")]
 
 
 @pytest.fixture
-def made(tmp_path, write_run):
+def made(tmp_path, write_run, write_runs):
     """`super` is better than the baseline, of `efficient` nothing can be claimed; one run has not finished."""
-    for seed in range(3):
-        for name, gain in (("dot_product", 0.0), ("super", 0.05 + seed / 1000), ("efficient", (seed - 1) / 50 + 0.001)):
-            write_run(tmp_path / name / f"seed{seed}", seed, 0.9 + gain, model__attention=name)
     write_run(tmp_path / "late", 3, model__attention="super", finished=False)
-    return report(runs.find([tmp_path]))
+    better, alike = (0.950, 0.951, 0.952), (0.881, 0.901, 0.921)
+    return report(write_runs(tmp_path, attention(dot_product=(0.9,) * 3, super=better, efficient=alike)))
 
 
 class Terminal(io.StringIO):
@@ -82,17 +81,3 @@ def test_claims_have_a_colour_and_a_word(made, monkeypatch):
     assert "\x1b[32mbetter" in text
     monkeypatch.setenv("NO_COLOR", "1")
     assert ESCAPE not in on_a_terminal(lambda: screen.show(made, FILES), monkeypatch)
-
-
-def test_one_seed_says_what_to_do(tmp_path, write_run):
-    write_run(tmp_path / "a", accuracy=0.99, model__attention="super")
-    write_run(tmp_path / "b", accuracy=0.10, model__attention="dot_product")
-    *_, last = report(runs.find([tmp_path])).verdict
-    assert last == "One seed shows nothing, since another one may reverse the order: train more, such as --seeds=3."
-
-
-def test_one_setting_has_no_verdict(tmp_path, write_run):
-    write_run(tmp_path / "a")
-    assert report(runs.find([tmp_path])).verdict == [
-        "Nothing is compared: there is one setting, or no two that differ in one field alone."
-    ]

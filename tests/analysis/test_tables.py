@@ -33,10 +33,6 @@ def test_markdown():
     )
 
 
-def test_a_notebook_shows_a_table_as_one():
-    assert TABLE._repr_markdown_() == tables.markdown(TABLE)
-
-
 def test_csv_has_figures_as_they_were_measured():
     assert tables.comma_separated(TABLE) == (
         "model.attention,test_accuracy,test_accuracy_plus_minus,test_accuracy_rank,parameters\n"

@@ -51,25 +51,20 @@ def test_a_batch_of_any_rank():
     chex.assert_trees_all_close(align_values(value, kernel, bias), flat.reshape(value.shape), atol=1e-6)
 
 
-def test_longer_than_built_names_both_lengths():
-    value, kernel, bias = inputs(length=12)
-    with pytest.raises(UsageError, match=r"at most 9 tokens, but this one has 12"):
-        align_values(value, kernel, bias)
-    value, kernel, bias = inputs(length=6)
-    with pytest.raises(UsageError, match=r"at most 9 tokens, but this one has 10"):
-        align_values(value, kernel, bias, mask=Mask(query_offset=4), rows=6)
-
-
-def test_lengths_are_those_of_the_batch():
-    value, kernel, bias = inputs()
-    with pytest.raises(UsageError, match=r"key_lengths must have the shape \(2,\), but it has \(3,\)"):
-        align_values(value, kernel, bias, mask=Mask(key_lengths=jnp.array([4, 6, 6])))
-
-
 @pytest.mark.parametrize(
-    ("mask", "kind"), [(Mask(window=2), "window"), (Mask(dense=jnp.ones((1, 1, 6, 6), bool)), "dense")]
+    ("length", "options", "message"),
+    [
+        (12, {}, "at most 9 tokens, but this one has 12"),
+        (6, {"mask": Mask(query_offset=4), "rows": 6}, "at most 9 tokens, but this one has 10"),
+        (
+            6,
+            {"mask": Mask(key_lengths=jnp.array([4, 6, 6]))},
+            r"key_lengths must have the shape \(2,\), but it has",
+        ),
+        (6, {"mask": Mask(window=2)}, "Super Attention.*cannot honour a mask of kind window"),
+        (6, {"mask": Mask(dense=jnp.ones((1, 1, 6, 6), bool))}, "Super Attention.*cannot honour a mask of kind dense"),
+    ],
 )
-def test_masks_it_cannot_honour_are_named(mask, kind):
-    value, kernel, bias = inputs()
-    with pytest.raises(UsageError, match=rf"Super Attention.*cannot honour a mask of kind {kind}"):
-        align_values(value, kernel, bias, mask=mask)
+def test_mistakes_are_one_sentence(length, options, message):
+    with pytest.raises(UsageError, match=message):
+        align_values(*inputs(length), **options)

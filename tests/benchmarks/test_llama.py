@@ -1,7 +1,6 @@
 """That the command measures decoding and training; transformers, with the same tokens and losses, only where it is."""
 
 import importlib.util
-import json
 import math
 
 import pytest
@@ -16,11 +15,9 @@ OTHERS = pytest.param("transformers", marks=pytest.mark.skipif(not THERE, reason
 
 @pytest.mark.more
 @pytest.mark.parametrize("against", ["", OTHERS])
-def test_the_command_measures_decoding_and_training(against, tmp_path, capsys):
-    out = tmp_path / "llama.json"
+def test_the_command_measures_decoding_and_training(against, measured):
     chosen = [f"--against={against}"] if against else []
-    assert llama.main([*SMALL, *SHORT, "--rounds=1", f"--out={out}", *chosen]) == 0
-    result = json.loads(out.read_text())
+    result, printed = measured(llama.main, " ".join([*SMALL, *SHORT, "--rounds=1", *chosen]))
     contestants = {"bench", against} - {""}
     # Queries and outputs, half as many keys and values, three arrays of the MLP, three norms; embeddings.
     assert result["parameters"] == 2 * 16 * 16 + 2 * 16 * 8 + 3 * 16 * 24 + 3 * 16 + 40 * 16
@@ -38,4 +35,4 @@ def test_the_command_measures_decoding_and_training(against, tmp_path, capsys):
     else:
         assert losses["bench"][0] == pytest.approx(math.log(40), abs=0.5)
         assert losses["bench"][1] < losses["bench"][0]
-    assert f"{result['decoding'][0]['milliseconds_a_step']:.1f}" in capsys.readouterr().out
+    assert f"{result['decoding'][0]['milliseconds_a_step']:.1f}" in printed

@@ -1,7 +1,6 @@
 """That the command measures searches, both ways of them, and training steps; transformers only where it is."""
 
 import importlib.util
-import json
 
 import pytest
 
@@ -15,13 +14,11 @@ THERE = all(importlib.util.find_spec(name) for name in ("torch", "transformers")
 @pytest.mark.parametrize(
     "against", ["", pytest.param("transformers", marks=pytest.mark.skipif(not THERE, reason="torch"))]
 )
-def test_the_command_measures_everything(against, tmp_path, monkeypatch, capsys):
-    out = tmp_path / "marian.json"
-    flags = ["--rounds=1", "--source=4", "--tokens=5", "--again=6", "--vocabulary=40", f"--out={out}"]
+def test_the_command_measures_everything(against, measured, monkeypatch):
+    flags = ["--rounds=1", "--source=4", "--tokens=5", "--again=6", "--vocabulary=40"]
     sizes = [f"--config.model.{size}" for size in SMALL]
     monkeypatch.setattr(marian, "BATCHES", (1, 2))
-    assert marian.main([*flags, *sizes, *([f"--against={against}"] if against else [])]) == 0
-    result = json.loads(out.read_text())
+    result, printed = measured(marian.main, " ".join([*flags, *sizes, *[f"--against={against}"] * bool(against)]))
     contestants = {"bench", against} - {""}
     assert [(row["beams"], row["batch"]) for row in result["searches"]] == [(1, 1), (1, 2), (4, 1), (4, 2)]
     for row in result["searches"]:
@@ -36,4 +33,4 @@ def test_the_command_measures_everything(against, tmp_path, monkeypatch, capsys)
     assert max(first) - min(first) < 0.5  # the same weights, other dropout
     ratio = result["projection"]["gaussian_over_dot_product"]
     assert 0 < ratio["least"] <= ratio["median"] <= ratio["greatest"]
-    assert f"{ratio['median']:.2f}" in capsys.readouterr().out
+    assert f"{ratio['median']:.2f}" in printed

@@ -92,6 +92,7 @@ def test_a_page_of_a_text_has_the_weights_of_the_model(run, looked):
     """Effective weights of delta, and of Super Attention the softmax and once more times W^A."""
     data, store = opened(page.of([looked]))
     assert [look["title"] for look in data["examples"]] == ["return it", "random tokens, twice (shows induction)"]
+    assert looked.examples[-1].read[:8] == looked.examples[-1].read[8:]
     stacks = data["runs"][0]["examples"][0]["stacks"]
     assert [stack["name"] for stack in stacks] == ["self-attention", "self-attention, times W^A"]
     assert stacks[0]["columns"] == list("return␣it")
@@ -120,12 +121,6 @@ def test_a_language_model_says_what_it_expects_next(run, looked):
     assert len(look.expected) == 9
     for text, row in zip(look.expected, chances, strict=True):
         assert [int(x) for x in re.findall(r" (\d+)%", text)] == pytest.approx(100 * np.sort(row)[::-1][:3], abs=0.51)
-
-
-def test_random_tokens_stand_twice(looked):
-    twice = looked.examples[-1].read
-    assert len(twice) == 16
-    assert twice[:8] == twice[8:]
 
 
 @pytest.mark.more
@@ -187,14 +182,6 @@ def test_mistakes_are_one_sentence(run, command, message, tmp_path, monkeypatch,
     printed = capsys.readouterr().err
     assert message in printed
     assert printed.count("\n") == 1
-
-
-@pytest.mark.more
-def test_models_of_different_contexts_are_set_beside_each_other_without_random_tokens(run, looked):
-    wide = extraction.of_run(run("wide"), extraction.Wanted(texts=("return it",), step="last"))
-    assert len(looked.examples) == len(wide.examples) == 2
-    assert [len(beside.examples) for beside in extraction.alike([looked, wide])] == [1, 1]
-    assert extraction.alike([looked, looked]) == [looked, looked]
 
 
 def test_weights_that_are_not_finite_are_refused():

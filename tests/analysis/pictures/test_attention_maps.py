@@ -48,11 +48,6 @@ def test_mixing_is_the_weights_times_the_leading_block_of_w_a(causal, heads):
     np.testing.assert_allclose(mixing(weights, jnp.asarray(kernel), causal=causal), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_mixing_without_alignment_is_the_weights():
-    weights = np.ones((1, 2, 3, 3))
-    assert mixing(weights, None) is weights
-
-
 def gpt(**own):
     """A model and shapes of its parameters."""
     config = small(GPTConfig, name="gpt", tied_output=True, scale_embeddings=False, **own)

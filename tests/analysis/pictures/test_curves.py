@@ -28,6 +28,7 @@ def test_a_band_is_mean_and_standard_deviation_over_seeds():
     np.testing.assert_allclose(found.mean, [statistics.mean(y) for y in ([1, 2, 6], [5, 3, 1])])
     np.testing.assert_allclose(found.spread, [statistics.stdev(y) for y in ([1, 2, 6], [5, 3, 1])])
     assert found.seeds == 3
+    assert not curves.band([curves.Curve(x, x, x)]).spread.any()
 
 
 def test_curves_with_other_points_are_interpolated_where_all_reach():
@@ -37,11 +38,6 @@ def test_curves_with_other_points_are_interpolated_where_all_reach():
     np.testing.assert_array_equal(found.x, [0.5, 1, 2, 3, 4])
     np.testing.assert_allclose(found.mean, 3 * found.x)
     np.testing.assert_allclose(found.spread, statistics.stdev(slopes) * found.x)
-
-
-def test_one_seed_has_no_spread():
-    steps = np.array([1.0, 2.0])
-    assert not curves.band([curves.Curve(steps, steps, np.array([3.0, 4.0]))]).spread.any()
 
 
 def slower(seed, factor):
@@ -65,11 +61,6 @@ def test_seeds_without_steps_in_common_are_refused_and_a_seed_that_ends_earlier_
     assert labels[:2] == ["super (2 seeds, of which one ends at step 20)", "neural (3 seeds)"]
 
 
-def test_a_picture_says_what_it_shows():
-    assert curves.figure({"super": SEEDS}).get_suptitle() == "Accuracy during training"
-    assert curves.figure({"super": SEEDS}, title="mine").get_suptitle() == "mine"
-
-
 def drawn_at(axes):
     """x and y of each line, and the outline of each band."""
     return [artist.get_xydata() for artist in axes.lines], [band.get_paths()[0].vertices for band in axes.collections]
@@ -78,6 +69,7 @@ def drawn_at(axes):
 def test_what_is_drawn_is_the_band_against_steps_epochs_and_seconds():
     figure = curves.figure({"super": SEEDS}, axes=("step", "epoch", "seconds"), epoch=20.0)
     values = np.array([[entry["accuracy"] for entry in seed] for seed in SEEDS])
+    assert figure.get_suptitle() == "Accuracy during training"
     for axes, x in zip(figure.axes, ([10, 20, 30], [0.5, 1, 1.5], [5, 10, 15]), strict=True):
         (points,), (outline,) = drawn_at(axes)
         np.testing.assert_allclose(points, np.stack([x, values.mean(0)], axis=1))
@@ -130,16 +122,12 @@ def test_the_usual_metrics_that_all_have_are_chosen():
         ({"axes": ["steps"]}, "Unknown axis .* Did you mean 'step'"),
         ({"axes": ["epoch"]}, "needs the steps of an epoch"),
         ({"axes": ["epoch"], "epoch": float("nan")}, "needs the steps of an epoch"),
+        ({"groups": {"super": [run([0.1], "train")]}}, "nothing to draw"),
     ],
 )
 def test_wrong_choices(options, message):
     with pytest.raises(UsageError, match=message):
-        curves.figure({"super": SEEDS}, **options)
-
-
-def test_nothing_to_draw():
-    with pytest.raises(UsageError, match="nothing to draw"):
-        curves.figure({"super": [run([0.1], "train")]})
+        curves.figure(**{"groups": {"super": SEEDS}} | options)
 
 
 def test_runs_are_grouped_by_their_label_or_their_attention(tmp_path):
@@ -165,13 +153,7 @@ def test_a_sweep_is_the_runs_in_it_and_what_is_no_run_is_passed_over(tmp_path, c
     groups = curves.read([f"swept={tmp_path}/s", f"{tmp_path}/lone", f"{tmp_path}/lone.log"])
     assert {label: len(records) for label, records in groups.items()} == {"swept": 2, "super": 1}
     assert capsys.readouterr().out == "Passed over, since there is no run: lone.log.\n"
-    with pytest.raises(UsageError, match="nowhere"):
-        curves.read([f"{tmp_path}/lone", f"{tmp_path}/nowhere"])
-
-
-def test_folders_that_are_no_runs(tmp_path):
-    with pytest.raises(UsageError, match=r"no config\.json"):
-        curves.read([str(tmp_path)])
-    (tmp_path / "config.json").write_text('{"model": {"attention": "super"}}')
-    with pytest.raises(UsageError, match=r"no metrics\.jsonl yet"):
-        curves.read([str(tmp_path)])
+    for place, message in (("nowhere", "nowhere"), ("s", r"no metrics\.jsonl yet"), ("empty", r"no config\.json")):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(UsageError, match=message):
+            curves.read([f"{tmp_path}/lone", f"{tmp_path}/{place if place != 's' else 's/b/seed0'}"])

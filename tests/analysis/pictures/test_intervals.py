@@ -9,7 +9,7 @@ import pytest
 
 from analysis import archive
 from analysis.metrics import METRICS
-from analysis.pictures import intervals, style
+from analysis.pictures import intervals
 from analysis.report import main
 from attention.errors import UsageError
 from tests.conftest import ROOT
@@ -48,12 +48,6 @@ def test_the_title_says_what_is_drawn_and_what_has_no_value():
     title = "3 settings: seeds (dots), their means, and 95 % intervals of the means\nwithout a finite value: none"
     assert intervals.figure(VALUES, METRICS["accuracy"]).get_suptitle() == title
     assert intervals.figure(VALUES, METRICS["accuracy"], title="mine").get_suptitle() == "mine"
-
-
-def test_a_setting_has_the_colour_of_its_mechanism():
-    (axes,) = intervals.figure({"super": [0.5, 0.6], "dot_product": [0.4, 0.5]}, METRICS["accuracy"], ()).axes
-    colours = [line.get_color() for line in axes.lines if line.get_marker() == "|"]
-    assert colours == [style.MECHANISMS["super"][0], style.MECHANISMS["dot_product"][0]]
 
 
 def test_the_lower_loss_is_on_top_and_the_baseline_is_drawn_through():

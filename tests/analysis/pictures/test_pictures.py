@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 import shlex
 
 import jax.numpy as jnp
@@ -192,16 +191,6 @@ def test_every_kind_is_drawn(request, name, tmp_path, monkeypatch, capsys):
     assert "</svg>" in (tmp_path / f"{name}.svg").read_text()
 
 
-@pytest.mark.more
-def test_a_picture_of_tokens_shows_every_head_and_the_rollout(runs):
-    maps = attention_maps.of_text(runs / "gpt", "return it", step="last")
-    shown = [axes for axes in heads.of_tokens(maps).axes if axes.get_visible()]
-    drawn = [weights for layer in maps.layers.values() for weights in layer] + maps.rollout[-1:]
-    for axes, weights in zip(shown, drawn, strict=True):
-        np.testing.assert_array_equal(axes.images[0].get_array(), weights)
-    assert [label.get_text() for label in shown[0].get_yticklabels()] == maps.rows
-
-
 def test_an_image_is_shown_once_with_its_class_and_what_the_model_says(runs):
     maps = attention_maps.of_images(runs / "vit", [3], step="last")
     figure = heads.of_heads(dataclasses.replace(maps, labels=(4,), predictions=(9,)))
@@ -247,17 +236,3 @@ def test_mistakes_are_one_sentence(request, command, message, monkeypatch, capsy
     printed = capsys.readouterr().err
     assert message in printed
     assert printed.count("\n") == 1
-
-
-def test_commands_of_the_docs_are_commands():
-    page = (ROOT / "docs/pictures.md").read_text(encoding="utf-8").replace("\\\n", " ")
-    commands = re.findall(r"^ *python -m analysis\.pictures (.*)$", page, re.MULTILINE)
-    assert {command.split()[0] for command in commands} == {
-        "curves",
-        "comparison",
-        "attention",
-        "surface",
-        "projection",
-    }
-    for command in commands:
-        pictures.parser().parse_args(shlex.split(command))

@@ -29,6 +29,13 @@ def test_the_backward_pass_may_have_other_sizes(x64, monkeypatch, name):
     chex.assert_trees_all_close(tiled, whole, rtol=0, atol=1e-10)
 
 
+def rule(length, heads=8, mask=None, block=None):
+    array = jnp.zeros((1, length, heads, 4))
+    fields = {"scores_shape": (1, heads, length, length), "value": array, "bias": None, "dropout_rate": 0.0}
+    fields |= {"dropout_seed": None, "return_weights": False, "mask": mask or Mask(), "block": block}
+    return plan.rule(DotCall(query=array, key=array, scale=1.0, **fields), 1)
+
+
 @pytest.mark.parametrize(
     ("causal", "length", "tiling"),
     [
@@ -39,18 +46,12 @@ def test_the_backward_pass_may_have_other_sizes(x64, monkeypatch, name):
     ],
 )
 def test_products_have_more_rows_than_columns_in_both_passes(causal, length, tiling):
-    array = jnp.zeros((1, length, 8, 4))
-    fields = {"scores_shape": (1, 8, length, length), "value": array, "bias": None, "dropout_rate": 0.0}
-    mask = Mask(causal=causal)
-    call = DotCall(query=array, key=array, scale=1.0, dropout_seed=None, return_weights=False, mask=mask, **fields)
-    assert plan.rule(call, 1) == tiling
+    assert rule(length, mask=Mask(causal=causal)) == tiling
 
 
 def test_the_sizes_are_what_is_computed_with():
+    assert rule(50, 2, block=(16, 64)) == plan.Tiling(16, 50)
     array = jnp.zeros((1, 50, 2, 4))
-    fields = {"scores_shape": (1, 2, 50, 50), "value": array, "mask": Mask(), "bias": None, "dropout_rate": 0.0}
-    call = DotCall(query=array, key=array, scale=1.0, dropout_seed=None, return_weights=False, block=(16, 64), **fields)
-    assert plan.rule(call, 1) == plan.Tiling(16, 50)
     program = lambda implementation: (  # noqa: E731
         jax.jit(lambda x: dot_product_attention(x, x, x, implementation=implementation)).lower(array).as_text()
     )

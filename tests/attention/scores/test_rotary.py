@@ -34,45 +34,37 @@ def test_a_part_of_a_head_turns_and_the_rest_stays():
     chex.assert_trees_all_close(half[..., :4], Rotary().turn(x[..., :4], 3), rtol=1e-6)
 
 
-def test_position_interpolation_divides_positions():
-    x = jax.random.normal(jax.random.key(0), (1, 1, 8))
-    scaled = Rotary(scaling="linear(factor=4)").turn(x, 12)
-    chex.assert_trees_all_close(scaled, Rotary().turn(x, 3), rtol=1e-5)
+def llama3(rate, factor=8, low=1, high=4, original=8192):
+    wave = 2 * math.pi / rate
+    if wave < original / high:
+        return rate
+    if wave > original / low:
+        return rate / factor
+    smooth = (original / wave - low) / (high - low)
+    return (1 - smooth) * rate / factor + smooth * rate
 
 
-def test_ntk_divides_the_slowest_angle_and_keeps_the_fastest():
-    """As if the base were b · s^(W / (W − 2)), which is how it is published."""
-    found, gain = rates("ntk(factor=4)")
-    np.testing.assert_allclose(found, plain(base=10_000.0 * 4 ** (64 / 62)), rtol=1e-4)
-    np.testing.assert_allclose(gain, 1, rtol=1e-5)
-
-
-def test_llama_3_keeps_short_waves_and_stretches_long_ones():
-    def published(rate, factor=8, low=1, high=4, original=8192):
-        wave = 2 * math.pi / rate
-        if wave < original / high:
-            return rate
-        if wave > original / low:
-            return rate / factor
-        smooth = (original / wave - low) / (high - low)
-        return (1 - smooth) * rate / factor + smooth * rate
-
-    found, _ = rates("llama3(factor=8, original=8192)", width=128, base=500_000.0)
-    expected = [published(rate) for rate in plain(128, 500_000.0)]
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-7)
-    assert len({round(a / b, 3) for a, b in zip(expected, plain(128, 500_000.0), strict=True)}) > 3
-
-
-def test_yarn_is_as_it_is_published():
+def yarn(index, rate):
     """Between pairs that turn 32 times and once within the pretraining, rounded outwards, the rates are mixed."""
-    found, gain = rates("yarn(factor=16, original=2048)")
-    pair = lambda turns: 64 * math.log(2048 / (turns * 2 * math.pi)) / (2 * math.log(10_000))  # noqa: E731
-    first, last = math.floor(pair(32)), math.ceil(pair(1))
-    mixed = [min(max((index - first) / (last - first), 0), 1) for index in range(32)]
-    expected = [rate * (1 - mix) + rate / 16 * mix for rate, mix in zip(plain(), mixed, strict=True)]
+    first, last = (64 * math.log(2048 / (turns * 2 * math.pi)) / (2 * math.log(10_000)) for turns in (32, 1))
+    first, last = math.floor(first), math.ceil(last)
+    mix = min(max((index - first) / (last - first), 0), 1)
+    return rate * (1 - mix) + rate / 16 * mix
+
+
+@pytest.mark.parametrize(
+    ("scaling", "size", "expected", "gain"),
+    [
+        ("linear(factor=4)", (64, 1e4), plain() / 4, 1),
+        ("ntk(factor=4)", (64, 1e4), plain(base=1e4 * 4 ** (64 / 62)), 1),  # the base is b · s^(W / (W − 2))
+        ("llama3(factor=8, original=8192)", (128, 5e5), [llama3(rate) for rate in plain(128, 5e5)], 1),
+        ("yarn(factor=16, original=2048)", (64, 1e4), [*map(yarn, range(32), plain())], 0.1 * math.log(16) + 1),
+    ],
+)
+def test_a_scaling_is_as_it_is_published(scaling, size, expected, gain):
+    found, gains = rates(scaling, *size)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-7)
-    np.testing.assert_allclose(gain, 0.1 * math.log(16) + 1, rtol=1e-5)
-    assert 0 < first < last < 32
+    np.testing.assert_allclose(gains, gain, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
