@@ -139,9 +139,8 @@ def all_scores(name, w, query, key):
 
 @pytest.mark.parametrize("name", once(SCORES, KEPT))
 def test_equals_the_paper_in_output_and_all_gradients(name):
-    """With padding; not causal where that is possible, so that keys ahead of the query count too."""
-    mask = mask_of(CASES[name], Mask(key_lengths=jnp.array([LENGTH - 3, LENGTH])))
-    arrays, w = inputs(), CASES[name].weights()
+    lengths = Mask(key_lengths=jnp.array([LENGTH - 3, LENGTH]))  # not causal: keys ahead count too
+    arrays, w, mask = inputs(), CASES[name].weights(), mask_of(CASES[name], lengths)
     direction = jax.random.normal(jax.random.key(11), arrays[2].shape, jnp.float64)
 
     def by_hand(w, query, key, value):
@@ -155,6 +154,23 @@ def test_equals_the_paper_in_output_and_all_gradients(name):
     chex.assert_trees_all_close(
         outcome(name, "reference", arrays, w, mask, direction=direction), (out, gradients), rtol=0, atol=1e-10
     )
+
+
+@pytest.mark.parametrize("name", once(["linear", "linear relu", "fast weights", "delta"], ["linear", "delta"]))
+def test_a_running_state_is_the_papers(name):
+    query, key, value = inputs()
+    w, allowed = CASES[name].weights(), jnp.tril(jnp.ones((LENGTH, LENGTH), bool))
+    feature = {"linear": reference.elu_feature, "linear relu": jax.nn.relu, "fast weights": lambda x: x}.get(name)
+
+    def head(query, key, value):
+        if name == "delta":
+            return reference.delta_head(query, key, value, jax.nn.sigmoid(key @ w["strength"]), 1 + jnp.arange(LENGTH))
+        return reference.linear_head(query, key, value, allowed, feature, name != "fast weights")
+
+    expected = jax.vmap(jax.vmap(head, (1, 1, 1), 1))(query, key, value)
+    for implementation in ("reference", "xla", "chunked"):
+        out = CASES[name].call(w, query, key, value, mask=Mask(causal=True), implementation=implementation)
+        chex.assert_trees_all_close(out, expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.more

@@ -5,11 +5,13 @@ import itertools
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from attention import Mask, dot_product_attention, neural_attention
 from attention.activations import ACTIVATIONS
 from attention.kernels import plan
+from tests.attention.cases import assert_close
 from tests.sizes import more, once
 
 T, S, HEADS, WIDTH = 7, 11, 4, 6
@@ -119,6 +121,32 @@ def test_depths_and_shared_key_heads_with_tiles_by_rule(hidden):
 def test_sequences_together_change_nothing(monkeypatch, sequences):
     monkeypatch.setattr(plan, "rule", lambda call, units: plan.Tiling(T, S, sequences))
     check(inputs(batch=6), bias(1, HEADS, T, S), mask=Mask(key_lengths=jnp.arange(6) + 3))
+
+
+@pytest.mark.more
+@pytest.mark.usefixtures("small_tiles")
+def test_float32_and_bfloat16_are_close_to_float64():
+    with jax.enable_x64(True):
+        arrays = inputs()
+        (_, exact), (exact_gradients, _) = outcome("reference", arrays, mask=Mask(causal=True, query_offset=4))
+    for dtype, tolerance in ((jnp.float32, 1e-5), (jnp.bfloat16, 0.1)):
+        cast = jax.tree.map(lambda x, dtype=dtype: np.asarray(x).astype(dtype), arrays)
+        (_, out), (gradients, _) = outcome("chunked", cast, mask=Mask(causal=True, query_offset=4))
+        assert all(x.dtype == dtype for x in jax.tree.leaves((out, gradients)))
+        assert_close(out, exact, tolerance)
+        assert_close(gradients, exact_gradients, tolerance)
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_empty_rows_are_zero_with_zero_gradient_and_padding_reaches_nothing():
+    query, key, value, layers = inputs(dtype=jnp.float32)
+    mask = Mask(key_lengths=jnp.array([0, 5]))
+    clean = outcome("chunked", (query, key, value, layers), mask=mask)
+    poisoned = query, key.at[0].set(jnp.nan).at[1, 5:].set(jnp.nan), value.at[:, 5:].set(jnp.nan), layers
+    chex.assert_trees_all_equal(outcome("chunked", poisoned, mask=mask), clean)
+    (_, out), (gradients, _) = clean
+    assert np.all(np.asarray(out[0]) == 0)
+    assert np.all(np.asarray(gradients[0][0]) == 0)
 
 
 def temporary_memory(length, attend, *more):

@@ -124,6 +124,33 @@ def test_interpreted_equals_xla_with_all_gradients_to_ten_digits(case, x64):
     assert_close(both_passes(interpreted, arrays, **options), both_passes(all_pairs, arrays, **options), 1e-10)
 
 
+@pytest.mark.long
+def test_in_float32():
+    arrays, options = inputs(), {"mask": Mask(causal=True), "rate": 0.2}
+    assert_close(both_passes(interpreted, arrays, **options), both_passes(all_pairs, arrays, **options), 1e-5)
+
+
+@pytest.mark.more
+def test_in_bfloat16_is_as_near_to_float32_as_xla():
+    arrays, options = inputs((3, 2), dtype=jnp.bfloat16), {"mask": Mask(causal=True), "activation": "tanh"}
+    single = jax.tree.map(lambda x: x.astype(jnp.float32), arrays)
+    chex.assert_trees_all_equal(*(pair_scores(call_of(x, **options)) for x in (arrays, single)))
+    exact = both_passes(all_pairs, single, **options)
+    actual = both_passes(interpreted, arrays, **options)
+    chex.assert_type(jax.tree.leaves(actual), jnp.bfloat16)
+    assert_close(actual, exact, 0.02)
+
+
+@pytest.mark.more
+def test_rows_with_nothing_allowed_are_zero_with_zero_gradient():
+    arrays = inputs()
+    arrays["value"] = arrays["value"].at[0].set(jnp.nan)
+    out, gradients = both_passes(interpreted, arrays, mask=Mask(key_lengths=jnp.array([0, 27])))
+    chex.assert_tree_all_finite((out, gradients))
+    for x in (out, *(gradients[name] for name in ("query", "key", "value"))):
+        assert np.all(np.asarray(x[0]) == 0)
+
+
 def test_public_functions_take_it_by_name_over_any_batch_axes():
     query, key, value = (jax.random.normal(jax.random.key(i), (2, 1, 7, 4, 6)) for i in range(3))
     weights = jnp.ones((6, 3)), jnp.ones((6, 3)), jnp.ones(3), jnp.ones(3)
@@ -150,6 +177,17 @@ def test_public_functions_take_it_by_name_over_any_batch_axes():
 def test_what_it_cannot_do_is_said(shapes, options, platform, reason):
     with pytest.raises(UnsupportedError, match=rf"'pallas' cannot do this call: .*{reason}"):
         pair_pallas.pair(call_of(inputs(**shapes), **options), platform=platform)
+
+
+def test_the_dtype_that_is_refused_is_named():
+    arrays = inputs()
+    arrays["value"] = arrays["value"].astype(jnp.float16)
+    assert pair_pallas.why_not(call_of(arrays), "tpu") == "its kernels hold float32 or bfloat16, not float16"
+
+
+def test_other_machines_use_chunked(monkeypatch):
+    monkeypatch.setattr(pair_pallas, "platform_here", lambda: "")
+    assert "needs a TPU or an NVIDIA GPU of the Hopper generation" in pair_pallas.why_not(call_of(inputs()))
 
 
 LOWERED = {

@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import os
 import queue
+import signal
 import subprocess
 import sys
 import time
@@ -17,7 +19,7 @@ import attention
 from attention import mesh
 from attention.errors import UsageError
 from attention.kernels import choose, pair_pallas
-from benchmarks.device import about, core, listing, processes, record, report, right, timing
+from benchmarks.device import about, core, listing, processes, record, report, right, timing, worker
 from benchmarks.device.items import GROUPS, Item
 from benchmarks.device.processes import Session, TimeIsUp, Watch
 from tests.conftest import ROOT
@@ -135,6 +137,14 @@ def test_kernels_are_those_of_a_gpus_streams_or_a_tpus_programs():
     assert timing.kernels(trace(**host)) == []
 
 
+def test_pytorchs_names_around_kernels_are_no_kernels():
+    event = lambda start, end, named, device="gpu": types.SimpleNamespace(  # noqa: E731
+        time_range=types.SimpleNamespace(start=start, end=end), is_user_annotation=named, device_type=device
+    )
+    events = [event(1, 3, False), event(0, 9, True), event(0, 9, False, "cpu")]
+    assert timing.on_device(events, "gpu") == [(1e3, 2e3)]
+
+
 def test_on_a_cpu_the_clock_is_read_and_the_row_says_so():
     row = timing.measured(lambda: jax.numpy.ones(3) + 1, "jax")
     assert row["method"] == timing.CLOCK
@@ -186,6 +196,15 @@ for name in names:
     if "spoils" in name: raise SystemExit(3)
 if "best" in names: os.kill(os.getpid(), 6)
 """
+
+
+def test_compiled_programs_come_back(tmp_path):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "one").write_bytes(b"program")
+    record.pack(tmp_path, programs)
+    record.unpack(tmp_path, tmp_path / "again")
+    assert (tmp_path / "again/one").read_bytes() == b"program"
 
 
 def measured(tmp_path, names, seconds=30.0, tiny=False):
@@ -248,6 +267,17 @@ def test_a_process_that_says_nothing_is_given_up(tmp_path):
         watch.follow(lines(), time.monotonic() - 1)
 
 
+def test_errors_become_rows():
+    def raises(error):
+        def measure():
+            raise error
+
+        return worker.outcome(measure)
+
+    assert raises(UsageError("not here")) == {"refused": "not here"}
+    assert raises(ValueError("wrong")) == {"failed": "ValueError: wrong"}
+
+
 def test_items_have_names_of_their_own_and_groups_in_order():
     for tiny in (True, False):
         found = listing.items(tiny)
@@ -277,6 +307,23 @@ def test_a_second_call_does_nothing(tmp_path):
     second = device(*arguments).stdout
     assert second.startswith("3 of 3 items are there already.")
     assert record.read(tmp_path / record.FILE)["rows"] == rows
+
+
+@pytest.mark.more
+def test_after_a_kill_the_next_call_goes_on(tmp_path):
+    arguments = ["--tiny", "--only", "core, roof", "right, sigmoid", f"--out={tmp_path}"]
+    items = [item.name for item in listing.items(True) if item.name.startswith(("core, roof", "right, sigmoid"))]
+    killed = subprocess.Popen([sys.executable, "-m", "benchmarks.device", *arguments], cwd=ROOT, stdout=subprocess.PIPE)
+    for line in killed.stdout:
+        if b"sigmoid" in line:
+            break
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    done = len(record.read(tmp_path / record.FILE)["rows"])
+    again = device(*arguments[1:]).stdout
+    assert 0 < done < len(items)
+    assert again.startswith(f"{done} of {len(items)} items are there already.")
+    assert set(record.read(tmp_path / record.FILE)["rows"]) == set(items)
 
 
 def test_a_misspelt_item_is_named(tmp_path):

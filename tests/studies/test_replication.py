@@ -156,6 +156,10 @@ def test_a_study_first_trains_the_model_that_it_starts_from(page, swept, trained
     assert pretraining.main(["--only", "speaker"]) == 2
 
 
+def test_declared_studies_fit_their_budget():
+    assert sum(study.hours for study in replication.DECLARED.values()) <= 60
+
+
 @pytest.mark.parametrize("name", replication.DECLARED)
 def test_what_a_declared_study_finds_follows_from_the_spread_that_it_names(name):
     """A two-sided t-test with as many seeds, at the least level of Holm's method, has a power of 80 % there."""
@@ -310,6 +314,11 @@ def test_a_study_that_fails_stops_no_other(page, swept, monkeypatch, capsys):
 def test_a_page_without_the_place_is_refused(page):
     with pytest.raises(UsageError, match="has no place for matched; write <!-- figures: matched --> and <!-- end -->"):
         replication.put("matched")
+
+
+def test_an_unknown_study_is_one_sentence(capsys):
+    assert replication.main(["--only", "minst"]) == 2
+    assert "Did you mean 'mnist'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
