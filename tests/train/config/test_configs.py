@@ -88,8 +88,10 @@ def recorded(config, read, prefix=""):
         __hash__, __eq__, __repr__ = object.__hash__, object.__eq__, object.__repr__
 
     copy = object.__new__(Recorded)
-    for name, value in values.items():
+    for name, value in (vars(config) | values).items():  # what is made of fields once is read of the original
         object.__setattr__(copy, name, value)
+    if hasattr(copy, "_read_layers"):
+        copy._read_layers()
     return copy
 
 
