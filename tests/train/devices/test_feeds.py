@@ -4,6 +4,7 @@ import chex
 import jax
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
 from tests.sizes import more
 from tests.train import small_tasks
@@ -37,7 +38,10 @@ def setup_of(name, tmp_path, **changes):
 
 @pytest.mark.parametrize("name", ["vit_digits", more("gpt_pydoc"), more("mlm_pydoc"), more("classify_imdb")])
 def test_a_hundred_steps_are_the_same_wherever_the_data_live(name, tmp_path):
-    """The loss within 1e-5; parameters within 1e-4, since the two programs round differently."""
+    """The loss within 1e-5; parameters within 1e-4, since the two programs round differently.
+
+    But for the keys' biases, which softmax ignores: Adam scales the rounding of their gradients up.
+    """
     setup = setup_of(name, tmp_path, train__length="100 steps")
     with feeds.HostFeed(setup.replicas, setup.task) as feed:
         by_host, losses = taken(setup, feed, [1] * 100)
@@ -45,7 +49,9 @@ def test_a_hundred_steps_are_the_same_wherever_the_data_live(name, tmp_path):
         assert feed.name == "devices"
         by_devices, others = taken(setup, feed, [37, 63])
     np.testing.assert_allclose(others, losses, rtol=1e-5, atol=1e-5)
-    chex.assert_trees_all_close(by_devices.params, by_host.params, rtol=0, atol=1e-4)
+    ours, theirs = (flatten_dict(state.params, sep="/") for state in (by_devices, by_host))
+    compared = [path for path in theirs if not path.endswith("key/bias")]
+    chex.assert_trees_all_close([ours[path] for path in compared], [theirs[path] for path in compared], atol=1e-4)
 
 
 def test_calls_give_the_same_bits_however_they_are_cut(tmp_path):
