@@ -57,6 +57,7 @@ def train(setup: Setup, run: TrainingRun, state: TrainState) -> TrainState:
     """Takes steps until the run ends or is stopped, in calls that end at the edges of the timetable."""
     with feeds.of(setup.replicas, setup.task, run.feed) as feed:
         run.feed, program = feed.name, setup.program(feed)
+        run.recorder.say(*feed.remarks)
         while run.goes_on:
             count = min(run.count, feed.most)
             try:

@@ -1,7 +1,7 @@
 """Where the batches of a training come from: made by the host, or gathered on the devices, where all data lie."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import jax
@@ -28,11 +28,13 @@ class Feed(contextlib.AbstractContextManager):
       name: What a run's checkpoints call it.
       most: How many steps a call of the compiled program may take; its arrays have so many rows.
       arrays: What all steps share, on the devices.
+      remarks: What a run says of them before its first step.
     """
 
     name: ClassVar[str]
     most: ClassVar[int]
     arrays: Mapping[str, jax.Array]
+    remarks: Sequence[str] = ()
 
     def take(self, first: int, count: int) -> tuple[Rows, np.ndarray]:
         """Gives what the steps from `first` on need, `(most, ...)`, and their examples' indices, `(count, ..., B)`."""
@@ -46,8 +48,9 @@ class HostFeed(Feed):
 
     name, most = "host", 1
 
-    def __init__(self, replicas: Replicas, task: Task):
+    def __init__(self, replicas: Replicas, task: Task, reason: str = ""):
         self._replicas, self.arrays = replicas, {}
+        self.remarks = [f"Batches are made by the host, since {reason}."] if reason else []
         share = jax.process_index(), jax.process_count()
         streams = [task.sources["train"].train_batches(seed, *share) for seed in replicas.seeds]
         self._batches = pipeline.stacked(streams) if replicas.front else streams[0]
@@ -122,12 +125,7 @@ def why_host(examples: Examples, mesh: Mesh, training: bool = True) -> str:
 def of(replicas: Replicas, task: Task, name: str) -> Feed:
     """Opens the batches of a training; `name` is the place that the run has chosen before, or ''."""
     examples = task.sources["train"]
-    if name == HostFeed.name or (not name and why_host(examples, replicas.mesh)):
-        return HostFeed(replicas, task)
+    reason = "" if name == DeviceFeed.name else why_host(examples, replicas.mesh)
+    if name == HostFeed.name or reason:
+        return HostFeed(replicas, task, reason)
     return DeviceFeed(replicas, Resident(examples))
-
-
-def remarks(replicas: Replicas, task: Task) -> list[str]:
-    """Says in a run's header why the host makes its batches; nothing where the devices do."""
-    reason = why_host(task.sources["train"], replicas.mesh)
-    return [f"Batches are made by the host, since {reason}."] if reason else []

@@ -155,10 +155,12 @@ def _config_of(config: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str
 
 
 def _shared(line: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Shares out the seconds of a line or a result among the runs of one program."""
-    times = ("seconds", "wall_seconds", "seconds_per_epoch")
-    shared = {n: value / count if n in times else value for n, value in line.items() if n != "replica"}
-    return {n: value / count if n.endswith("_per_second") else value for n, value in shared.items()}
+    """Shares out what is counted of all runs of a program together, which the seconds of an epoch are not."""
+
+    def is_of_all(name: str) -> bool:
+        return name in ("seconds", "wall_seconds") or name.endswith("_per_second")
+
+    return {n: value / count if is_of_all(n) else value for n, value in line.items() if n != "replica"}
 
 
 def _save_parameters(place: Path, member: Path, replica: int, result: Mapping[str, Any]) -> None:

@@ -199,7 +199,8 @@ class Checkpoints(contextlib.AbstractContextManager):
           DamagedError: the checkpoint is damaged or missing.
         """
         with self._telling_of_damage(step):
-            tree = ocp.metadata(self._folder / str(step)).metadata["params"]
+            parts = ocp.metadata(self._folder / str(step)).metadata
+            tree = parts[PARAMS if PARAMS in parts else AVERAGED]  # a best step may have the average alone
             return {path: tuple(leaf.shape) for path, leaf in flatten_dict(tree, sep="/").items()}
 
     def choose(self, step: str, replica: int) -> int:

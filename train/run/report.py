@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from train.data.splits import PARTS
-from train.devices import feeds, memory, processes
+from train.devices import memory, processes
 from train.run import files, results, workdir
 from train.run.recorder import Recorder
 from train.setup import Setup
@@ -39,7 +39,6 @@ def header(setup: Setup, state: TrainState) -> Iterator[str]:
     counts = ", ".join(f"{n:,} {split}" for split, n in (measured | {"train": task.train_examples}).items())
     yield f"Data: {counts}; {timetable.total:,} steps of {setup.config.data.batch_size}"
     yield from replicas.remarks()
-    yield from feeds.remarks(replicas, task)
     yield from task.remarks()
     uncut, warmup = timetable.uncut_warmup, timetable.warmup
     if warmup != uncut:

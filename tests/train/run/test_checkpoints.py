@@ -177,6 +177,10 @@ def test_a_best_step_alone_is_evaluated_and_not_continued_from(workdir):
         np.testing.assert_array_equal(
             checkpoints.load_params(8, abstract().params, averaged=False)["kernel"], state(8).params["kernel"]
         )
+        averaged = state(10).replace(ema={"kernel": state(10).params["kernel"]})
+        checkpoints.save(10, evaluated(averaged), None, [8, 10])
+        checkpoints.wait()
+        assert [checkpoints.shapes(step)["kernel"] for step in (6, 8, 10)] == [(16, 8)] * 3
     size = lambda step: sum(file.stat().st_size for file in files(workdir, step))  # noqa: E731
     assert size(8) < size(6)
     assert restored(workdir) == 6  # and comes to step 8 again
