@@ -240,7 +240,8 @@ def _step(
 
     def loss(params: dict, batch: tuple, key: jax.Array | None) -> dict[str, jax.Array]:
         logits = model.apply({"params": params}, *batch[:3], True, rngs={"dropout": key})
-        return losses.sums(losses.of_classes(logits, batch[3]), jnp.ones(batch[3].shape))
+        measures = losses.of_examples(losses.of_classes(logits, batch[3]), jnp.ones(batch[3].shape))
+        return jax.tree.map(jnp.sum, measures)
 
     lengths = np.full(len(source), source.shape[1])
     take, batch = plain_step(config, loss, params), tuple(x.astype(np.int32) for x in (source, lengths, read, target))

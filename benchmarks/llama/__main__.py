@@ -148,7 +148,8 @@ def step_here(config: Config, model: GPT, params: dict) -> Step:
     def loss(params: dict, batch: tuple, key: jax.Array | None) -> dict[str, jax.Array]:
         read, targets = batch
         logits = model.apply({"params": params}, read, True, rngs={"dropout": key})
-        return losses.sums(losses.in_nats(logits, targets), jnp.ones(targets.shape))
+        measures = losses.of_examples(losses.in_nats(logits, targets), jnp.ones(targets.shape))
+        return jax.tree.map(jnp.sum, measures)
 
     take = plain_step(config, loss, params)
     return lambda *arrays: take(tuple(x.astype(np.int32) for x in arrays))

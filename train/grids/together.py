@@ -11,12 +11,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from orbax.checkpoint import v1 as ocp
 
 from models.files import read_json
 from train.cli import OVERRIDE
-from train.run import digest, results
-from train.run.checkpoints import FOLDER as CHECKPOINTS
+from train.run import results
+from train.run.checkpoints import Checkpoints
 from train.run.evaluations import EXAMPLES
 from train.run.files import read_record, write_json, write_text
 from train.run.lives import DIVERGED
@@ -164,19 +163,9 @@ def _shared(line: Mapping[str, Any], count: int) -> dict[str, Any]:
 
 
 def _save_parameters(place: Path, member: Path, replica: int, result: Mapping[str, Any]) -> None:
-    here = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
-    for step in {result["best_step"], result["steps"]}:
-        source = place / CHECKPOINTS / str(step)
-        if not source.is_dir():
-            continue
-        tree = ocp.metadata(source).metadata
-        tree = {name: tree[name] for name in ("params", "ema") if tree.get(name)}
-        abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), tree)
-        context = ocp.Context()
-        context.pytree.loading.partial_load = True
-        with context:
-            one = jax.tree.map(lambda x: x[replica], ocp.load(source, abstract))
-        content = {"step": step, "progress": None, "digests": digest.digests(one)}
-        target = member / CHECKPOINTS / str(step)
-        shutil.rmtree(target, ignore_errors=True)
-        ocp.save(target, one, custom_metadata=digest.seal(content))
+    wanted = {result["best_step"], result["steps"]}
+    with Checkpoints(place, keep=1) as source, Checkpoints(member, keep=1) as target:
+        target.clear()
+        for step in wanted.intersection(source.steps()):
+            one = jax.tree.map(lambda x: x[replica], source.load_evaluated(step))
+            target.save(step, one, progress=None, best=wanted)

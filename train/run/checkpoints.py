@@ -192,6 +192,20 @@ class Checkpoints(contextlib.AbstractContextManager):
         with self._telling_of_damage(step):
             return self._read(step, {name: abstract}, partial=True)[0][name]
 
+    def load_evaluated(self, step: int) -> dict[str, Params]:
+        """Loads the parameters of one step, their moving average, or both, whichever it has, onto the CPU.
+
+        Raises:
+          DamagedError: the checkpoint is damaged or missing.
+          UsageError: it cannot be read for a reason that may pass.
+        """
+        here = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
+        with self._telling_of_damage(step):
+            parts = ocp.metadata(self._folder / str(step)).metadata
+            tree = {name: parts[name] for name in (PARAMS, AVERAGED) if parts.get(name)}
+            abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), tree)
+            return self._read(step, abstract, partial=True)[0]
+
     def shapes(self, step: int) -> dict[str, tuple[int, ...]]:
         """Returns the shape of every parameter of one step by its path; nothing is loaded.
 
